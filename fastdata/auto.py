@@ -1,0 +1,98 @@
+"""backend="auto": time the available backends on a few of the user's own samples."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from fastdata.errors import BackendError
+from fastdata.loaders import BACKENDS, Backend, Encoded, available_backends, create_backend, pillow
+from fastdata.plan import Plan
+from fastdata.sources import ImageSource
+from fastdata.views import Key, View, draw_views
+
+__all__ = ["Choice", "choose_backend"]
+
+_SAMPLES = 8
+_BUDGET_S = 0.3
+_ROUNDS = 3
+# The ceiling decodes nothing, so it is never a candidate.
+_CANDIDATES = tuple(name for name in BACKENDS if name != "synthetic")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Choice:
+    """Which backend was chosen, and why.
+
+    Attributes:
+        backend: ready to decode.
+        reason: in words, for `explain()`.
+        ms_per_image: median milliseconds per image by backend name; empty when nothing had to be timed.
+    """
+
+    backend: Backend
+    reason: str
+    ms_per_image: dict[str, float] = field(default_factory=dict)
+
+
+def choose_backend(source: ImageSource, plan: Plan, *, fidelity: str) -> Choice:
+    """Times every available backend on samples spread over the source and takes the fastest.
+
+    Takes about a third of a second at most; samples that cannot be read or decoded are left out.
+    """
+    backends = [create_backend(name, fidelity=fidelity) for name in available_backends() if name in _CANDIDATES]
+    if not backends:
+        raise BackendError("no decode backend is available; install Pillow")
+    images, views = _some_samples(source, plan)
+    if not images or len(backends) == 1:
+        reason = "the only one available" if len(backends) == 1 else "no sample could be read to time the others"
+        return Choice(backend=backends[0], reason=reason)
+    timings = _time_in_turn(backends, images, views)
+    medians = {backend.name: statistics.median(timings[backend.name]) for backend in backends}
+    best = min(backends, key=lambda backend: medians[backend.name])
+    listed = ", ".join(f"{name} {ms:.2f}" for name, ms in sorted(medians.items(), key=lambda item: item[1]))
+    return Choice(
+        backend=best,
+        reason=f"fastest on {len(images)} of your samples (ms per image: {listed})",
+        ms_per_image=medians,
+    )
+
+
+def _some_samples(source: ImageSource, plan: Plan) -> tuple[list[Encoded], list[View]]:
+    images = []
+    step = max(1, len(source) // _SAMPLES)
+    for index in range(0, len(source), step)[:_SAMPLES]:
+        with suppress(OSError, pillow.bomb_error()):
+            images.append(Encoded.of(source.read_encoded(index)))
+    if not images:
+        return [], []
+    sizes = np.array([(image.width, image.height) for image in images], np.int64)
+    indices = np.arange(len(images), dtype=np.int64)
+    views = draw_views(plan.ops, sizes, indices, key=Key(seed=0, epoch=0), interpolation=plan.interpolation).rows()
+    return images, views
+
+
+def _time_in_turn(
+    backends: Sequence[Backend], images: Sequence[Encoded], views: Sequence[View]
+) -> dict[str, list[float]]:
+    """Milliseconds per image of each backend, image by image in turn, within the time budget."""
+    timings: dict[str, list[float]] = {backend.name: [] for backend in backends}
+    places = [np.empty((*view.size, 3), np.uint8) for view in views]
+    deadline = time.perf_counter() + _BUDGET_S
+    for round_ in range(1 + _ROUNDS):
+        for image, view, place in zip(images, views, places, strict=True):
+            for backend in backends:
+                began = time.perf_counter()
+                backend.decode([image], [view], [place])
+                if round_ > 0:  # the first round loads libraries and touches memory
+                    timings[backend.name].append((time.perf_counter() - began) * 1e3)
+            if round_ > 0 and time.perf_counter() > deadline:
+                return timings
+            if round_ == 0:
+                break
+    return timings

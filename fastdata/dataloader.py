@@ -1,0 +1,378 @@
+"""DataLoader: torch's class with the same arguments, and an image pipeline behind it where one fits."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import torch
+import torch.utils.data
+from torch.utils.data import Dataset, Sampler, default_collate
+
+from fastdata.auto import Choice, choose_backend
+from fastdata.cpus import auto_threads
+from fastdata.device_ops import normalise
+from fastdata.epoch import EpochIterator, EpochRecord, MultiProcessIterator, SingleProcessIterator
+from fastdata.errors import OptionError, StateMismatch
+from fastdata.explain import explain
+from fastdata.image_batch import ON_ERROR, ImageBatch, ImageWork, ReadyBatch
+from fastdata.loaders import FIDELITIES, check_backend_name, create_backend
+from fastdata.loaders.synthetic import SyntheticBackend
+from fastdata.order import EpochBatches, LoaderState
+from fastdata.pipeline import OrderedJobs
+from fastdata.plan import Output, Plan
+from fastdata.prefetch import DevicePrefetcher, check_device
+from fastdata.routes import Route, find_route
+from fastdata.stats import PipelineStats
+from fastdata.views import Key
+
+__all__ = ["DataLoader"]
+
+_MEMORY_FORMATS = (torch.contiguous_format, torch.channels_last)
+
+
+class DataLoader(torch.utils.data.DataLoader[Any]):
+    """torch.utils.data.DataLoader with an image pipeline behind it.
+
+    All of torch's arguments mean what they mean there.  Where the dataset is an image folder (see `sources.py`) and
+    its transform begins with steps fastdata can fuse (see `plan.py`), `num_workers` counts threads of this process
+    instead of worker processes, and batches are decoded straight into their memory; `explain()` says what was done
+    and why.  Any other dataset goes through torch's own code.
+
+    Args:
+        dataset: as torch's, likewise all further arguments up to `in_order`.
+        num_workers: threads (or, on torch's path, processes); 0 works in the caller's thread, "auto" takes the CPUs
+            this process may use, divided by LOCAL_WORLD_SIZE.
+        prefetch_factor: on torch's path batches per worker; in the image pipeline, where all threads work on the
+            same batch, batches in all.
+        backend: who decodes: "auto" (timed on your samples), or one of `fastdata.loaders.BACKENDS`.
+        fidelity: "exact" gives the pixels of Pillow and torchvision; "fast" decodes large JPEGs at reduced size.
+        device: where batches are delivered; None and "cpu" leave them in host memory, pinned if `pin_memory`.
+        seed: makes order and views a function of (seed, epoch); None derives them from torch's generator.
+        on_error: what a sample that cannot be decoded does: "raise" DecodeError, "skip" (the batch is smaller), or
+            "replace" by another sample, the same in every run.
+        memory_format: of image batches: torch.contiguous_format, as torch collates, or torch.channels_last.
+        progress: show a progress bar with the share of time spent waiting (needs tqdm).
+
+    Raises:
+        OptionError: an argument has a value that cannot work.
+        BackendUnavailable: the backend's library is missing.
+
+    Example:
+        >>> from fastdata import DataLoader
+        >>> loader = DataLoader(dataset, batch_size=256, shuffle=True, num_workers=8)
+        >>> for images, labels in loader: ...
+    """
+
+    def __init__(
+        self,
+        dataset: Dataset[Any],
+        batch_size: int | None = 1,
+        shuffle: bool | None = None,
+        sampler: Sampler[Any] | Iterable[Any] | None = None,
+        batch_sampler: Sampler[list[Any]] | Iterable[list[Any]] | None = None,
+        num_workers: int | str = 0,
+        collate_fn: Callable[[list[Any]], Any] | None = None,
+        pin_memory: bool = False,
+        drop_last: bool = False,
+        timeout: float = 0,
+        worker_init_fn: Callable[[int], None] | None = None,
+        multiprocessing_context: Any = None,
+        generator: torch.Generator | None = None,
+        *,
+        prefetch_factor: int | None = None,
+        persistent_workers: bool = False,
+        pin_memory_device: str = "",
+        in_order: bool = True,
+        backend: str = "auto",
+        fidelity: str = "exact",
+        device: str | torch.device | None = None,
+        seed: int | None = None,
+        on_error: str = "raise",
+        memory_format: torch.memory_format = torch.contiguous_format,
+        progress: bool = False,
+    ) -> None:
+        check_backend_name(backend)
+        _check_choice("fidelity", fidelity, FIDELITIES)
+        _check_choice("on_error", on_error, ON_ERROR)
+        _check_choice("memory_format", memory_format, _MEMORY_FORMATS)
+        if seed is not None and (not isinstance(seed, int) or isinstance(seed, bool)):
+            raise OptionError(f"seed={seed!r} is not an integer")
+        self.backend, self.fidelity, self.device = backend, fidelity, device
+        self.seed, self.on_error = seed, on_error
+        self.memory_format, self.progress = memory_format, progress
+        self._device = check_device(device) if device is not None else None
+        self._choice: Choice | None = None
+        self._stats = PipelineStats()
+        self._record: EpochRecord | None = None
+        self._resume_from: LoaderState | None = None
+        self._next_epoch = 0
+        self._epoch_batches: EpochBatches | None = None
+        self._warned_of_torch_path = False
+        super().__init__(
+            dataset,
+            batch_size,
+            shuffle,
+            sampler,
+            batch_sampler,
+            _thread_count(num_workers),
+            collate_fn,
+            pin_memory,
+            drop_last,
+            timeout,
+            worker_init_fn,
+            multiprocessing_context,
+            generator,
+            prefetch_factor=prefetch_factor,
+            persistent_workers=persistent_workers,
+            pin_memory_device=pin_memory_device,
+            in_order=in_order,
+        )
+        if backend != "auto":
+            self._choice = Choice(backend=create_backend(backend, fidelity=fidelity), reason="named by you")
+
+    # ---- what to ask a loader
+
+    def explain(self) -> str:
+        """In words: which way the batches go, what was fused and what was not, who decodes, and why."""
+        return explain(self, find_route(self), self._choice)
+
+    def stats(self) -> dict[str, Any]:
+        """Totals since the loader was made: seconds per stage, waiting time, failures and the quarantine list.
+
+        See `fastdata.stats.PipelineStats` for the entries.  On torch's path only batches and waiting are counted, and
+        only with `device` or `progress`.
+        """
+        entries = self._stats.to_dict()
+        return {**entries, "backend": self._choice.backend.name if self._choice is not None else None}
+
+    # ---- order and state
+
+    def set_epoch(self, epoch: int) -> None:
+        """Sets the number of the next epoch, here and in the samplers that know epochs."""
+        if self._resume_from is not None and self._resume_from.epoch != epoch:
+            warnings.warn(
+                f"set_epoch({epoch}) discards the loaded state, which is in epoch {self._resume_from.epoch}",
+                stacklevel=2,
+            )
+            self._resume_from = None
+        self._next_epoch = epoch
+        for sampler in (self.sampler, self.batch_sampler):
+            if hasattr(sampler, "set_epoch"):
+                sampler.set_epoch(epoch)  # type: ignore[union-attr]
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where the latest iterator stands, counted in samples handed over; a few plain, JSON-able values.
+
+        Raises:
+            OptionError: with in_order=False on torch's path, where what has been handed over is unknown.
+        """
+        record = self._record
+        if record is None or record.ended or self._resume_from is not None:
+            state = self._resume_from or self._fresh_state()
+        else:
+            began = record.batches.state if record.batches is not None else record.start
+            state = replace(
+                began, delivered=record.delivered(), batches=record.start.batches + record.delivered_batches
+            )
+            if not self.in_order and not find_route(self).is_image_pipeline and self.num_workers > 0:
+                raise OptionError("in_order=False hands batches over in no fixed order, so they cannot be counted")
+        if self._dataset_keeps_state():
+            state = replace(state, dataset_state=self.dataset.state_dict())  # type: ignore[attr-defined]
+        return replace(state, dataset_size=self._dataset_size()).to_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Makes the next iterator continue right after the sample where `state` was taken.
+
+        Raises:
+            StateMismatch: the state is of another format, dataset, sampler or seed.
+        """
+        loaded = LoaderState.from_dict(state)
+        loaded.check_belongs_to(replace(self._fresh_state(), dataset_size=self._dataset_size()))
+        if self.seed is not None and loaded.view_seed not in (None, self.seed):
+            raise StateMismatch(f"state was saved with seed {loaded.view_seed}, this loader has seed {self.seed}")
+        if loaded.dataset_state is not None and self._dataset_keeps_state():
+            self.dataset.load_state_dict(loaded.dataset_state)  # type: ignore[attr-defined]
+        if loaded.sampler_epoch is not None and hasattr(self.sampler, "set_epoch"):
+            self.sampler.set_epoch(loaded.sampler_epoch)
+        self._resume_from, self._next_epoch = loaded, loaded.epoch
+
+    def _fresh_state(self) -> LoaderState:
+        custom = self.batch_sampler is not None and type(self.batch_sampler) is not torch.utils.data.BatchSampler
+        sampler_epoch = getattr(self.sampler, "epoch", None)
+        return LoaderState(
+            sampler=type(self.batch_sampler if custom else self.sampler).__name__,
+            epoch=self._next_epoch,
+            sampler_epoch=sampler_epoch if isinstance(sampler_epoch, int) else None,
+        )
+
+    def _begin_epoch(self) -> EpochRecord:
+        start = self._resume_from or self._fresh_state()
+        self._resume_from, self._next_epoch = None, start.epoch + 1
+        batches = None
+        if not self._is_iterable():
+            order_seed = Key(seed=self.seed, epoch=start.epoch).words()[0] if self.seed is not None else None
+            batches = EpochBatches(super()._index_sampler, start=start, order_seed=order_seed)
+        self._record = EpochRecord(start, batches)
+        return self._record
+
+    def _dataset_size(self) -> int:
+        return -1 if self._is_iterable() else len(self.dataset)  # type: ignore[arg-type]
+
+    def _is_iterable(self) -> bool:
+        return isinstance(self.dataset, torch.utils.data.IterableDataset)
+
+    def _dataset_keeps_state(self) -> bool:
+        """True for an iterable dataset with a state of its own that lives in this process."""
+        return self._is_iterable() and self.num_workers == 0 and hasattr(self.dataset, "state_dict")
+
+    @property
+    def _index_sampler(self) -> Any:
+        return self._epoch_batches if self._epoch_batches is not None else super()._index_sampler
+
+    # ---- iterating
+
+    def __iter__(self) -> Any:
+        route = find_route(self)
+        if route.is_image_pipeline:
+            return self._iterate_images(route)
+        if self.backend != "auto" and not self._warned_of_torch_path:
+            self._warned_of_torch_path = True
+            warnings.warn(f"backend={self.backend!r} has no effect: {route.reason}", stacklevel=2)
+        if self._device is None and not self.progress:
+            return super().__iter__()
+        return self._iterate_torch()
+
+    def _get_iterator(self) -> Any:
+        try:
+            if self.num_workers == 0:
+                iterator: Any = SingleProcessIterator(self)
+            else:
+                self.check_worker_number_rationality()
+                iterator = MultiProcessIterator(self)
+        finally:
+            self._epoch_batches = None
+        if iterator._record.batches is None and not self._dataset_keeps_state():
+            iterator.skip(iterator._record.start.batches)
+        return iterator
+
+    def _iterate_torch(self) -> EpochIterator:
+        inner = super().__iter__()
+        record = self._record
+        assert record is not None
+        return EpochIterator(
+            self._to_device(enumerate(inner), None),
+            record=record,
+            stats=self._stats,
+            length=self._length(),
+            progress=self.progress,
+        )
+
+    def _iterate_images(self, route: Route) -> EpochIterator:
+        record = self._begin_epoch()
+        assert record.batches is not None
+        work = self._image_work(route, record)
+        pipeline = OrderedJobs(
+            _jobs(work, record.batches),
+            threads=self.num_workers,
+            depth=max(1, self.prefetch_factor or 1),
+            timeout_s=self.timeout,
+        )
+        return EpochIterator(
+            self._to_device(pipeline, route.plan if work.leave_uint8 else None),
+            record=record,
+            stats=self._stats,
+            length=self._length(),
+            pipeline=pipeline,
+            progress=self.progress,
+        )
+
+    def _image_work(self, route: Route, record: EpochRecord) -> ImageWork:
+        assert route.plan is not None
+        assert route.source is not None
+        assert record.batches is not None
+        view_seed = self._view_seed(record.batches)
+        if self._choice is None:
+            self._choice = choose_backend(route.source, route.plan, fidelity=self.fidelity)
+        collate_fn = self.collate_fn if self.collate_fn is not None else default_collate
+        on_gpu = self._device is not None and self._device.type == "cuda"
+        in_place = route.plan.batchable and collate_fn is default_collate
+        return ImageWork(
+            source=route.source,
+            plan=route.plan,
+            backend=self._choice.backend,
+            key=Key(seed=view_seed, epoch=record.start.epoch),
+            collate_fn=collate_fn,
+            on_error=self.on_error,
+            memory_format=self.memory_format,
+            leave_uint8=on_gpu and in_place and route.plan.output is Output.FLOAT32,
+            pin=_may_pin(self.pin_memory or on_gpu),
+            threads=self.num_workers,
+            stats=self._stats,
+        )
+
+    def _view_seed(self, batches: EpochBatches) -> int:
+        """The seed of the epoch's views, kept in its state; draws torch's base seed as torch's iterator does."""
+        base_seed = int(torch.empty((), dtype=torch.int64).random_(generator=self.generator).item())
+        saved = batches.state.view_seed
+        view_seed = saved if saved is not None else self.seed if self.seed is not None else base_seed
+        batches.state = replace(batches.state, view_seed=view_seed)
+        return view_seed
+
+    def _length(self) -> int | None:
+        try:
+            return len(self)
+        except (TypeError, NotImplementedError):  # a custom batch sampler or iterable dataset need not have one
+            return None
+
+    def _to_device(self, numbered: Iterator[tuple[int, Any]], unfinished: Plan | None) -> Iterator[tuple[int, Any]]:
+        """Copies (number, batch) pairs ahead, and does the float arithmetic that a plan left to the device."""
+        if self._device is None or self._device.type == "cpu":
+            return numbered
+        normalisation = unfinished.normalisation if unfinished is not None else None
+
+        def finish(pair: tuple[int, Any]) -> tuple[int, Any]:
+            number, batch = pair
+            if normalisation is not None:
+                batch = [normalise(batch[0], normalisation), *batch[1:]]
+            return number, batch
+
+        return iter(DevicePrefetcher(numbered, self._device, transform=finish))
+
+    def check_worker_number_rationality(self) -> None:
+        """Warns of too many worker processes, as torch does; the image pipeline starts none."""
+        if not find_route(self).is_image_pipeline:
+            super().check_worker_number_rationality()
+
+
+def _jobs(work: ImageWork, batches: EpochBatches) -> Iterator[ImageBatch | ReadyBatch]:
+    make = ReadyBatch if isinstance(work.backend, SyntheticBackend) and work.in_place else ImageBatch
+    for number, indices in enumerate(batches):
+        yield make(work, number, indices, batches.copies_of(indices))
+
+
+def _check_choice(name: str, value: Any, accepted: tuple[Any, ...]) -> None:
+    if value not in accepted:
+        raise OptionError(f"{name}={value!r} is not accepted; use one of {', '.join(map(repr, accepted))}")
+
+
+def _thread_count(num_workers: int | str) -> int:
+    if num_workers == "auto":
+        return auto_threads()
+    if isinstance(num_workers, str):
+        raise OptionError(f"num_workers={num_workers!r}; accepted: a number or 'auto'")
+    return num_workers
+
+
+def _may_pin(wanted: bool) -> bool:
+    if not wanted:
+        return False
+    if torch.accelerator.is_available() and torch.accelerator.current_accelerator().type == "cuda":  # type: ignore[union-attr]
+        return True
+    warnings.warn(
+        "'pin_memory' argument is set as true but no accelerator is found, then device pinned memory won't be used.",
+        stacklevel=4,
+    )
+    return False

@@ -1,0 +1,66 @@
+"""A list of samples at once, outside any loader: what a dataset's `__getitems__` needs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from typing import Any
+
+import torch
+
+from fastdata.image_batch import ImageBatch, ImageWork
+from fastdata.loaders import Backend, available_backends, create_backend
+from fastdata.pipeline import OrderedJobs
+from fastdata.plan import compile_transform
+from fastdata.sources import ImageSource
+from fastdata.views import Key
+
+__all__ = ["NotCompiled", "fetch_samples"]
+
+# Fastest first, as benchmarks/decode.py finds them nearly everywhere; a loader measures instead.
+_PREFERENCE = ("turbojpeg", "opencv", "pil")
+
+
+class NotCompiled(Exception):
+    """The transform compiles to no plan; the text says why."""
+
+
+def fetch_samples(source: ImageSource, indices: Sequence[int], *, threads: int) -> list[Any]:
+    """Decodes and transforms samples of a source.
+
+    Args:
+        source: where they come from; its transform must compile.
+        indices: which ones.
+        threads: how many to use; 0 for the calling thread.
+
+    Returns:
+        One (object, target) per index, as the dataset's `__getitem__` would give.  Random views are seeded from
+        torch's global generator.
+
+    Raises:
+        NotCompiled: the transform compiles to no plan.
+    """
+    compiled = compile_transform(source.transform)
+    if compiled.plan is None:
+        raise NotCompiled(compiled.reason)
+    work = ImageWork(
+        source=source,
+        plan=compiled.plan,
+        backend=_preferred_backend(),
+        key=Key(seed=int(torch.empty((), dtype=torch.int64).random_().item()), epoch=0),
+        collate_fn=list,
+        threads=threads,
+    )
+    batch = ImageBatch(work, 0, indices, range(len(indices)))
+    jobs = OrderedJobs([batch], threads=threads, depth=1)
+    try:
+        _, samples = next(jobs)
+    finally:
+        jobs.close()
+    return samples  # type: ignore[no-any-return]
+
+
+@cache
+def _preferred_backend() -> Backend:
+    available = available_backends()
+    return create_backend(next(name for name in _PREFERENCE if name in available))

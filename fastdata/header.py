@@ -1,0 +1,152 @@
+"""Width, height and kind of an image from its first bytes, without decoding.
+
+A view can only be drawn when the image's size is known, and parsing twenty bytes in place is a hundred times
+cheaper than opening a decoder.  Formats not known here, and headers that make no sense, give ``None``: Pillow is
+then asked, and its verdict counts.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+
+__all__ = ["ImageHeader", "JpegFrame", "parse_header"]
+
+_PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
+_STANDALONE_MARKERS = frozenset({0x01, *range(0xD0, 0xD8)})
+_FRAME_MARKERS = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
+_SCAN_MARKER = 0xDA
+_END_MARKERS = frozenset({0xD9, 0xD8})
+
+
+@dataclass(frozen=True, kw_only=True)
+class JpegFrame:
+    """What a JPEG's frame and first scan header say about how it is coded (ITU T.81, B.2.2 and B.2.3).
+
+    Attributes:
+        height_at: offset in bytes of the 16-bit big-endian height inside the file.
+        sequential: baseline or extended Huffman coding; False for progressive, arithmetic, lossless.
+        precision_bits: sample precision.
+        components: number of colour components.
+        mcu_height_px: rows in one row of MCUs.
+        single_scan: the first scan holds every component, so rows are coded from top to bottom.
+        scan_at: offset in bytes of the first scan's marker.
+    """
+
+    height_at: int
+    scan_at: int
+    sequential: bool
+    precision_bits: int
+    components: int
+    mcu_height_px: int
+    single_scan: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageHeader:
+    """Size and kind of an encoded image.
+
+    Attributes:
+        kind: "jpeg", "png", "gif", "bmp" or "webp".
+        width: columns in pixels, before any EXIF rotation.
+        height: rows in pixels, before any EXIF rotation.
+        jpeg: coding details, for kind "jpeg" only.
+    """
+
+    kind: str
+    width: int
+    height: int
+    jpeg: JpegFrame | None = None
+
+
+def parse_header(data: bytes) -> ImageHeader | None:
+    """Reads the size of an encoded image.
+
+    Args:
+        data: the whole encoded file, or at least everything up to its pixel data.
+
+    Returns:
+        The header, or None when the kind is not known here or the header is cut short or absurd.
+    """
+    if data[:2] == b"\xff\xd8":
+        return _parse_jpeg(data)
+    if data[:8] == _PNG_SIGNATURE and data[12:16] == b"IHDR" and len(data) >= 24:
+        return _checked("png", *struct.unpack_from(">II", data, 16))
+    if data[:6] in (b"GIF87a", b"GIF89a") and len(data) >= 10:
+        return _checked("gif", *struct.unpack_from("<HH", data, 6))
+    if data[:2] == b"BM" and len(data) >= 26:
+        return _parse_bmp(data)
+    if data[:4] == b"RIFF" and data[8:12] == b"WEBP" and len(data) >= 30:
+        return _parse_webp(data)
+    return None
+
+
+def _checked(kind: str, width: int, height: int, jpeg: JpegFrame | None = None) -> ImageHeader | None:
+    if width <= 0 or height <= 0:
+        return None
+    return ImageHeader(kind=kind, width=width, height=height, jpeg=jpeg)
+
+
+def _parse_jpeg(data: bytes) -> ImageHeader | None:
+    at, end, frame_at = 2, len(data), 0
+    while at + 4 <= end:
+        if data[at] != 0xFF:
+            return None
+        marker = data[at + 1]
+        if marker == 0xFF:  # a fill byte
+            at += 1
+        elif marker in _STANDALONE_MARKERS:
+            at += 2
+        elif marker in _END_MARKERS:
+            return None
+        else:
+            if marker in _FRAME_MARKERS:
+                frame_at = at
+            elif marker == _SCAN_MARKER:
+                return _read_frame(data, frame_at, scan_at=at) if frame_at else None
+            length = data[at + 2] << 8 | data[at + 3]
+            if length < 2:
+                return None
+            at += 2 + length
+    return None
+
+
+def _read_frame(data: bytes, at: int, *, scan_at: int) -> ImageHeader | None:
+    length = data[at + 2] << 8 | data[at + 3]
+    components = data[at + 9]
+    if length < 8 + 3 * components or components == 0 or scan_at + 5 > len(data):
+        return None
+    height, width = struct.unpack_from(">HH", data, at + 5)
+    vertical = [data[at + 11 + 3 * c] & 15 for c in range(components)]
+    frame = JpegFrame(
+        height_at=at + 5,
+        scan_at=scan_at,
+        sequential=data[at + 1] in (0xC0, 0xC1),
+        precision_bits=data[at + 4],
+        components=components,
+        mcu_height_px=8 * max(vertical),
+        single_scan=data[scan_at + 4] == components,
+    )
+    return _checked("jpeg", width, height, frame)
+
+
+def _parse_bmp(data: bytes) -> ImageHeader | None:
+    if struct.unpack_from("<I", data, 14)[0] == 12:  # the OS/2 header has 16-bit sizes
+        return _checked("bmp", *struct.unpack_from("<HH", data, 18))
+    width, height = struct.unpack_from("<ii", data, 18)
+    return _checked("bmp", width, abs(height))  # a negative height means rows from the top
+
+
+def _parse_webp(data: bytes) -> ImageHeader | None:
+    chunk = data[12:16]
+    if chunk == b"VP8 " and data[23:26] == b"\x9d\x01\x2a":
+        width, height = struct.unpack_from("<HH", data, 26)
+        return _checked("webp", width & 0x3FFF, height & 0x3FFF)
+    if chunk == b"VP8L" and data[20] == 0x2F:
+        bits = struct.unpack_from("<I", data, 21)[0]
+        return _checked("webp", (bits & 0x3FFF) + 1, (bits >> 14 & 0x3FFF) + 1)
+    if chunk == b"VP8X":
+        width = 1 + int.from_bytes(data[24:27], "little")
+        height = 1 + int.from_bytes(data[27:30], "little")
+        return _checked("webp", width, height)
+    return None

@@ -1,0 +1,360 @@
+"""One batch of images: read, look, decode, convert, transform, collate.  No threads here; see pipeline.py."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch.utils.data import default_collate
+
+from fastdata.errors import DecodeError
+from fastdata.loaders import Backend, Encoded, pillow
+from fastdata.loaders.backend import Pixels, Scratch
+from fastdata.loaders.synthetic import SyntheticBackend
+from fastdata.pipeline import SkipResult
+from fastdata.plan import Normalisation, Output, Plan
+from fastdata.seeded import SeededDraws
+from fastdata.sources import ImageSource, location_of
+from fastdata.stats import BatchTimes, PipelineStats
+from fastdata.views import Key, View, draw_views, philox4x32
+
+__all__ = ["ON_ERROR", "ImageBatch", "ImageWork", "ReadyBatch"]
+
+ON_ERROR = ("raise", "skip", "replace")
+
+_LARGEST_TASK = 16
+_TASKS_PER_THREAD = 4
+_SUBSTITUTES_TRIED = 16
+# Numbers of generator streams; a plan's operations are numbered from 0.
+_STREAM_TAIL, _STREAM_COLLATE, _STREAM_SUBSTITUTE = 1001, 1002, 1003
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageWork:
+    """All that is the same for every batch of an epoch.
+
+    Attributes:
+        source: encoded bytes and targets.
+        plan: what happens to each image.
+        backend: who decodes.
+        key: seed and epoch of the random views.
+        collate_fn: merges samples; torch's default_collate makes whole batches in place where the plan allows it.
+        on_error: one of `ON_ERROR`.
+        memory_format: of the batch, torch.contiguous_format or torch.channels_last.
+        leave_uint8: stop before the float arithmetic, which the device will do.
+        pin: allocate batches in pinned memory.
+        threads: how many will share a batch's tasks.
+        stats: where each batch reports what it cost.
+    """
+
+    source: ImageSource
+    plan: Plan
+    backend: Backend
+    key: Key
+    collate_fn: Callable[[list[Any]], Any] = default_collate
+    on_error: str = "raise"
+    memory_format: torch.memory_format = torch.contiguous_format
+    leave_uint8: bool = False
+    pin: bool = False
+    threads: int = 0
+    stats: PipelineStats = field(default_factory=PipelineStats)
+
+    @property
+    def in_place(self) -> bool:
+        """True when images are decoded straight into the batch tensor."""
+        return self.plan.batchable and self.collate_fn is default_collate
+
+    def task_size(self, batch_size: int) -> int:
+        """Samples per task: several tasks per thread so that one large image holds up nobody."""
+        return min(_LARGEST_TASK, max(1, -(-batch_size // (_TASKS_PER_THREAD * max(1, self.threads)))))
+
+    def empty_batch(self, count: int) -> torch.Tensor:
+        """An uninitialised batch (N, 3, H, W) in the format asked for."""
+        assert self.plan.size is not None
+        height, width = self.plan.size
+        is_float = self.plan.output is Output.FLOAT32 and not self.leave_uint8
+        dtype = torch.float32 if is_float else torch.uint8
+        if self.memory_format is torch.channels_last:
+            return torch.empty((count, height, width, 3), dtype=dtype, pin_memory=self.pin).permute(0, 3, 1, 2)
+        return torch.empty((count, 3, height, width), dtype=dtype, pin_memory=self.pin)
+
+
+@dataclass(frozen=True)
+class _Sample:
+    """A sample that has been read: where it goes in the batch, which it is, what it looks like."""
+
+    position: int
+    index: int
+    copy: int
+    image: Encoded
+
+
+_scratch = Scratch()
+
+
+class ImageBatch:
+    """A pipeline job: one batch.
+
+    The tasks fill disjoint positions, so they share nothing that needs a lock.
+    """
+
+    def __init__(self, work: ImageWork, number: int, indices: Sequence[int], copies: Sequence[int]) -> None:
+        self._work, self._number = work, number
+        self._indices, self._copies = list(indices), list(copies)
+        count, step = len(self._indices), work.task_size(len(self._indices))
+        self.tasks: Sequence[Callable[[], None]] = [
+            partial(self._load_range, start, min(start + step, count)) for start in range(0, count, step)
+        ]
+        self._images = work.empty_batch(count) if work.in_place else None
+        self._samples: list[Any] = [None] * count
+        self._targets: list[Any] = [None] * count
+        self._loaded = [False] * count
+        self._failures: list[tuple[int, DecodeError]] = []
+        self._times: list[BatchTimes] = []
+        self._result: Any = None
+
+    def finish(self) -> None:
+        """Collates; see `Job.finish`."""
+        if self._failures and self._work.on_error == "raise":
+            return
+        times = BatchTimes()
+        with times.stage("collate"):
+            good = [position for position, loaded in enumerate(self._loaded) if loaded]
+            if good:
+                self._result = self._collate(good)
+        self._times.append(times)
+
+    def result(self) -> tuple[int, Any]:
+        """The batch's number and the collated batch; see `Job.result`."""
+        self._report(self._work.stats)
+        if self._failures and self._work.on_error == "raise":
+            raise min(self._failures, key=lambda failure: failure[0])[1]
+        if self._result is None:
+            raise SkipResult
+        return self._number, self._result
+
+    def _report(self, stats: PipelineStats) -> None:
+        for times in self._times:
+            stats.add(times)
+        for _, error in sorted(self._failures, key=lambda failure: failure[0]):
+            stats.add_failure(error.index, error.location, error.reason)
+
+    # ---- one task
+
+    def _load_range(self, start: int, stop: int) -> None:
+        times = BatchTimes()
+        failed = self._load(list(range(start, stop)), self._indices[start:stop], self._copies[start:stop], times)
+        if self._work.on_error == "replace":
+            for position in failed:
+                self._replace(position, times)
+        self._times.append(times)
+
+    def _load(
+        self, positions: Sequence[int], indices: Sequence[int], copies: Sequence[int], times: BatchTimes
+    ) -> list[int]:
+        """Loads samples into their positions and returns the positions that failed."""
+        failed: list[int] = []
+        with times.stage("read"):
+            samples = [
+                sample
+                for place in zip(positions, indices, copies, strict=True)
+                if (sample := self._read(*place, failed)) is not None
+            ]
+        times.samples += len(samples)
+        times.encoded_bytes += sum(len(sample.image.data) for sample in samples)
+        if samples:
+            with times.stage("view"):
+                views = self._draw(samples)
+            failed += self._decode(samples, views, times)
+        return failed
+
+    def _read(self, position: int, index: int, copy: int, failed: list[int]) -> _Sample | None:
+        try:
+            image = Encoded.of(self._work.source.read_encoded(index))
+        except (OSError, pillow.bomb_error()) as error:
+            self._fail(position, index, error)
+            failed.append(position)
+            return None
+        self._targets[position] = self._work.source.read_target(index)
+        return _Sample(position, index, copy, image)
+
+    def _draw(self, samples: Sequence[_Sample]) -> list[View]:
+        plan = self._work.plan
+        return draw_views(
+            plan.ops,
+            np.array([(sample.image.width, sample.image.height) for sample in samples], np.int64),
+            np.array([sample.index for sample in samples], np.int64),
+            key=self._work.key,
+            copies=np.array([sample.copy for sample in samples], np.int64),
+            interpolation=plan.interpolation,
+        ).rows()
+
+    def _decode(self, samples: Sequence[_Sample], views: Sequence[View], times: BatchTimes) -> list[int]:
+        places = self._places(samples, views)
+        with times.stage("decode"):
+            statuses = self._work.backend.decode([sample.image for sample in samples], views, places)
+        good = []
+        failed = []
+        for sample, place, status in zip(samples, places, statuses, strict=True):
+            if status is None:
+                good.append((sample, place))
+            else:
+                self._fail(sample.position, sample.index, status)
+                failed.append(sample.position)
+        if self._images is not None:
+            self._convert_into_batch(good, times)
+        else:
+            self._make_samples(good, times)
+        return failed
+
+    def _places(self, samples: Sequence[_Sample], views: Sequence[View]) -> list[Pixels]:
+        """Where each image is decoded to: the batch itself if it is uint8 in channels_last, else scratch memory."""
+        if self._images is not None and self._decodes_in_place(self._images):
+            rows = self._images.permute(0, 2, 3, 1).numpy()
+            return [rows[sample.position] for sample in samples]
+        sizes = [view.size for view in views]
+        flat = _scratch.take(sum(3 * height * width for height, width in sizes))
+        places, at = [], 0
+        for height, width in sizes:
+            places.append(flat[at : at + 3 * height * width].reshape(height, width, 3))
+            at += 3 * height * width
+        return places
+
+    @staticmethod
+    def _decodes_in_place(images: torch.Tensor) -> bool:
+        return images.dtype == torch.uint8 and images.permute(0, 2, 3, 1).is_contiguous()
+
+    def _convert_into_batch(self, good: Sequence[tuple[_Sample, Pixels]], times: BatchTimes) -> None:
+        assert self._images is not None
+        with times.stage("convert"):
+            if not self._decodes_in_place(self._images):
+                batch, normalisation = self._images.numpy(), self._work.plan.normalisation
+                for sample, pixels in good:
+                    _convert(pixels, batch[sample.position], normalisation)
+        for sample, _ in good:
+            self._loaded[sample.position] = True
+
+    def _make_samples(self, good: Sequence[tuple[_Sample, Pixels]], times: BatchTimes) -> None:
+        plan = self._work.plan
+        with times.stage("convert"):
+            objects = [_as_object(pixels, plan) for _, pixels in good]
+        with times.stage("transform"):
+            seeds = self._seeds([s.index for s, _ in good], [s.copy for s, _ in good], _STREAM_TAIL)
+            for (sample, _), value, seed in zip(good, objects, seeds, strict=True):
+                if plan.tail:
+                    with SeededDraws(seed):
+                        for step in plan.tail:
+                            value = step(value)
+                self._samples[sample.position] = value
+                self._loaded[sample.position] = True
+
+    # ---- failures
+
+    def _fail(self, position: int, index: int, reason: Exception) -> None:
+        error = DecodeError(
+            index=index,
+            location=location_of(self._work.source, index),
+            backend=self._work.backend.name,
+            reason=str(reason) or type(reason).__name__,
+        )
+        error.__cause__ = reason
+        self._failures.append((position, error))
+
+    def _replace(self, position: int, times: BatchTimes) -> None:
+        """Loads another sample of the dataset in place of one that failed, the same one in every run."""
+        index, copy = self._indices[position], self._copies[position]
+        for seed in self._seeds([index] * _SUBSTITUTES_TRIED, range(_SUBSTITUTES_TRIED), _STREAM_SUBSTITUTE):
+            substitute = seed % len(self._work.source)
+            if not self._load([position], [substitute], [copy], times):
+                return
+        raise self._failures[-1][1]
+
+    def _seeds(self, indices: Sequence[int], copies: Sequence[int], stream: int) -> list[int]:
+        counter = (np.array(indices, np.int64), np.array(list(copies), np.int64), 0, stream)
+        words: list[npt.NDArray[np.uint64]] = philox4x32(counter, self._work.key.words())
+        return [int(high) << 31 | int(low) >> 1 for high, low in zip(words[0], words[1], strict=True)]
+
+    # ---- the whole batch
+
+    def _collate(self, good: list[int]) -> Any:
+        targets = [self._targets[position] for position in good]
+        if self._images is None:
+            samples = [(self._samples[position], target) for position, target in zip(good, targets, strict=True)]
+            with SeededDraws(self._seeds([self._number], [0], _STREAM_COLLATE)[0]):
+                return self._pinned(self._work.collate_fn(samples))
+        whole = len(good) == len(self._loaded)
+        return [
+            self._images if whole else self._pinned(self._images[good]),
+            self._pinned(default_collate(targets)),
+        ]
+
+    def _pinned(self, batch: Any) -> Any:
+        if not self._work.pin:
+            return batch
+        from torch.utils.data._utils.pin_memory import pin_memory
+
+        return pin_memory(batch)  # type: ignore[no-untyped-call]
+
+
+class ReadyBatch:
+    """A pipeline job of the synthetic backend: the same noise for every batch, with the true targets.
+
+    It shows what a run costs when images are free.  The caller must not write to the images, since every batch of
+    one length is the same memory.
+    """
+
+    tasks: tuple[Callable[[], None], ...] = ()
+
+    def __init__(self, work: ImageWork, number: int, indices: Sequence[int], copies: Sequence[int]) -> None:
+        assert isinstance(work.backend, SyntheticBackend)
+        self._number = number
+        images = work.backend.ready(len(indices), work.empty_batch)
+        self._batch = [images, default_collate([work.source.read_target(index) for index in indices])]
+
+    def finish(self) -> None:
+        """Nothing is left to do."""
+
+    def result(self) -> tuple[int, Any]:
+        """The batch's number and the batch."""
+        return self._number, self._batch
+
+
+def _convert(pixels: Pixels, out_chw: npt.NDArray[Any], normalisation: Normalisation | None) -> None:
+    """Writes RGB pixels (H, W, 3) as uint8, or as float32 by the plan's arithmetic, into (3, H, W).
+
+    NumPy's float32 operations round as torch's do, so the result has the bits of ToTensor and Normalize.
+    """
+    if out_chw.dtype == np.uint8:
+        for channel in range(3):
+            out_chw[channel] = pixels[..., channel]
+        return
+    assert normalisation is not None
+    for channel in range(3):
+        plane = out_chw[channel]
+        if normalisation.scaling == "divide":
+            np.divide(pixels[..., channel], np.float32(255), out=plane, dtype=np.float32)
+        elif normalisation.scaling == "multiply":
+            np.multiply(pixels[..., channel], np.float32(1 / 255), out=plane, dtype=np.float32)
+        else:
+            plane[...] = pixels[..., channel]
+        if normalisation.mean is not None and normalisation.std is not None:
+            np.subtract(plane, np.float32(normalisation.mean[channel]), out=plane)
+            np.divide(plane, np.float32(normalisation.std[channel]), out=plane)
+
+
+def _as_object(pixels: Pixels, plan: Plan) -> Any:
+    """What torchvision would have at the end of the fused prefix, owning its memory."""
+    if plan.output is Output.PIL:
+        return pillow.from_pixels(pixels)
+    if plan.output is Output.UINT8:
+        tensor = torch.from_numpy(pixels.copy()).permute(2, 0, 1)
+    else:
+        height, width = pixels.shape[:2]
+        tensor = torch.empty((3, height, width), dtype=torch.float32)
+        _convert(pixels, tensor.numpy(), plan.normalisation)
+    return tensor if plan.tensor_class is None else tensor.as_subclass(plan.tensor_class)

@@ -1,0 +1,89 @@
+"""Decode backends: `backend.py` is the contract, and one file each implements it.
+
+Adding a backend means adding its file and one line to `BACKENDS`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from importlib import import_module
+
+from fastdata.errors import BackendUnavailable, OptionError
+from fastdata.loaders.backend import FIDELITIES, MEAN_TOLERANCE, Backend, Encoded
+
+__all__ = [
+    "BACKENDS",
+    "FIDELITIES",
+    "MEAN_TOLERANCE",
+    "Backend",
+    "BackendInfo",
+    "Encoded",
+    "available_backends",
+    "backend_class",
+    "check_backend_name",
+    "create_backend",
+    "describe_backends",
+]
+
+BACKENDS: dict[str, tuple[str, str]] = {
+    "pil": ("fastdata.loaders.pil", "PilBackend"),
+    "turbojpeg": ("fastdata.loaders.turbojpeg", "TurboJpegBackend"),
+    "opencv": ("fastdata.loaders.opencv", "OpenCvBackend"),
+    "synthetic": ("fastdata.loaders.synthetic", "SyntheticBackend"),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class BackendInfo:
+    """One line of `fastdata info`: `version` where the backend is available, else `problem` with the remedy."""
+
+    name: str
+    version: str | None
+    problem: str | None
+
+
+def check_backend_name(name: str) -> None:
+    """Raises OptionError unless `name` is "auto" or a known backend."""
+    if name != "auto" and name not in BACKENDS:
+        known = ", ".join(["auto", *BACKENDS])
+        raise OptionError(
+            f"backend={name!r} is unknown; known: {known}; available here: {', '.join(available_backends())}"
+        )
+
+
+def backend_class(name: str) -> type[Backend]:
+    """The class behind a backend's name; imports its file, not yet its library."""
+    module, cls = BACKENDS[name]
+    return getattr(import_module(module), cls)  # type: ignore[no-any-return]
+
+
+def create_backend(name: str, *, fidelity: str = "exact") -> Backend:
+    """Makes a backend ready to decode.
+
+    Raises:
+        OptionError: no such backend, or no such fidelity.
+        BackendUnavailable: its library is missing.
+    """
+    check_backend_name(name)
+    if fidelity not in FIDELITIES:
+        raise OptionError(f"fidelity={fidelity!r} is unknown; accepted: {', '.join(FIDELITIES)}")
+    cls = backend_class(name)
+    cls.version()
+    return cls(fidelity=fidelity)
+
+
+def describe_backends() -> list[BackendInfo]:
+    """Every known backend with its version, or with what to install."""
+    return [_describe(name) for name in BACKENDS]
+
+
+def available_backends() -> list[str]:
+    """Names of the backends that can be used here."""
+    return [info.name for info in describe_backends() if info.problem is None]
+
+
+def _describe(name: str) -> BackendInfo:
+    try:
+        return BackendInfo(name=name, version=backend_class(name).version(), problem=None)
+    except BackendUnavailable as error:
+        return BackendInfo(name=name, version=None, problem=str(error))

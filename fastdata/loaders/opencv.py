@@ -1,0 +1,92 @@
+"""JPEG by OpenCV's imdecode, resized with Pillow's arithmetic ("exact") or by OpenCV itself ("fast")."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from fastdata.loaders import pillow
+from fastdata.loaders.backend import Encoded, HandBack, PerImageBackend, Pixels, dct_denominator
+from fastdata.views import View
+
+__all__ = ["OpenCvBackend"]
+
+
+class OpenCvBackend(PerImageBackend):
+    """OpenCV for JPEGs, Pillow for the rest."""
+
+    name = "opencv"
+    install_hint = "install it with: pip install 'fastdata[opencv]' (or your own build of opencv-python)"
+
+    def __init__(self, *, fidelity: str = "exact") -> None:
+        super().__init__(fidelity=fidelity)
+        self.version()
+
+    @classmethod
+    def version(cls) -> str:
+        try:
+            import cv2
+        except ImportError as error:
+            raise cls.unavailable(error) from error
+        return f"OpenCV {cv2.__version__}"
+
+    def decode_view(self, image: Encoded, view: View, out: Pixels) -> None:
+        if not image.is_plain_jpeg() or _is_cut_short(image):
+            raise HandBack
+        if self.fidelity == "fast":
+            self._decode_fast(image, view, out)
+        else:
+            self._decode_exact(image, view, out)
+
+    def _decode_exact(self, image: Encoded, view: View, out: Pixels) -> None:
+        import cv2
+
+        pixels = _imdecode(image, 1)
+        left, top, right, bottom = view.window_px
+        window = cv2.cvtColor(pixels[top:bottom, left:right], cv2.COLOR_BGR2RGBA)
+        pillow.resize_window(window.reshape(-1), right - left, view, out)
+
+    def _decode_fast(self, image: Encoded, view: View, out: Pixels) -> None:
+        import cv2
+
+        denominator = dct_denominator(view)
+        pixels = _imdecode(image, denominator)
+        left, top, right, bottom = (edge // denominator for edge in view.window_px)
+        window = pixels[top:bottom, left:right]
+        shrinks = window.shape[1] >= view.resize_px[0] and window.shape[0] >= view.resize_px[1]
+        filter_ = cv2.INTER_AREA if shrinks else cv2.INTER_LINEAR
+        rgb = cv2.cvtColor(cv2.resize(window, view.resize_px, interpolation=filter_), cv2.COLOR_BGR2RGBA)
+        whole = (0, 0, *view.resize_px)
+        pillow.resize_window(rgb.reshape(-1), view.resize_px[0], _resized(view, whole), out)
+
+
+def _resized(view: View, window_px: tuple[int, int, int, int]) -> View:
+    from dataclasses import replace
+
+    return replace(view, window_px=window_px)
+
+
+def _is_cut_short(image: Encoded) -> bool:
+    # OpenCV fills the missing rows of a truncated file with grey and says nothing, so Pillow is to decide.
+    assert image.header is not None and image.header.jpeg is not None
+    return image.data.rfind(b"\xff\xd9") < image.header.jpeg.scan_at
+
+
+def _imdecode(image: Encoded, denominator: int) -> Any:
+    import cv2
+
+    reduced = {
+        1: cv2.IMREAD_COLOR,
+        2: cv2.IMREAD_REDUCED_COLOR_2,
+        4: cv2.IMREAD_REDUCED_COLOR_4,
+        8: cv2.IMREAD_REDUCED_COLOR_8,
+    }[denominator]
+    try:
+        pixels = cv2.imdecode(np.frombuffer(image.data, np.uint8), reduced | cv2.IMREAD_IGNORE_ORIENTATION)
+    except cv2.error as error:
+        raise HandBack from error
+    size = (-(-image.height // denominator), -(-image.width // denominator))
+    if pixels is None or pixels.shape[:2] != size:
+        raise HandBack
+    return pixels

@@ -1,0 +1,30 @@
+"""The reference backend: Pillow decodes the whole image, crops, resizes and flips it."""
+
+from __future__ import annotations
+
+from fastdata.loaders import pillow
+from fastdata.loaders.backend import Encoded, PerImageBackend, Pixels, dct_denominator
+from fastdata.views import View
+
+__all__ = ["PilBackend"]
+
+
+class PilBackend(PerImageBackend):
+    """Pillow; always available, and the yardstick of every other backend's pixels."""
+
+    name = "pil"
+    install_hint = "install it with: pip install Pillow"
+
+    @classmethod
+    def version(cls) -> str:
+        try:
+            return pillow.version()
+        except ImportError as error:
+            raise cls.unavailable(error) from error
+
+    def decode_view(self, image: Encoded, view: View, out: Pixels) -> None:
+        denominator = dct_denominator(view) if self.fidelity == "fast" and image.is_plain_jpeg() else 1
+        if denominator > 1:
+            pillow.decode_scaled(image.data, denominator, view, out)
+        else:
+            pillow.decode_view(image.data, view, out)

@@ -1,0 +1,176 @@
+"""Pillow, the reference: the only file that imports it.
+
+Every other backend uses `resize_window` for the exact resize and `decode_view` for files it hands back.
+"""
+
+from __future__ import annotations
+
+import io
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fastdata.loaders.backend import Pixels
+from fastdata.views import View
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+__all__ = [
+    "bomb_error",
+    "check_pixel_count",
+    "decode_scaled",
+    "decode_view",
+    "encode_png",
+    "from_pixels",
+    "open_rgb",
+    "resize_scaled",
+    "resize_window",
+    "size_of",
+    "version",
+]
+
+
+def version() -> str:
+    """Pillow's version and that of the libjpeg in it."""
+    import PIL
+    from PIL import features
+
+    return f"Pillow {PIL.__version__}, libjpeg {features.version('jpg') or 'missing'}"
+
+
+def check_pixel_count(width: int, height: int) -> None:
+    """Refuses a decompression bomb before anything is allocated, by Pillow's own rule.
+
+    Raises:
+        PIL.Image.DecompressionBombError: more than twice `PIL.Image.MAX_IMAGE_PIXELS`.
+    """
+    from PIL import Image
+
+    limit = Image.MAX_IMAGE_PIXELS
+    if limit is not None and width * height > 2 * limit:
+        raise Image.DecompressionBombError(
+            f"{width} × {height} pixels exceed the limit of {2 * limit}; if you trust the file, raise "
+            "PIL.Image.MAX_IMAGE_PIXELS (half the limit), or set it to None"
+        )
+
+
+def bomb_error() -> type[Exception]:
+    """Pillow's exception for images with too many pixels, which is not an OSError."""
+    from PIL import Image
+
+    return Image.DecompressionBombError
+
+
+def size_of(data: bytes) -> tuple[int, int]:
+    """(width, height) of an encoded image.
+
+    Raises:
+        PIL.UnidentifiedImageError: not an image Pillow knows.
+        OSError: a damaged header.
+    """
+    from PIL import Image
+
+    with Image.open(io.BytesIO(data)) as image:
+        width, height = image.size
+        return width, height
+
+
+def open_rgb(data: bytes) -> Image:
+    """The whole image in RGB, as torchvision's default loader opens it."""
+    from PIL import Image as pil_image
+
+    with pil_image.open(io.BytesIO(data)) as image:
+        image.load()
+        rgb: Image = image if image.mode == "RGB" else image.convert("RGB")  # to its own mode it only copies
+        return rgb
+
+
+def decode_view(data: bytes, view: View, out: Pixels) -> None:
+    """Decodes one image with Pillow alone into `out`, uint8 (height, width, 3)."""
+    _crop_resize_write(open_rgb(data), view.window_px, view, out)
+
+
+def decode_scaled(data: bytes, denominator: int, view: View, out: Pixels) -> None:
+    """As `decode_view`, with a JPEG decoded at 1/`denominator` of its size (Pillow's draft mode)."""
+    from PIL import Image
+
+    with Image.open(io.BytesIO(data)) as image:
+        full = image.size
+        image.draft("RGB", (full[0] // denominator, full[1] // denominator))
+        scaled = image.convert("RGB")
+    _resize_box(scaled, full, view, out)
+
+
+def resize_window(pixels: Pixels, stride_px: int, view: View, out: Pixels) -> None:
+    """Resizes, crops and flips a decoded window into `out`, with Pillow's arithmetic.
+
+    Args:
+        pixels: flat uint8 RGBX pixels beginning at the window's first.
+        stride_px: pixels from one row to the next.
+        view: the view; its window gives the width and height at `pixels`.
+        out: uint8 (height, width, 3).
+    """
+    from PIL import Image
+
+    left, top, right, bottom = view.window_px
+    size = (right - left, bottom - top)
+    # Copied into an RGB image: resampling three channels instead of four gains more than the copy costs.
+    window = Image.frombytes("RGB", size, pixels, "raw", "RGBX", 4 * stride_px, 1)
+    _crop_resize_write(window, (0, 0, *size), view, out)
+
+
+def resize_scaled(pixels: Pixels, full: tuple[int, int], view: View, out: Pixels) -> None:
+    """Resizes the window of an image that was decoded smaller; RGBX `pixels` of shape (height, width, 4)."""
+    from PIL import Image
+
+    height, width = pixels.shape[:2]
+    scaled = Image.frombytes("RGB", (width, height), pixels, "raw", "RGBX")
+    _resize_box(scaled, full, view, out)
+
+
+def from_pixels(pixels: Pixels) -> Image:
+    """A PIL image that owns a copy of RGB pixels (height, width, 3)."""
+    from PIL import Image
+
+    return Image.fromarray(pixels)
+
+
+def encode_png(pixels: Pixels) -> bytes:
+    """RGB pixels (height, width, 3) as a PNG file."""
+    buffer = io.BytesIO()
+    from_pixels(pixels).save(buffer, "PNG")
+    return buffer.getvalue()
+
+
+def _crop_resize_write(image: Image, window: tuple[int, int, int, int], view: View, out: Pixels) -> None:
+    if window != (0, 0, *image.size):
+        image = image.crop(window)
+    if image.size != view.resize_px:
+        image = image.resize(view.resize_px, _filter(view))
+    _crop_flip_write(image, view, out)
+
+
+def _resize_box(scaled: Image, full: tuple[int, int], view: View, out: Pixels) -> None:
+    x, y = scaled.size[0] / full[0], scaled.size[1] / full[1]
+    left, top, right, bottom = view.window_px
+    box = (left * x, top * y, min(right * x, scaled.size[0]), min(bottom * y, scaled.size[1]))
+    _crop_flip_write(scaled.resize(view.resize_px, _filter(view), box=box), view, out)
+
+
+def _crop_flip_write(image: Image, view: View, out: Pixels) -> None:
+    from PIL import Image
+
+    if view.crop_px != (0, 0, *image.size):
+        image = image.crop(view.crop_px)  # black outside, as torchvision pads
+    if view.flip_horizontal:
+        image = image.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
+    if view.flip_vertical:
+        image = image.transpose(Image.Transpose.FLIP_TOP_BOTTOM)
+    out[...] = np.asarray(image)
+
+
+def _filter(view: View) -> Any:
+    from PIL import Image
+
+    return Image.Resampling(view.interpolation.value)

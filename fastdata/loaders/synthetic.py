@@ -1,0 +1,47 @@
+"""No decoding at all: fixed noise, the ceiling that any loader can reach."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import torch
+
+from fastdata.loaders.backend import Backend, Encoded, Pixels
+from fastdata.views import View
+
+__all__ = ["SyntheticBackend"]
+
+
+class SyntheticBackend(Backend):
+    """Fills images with noise from a fixed seed.
+
+    The pipeline goes further and delivers one ready batch again and again without reading a file, so a training run
+    with this backend shows what it would cost if data were free.
+    """
+
+    name = "synthetic"
+    install_hint = "it is built in"
+
+    @classmethod
+    def version(cls) -> str:
+        return "built in"
+
+    def __init__(self, *, fidelity: str = "exact") -> None:
+        super().__init__(fidelity=fidelity)
+        self._ready: dict[int, torch.Tensor] = {}
+
+    def decode(
+        self, images: Sequence[Encoded], views: Sequence[View], out: Sequence[Pixels]
+    ) -> list[Exception | None]:
+        for place in out:
+            place[...] = np.random.default_rng(0).integers(0, 256, place.shape, dtype=np.uint8)
+        return [None] * len(out)
+
+    def ready(self, count: int, make_empty: Callable[[int], torch.Tensor]) -> torch.Tensor:
+        """The one batch of `count` images, made by `make_empty` and filled with noise when first asked for."""
+        if count not in self._ready:
+            batch = make_empty(count)
+            noise = torch.randint(0, 256, batch.shape, generator=torch.Generator().manual_seed(0))
+            self._ready[count] = batch.copy_(noise if batch.dtype == torch.uint8 else noise / 255)
+        return self._ready[count]

@@ -1,0 +1,244 @@
+"""Threads: bounded, ordered, cancellable.  The only file that starts any.
+
+A `Job` is one batch: tasks that may run in any order in any thread, and a result once all have run.  `OrderedJobs`
+keeps up to `depth` jobs in flight and yields their results in order.  All threads share one queue of tasks, so the
+oldest batch is always worked on by everybody and the first one is there as soon as possible.
+
+Life cycle; any deviation is a bug:
+
+* Start.  Threads start with the first iterator, never on import or construction of a loader.
+* End of epoch.  When the last result has been yielded, threads are joined before StopIteration is raised.
+* Error in a task.  The other tasks of its job are dropped; the error is raised at the job's place in the order, after
+  the results before it.  Then everything later is cancelled and the threads are joined.  The iterator is then at its
+  end.
+* Error in the order (the sampler raised).  The same: raised at its place.
+* Consumer stops (`break`, an exception in its loop, Ctrl-C, garbage collection).  Dropping the iterator cancels the
+  queue; a task that is running finishes (a few milliseconds), and the threads are joined.  Ctrl-C inside `next()`
+  closes first and is then raised.
+* Interpreter exit.  The same, by an exit hook of the iterator.  Threads are daemons, since Python joins others
+  before exit hooks run.
+* Fork.  Threads do not survive a fork.  A child that goes on with an inherited iterator gets a PipelineError; a new
+  iterator works there.  No lock of this file is taken in the child for inherited objects.
+* Two iterators at once are independent.
+* Memory.  A job's memory belongs to its result; the pipeline keeps no reference once it has yielded it, and never
+  writes to it again.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, Protocol
+
+from fastdata.errors import PipelineError
+
+__all__ = ["Job", "OrderedJobs"]
+
+
+class Job(Protocol):
+    """One batch of work.
+
+    Attributes:
+        tasks: run in any order, in any thread.
+    """
+
+    @property
+    def tasks(self) -> Sequence[Callable[[], None]]: ...  # noqa: D102
+
+    def finish(self) -> None:
+        """Called once, in the thread that ran the last task."""
+
+    def result(self) -> Any:
+        """What the batch is; called once, in the consumer's thread, after `finish`.
+
+        Raises:
+            SkipResult: there is nothing to yield for this job.
+        """
+
+
+class SkipResult(Exception):
+    """Raised by `Job.result` when a batch has become empty."""
+
+
+class _InFlight:
+    """A job and how far it is."""
+
+    def __init__(self, job: Job | None, error: BaseException | None = None) -> None:
+        self.job = job
+        self.error = error
+        self.tasks_left = len(job.tasks) if job is not None else 0
+        self.finished = False
+
+    @property
+    def done(self) -> bool:
+        return self.finished or self.error is not None
+
+    def run(self, task: Callable[[], None], lock: AbstractContextManager[object]) -> None:
+        """Runs one task, and `finish` after the last; whatever goes wrong becomes `error`."""
+        assert self.job is not None
+        try:
+            if self.error is None:
+                task()
+            with lock:
+                self.tasks_left -= 1
+                last = self.tasks_left == 0
+            if last and self.error is None:
+                self.job.finish()
+                self.finished = True
+        except BaseException as error:  # noqa: BLE001 - handed over to the consumer, whatever it is
+            self.error = self.error or error
+
+
+class _Shared:
+    """What the threads and the consumer share.  Threads refer to this, never to the iterator."""
+
+    def __init__(self) -> None:
+        self.owner_pid = os.getpid()
+        self.changed = threading.Condition()
+        self.queue: deque[tuple[_InFlight, Callable[[], None]]] = deque()
+        self.closing = False
+        self.threads: list[threading.Thread] = []
+
+    def put(self, flight: _InFlight) -> None:
+        assert flight.job is not None
+        if not flight.job.tasks:
+            flight.job.finish()
+            flight.finished = True
+        with self.changed:
+            self.queue.extend((flight, task) for task in flight.job.tasks)
+            self.changed.notify_all()
+
+    def work(self) -> None:
+        """A decode thread's life."""
+        while (entry := self._take()) is not None:
+            flight, task = entry
+            flight.run(task, self.changed)
+            if flight.done:
+                with self.changed:
+                    self.changed.notify_all()
+            del entry, flight, task  # an idle thread must not keep a batch alive
+
+    def _take(self) -> tuple[_InFlight, Callable[[], None]] | None:
+        with self.changed:
+            self.changed.wait_for(lambda: self.queue or self.closing)
+            return None if self.closing else self.queue.popleft()
+
+    def wait_for(self, flight: _InFlight, timeout_s: float | None) -> bool:
+        with self.changed:
+            return self.changed.wait_for(lambda: flight.done, timeout_s)
+
+    def shut_down(self) -> None:
+        """Cancels what has not begun and joins the threads; does nothing in a forked child."""
+        if os.getpid() != self.owner_pid:
+            return
+        with self.changed:
+            self.closing = True
+            self.queue.clear()
+            self.changed.notify_all()
+        if threading.current_thread() in self.threads:
+            return  # garbage collection runs this in a decode thread, which cannot wait for itself
+        for thread in self.threads:
+            thread.join()
+        self.threads.clear()
+
+
+class OrderedJobs:
+    """Runs jobs in threads and yields their results in order."""
+
+    def __init__(self, jobs: Iterable[Job], *, threads: int, depth: int, timeout_s: float = 0) -> None:
+        """Args:
+        jobs: made lazily, in the consumer's thread, at most `depth` ahead of what has been yielded.
+        threads: number of threads; 0 runs every task in `next()` itself.
+        depth: jobs in flight.
+        timeout_s: longest wait for one result; 0 waits for ever.
+        """
+        self._jobs = iter(jobs)
+        self._depth = max(1, depth) if threads else 1
+        self._timeout_s = timeout_s
+        self._flights: deque[_InFlight] = deque()
+        self._exhausted = False
+        self._shared = _Shared()
+        self._close = weakref.finalize(self, _Shared.shut_down, self._shared)
+        self._threads = threads
+        self.waited_s = 0.0
+        if threads:
+            self._fill()
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __next__(self) -> Any:
+        if os.getpid() != self._shared.owner_pid:
+            raise PipelineError(
+                "this iterator was made in another process; after a fork make a new one with iter(loader)"
+            )
+        began = time.perf_counter()
+        try:
+            return self._next_result()
+        except BaseException:
+            self.close()
+            raise
+        finally:
+            self.waited_s += time.perf_counter() - began
+
+    def close(self) -> None:
+        """Cancels all work and joins the threads.  Harmless when repeated."""
+        self._exhausted = True
+        self._flights.clear()
+        self._jobs = iter(())
+        self._close()
+
+    def _next_result(self) -> Any:
+        while True:
+            self._fill()
+            if not self._flights:
+                raise StopIteration
+            flight = self._flights[0]
+            self._finish(flight)
+            self._flights.popleft()
+            if self._threads:
+                self._fill()  # keep the threads busy while the caller computes
+            if flight.error is not None:
+                raise flight.error
+            assert flight.job is not None
+            try:
+                return flight.job.result()
+            except SkipResult:
+                continue
+
+    def _finish(self, flight: _InFlight) -> None:
+        if not self._threads:
+            if flight.job is not None:
+                for task in flight.job.tasks:
+                    task()
+                flight.job.finish()
+        elif not self._shared.wait_for(flight, self._timeout_s or None):
+            raise PipelineError(f"DataLoader timed out after {self._timeout_s} seconds")
+
+    def _fill(self) -> None:
+        while not self._exhausted and len(self._flights) < self._depth:
+            try:
+                flight = _InFlight(next(self._jobs))
+            except StopIteration:
+                self._exhausted = True
+                return
+            except BaseException as error:
+                if isinstance(error, KeyboardInterrupt | SystemExit):
+                    raise
+                flight, self._exhausted = _InFlight(None, error), True
+            self._flights.append(flight)
+            if self._threads and flight.job is not None:
+                self._start_threads()
+                self._shared.put(flight)
+
+    def _start_threads(self) -> None:
+        while len(self._shared.threads) < self._threads:
+            name = f"fastdata-decode-{len(self._shared.threads)}"
+            thread = threading.Thread(target=self._shared.work, name=name, daemon=True)
+            self._shared.threads.append(thread)
+            thread.start()

@@ -1,0 +1,398 @@
+"""What happens to each image, as data.
+
+A `Plan` is compiled from a transform by reading class names and attributes, so torchvision need not be importable.
+The longest prefix that a backend can do while it decodes is fused; the rest, `Plan.tail`, is called per sample on the
+very object torchvision would have handed it.
+
+The fused prefix is always of one shape:
+
+    crops in source pixels → at most one resize → crops → flips → tensor → float → normalise
+
+A transform that would break this shape (a second resize, a flip before a resize, a resize after the image has become
+a tensor, where torchvision uses another filter) ends the prefix.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+
+__all__ = [
+    "CenterCrop",
+    "Flip",
+    "Interpolation",
+    "Normalisation",
+    "Op",
+    "Output",
+    "Plan",
+    "PlanResult",
+    "RandomCrop",
+    "RandomResizedCrop",
+    "Resize",
+    "compile_transform",
+]
+
+Size: TypeAlias = tuple[int, int]  # (height, width) in pixels, as torchvision orders them
+
+
+class Interpolation(Enum):
+    """Pillow's resampling filters, with Pillow's numbers."""
+
+    NEAREST = 0
+    LANCZOS = 1
+    BILINEAR = 2
+    BICUBIC = 3
+    BOX = 4
+    HAMMING = 5
+
+
+@dataclass(frozen=True, kw_only=True)
+class RandomResizedCrop:
+    """A random window of the source, resized to `size`."""
+
+    size: Size
+    scale: tuple[float, float]
+    ratio: tuple[float, float]
+    interpolation: Interpolation
+
+
+@dataclass(frozen=True, kw_only=True)
+class Resize:
+    """Resize to `size`, or so that the shorter side is `shorter` and the longer at most `longest`."""
+
+    size: Size | None = None
+    shorter: int | None = None
+    longest: int | None = None
+    interpolation: Interpolation
+
+
+@dataclass(frozen=True, kw_only=True)
+class CenterCrop:
+    """The middle `size` pixels; smaller images are padded with black."""
+
+    size: Size
+
+
+@dataclass(frozen=True, kw_only=True)
+class RandomCrop:
+    """`size` pixels at a random place."""
+
+    size: Size
+
+
+@dataclass(frozen=True, kw_only=True)
+class Flip:
+    """Mirror with probability `p`, left to right ("horizontal") or top to bottom ("vertical")."""
+
+    axis: str
+    p: float
+
+
+Op: TypeAlias = RandomResizedCrop | Resize | CenterCrop | RandomCrop | Flip
+
+
+class Output(Enum):
+    """What the fused prefix hands on for each sample."""
+
+    PIL = "PIL image"
+    UINT8 = "uint8 tensor (C, H, W)"
+    FLOAT32 = "float32 tensor (C, H, W)"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Normalisation:
+    """The float arithmetic after decoding, operation by operation, so that every bit can be repeated.
+
+    Attributes:
+        scaling: "divide" (ToTensor: x / 255), "multiply" (v2 ToDtype: x * (1 / 255)) or "none".
+        mean: per channel, subtracted after scaling; None when there is no Normalize.
+        std: per channel, divided by last; None when there is no Normalize.
+    """
+
+    scaling: str
+    mean: tuple[float, float, float] | None = None
+    std: tuple[float, float, float] | None = None
+
+    def table(self) -> torch.Tensor:
+        """The float32 value of every (channel, uint8 level): shape (3, 256)."""
+        levels = torch.arange(256, dtype=torch.uint8).to(torch.float32).repeat(3, 1)
+        if self.scaling == "divide":
+            levels = levels.div(255)
+        elif self.scaling == "multiply":
+            levels = levels.mul_(1.0 / 255)
+        if self.mean is not None and self.std is not None:
+            levels.sub_(torch.tensor(self.mean).view(-1, 1)).div_(torch.tensor(self.std).view(-1, 1))
+        return levels
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """What a backend and the pipeline do to each image.
+
+    Attributes:
+        ops: geometry, in order.
+        output: what the fused prefix yields.
+        normalisation: float arithmetic, for `Output.FLOAT32`.
+        tail: callables run per sample on what the prefix yields.
+        tensor_class: class to view tensors as before the tail (torchvision's tv_tensors.Image), if any.
+        fused: names of the transforms in the prefix.
+    """
+
+    ops: tuple[Op, ...] = ()
+    output: Output = Output.PIL
+    normalisation: Normalisation | None = None
+    tail: tuple[Callable[[Any], Any], ...] = ()
+    tensor_class: type[torch.Tensor] | None = None
+    fused: tuple[str, ...] = ()
+
+    @property
+    def interpolation(self) -> Interpolation:
+        """The filter of the one resize, bilinear where there is none."""
+        for op in self.ops:
+            if isinstance(op, RandomResizedCrop | Resize):
+                return op.interpolation
+        return Interpolation.BILINEAR
+
+    @property
+    def size(self) -> Size | None:
+        """(height, width) of every image after the prefix, or None when it differs from image to image."""
+        size: Size | None = None
+        for op in self.ops:
+            if isinstance(op, Flip):
+                continue
+            size = op.size
+        return size
+
+    @property
+    def batchable(self) -> bool:
+        """True when decoded images go straight into one batch tensor."""
+        return self.size is not None and self.output is not Output.PIL and not self.tail
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanResult:
+    """A plan, or in words why there is none, and why it ends where it ends."""
+
+    plan: Plan | None
+    reason: str
+
+
+class _NotFusable(Exception):
+    """Ends the fused prefix; its text goes into `explain()`."""
+
+
+@dataclass
+class _Draft:
+    """The prefix built so far."""
+
+    ops: list[Op] = field(default_factory=list)
+    output: Output = Output.PIL
+    normalisation: Normalisation | None = None
+    tensor_class: type[torch.Tensor] | None = None
+
+    def add_geometry(self, op: Op) -> None:
+        resizes = isinstance(op, RandomResizedCrop | Resize)
+        if resizes and self.output is not Output.PIL:
+            raise _NotFusable("it resizes a tensor, which torchvision filters differently from a PIL image")
+        if resizes and any(isinstance(o, RandomResizedCrop | Resize) for o in self.ops):
+            raise _NotFusable("the image has been resized already")
+        if resizes and any(isinstance(o, CenterCrop) for o in self.ops):
+            raise _NotFusable("it comes after a CenterCrop, which may have padded")
+        if not isinstance(op, Flip) and any(isinstance(o, Flip) for o in self.ops):
+            raise _NotFusable("it comes after a flip")
+        self.ops.append(op)
+
+
+def compile_transform(transform: object) -> PlanResult:
+    """Compiles a transform into a plan.
+
+    Args:
+        transform: a transform of torchvision (v1 or v2) or `fastdata.transforms`, a Compose of them, or anything
+            callable.
+
+    Returns:
+        A plan and the reason its prefix ended, or no plan and the reason nothing could be fused.
+    """
+    if transform is None:
+        return PlanResult(plan=None, reason="the dataset has no transform, so its samples are PIL images")
+    steps = _flatten(transform)
+    draft, fused, reason = _Draft(), 0, "everything is fused"
+    for step in steps:
+        try:
+            _read_step(step, draft)
+        except _NotFusable as stop:
+            reason = f"{_name(step)} is called per sample: {stop}"
+            break
+        fused += 1
+    if fused == 0:
+        return PlanResult(plan=None, reason=f"nothing can be fused: {reason}")
+    plan = Plan(
+        ops=tuple(draft.ops),
+        output=draft.output,
+        normalisation=draft.normalisation,
+        tail=tuple(steps[fused:]),
+        tensor_class=draft.tensor_class,
+        fused=tuple(_name(step) for step in steps[:fused]),
+    )
+    return PlanResult(plan=plan, reason=reason)
+
+
+def _flatten(transform: object) -> list[Any]:
+    if type(transform).__name__ == "Compose" and _is_known_module(transform):
+        return [step for child in transform.transforms for step in _flatten(child)]  # type: ignore[attr-defined]
+    return [transform]
+
+
+def _is_known_module(step: object) -> bool:
+    # A subclass in the user's own module may do anything, so only the libraries' own classes are read.
+    module = type(step).__module__
+    return module.startswith("torchvision.transforms.") or module == "fastdata.transforms"
+
+
+def _name(step: object) -> str:
+    return getattr(step, "__name__", type(step).__name__)
+
+
+def _read_step(step: Any, draft: _Draft) -> None:
+    reader = _READERS.get(type(step).__name__) if _is_known_module(step) else None
+    if reader is None:
+        raise _NotFusable("fastdata has no fused form of it")
+    reader(step, draft)
+
+
+def _size(size: int | Sequence[int]) -> Size:
+    if isinstance(size, int):
+        return size, size
+    return (int(size[0]), int(size[0])) if len(size) == 1 else (int(size[0]), int(size[1]))
+
+
+def _interpolation(step: Any) -> Interpolation:
+    mode = step.interpolation
+    value = getattr(mode, "value", mode)
+    try:
+        return Interpolation[value.upper()] if isinstance(value, str) else Interpolation(int(value))
+    except (KeyError, ValueError):
+        raise _NotFusable(f"interpolation {mode!r} is not one of Pillow's filters") from None
+
+
+def _pair(values: Sequence[float]) -> tuple[float, float]:
+    return float(values[0]), float(values[1])
+
+
+def _read_random_resized_crop(step: Any, draft: _Draft) -> None:
+    draft.add_geometry(
+        RandomResizedCrop(
+            size=_size(step.size),
+            scale=_pair(step.scale),
+            ratio=_pair(step.ratio),
+            interpolation=_interpolation(step),
+        )
+    )
+
+
+def _read_resize(step: Any, draft: _Draft) -> None:
+    filter_ = _interpolation(step)
+    size, longest = step.size, getattr(step, "max_size", None)
+    if size is None:
+        raise _NotFusable("it has no size, only max_size")
+    if not isinstance(size, int) and len(size) == 2:
+        draft.add_geometry(Resize(size=_size(size), interpolation=filter_))
+        return
+    shorter = size if isinstance(size, int) else int(size[0])
+    if longest is not None and longest <= shorter:
+        raise _NotFusable(f"max_size={longest} is not above size={shorter}")
+    draft.add_geometry(Resize(shorter=shorter, longest=longest, interpolation=filter_))
+
+
+def _read_center_crop(step: Any, draft: _Draft) -> None:
+    draft.add_geometry(CenterCrop(size=_size(step.size)))
+
+
+def _read_random_crop(step: Any, draft: _Draft) -> None:
+    if step.padding is not None or step.pad_if_needed:
+        raise _NotFusable("it pads")
+    draft.add_geometry(RandomCrop(size=_size(step.size)))
+
+
+def _read_horizontal_flip(step: Any, draft: _Draft) -> None:
+    draft.add_geometry(Flip(axis="horizontal", p=float(step.p)))
+
+
+def _read_vertical_flip(step: Any, draft: _Draft) -> None:
+    draft.add_geometry(Flip(axis="vertical", p=float(step.p)))
+
+
+def _read_pil_to_tensor(step: Any, draft: _Draft) -> None:
+    if draft.output is not Output.PIL:
+        raise _NotFusable("the image is a tensor already")
+    draft.output = Output.UINT8
+
+
+def _read_to_image(step: Any, draft: _Draft) -> None:
+    _read_pil_to_tensor(step, draft)
+    from torchvision import tv_tensors  # the step is torchvision's, so it is installed
+
+    draft.tensor_class = tv_tensors.Image
+
+
+def _read_to_pure_tensor(step: Any, draft: _Draft) -> None:
+    if draft.output is Output.PIL:
+        raise _NotFusable("the image is not a tensor yet")
+    draft.tensor_class = None
+
+
+def _become_float(draft: _Draft, scaling: str) -> None:
+    draft.output = Output.FLOAT32
+    draft.normalisation = Normalisation(scaling=scaling)
+
+
+def _read_to_tensor(step: Any, draft: _Draft) -> None:
+    if draft.output is not Output.PIL:
+        raise _NotFusable("the image is a tensor already")
+    if torch.get_default_dtype() != torch.float32:
+        raise _NotFusable("torch's default dtype is not float32")
+    _become_float(draft, "divide")
+
+
+def _read_to_dtype(step: Any, draft: _Draft) -> None:
+    if draft.output is not Output.UINT8 or step.dtype is not torch.float32:
+        raise _NotFusable("only uint8 to float32 is fused")
+    if type(step).__name__ == "ToDtype":
+        _become_float(draft, "multiply" if step.scale else "none")
+    else:
+        is_v2 = ".v2." in type(step).__module__
+        _become_float(draft, "multiply" if is_v2 else "divide")
+
+
+def _read_normalize(step: Any, draft: _Draft) -> None:
+    normalisation = draft.normalisation
+    if normalisation is None or normalisation.mean is not None:
+        raise _NotFusable("the image is not a fresh float tensor")
+    mean, std = (np.ravel(np.asarray(v, dtype=np.float64)).tolist() for v in (step.mean, step.std))
+    if {len(mean), len(std)} != {3}:
+        raise _NotFusable("mean and std do not have three values")
+    if 0 in std:
+        raise _NotFusable("std has a zero")
+    draft.normalisation = Normalisation(scaling=normalisation.scaling, mean=tuple(mean), std=tuple(std))
+
+
+_READERS: dict[str, Callable[[Any, _Draft], None]] = {
+    "CenterCrop": _read_center_crop,
+    "ConvertImageDtype": _read_to_dtype,
+    "Normalize": _read_normalize,
+    "PILToTensor": _read_pil_to_tensor,
+    "RandomCrop": _read_random_crop,
+    "RandomHorizontalFlip": _read_horizontal_flip,
+    "RandomResizedCrop": _read_random_resized_crop,
+    "RandomVerticalFlip": _read_vertical_flip,
+    "Resize": _read_resize,
+    "ToDtype": _read_to_dtype,
+    "ToImage": _read_to_image,
+    "ToPureTensor": _read_to_pure_tensor,
+    "ToTensor": _read_to_tensor,
+}

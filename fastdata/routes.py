@@ -1,0 +1,58 @@
+"""Which way a loader's batches go: the image pipeline, or torch's own path."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from fastdata.plan import Plan, compile_transform
+from fastdata.sources import ImageSource, NotASource, recognise
+
+__all__ = ["Route", "find_route"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Route:
+    """The way taken and why.
+
+    Attributes:
+        source: where images come from; None on torch's path.
+        plan: what happens to them; None on torch's path.
+        reason: in words: why torch's path was taken, or why the fused prefix ended where it did.
+    """
+
+    source: ImageSource | None = None
+    plan: Plan | None = None
+    reason: str
+
+    @property
+    def is_image_pipeline(self) -> bool:
+        """True when batches come from the image pipeline."""
+        return self.plan is not None
+
+
+def find_route(loader: Any) -> Route:
+    """Decides the route of a loader from its public attributes."""
+    if problem := _unsuited_argument(loader):
+        return Route(reason=problem)
+    try:
+        source = recognise(loader.dataset)
+    except NotASource as error:
+        return Route(reason=str(error))
+    compiled = compile_transform(source.transform)
+    if compiled.plan is None:
+        return Route(reason=compiled.reason)
+    return Route(source=source, plan=compiled.plan, reason=compiled.reason)
+
+
+def _unsuited_argument(loader: Any) -> str | None:
+    if loader.batch_sampler is None:
+        return "batch_size=None asks for single samples, or the dataset is iterable"
+    if loader.num_workers > 0 and loader.worker_init_fn is not None:
+        return (
+            "worker_init_fn runs in worker processes, which the image pipeline does not have; "
+            "its views are seeded per sample, so a seeding worker_init_fn can be dropped"
+        )
+    if loader.multiprocessing_context is not None:
+        return "multiprocessing_context asks for worker processes, which the image pipeline does not have"
+    return None

@@ -1,0 +1,198 @@
+"""Where encoded images and their targets come from.
+
+A source is anything that maps an index to encoded bytes and a target:
+
+    class MySource(torch.utils.data.Dataset):
+        transform = ...                             # a transform that compiles to a plan
+        def __len__(self) -> int: ...
+        def read_encoded(self, index) -> bytes: ...  # the file's bytes; called from several threads at once
+        def read_target(self, index): ...            # the label, after any target_transform
+        def location(self, index) -> str: ...        # optional: names the sample in error messages
+        def check_source(self) -> None: ...          # optional: raises NotASource to decline
+
+A dataset that offers these methods goes through the image pipeline as it is.  torchvision's ImageFolder and
+DatasetFolder, and Subset and ConcatDataset of any of these, are recognised without it.
+"""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from torch.utils.data import ConcatDataset, Subset
+
+__all__ = ["ImageSource", "NotASource", "recognise"]
+
+
+class ImageSource(Protocol):
+    """The source protocol; see the module's text."""
+
+    @property
+    def transform(self) -> Callable[[Any], Any] | None:
+        """The transform that is compiled."""
+        ...
+
+    def __len__(self) -> int:
+        """Number of samples."""
+        ...
+
+    def read_encoded(self, index: int) -> bytes:
+        """The encoded image at `index`: the file's bytes.  Called from several threads at once."""
+        ...
+
+    def read_target(self, index: int) -> Any:
+        """The target at `index`, after any target_transform."""
+        ...
+
+
+class NotASource(Exception):
+    """Says in words why a dataset cannot go through the image pipeline."""
+
+
+def recognise(dataset: Any) -> ImageSource:
+    """Finds the source inside a dataset.
+
+    Args:
+        dataset: any dataset.
+
+    Returns:
+        A source with the dataset's indices and transform.
+
+    Raises:
+        NotASource: it is none; the text says why.
+    """
+    if type(dataset) is Subset:
+        return _SubsetSource(recognise(dataset.dataset), dataset.indices)
+    if type(dataset) is ConcatDataset:
+        return _ConcatSource([recognise(part) for part in dataset.datasets], dataset.cumulative_sizes)
+    if all(hasattr(type(dataset), method) for method in ("read_encoded", "read_target", "__len__")):
+        check = getattr(dataset, "check_source", None)
+        if check is not None:
+            check()
+        return dataset  # type: ignore[no-any-return]
+    if _is_torchvision_folder(dataset):
+        return _TorchvisionFolder(dataset)
+    raise NotASource(f"{type(dataset).__name__} is not an image dataset that fastdata recognises")
+
+
+def read_file(path: Any) -> bytes:
+    """The bytes of a file."""
+    with open(path, "rb", buffering=0) as file:
+        return file.read()
+
+
+def location_of(source: ImageSource, index: int) -> str:
+    """Where a sample comes from, for messages."""
+    locate = getattr(source, "location", None)
+    return str(locate(index)) if locate is not None else f"{type(source).__name__}[{index}]"
+
+
+def _is_torchvision_folder(dataset: Any) -> bool:
+    # By name, so that torchvision is not imported; an overridden __getitem__ may return anything.
+    getter = type(dataset).__getitem__ if hasattr(type(dataset), "__getitem__") else None
+    if (getattr(getter, "__module__", ""), getattr(getter, "__qualname__", "")) != (
+        "torchvision.datasets.folder",
+        "DatasetFolder.__getitem__",
+    ):
+        return False
+    if getattr(type(dataset), "__getitems__", None) is not None:
+        return False
+    loader = dataset.loader
+    if (loader.__module__, getattr(loader, "__name__", "")) not in (
+        ("torchvision.datasets.folder", "default_loader"),
+        ("torchvision.datasets.folder", "pil_loader"),
+    ):
+        raise NotASource(f"its loader {getattr(loader, '__name__', loader)!r} is not torchvision's default")
+    from torchvision import get_image_backend  # the dataset is torchvision's, so it is installed
+
+    if get_image_backend() != "PIL":
+        raise NotASource(f"torchvision's image backend is {get_image_backend()!r}, not 'PIL'")
+    return True
+
+
+@dataclass(frozen=True)
+class _TorchvisionFolder:
+    """torchvision's DatasetFolder and ImageFolder; reads its live attributes, so later changes count."""
+
+    folder: Any
+
+    @property
+    def transform(self) -> Callable[[Any], Any] | None:
+        return self.folder.transform  # type: ignore[no-any-return]
+
+    def __len__(self) -> int:
+        return len(self.folder.samples)
+
+    def read_encoded(self, index: int) -> bytes:
+        return read_file(self.folder.samples[index][0])
+
+    def read_target(self, index: int) -> Any:
+        target = self.folder.samples[index][1]
+        transform = self.folder.target_transform
+        return target if transform is None else transform(target)
+
+    def location(self, index: int) -> str:
+        return str(self.folder.samples[index][0])
+
+
+@dataclass(frozen=True)
+class _SubsetSource:
+    """The samples of another source at given indices."""
+
+    source: ImageSource
+    indices: Sequence[int]
+
+    @property
+    def transform(self) -> Callable[[Any], Any] | None:
+        return self.source.transform
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    def read_encoded(self, index: int) -> bytes:
+        return self.source.read_encoded(int(self.indices[index]))
+
+    def read_target(self, index: int) -> Any:
+        return self.source.read_target(int(self.indices[index]))
+
+    def location(self, index: int) -> str:
+        return location_of(self.source, int(self.indices[index]))
+
+
+@dataclass(frozen=True)
+class _ConcatSource:
+    """Several sources one after the other; they must share their transform."""
+
+    parts: Sequence[ImageSource]
+    ends: Sequence[int]
+
+    def __post_init__(self) -> None:
+        first = self.parts[0].transform
+        if any(part.transform is not first for part in self.parts):
+            raise NotASource("the parts of the ConcatDataset have different transforms")
+
+    @property
+    def transform(self) -> Callable[[Any], Any] | None:
+        return self.parts[0].transform
+
+    def __len__(self) -> int:
+        return self.ends[-1]
+
+    def _find(self, index: int) -> tuple[ImageSource, int]:
+        if index < 0:
+            index += len(self)
+        part = bisect.bisect_right(self.ends, index)
+        return self.parts[part], index - (self.ends[part - 1] if part else 0)
+
+    def read_encoded(self, index: int) -> bytes:
+        part, inner = self._find(index)
+        return part.read_encoded(inner)
+
+    def read_target(self, index: int) -> Any:
+        part, inner = self._find(index)
+        return part.read_target(inner)
+
+    def location(self, index: int) -> str:
+        return location_of(*self._find(index))

@@ -1,0 +1,331 @@
+"""Views: which window of each image is seen, how it is resized, cropped and flipped.
+
+Drawn for many samples at once by a counter-based generator keyed by (seed, epoch, sample index), so a view does not
+depend on the backend, on the number of threads, or on which samples were drawn before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from fastdata.plan import CenterCrop, Flip, Interpolation, Op, RandomCrop, RandomResizedCrop, Resize
+
+__all__ = ["Key", "View", "Views", "draw_views", "philox4x32", "uniform"]
+
+Ints: TypeAlias = npt.NDArray[np.int64]
+Words: TypeAlias = npt.NDArray[np.uint64]
+Floats: TypeAlias = npt.NDArray[np.float64]
+
+_TRIES = 10  # torchvision's RandomResizedCrop gives up after ten windows that do not fit
+_LOW_32 = np.uint64(0xFFFFFFFF)
+
+
+@dataclass(frozen=True, kw_only=True)
+class View:
+    """How one image is seen.
+
+    Attributes:
+        window_px: (left, top, right, bottom) in source pixels, half-open, inside the image.
+        resize_px: (width, height) the window is resized to.
+        crop_px: (left, top, right, bottom) in resized pixels, half-open; what lies outside is black.
+        flip_horizontal: mirror left to right, last.
+        flip_vertical: mirror top to bottom, last.
+        interpolation: Pillow's filter for the resize, always antialiased.
+    """
+
+    window_px: tuple[int, int, int, int]
+    resize_px: tuple[int, int]
+    crop_px: tuple[int, int, int, int]
+    flip_horizontal: bool
+    flip_vertical: bool
+    interpolation: Interpolation
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """(height, width) of the result."""
+        left, top, right, bottom = self.crop_px
+        return bottom - top, right - left
+
+
+@dataclass(frozen=True, kw_only=True)
+class Views:
+    """The views of N samples as arrays; the fields are those of `View`.
+
+    Attributes:
+        window_px: int64, (N, 4).
+        resize_px: int64, (N, 2).
+        crop_px: int64, (N, 4).
+        flip_horizontal: bool, (N,).
+        flip_vertical: bool, (N,).
+        interpolation: one filter for all.
+    """
+
+    window_px: Ints
+    resize_px: Ints
+    crop_px: Ints
+    flip_horizontal: npt.NDArray[np.bool_]
+    flip_vertical: npt.NDArray[np.bool_]
+    interpolation: Interpolation
+
+    def __len__(self) -> int:
+        return len(self.window_px)
+
+    def rows(self) -> list[View]:
+        """One `View` per sample."""
+        columns = zip(
+            map(tuple, self.window_px.tolist()),
+            map(tuple, self.resize_px.tolist()),
+            map(tuple, self.crop_px.tolist()),
+            self.flip_horizontal.tolist(),
+            self.flip_vertical.tolist(),
+            strict=True,
+        )
+        return [
+            View(
+                window_px=window,
+                resize_px=resize,
+                crop_px=crop,
+                flip_horizontal=horizontal,
+                flip_vertical=vertical,
+                interpolation=self.interpolation,
+            )
+            for window, resize, crop, horizontal, vertical in columns
+        ]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Key:
+    """What the generator is keyed by, besides the sample.
+
+    Attributes:
+        seed: any integer; its low 64 bits count.
+        epoch: the epoch's number.
+    """
+
+    seed: int
+    epoch: int
+
+    def words(self) -> tuple[int, int]:
+        """Two 32-bit Philox keys, mixed from seed and epoch by SplitMix64's finaliser."""
+        x = (self.seed + 0x9E3779B97F4A7C15 * (self.epoch + 1)) & 0xFFFFFFFFFFFFFFFF
+        x = ((x ^ x >> 30) * 0xBF58476D1CE4E5B9) & 0xFFFFFFFFFFFFFFFF
+        x = ((x ^ x >> 27) * 0x94D049BB133111EB) & 0xFFFFFFFFFFFFFFFF
+        x ^= x >> 31
+        return x & 0xFFFFFFFF, x >> 32
+
+
+def philox4x32(counter: Sequence[npt.ArrayLike], key: tuple[int, int]) -> list[Words]:
+    """Ten rounds of Philox-4x32.
+
+    Args:
+        counter: four arrays of 32-bit counters that broadcast together.
+        key: two 32-bit words.
+
+    Returns:
+        Four uint64 arrays holding 32 random bits each, of the broadcast shape.
+
+    Source: Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011.
+    """
+    c0, c1, c2, c3 = (np.asarray(c, dtype=np.uint64) for c in counter)
+    k0, k1 = key
+    shift = np.uint64(32)
+    for _ in range(10):
+        p0, p1 = c0 * np.uint64(0xD2511F53), c2 * np.uint64(0xCD9E8D57)
+        c0, c1, c2, c3 = (
+            p1 >> shift ^ c1 ^ np.uint64(k0),
+            p1 & _LOW_32,
+            p0 >> shift ^ c3 ^ np.uint64(k1),
+            p0 & _LOW_32,
+        )
+        k0, k1 = (k0 + 0x9E3779B9) & 0xFFFFFFFF, (k1 + 0xBB67AE85) & 0xFFFFFFFF
+    return list(np.broadcast_arrays(c0, c1, c2, c3))
+
+
+def uniform(words: Words) -> Floats:
+    """Maps 32 random bits to [0, 1)."""
+    return np.asarray(words * 2.0**-32, dtype=np.float64)
+
+
+def draw_views(
+    ops: Sequence[Op],
+    sizes_px: Ints,
+    indices: Ints,
+    *,
+    key: Key,
+    copies: Ints | int = 0,
+    interpolation: Interpolation = Interpolation.BILINEAR,
+) -> Views:
+    """Draws the views of N samples.
+
+    Args:
+        ops: the plan's geometry.
+        sizes_px: int64, (N, 2): width and height of each source image.
+        indices: int64, (N,): the samples' positions in the dataset.
+        key: seed and epoch.
+        copies: int64, (N,) or 0: tells apart several views of one sample in one epoch.
+        interpolation: the plan's filter.
+
+    Returns:
+        N views.
+
+    Raises:
+        ValueError: a RandomCrop is larger than an image, as in torchvision.
+    """
+    count = len(sizes_px)
+    frame = _Frame(
+        window=np.concatenate([np.zeros((count, 2), np.int64), sizes_px], axis=1),
+        resize=None,
+        crop=np.concatenate([np.zeros((count, 2), np.int64), sizes_px], axis=1),
+    )
+    flips = {"horizontal": np.zeros(count, np.bool_), "vertical": np.zeros(count, np.bool_)}
+    draws = _Draws(indices=indices, copies=np.broadcast_to(copies, count), key=key.words())
+    for number, op in enumerate(ops):
+        match op:
+            case RandomResizedCrop():
+                frame = _random_resized_crop(op, frame, draws, number)
+            case Resize():
+                frame = frame.resized(_resized_sizes(op, frame.sizes()))
+            case CenterCrop():
+                frame = frame.cropped(_center_box(op, frame.sizes()))
+            case RandomCrop():
+                frame = frame.cropped(_random_box(op, frame.sizes(), draws, number))
+            case Flip():
+                flips[op.axis] ^= uniform(draws.words(number, 0)[0]) < op.p
+    frame = frame.folded()
+    return Views(
+        window_px=frame.window,
+        resize_px=frame.window[:, 2:] - frame.window[:, :2] if frame.resize is None else frame.resize,
+        crop_px=frame.crop,
+        flip_horizontal=flips["horizontal"],
+        flip_vertical=flips["vertical"],
+        interpolation=interpolation,
+    )
+
+
+@dataclass(frozen=True)
+class _Draws:
+    """Random words for N samples, numbered by operation and by draw within it."""
+
+    indices: Ints
+    copies: Ints
+    key: tuple[int, int]
+
+    def words(self, op: int, draw: npt.ArrayLike) -> list[Words]:
+        return philox4x32((self.indices, self.copies, draw, op), self.key)
+
+    def at(self, rows: npt.NDArray[np.intp]) -> _Draws:
+        return replace(self, indices=self.indices[rows], copies=self.copies[rows])
+
+
+@dataclass(frozen=True)
+class _Frame:
+    """Views under construction: a window in the source, an optional resize, a crop of the result."""
+
+    window: Ints
+    resize: Ints | None
+    crop: Ints
+
+    def sizes(self) -> Ints:
+        """(N, 2): width and height as the next operation sees them."""
+        return self.crop[:, 2:] - self.crop[:, :2]
+
+    def resized(self, sizes: Ints) -> _Frame:
+        folded = self.folded()
+        return _Frame(folded.window, sizes, np.concatenate([np.zeros_like(sizes), sizes], axis=1))
+
+    def cropped(self, box: Ints) -> _Frame:
+        return replace(self, crop=box + np.tile(self.crop[:, :2], 2))
+
+    def folded(self) -> _Frame:
+        """Moves crops of unresized images into the window, so that only the window is decoded."""
+        if self.resize is not None:
+            return self
+        origin = np.tile(self.window[:, :2], 2)
+        size = np.tile(self.window[:, 2:] - self.window[:, :2], 2)
+        inside = np.clip(self.crop, 0, size)
+        crop = self.crop - np.tile(inside[:, :2], 2)
+        return _Frame(origin + inside, None, crop)
+
+
+def _random_resized_crop(op: RandomResizedCrop, frame: _Frame, draws: _Draws, number: int) -> _Frame:
+    frame = frame.cropped(_random_window(op, frame.sizes(), draws, number))
+    height, width = op.size
+    return frame.resized(np.tile(np.array([[width, height]], np.int64), (len(frame.window), 1)))
+
+
+def _random_window(op: RandomResizedCrop, sizes: Ints, draws: _Draws, number: int) -> Ints:
+    """RandomResizedCrop's window: up to ten tries, then the central fallback.
+
+    Source: torchvision.transforms.RandomResizedCrop.get_params.
+    """
+    boxes = _fallback_window(op, sizes)
+    open_rows = np.arange(len(sizes))
+    for attempt in range(_TRIES):
+        fits, box = _try_window(op, sizes[open_rows], draws.at(open_rows).words(number, attempt))
+        boxes[open_rows[fits]] = box[fits]
+        open_rows = open_rows[~fits]
+        if len(open_rows) == 0:
+            break
+    return boxes
+
+
+def _try_window(op: RandomResizedCrop, sizes: Ints, words: list[Words]) -> tuple[npt.NDArray[np.bool_], Ints]:
+    width, height = sizes[:, 0], sizes[:, 1]
+    area = width * height * (op.scale[0] + uniform(words[0]) * (op.scale[1] - op.scale[0]))
+    low, high = np.log(op.ratio[0]), np.log(op.ratio[1])
+    aspect = np.exp(low + uniform(words[1]) * (high - low))
+    w = np.rint(np.sqrt(area * aspect)).astype(np.int64)
+    h = np.rint(np.sqrt(area / aspect)).astype(np.int64)
+    fits = (w > 0) & (w <= width) & (h > 0) & (h <= height)
+    left = np.floor(uniform(words[2]) * (width - w + 1)).astype(np.int64)
+    top = np.floor(uniform(words[3]) * (height - h + 1)).astype(np.int64)
+    return fits, np.stack([left, top, left + w, top + h], axis=1)
+
+
+def _fallback_window(op: RandomResizedCrop, sizes: Ints) -> Ints:
+    width, height = sizes[:, 0], sizes[:, 1]
+    ratio = width / height
+    low, high = min(op.ratio), max(op.ratio)
+    w = np.where(ratio > high, np.rint(height * high).astype(np.int64), width)
+    h = np.where(ratio < low, np.rint(width / low).astype(np.int64), height)
+    left, top = (width - w) // 2, (height - h) // 2
+    return np.stack([left, top, left + w, top + h], axis=1)
+
+
+def _resized_sizes(op: Resize, sizes: Ints) -> Ints:
+    """Output (width, height) of a resize.  Source: torchvision's _compute_resized_output_size."""
+    if op.size is not None:
+        return np.tile(np.array([[op.size[1], op.size[0]]], np.int64), (len(sizes), 1))
+    assert op.shorter is not None
+    result = np.empty_like(sizes)
+    for row, (width, height) in enumerate(sizes.tolist()):
+        short, long = sorted((width, height))
+        new_short, new_long = op.shorter, int(op.shorter * long / short)
+        if op.longest is not None and new_long > op.longest:
+            new_short, new_long = int(op.longest * new_short / new_long), op.longest
+        result[row] = (new_short, new_long) if width <= height else (new_long, new_short)
+    return result
+
+
+def _center_box(op: CenterCrop, sizes: Ints) -> Ints:
+    """The middle box, outside the image where that is smaller.  Source: torchvision's center_crop."""
+    crop = np.array([[op.size[1], op.size[0]]], np.int64)
+    before = np.maximum(crop - sizes, 0) // 2  # columns and rows of black added left and above
+    padded = np.maximum(sizes, crop)
+    start = np.rint((padded - crop) / 2.0).astype(np.int64) - before
+    return np.concatenate([start, start + crop], axis=1)
+
+
+def _random_box(op: RandomCrop, sizes: Ints, draws: _Draws, number: int) -> Ints:
+    crop = np.array([[op.size[1], op.size[0]]], np.int64)
+    if (sizes < crop).any():
+        width, height = sizes[(sizes < crop).any(axis=1)][0].tolist()
+        raise ValueError(f"Required crop size {op.size} is larger than input image size {(height, width)}")
+    fraction = np.stack([uniform(word) for word in draws.words(number, 0)[:2]], axis=1)
+    start = np.floor(fraction * (sizes - crop + 1)).astype(np.int64)
+    return np.concatenate([start, start + crop], axis=1)

@@ -1,0 +1,73 @@
+"""Run PyTorch's own test_dataloader.py with torch's DataLoader and with fastdata's, and compare test by test.
+
+The suite is part of PyTorch's source tree, not of its wheel:
+
+    python tools/run_torch_suite.py ~/pytorch/test/test_dataloader.py
+
+A test that passes with torch's class must pass with fastdata's.  Exit status 1 when one does not.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import xml.etree.ElementTree as ET
+from pathlib import Path
+
+_SWAP = """
+import torch.utils.data, torch.utils.data.dataloader
+import fastdata
+torch.utils.data.DataLoader = fastdata.DataLoader
+torch.utils.data.dataloader.DataLoader = fastdata.DataLoader
+"""
+
+
+def run_suite(suite: Path, *, swapped: bool, report: Path, select: str | None) -> dict[str, str]:
+    """Runs the suite in a process of its own and returns "passed", "failed" or "skipped" by test name."""
+    plugin = report.with_name("swap_dataloader.py")
+    plugin.write_text(_SWAP if swapped else "")
+    environment = {**os.environ, "PYTHONPATH": f"{plugin.parent}{os.pathsep}{suite.parent}"}
+    command = [sys.executable, "-m", "pytest", "-p", "swap_dataloader", "-q"]
+    command += [
+        "-c",
+        os.devnull,
+        "--rootdir",
+        str(suite.parent),
+        f"--junitxml={report}",
+        "--timeout=120",
+        str(suite),
+    ]
+    command += ["-k", select] if select else []
+    subprocess.run(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False)
+    return {f"{case.get('classname')}.{case.get('name')}": _outcome(case) for case in ET.parse(report).iter("testcase")}
+
+
+def _outcome(case: ET.Element) -> str:
+    if case.find("failure") is not None or case.find("error") is not None:
+        return "failed"
+    return "skipped" if case.find("skipped") is not None else "passed"
+
+
+def main() -> int:
+    """The command."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("suite", type=Path, help="path of PyTorch's test/test_dataloader.py")
+    parser.add_argument("-k", dest="select", help="run only tests that match, as pytest's -k")
+    parser.add_argument("--reports", type=Path, default=Path("build/torch-suite"), help="where to put the reports")
+    options = parser.parse_args()
+    options.reports.mkdir(parents=True, exist_ok=True)
+    reports = options.reports.absolute()
+    torchs = run_suite(options.suite, swapped=False, report=reports / "torch.xml", select=options.select)
+    ours = run_suite(options.suite, swapped=True, report=reports / "fastdata.xml", select=options.select)
+    worse = [name for name, outcome in torchs.items() if outcome == "passed" and ours.get(name) != "passed"]
+    for label, results in (("torch", torchs), ("fastdata", ours)):
+        counts = {kind: list(results.values()).count(kind) for kind in ("passed", "failed", "skipped")}
+        print(f"{label:9}", ", ".join(f"{count} {kind}" for kind, count in counts.items()))
+    print("pass with torch's class but not with fastdata's:", ", ".join(worse) or "none")
+    return 1 if worse else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
