@@ -173,6 +173,8 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         if record is None or record.ended or self._resume_from is not None:
             state = self._resume_from or self._fresh_state()
         else:
+            if record.batches is not None:
+                record.batches.settle()
             began = record.batches.state if record.batches is not None else record.start
             state = replace(
                 began, delivered=record.delivered(), batches=record.start.batches + record.delivered_batches

@@ -55,7 +55,7 @@ class ImageFolder(Dataset[tuple[Any, Any]]):
         is_valid_file: Callable[[str], bool] | None = None,
         allow_empty: bool = False,
     ) -> None:
-        self.root = os.fspath(root)
+        self.root = os.path.expanduser(root) if isinstance(root, str) else root
         self.transform, self.target_transform = transform, target_transform
         self.loader = loader
         self.extensions = IMG_EXTENSIONS if is_valid_file is None else None

@@ -282,7 +282,7 @@ class ImageBatch:
     # ---- the whole batch
 
     def _collate(self, good: list[int]) -> Any:
-        targets = [self._targets[position] for position in good]
+        targets = tuple(self._targets[position] for position in good)  # as default_collate transposes samples
         if self._images is None:
             samples = [(self._samples[position], target) for position, target in zip(good, targets, strict=True)]
             with SeededDraws(self._seeds([self._number], [0], _STREAM_COLLATE)[0]):
@@ -314,7 +314,7 @@ class ReadyBatch:
         assert isinstance(work.backend, SyntheticBackend)
         self._number = number
         images = work.backend.ready(len(indices), work.empty_batch)
-        self._batch = [images, default_collate([work.source.read_target(index) for index in indices])]
+        self._batch = [images, default_collate(tuple(work.source.read_target(index) for index in indices))]
 
     def finish(self) -> None:
         """Nothing is left to do."""

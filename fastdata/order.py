@@ -116,6 +116,7 @@ class EpochBatches:
         """
         self._batches = batches
         self._sampler = batches.sampler if type(batches) is BatchSampler else batches
+        self._generator = _generator_of(self._batches) or _generator_of(self._sampler)
         self._seen: Counter[int] | None = None if visits_each_sample_once(self._sampler) else Counter()
         self.sizes: list[int] = []
         self.state = start if start.order_seed is not None else replace(start, order_seed=order_seed)
@@ -149,6 +150,8 @@ class EpochBatches:
 
     def _remaining(self) -> Iterator[Any]:
         skip = self.state.delivered
+        fresh = self.state.rng_state is None
+        self.settle()
         if type(self._sampler) is RandomSampler and self._sampler.generator is None:
             return self._skip(self._batched(self._random_order(self._sampler)), skip)
         if type(self._sampler) is SequentialSampler:
@@ -156,37 +159,40 @@ class EpochBatches:
             return self._batched(iter(rest))
         if type(self._sampler) is DistributedSampler:
             return self._skip(iter(self._batches), skip)
-        return self._replayed(skip)
+        return self._skip(iter(self._batches), skip) if fresh else self._replayed(skip)
 
     def _batched(self, order: Iterator[int]) -> Iterator[Any]:
         if isinstance(self._batches, BatchSampler):
             return iter(BatchSampler(order, self._batches.batch_size, self._batches.drop_last))
         return order
 
+    def settle(self) -> None:
+        """Decides an order that has not been drawn yet, so that `state` describes it."""
+        if type(self._sampler) is RandomSampler and self._sampler.generator is None:
+            if self.state.order_seed is None:  # as RandomSampler.__iter__ draws it
+                seed = int(torch.empty((), dtype=torch.int64).random_().item())
+                self.state = replace(self.state, order_seed=seed)
+        elif type(self._sampler) not in (SequentialSampler, DistributedSampler) and self.state.rng_state is None:
+            rng = self._generator.get_state() if self._generator is not None else torch.get_rng_state()
+            self.state = replace(self.state, rng_state=base64.b64encode(rng.numpy().tobytes()).decode())
+
     def _random_order(self, sampler: RandomSampler) -> Iterator[int]:
-        """RandomSampler's own order, from a seed that is kept.  Source: torch.utils.data.RandomSampler.__iter__."""
-        seed = self.state.order_seed
-        if seed is None:
-            seed = int(torch.empty((), dtype=torch.int64).random_().item())
-            self.state = replace(self.state, order_seed=seed)
+        """RandomSampler's own order, from the seed that is kept.  Source: torch.utils.data.RandomSampler."""
+        assert self.state.order_seed is not None
         seeded = RandomSampler(
             sampler.data_source,
             replacement=sampler.replacement,
             num_samples=sampler.num_samples,
-            generator=torch.Generator().manual_seed(seed),
+            generator=torch.Generator().manual_seed(self.state.order_seed),
         )
         return iter(seeded)
 
     def _replayed(self, skip: int) -> Iterator[Any]:
         """Any other sampler: recorded random state, then fast-forward by index."""
-        generator = _generator_of(self._batches) or _generator_of(self._sampler)
-        if self.state.rng_state is not None:
-            with _restored(generator, self.state.rng_state):
-                rest = self._skip(iter(self._batches), skip)
-                return itertools.chain(list(itertools.islice(rest, 1)), rest)  # most draw all with the first
-        rng = generator.get_state() if generator is not None else torch.get_rng_state()
-        self.state = replace(self.state, rng_state=base64.b64encode(rng.numpy().tobytes()).decode())
-        return self._skip(iter(self._batches), skip)
+        assert self.state.rng_state is not None
+        with _restored(self._generator, self.state.rng_state):
+            rest = self._skip(iter(self._batches), skip)
+            return itertools.chain(list(itertools.islice(rest, 1)), rest)  # most draw all with the first
 
     def _skip(self, batches: Iterator[Any], count: int) -> Iterator[Any]:
         """Drops the first `count` indices; a batch cut in the middle keeps its rest."""

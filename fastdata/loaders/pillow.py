@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 __all__ = [
+    "apply_view",
     "bomb_error",
     "check_pixel_count",
     "decode_scaled",
@@ -129,6 +130,11 @@ def resize_scaled(pixels: Pixels, full: tuple[int, int], view: View, out: Pixels
     _resize_box(scaled, full, view, out)
 
 
+def apply_view(image: Image, view: View) -> Image:
+    """Crops, resizes and flips an opened image."""
+    return _crop_flip(_crop_resize(image, view.window_px, view), view)
+
+
 def from_pixels(pixels: Pixels) -> Image:
     """A PIL image that owns a copy of RGB pixels (height, width, 3)."""
     from PIL import Image
@@ -144,30 +150,34 @@ def encode_png(pixels: Pixels) -> bytes:
 
 
 def _crop_resize_write(image: Image, window: tuple[int, int, int, int], view: View, out: Pixels) -> None:
+    out[...] = np.asarray(_crop_flip(_crop_resize(image, window, view), view))
+
+
+def _crop_resize(image: Image, window: tuple[int, int, int, int], view: View) -> Image:
     if window != (0, 0, *image.size):
         image = image.crop(window)
     if image.size != view.resize_px:
         image = image.resize(view.resize_px, _filter(view))
-    _crop_flip_write(image, view, out)
+    return image
 
 
 def _resize_box(scaled: Image, full: tuple[int, int], view: View, out: Pixels) -> None:
     x, y = scaled.size[0] / full[0], scaled.size[1] / full[1]
     left, top, right, bottom = view.window_px
     box = (left * x, top * y, min(right * x, scaled.size[0]), min(bottom * y, scaled.size[1]))
-    _crop_flip_write(scaled.resize(view.resize_px, _filter(view), box=box), view, out)
+    out[...] = np.asarray(_crop_flip(scaled.resize(view.resize_px, _filter(view), box=box), view))
 
 
-def _crop_flip_write(image: Image, view: View, out: Pixels) -> None:
-    from PIL import Image
+def _crop_flip(image: Image, view: View) -> Image:
+    from PIL import Image as pil_image
 
     if view.crop_px != (0, 0, *image.size):
         image = image.crop(view.crop_px)  # black outside, as torchvision pads
     if view.flip_horizontal:
-        image = image.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
+        image = image.transpose(pil_image.Transpose.FLIP_LEFT_RIGHT)
     if view.flip_vertical:
-        image = image.transpose(Image.Transpose.FLIP_TOP_BOTTOM)
-    out[...] = np.asarray(image)
+        image = image.transpose(pil_image.Transpose.FLIP_TOP_BOTTOM)
+    return image
 
 
 def _filter(view: View) -> Any:

@@ -1,0 +1,63 @@
+"""Image files for tests, all made here, and the fixtures every folder uses."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+sys.path.insert(0, str(Path(__file__).parent))  # for `import images`
+
+import images
+
+SHARED = Path(__file__).parents[2] / "shared" / "data"
+
+
+@pytest.fixture(scope="session")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An image folder: 3 classes, 13 JPEGs each, of many sizes and samplings."""
+    root = tmp_path_factory.mktemp("folder")
+    rng = np.random.default_rng(7)
+    for label in ("apple", "bear", "cup"):
+        (root / label).mkdir()
+        for number in range(13):
+            width, height = rng.integers(60, 260, 2).tolist()
+            data = images.jpeg(width, height, seed=number, sampling=("4:4:4", "4:2:0", "4:2:2")[number % 3])
+            (root / label / f"{number:02}.jpg").write_bytes(data)
+    return root
+
+
+@pytest.fixture(scope="session")
+def odd_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One class of difficult but valid files."""
+    root = tmp_path_factory.mktemp("odd")
+    (root / "all").mkdir()
+    for name, data in images.odd_files().items():
+        (root / "all" / name).write_bytes(data)
+    return root
+
+
+@pytest.fixture
+def shared_images() -> list[Path]:
+    """Real photographs, where the machine has them."""
+    files = sorted((SHARED / "imagenet-sample").glob("*/*"))
+    if not files:
+        pytest.skip("no shared photographs on this machine")
+    return files
+
+
+@pytest.fixture(autouse=True)
+def _fixed_seed() -> None:
+    torch.manual_seed(0)
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """GPU tests skip where there is none, and fail where one was promised."""
+    if item.get_closest_marker("gpu") is not None and not torch.cuda.is_available():
+        if os.environ.get("FASTDATA_REQUIRE_CUDA") == "1":
+            pytest.fail("FASTDATA_REQUIRE_CUDA=1, but torch sees no CUDA device")
+        pytest.skip("no CUDA device")

@@ -1,0 +1,88 @@
+"""Encoded images made on the spot: photo-like noise in every format and sampling the tests need."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import numpy as np
+import turbojpeg
+from PIL import Image
+
+_SAMPLINGS = {
+    "4:4:4": turbojpeg.TJSAMP_444,
+    "4:2:2": turbojpeg.TJSAMP_422,
+    "4:2:0": turbojpeg.TJSAMP_420,
+    "4:4:0": turbojpeg.TJSAMP_440,
+    "4:1:1": turbojpeg.TJSAMP_411,
+    "grey": turbojpeg.TJSAMP_GRAY,
+}
+SAMPLINGS = tuple(_SAMPLINGS)
+
+
+def picture(width: int, height: int, seed: int = 0) -> np.ndarray:
+    """Smooth shapes with some noise: uint8 (height, width, 3)."""
+    rng = np.random.default_rng(seed)
+    coarse = Image.fromarray(rng.integers(0, 256, (max(2, height // 16), max(2, width // 16), 3), np.uint8))
+    smooth = np.asarray(coarse.resize((width, height), Image.Resampling.BICUBIC), np.int16)
+    return np.clip(smooth + rng.normal(0, 6, smooth.shape), 0, 255).astype(np.uint8)
+
+
+def jpeg(width: int, height: int, *, seed: int = 0, sampling: str = "4:2:0", quality: int = 88) -> bytes:
+    """A baseline JPEG by libjpeg-turbo."""
+    pixels = picture(width, height, seed)
+    encoder, kind = turbojpeg.TurboJPEG(), _SAMPLINGS[sampling]
+    if sampling == "grey":
+        pixels = np.ascontiguousarray(pixels[..., :1])
+        return encoder.encode(pixels, quality, turbojpeg.TJPF_GRAY, kind)
+    return encoder.encode(pixels, quality, turbojpeg.TJPF_RGB, kind)
+
+
+def saved(width: int = 120, height: int = 90, *, mode: str = "RGB", kind: str = "JPEG", **options: Any) -> bytes:
+    """An image file written by Pillow."""
+    image = Image.fromarray(picture(width, height)).convert(mode)
+    buffer = io.BytesIO()
+    image.save(buffer, kind, **options)
+    return buffer.getvalue()
+
+
+def _sixteen_bit_png() -> bytes:
+    values = np.linspace(0, 65535, 100 * 80).reshape(80, 100).astype(np.uint16)
+    buffer = io.BytesIO()
+    Image.fromarray(values).save(buffer, "PNG")
+    return buffer.getvalue()
+
+
+def _mpo() -> bytes:
+    buffer = io.BytesIO()
+    first, second = (Image.fromarray(picture(90, 70, seed)) for seed in (1, 2))
+    first.save(buffer, "MPO", save_all=True, append_images=[second])
+    return buffer.getvalue()
+
+
+def odd_files() -> dict[str, bytes]:
+    """Difficult but valid files by name."""
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    return {
+        "bitmap.bmp": saved(kind="BMP"),
+        "cmyk.jpg": saved(mode="CMYK"),
+        "exif6.jpg": saved(exif=exif),
+        "grey.jpg": saved(mode="L"),
+        "grey.png": saved(mode="L", kind="PNG"),
+        "mpo.jpg": _mpo(),
+        "one-pixel.jpg": saved(1, 1),
+        "optimised.jpg": saved(optimize=True),
+        "palette.png": saved(mode="P", kind="PNG"),
+        "png-named.jpg": saved(kind="PNG"),
+        "progressive.jpg": saved(progressive=True),
+        "restart.jpg": saved(restart_marker_blocks=3),
+        "rgb-colourspace.jpg": saved(keep_rgb=True),
+        "rgba.png": saved(mode="RGBA", kind="PNG"),
+        "sixteen-bit.png": _sixteen_bit_png(),
+        "thumbnail-like.webp": saved(kind="WEBP", quality=80),
+        "lossless.webp": saved(kind="WEBP", lossless=True),
+        "tiff.tif": saved(kind="TIFF"),
+        "with-alpha.webp": saved(mode="RGBA", kind="WEBP"),
+        "greymap.pgm": saved(mode="L", kind="PPM"),
+    }
