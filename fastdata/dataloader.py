@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import torch.utils.data
@@ -30,10 +30,12 @@ from fastdata.views import Key
 
 __all__ = ["DataLoader"]
 
+Sample = TypeVar("Sample", covariant=True)
+
 _MEMORY_FORMATS = (torch.contiguous_format, torch.channels_last)
 
 
-class DataLoader(torch.utils.data.DataLoader[Any]):
+class DataLoader(torch.utils.data.DataLoader[Sample]):
     """torch.utils.data.DataLoader with an image pipeline behind it.
 
     All of torch's arguments mean what they mean there.  Where the dataset is an image folder (see `sources.py`) and
@@ -68,7 +70,7 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
 
     def __init__(
         self,
-        dataset: Dataset[Any],
+        dataset: Dataset[Sample],
         batch_size: int | None = 1,
         shuffle: bool | None = None,
         sampler: Sampler[Any] | Iterable[Any] | None = None,

@@ -44,7 +44,9 @@ FIXED = {
         [v1.Resize((33, 47), interpolation=v1.InterpolationMode.BICUBIC), v1.ToTensor(), v1.Normalize(MEAN, STD)]
     ),
     "shorter and longest": v1.Compose([v1.Resize(100, max_size=130), v1.CenterCrop(60), v1.PILToTensor()]),
-    "always flipped": v1.Compose([v1.Resize((40, 40)), v1.RandomHorizontalFlip(1.0), v1.RandomVerticalFlip(1.0), v1.ToTensor()]),
+    "always flipped": v1.Compose(
+        [v1.Resize((40, 40)), v1.RandomHorizontalFlip(1.0), v1.RandomVerticalFlip(1.0), v1.ToTensor()]
+    ),
     "tail on PIL": v1.Compose([v1.Resize((40, 40)), v1.Grayscale(3), v1.ToTensor()]),
     "tail on tensor": v1.Compose([v1.Resize((40, 40)), v1.ToTensor(), v1.Lambda(lambda x: x * 2)]),
     "tail on tv_tensor": v2.Compose([v2.Resize((40, 40)), v2.ToImage(), v2.Grayscale(3), v2.ToDtype(torch.float32)]),
@@ -163,9 +165,7 @@ def test_own_image_folder_equals_torchvisions(folder: Path) -> None:
 def test_own_transforms_equal_torchvisions(folder: Path) -> None:
     own = ft.Compose([ft.Resize(72), ft.CenterCrop(64), ft.ToTensor(), ft.Normalize(MEAN, STD)])
     theirs = ImageFolder(folder, FIXED["validation"])
-    check_equal(
-        list(DataLoader(fastdata.ImageFolder(folder, own), 5)), list(torch.utils.data.DataLoader(theirs, 5))
-    )
+    check_equal(list(DataLoader(fastdata.ImageFolder(folder, own), 5)), list(torch.utils.data.DataLoader(theirs, 5)))
     check_equal(fastdata.ImageFolder(folder, own)[7], theirs[7])
     assert type(ImageFolder(folder, own)[7][0]) is torch.Tensor
 

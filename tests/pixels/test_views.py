@@ -1,0 +1,157 @@
+"""Random views: known answers of the generator, torchvision's distribution, independence of the batch."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torchvision.transforms as v1
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image
+
+from fastdata.plan import compile_transform
+from fastdata.views import Key, draw_views, philox4x32
+
+GOLDEN = Path(__file__).parents[1] / "golden" / "views.json"
+
+
+def draw(transform: Any, sizes: Any, indices: Any = None, *, seed: int = 0, epoch: int = 0) -> Any:
+    plan = compile_transform(transform).plan
+    sizes = np.array(sizes, np.int64).reshape(-1, 2)
+    indices = np.arange(len(sizes)) if indices is None else np.array(indices, np.int64)
+    return draw_views(plan.ops, sizes, indices, key=Key(seed=seed, epoch=epoch))
+
+
+@pytest.mark.parametrize(
+    ("counter", "key", "answer"),
+    [
+        ((0, 0, 0, 0), (0, 0), (0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8)),
+        ((0xFFFFFFFF,) * 4, (0xFFFFFFFF,) * 2, (0x408F276D, 0x41C83B0E, 0xA20BC7C6, 0x6D5451FD)),
+        (
+            (0x243F6A88, 0x85A308D3, 0x13198A2E, 0x03707344),
+            (0xA4093822, 0x299F31D0),
+            (0xD16CFE09, 0x94FDCCEB, 0x5001E420, 0x24126EA1),
+        ),
+    ],
+)
+def test_philox_gives_the_published_answers(counter: Any, key: Any, answer: Any) -> None:
+    assert tuple(int(word) for word in philox4x32(counter, key)) == answer
+
+
+def test_views_have_not_changed_since_they_were_frozen() -> None:
+    golden = json.loads(GOLDEN.read_text())
+    transform = v1.Compose([v1.RandomResizedCrop(224), v1.RandomHorizontalFlip(), v1.ToTensor()])
+    views = draw(transform, golden["sizes"], golden["indices"], seed=golden["seed"], epoch=golden["epoch"])
+    assert views.window_px.tolist() == golden["windows"]
+    assert views.flip_horizontal.tolist() == golden["flips"]
+
+
+def test_a_view_depends_on_nothing_but_its_key() -> None:
+    transform = v1.Compose([v1.RandomResizedCrop(32), v1.RandomHorizontalFlip(), v1.RandomVerticalFlip()])
+    sizes = np.random.default_rng(0).integers(20, 500, (50, 2))
+    whole = draw(transform, sizes, seed=3, epoch=2).rows()
+    for index in (0, 17, 49):
+        assert draw(transform, sizes[index], [index], seed=3, epoch=2).rows() == [whole[index]]
+    for other in ({"seed": 4, "epoch": 2}, {"seed": 3, "epoch": 3}):
+        assert draw(transform, sizes, **other).rows() != whole
+
+
+@pytest.mark.parametrize("size", [(500, 375), (375, 500), (640, 90), (60, 700)])
+def test_random_resized_crop_has_torchvisions_distribution(size: tuple[int, int]) -> None:
+    """Kolmogorov-Smirnov on left, top, width and height of 4000 windows each."""
+    count = 4000
+    transform = v1.RandomResizedCrop(224)
+    ours = draw(transform, [size] * count).window_px
+    image = Image.new("RGB", size)
+    rows = [transform.get_params(image, transform.scale, transform.ratio) for _ in range(count)]
+    theirs = np.array([(left, top, left + width, top + height) for top, left, height, width in rows])
+    for ours_column, theirs_column in zip(_features(ours), _features(theirs), strict=True):
+        limit = 1.95 * np.sqrt(2 / count)  # 0.1 % chance for one feature
+        assert _largest_gap(ours_column, theirs_column) < limit
+
+
+def _features(windows: np.ndarray) -> list[np.ndarray]:
+    width, height = windows[:, 2] - windows[:, 0], windows[:, 3] - windows[:, 1]
+    return [windows[:, 0], windows[:, 1], width, height, width * height, width / height]
+
+
+def _largest_gap(a: np.ndarray, b: np.ndarray) -> float:
+    points = np.unique(np.concatenate([a, b]))
+    below_a = np.searchsorted(np.sort(a), points, side="right") / len(a)
+    below_b = np.searchsorted(np.sort(b), points, side="right") / len(b)
+    return float(np.abs(below_a - below_b).max())
+
+
+@pytest.mark.parametrize("p", [0.0, 0.3, 1.0])
+def test_flips_happen_as_often_as_asked(p: float) -> None:
+    views = draw(v1.Compose([v1.RandomHorizontalFlip(p), v1.RandomVerticalFlip(p)]), [(10, 10)] * 20000)
+    assert abs(views.flip_horizontal.mean() - p) < 0.015
+    both = (views.flip_horizontal & views.flip_vertical).mean()
+    assert abs(both - p * p) < 0.015
+
+
+def test_random_crop_reaches_every_place_equally() -> None:
+    views = draw(v1.RandomCrop((5, 7)), [(10, 8)] * 16000)
+    places, counts = np.unique(views.window_px[:, :2], axis=0, return_counts=True)
+    assert len(places) == 4 * 4
+    assert abs(counts - 1000).max() < 160
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    width=st.integers(1, 3000),
+    height=st.integers(1, 3000),
+    index=st.integers(0, 2**32 - 1),
+    seed=st.integers(-(2**63), 2**64 - 1),
+    epoch=st.integers(0, 10**6),
+)
+def test_windows_lie_inside_the_image(width: int, height: int, index: int, seed: int, epoch: int) -> None:
+    views = draw(v1.RandomResizedCrop(16), (width, height), [index], seed=seed, epoch=epoch)
+    left, top, right, bottom = views.window_px[0].tolist()
+    assert 0 <= left < right <= width
+    assert 0 <= top < bottom <= height
+
+
+GEOMETRIES = {
+    "resize shorter": v1.Compose([v1.Resize(40), v1.CenterCrop(33)]),
+    "resize longest": v1.Compose([v1.Resize(40, max_size=60), v1.CenterCrop((20, 31))]),
+    "center only": v1.CenterCrop((51, 40)),
+    "center padded": v1.CenterCrop(200),
+    "center of center": v1.Compose([v1.CenterCrop(90), v1.CenterCrop((31, 64))]),
+    "resize only": v1.Resize((17, 29)),
+}
+
+
+@settings(max_examples=60, deadline=None)
+@given(name=st.sampled_from(sorted(GEOMETRIES)), width=st.integers(3, 160), height=st.integers(3, 160))
+def test_fixed_geometry_equals_torchvision_for_any_size(name: str, width: int, height: int) -> None:
+    from fastdata.loaders import pillow
+
+    noise = np.random.default_rng(width * 1000 + height).integers(0, 256, (height, width, 3), dtype=np.uint8)
+    image = Image.fromarray(noise)
+    view = draw(GEOMETRIES[name], image.size).rows()[0]
+    expected = GEOMETRIES[name](image)
+    assert np.array_equal(np.asarray(pillow.apply_view(image, view)), np.asarray(expected))
+
+
+def test_tail_draws_are_the_same_for_any_number_of_threads(folder: Path) -> None:
+    from torchvision.datasets import ImageFolder
+
+    from fastdata import DataLoader
+
+    jitter = v1.Compose([v1.RandomResizedCrop(24), v1.ColorJitter(0.4, 0.4, 0.4, 0.1), v1.RandAugment(), v1.ToTensor()])
+    erasing = v1.Compose([v1.Resize((24, 24)), v1.ToTensor(), v1.RandomErasing(0.9, value="random")])
+    for transform in (jitter, erasing):
+        runs = []
+        for workers in (0, 1, 4):
+            loader = DataLoader(ImageFolder(folder, transform), 5, num_workers=workers, seed=6, backend="pil")
+            runs.append(torch.cat([images for images, _ in loader]))
+        assert torch.equal(runs[0], runs[1])
+        assert torch.equal(runs[0], runs[2])
+        loader.set_epoch(1)
+        assert not torch.equal(runs[0], torch.cat([images for images, _ in loader]))
