@@ -130,7 +130,9 @@ def _has_image_extension(path: str) -> bool:
     return path.lower().endswith(IMG_EXTENSIONS)
 
 
-def _list_samples(root: str, class_to_idx: dict[str, int], is_valid: Callable[[str], bool]) -> list[tuple[str, int]]:
+def _list_samples(
+    root: str | os.PathLike[str], class_to_idx: dict[str, int], is_valid: Callable[[str], bool]
+) -> list[tuple[str, int]]:
     """Every file below each class folder, links followed, folders and names in sorted order."""
     samples = []
     for name in sorted(class_to_idx):
@@ -140,7 +142,9 @@ def _list_samples(root: str, class_to_idx: dict[str, int], is_valid: Callable[[s
     return samples
 
 
-def _check_not_empty(root: str, classes: list[str], targets: list[int], extensions: tuple[str, ...] | None) -> None:
+def _check_not_empty(
+    root: str | os.PathLike[str], classes: list[str], targets: list[int], extensions: tuple[str, ...] | None
+) -> None:
     found = set(targets)
     empty = [name for index, name in enumerate(classes) if index not in found]
     if empty:

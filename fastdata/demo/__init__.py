@@ -1,0 +1,1 @@
+"""The demonstration: sample images, measurements, one trained epoch, and a report."""

@@ -1,0 +1,48 @@
+#!/usr/bin/env bash
+# Makes or updates .venv with fastdata and everything the tests and the demonstration need.
+# Sourced by demo.sh and test.sh; FASTDATA_PYTHON names another interpreter than python3.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+PYTHON="${FASTDATA_PYTHON:-python3}"
+
+# ---- system packages: python3 with venv, and the TurboJPEG library
+
+as_root() { # runs a command as root, if that is allowed without a password
+    if [ "$(id -u)" = 0 ]; then "$@"; else sudo -n "$@"; fi
+}
+
+may_be_root() { [ "$(id -u)" = 0 ] || sudo -n true 2>/dev/null; }
+
+has_turbojpeg() { ldconfig -p 2>/dev/null | grep -q 'libturbojpeg\.so' || [ "$(uname)" = Darwin ]; }
+
+install_system_package() { # the first of several names that the package index knows
+    command -v apt-get >/dev/null || return 1
+    may_be_root || return 1
+    as_root apt-get update -qq >/dev/null 2>&1 || true
+    for name in "$@"; do
+        as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq "$name" >/dev/null 2>&1 && return 0
+    done
+    return 1
+}
+
+missing() { # what is missing, what to do
+    echo "setup: $1 is missing and could not be installed; install it with: $2" >&2
+    exit 1
+}
+
+command -v "$PYTHON" >/dev/null || install_system_package python3 || missing "Python 3.10 or newer" "apt-get install python3 python3-venv"
+"$PYTHON" -c 'import sys; sys.exit(sys.version_info < (3, 10))' || missing "Python 3.10 or newer ($("$PYTHON" -V) is here)" "apt-get install python3 python3-venv, or name one in FASTDATA_PYTHON"
+"$PYTHON" -c 'import ensurepip, venv' 2>/dev/null || install_system_package python3-venv || missing "Python's venv module" "apt-get install python3-venv"
+has_turbojpeg || install_system_package libturbojpeg0 libturbojpeg || missing "the TurboJPEG library" "apt-get install libturbojpeg0 (Debian) or libturbojpeg (Ubuntu)"
+
+# ---- the virtual environment, made anew only when what it is made from has changed
+
+stamp="$("$PYTHON" -V) $(cksum pyproject.toml)"
+if [ ! -x .venv/bin/python ] || [ "$(cat .venv/stamp 2>/dev/null)" != "$stamp" ]; then
+    echo "setup: installing into .venv (a few minutes the first time)"
+    [ -x .venv/bin/python ] || "$PYTHON" -m venv .venv
+    .venv/bin/python -m pip install --quiet --disable-pip-version-check --upgrade pip
+    .venv/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+    echo "$stamp" >.venv/stamp
+fi
