@@ -92,8 +92,8 @@ def tree_cpu_s() -> float:
     import psutil
 
     own = psutil.Process()
-    times = own.cpu_times()
-    total = times.user + times.system + times.children_user + times.children_system
+    waited_for = own.cpu_times()
+    total = time.process_time() + waited_for.children_user + waited_for.children_system
     for child in own.children(recursive=True):
         try:
             of_child = child.cpu_times()

@@ -28,7 +28,7 @@ from fastdata.routes import Route, find_route
 from fastdata.stats import PipelineStats
 from fastdata.views import Key
 
-__all__ = ["DataLoader"]
+__all__ = ["DataLoader", "thread_count"]
 
 Sample = TypeVar("Sample", covariant=True)
 
@@ -119,7 +119,7 @@ class DataLoader(torch.utils.data.DataLoader[Sample]):
             shuffle,
             sampler,
             batch_sampler,
-            _thread_count(num_workers),
+            thread_count(num_workers),
             collate_fn,
             pin_memory,
             drop_last,
@@ -362,7 +362,8 @@ def _check_choice(name: str, value: Any, accepted: tuple[Any, ...]) -> None:
         raise OptionError(f"{name}={value!r} is not accepted; use one of {', '.join(map(repr, accepted))}")
 
 
-def _thread_count(num_workers: int | str) -> int:
+def thread_count(num_workers: int | str) -> int:
+    """The number that `num_workers` stands for."""
     if num_workers == "auto":
         return auto_threads()
     if isinstance(num_workers, str):

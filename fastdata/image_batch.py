@@ -290,7 +290,7 @@ class ImageBatch:
         whole = len(good) == len(self._loaded)
         return [
             self._images if whole else self._pinned(self._images[good]),
-            self._pinned(default_collate(targets)),
+            self._pinned(default_collate(targets)),  # type: ignore[arg-type]
         ]
 
     def _pinned(self, batch: Any) -> Any:
@@ -314,7 +314,8 @@ class ReadyBatch:
         assert isinstance(work.backend, SyntheticBackend)
         self._number = number
         images = work.backend.ready(len(indices), work.empty_batch)
-        self._batch = [images, default_collate(tuple(work.source.read_target(index) for index in indices))]
+        targets = tuple(work.source.read_target(index) for index in indices)
+        self._batch = [images, default_collate(targets)]  # type: ignore[arg-type]
 
     def finish(self) -> None:
         """Nothing is left to do."""

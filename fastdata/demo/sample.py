@@ -104,7 +104,7 @@ def draw_picture(label: int, width: int, height: int, rng: np.random.Generator, 
         picture = _lay_over(picture, mask, textures.coloured(width, height, rng, contrast=0.5))
     light = np.linspace(rng.uniform(0.7, 1.1), rng.uniform(0.7, 1.1), width, dtype=np.float32)
     noise = rng.normal(0, 2.5, (height, width, 1)).astype(np.float32)
-    return np.clip(picture * light[None, :, None] + noise, 0, 255)
+    return np.asarray(np.clip(picture * light[None, :, None] + noise, 0, 255), np.float32)
 
 
 class _Textures:
@@ -119,7 +119,9 @@ class _Textures:
         base = rng.uniform(40, 215, 3).astype(np.float32)
         shared, own = self._cut(width, height, rng), self._cut(width, height, rng)
         strength = rng.uniform(18, 50) * contrast
-        return base + strength * (shared[..., None] + 0.35 * own[..., None] * rng.uniform(-1, 1, 3).astype(np.float32))
+        tint = rng.uniform(-1, 1, 3).astype(np.float32)
+        coloured = base + strength * (shared[..., None] + 0.35 * own[..., None] * tint)
+        return np.asarray(coloured, np.float32)
 
     def _cut(self, width: int, height: int, rng: np.random.Generator) -> Image:
         plane = self._planes[rng.integers(len(self._planes))]
@@ -153,7 +155,7 @@ def _grid(width: int, height: int, rng: np.random.Generator, *, low: float, high
 
 def _edge(inside: Image, radius: float) -> Image:
     """A mask from a signed distance in units of the radius, soft over about a pixel and a half."""
-    return np.clip(inside * np.float32(radius) / np.float32(1.5) + np.float32(0.5), 0, 1)
+    return np.asarray(np.clip(inside * (radius / 1.5) + 0.5, 0, 1), np.float32)
 
 
 def _blob(width: int, height: int, rng: np.random.Generator) -> Image:
@@ -166,7 +168,7 @@ def _shape(label: int, width: int, height: int, rng: np.random.Generator) -> Ima
     r, box = np.hypot(x, y), np.maximum(abs(x), abs(y))
     angle = np.arctan2(y, x)
     three_sides = np.maximum(-y, np.maximum(0.866 * x + 0.5 * y, -0.866 * x + 0.5 * y))
-    signed = {
+    signed: dict[str, Callable[[], Image]] = {
         "disc": lambda: 1 - r,
         "ring": lambda: 0.25 - abs(r - 0.8),
         "square": lambda: 0.85 - box,
@@ -177,17 +179,17 @@ def _shape(label: int, width: int, height: int, rng: np.random.Generator) -> Ima
         "star": lambda: 0.65 + 0.35 * np.cos(5 * angle) - r,
         "wave": lambda: np.minimum(1.2 - abs(x), 0.2 - abs(y - 0.4 * np.sin(5 * x))),
         "checker": lambda: np.minimum(0.95 - box, 0.3 * np.sin(6 * x) * np.sin(6 * y)),
-    }[CLASSES[label]]()
-    return _edge(np.asarray(signed, np.float32), radius)
+    }
+    return _edge(np.asarray(signed[CLASSES[label]](), np.float32), radius)
 
 
 def _encode(options: SampleOptions, split: str, number: int, label: int, textures: _Textures) -> bytes:
-    from PIL import Image as pil_image
+    import PIL.Image
 
     rng = np.random.default_rng([options.seed, 2 + (split == "val"), number])
     width, height = list(_SIZES)[rng.choice(len(_SIZES), p=np.array(list(_SIZES.values())) / 100)]
     subsampling = list(_SUBSAMPLING)[rng.choice(len(_SUBSAMPLING), p=np.array(list(_SUBSAMPLING.values())) / 100)]
-    image = pil_image.fromarray(draw_picture(label, width, height, rng, textures).astype(np.uint8))
+    image = PIL.Image.fromarray(draw_picture(label, width, height, rng, textures).astype(np.uint8))
     buffer = io.BytesIO()
     if subsampling == "grey":
         image.convert("L").save(buffer, "JPEG", quality=options.quality)

@@ -27,7 +27,7 @@ def check_file(path: Path, backend: Any, reference: Any) -> None:
     try:
         image = Encoded.of(data)
     except OSError:
-        with pytest.raises(OSError, match="."):
+        with pytest.raises(OSError, match=r".+"):
             pillow.open_rgb(data)
         return
     plan = compile_transform(v1.Compose([v1.RandomResizedCrop(96), v1.RandomHorizontalFlip()])).plan

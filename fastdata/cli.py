@@ -1,0 +1,132 @@
+"""The `fastdata` command."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from fastdata import __version__
+from fastdata.errors import FastdataError
+
+__all__ = ["main"]
+
+_MEAN, _STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs one command and returns its exit status."""
+    given = _parser().parse_args(arguments)
+    try:
+        given.run(given)
+    except FastdataError as error:
+        print(f"fastdata: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="fastdata",
+        description="Image input for PyTorch training: what is installed, how fast it is here, what it does.",
+        epilog="In Python: replace `from torch.utils.data import DataLoader` by `from fastdata import DataLoader`.",
+    )
+    parser.add_argument("--version", action="version", version=f"fastdata {__version__}")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    info = commands.add_parser("info", help="decode backends, their versions, and what to install for missing ones")
+    info.set_defaults(run=_info)
+
+    bench = commands.add_parser(
+        "bench",
+        help="measure the backends against torch's DataLoader on a folder of yours",
+        description="Interleaved rounds over FOLDER/CLASS/IMAGE with RandomResizedCrop(224), flip, ToTensor and "
+        "Normalize.  CPU time is that of the whole process tree.",
+    )
+    _add_folder(bench)
+    bench.add_argument("--workers", default="auto", help="threads, and torch's worker processes (default: auto)")
+    bench.add_argument("--batch-size", type=int, default=64, help="images per batch (default: %(default)s)")
+    bench.add_argument("--rounds", type=int, default=3, help="measured passes of each (default: %(default)s)")
+    bench.set_defaults(run=_bench)
+
+    explain = commands.add_parser(
+        "explain",
+        help="say what a loader over a folder of yours would do, and why",
+        description="Makes a loader with the usual training transform over FOLDER/CLASS/IMAGE, reads one batch, and "
+        "prints what loader.explain() says; your own loaders answer the same call.",
+    )
+    _add_folder(explain)
+    explain.add_argument("--backend", default="auto", help="decode backend (default: auto)")
+    explain.set_defaults(run=_explain)
+
+    demo = commands.add_parser(
+        "demo",
+        help="sample images, a table of speeds, one trained epoch, and report.html",
+        description="Draws a sample dataset (unless a folder is named), measures every backend against torch's "
+        "DataLoader with torchvision, trains a small ResNet for one epoch, and writes a self-contained report.",
+    )
+    demo.add_argument("folder", type=Path, nargs="?", help="FOLDER/CLASS/IMAGE to use instead of the sample")
+    demo.add_argument("--output", type=Path, default=Path("demo-output"), help="where results go (%(default)s)")
+    demo.add_argument("--quick", action="store_true", help="fewer images and rounds, to see that it works")
+    demo.set_defaults(run=_demo)
+    return parser
+
+
+def _add_folder(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("folder", type=Path, help="a folder with one folder of images per class")
+
+
+def _info(given: Any) -> None:
+    from fastdata.bench import machine
+    from fastdata.loaders import describe_backends
+
+    here = machine()
+    print(f"fastdata {__version__}, torch {here['torch']}, Python {here['python']}, {here['system']}")
+    print(f"CPUs usable: {here['usable_cpus']} ({here['cpu']}); GPU: {here['gpu'] or 'none'}")
+    for backend in describe_backends():
+        print(f"  {backend.name:10} {backend.version or 'missing: ' + str(backend.problem)}")
+
+
+def _training_transform() -> Any:
+    from fastdata import transforms
+
+    return transforms.Compose(
+        [
+            transforms.RandomResizedCrop(224),
+            transforms.RandomHorizontalFlip(),
+            transforms.ToTensor(),
+            transforms.Normalize(_MEAN, _STD),
+        ]
+    )
+
+
+def _bench(given: Any) -> None:
+    from fastdata.bench import table
+    from fastdata.dataloader import thread_count
+    from fastdata.demo.compare import compare_loaders
+
+    workers = thread_count(int(given.workers) if given.workers.isdigit() else given.workers)
+    results = compare_loaders(given.folder, workers=workers, batch_size=given.batch_size, rounds=given.rounds)
+    print(table(results, results[0].name))
+
+
+def _explain(given: Any) -> None:
+    from fastdata import DataLoader, ImageFolder
+
+    dataset = ImageFolder(given.folder, _training_transform())
+    loader = DataLoader(dataset, 8, num_workers="auto", backend=given.backend)
+    for _ in loader:
+        break
+    print(loader.explain())
+
+
+def _demo(given: Any) -> None:
+    from fastdata.demo.run import run_demo
+
+    run_demo(given.folder, given.output, quick=given.quick)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,116 @@
+"""Loaders side by side on one folder: torch's DataLoader with torchvision, and every backend."""
+
+from __future__ import annotations
+
+import io
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch.utils.data
+
+from fastdata.bench import Contender, Measurement, measure
+from fastdata.dataloader import DataLoader
+from fastdata.datasets import ImageFolder
+from fastdata.loaders import available_backends, create_backend
+from fastdata.loaders.backend import Encoded, Pixels
+from fastdata.plan import Interpolation
+from fastdata.views import View
+
+__all__ = ["TORCH", "compare_loaders", "decode_speeds", "resized_copies"]
+
+TORCH = "torch + torchvision"
+_MEAN, _STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+
+
+def compare_loaders(
+    folder: Path, *, workers: int, batch_size: int = 64, rounds: int = 3, say: Callable[[str], None] = print
+) -> list[Measurement]:
+    """Measures the whole pipeline: RandomResizedCrop(224), flip, ToTensor, Normalize.
+
+    Args:
+        folder: one folder of images per class.
+        workers: threads, and torch's worker processes.
+        batch_size: images per batch.
+        rounds: measured passes of each.
+        say: where progress goes.
+
+    Returns:
+        torch's DataLoader with torchvision first, then every available backend.
+    """
+    from torchvision import transforms
+
+    steps = [transforms.RandomResizedCrop(224), transforms.RandomHorizontalFlip()]
+    transform = transforms.Compose([*steps, transforms.ToTensor(), transforms.Normalize(_MEAN, _STD)])
+    dataset = _torchvision_folder(folder, transform)
+    options: dict[str, Any] = {"batch_size": batch_size, "shuffle": True, "num_workers": workers}
+    theirs = torch.utils.data.DataLoader(dataset, persistent_workers=workers > 0, **options)
+    loaders: dict[str, Any] = {TORCH: theirs}
+    for name in available_backends():
+        loaders[f"fastdata, {name}"] = DataLoader(dataset, backend=name, **options)
+    contenders = [
+        Contender(name=name, epoch=partial(_same, loader), images=len(dataset)) for name, loader in loaders.items()
+    ]
+    return measure(contenders, rounds=rounds, say=say)
+
+
+def _torchvision_folder(folder: Path, transform: Any) -> Any:
+    """Torchvision's ImageFolder, after fastdata's own has checked the folder with clearer words."""
+    from torchvision.datasets import ImageFolder as TorchvisionImageFolder
+
+    ImageFolder(folder)
+    return TorchvisionImageFolder(folder, transform)
+
+
+def decode_speeds(files: Sequence[bytes], *, rounds: int = 3) -> dict[str, float]:
+    """Images per second in one thread, decoding whole files without a resize, by backend; the best of the rounds."""
+    images = [Encoded.of(data) for data in files]
+    backends = {name: create_backend(name) for name in available_backends() if name != "synthetic"}
+    best = dict.fromkeys(backends, 0.0)
+    for _ in range(rounds):
+        for name, backend in backends.items():
+            began = time.perf_counter()
+            for image in images:
+                view = _whole(image)
+                (status,) = backend.decode([image], [view], [_empty(image)])
+                if status is not None:
+                    raise status
+            best[name] = max(best[name], len(images) / (time.perf_counter() - began))
+    return best
+
+
+def resized_copies(files: Sequence[bytes], side_px: int) -> list[bytes]:
+    """JPEGs of the same pictures with their shorter side at `side_px`."""
+    import PIL.Image
+
+    copies = []
+    for data in files:
+        with PIL.Image.open(io.BytesIO(data)) as image:
+            scale = side_px / min(image.size)
+            small = image.convert("RGB").resize((round(image.width * scale), round(image.height * scale)))
+        buffer = io.BytesIO()
+        small.save(buffer, "JPEG", quality=90)
+        copies.append(buffer.getvalue())
+    return copies
+
+
+def _same(loader: Any) -> Any:
+    return loader
+
+
+def _whole(image: Encoded) -> View:
+    return View(
+        window_px=(0, 0, image.width, image.height),
+        resize_px=(image.width, image.height),
+        crop_px=(0, 0, image.width, image.height),
+        flip_horizontal=False,
+        flip_vertical=False,
+        interpolation=Interpolation.BILINEAR,
+    )
+
+
+def _empty(image: Encoded) -> Pixels:
+    return np.empty((image.height, image.width, 3), np.uint8)

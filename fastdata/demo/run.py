@@ -1,0 +1,81 @@
+"""The demonstration from end to end."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from fastdata.bench import machine, ratios, spread, table, write_json
+from fastdata.cpus import auto_threads
+from fastdata.datasets import ImageFolder
+from fastdata.demo.compare import TORCH, compare_loaders, decode_speeds, resized_copies
+from fastdata.demo.report import write_report
+from fastdata.demo.sample import SampleOptions, make_sample_dataset
+from fastdata.demo.train import train_one_epoch
+from fastdata.sources import read_file
+
+__all__ = ["run_demo"]
+
+_SIDES_PX = (128, 256, 512)
+
+
+def run_demo(folder: Path | None, output: Path, *, quick: bool = False) -> None:
+    """Measures, trains, prints a table, and writes OUTPUT/report.html and OUTPUT/results.json.
+
+    Args:
+        folder: one folder of images per class; None draws a sample dataset.
+        output: where results go.
+        quick: fewer images and rounds.
+    """
+    data = folder if folder is not None else _sample(output, quick)
+    workers = auto_threads()
+    print(f"comparing loaders on {data} with {workers} threads or worker processes")
+    measurements = compare_loaders(data, workers=workers, rounds=1 if quick else 3)
+    print("comparing decoders")
+    decoding = _decode_by_size(data, 8 if quick else 40)
+    print("training a small ResNet for one epoch through fastdata.DataLoader")
+    epoch = train_one_epoch(data)
+    results = {
+        "loaders": [measurement.to_dict() for measurement in measurements],
+        "times_better": ratios(measurements, TORCH),
+        "decode_images_per_s": decoding,
+        "epoch": {**vars(epoch), "total_s": epoch.total_s},
+    }
+    write_json(
+        output / "results.json",
+        setup=f"RandomResizedCrop(224), flip, float32 normalised; batch 64; {workers} threads or worker processes",
+        data=f"{len(ImageFolder(data))} images of {'the drawn sample' if folder is None else folder}",
+        results=results,
+    )
+    write_report(output / "report.html", measurements, decoding, epoch, machine())
+    print(f"\n{table(measurements, TORCH)}\n")
+    rate = spread(measurements[0].images_per_s)["median"]
+    print(
+        f"torch + torchvision delivers {rate:.0f} images/s here; wait share of the trained epoch: "
+        f"{epoch.wait_s / epoch.total_s:.1%}; loss {epoch.loss_first:.2f} → {epoch.loss_last:.2f}"
+    )
+    print(f"report: {output / 'report.html'}, figures: {output / 'results.json'}")
+
+
+def _sample(output: Path, quick: bool) -> Path:
+    options = SampleOptions(train=120, val=20) if quick else SampleOptions()
+    root = output / ("sample-quick" if quick else "sample")
+    print(f"drawing {options.train + options.val} sample images into {root}")
+    make_sample_dataset(root, options, progress=_progress)
+    return root / "train"
+
+
+def _progress(steps: Iterator[Any], count: int) -> Iterator[Any]:
+    from tqdm import tqdm
+
+    return iter(tqdm(steps, total=count, unit="image"))
+
+
+def _decode_by_size(data: Path, count: int) -> dict[str, dict[str, float]]:
+    samples = ImageFolder(data).samples
+    step = max(1, len(samples) // count)
+    files = [read_file(path) for path, _ in itertools.islice(samples, 0, None, step)][:count]
+    sizes = {f"{side} px": resized_copies(files, side) for side in _SIDES_PX}
+    return {name: decode_speeds(copies) for name, copies in {"original": files, **sizes}.items()}
