@@ -23,7 +23,7 @@ from fastdata.errors import OptionError
 
 __all__ = ["CLASSES", "SampleOptions", "draw_picture", "make_sample_dataset"]
 
-Image: TypeAlias = npt.NDArray[np.float32]
+Image: TypeAlias = npt.NDArray[np.floating[Any]]
 
 # Width and height of common ImageNet originals, with their share in per cent.
 _SIZES = {(500, 375): 52, (375, 500): 16, (500, 333): 18, (333, 500): 6, (640, 480): 4, (500, 500): 2, (800, 600): 2}

@@ -1,0 +1,57 @@
+"""Whole files decoded to RGB, images per second by backend, image size and number of threads.
+
+Setup: no crop and no resize; the same files for every backend, also as copies with a shorter side of 128, 256 and 512
+pixels at quality 90; best of several interleaved rounds.  Result: benchmarks/results/decode.json.
+
+    python benchmarks/decode.py FOLDER
+"""
+
+from __future__ import annotations
+
+import argparse
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from fastdata import ImageFolder
+from fastdata.bench import write_json
+from fastdata.cpus import usable_cpus
+from fastdata.demo.compare import decode_speeds, resized_copies
+
+SIDES_PX = (128, 256, 512)
+
+
+def in_threads(files: list[bytes], threads: int, rounds: int) -> dict[str, float]:
+    """Images per second with each of several threads decoding a share of the files."""
+    if threads == 1:
+        return decode_speeds(files, rounds=rounds)
+    with ThreadPoolExecutor(threads) as pool:
+        shares = list(pool.map(lambda n: decode_speeds(files[n::threads], rounds=rounds), range(threads)))
+    return {name: sum(share[name] for share in shares) for name in shares[0]}
+
+
+def main() -> None:
+    """The command."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path, help="one folder of images per class")
+    parser.add_argument("--images", type=int, default=64, help="files taken from the folder (%(default)s)")
+    parser.add_argument("--rounds", type=int, default=5, help="rounds; the best counts (%(default)s)")
+    parser.add_argument("--data", default="", help="what the images are, for the record")
+    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results" / "decode.json")
+    given = parser.parse_args()
+    samples = ImageFolder(given.folder).samples
+    step = max(1, len(samples) // given.images)
+    files = [Path(path).read_bytes() for path, _ in samples[::step][: given.images]]
+    by_size = {"original": files, **{f"{side} px": resized_copies(files, side) for side in SIDES_PX}}
+    results = {}
+    for threads in (1, usable_cpus()):
+        results[f"{threads} threads"] = {
+            name: in_threads(group, threads, given.rounds) for name, group in by_size.items()
+        }
+    for label, sizes in results.items():
+        for name, speeds in sizes.items():
+            print(label, name, {backend: round(speed) for backend, speed in speeds.items()})
+    write_json(given.out, setup="whole files to RGB, no resize", data=given.data or given.folder.name, results=results)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,78 @@
+"""The command, the demonstration, and the figures in the README."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from fastdata import OptionError
+from fastdata.cli import main
+from fastdata.demo.run import run_demo
+from fastdata.demo.sample import CLASSES, SampleOptions, make_sample_dataset
+
+ROOT = Path(__file__).parents[1]
+
+
+def test_info_lists_every_backend(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["info"]) == 0
+    printed = capsys.readouterr().out
+    for words in ("pil        Pillow", "turbojpeg  PyTurboJPEG", "opencv     OpenCV", "synthetic  built in"):
+        assert words in printed
+
+
+def test_explain_reads_a_batch_and_says_who_decodes(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain", str(folder), "--backend", "turbojpeg"]) == 0
+    assert "backend:    turbojpeg: named by you" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("command", ["explain", "bench"])
+def test_a_missing_folder_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str], command: str) -> None:
+    assert main([command, str(tmp_path / "none")]) == 1
+    assert capsys.readouterr().err == f"fastdata: no such folder: {tmp_path}/none\n"
+
+
+def test_help_teaches(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    assert "from fastdata import DataLoader" in capsys.readouterr().out
+
+
+def test_demo_writes_a_table_figures_and_a_report(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run_demo(folder, tmp_path, quick=True)
+    assert "| fastdata, turbojpeg |" in capsys.readouterr().out
+    results = json.loads((tmp_path / "results.json").read_text())["results"]
+    assert results["epoch"]["images"] == 32
+    assert all(row["cpu_ms_per_image"]["median"] > 0 for row in results["loaders"])
+    page = (tmp_path / "report.html").read_text()
+    assert page.count("data:image/png;base64,") == 3
+
+
+def test_sample_dataset_is_the_same_every_time(tmp_path: Path) -> None:
+    options = SampleOptions(train=10, val=10)
+    for name in ("a", "b"):
+        assert make_sample_dataset(tmp_path / name, options)
+    files = sorted(path.relative_to(tmp_path / "a") for path in (tmp_path / "a").rglob("*.jpg"))
+    assert len(files) == 20
+    assert {path.parts[1] for path in files} == set(CLASSES)
+    for path in files:
+        assert (tmp_path / "a" / path).read_bytes() == (tmp_path / "b" / path).read_bytes()
+    assert not make_sample_dataset(tmp_path / "a", options)
+
+
+def test_sample_dataset_touches_no_foreign_folder(tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").write_text("precious")
+    with pytest.raises(FileExistsError, match="holds no sample dataset"):
+        make_sample_dataset(tmp_path, SampleOptions())
+    with pytest.raises(OptionError, match="one per class"):
+        SampleOptions(train=3)
+
+
+def test_the_readmes_table_is_that_of_the_results() -> None:
+    done = subprocess.run([sys.executable, ROOT / "benchmarks" / "report.py", "--check"], check=False)
+    assert done.returncode == 0
