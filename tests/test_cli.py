@@ -38,7 +38,7 @@ def test_a_missing_folder_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixt
 def test_help_teaches(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["--help"])
-    assert "from fastdata import DataLoader" in capsys.readouterr().out
+    assert "from fastdata import DataLoader" in " ".join(capsys.readouterr().out.split())
 
 
 def test_demo_writes_a_table_figures_and_a_report(
