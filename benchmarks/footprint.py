@@ -1,0 +1,118 @@
+"""What a loader costs besides time: first batch of a long dataset, resident memory, and what stays behind.
+
+Setup: the first batch of 64 from an ImageFolder whose list has 1.2 million entries (the folder's files repeated), from
+construction of the loader on, files warm; resident memory of the whole process tree in the middle of an epoch with
+8 threads or 8 worker processes, as the sum of RSS and of PSS (which divides shared pages among those that share them);
+threads, file descriptors and resident memory before and after 1,000 early breaks and 50 epochs.
+Result: benchmarks/results/footprint.json.
+
+    python benchmarks/footprint.py FOLDER
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+import torch.utils.data
+from torch.utils.data import Subset
+from torchvision import transforms
+from torchvision.datasets import ImageFolder
+
+from fastdata import DataLoader
+from fastdata.bench import spread, write_json
+
+LOADERS: dict[str, Any] = {"torch": torch.utils.data.DataLoader, "fastdata": DataLoader}
+TRAIN = transforms.Compose(
+    [transforms.RandomResizedCrop(224), transforms.RandomHorizontalFlip(), transforms.ToTensor()]
+)
+
+
+def first_batch_s(folder: Path, entries: int, rounds: int) -> dict[str, Any]:
+    """Seconds from construction of the loader to its first batch, in turn."""
+    dataset = ImageFolder(folder, TRAIN)
+    dataset.samples = (dataset.samples * -(-entries // len(dataset.samples)))[:entries]
+    seconds: dict[str, list[float]] = {name: [] for name in LOADERS}
+    for _ in range(rounds):
+        for name, loader in LOADERS.items():
+            began = time.perf_counter()
+            iterator = iter(loader(dataset, 64, shuffle=True, num_workers=2))
+            next(iterator)
+            seconds[name].append(time.perf_counter() - began)
+            del iterator
+    return {name: spread(values) for name, values in seconds.items()}
+
+
+def resident_mb(folder: Path, workers: int) -> dict[str, dict[str, float]]:
+    """Megabytes added to the process tree by a loader in the middle of an epoch, with its prefetched batches."""
+    dataset = ImageFolder(folder, TRAIN)
+    before, after = _tree_mb(), {}
+    for name in ("fastdata", "torch"):
+        iterator = iter(LOADERS[name](dataset, 16, num_workers=workers, prefetch_factor=2))
+        next(iterator)
+        time.sleep(3)
+        now = _tree_mb()
+        after[name] = {kind: now[kind] for kind in now} | {f"{kind}_added": now[kind] - before[kind] for kind in now}
+        del iterator
+        gc.collect()
+    return after
+
+
+def _tree_mb() -> dict[str, float]:
+    own = psutil.Process()
+    infos = [process.memory_full_info() for process in [own, *own.children(recursive=True)]]
+    return {"rss": sum(info.rss for info in infos) / 1e6, "pss": sum(info.pss for info in infos) / 1e6}
+
+
+def left_behind(folder: Path, breaks: int, epochs: int) -> dict[str, Any]:
+    """Threads, descriptors and resident megabytes before and after many breaks and epochs."""
+    dataset = Subset(ImageFolder(folder, TRAIN), range(32))
+    loader = DataLoader(dataset, 8, num_workers=4, shuffle=True)
+    marks = []
+    for number in range(breaks + 1):
+        for _ in loader:
+            break
+        if number in (20, breaks):
+            marks.append(_mark(f"after {number} breaks"))
+    for _ in range(epochs):
+        list(loader)
+    return {"marks": [*marks, _mark(f"after {epochs} epochs more")]}
+
+
+def _mark(when: str) -> dict[str, Any]:
+    gc.collect()
+    process = psutil.Process()
+    return {
+        "when": when,
+        "threads": threading.active_count(),
+        "descriptors": process.num_fds(),
+        "rss_mb": process.memory_info().rss / 1e6,
+    }
+
+
+def main() -> None:
+    """The command."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path, help="one folder of images per class")
+    parser.add_argument("--data", default="", help="what the images are, for the record")
+    parser.add_argument("--breaks", type=int, default=1000)
+    parser.add_argument("--epochs", type=int, default=50)
+    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results" / "footprint.json")
+    given = parser.parse_args()
+    results = {
+        "resident_mb": resident_mb(given.folder, 8),
+        "first_batch_s": first_batch_s(given.folder, 1_200_000, 3),
+        "left_behind": left_behind(given.folder, given.breaks, given.epochs),
+    }
+    for name, result in results.items():
+        print(name, result)
+    write_json(given.out, setup=str(__doc__).split("\n\n")[1], data=given.data or given.folder.name, results=results)
+
+
+if __name__ == "__main__":
+    main()
