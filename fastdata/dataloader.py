@@ -18,8 +18,10 @@ from fastdata.epoch import EpochIterator, EpochRecord, MultiProcessIterator, Sin
 from fastdata.errors import OptionError, StateMismatch
 from fastdata.explain import explain
 from fastdata.image_batch import ON_ERROR, ImageBatch, ImageWork, ReadyBatch
-from fastdata.loaders import FIDELITIES, check_backend_name, create_backend
+from fastdata.loaders import FIDELITIES, Backend, check_backend_name, create_backend
+from fastdata.loaders.native import NativeBackend
 from fastdata.loaders.synthetic import SyntheticBackend
+from fastdata.native import Pool
 from fastdata.order import EpochBatches, LoaderState
 from fastdata.pipeline import OrderedJobs
 from fastdata.plan import Output, Plan
@@ -283,6 +285,7 @@ class DataLoader(torch.utils.data.DataLoader[Sample]):
             threads=self.num_workers,
             depth=max(1, self.prefetch_factor or 1),
             timeout_s=self.timeout,
+            on_close=work.pool.close if work.pool is not None else None,
         )
         return EpochIterator(
             self._to_device(pipeline, route.plan if work.leave_uint8 else None),
@@ -314,6 +317,7 @@ class DataLoader(torch.utils.data.DataLoader[Sample]):
             leave_uint8=on_gpu and in_place and route.plan.output is Output.FLOAT32,
             pin=_may_pin(self.pin_memory or on_gpu),
             threads=self.num_workers,
+            pool=_pool_for(self._choice.backend, self.num_workers),
             stats=self._stats,
         )
 
@@ -355,6 +359,10 @@ def _jobs(work: ImageWork, batches: EpochBatches) -> Iterator[ImageBatch | Ready
     make = ReadyBatch if isinstance(work.backend, SyntheticBackend) and work.in_place else ImageBatch
     for number, indices in enumerate(batches):
         yield make(work, number, indices, batches.copies_of(indices))
+
+
+def _pool_for(backend: Backend, threads: int) -> Pool | None:
+    return backend.make_pool(threads) if isinstance(backend, NativeBackend) and threads > 0 else None
 
 
 def _check_choice(name: str, value: Any, accepted: tuple[Any, ...]) -> None:

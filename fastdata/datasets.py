@@ -125,6 +125,10 @@ class ImageFolder(Dataset[tuple[Any, Any]]):
         """The path of the file at `index`."""
         return self.samples[index][0]
 
+    def file_range(self, index: int) -> tuple[str, int, int]:
+        """The file at `index`, from its beginning to its end."""
+        return self.samples[index][0], 0, -1
+
 
 def _has_image_extension(path: str) -> bool:
     return path.lower().endswith(IMG_EXTENSIONS)

@@ -18,7 +18,7 @@ from fastdata.views import Key
 __all__ = ["NotCompiled", "fetch_samples"]
 
 # Fastest first, as benchmarks/decode.py finds them nearly everywhere; a loader measures instead.
-_PREFERENCE = ("turbojpeg", "opencv", "pil")
+_PREFERENCE = ("native", "turbojpeg", "opencv", "pil")
 
 
 class NotCompiled(Exception):

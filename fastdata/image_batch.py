@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -12,16 +12,19 @@ import numpy.typing as npt
 import torch
 from torch.utils.data import default_collate
 
+from fastdata.convert import Converter
 from fastdata.errors import DecodeError
 from fastdata.loaders import Backend, Encoded, pillow
 from fastdata.loaders.backend import Pixels, Scratch
+from fastdata.loaders.native import NativeBackend
 from fastdata.loaders.synthetic import SyntheticBackend
-from fastdata.pipeline import SkipResult
-from fastdata.plan import Normalisation, Output, Plan
+from fastdata.native import Pool, Status
+from fastdata.pipeline import SkipResult, Task
+from fastdata.plan import Output, Plan
 from fastdata.seeded import SeededDraws
-from fastdata.sources import ImageSource, location_of
+from fastdata.sources import ImageSource, has_file_ranges, location_of
 from fastdata.stats import BatchTimes, PipelineStats
-from fastdata.views import Key, View, draw_views, philox4x32
+from fastdata.views import Key, View, Views, draw_views, philox4x32
 
 __all__ = ["ON_ERROR", "ImageBatch", "ImageWork", "ReadyBatch"]
 
@@ -49,6 +52,7 @@ class ImageWork:
         leave_uint8: stop before the float arithmetic, which the device will do.
         pin: allocate batches in pinned memory.
         threads: how many will share a batch's tasks.
+        pool: threads of the native core; None makes it work in the caller's.
         stats: where each batch reports what it cost.
     """
 
@@ -62,12 +66,30 @@ class ImageWork:
     leave_uint8: bool = False
     pin: bool = False
     threads: int = 0
+    pool: Pool | None = None
     stats: PipelineStats = field(default_factory=PipelineStats)
 
     @property
     def in_place(self) -> bool:
         """True when images are decoded straight into the batch tensor."""
         return self.plan.batchable and self.collate_fn is default_collate
+
+    @cached_property
+    def file_reader(self) -> NativeBackend | None:
+        """The backend, if it goes from files to the batch without the interpreter."""
+        native = isinstance(self.backend, NativeBackend) and self.in_place and has_file_ranges(self.source)
+        return self.backend if native else None  # type: ignore[return-value]
+
+    @cached_property
+    def converter(self) -> Converter:
+        """Stores decoded images in the batch."""
+        channels_last = self.memory_format is torch.channels_last
+        return Converter(self.plan, leave_uint8=self.leave_uint8, channels_last=channels_last)
+
+    @cached_property
+    def sample_converter(self) -> Converter:
+        """Stores a sample of its own, before the rest of the transform."""
+        return Converter(self.plan)
 
     def task_size(self, batch_size: int) -> int:
         """Samples per task: several tasks per thread so that one large image holds up nobody."""
@@ -77,9 +99,8 @@ class ImageWork:
         """An uninitialised batch (N, 3, H, W) in the format asked for."""
         assert self.plan.size is not None
         height, width = self.plan.size
-        is_float = self.plan.output is Output.FLOAT32 and not self.leave_uint8
-        dtype = torch.float32 if is_float else torch.uint8
-        if self.memory_format is torch.channels_last:
+        dtype = self.converter.dtype
+        if self.converter.channels_last:
             return torch.empty((count, height, width, 3), dtype=dtype, pin_memory=self.pin).permute(0, 3, 1, 2)
         return torch.empty((count, 3, height, width), dtype=dtype, pin_memory=self.pin)
 
@@ -106,10 +127,9 @@ class ImageBatch:
     def __init__(self, work: ImageWork, number: int, indices: Sequence[int], copies: Sequence[int]) -> None:
         self._work, self._number = work, number
         self._indices, self._copies = list(indices), list(copies)
-        count, step = len(self._indices), work.task_size(len(self._indices))
-        self.tasks: Sequence[Callable[[], None]] = [
-            partial(self._load_range, start, min(start + step, count)) for start in range(0, count, step)
-        ]
+        count = len(self._indices)
+        everything = range(count)
+        self.tasks: Sequence[Task] = [self._load_files] if work.file_reader is not None else self._tasks_for(everything)
         self._images = work.empty_batch(count) if work.in_place else None
         self._samples: list[Any] = [None] * count
         self._targets: list[Any] = [None] * count
@@ -144,11 +164,43 @@ class ImageBatch:
         for _, error in sorted(self._failures, key=lambda failure: failure[0]):
             stats.add_failure(error.index, error.location, error.reason)
 
-    # ---- one task
+    # ---- the whole batch in one task
 
-    def _load_range(self, start: int, stop: int) -> None:
+    def _load_files(self) -> Sequence[Task]:
+        """Files to the batch inside the backend; what it leaves over becomes tasks of its own."""
+        work, backend, times = self._work, self._work.file_reader, BatchTimes()
+        assert backend is not None
+        assert self._images is not None
+        with times.stage("read"):
+            ranges = [work.source.file_range(index) for index in self._indices]  # type: ignore[attr-defined]
+            files = backend.read_files(ranges, work.pool)
+        rows = np.flatnonzero(files.results.statuses == Status.OK)
+        if len(rows):
+            with times.stage("view"):
+                views = self._draw_views(
+                    files.sizes_px[rows], *(np.array(c)[rows] for c in (self._indices, self._copies))
+                )
+            with times.stage("decode"):
+                places = (self._images.data_ptr() + rows * self._images[0].nbytes).astype(np.uint64)
+                results = backend.decode_files(files, rows, views, places, format=work.converter.format, pool=work.pool)
+            rows = rows[results.statuses == Status.OK]
+        for position in rows.tolist():
+            self._targets[position] = work.source.read_target(self._indices[position])
+            self._loaded[position] = True
+        times.samples, times.encoded_bytes = len(rows), int(files.data_bytes[rows].sum())
+        self._times.append(times)
+        return self._tasks_for([position for position, loaded in enumerate(self._loaded) if not loaded])
+
+    # ---- some samples in one task
+
+    def _tasks_for(self, positions: Sequence[int]) -> list[Task]:
+        step = self._work.task_size(len(positions))
+        return [partial(self._load_some, positions[start : start + step]) for start in range(0, len(positions), step)]
+
+    def _load_some(self, positions: Sequence[int]) -> None:
         times = BatchTimes()
-        failed = self._load(list(range(start, stop)), self._indices[start:stop], self._copies[start:stop], times)
+        indices, copies = ([column[position] for position in positions] for column in (self._indices, self._copies))
+        failed = self._load(positions, indices, copies, times)
         if self._work.on_error == "replace":
             for position in failed:
                 self._replace(position, times)
@@ -184,15 +236,15 @@ class ImageBatch:
         return _Sample(position, index, copy, image)
 
     def _draw(self, samples: Sequence[_Sample]) -> list[View]:
-        plan = self._work.plan
-        return draw_views(
-            plan.ops,
-            np.array([(sample.image.width, sample.image.height) for sample in samples], np.int64),
-            np.array([sample.index for sample in samples], np.int64),
-            key=self._work.key,
-            copies=np.array([sample.copy for sample in samples], np.int64),
-            interpolation=plan.interpolation,
-        ).rows()
+        sizes = np.array([(sample.image.width, sample.image.height) for sample in samples])
+        return self._draw_views(sizes, *np.array([(sample.index, sample.copy) for sample in samples]).T).rows()
+
+    def _draw_views(
+        self, sizes_px: npt.NDArray[Any], indices: npt.NDArray[np.int64], copies: npt.NDArray[np.int64]
+    ) -> Views:
+        plan, key = self._work.plan, self._work.key
+        sizes_px = sizes_px.astype(np.int64)
+        return draw_views(plan.ops, sizes_px, indices, key=key, copies=copies, interpolation=plan.interpolation)
 
     def _decode(self, samples: Sequence[_Sample], views: Sequence[View], times: BatchTimes) -> list[int]:
         places = self._places(samples, views)
@@ -214,7 +266,7 @@ class ImageBatch:
 
     def _places(self, samples: Sequence[_Sample], views: Sequence[View]) -> list[Pixels]:
         """Where each image is decoded to: the batch itself if it is uint8 in channels_last, else scratch memory."""
-        if self._images is not None and self._decodes_in_place(self._images):
+        if self._images is not None and self._work.converter.in_place:
             rows = self._images.permute(0, 2, 3, 1).numpy()
             return [rows[sample.position] for sample in samples]
         sizes = [view.size for view in views]
@@ -225,24 +277,19 @@ class ImageBatch:
             at += 3 * height * width
         return places
 
-    @staticmethod
-    def _decodes_in_place(images: torch.Tensor) -> bool:
-        return images.dtype == torch.uint8 and images.permute(0, 2, 3, 1).is_contiguous()
-
     def _convert_into_batch(self, good: Sequence[tuple[_Sample, Pixels]], times: BatchTimes) -> None:
         assert self._images is not None
         with times.stage("convert"):
-            if not self._decodes_in_place(self._images):
-                batch, normalisation = self._images.numpy(), self._work.plan.normalisation
+            if not self._work.converter.in_place:
                 for sample, pixels in good:
-                    _convert(pixels, batch[sample.position], normalisation)
+                    self._work.converter.store(pixels, self._images[sample.position])
         for sample, _ in good:
             self._loaded[sample.position] = True
 
     def _make_samples(self, good: Sequence[tuple[_Sample, Pixels]], times: BatchTimes) -> None:
         plan = self._work.plan
         with times.stage("convert"):
-            objects = [_as_object(pixels, plan) for _, pixels in good]
+            objects = [self._as_object(pixels) for _, pixels in good]
         with times.stage("transform"):
             seeds = self._seeds([s.index for s, _ in good], [s.copy for s, _ in good], _STREAM_TAIL)
             for (sample, _), value, seed in zip(good, objects, seeds, strict=True):
@@ -252,6 +299,18 @@ class ImageBatch:
                             value = step(value)
                 self._samples[sample.position] = value
                 self._loaded[sample.position] = True
+
+    def _as_object(self, pixels: Pixels) -> Any:
+        """What torchvision would have at the end of the fused prefix, owning its memory."""
+        plan = self._work.plan
+        if plan.output is Output.PIL:
+            return pillow.from_pixels(pixels)
+        if plan.output is Output.UINT8:
+            tensor = torch.from_numpy(pixels.copy()).permute(2, 0, 1)
+        else:
+            tensor = torch.empty((3, *pixels.shape[:2]), dtype=torch.float32)
+            self._work.sample_converter.store(pixels, tensor)
+        return tensor if plan.tensor_class is None else tensor.as_subclass(plan.tensor_class)
 
     # ---- failures
 
@@ -308,7 +367,7 @@ class ReadyBatch:
     one length is the same memory.
     """
 
-    tasks: tuple[Callable[[], None], ...] = ()
+    tasks: tuple[Task, ...] = ()
 
     def __init__(self, work: ImageWork, number: int, indices: Sequence[int], copies: Sequence[int]) -> None:
         assert isinstance(work.backend, SyntheticBackend)
@@ -323,39 +382,3 @@ class ReadyBatch:
     def result(self) -> tuple[int, Any]:
         """The batch's number and the batch."""
         return self._number, self._batch
-
-
-def _convert(pixels: Pixels, out_chw: npt.NDArray[Any], normalisation: Normalisation | None) -> None:
-    """Writes RGB pixels (H, W, 3) as uint8, or as float32 by the plan's arithmetic, into (3, H, W).
-
-    NumPy's float32 operations round as torch's do, so the result has the bits of ToTensor and Normalize.
-    """
-    if out_chw.dtype == np.uint8:
-        for channel in range(3):
-            out_chw[channel] = pixels[..., channel]
-        return
-    assert normalisation is not None
-    for channel in range(3):
-        plane = out_chw[channel]
-        if normalisation.scaling == "divide":
-            np.divide(pixels[..., channel], np.float32(255), out=plane, dtype=np.float32)
-        elif normalisation.scaling == "multiply":
-            np.multiply(pixels[..., channel], np.float32(1 / 255), out=plane, dtype=np.float32)
-        else:
-            plane[...] = pixels[..., channel]
-        if normalisation.mean is not None and normalisation.std is not None:
-            np.subtract(plane, np.float32(normalisation.mean[channel]), out=plane)
-            np.divide(plane, np.float32(normalisation.std[channel]), out=plane)
-
-
-def _as_object(pixels: Pixels, plan: Plan) -> Any:
-    """What torchvision would have at the end of the fused prefix, owning its memory."""
-    if plan.output is Output.PIL:
-        return pillow.from_pixels(pixels)
-    if plan.output is Output.UINT8:
-        tensor = torch.from_numpy(pixels.copy()).permute(2, 0, 1)
-    else:
-        height, width = pixels.shape[:2]
-        tensor = torch.empty((3, height, width), dtype=torch.float32)
-        _convert(pixels, tensor.numpy(), plan.normalisation)
-    return tensor if plan.tensor_class is None else tensor.as_subclass(plan.tensor_class)

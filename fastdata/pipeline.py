@@ -33,22 +33,25 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 from fastdata.errors import PipelineError
 
-__all__ = ["Job", "OrderedJobs"]
+__all__ = ["Job", "OrderedJobs", "SkipResult", "Task"]
+
+
+Task: TypeAlias = Callable[[], "Sequence[Task] | None"]
 
 
 class Job(Protocol):
     """One batch of work.
 
     Attributes:
-        tasks: run in any order, in any thread.
+        tasks: run in any order, in any thread.  A task may return further tasks, which belong to the job like it.
     """
 
     @property
-    def tasks(self) -> Sequence[Callable[[], None]]: ...  # noqa: D102
+    def tasks(self) -> Sequence[Task]: ...  # noqa: D102
 
     def finish(self) -> None:
         """Called once, in the thread that ran the last task."""
@@ -78,29 +81,36 @@ class _InFlight:
     def done(self) -> bool:
         return self.finished or self.error is not None
 
-    def run(self, task: Callable[[], None], lock: AbstractContextManager[object]) -> None:
-        """Runs one task, and `finish` after the last; whatever goes wrong becomes `error`."""
+    def run(self, task: Task, lock: AbstractContextManager[object]) -> Sequence[Task]:
+        """Runs one task, and `finish` after the last; whatever goes wrong becomes `error`.
+
+        Returns:
+            What must run, too, before the job is finished.
+        """
         assert self.job is not None
+        further: Sequence[Task] = ()
         try:
             if self.error is None:
-                task()
+                further = task() or ()
             with lock:
-                self.tasks_left -= 1
+                self.tasks_left += len(further) - 1
                 last = self.tasks_left == 0
             if last and self.error is None:
                 self.job.finish()
                 self.finished = True
         except BaseException as error:  # noqa: BLE001 - handed over to the consumer, whatever it is
             self.error = self.error or error
+        return further
 
 
 class _Shared:
     """What the threads and the consumer share.  Threads refer to this, never to the iterator."""
 
-    def __init__(self) -> None:
+    def __init__(self, on_close: Callable[[], object] | None) -> None:
         self.owner_pid = os.getpid()
+        self.on_close = on_close
         self.changed = threading.Condition()
-        self.queue: deque[tuple[_InFlight, Callable[[], None]]] = deque()
+        self.queue: deque[tuple[_InFlight, Task]] = deque()
         self.closing = False
         self.threads: list[threading.Thread] = []
 
@@ -117,13 +127,15 @@ class _Shared:
         """A decode thread's life."""
         while (entry := self._take()) is not None:
             flight, task = entry
-            flight.run(task, self.changed)
-            if flight.done:
+            further = flight.run(task, self.changed)
+            if flight.done or further:
                 with self.changed:
+                    if not self.closing:
+                        self.queue.extendleft((flight, task) for task in further)
                     self.changed.notify_all()
-            del entry, flight, task  # an idle thread must not keep a batch alive
+            del entry, flight, task, further  # an idle thread must not keep a batch alive
 
-    def _take(self) -> tuple[_InFlight, Callable[[], None]] | None:
+    def _take(self) -> tuple[_InFlight, Task] | None:
         with self.changed:
             self.changed.wait_for(lambda: self.queue or self.closing)
             return None if self.closing else self.queue.popleft()
@@ -145,24 +157,35 @@ class _Shared:
         for thread in self.threads:
             thread.join()
         self.threads.clear()
+        if self.on_close is not None:
+            self.on_close()
 
 
 class OrderedJobs:
     """Runs jobs in threads and yields their results in order."""
 
-    def __init__(self, jobs: Iterable[Job], *, threads: int, depth: int, timeout_s: float = 0) -> None:
+    def __init__(
+        self,
+        jobs: Iterable[Job],
+        *,
+        threads: int,
+        depth: int,
+        timeout_s: float = 0,
+        on_close: Callable[[], object] | None = None,
+    ) -> None:
         """Args:
         jobs: made lazily, in the consumer's thread, at most `depth` ahead of what has been yielded.
         threads: number of threads; 0 runs every task in `next()` itself.
         depth: jobs in flight.
         timeout_s: longest wait for one result; 0 waits for ever.
+        on_close: called once, when the last thread has been joined.
         """
         self._jobs = iter(jobs)
         self._depth = max(1, depth) if threads else 1
         self._timeout_s = timeout_s
         self._flights: deque[_InFlight] = deque()
         self._exhausted = False
-        self._shared = _Shared()
+        self._shared = _Shared(on_close)
         self._close = weakref.finalize(self, _Shared.shut_down, self._shared)
         self._threads = threads
         self.waited_s = 0.0
@@ -214,8 +237,9 @@ class OrderedJobs:
     def _finish(self, flight: _InFlight) -> None:
         if not self._threads:
             if flight.job is not None:
-                for task in flight.job.tasks:
-                    task()
+                waiting = deque(flight.job.tasks)
+                while waiting:
+                    waiting.extend(waiting.popleft()() or ())
                 flight.job.finish()
         elif not self._shared.wait_for(flight, self._timeout_s or None):
             raise PipelineError(f"DataLoader timed out after {self._timeout_s} seconds")

@@ -8,6 +8,8 @@ A source is anything that maps an index to encoded bytes and a target:
         def read_encoded(self, index) -> bytes: ...  # the file's bytes; called from several threads at once
         def read_target(self, index): ...            # the label, after any target_transform
         def location(self, index) -> str: ...        # optional: names the sample in error messages
+        def file_range(self, index): ...             # optional: (path, offset, length) of the bytes, for backends
+                                                     # that read files themselves; length -1 means to the end
         def check_source(self) -> None: ...          # optional: raises NotASource to decline
 
 A dataset that offers these methods goes through the image pipeline as it is.  torchvision's ImageFolder and
@@ -23,7 +25,7 @@ from typing import Any, Protocol
 
 from torch.utils.data import ConcatDataset, Subset
 
-__all__ = ["ImageSource", "NotASource", "recognise"]
+__all__ = ["ImageSource", "NotASource", "has_file_ranges", "recognise"]
 
 
 class ImageSource(Protocol):
@@ -83,6 +85,17 @@ def read_file(path: Any) -> bytes:
         return file.read()
 
 
+def has_file_ranges(source: ImageSource) -> bool:
+    """True when every sample is a file, or a part of one, that can be read without the source."""
+    if isinstance(source, _SubsetSource):
+        return has_file_ranges(source.source)
+    if isinstance(source, _ConcatSource):
+        return all(has_file_ranges(part) for part in source.parts)
+    # A subclass that reads in its own way must say itself which files that amounts to.
+    reader = next((cls for cls in type(source).__mro__ if {"read_encoded", "file_range"} & vars(cls).keys()), None)
+    return reader is not None and "file_range" in vars(reader)
+
+
 def location_of(source: ImageSource, index: int) -> str:
     """Where a sample comes from, for messages."""
     locate = getattr(source, "location", None)
@@ -136,6 +149,9 @@ class _TorchvisionFolder:
     def location(self, index: int) -> str:
         return str(self.folder.samples[index][0])
 
+    def file_range(self, index: int) -> tuple[str, int, int]:
+        return self.folder.samples[index][0], 0, -1
+
 
 @dataclass(frozen=True)
 class _SubsetSource:
@@ -159,6 +175,9 @@ class _SubsetSource:
 
     def location(self, index: int) -> str:
         return location_of(self.source, int(self.indices[index]))
+
+    def file_range(self, index: int) -> tuple[str, int, int]:
+        return self.source.file_range(int(self.indices[index]))  # type: ignore[attr-defined, no-any-return]
 
 
 @dataclass(frozen=True)
@@ -196,3 +215,7 @@ class _ConcatSource:
 
     def location(self, index: int) -> str:
         return location_of(*self._find(index))
+
+    def file_range(self, index: int) -> tuple[str, int, int]:
+        part, inner = self._find(index)
+        return part.file_range(inner)  # type: ignore[attr-defined, no-any-return]

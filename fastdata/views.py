@@ -75,6 +75,20 @@ class Views:
     def __len__(self) -> int:
         return len(self.window_px)
 
+    @classmethod
+    def of(cls, views: Sequence[View]) -> Views:
+        """Columns from views that share a filter."""
+        if len({view.interpolation for view in views}) != 1:
+            raise ValueError("views in one batch share their filter, and there is at least one")
+        return cls(
+            window_px=np.array([view.window_px for view in views], np.int64),
+            resize_px=np.array([view.resize_px for view in views], np.int64),
+            crop_px=np.array([view.crop_px for view in views], np.int64),
+            flip_horizontal=np.array([view.flip_horizontal for view in views], np.bool_),
+            flip_vertical=np.array([view.flip_vertical for view in views], np.bool_),
+            interpolation=views[0].interpolation,
+        )
+
     def rows(self) -> list[View]:
         """One `View` per sample."""
         columns = zip(

@@ -15,9 +15,9 @@ PACKAGE = Path(fastdata.__file__).parent
 FLOORS = [
     {"errors", "cpus", "header", "plan"},
     {"views", "stats", "seeded"},
-    {"order", "sources", "device_ops"},
+    {"order", "sources", "device_ops", "native"},
     {"loaders"},
-    {"auto", "pipeline", "prefetch"},
+    {"auto", "pipeline", "prefetch", "convert"},
     {"transforms", "image_batch"},
     {"fetch", "routes", "epoch"},
     {"datasets", "explain"},
@@ -63,7 +63,7 @@ def test_imports_point_down(path: Path) -> None:
 
 @pytest.mark.parametrize("path", sorted((PACKAGE / "loaders").glob("*.py")), ids=lambda path: path.name)
 def test_backends_do_not_import_each_other(path: Path) -> None:
-    backends = {"pil", "turbojpeg", "opencv", "synthetic"}
+    backends = {"native", "pil", "turbojpeg", "opencv", "synthetic"}
     used = {name.split(".")[2] for name in imports(path) if name.startswith("fastdata.loaders.")}
     assert used & backends - {path.stem} == set()
 

@@ -27,6 +27,7 @@ __all__ = [
 
 BACKENDS: dict[str, tuple[str, str]] = {
     "pil": ("fastdata.loaders.pil", "PilBackend"),
+    "native": ("fastdata.loaders.native", "NativeBackend"),
     "turbojpeg": ("fastdata.loaders.turbojpeg", "TurboJpegBackend"),
     "opencv": ("fastdata.loaders.opencv", "OpenCvBackend"),
     "synthetic": ("fastdata.loaders.synthetic", "SyntheticBackend"),

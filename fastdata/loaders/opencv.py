@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from fastdata.loaders import pillow
+from fastdata.loaders import resample
 from fastdata.loaders.backend import Encoded, HandBack, PerImageBackend, Pixels, dct_denominator
 from fastdata.views import View
 
@@ -45,7 +45,7 @@ class OpenCvBackend(PerImageBackend):
         pixels = _imdecode(image, 1)
         left, top, right, bottom = view.window_px
         window = cv2.cvtColor(pixels[top:bottom, left:right], cv2.COLOR_BGR2RGBA)
-        pillow.resize_window(window.reshape(-1), right - left, view, out)
+        resample.resize_window(window.reshape(-1), right - left, view, out)
 
     def _decode_fast(self, image: Encoded, view: View, out: Pixels) -> None:
         import cv2
@@ -58,7 +58,7 @@ class OpenCvBackend(PerImageBackend):
         filter_ = cv2.INTER_AREA if shrinks else cv2.INTER_LINEAR
         rgb = cv2.cvtColor(cv2.resize(window, view.resize_px, interpolation=filter_), cv2.COLOR_BGR2RGBA)
         whole = (0, 0, *view.resize_px)
-        pillow.resize_window(rgb.reshape(-1), view.resize_px[0], _resized(view, whole), out)
+        resample.resize_window(rgb.reshape(-1), view.resize_px[0], _resized(view, whole), out)
 
 
 def _resized(view: View, window_px: tuple[int, int, int, int]) -> View:

@@ -1,6 +1,6 @@
 """Pillow, the reference: the only file that imports it.
 
-Every other backend uses `resize_window` for the exact resize and `decode_view` for files it hands back.
+Other backends use `decode_view` for files they hand back, and `resize_window` by way of resample.py.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ __all__ = [
     "decode_view",
     "encode_png",
     "from_pixels",
+    "most_pixels",
     "open_rgb",
     "resize_scaled",
     "resize_window",
@@ -40,18 +41,23 @@ def version() -> str:
     return f"Pillow {PIL.__version__}, libjpeg {features.version('jpg') or 'missing'}"
 
 
+def most_pixels() -> int | None:
+    """The most pixels an image may have before Pillow calls it a decompression bomb; None for no limit."""
+    from PIL import Image
+
+    return None if Image.MAX_IMAGE_PIXELS is None else 2 * Image.MAX_IMAGE_PIXELS
+
+
 def check_pixel_count(width: int, height: int) -> None:
     """Refuses a decompression bomb before anything is allocated, by Pillow's own rule.
 
     Raises:
         PIL.Image.DecompressionBombError: more than twice `PIL.Image.MAX_IMAGE_PIXELS`.
     """
-    from PIL import Image
-
-    limit = Image.MAX_IMAGE_PIXELS
-    if limit is not None and width * height > 2 * limit:
-        raise Image.DecompressionBombError(
-            f"{width} × {height} pixels exceed the limit of {2 * limit}; if you trust the file, raise "
+    limit = most_pixels()
+    if limit is not None and width * height > limit:
+        raise bomb_error()(
+            f"{width} × {height} pixels exceed the limit of {limit}; if you trust the file, raise "
             "PIL.Image.MAX_IMAGE_PIXELS (half the limit), or set it to None"
         )
 

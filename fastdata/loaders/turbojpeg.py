@@ -16,7 +16,7 @@ import struct
 from functools import cache
 from typing import Any
 
-from fastdata.loaders import pillow
+from fastdata.loaders import pillow, resample
 from fastdata.loaders.backend import Encoded, HandBack, PerImageBackend, Pixels, Scratch, dct_denominator
 from fastdata.views import View
 
@@ -65,7 +65,7 @@ class TurboJpegBackend(PerImageBackend):
         place = flat.reshape(rows, image.width, 4)
         flags = turbojpeg.TJFLAG_FASTUPSAMPLE | turbojpeg.TJFLAG_FASTDCT if self.fidelity == "fast" else 0
         _decode(self._library, data, place, rows < image.height, flags=flags)
-        pillow.resize_window(flat[4 * (top * image.width + left) :], image.width, view, out)
+        resample.resize_window(flat[4 * (top * image.width + left) :], image.width, view, out)
 
     def _decode_scaled(self, image: Encoded, denominator: int, view: View, out: Pixels) -> None:
         import turbojpeg

@@ -1,0 +1,73 @@
+"""Resizing with the installed Pillow's bits: by the native core where it is proven to give them, else by Pillow."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import numpy as np
+
+from fastdata import native
+from fastdata.loaders import pillow
+from fastdata.loaders.backend import Pixels
+from fastdata.plan import Interpolation
+from fastdata.views import View
+
+__all__ = ["exact_core", "options_for", "resize_window"]
+
+
+@cache
+def exact_core() -> tuple[native.Core, native.PassOrder]:
+    """The native core and the order of passes in which it resizes exactly as the installed Pillow does.
+
+    Pillow 13 resizes vertically first where the height shrinks more; older versions always go horizontally first.
+    Both orders are tried on one small image.
+
+    Raises:
+        NativeMissing: there is no core, or it agrees with this Pillow in neither order.
+    """
+    core = native.load()
+    for order in native.PassOrder:
+        if all(_agrees(core, order, size) for size in ((9, 90), (90, 60))):
+            return core, order
+    raise native.NativeMissing(f"it resizes otherwise than {pillow.version()}")
+
+
+def options_for(order: native.PassOrder, interpolation: Interpolation, fidelity: str) -> native.Options:
+    """What the core is told for one filter and fidelity, with Pillow's limit of pixels."""
+    return native.Options(
+        interpolation=interpolation, pass_order=order, fast=fidelity == "fast", max_pixels=pillow.most_pixels()
+    )
+
+
+def resize_window(pixels: Pixels, stride_px: int, view: View, out: Pixels) -> None:
+    """Resizes, crops and flips a decoded window into `out`, with Pillow's arithmetic.
+
+    Args:
+        pixels: flat uint8 RGBX pixels beginning at the window's first.
+        stride_px: pixels from one row to the next.
+        view: the view; its window gives the width and height at `pixels`.
+        out: uint8 (height, width, 3), contiguous.
+    """
+    try:
+        core, order = exact_core()
+    except native.NativeMissing:
+        pillow.resize_window(pixels, stride_px, view, out)
+    else:
+        core.resize(pixels, stride_px, view, out, options=options_for(order, view.interpolation, "exact"))
+
+
+def _agrees(core: native.Core, order: native.PassOrder, size: tuple[int, int]) -> bool:
+    width, height = size
+    pixels = np.random.default_rng(0).integers(0, 256, height * width * 4, dtype=np.uint8)
+    view = View(
+        window_px=(0, 0, width, height),
+        resize_px=(12, 20),
+        crop_px=(0, 0, 12, 20),
+        flip_horizontal=False,
+        flip_vertical=False,
+        interpolation=Interpolation.BILINEAR,
+    )
+    ours, theirs = np.empty((20, 12, 3), np.uint8), np.empty((20, 12, 3), np.uint8)
+    core.resize(pixels, width, view, ours, options=options_for(order, view.interpolation, "exact"))
+    pillow.resize_window(pixels, width, view, theirs)
+    return bool((ours == theirs).all())

@@ -1,0 +1,107 @@
+#include "files.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <fcntl.h>
+#include <new>
+#include <sys/stat.h>
+
+#if defined(_WIN32)
+#include <io.h>
+#else
+#include <unistd.h>
+#endif
+
+namespace fastdata {
+namespace {
+
+constexpr int64_t kMostAtOnce = int64_t{1} << 30;
+
+#if defined(_WIN32)
+int open_file(const char *path) {
+    return _open(path, _O_RDONLY | _O_BINARY);
+}
+int64_t size_of(int file) {
+    return _filelengthi64(file);
+}
+int64_t read_at(int file, uint8_t *to, int64_t bytes, int64_t offset) {
+    if (_lseeki64(file, offset, SEEK_SET) < 0)
+        return -1;
+    return _read(file, to, static_cast<unsigned>(bytes));
+}
+void close_file(int file) {
+    _close(file);
+}
+#else
+int open_file(const char *path) {
+    return open(path, O_RDONLY | O_CLOEXEC);
+}
+int64_t size_of(int file) {
+    struct stat entry;
+    if (fstat(file, &entry) != 0)
+        return -1;
+    if (!S_ISREG(entry.st_mode)) {
+        errno = S_ISDIR(entry.st_mode) ? EISDIR : ESPIPE;
+        return -1;
+    }
+    return static_cast<int64_t>(entry.st_size);
+}
+int64_t read_at(int file, uint8_t *to, int64_t bytes, int64_t offset) {
+    return pread(file, to, static_cast<size_t>(bytes), static_cast<off_t>(offset));
+}
+void close_file(int file) {
+    close(file);
+}
+#endif
+
+class OpenFile {
+  public:
+    explicit OpenFile(const char *path) : number_(open_file(path)) {}
+    ~OpenFile() {
+        if (number_ >= 0)
+            close_file(number_);
+    }
+    OpenFile(const OpenFile &) = delete;
+    OpenFile &operator=(const OpenFile &) = delete;
+    int number() const { return number_; }
+
+  private:
+    int number_;
+};
+
+fd_status unreadable(std::string &reason) {
+    reason = std::strerror(errno);
+    return FD_UNREADABLE;
+}
+
+} // namespace
+
+fd_status read_file(const char *path, int64_t offset, int64_t length, Bytes &bytes, std::string &reason) {
+    const OpenFile file(path);
+    if (file.number() < 0)
+        return unreadable(reason);
+    const int64_t size = size_of(file.number());
+    if (size < 0)
+        return unreadable(reason);
+    if (offset < 0 || offset > size || (length >= 0 && length > size - offset)) {
+        reason = "the range lies outside the file of " + std::to_string(size) + " bytes";
+        return FD_UNREADABLE;
+    }
+    const int64_t wanted = length >= 0 ? length : size - offset;
+    bytes.data.reset(new uint8_t[static_cast<size_t>(wanted)]); // not zeroed
+    while (bytes.size < wanted) {
+        const int64_t got = read_at(file.number(), bytes.data.get() + bytes.size,
+                                    std::min(wanted - bytes.size, kMostAtOnce), offset + bytes.size);
+        if (got < 0 && errno == EINTR)
+            continue;
+        if (got < 0)
+            return unreadable(reason);
+        if (got == 0)
+            break; // it became shorter since; what is there is judged like any other truncated file
+        bytes.size += got;
+    }
+    return FD_OK;
+}
+
+} // namespace fastdata

@@ -1,0 +1,104 @@
+#include "image.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace fastdata {
+namespace {
+
+// The largest of 8, 4, 2, 1 by which the window can shrink and still not be smaller than the result.
+int dct_denominator(const View &view) {
+    for (const int denominator : {8, 4, 2})
+        if (view.window.width() >= denominator * view.resize_width &&
+            view.window.height() >= denominator * view.resize_height)
+            return denominator;
+    return 1;
+}
+
+// A stretch of source pixels at 1/denominator, and the whole pixels that hold it.
+struct ScaledSide {
+    int begin, end;
+    Stretch stretch;
+};
+
+ScaledSide scaled_side(int begin, int end, int image_size, int denominator) {
+    const int scaled_size = (image_size + denominator - 1) / denominator;
+    const double scale = static_cast<double>(scaled_size) / image_size;
+    const double from = begin * scale;
+    const double to = std::min<double>(end * scale, scaled_size);
+    const int first = static_cast<int>(from);
+    const int last = std::min(static_cast<int>(std::ceil(to)), scaled_size);
+    return {first, last, {from - first, to - first}};
+}
+
+Box moved(const Box &box, int x, int y) {
+    return {box.left + x, box.top + y, box.right + x, box.bottom + y};
+}
+
+RowWriter writer_for(const View &view, const fd_format &format, void *out, std::vector<uint8_t> &mirror) {
+    return {format, out, view.crop.width(), view.crop.height(), view.flip_horizontal, view.flip_vertical, mirror};
+}
+
+} // namespace
+
+bool is_valid(const fd_options &options) {
+    return FD_NEAREST <= options.filter && options.filter <= FD_HAMMING &&
+           (options.pass_order == FD_HORIZONTAL_FIRST || options.pass_order == FD_SHRINK_FIRST) &&
+           options.max_scans > 0 && options.max_pixels > 0 && options.max_memory_bytes > 0;
+}
+
+fd_status ImageDecoder::decode(std::span<const uint8_t> data, const View &view, void *out, const fd_format &format,
+                               const fd_options &options) {
+    if (!view.is_valid() || out == nullptr)
+        return FD_BAD_REQUEST;
+    const JpegLimits limits = {options.max_pixels, options.max_memory_bytes, options.max_scans};
+    if (const fd_status status = jpeg_.open(data, limits); status != FD_OK)
+        return status;
+    if (!view.window.is_inside(jpeg_.width(), jpeg_.height()))
+        return FD_BAD_REQUEST;
+    const bool fast = options.fast != 0;
+    const int denominator = fast ? dct_denominator(view) : 1;
+    const Box &window = view.window;
+    const ScaledSide x = scaled_side(window.left, window.right, jpeg_.width(), denominator);
+    const ScaledSide y = scaled_side(window.top, window.bottom, jpeg_.height(), denominator);
+    resampler_.prepare(view, {x.end - x.begin, y.end - y.begin, x.stretch, y.stretch},
+                       static_cast<Filter>(options.filter), options.pass_order == FD_SHRINK_FIRST);
+    RowWriter writer = writer_for(view, format, out, mirror_);
+    const Box source = resampler_.source();
+    if (source.width() <= 0) { // only black is seen
+        resampler_.run({}, writer);
+        return FD_OK;
+    }
+    const fd_status status = jpeg_.decode(moved(source, x.begin, y.begin), denominator, fast);
+    if (status == FD_OK)
+        resampler_.run(jpeg_.rows(), writer);
+    return status;
+}
+
+fd_status ImageDecoder::resize(const Rows &window, const View &view, void *out, const fd_format &format,
+                               const fd_options &options) {
+    resampler_.prepare(view, Source::whole(window.width, window.height), static_cast<Filter>(options.filter),
+                       options.pass_order == FD_SHRINK_FIRST);
+    RowWriter writer = writer_for(view, format, out, mirror_);
+    const Box source = resampler_.source();
+    resampler_.run(source.width() > 0 ? window.part(source) : Rows{}, writer);
+    return FD_OK;
+}
+
+fd_status ImageDecoder::convert(const uint8_t *rgb, int width, int height, void *out, const fd_format &format) {
+    std::vector<uint8_t> row(static_cast<size_t>(width) * kPixelBytes);
+    RowWriter writer(format, out, width, height, false, false, mirror_);
+    for (int y = 0; y < height; ++y) {
+        for (int x = 0; x < width; ++x, rgb += 3)
+            std::copy_n(rgb, 3, row.data() + static_cast<ptrdiff_t>(x) * kPixelBytes);
+        writer.write(y, row.data());
+    }
+    return FD_OK;
+}
+
+ImageDecoder &ImageDecoder::of_this_thread() {
+    static thread_local ImageDecoder decoder;
+    return decoder;
+}
+
+} // namespace fastdata

@@ -1,0 +1,230 @@
+#include "jpeg_window.h"
+
+#include <algorithm>
+#include <csetjmp>
+#include <cstring>
+#include <jpeglib.h>
+#include <new>
+
+// jerror.h is not needed: any complaint of libjpeg makes Pillow decode the image, so kinds do not matter.
+
+namespace fastdata {
+namespace {
+
+constexpr int kMostRowsPerCall = 16;
+constexpr size_t kScratchKeptBytes = size_t{64} << 20;
+
+// The margin of columns, in iMCUs, and of rows, in iMCU rows, that fancy upsampling needs to see; one would do, since
+// it looks one chroma sample further, and the second covers libjpeg's treatment of the edge of a crop.
+constexpr int kMarginColumns = 2;
+constexpr int kMarginRows = 2;
+
+bool is_power_of_scale(int denominator) {
+    return denominator == 1 || denominator == 2 || denominator == 4 || denominator == 8;
+}
+
+} // namespace
+
+// libjpeg reports errors by jumping out, so nothing between setjmp and its calls may own memory on the stack.
+struct JpegDecoder::State {
+    jpeg_decompress_struct jpeg{};
+    jpeg_error_mgr errors{};
+    jpeg_progress_mgr progress{};
+    std::jmp_buf jump{};
+    fd_status status = FD_OK;
+    int most_scans = 0;
+    char message[JMSG_LENGTH_MAX] = "";
+
+    [[noreturn]] void stop(fd_status why) {
+        status = why;
+        std::longjmp(jump, 1);
+    }
+};
+
+JpegDecoder::JpegDecoder() : state_(std::make_unique<State>()) {
+    State &state = *state_;
+    state.jpeg.err = jpeg_std_error(&state.errors);
+    state.jpeg.client_data = &state;
+    state.errors.error_exit = [](j_common_ptr jpeg) {
+        auto &failed = *static_cast<State *>(jpeg->client_data);
+        jpeg->err->format_message(jpeg, failed.message);
+        failed.stop(FD_CORRUPT);
+    };
+    state.errors.emit_message = [](j_common_ptr jpeg, int level) {
+        if (level < 0) // a warning: the data is damaged
+            jpeg->err->error_exit(jpeg);
+    };
+    state.errors.output_message = [](j_common_ptr) {};
+    state.progress.progress_monitor = [](j_common_ptr jpeg) {
+        auto &running = *static_cast<State *>(jpeg->client_data);
+        if (running.jpeg.input_scan_number > running.most_scans) {
+            std::snprintf(running.message, sizeof running.message, "more than %d scans", running.most_scans);
+            running.stop(FD_LIMIT);
+        }
+    };
+    if (setjmp(state.jump) != 0) // another version of libjpeg than this was compiled for
+        throw std::bad_alloc();
+    jpeg_create_decompress(&state.jpeg);
+    state.jpeg.progress = &state.progress;
+}
+
+JpegDecoder::~JpegDecoder() {
+    if (setjmp(state_->jump) == 0)
+        jpeg_destroy_decompress(&state_->jpeg);
+}
+
+int JpegDecoder::width() const {
+    return static_cast<int>(state_->jpeg.image_width);
+}
+int JpegDecoder::height() const {
+    return static_cast<int>(state_->jpeg.image_height);
+}
+const char *JpegDecoder::message() const {
+    return state_->message;
+}
+
+fd_status JpegDecoder::open(std::span<const uint8_t> data, const JpegLimits &limits) {
+    State &state = *state_;
+    state.message[0] = '\0';
+    jpeg_abort_decompress(&state.jpeg); // whatever an exception left half done
+    state.most_scans = limits.scans;
+    state.status = FD_OK;
+    if (setjmp(state.jump) == 0)
+        state.status = open_guarded(data, limits);
+    if (state.status != FD_OK)
+        jpeg_abort_decompress(&state.jpeg);
+    return state.status;
+}
+
+fd_status JpegDecoder::open_guarded(std::span<const uint8_t> data, const JpegLimits &limits) {
+    jpeg_decompress_struct &jpeg = state_->jpeg;
+    if (data.size() < 4 || data[0] != 0xFF || data[1] != 0xD8)
+        return FD_UNSUPPORTED;
+    jpeg.mem->max_memory_to_use = static_cast<long>(limits.memory_bytes);
+    jpeg_mem_src(&jpeg, data.data(), static_cast<unsigned long>(data.size()));
+    if (jpeg_read_header(&jpeg, TRUE) != JPEG_HEADER_OK)
+        return FD_UNSUPPORTED;
+    const bool colours = jpeg.jpeg_color_space == JCS_YCbCr || jpeg.jpeg_color_space == JCS_GRAYSCALE ||
+                         jpeg.jpeg_color_space == JCS_RGB;
+    if (!colours || jpeg.data_precision != 8)
+        return FD_UNSUPPORTED;
+    if (static_cast<int64_t>(jpeg.image_width) * jpeg.image_height > limits.pixels) {
+        std::snprintf(state_->message, sizeof state_->message, "%u x %u pixels", jpeg.image_width, jpeg.image_height);
+        return FD_LIMIT;
+    }
+    // Rows below the window are never read, so a file that ends too soon must be noticed here; Pillow decides.
+    const auto scanned = data.last(std::min(jpeg.src->bytes_in_buffer, data.size()));
+    constexpr uint8_t end_marker[] = {0xFF, 0xD9};
+    const bool at_end = scanned.size() >= 2 && std::equal(scanned.end() - 2, scanned.end(), std::begin(end_marker));
+    if (!at_end &&
+        std::find_end(scanned.begin(), scanned.end(), std::begin(end_marker), std::end(end_marker)) == scanned.end())
+        return FD_UNSUPPORTED;
+    return FD_OK;
+}
+
+fd_status JpegDecoder::decode(const Box &window, int denominator, bool fast) {
+    State &state = *state_;
+    if (!is_power_of_scale(denominator))
+        return FD_BAD_REQUEST;
+    state.status = FD_OK;
+    if (setjmp(state.jump) == 0) {
+        start(denominator, fast);
+        const auto width = static_cast<int>(state.jpeg.output_width);
+        const auto height = static_cast<int>(state.jpeg.output_height);
+        if (window.is_inside(width, height))
+            read_window(window);
+        else
+            state.status = FD_BAD_REQUEST;
+    }
+    jpeg_abort_decompress(&state.jpeg);
+    return state.status;
+}
+
+void JpegDecoder::start(int denominator, bool fast) {
+    jpeg_decompress_struct &jpeg = state_->jpeg;
+    jpeg.out_color_space = JCS_EXT_RGBX;
+    jpeg.scale_num = 1;
+    jpeg.scale_denom = static_cast<unsigned>(denominator);
+    jpeg.do_fancy_upsampling = fast ? FALSE : TRUE;
+    jpeg_start_decompress(&jpeg);
+}
+
+void JpegDecoder::read_window(const Box &window) {
+    jpeg_decompress_struct &jpeg = state_->jpeg;
+#if JPEG_LIB_VERSION >= 70
+    const int scaled_block = jpeg.min_DCT_v_scaled_size;
+#else
+    const int scaled_block = jpeg.min_DCT_scaled_size;
+#endif
+    const int margin = kMarginColumns * jpeg.max_h_samp_factor * scaled_block;
+    const auto full_width = static_cast<int>(jpeg.output_width);
+    auto left = static_cast<JDIMENSION>(std::max(0, window.left - margin));
+    auto width = static_cast<JDIMENSION>(std::min(full_width, window.right + margin)) - left;
+    if (static_cast<int>(width) < full_width)
+        jpeg_crop_scanline(&jpeg, &left, &width); // moves left to the edge of an iMCU
+    else
+        left = 0;
+    const int mcu_height = jpeg.max_v_samp_factor * scaled_block;
+    const int top = std::max(0, (window.top / mcu_height - kMarginRows) * mcu_height);
+    if (top > 0 && jpeg_skip_scanlines(&jpeg, static_cast<JDIMENSION>(top)) != static_cast<JDIMENSION>(top))
+        state_->stop(FD_CORRUPT);
+    const ptrdiff_t stride = static_cast<ptrdiff_t>(jpeg.output_width) * kPixelBytes;
+    const size_t needed = static_cast<size_t>(stride) * static_cast<size_t>(window.bottom - top);
+    if (pixels_.size() < needed || (pixels_.size() > kScratchKeptBytes && needed < pixels_.size() / 2))
+        pixels_ = std::vector<uint8_t>(needed);
+    while (static_cast<int>(jpeg.output_scanline) < window.bottom) {
+        JSAMPROW rows[kMostRowsPerCall];
+        const int at = static_cast<int>(jpeg.output_scanline);
+        const int wanted = std::min(kMostRowsPerCall, window.bottom - at);
+        for (int i = 0; i < wanted; ++i)
+            rows[i] = pixels_.data() + (at - top + i) * stride;
+        if (jpeg_read_scanlines(&jpeg, rows, static_cast<JDIMENSION>(wanted)) == 0)
+            state_->stop(FD_CORRUPT);
+    }
+    const Rows all = {pixels_.data(), stride, static_cast<int>(jpeg.output_width), window.bottom - top};
+    const int shift = static_cast<int>(left);
+    rows_ = all.part({window.left - shift, window.top - top, window.right - shift, window.bottom - top});
+}
+
+// Source: ITU T.81, B.2.2.
+bool parse_jpeg_size(std::span<const uint8_t> data, int32_t size_px[2]) {
+    if (data.size() < 4 || data[0] != 0xFF || data[1] != 0xD8)
+        return false;
+    size_t at = 2;
+    while (at + 4 <= data.size()) {
+        if (data[at] != 0xFF)
+            return false;
+        const uint8_t marker = data[at + 1];
+        if (marker == 0xFF) { // fill bytes before a marker
+            ++at;
+            continue;
+        }
+        if (marker == 0x01 || (marker >= 0xD0 && marker <= 0xD7)) { // these stand alone
+            at += 2;
+            continue;
+        }
+        if (marker == 0xD8 || marker == 0xD9 || marker == 0xDA)
+            return false;
+        const bool frame = marker >= 0xC0 && marker <= 0xCF && marker != 0xC4 && marker != 0xC8 && marker != 0xCC;
+        if (frame && at + 9 <= data.size()) {
+            size_px[1] = data[at + 5] << 8 | data[at + 6];
+            size_px[0] = data[at + 7] << 8 | data[at + 8];
+            return size_px[0] > 0 && size_px[1] > 0;
+        }
+        at += 2 + (static_cast<size_t>(data[at + 2]) << 8 | data[at + 3]);
+    }
+    return false;
+}
+
+#define FASTDATA_TEXT(x) #x
+#define FASTDATA_TEXT_OF(x) FASTDATA_TEXT(x)
+
+const char *jpeg_library() {
+#if defined(LIBJPEG_TURBO_VERSION)
+    return "libjpeg-turbo " FASTDATA_TEXT_OF(LIBJPEG_TURBO_VERSION);
+#else
+#error "the native core needs libjpeg-turbo; another libjpeg cannot skip scanlines"
+#endif
+}
+
+} // namespace fastdata

@@ -1,0 +1,61 @@
+// Part of a JPEG by libjpeg-turbo: rows above the window are skipped, rows below never decoded, columns cropped.
+#pragma once
+
+#include "fastdata_native.h"
+#include "geometry.h"
+
+#include <cstdint>
+#include <cstdio> // jpeglib.h needs it
+#include <memory>
+#include <span>
+#include <vector>
+
+namespace fastdata {
+
+struct JpegLimits {
+    int64_t pixels;
+    int64_t memory_bytes;
+    int scans;
+};
+
+// One decoder, used for image after image by one thread.
+//
+// Between a call of open() and the next, `pixels` and `message` stay as they are.
+class JpegDecoder {
+  public:
+    JpegDecoder();
+    ~JpegDecoder();
+    JpegDecoder(const JpegDecoder &) = delete;
+    JpegDecoder &operator=(const JpegDecoder &) = delete;
+
+    // Parses the header.  data: must live until decode() has returned.
+    fd_status open(std::span<const uint8_t> data, const JpegLimits &limits);
+    int width() const;
+    int height() const;
+
+    // Decodes at 1/denominator (1, 2, 4, 8) of the size.  window: in pixels of that size, inside the image.
+    // fast: cheap chroma upsampling.  On success rows() shows exactly the window.
+    fd_status decode(const Box &window, int denominator, bool fast);
+    Rows rows() const { return rows_; }
+
+    // libjpeg's words about the latest failure, or "".
+    const char *message() const;
+
+  private:
+    struct State;
+    fd_status open_guarded(std::span<const uint8_t> data, const JpegLimits &limits);
+    void start(int denominator, bool fast);
+    void read_window(const Box &window);
+
+    std::unique_ptr<State> state_;
+    std::vector<uint8_t> pixels_;
+    Rows rows_{};
+};
+
+// Width and height from the frame header, without a decoder; false when this is no JPEG.
+bool parse_jpeg_size(std::span<const uint8_t> data, int32_t size_px[2]);
+
+// The libjpeg this was linked with, for people.
+const char *jpeg_library();
+
+} // namespace fastdata

@@ -1,0 +1,60 @@
+#include "kernels.h"
+
+#include <array>
+#include <atomic>
+#include <cstring>
+
+namespace fastdata {
+namespace {
+
+bool processor_has(const Kernels &set) {
+#if defined(FASTDATA_AVX2)
+    if (&set == &kAvx2Kernels)
+        return __builtin_cpu_supports("avx2") != 0;
+#endif
+    (void)set;
+    return true;
+}
+
+// Fastest first.
+constexpr std::array kSets = {
+#if defined(FASTDATA_AVX2)
+    &kAvx2Kernels,
+#endif
+#if defined(FASTDATA_NEON)
+    &kNeonKernels,
+#endif
+    &kPlainKernels,
+};
+
+std::atomic<const Kernels *> chosen{nullptr};
+
+} // namespace
+
+int kernel_sets(const Kernels **sets, int capacity) {
+    int count = 0;
+    for (const Kernels *set : kSets)
+        if (count < capacity && processor_has(*set))
+            sets[count++] = set;
+    return count;
+}
+
+bool choose_kernels(const char *name) {
+    for (const Kernels *set : kSets)
+        if (processor_has(*set) && std::strcmp(set->name, name) == 0) {
+            chosen.store(set, std::memory_order_relaxed);
+            return true;
+        }
+    return false;
+}
+
+const Kernels &kernels() {
+    const Kernels *set = chosen.load(std::memory_order_relaxed);
+    if (set == nullptr) {
+        kernel_sets(&set, 1);
+        chosen.store(set, std::memory_order_relaxed);
+    }
+    return *set;
+}
+
+} // namespace fastdata

@@ -1,0 +1,50 @@
+// The inner loops, once per instruction set, chosen at run time.
+#pragma once
+
+#include "axis.h"
+#include "geometry.h"
+
+namespace fastdata {
+
+// All work on rows of 4-byte pixels and give the same bits: sums of 8-bit values times 22-bit weights, plus a half,
+// shifted and clamped.  Integer sums are exact modulo 2^32, so no order of addition changes them.
+struct Kernels {
+    const char *name;
+
+    // result[x] = sum over taps of source[axis.first(x) + tap].  Reads only inside [0, source_end - source_begin).
+    void (*horizontal)(const Rows &source, const Axis &axis, uint8_t *results, ptrdiff_t result_stride);
+
+    // One row: the weighted sum of `taps` rows beginning at `source`, over `bytes` bytes.
+    void (*vertical)(const uint8_t *source, ptrdiff_t stride, const Axis &axis, int result, uint8_t *out, int bytes);
+
+    // (4-byte pixels) to RGB, to three planes, and in reverse order.
+    void (*pack)(const uint8_t *pixels, int count, uint8_t *rgb);
+    void (*split)(const uint8_t *pixels, int count, uint8_t *red, uint8_t *green, uint8_t *blue);
+    void (*reverse)(const uint8_t *pixels, int count, uint8_t *reversed);
+};
+
+// The fastest set this processor has.
+const Kernels &kernels();
+
+// Every set this processor has, plain C++ last; for tests, which compare them.
+int kernel_sets(const Kernels **sets, int capacity);
+
+// Makes kernels() return the set of that name; false when the processor lacks it.
+bool choose_kernels(const char *name);
+
+extern const Kernels kPlainKernels;
+#if defined(FASTDATA_AVX2)
+extern const Kernels kAvx2Kernels;
+#endif
+#if defined(FASTDATA_NEON)
+extern const Kernels kNeonKernels;
+#endif
+
+inline uint8_t clamp_sum(int32_t sum) {
+    const int32_t value = sum >> kWeightBits;
+    return static_cast<uint8_t>(value < 0 ? 0 : value > 255 ? 255 : value);
+}
+
+constexpr int32_t kHalf = 1 << (kWeightBits - 1);
+
+} // namespace fastdata

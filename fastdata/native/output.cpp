@@ -1,0 +1,66 @@
+#include "output.h"
+
+#include "geometry.h"
+#include "kernels.h"
+
+namespace fastdata {
+
+bool is_valid(const fd_format &format) {
+    const bool layout = format.layout == FD_NHWC || format.layout == FD_NCHW;
+    const bool table = format.element == FD_TABLE_16BIT || format.element == FD_TABLE_32BIT;
+    return layout && (format.element == FD_UINT8 || (table && format.table != nullptr));
+}
+
+RowWriter::RowWriter(const fd_format &format, void *out, int width, int height, bool flip_horizontal,
+                     bool flip_vertical, std::vector<uint8_t> &mirror)
+    : format_(format), out_(static_cast<uint8_t *>(out)), width_(width), height_(height),
+      flip_horizontal_(flip_horizontal), flip_vertical_(flip_vertical), mirror_(mirror) {
+    if (flip_horizontal)
+        mirror_.resize(static_cast<size_t>(width) * kPixelBytes);
+}
+
+void RowWriter::write(int y, const uint8_t *pixels) {
+    if (flip_horizontal_) {
+        kernels().reverse(pixels, width_, mirror_.data());
+        pixels = mirror_.data();
+    }
+    store(flip_vertical_ ? height_ - 1 - y : y, pixels);
+}
+
+void RowWriter::store(int y, const uint8_t *pixels) {
+    if (format_.element == FD_TABLE_32BIT)
+        return store_table<uint32_t>(y, pixels);
+    if (format_.element == FD_TABLE_16BIT)
+        return store_table<uint16_t>(y, pixels);
+    const ptrdiff_t at = static_cast<ptrdiff_t>(y) * width_;
+    const ptrdiff_t plane = static_cast<ptrdiff_t>(width_) * height_;
+    if (format_.layout == FD_NHWC)
+        kernels().pack(pixels, width_, out_ + at * 3);
+    else
+        kernels().split(pixels, width_, out_ + at, out_ + plane + at, out_ + 2 * plane + at);
+}
+
+template <typename Element> void RowWriter::store_table(int y, const uint8_t *pixels) {
+    const auto *red = static_cast<const Element *>(format_.table);
+    const Element *green = red + 256, *blue = red + 512;
+    const ptrdiff_t at = static_cast<ptrdiff_t>(y) * width_;
+    const ptrdiff_t plane = static_cast<ptrdiff_t>(width_) * height_;
+    auto *out = reinterpret_cast<Element *>(out_);
+    if (format_.layout == FD_NHWC) {
+        out += at * 3;
+        for (int x = 0; x < width_; ++x, out += 3, pixels += kPixelBytes) {
+            out[0] = red[pixels[0]];
+            out[1] = green[pixels[1]];
+            out[2] = blue[pixels[2]];
+        }
+        return;
+    }
+    Element *const planes[3] = {out + at, out + plane + at, out + 2 * plane + at};
+    for (int x = 0; x < width_; ++x, pixels += kPixelBytes) {
+        planes[0][x] = red[pixels[0]];
+        planes[1][x] = green[pixels[1]];
+        planes[2][x] = blue[pixels[2]];
+    }
+}
+
+} // namespace fastdata

@@ -1,0 +1,34 @@
+// Stores finished rows in the batch: layout, element type, mirror images.
+#pragma once
+
+#include "fastdata_native.h"
+
+#include <cstdint>
+#include <vector>
+
+namespace fastdata {
+
+bool is_valid(const fd_format &format);
+
+// Writes rows of 4-byte pixels into one image of a batch.
+class RowWriter {
+  public:
+    // out: height x width x 3 elements.  mirror: scratch memory that is kept between images.
+    RowWriter(const fd_format &format, void *out, int width, int height, bool flip_horizontal, bool flip_vertical,
+              std::vector<uint8_t> &mirror);
+
+    // y: row of the image before it is flipped.
+    void write(int y, const uint8_t *pixels);
+
+  private:
+    void store(int y, const uint8_t *pixels);
+    template <typename Element> void store_table(int y, const uint8_t *pixels);
+
+    const fd_format &format_;
+    uint8_t *out_;
+    int width_, height_;
+    bool flip_horizontal_, flip_vertical_;
+    std::vector<uint8_t> &mirror_;
+};
+
+} // namespace fastdata

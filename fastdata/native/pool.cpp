@@ -1,0 +1,109 @@
+#include "pool.h"
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#if defined(_WIN32)
+#include <process.h>
+#define getpid _getpid
+#else
+#include <unistd.h>
+#endif
+
+namespace fastdata {
+namespace {
+
+struct Call {
+    int64_t count;
+    const std::function<void(int64_t)> &work;
+    std::atomic<int64_t> next{0};
+    int64_t done = 0; // guarded by Shared::mutex
+};
+
+} // namespace
+
+struct Pool::Shared {
+    const int owner = static_cast<int>(getpid());
+    std::mutex mutex;
+    std::condition_variable arrived, finished;
+    std::deque<Call *> calls; // with items nobody has taken
+    bool closing = false;
+    std::vector<std::thread> threads;
+
+    explicit Shared(int count) {
+        threads.reserve(static_cast<size_t>(count));
+        for (int i = 0; i < count; ++i)
+            threads.emplace_back([this] { serve(); });
+    }
+
+    ~Shared() {
+        {
+            const std::lock_guard lock(mutex);
+            closing = true;
+        }
+        arrived.notify_all();
+        for (std::thread &thread : threads)
+            thread.join();
+    }
+
+    void serve() {
+        std::unique_lock lock(mutex);
+        for (;;) {
+            arrived.wait(lock, [this] { return closing || !calls.empty(); });
+            if (calls.empty())
+                return;
+            Call &call = *calls.front();
+            const int64_t item = call.next++;
+            if (call.next >= call.count)
+                calls.pop_front();
+            lock.unlock();
+            call.work(item);
+            lock.lock();
+            if (++call.done == call.count)
+                finished.notify_all();
+        }
+    }
+
+    void run(Call &call) {
+        std::unique_lock lock(mutex);
+        calls.push_back(&call);
+        arrived.notify_all();
+        finished.wait(lock, [&call] { return call.done == call.count; });
+    }
+};
+
+Pool::Pool(int threads) : threads_(threads) {}
+
+Pool::~Pool() {
+    if (shared_ != nullptr && shared_->owner != static_cast<int>(getpid()))
+        shared_.release(); // NOLINT: the child has no such threads to join, and a locked mutex cannot be freed
+}
+
+Pool::Shared &Pool::shared() {
+    static std::mutex creation;
+    const std::lock_guard lock(creation);
+    if (shared_ != nullptr && shared_->owner != static_cast<int>(getpid()))
+        (void)shared_.release();
+    if (shared_ == nullptr)
+        shared_ = std::make_unique<Shared>(threads_);
+    return *shared_;
+}
+
+void Pool::run(int64_t count, const std::function<void(int64_t)> &work) {
+    if (count <= 0)
+        return;
+    if (threads_ <= 0 || count == 1) {
+        for (int64_t item = 0; item < count; ++item)
+            work(item);
+        return;
+    }
+    Call call{count, work};
+    shared().run(call);
+}
+
+} // namespace fastdata
