@@ -1,5 +1,7 @@
 #include "jpeg_window.h"
 
+#include "jpeg_entropy.h"
+
 #include <algorithm>
 #include <csetjmp>
 #include <cstring>
@@ -33,6 +35,7 @@ struct JpegDecoder::State {
     std::jmp_buf jump{};
     fd_status status = FD_OK;
     int most_scans = 0;
+    EntropyDecoder entropy;
     char message[JMSG_LENGTH_MAX] = "";
 
     [[noreturn]] void stop(fd_status why) {
@@ -164,6 +167,18 @@ void JpegDecoder::read_window(const Box &window) {
         jpeg_crop_scanline(&jpeg, &left, &width); // moves left to the edge of an iMCU
     else
         left = 0;
+    if (!jpeg.arith_code && !jpeg.progressive_mode && !jpeg_has_multiple_scans(&jpeg)) {
+        const int mcu_width = jpeg.max_h_samp_factor * scaled_block;
+        const int last = static_cast<int>(left + width) / mcu_width;
+        if (!state_->entropy.install(jpeg, static_cast<int>(left) / mcu_width, last))
+            state_->stop(FD_CORRUPT);
+        replace_decode_mcu(jpeg, [](j_decompress_ptr running, JBLOCKROW *blocks) -> boolean {
+            auto &state = *static_cast<State *>(running->client_data);
+            if (!state.entropy.decode(*running, blocks))
+                state.stop(FD_CORRUPT);
+            return TRUE;
+        });
+    }
     const int mcu_height = jpeg.max_v_samp_factor * scaled_block;
     const int top = std::max(0, (window.top / mcu_height - kMarginRows) * mcu_height);
     if (top > 0 && jpeg_skip_scanlines(&jpeg, static_cast<JDIMENSION>(top)) != static_cast<JDIMENSION>(top))

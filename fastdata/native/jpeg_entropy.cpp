@@ -1,0 +1,84 @@
+#include "jpeg_entropy.h"
+
+namespace fastdata {
+namespace {
+
+// The head of libjpeg's own struct.  Source: libjpeg-turbo, jpegint.h; unchanged since libjpeg 6.
+struct LibjpegEntropyDecoder {
+    void (*start_pass)(j_decompress_ptr);
+    DecodeMcu decode_mcu;
+    boolean insufficient_data;
+};
+
+std::span<const uint8_t, 17> lengths_of(const JHUFF_TBL &table) {
+    return std::span<const uint8_t, 17>(table.bits);
+}
+
+bool build(HuffmanTable &table, const JHUFF_TBL *source) {
+    return source != nullptr && table.build(lengths_of(*source), std::span<const uint8_t, 256>(source->huffval));
+}
+
+} // namespace
+
+void replace_decode_mcu(jpeg_decompress_struct &jpeg, DecodeMcu decode_mcu) {
+    reinterpret_cast<LibjpegEntropyDecoder *>(jpeg.entropy)->decode_mcu = decode_mcu;
+}
+
+bool EntropyDecoder::install(jpeg_decompress_struct &jpeg, int first_column, int last_column) {
+    if (!build_tables(jpeg))
+        return false;
+    first_column_ = first_column;
+    last_column_ = last_column;
+    column_ = next_restart_ = 0;
+    until_restart_ = jpeg.restart_interval;
+    last_dc_.fill(0);
+    reader_.open({jpeg.src->next_input_byte, jpeg.src->bytes_in_buffer});
+    return true;
+}
+
+bool EntropyDecoder::build_tables(const jpeg_decompress_struct &jpeg) {
+    for (int i = 0; i < jpeg.comps_in_scan; ++i) {
+        const jpeg_component_info &component = *jpeg.cur_comp_info[i];
+        const auto dc = static_cast<size_t>(component.dc_tbl_no), ac = static_cast<size_t>(component.ac_tbl_no);
+        if (dc >= dc_.size() || ac >= ac_.size() || !build(dc_[dc], jpeg.dc_huff_tbl_ptrs[dc]) ||
+            !build(ac_[ac], jpeg.ac_huff_tbl_ptrs[ac]))
+            return false;
+    }
+    for (int i = 0; i < jpeg.blocks_in_MCU; ++i) {
+        const int component = jpeg.MCU_membership[i];
+        const jpeg_component_info &info = *jpeg.cur_comp_info[component];
+        blocks_[static_cast<size_t>(i)] = {
+            {&dc_[static_cast<size_t>(info.dc_tbl_no)], &ac_[static_cast<size_t>(info.ac_tbl_no)]}, component};
+    }
+    return true;
+}
+
+bool EntropyDecoder::begin_mcu(const jpeg_decompress_struct &jpeg) {
+    if (jpeg.restart_interval != 0) {
+        if (until_restart_ == 0) {
+            if (!reader_.restart(next_restart_))
+                return false;
+            next_restart_ = (next_restart_ + 1) & 7;
+            until_restart_ = jpeg.restart_interval;
+            last_dc_.fill(0);
+        }
+        --until_restart_;
+    }
+    reader_.prepare(jpeg.blocks_in_MCU);
+    return true;
+}
+
+bool EntropyDecoder::decode(const jpeg_decompress_struct &jpeg, JBLOCKROW *blocks) {
+    if (!begin_mcu(jpeg))
+        return false;
+    const bool needed = blocks != nullptr && first_column_ <= column_ && column_ <= last_column_;
+    for (int i = 0; i < jpeg.blocks_in_MCU; ++i) {
+        const Block &block = blocks_[static_cast<size_t>(i)];
+        if (!reader_.read(block.tables, last_dc_[static_cast<size_t>(block.component)], needed ? *blocks[i] : nullptr))
+            return false;
+    }
+    column_ = column_ + 1 < static_cast<int>(jpeg.MCUs_per_row) ? column_ + 1 : 0;
+    return reader_.is_complete();
+}
+
+} // namespace fastdata

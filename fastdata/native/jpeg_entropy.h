@@ -1,0 +1,44 @@
+// Puts the Huffman decoder of huffman.h in the place of libjpeg's, for the scans it can do.
+#pragma once
+
+#include "huffman.h"
+
+#include <array>
+#include <cstdio> // jpeglib.h needs it
+#include <jpeglib.h>
+
+namespace fastdata {
+
+class EntropyDecoder {
+  public:
+    // Call after jpeg_start_decompress, before the first row.  Leaves libjpeg's decoder where it is for progressive,
+    // arithmetic and multi-scan files.  first_column, last_column: MCUs of which coefficients are needed.
+    // False when a table is damaged.
+    bool install(jpeg_decompress_struct &jpeg, int first_column, int last_column);
+
+    // Decodes one MCU, or passes over it if blocks is nullptr.  False when the data is damaged.
+    bool decode(const jpeg_decompress_struct &jpeg, JBLOCKROW *blocks);
+
+  private:
+    struct Block {
+        BlockTables tables;
+        int component;
+    };
+
+    bool build_tables(const jpeg_decompress_struct &jpeg);
+    bool begin_mcu(const jpeg_decompress_struct &jpeg);
+
+    std::array<HuffmanTable, NUM_HUFF_TBLS> dc_, ac_;
+    std::array<Block, D_MAX_BLOCKS_IN_MCU> blocks_{};
+    std::array<int, MAX_COMPS_IN_SCAN> last_dc_{};
+    BlockReader reader_;
+    int first_column_ = 0, last_column_ = 0, column_ = 0;
+    unsigned until_restart_ = 0;
+    int next_restart_ = 0;
+};
+
+// What libjpeg calls; the decoder's owner, found by client_data, supplies it.
+using DecodeMcu = boolean (*)(j_decompress_ptr, JBLOCKROW *);
+void replace_decode_mcu(jpeg_decompress_struct &jpeg, DecodeMcu decode_mcu);
+
+} // namespace fastdata
