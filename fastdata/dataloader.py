@@ -21,6 +21,7 @@ from fastdata.image_batch import ON_ERROR, ImageBatch, ImageWork, ReadyBatch
 from fastdata.loaders import FIDELITIES, Backend, check_backend_name, create_backend
 from fastdata.loaders.native import NativeBackend
 from fastdata.loaders.synthetic import SyntheticBackend
+from fastdata.memory import BatchMemory
 from fastdata.native import Pool
 from fastdata.order import EpochBatches, LoaderState
 from fastdata.pipeline import OrderedJobs
@@ -34,6 +35,7 @@ __all__ = ["DataLoader", "thread_count"]
 
 Sample = TypeVar("Sample", covariant=True)
 
+_BLOCKS_KEPT = 4  # batches: one that the caller computes on, two on their way, one to spare
 _MEMORY_FORMATS = (torch.contiguous_format, torch.channels_last)
 
 
@@ -110,6 +112,7 @@ class DataLoader(torch.utils.data.DataLoader[Sample]):
         self._device = check_device(device) if device is not None else None
         self._choice: Choice | None = None
         self._stats = PipelineStats()
+        self._memory = BatchMemory(keep=_BLOCKS_KEPT)
         self._record: EpochRecord | None = None
         self._resume_from: LoaderState | None = None
         self._next_epoch = 0
@@ -317,6 +320,7 @@ class DataLoader(torch.utils.data.DataLoader[Sample]):
             leave_uint8=on_gpu and in_place and route.plan.output is Output.FLOAT32,
             pin=_may_pin(self.pin_memory or on_gpu),
             threads=self.num_workers,
+            memory=self._memory,
             pool=_pool_for(self._choice.backend, self.num_workers),
             stats=self._stats,
         )

@@ -18,6 +18,7 @@ from fastdata.loaders import Backend, Encoded, pillow
 from fastdata.loaders.backend import Pixels, Scratch
 from fastdata.loaders.native import NativeBackend
 from fastdata.loaders.synthetic import SyntheticBackend
+from fastdata.memory import BatchMemory
 from fastdata.native import Pool, Status
 from fastdata.pipeline import SkipResult, Task
 from fastdata.plan import Output, Plan
@@ -53,6 +54,7 @@ class ImageWork:
         pin: allocate batches in pinned memory.
         threads: how many will share a batch's tasks.
         pool: threads of the native core; None makes it work in the caller's.
+        memory: where batches that are not pinned come from.
         stats: where each batch reports what it cost.
     """
 
@@ -67,6 +69,7 @@ class ImageWork:
     pin: bool = False
     threads: int = 0
     pool: Pool | None = None
+    memory: BatchMemory = field(default_factory=lambda: BatchMemory(keep=0))
     stats: PipelineStats = field(default_factory=PipelineStats)
 
     @property
@@ -99,10 +102,13 @@ class ImageWork:
         """An uninitialised batch (N, 3, H, W) in the format asked for."""
         assert self.plan.size is not None
         height, width = self.plan.size
-        dtype = self.converter.dtype
-        if self.converter.channels_last:
-            return torch.empty((count, height, width, 3), dtype=dtype, pin_memory=self.pin).permute(0, 3, 1, 2)
-        return torch.empty((count, 3, height, width), dtype=dtype, pin_memory=self.pin)
+        last, dtype = self.converter.channels_last, self.converter.dtype
+        shape = (count, height, width, 3) if last else (count, 3, height, width)
+        if self.pin:
+            images = torch.empty(shape, dtype=dtype, pin_memory=True)
+        else:
+            images = self.memory.tensor(shape, dtype)
+        return images.permute(0, 3, 1, 2) if last else images
 
 
 @dataclass(frozen=True)
@@ -128,8 +134,6 @@ class ImageBatch:
         self._work, self._number = work, number
         self._indices, self._copies = list(indices), list(copies)
         count = len(self._indices)
-        everything = range(count)
-        self.tasks: Sequence[Task] = [self._load_files] if work.file_reader is not None else self._tasks_for(everything)
         self._images = work.empty_batch(count) if work.in_place else None
         self._samples: list[Any] = [None] * count
         self._targets: list[Any] = [None] * count
@@ -137,6 +141,11 @@ class ImageBatch:
         self._failures: list[tuple[int, DecodeError]] = []
         self._times: list[BatchTimes] = []
         self._result: Any = None
+
+    @property
+    def tasks(self) -> list[Task]:
+        """See `Job.tasks`; not kept, or the batch would refer to itself and live until the next garbage collection."""
+        return [self._load_files] if self._work.file_reader is not None else self._tasks_for(range(len(self._indices)))
 
     def finish(self) -> None:
         """Collates; see `Job.finish`."""

@@ -47,7 +47,8 @@ class Job(Protocol):
     """One batch of work.
 
     Attributes:
-        tasks: run in any order, in any thread.  A task may return further tasks, which belong to the job like it.
+        tasks: run in any order, in any thread; asked for once.  A task may return further tasks, which belong to the
+            job like it.
     """
 
     @property
@@ -74,7 +75,8 @@ class _InFlight:
     def __init__(self, job: Job | None, error: BaseException | None = None) -> None:
         self.job = job
         self.error = error
-        self.tasks_left = len(job.tasks) if job is not None else 0
+        self.tasks = list(job.tasks) if job is not None else []  # until they are queued
+        self.tasks_left = len(self.tasks)
         self.finished = False
 
     @property
@@ -116,11 +118,12 @@ class _Shared:
 
     def put(self, flight: _InFlight) -> None:
         assert flight.job is not None
-        if not flight.job.tasks:
+        tasks, flight.tasks = flight.tasks, []
+        if not tasks:
             flight.job.finish()
             flight.finished = True
         with self.changed:
-            self.queue.extend((flight, task) for task in flight.job.tasks)
+            self.queue.extend((flight, task) for task in tasks)
             self.changed.notify_all()
 
     def work(self) -> None:
@@ -237,7 +240,8 @@ class OrderedJobs:
     def _finish(self, flight: _InFlight) -> None:
         if not self._threads:
             if flight.job is not None:
-                waiting = deque(flight.job.tasks)
+                waiting = deque(flight.tasks)
+                flight.tasks = []
                 while waiting:
                     waiting.extend(waiting.popleft()() or ())
                 flight.job.finish()

@@ -17,7 +17,7 @@ FLOORS = [
     {"views", "stats", "seeded"},
     {"order", "sources", "device_ops", "native"},
     {"loaders"},
-    {"auto", "pipeline", "prefetch", "convert"},
+    {"auto", "pipeline", "prefetch", "convert", "memory"},
     {"transforms", "image_batch"},
     {"fetch", "routes", "epoch"},
     {"datasets", "explain"},

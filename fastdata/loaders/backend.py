@@ -34,6 +34,7 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar, TypeAlias
 
 import numpy as np
@@ -107,6 +108,9 @@ class Backend(ABC):
 
     def __init__(self, *, fidelity: str = "exact") -> None:
         self.fidelity = fidelity
+
+    def __reduce__(self) -> tuple[partial[Backend], tuple[()]]:
+        return partial(type(self), fidelity=self.fidelity), ()  # a copy opens its library anew
 
     @classmethod
     @abstractmethod
