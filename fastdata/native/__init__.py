@@ -354,6 +354,7 @@ def _declare(library: ctypes.CDLL) -> None:
     pointer, i32, i64 = ctypes.c_void_p, ctypes.c_int32, ctypes.c_int64
     signatures: dict[str, tuple[Any, list[Any]]] = {
         "fd_description": (ctypes.c_char_p, []),
+        "fd_choose_kernels": (i32, [ctypes.c_char_p]),
         "fd_pool_create": (pointer, [i32]),
         "fd_pool_destroy": (None, [pointer]),
         "fd_files_read": (pointer, [pointer, i64, *[pointer] * 6]),

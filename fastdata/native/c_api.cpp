@@ -93,6 +93,10 @@ const char *fd_description(void) {
     return text.c_str();
 }
 
+int32_t fd_choose_kernels(const char *name) {
+    return choose_kernels(name) ? 1 : 0;
+}
+
 fd_pool *fd_pool_create(int32_t threads) {
     return new (std::nothrow) fd_pool(threads);
 }

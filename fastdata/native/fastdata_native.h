@@ -86,6 +86,10 @@ FD_API int32_t fd_abi_version(void);
 /* For people: the libjpeg in use, and the instruction set chosen at run time. */
 FD_API const char *fd_description(void);
 
+/* Chooses the inner loops by name ("AVX2", "NEON", "plain") instead of by processor; for tests, which compare them.
+ * 0 when this processor lacks them. */
+FD_API int32_t fd_choose_kernels(const char *name);
+
 /* Threads start with the first call that uses them, again after a fork.  NULL when out of memory. */
 FD_API fd_pool *fd_pool_create(int32_t threads);
 

@@ -27,17 +27,16 @@ constexpr std::array kSets = {
     &kPlainKernels,
 };
 
+const Kernels *fastest() {
+    for (const Kernels *set : kSets)
+        if (processor_has(*set))
+            return set;
+    return &kPlainKernels;
+}
+
 std::atomic<const Kernels *> chosen{nullptr};
 
 } // namespace
-
-int kernel_sets(const Kernels **sets, int capacity) {
-    int count = 0;
-    for (const Kernels *set : kSets)
-        if (count < capacity && processor_has(*set))
-            sets[count++] = set;
-    return count;
-}
 
 bool choose_kernels(const char *name) {
     for (const Kernels *set : kSets)
@@ -51,7 +50,7 @@ bool choose_kernels(const char *name) {
 const Kernels &kernels() {
     const Kernels *set = chosen.load(std::memory_order_relaxed);
     if (set == nullptr) {
-        kernel_sets(&set, 1);
+        set = fastest();
         chosen.store(set, std::memory_order_relaxed);
     }
     return *set;

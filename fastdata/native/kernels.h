@@ -26,9 +26,6 @@ struct Kernels {
 // The fastest set this processor has.
 const Kernels &kernels();
 
-// Every set this processor has, plain C++ last; for tests, which compare them.
-int kernel_sets(const Kernels **sets, int capacity);
-
 // Makes kernels() return the set of that name; false when the processor lacks it.
 bool choose_kernels(const char *name);
 

@@ -32,6 +32,7 @@ struct Pool::Shared {
     std::mutex mutex;
     std::condition_variable arrived, finished;
     std::deque<Call *> calls; // with items nobody has taken
+    int callers = 0;          // inside run()
     bool closing = false;
     std::vector<std::thread> threads;
 
@@ -43,7 +44,8 @@ struct Pool::Shared {
 
     ~Shared() {
         {
-            const std::lock_guard lock(mutex);
+            std::unique_lock lock(mutex);
+            finished.wait(lock, [this] { return callers == 0; });
             closing = true;
         }
         arrived.notify_all();
@@ -72,8 +74,11 @@ struct Pool::Shared {
     void run(Call &call) {
         std::unique_lock lock(mutex);
         calls.push_back(&call);
+        ++callers;
         arrived.notify_all();
         finished.wait(lock, [&call] { return call.done == call.count; });
+        --callers;
+        finished.notify_all(); // the destructor may be waiting
     }
 };
 

@@ -1,0 +1,153 @@
+"""The core's window of a JPEG, resized by its own passes, equals Pillow's to the last bit."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import images
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fastdata import native
+from fastdata.loaders import pillow, resample
+from fastdata.plan import Interpolation
+from fastdata.views import View, Views
+
+GOLDEN = Path(__file__).parents[1] / "golden"
+
+
+def decode(data: bytes, view: View, format_: native.Format | None = None, fidelity: str = "exact") -> np.ndarray:
+    """One image by the core alone; fails if the core hands it back."""
+    core, order = resample.exact_core()
+    format_ = format_ or native.Format()
+    dtype = np.uint8 if format_.table is None else format_.table.dtype
+    out = np.zeros((3, *view.size) if format_.channels_first else (*view.size, 3), dtype)
+    results = core.decode(
+        np.array([np.frombuffer(data, np.uint8).ctypes.data], np.uint64),
+        np.array([len(data)], np.int64),
+        Views.of([view]),
+        np.array([out.ctypes.data], np.uint64),
+        format=format_,
+        options=resample.options_for(order, view.interpolation, fidelity),
+    )
+    assert results.statuses[0] == native.Status.OK, results.reason(0)
+    return out
+
+
+def reference(data: bytes, view: View) -> np.ndarray:
+    out = np.empty((*view.size, 3), np.uint8)
+    pillow.decode_view(data, view, out)
+    return out
+
+
+def view_of(window: tuple[int, int, int, int], resize: tuple[int, int] | None = None, **changes: object) -> View:
+    resize = resize or (window[2] - window[0], window[3] - window[1])
+    options = {
+        "crop_px": (0, 0, *resize),
+        "flip_horizontal": False,
+        "flip_vertical": False,
+        "interpolation": Interpolation.BILINEAR,
+    }
+    return View(window_px=window, resize_px=resize, **(options | changes))  # type: ignore[arg-type]
+
+
+@st.composite
+def windows(draw: st.DrawFn, width: int, height: int) -> tuple[int, int, int, int]:
+    left, top = draw(st.integers(0, width - 1)), draw(st.integers(0, height - 1))
+    return left, top, draw(st.integers(left + 1, width)), draw(st.integers(top + 1, height))
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    st.data(),
+    st.sampled_from(images.SAMPLINGS),
+    st.integers(1, 150),
+    st.integers(1, 150),
+    st.integers(20, 98),
+)
+def test_any_window_of_any_sampling(data: st.DataObject, sampling: str, width: int, height: int, quality: int) -> None:
+    encoded = images.jpeg(width, height, seed=quality, sampling=sampling, quality=quality)
+    view = view_of(data.draw(windows(width, height)))
+    assert (decode(encoded, view) == reference(encoded, view)).all()
+
+
+@settings(max_examples=80, deadline=None)
+@given(
+    st.data(),
+    st.sampled_from(
+        [{"progressive": True}, {"optimize": True}, {"restart_marker_blocks": 1}, {"restart_marker_rows": 1}]
+    ),
+    st.sampled_from([0, 1, 2]),
+    st.integers(17, 150),
+    st.integers(17, 150),
+)
+def test_any_window_of_any_coding(
+    data: st.DataObject, coding: dict[str, bool | int], subsampling: int, width: int, height: int
+) -> None:
+    encoded = images.saved(width, height, subsampling=subsampling, quality=70, **coding)
+    view = view_of(data.draw(windows(width, height)))
+    assert (decode(encoded, view) == reference(encoded, view)).all()
+
+
+@pytest.mark.parametrize("name", ["arithmetic", "arithmetic-progressive", "multi-scan"])
+@pytest.mark.parametrize("window", [(0, 0, 101, 77), (37, 20, 64, 51), (90, 66, 101, 77), (0, 70, 10, 77)])
+def test_rare_codings(name: str, window: tuple[int, int, int, int]) -> None:
+    encoded = (GOLDEN / f"{name}.jpg").read_bytes()
+    view = view_of(window)
+    assert (decode(encoded, view) == reference(encoded, view)).all()
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.data(),
+    st.sampled_from(list(Interpolation)),
+    st.integers(1, 120),
+    st.integers(1, 120),
+    st.booleans(),
+    st.booleans(),
+    st.sampled_from(["AVX2", "NEON", "plain"]),
+)
+def test_any_resize_by_every_instruction_set(
+    data: st.DataObject,
+    filter_: Interpolation,
+    out_width: int,
+    out_height: int,
+    horizontal: bool,
+    vertical: bool,
+    kernels: str,
+) -> None:
+    encoded = images.jpeg(130, 110, seed=3)
+    resize = (out_width, out_height)
+    left, top = data.draw(st.integers(-5, out_width - 1)), data.draw(st.integers(-5, out_height - 1))
+    crop = (left, top, left + data.draw(st.integers(1, 90)), top + data.draw(st.integers(1, 90)))
+    view = view_of(
+        data.draw(windows(130, 110)),
+        resize,
+        crop_px=crop,
+        flip_horizontal=horizontal,
+        flip_vertical=vertical,
+        interpolation=filter_,
+    )
+    library = native.load().library
+    best = native.load().description.split(", ")[-1].encode()
+    library.fd_choose_kernels(kernels.encode())  # where this processor has them
+    try:
+        assert (decode(encoded, view) == reference(encoded, view)).all()
+    finally:
+        library.fd_choose_kernels(best)
+
+
+@pytest.mark.parametrize("channels_first", [True, False])
+@pytest.mark.parametrize("dtype", [None, np.float32, np.float16])
+@pytest.mark.parametrize("width", [1, 7, 40, 101])
+def test_every_output_format(channels_first: bool, dtype: type | None, width: int) -> None:
+    table = None if dtype is None else np.random.default_rng(0).normal(size=(3, 256)).astype(dtype)
+    encoded = images.jpeg(130, 110, seed=3)
+    view = view_of((3, 5, 100, 90), (width, 33), flip_horizontal=width == 40)
+    expected = reference(encoded, view)
+    if table is not None:
+        expected = np.stack([table[c][expected[..., c]] for c in range(3)], axis=-1)
+    out = decode(encoded, view, native.Format(channels_first=channels_first, table=table))
+    assert (out == (expected.transpose(2, 0, 1) if channels_first else expected)).all()
