@@ -318,7 +318,10 @@ def load() -> Core:
     version = library.fd_abi_version()
     if version != _ABI_VERSION:
         raise NativeMissing(f"{path} has interface version {version}, this package needs {_ABI_VERSION}; reinstall it")
-    return Core(library)
+    try:
+        return Core(library)
+    except AttributeError as error:
+        raise NativeMissing(f"{path} is of another build: {error}; reinstall it") from error
 
 
 def _find() -> Path:

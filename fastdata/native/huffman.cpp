@@ -176,41 +176,39 @@ bool HuffmanTable::read_dc(BitWindow &window, int &difference) const {
 template <bool kStore> bool HuffmanTable::read_ac(BitWindow &shared, int16_t *coefficients) const {
     BitWindow window = shared;
     int k = 0; // the coefficient read last
-    bool more = true;
     const auto take = [&](int run, int value) {
         k += run + 1;
         if constexpr (kStore)
             coefficients[kZigzag[static_cast<size_t>(k)]] = static_cast<int16_t>(value);
-        more = k < kLastCoefficient;
     };
-    while (more) {
+    while (k < kLastCoefficient) {
         window.refill();
         int32_t entry = entries_[window.top(kBits)];
-        // 56 bits are there: enough for two of these and one code with its value of any length.
-        for (int twice = 0; twice < 2 && entry >> kValueShift != 0 && more; ++twice) {
-            window.drop(entry & 0xFF);
-            take(entry >> kRunShift & 15, entry >> kValueShift);
-            entry = entries_[window.top(kBits)];
+        if (entry >> kValueShift != 0) { // 56 bits are there: five of these
+            for (int fifth = 0; fifth < 5; ++fifth) {
+                window.drop(entry & 63);
+                take(entry >> kRunShift & 15, entry >> kValueShift);
+                entry = entries_[window.top(kBits)];
+                if (k >= kLastCoefficient || entry >> kValueShift == 0)
+                    break;
+            }
+            continue;
         }
-        if (!more)
-            break;
-        window.drop(entry & 0xFF);
-        int run = entry >> kRunShift & 15, size = entry >> kSizeShift & 15, value = entry >> kValueShift;
-        if ((entry & 0xFF) == 0) {
+        window.drop(entry & 63);
+        int run = entry >> kRunShift & 15, size = entry >> kSizeShift & 15;
+        if ((entry & 63) == 0) {
             const int both = symbol(window);
             if (both < 0)
                 return false;
             run = both >> 4;
             size = both & 15;
         }
-        if (size == 0) {
-            if (run != 15)
-                break; // end of block
+        if (size != 0)
+            take(run, read_value(window, size));
+        else if (run == 15)
             k += 16;
-            more = k < kLastCoefficient;
-            continue;
-        }
-        take(run, value != 0 ? value : read_value(window, size));
+        else
+            break; // end of block
     }
     shared = window;
     return k <= kLastCoefficient;

@@ -16,10 +16,10 @@ namespace {
 constexpr int kMostRowsPerCall = 16;
 constexpr size_t kScratchKeptBytes = size_t{64} << 20;
 
-// The margin of columns, in iMCUs, and of rows, in iMCU rows, that fancy upsampling needs to see; one would do, since
-// it looks one chroma sample further, and the second covers libjpeg's treatment of the edge of a crop.
-constexpr int kMarginColumns = 2;
-constexpr int kMarginRows = 2;
+// The margin of columns, in iMCUs, and of rows, in iMCU rows.  Fancy upsampling looks one chroma sample further than
+// the pixel it makes, so the nearest whole iMCU is enough.
+constexpr int kMarginColumns = 1;
+constexpr int kMarginRows = 1;
 
 bool is_power_of_scale(int denominator) {
     return denominator == 1 || denominator == 2 || denominator == 4 || denominator == 8;

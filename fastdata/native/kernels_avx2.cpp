@@ -25,15 +25,9 @@ __m256i joined(__m256i high, __m256i low) {
     return _mm256_add_epi32(_mm256_slli_epi32(high, kLowBits), low);
 }
 
-struct Sums {
-    __m256i high, low;
-};
-
-void add_taps(Sums &sums, const uint8_t *pixels, __m256i high, __m256i low, __m256i pairs) {
-    const __m256i four = _mm256_broadcastsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i *>(pixels)));
-    const __m256i values = _mm256_shuffle_epi8(four, pairs);
-    sums.high = _mm256_add_epi32(sums.high, _mm256_madd_epi16(values, high));
-    sums.low = _mm256_add_epi32(sums.low, _mm256_madd_epi16(values, low));
+__m256i four_pixels(const uint8_t *pixels, __m256i pairs) {
+    const __m128i four = _mm_loadu_si128(reinterpret_cast<const __m128i *>(pixels));
+    return _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(four), pairs);
 }
 
 // Adds the two lanes of four pixels' sums, rounds and clamps.
@@ -49,25 +43,36 @@ __m128i finish_four(__m256i a, __m256i b, __m256i c, __m256i d) {
     return _mm_unpacklo_epi32(ac, bd);
 }
 
-// Four rows at once, so that each weight is loaded once.
-void horizontal_four(const uint8_t *const source[4], const Axis &axis, uint8_t *const out[4]) {
+// Four rows at once, so that each weight is loaded once.  kTaps: 4, or 0 for any multiple of it.
+template <int kTaps> void horizontal_four(const uint8_t *const source[4], const Axis &axis, uint8_t *const out[4]) {
     const __m256i pairs = pixel_pairs();
-    const int taps = axis.taps();
+    const int taps = kTaps != 0 ? kTaps : axis.taps();
+    const int16_t *high = axis.high(0), *low = axis.low(0);
     for (int x = 0; x < axis.results(); ++x) {
-        Sums sums[4] = {};
-        const int16_t *high = axis.high(x), *low = axis.low(x);
         const ptrdiff_t first = static_cast<ptrdiff_t>(axis.first(x)) * kPixelBytes;
-        for (int tap = 0; tap < taps; tap += 4) {
-            const __m256i h = weight_pairs(high + tap), l = weight_pairs(low + tap);
-            for (int row = 0; row < 4; ++row)
-                add_taps(sums[row], source[row] + first + tap * kPixelBytes, h, l, pairs);
+        __m256i highs[4], lows[4];
+        const __m256i h = weight_pairs(high), l = weight_pairs(low);
+        for (int row = 0; row < 4; ++row) {
+            const __m256i values = four_pixels(source[row] + first, pairs);
+            highs[row] = _mm256_madd_epi16(values, h);
+            lows[row] = _mm256_madd_epi16(values, l);
         }
-        const __m128i pixels = finish_four(joined(sums[0].high, sums[0].low), joined(sums[1].high, sums[1].low),
-                                           joined(sums[2].high, sums[2].low), joined(sums[3].high, sums[3].low));
-        alignas(16) uint8_t four[16];
-        _mm_store_si128(reinterpret_cast<__m128i *>(four), pixels);
+        for (int tap = 4; tap < taps; tap += 4) {
+            const __m256i more_h = weight_pairs(high + tap), more_l = weight_pairs(low + tap);
+            for (int row = 0; row < 4; ++row) {
+                const __m256i values = four_pixels(source[row] + first + tap * kPixelBytes, pairs);
+                highs[row] = _mm256_add_epi32(highs[row], _mm256_madd_epi16(values, more_h));
+                lows[row] = _mm256_add_epi32(lows[row], _mm256_madd_epi16(values, more_l));
+            }
+        }
+        high += taps;
+        low += taps;
+        const __m128i pixels = finish_four(joined(highs[0], lows[0]), joined(highs[1], lows[1]),
+                                           joined(highs[2], lows[2]), joined(highs[3], lows[3]));
+        const int four[4] = {_mm_cvtsi128_si32(pixels), _mm_extract_epi32(pixels, 1), _mm_extract_epi32(pixels, 2),
+                             _mm_extract_epi32(pixels, 3)};
         for (int row = 0; row < 4; ++row)
-            std::memcpy(out[row] + static_cast<ptrdiff_t>(x) * kPixelBytes, four + 4 * row, 4);
+            std::memcpy(out[row] + static_cast<ptrdiff_t>(x) * kPixelBytes, four + row, 4);
     }
 }
 
@@ -84,7 +89,10 @@ void horizontal(const Rows &source, const Axis &axis, uint8_t *results, ptrdiff_
             from[row] = source.row(at);
             to[row] = results + at * result_stride;
         }
-        horizontal_four(from, axis, to);
+        if (axis.taps() == 4)
+            horizontal_four<4>(from, axis, to);
+        else
+            horizontal_four<0>(from, axis, to);
     }
 }
 
