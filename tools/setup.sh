@@ -6,7 +6,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 PYTHON="${FASTDATA_PYTHON:-python3}"
 
-# ---- system packages: python3 with venv, and the TurboJPEG library
+# ---- system packages: python3 with venv, the TurboJPEG library, and what the native core is built with
 
 as_root() { # runs a command as root, if that is allowed without a password
     if [ "$(id -u)" = 0 ]; then "$@"; else sudo -n "$@"; fi
@@ -15,6 +15,10 @@ as_root() { # runs a command as root, if that is allowed without a password
 may_be_root() { [ "$(id -u)" = 0 ] || sudo -n true 2>/dev/null; }
 
 has_turbojpeg() { ldconfig -p 2>/dev/null | grep -q 'libturbojpeg\.so' || [ "$(uname)" = Darwin ]; }
+
+has_compiler() { command -v "${CXX:-c++}" >/dev/null; }
+
+has_jpeg_headers() { printf '#include <stdio.h>\n#include <jpeglib.h>\n' | "${CXX:-c++}" -E -x c++ - >/dev/null 2>&1; }
 
 install_system_package() { # the first of several names that the package index knows
     command -v apt-get >/dev/null || return 1
@@ -36,9 +40,17 @@ command -v "$PYTHON" >/dev/null || install_system_package python3 || missing "Py
 "$PYTHON" -c 'import ensurepip, venv' 2>/dev/null || install_system_package python3-venv || missing "Python's venv module" "apt-get install python3-venv"
 has_turbojpeg || install_system_package libturbojpeg0 libturbojpeg || missing "the TurboJPEG library" "apt-get install libturbojpeg0 (Debian) or libturbojpeg (Ubuntu)"
 
+# Without these the package works all the same, with the other backends.
+without_native() { # what is missing, what to do
+    [ "${FASTDATA_REQUIRE_NATIVE:-0}" != 1 ] || missing "$@"
+    echo "setup: $1 is missing, so fastdata comes without its native backend; install it with: $2" >&2
+}
+has_compiler || install_system_package g++ || without_native "a C++ compiler" "apt-get install g++"
+has_jpeg_headers || install_system_package libjpeg-dev || without_native "libjpeg-turbo's headers" "apt-get install libjpeg-dev"
+
 # ---- the virtual environment, made anew only when what it is made from has changed
 
-stamp="$("$PYTHON" -V) $(cksum pyproject.toml)"
+stamp="$("$PYTHON" -V) $(cat pyproject.toml fastdata/native/*.* | cksum)"
 if [ ! -x .venv/bin/python ] || [ "$(cat .venv/stamp 2>/dev/null)" != "$stamp" ]; then
     echo "setup: installing into .venv (a few minutes the first time)"
     [ -x .venv/bin/python ] || "$PYTHON" -m venv .venv

@@ -1,9 +1,13 @@
 #!/usr/bin/env bash
-# Sets up .venv and runs every check: format, lint, types, tests.  Arguments go to pytest.
+# Sets up .venv and runs every check: format, lint, types, tests, sanitizers.  Arguments go to pytest, and the
+# sanitizers are then left out.
 set -euo pipefail
+export FASTDATA_REQUIRE_NATIVE=1
 source "$(dirname "${BASH_SOURCE[0]}")/setup.sh"
 
 .venv/bin/ruff format --check fastdata tests tools benchmarks
 .venv/bin/ruff check fastdata tests tools benchmarks
+.venv/bin/clang-format --dry-run --Werror fastdata/native/*.cpp fastdata/native/*.h
 .venv/bin/mypy
 .venv/bin/python -m pytest "$@"
+[ $# != 0 ] || bash tools/sanitize.sh

@@ -1,0 +1,54 @@
+// libFuzzer target: any bytes as a JPEG, any view of it.  Seeds: tests/native/make_corpus.py.
+#include "fastdata_native.h"
+
+#include <array>
+#include <cstdint>
+#include <cstring>
+#include <vector>
+
+namespace {
+
+constexpr size_t kViewBytes = 16;
+constexpr int kMostSide = 96;
+
+// The file's last bytes choose the view, so that mutations of the JPEG keep it.
+struct Choice {
+    std::array<uint8_t, kViewBytes> bytes{};
+
+    int up_to(size_t at, int most) const { return bytes[at] * (most + 1) / 256; }
+};
+
+} // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
+    Choice choice;
+    if (size < kViewBytes)
+        return 0;
+    std::memcpy(choice.bytes.data(), data + size - kViewBytes, kViewBytes);
+    const auto jpeg_bytes = static_cast<int64_t>(size - kViewBytes);
+    const int width = choice.up_to(0, 255), height = choice.up_to(1, 255);
+    const int32_t window[4] = {choice.up_to(2, width), choice.up_to(3, height), width, height};
+    const int32_t resize[2] = {1 + choice.up_to(4, kMostSide), 1 + choice.up_to(5, kMostSide)};
+    const int32_t crop[4] = {choice.up_to(6, 20) - 10, choice.up_to(7, 20) - 10, 1 + choice.up_to(8, kMostSide),
+                             1 + choice.up_to(9, kMostSide)};
+    const uint8_t flips[2] = {static_cast<uint8_t>(choice.bytes[10] & 1), static_cast<uint8_t>(choice.bytes[10] & 2)};
+    static const std::vector<uint32_t> table(3 * 256, 1);
+    const bool looked_up = (choice.bytes[11] & 1) != 0;
+    const fd_format format = {choice.bytes[11] >> 1 & 1, looked_up ? FD_TABLE_32BIT : FD_UINT8,
+                              looked_up ? table.data() : nullptr};
+    const fd_options options = {choice.up_to(12, FD_HAMMING),
+                                choice.bytes[13] & 1,
+                                choice.bytes[13] & 2,
+                                20,
+                                int64_t{1} << 20,
+                                int64_t{64} << 20};
+    const int out_width = crop[2] > crop[0] ? crop[2] - crop[0] : 0;
+    const int out_height = crop[3] > crop[1] ? crop[3] - crop[1] : 0;
+    std::vector<uint8_t> out(static_cast<size_t>(out_width) * static_cast<size_t>(out_height) * 3 * 4 + 1);
+    void *const place = out.data();
+    int32_t status = 0;
+    char message[FD_MESSAGE_BYTES];
+    const fd_images images = {1, &data, &jpeg_bytes, window, resize, crop, flips, &place, &status, message};
+    fd_decode(nullptr, &images, &format, &options);
+    return 0;
+}

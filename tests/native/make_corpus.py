@@ -1,0 +1,36 @@
+"""Writes the seed corpus of the fuzz target: small JPEGs of every kind, each followed by the bytes that choose a view.
+
+python tests/native/make_corpus.py FOLDER
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1]))  # for `import images`
+
+import images
+
+GOLDEN = Path(__file__).parents[1] / "golden"
+# See fuzz.cpp: image width and height, window, resize, crop, flips, format, filter, options.
+VIEW = bytes([60, 50, 10, 10, 128, 90, 128, 128, 255, 255, 1, 2, 90, 1, 0, 0])
+
+
+def seeds() -> dict[str, bytes]:
+    """Encoded images by name."""
+    found = {f"{sampling.replace(':', '')}": images.jpeg(60, 50, sampling=sampling) for sampling in images.SAMPLINGS}
+    found["progressive"] = images.saved(60, 50, progressive=True)
+    found["optimised"] = images.saved(60, 50, optimize=True)
+    found["restart"] = images.saved(60, 50, restart_marker_blocks=2)
+    found["cmyk"] = images.saved(60, 50, mode="CMYK")
+    found["png"] = images.saved(60, 50, kind="PNG")
+    found["one"] = images.jpeg(1, 1)
+    return found | {path.stem: path.read_bytes() for path in GOLDEN.glob("*.jpg")}
+
+
+if __name__ == "__main__":
+    folder = Path(sys.argv[1])
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, data in seeds().items():
+        (folder / name).write_bytes(data + VIEW)
