@@ -10,7 +10,7 @@ import numpy.typing as npt
 import torch
 
 from fastdata import native
-from fastdata.plan import Normalisation, Output, Plan
+from fastdata.plan import Output, Plan
 
 __all__ = ["Converter"]
 
@@ -29,16 +29,20 @@ class Converter:
     """
 
     def __init__(self, plan: Plan, *, leave_uint8: bool = False, channels_last: bool = False) -> None:
-        self._normalisation = plan.normalisation if plan.output is Output.FLOAT32 and not leave_uint8 else None
-        self.dtype = torch.uint8 if self._normalisation is None else torch.float32
+        self._normalisation = plan.normalisation if plan.output is Output.FLOAT and not leave_uint8 else None
+        self.dtype = torch.uint8 if self._normalisation is None else self._normalisation.dtype
         self.channels_last = channels_last
         self.in_place = channels_last and self.dtype is torch.uint8
 
     @cached_property
     def format(self) -> native.Format:
         """The same for the native core."""
-        table = None if self._normalisation is None else self._normalisation.table().numpy()
-        return native.Format(channels_first=not self.channels_last, table=table)
+        if self._normalisation is None:
+            return native.Format(channels_first=not self.channels_last)
+        table = self._normalisation.table()
+        if table.dtype is torch.bfloat16:
+            table = table.view(torch.int16)  # which NumPy knows
+        return native.Format(channels_first=not self.channels_last, table=table.numpy())
 
     def store(self, pixels: npt.NDArray[np.uint8], image: torch.Tensor) -> None:
         """Stores contiguous RGB pixels (H, W, 3) in one image (3, H, W) of the batch.
@@ -48,26 +52,13 @@ class Converter:
         try:
             core = native.load()
         except native.NativeMissing:
-            _store_with_numpy(pixels, image.numpy(), self._normalisation)
+            _store_by_lookup(pixels, image, self.format.table)
         else:
             core.convert(pixels, image.data_ptr(), self.format)
 
 
-def _store_with_numpy(
-    pixels: npt.NDArray[np.uint8], out_chw: npt.NDArray[Any], normalisation: Normalisation | None
-) -> None:
-    """NumPy's float32 operations round as torch's do."""
+def _store_by_lookup(pixels: npt.NDArray[np.uint8], image: torch.Tensor, table: npt.NDArray[Any] | None) -> None:
+    planes = image.view(torch.int16).numpy() if image.dtype is torch.bfloat16 else image.numpy()
     for channel in range(3):
-        plane, levels = out_chw[channel], pixels[..., channel]
-        if normalisation is None:
-            plane[...] = levels
-            continue
-        if normalisation.scaling == "divide":
-            np.divide(levels, np.float32(255), out=plane, dtype=np.float32)
-        elif normalisation.scaling == "multiply":
-            np.multiply(levels, np.float32(1 / 255), out=plane, dtype=np.float32)
-        else:
-            plane[...] = levels
-        if normalisation.mean is not None and normalisation.std is not None:
-            np.subtract(plane, np.float32(normalisation.mean[channel]), out=plane)
-            np.divide(plane, np.float32(normalisation.std[channel]), out=plane)
+        levels = pixels[..., channel]
+        planes[channel] = levels if table is None else table[channel][levels]

@@ -317,7 +317,7 @@ class DataLoader(torch.utils.data.DataLoader[Sample]):
             collate_fn=collate_fn,
             on_error=self.on_error,
             memory_format=self.memory_format,
-            leave_uint8=on_gpu and in_place and route.plan.output is Output.FLOAT32,
+            leave_uint8=on_gpu and in_place and route.plan.output is Output.FLOAT,
             pin=_may_pin(self.pin_memory or on_gpu),
             threads=self.num_workers,
             memory=self._memory,

@@ -317,7 +317,7 @@ class ImageBatch:
         if plan.output is Output.UINT8:
             tensor = torch.from_numpy(pixels.copy()).permute(2, 0, 1)
         else:
-            tensor = torch.empty((3, *pixels.shape[:2]), dtype=torch.float32)
+            tensor = torch.empty((3, *pixels.shape[:2]), dtype=self._work.sample_converter.dtype)
             self._work.sample_converter.store(pixels, tensor)
         return tensor if plan.tensor_class is None else tensor.as_subclass(plan.tensor_class)
 

@@ -17,6 +17,9 @@ import torch
 __all__ = ["BatchMemory"]
 
 
+_STAND_INS = {torch.bfloat16: torch.int16}  # for what NumPy lacks
+
+
 class _Lease:
     """Lends a block to the arrays made from it; they keep this object alive."""
 
@@ -45,14 +48,14 @@ class BatchMemory:
 
     def tensor(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
         """An uninitialised contiguous CPU tensor."""
-        numpy_dtype = torch.empty(0, dtype=dtype).numpy().dtype
+        numpy_dtype = torch.empty(0, dtype=_STAND_INS.get(dtype, dtype)).numpy().dtype
         size_bytes = int(np.prod(shape)) * numpy_dtype.itemsize
         if size_bytes == 0:
             return torch.empty(shape, dtype=dtype)
         block = self._take(size_bytes)
         lease = _Lease(block, shape, numpy_dtype)
         weakref.finalize(lease, self._give_back, block).atexit = False
-        return torch.from_numpy(np.asarray(lease))
+        return torch.from_numpy(np.asarray(lease)).view(dtype)
 
     def _take(self, size_bytes: int) -> npt.NDArray[np.uint8]:
         while self._returned:

@@ -15,7 +15,7 @@ a tensor, where torchvision uses another filter) ends the prefix.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any, TypeAlias
 
@@ -36,6 +36,8 @@ __all__ = [
     "Resize",
     "compile_transform",
 ]
+
+_V2_FLOATS = (torch.float32, torch.float16, torch.bfloat16)
 
 Size: TypeAlias = tuple[int, int]  # (height, width) in pixels, as torchvision orders them
 
@@ -101,7 +103,7 @@ class Output(Enum):
 
     PIL = "PIL image"
     UINT8 = "uint8 tensor (C, H, W)"
-    FLOAT32 = "float32 tensor (C, H, W)"
+    FLOAT = "float tensor (C, H, W)"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,24 +111,27 @@ class Normalisation:
     """The float arithmetic after decoding, operation by operation, so that every bit can be repeated.
 
     Attributes:
+        dtype: float32, or what v2's ToDtype names: float16 or bfloat16.
         scaling: "divide" (ToTensor: x / 255), "multiply" (v2 ToDtype: x * (1 / 255)) or "none".
         mean: per channel, subtracted after scaling; None when there is no Normalize.
         std: per channel, divided by last; None when there is no Normalize.
     """
 
+    dtype: torch.dtype = torch.float32
     scaling: str
     mean: tuple[float, float, float] | None = None
     std: tuple[float, float, float] | None = None
 
     def table(self) -> torch.Tensor:
-        """The float32 value of every (channel, uint8 level): shape (3, 256)."""
-        levels = torch.arange(256, dtype=torch.uint8).to(torch.float32).repeat(3, 1)
+        """The value of every (channel, uint8 level): shape (3, 256)."""
+        levels = torch.arange(256, dtype=torch.uint8).to(self.dtype).repeat(3, 1)
         if self.scaling == "divide":
             levels = levels.div(255)
         elif self.scaling == "multiply":
             levels = levels.mul_(1.0 / 255)
         if self.mean is not None and self.std is not None:
-            levels.sub_(torch.tensor(self.mean).view(-1, 1)).div_(torch.tensor(self.std).view(-1, 1))
+            mean, std = (torch.tensor(values, dtype=self.dtype).view(-1, 1) for values in (self.mean, self.std))
+            levels.sub_(mean).div_(std)
         return levels
 
 
@@ -137,7 +142,7 @@ class Plan:
     Attributes:
         ops: geometry, in order.
         output: what the fused prefix yields.
-        normalisation: float arithmetic, for `Output.FLOAT32`.
+        normalisation: float arithmetic, for `Output.FLOAT`.
         tail: callables run per sample on what the prefix yields.
         tensor_class: class to view tensors as before the tail (torchvision's tv_tensors.Image), if any.
         fused: names of the transforms in the prefix.
@@ -346,9 +351,9 @@ def _read_to_pure_tensor(step: Any, draft: _Draft) -> None:
     draft.tensor_class = None
 
 
-def _become_float(draft: _Draft, scaling: str) -> None:
-    draft.output = Output.FLOAT32
-    draft.normalisation = Normalisation(scaling=scaling)
+def _become_float(draft: _Draft, scaling: str, dtype: torch.dtype = torch.float32) -> None:
+    draft.output = Output.FLOAT
+    draft.normalisation = Normalisation(scaling=scaling, dtype=dtype)
 
 
 def _read_to_tensor(step: Any, draft: _Draft) -> None:
@@ -360,13 +365,13 @@ def _read_to_tensor(step: Any, draft: _Draft) -> None:
 
 
 def _read_to_dtype(step: Any, draft: _Draft) -> None:
-    if draft.output is not Output.UINT8 or step.dtype is not torch.float32:
-        raise _NotFusable("only uint8 to float32 is fused")
+    is_v2 = ".v2." in type(step).__module__ or type(step).__name__ == "ToDtype"
+    if draft.output is not Output.UINT8 or step.dtype not in (_V2_FLOATS if is_v2 else (torch.float32,)):
+        raise _NotFusable("only uint8 to float32 is fused, and in v2 to float16 and bfloat16")
     if type(step).__name__ == "ToDtype":
-        _become_float(draft, "multiply" if step.scale else "none")
+        _become_float(draft, "multiply" if step.scale else "none", step.dtype)
     else:
-        is_v2 = ".v2." in type(step).__module__
-        _become_float(draft, "multiply" if is_v2 else "divide")
+        _become_float(draft, "multiply" if is_v2 else "divide", step.dtype)
 
 
 def _read_normalize(step: Any, draft: _Draft) -> None:
@@ -378,7 +383,7 @@ def _read_normalize(step: Any, draft: _Draft) -> None:
         raise _NotFusable("mean and std do not have three values")
     if 0 in std:
         raise _NotFusable("std has a zero")
-    draft.normalisation = Normalisation(scaling=normalisation.scaling, mean=tuple(mean), std=tuple(std))
+    draft.normalisation = replace(normalisation, mean=tuple(mean), std=tuple(std))
 
 
 _READERS: dict[str, Callable[[Any, _Draft], None]] = {

@@ -25,16 +25,28 @@ bool is_power_of_scale(int denominator) {
     return denominator == 1 || denominator == 2 || denominator == 4 || denominator == 8;
 }
 
+// Scan headers in a file, or a few more where a thumbnail has some.  Counted before anything is decoded, since Pillow
+// would go through them all.
+int count_scans(std::span<const uint8_t> data) {
+    int count = 0;
+    for (size_t at = 0; at + 1 < data.size(); ++at) {
+        const void *found = std::memchr(data.data() + at, 0xFF, data.size() - 1 - at);
+        if (found == nullptr)
+            break;
+        at = static_cast<size_t>(static_cast<const uint8_t *>(found) - data.data());
+        count += data[at + 1] == 0xDA ? 1 : 0;
+    }
+    return count;
+}
+
 } // namespace
 
 // libjpeg reports errors by jumping out, so nothing between setjmp and its calls may own memory on the stack.
 struct JpegDecoder::State {
     jpeg_decompress_struct jpeg{};
     jpeg_error_mgr errors{};
-    jpeg_progress_mgr progress{};
     std::jmp_buf jump{};
     fd_status status = FD_OK;
-    int most_scans = 0;
     EntropyDecoder entropy;
     char message[JMSG_LENGTH_MAX] = "";
 
@@ -58,17 +70,9 @@ JpegDecoder::JpegDecoder() : state_(std::make_unique<State>()) {
             jpeg->err->error_exit(jpeg);
     };
     state.errors.output_message = [](j_common_ptr) {};
-    state.progress.progress_monitor = [](j_common_ptr jpeg) {
-        auto &running = *static_cast<State *>(jpeg->client_data);
-        if (running.jpeg.input_scan_number > running.most_scans) {
-            std::snprintf(running.message, sizeof running.message, "more than %d scans", running.most_scans);
-            running.stop(FD_LIMIT);
-        }
-    };
     if (setjmp(state.jump) != 0) // another version of libjpeg than this was compiled for
         throw std::bad_alloc();
     jpeg_create_decompress(&state.jpeg);
-    state.jpeg.progress = &state.progress;
 }
 
 JpegDecoder::~JpegDecoder() {
@@ -90,7 +94,6 @@ fd_status JpegDecoder::open(std::span<const uint8_t> data, const JpegLimits &lim
     State &state = *state_;
     state.message[0] = '\0';
     jpeg_abort_decompress(&state.jpeg); // whatever an exception left half done
-    state.most_scans = limits.scans;
     state.status = FD_OK;
     if (setjmp(state.jump) == 0)
         state.status = open_guarded(data, limits);
@@ -113,6 +116,10 @@ fd_status JpegDecoder::open_guarded(std::span<const uint8_t> data, const JpegLim
         return FD_UNSUPPORTED;
     if (static_cast<int64_t>(jpeg.image_width) * jpeg.image_height > limits.pixels) {
         std::snprintf(state_->message, sizeof state_->message, "%u x %u pixels", jpeg.image_width, jpeg.image_height);
+        return FD_LIMIT;
+    }
+    if (jpeg_has_multiple_scans(&jpeg) && count_scans(data) > limits.scans) {
+        std::snprintf(state_->message, sizeof state_->message, "more than %d scans", limits.scans);
         return FD_LIMIT;
     }
     // Rows below the window are never read, so a file that ends too soon must be noticed here; Pillow decides.

@@ -20,7 +20,7 @@ from fastdata import DataLoader
 from fastdata import transforms as ft
 
 MEAN, STD = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
-BACKENDS = ("pil", "turbojpeg", "opencv")
+BACKENDS = ("pil", "native", "turbojpeg", "opencv")
 
 # Transforms without randomness, whose batches must be torch's to the last bit.
 FIXED = {
@@ -38,6 +38,12 @@ FIXED = {
     "to float after": v1.Compose([v1.Resize((50, 70)), v1.PILToTensor(), v1.ConvertImageDtype(torch.float32)]),
     "v2 dtype without scale": v2.Compose([v2.Resize((50, 70)), v2.PILToTensor(), v2.ToDtype(torch.float32)]),
     "v2 deprecated names": v2.Compose([v2.Resize([40, 40]), v2.PILToTensor(), v2.ConvertImageDtype()]),
+    "v2 half": v2.Compose(
+        [v2.Resize((50, 70)), v2.ToImage(), v2.ToDtype(torch.float16, scale=True), v2.Normalize(MEAN, STD)]
+    ),
+    "v2 bfloat16": v2.Compose(
+        [v2.Resize((50, 70)), v2.ToImage(), v2.ToDtype(torch.bfloat16, scale=True), v2.Normalize(MEAN, STD)]
+    ),
     "padding": v1.Compose([v1.CenterCrop(300), v1.ToTensor()]),
     "crop of a tensor": v2.Compose([v2.Resize(60), v2.ToImage(), v2.CenterCrop((30, 44))]),
     "bicubic": v1.Compose(

@@ -18,7 +18,7 @@ from fastdata.loaders import MEAN_TOLERANCE, Encoded, create_backend, pillow
 from fastdata.plan import compile_transform
 from fastdata.views import Key, draw_views
 
-BACKENDS = ["turbojpeg", "opencv"]
+BACKENDS = ["native", "turbojpeg", "opencv"]
 
 
 def check_file(path: Path, backend: Any, reference: Any) -> None:

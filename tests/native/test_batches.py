@@ -1,0 +1,158 @@
+"""The native path from files to the batch: what it leaves over, what it refuses, whose threads it uses."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from pathlib import Path
+from typing import Any
+
+import images
+import psutil
+import pytest
+import torch
+import torchvision.transforms as v1
+from torch.utils.data import ConcatDataset, Subset
+
+from fastdata import DataLoader, DecodeError, ImageFolder, native
+from fastdata.loaders import resample
+from fastdata.pipeline import OrderedJobs
+from fastdata.sources import has_file_ranges
+
+SMALL = v1.Compose([v1.Resize((20, 24)), v1.RandomHorizontalFlip(), v1.ToTensor()])
+
+
+@pytest.fixture
+def mixed(folder: Path, tmp_path: Path) -> Path:
+    """JPEGs among files that the core leaves to Pillow."""
+    shutil.copytree(folder, tmp_path / "copy")
+    for name, data in images.odd_files().items():
+        (tmp_path / "copy" / "bear" / name).write_bytes(data)
+    return tmp_path / "copy"
+
+
+@pytest.mark.parametrize("workers", [0, 1, 3])
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+def test_batches_equal_those_of_pillow(mixed: Path, workers: int, layout: torch.memory_format) -> None:
+    options: dict[str, Any] = {"batch_size": 8, "shuffle": True, "seed": 4, "memory_format": layout}
+    ours = DataLoader(ImageFolder(mixed, SMALL), num_workers=workers, backend="native", **options)
+    reference = DataLoader(ImageFolder(mixed, SMALL), backend="pil", **options)
+    for (image, label), (expected, expected_label) in zip(ours, reference, strict=True):
+        assert torch.equal(image, expected)
+        assert torch.equal(label, expected_label)
+    assert ours.stats()["samples"] == len(ours.dataset)  # type: ignore[arg-type]
+
+
+def test_views_do_not_depend_on_who_reads_the_files(folder: Path) -> None:
+    """A source without file ranges goes through the interpreter, image by image."""
+
+    class InMemory(ImageFolder):
+        def read_encoded(self, index: int) -> bytes:
+            return super().read_encoded(index)
+
+    transform = v1.Compose([v1.RandomResizedCrop(16), v1.ToTensor()])
+    by_file, by_bytes = ImageFolder(folder, transform), InMemory(folder, transform)
+    assert has_file_ranges(by_file)
+    assert not has_file_ranges(by_bytes)
+    pairs = zip(*(DataLoader(source, 5, seed=2, backend="native") for source in (by_file, by_bytes)), strict=True)
+    assert all(torch.equal(a[0], b[0]) for a, b in pairs)
+
+
+def test_subsets_and_concatenations_name_their_files(folder: Path) -> None:
+    whole = ImageFolder(folder, SMALL)
+    nested = ConcatDataset([Subset(whole, [30, 2]), whole])
+    ours = DataLoader(nested, 6, seed=1, backend="native")
+    reference = DataLoader(nested, 6, seed=1, backend="pil")
+    assert all(torch.equal(a[0], b[0]) for a, b in zip(ours, reference, strict=True))
+
+
+def test_a_missing_file_is_named(mixed: Path) -> None:
+    dataset = ImageFolder(mixed, SMALL)
+    os.remove(dataset.samples[2][0])
+    with pytest.raises(DecodeError, match=r"apple/02\.jpg.*No such file"):
+        list(DataLoader(dataset, 8, num_workers=2, backend="native"))
+
+
+def test_a_file_with_endless_scans_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    data = images.saved(64, 64, progressive=True)
+    last_scan = data[data.rfind(b"\xff\xda") : -2]
+    (tmp_path / "a" / "bomb.jpg").write_bytes(data[:-2] + last_scan * 200 + data[-2:])
+    with pytest.raises(DecodeError, match=r"bomb\.jpg.*more than 100 scans"):
+        list(DataLoader(ImageFolder(tmp_path, SMALL), backend="native"))
+
+
+def test_a_range_outside_the_file_is_unreadable(tmp_path: Path) -> None:
+    core = native.load()
+    path = tmp_path / "a.bin"
+    path.write_bytes(b"0123456789")
+    files = core.read_files([(str(path), 2, 3), (str(path), 8, 3), (str(path), 11, -1), (str(tmp_path), 0, -1)])
+    unsupported, unreadable = native.Status.UNSUPPORTED, native.Status.UNREADABLE
+    assert files.results.statuses.tolist() == [unsupported, unreadable, unreadable, unreadable]
+    assert files.data_bytes[0] == 3
+    assert "outside the file of 10 bytes" in files.results.reason(1)
+    assert "directory" in files.results.reason(3)
+
+
+def thread_count_settles_at(count: int) -> bool:
+    """The kernel lists a joined thread for a moment longer."""
+    for _ in range(100):
+        if psutil.Process().num_threads() == count:
+            return True
+        time.sleep(0.01)
+    return False
+
+
+def test_the_cores_threads_end_with_the_epoch(folder: Path) -> None:
+    loader = DataLoader(ImageFolder(folder, SMALL), 4, num_workers=3, backend="native")
+    list(loader)  # libraries start threads of their own when first used
+    before = psutil.Process().num_threads()
+    iterator = iter(loader)
+    next(iterator)
+    assert psutil.Process().num_threads() > before
+    del iterator
+    assert thread_count_settles_at(before)
+    for _ in loader:
+        pass
+    assert thread_count_settles_at(before)
+
+
+def test_a_forked_child_decodes_with_threads_of_its_own(folder: Path) -> None:
+    core = resample.exact_core()[0]
+    pool = native.Pool(core, 2)
+    path = ImageFolder(folder).samples[0][0]
+    assert core.read_files([(path, 0, -1)] * 8, pool).data_bytes.min() > 0
+    child = os.fork()
+    if child == 0:
+        read = core.read_files([(path, 0, -1)] * 8, pool).data_bytes.min()
+        os._exit(0 if read > 0 else 1)
+    assert os.waitpid(child, 0)[1] == 0
+
+
+@pytest.mark.parametrize("threads", [0, 3])
+def test_tasks_may_leave_tasks(threads: int) -> None:
+    class Growing:
+        def __init__(self) -> None:
+            self.done: list[int] = []
+
+        @property
+        def tasks(self) -> list[Any]:
+            return [lambda: [lambda: self.done.append(1), lambda: [lambda: self.done.append(2)]]]
+
+        def finish(self) -> None:
+            self.done.append(3)
+
+        def result(self) -> list[int]:
+            return self.done
+
+    for done in OrderedJobs([Growing() for _ in range(5)], threads=threads, depth=2):
+        assert sorted(done) == [1, 2, 3]
+        assert done[-1] == 3
+
+
+def test_a_view_outside_the_image_is_refused() -> None:
+    from test_windows import decode, view_of
+
+    with pytest.raises(AssertionError, match="bad request"):
+        decode(images.jpeg(30, 20), view_of((0, 0, 31, 20)))
