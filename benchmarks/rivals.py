@@ -2,8 +2,9 @@
 
 Setup: batches of 64, shuffled where training; threads and worker processes equal in number; the folder repeated to at
 least 1000 images; every peer set up as its documentation recommends for speed, with antialiased resizing.  A peer that
-is not installed is left out (pip install nvidia-dali-cuda120 turboloader).  TurboLoader reads a tar of the same files,
-written to a temporary folder; it only trains in float32, and only with its own views.
+is not installed is left out (pip install nvidia-dali-cuda120 turboloader ffcv).  TurboLoader reads a tar of the same
+files, written to a temporary folder; it only trains in float32, and only with its own views.  FFCV encodes images anew
+(JPEG, quality 90), so it has a comparison of its own in which everybody reads those bytes.
 Result: benchmarks/results/rivals.json.
 
     python benchmarks/rivals.py IMAGENET_FOLDER CAMERA_FOLDER
@@ -47,6 +48,7 @@ class Work:
         as_float: float32 after Normalize instead of uint8.
         size: side of the result.
         images: at least so many per pass.
+        originals: what the folder's files were encoded from, for FFCV, which encodes for itself.
     """
 
     folder: Path
@@ -54,6 +56,7 @@ class Work:
     as_float: bool = True
     size: int = 224
     images: int = 1000
+    originals: tuple[str, ...] = ()
 
     def transform(self) -> Any:
         """The torchvision transform."""
@@ -152,6 +155,26 @@ def turboloader_loader(work: Work, workers: int, folder: Path) -> Callable[[], I
     return partial(iter, loader)
 
 
+def ffcv_loader(work: Work, workers: int, folder: Path) -> Callable[[], Iterable[Any]]:
+    """FFCV on records of JPEG bytes, memory-mapped."""
+    from ffcv.fields import IntField, RGBImageField
+    from ffcv.fields.basics import IntDecoder
+    from ffcv.fields.rgb_image import RandomResizedCropRGBImageDecoder
+    from ffcv.loader import Loader, OrderOption
+    from ffcv.transforms import RandomHorizontalFlip, ToTensor, ToTorchImage
+    from ffcv.writer import DatasetWriter
+
+    records = str(folder / "ffcv.beton")
+    fields = {"image": RGBImageField(write_mode="jpg", jpeg_quality=90), "label": IntField()}
+    once = [(PIL.Image.open(path).convert("RGB"), 0) for path in work.originals]
+    writer = DatasetWriter(records, fields, num_workers=1)
+    writer.from_indexed_dataset(once * (len(work.files()) // len(once)))
+    views = [RandomResizedCropRGBImageDecoder((work.size, work.size)), RandomHorizontalFlip()]
+    pipelines = {"image": [*views, ToTensor(), ToTorchImage()], "label": [IntDecoder(), ToTensor()]}
+    options = {"batch_size": BATCH, "num_workers": workers, "order": OrderOption.RANDOM, "os_cache": True}
+    return partial(iter, Loader(records, pipelines=pipelines, **options))
+
+
 def contenders(work: Work, workers: int, scratch: Path) -> list[Contender]:
     """Everybody who is installed and can do the work."""
     loaders = {TORCH: torch_loader(work, workers)}
@@ -162,6 +185,8 @@ def contenders(work: Work, workers: int, scratch: Path) -> list[Contender]:
         loaders["DALI, CPU"] = dali_loader(work, workers)
     if _installed("turboloader") and work.as_float and not work.validation:
         loaders["TurboLoader"] = turboloader_loader(work, workers, scratch)
+    if _installed("ffcv") and work.originals:
+        loaders["FFCV"] = ffcv_loader(work, workers, scratch)
     images = len(work.files())
     return [Contender(name=name, epoch=epoch, images=images) for name, epoch in loaders.items()]
 
@@ -187,6 +212,20 @@ def tiny_copies(folder: Path, to: Path, kind: str) -> Path:
     return to / kind
 
 
+def encoded_as_ffcv_does(folder: Path, to: Path) -> Work:
+    """The folder's images as JPEGs of quality 90, with the bytes that FFCV's writer gives them."""
+    import cv2
+
+    originals = tuple(path for path, _ in ImageFolder(folder).samples)
+    (to / "q90" / "all").mkdir(parents=True)
+    for number, path in enumerate(originals):
+        with PIL.Image.open(path) as image:
+            pixels = np.asarray(image.convert("RGB"))
+        _, data = cv2.imencode(".jpg", pixels[..., ::-1], [cv2.IMWRITE_JPEG_QUALITY, 90])
+        (to / "q90" / "all" / f"{number:04}.jpg").write_bytes(data.tobytes())
+    return Work(folder=to / "q90", as_float=False, originals=originals)
+
+
 def works(imagenet: Path, camera: Path | None, scratch: Path) -> dict[str, Work]:
     """The comparisons by name."""
     found = {
@@ -196,8 +235,10 @@ def works(imagenet: Path, camera: Path | None, scratch: Path) -> dict[str, Work]
         "tiny JPEG, training, float32": Work(folder=tiny_copies(imagenet, scratch, "JPEG"), size=32, images=4000),
         "tiny PNG, training, float32": Work(folder=tiny_copies(imagenet, scratch, "PNG"), size=32, images=4000),
     }
+    if _installed("ffcv"):
+        found["quality 90, training, uint8"] = encoded_as_ffcv_does(imagenet, scratch)
     if camera is not None:
-        found["camera originals, training, float32"] = Work(folder=camera, images=64)
+        found["camera originals, training, float32"] = Work(folder=camera, images=256)
     return found
 
 

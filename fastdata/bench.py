@@ -22,6 +22,9 @@ from typing import Any
 __all__ = ["Contender", "Measurement", "machine", "measure", "ratios", "spread", "table", "tree_cpu_s", "write_json"]
 
 
+_SETTLE_S = 0.03
+
+
 @dataclass(frozen=True, kw_only=True)
 class Contender:
     """Something that yields batches.
@@ -71,15 +74,27 @@ def measure(contenders: Sequence[Contender], *, rounds: int, say: Callable[[str]
     for contender in contenders:
         say(f"warming up {contender.name}")
         _consume(contender.epoch())
+        _settle()
     for round_ in range(rounds):
         for contender, result in zip(contenders, results, strict=True):
             cpu, began = tree_cpu_s(), time.perf_counter()
             _consume(contender.epoch())
-            seconds, cpu = time.perf_counter() - began, tree_cpu_s() - cpu
+            seconds = time.perf_counter() - began
+            _settle()
+            cpu = tree_cpu_s() - cpu
             result.cpu_ms_per_image.append(1e3 * cpu / contender.images)
             result.images_per_s.append(contender.images / seconds)
         say(f"round {round_ + 1} of {rounds} done")
     return results
+
+
+def _settle() -> None:
+    """Waits until nothing runs: what a loader prefetches for its next pass is its own cost, not that of the next."""
+    for _ in range(200):
+        cpu = tree_cpu_s()
+        time.sleep(_SETTLE_S)
+        if tree_cpu_s() - cpu < 0.1 * _SETTLE_S:
+            return
 
 
 def _consume(batches: Iterable[Any]) -> None:
