@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from fastdata.errors import BackendError
-from fastdata.loaders import BACKENDS, Backend, Encoded, available_backends, create_backend, pillow
+from fastdata.loaders import BACKENDS, Backend, Encoded, available_backends, create_backend
 from fastdata.plan import Plan
 from fastdata.sources import ImageSource
 from fastdata.views import Key, View, draw_views
@@ -67,14 +67,17 @@ def _some_samples(source: ImageSource, plan: Plan) -> tuple[list[Encoded], list[
     images = []
     step = max(1, len(source) // _SAMPLES)
     for index in range(0, len(source), step)[:_SAMPLES]:
-        with suppress(OSError, pillow.bomb_error()):
+        with suppress(Exception):  # Pillow's plugins raise many kinds; the epoch will report it
             images.append(Encoded.of(source.read_encoded(index)))
     if not images:
         return [], []
     sizes = np.array([(image.width, image.height) for image in images], np.int64)
     indices = np.arange(len(images), dtype=np.int64)
-    views = draw_views(plan.ops, sizes, indices, key=Key(seed=0, epoch=0), interpolation=plan.interpolation).rows()
-    return images, views
+    try:
+        views = draw_views(plan.ops, sizes, indices, key=Key(seed=0, epoch=0), interpolation=plan.interpolation)
+    except ValueError:  # an image is smaller than a crop
+        return [], []
+    return images, views.rows()
 
 
 def _time_in_turn(

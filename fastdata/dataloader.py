@@ -23,7 +23,7 @@ from fastdata.loaders.native import NativeBackend
 from fastdata.loaders.synthetic import SyntheticBackend
 from fastdata.memory import BatchMemory
 from fastdata.native import Pool
-from fastdata.order import EpochBatches, LoaderState
+from fastdata.order import EpochBatches, LoaderState, describe_sampler, epoch_sampler
 from fastdata.pipeline import OrderedJobs
 from fastdata.plan import Output, Plan
 from fastdata.prefetch import DevicePrefetcher, check_device
@@ -118,6 +118,7 @@ class DataLoader(torch.utils.data.DataLoader[Sample]):
         self._next_epoch = 0
         self._epoch_batches: EpochBatches | None = None
         self._warned_of_torch_path = False
+        self._persistent_seed: int | None = None
         super().__init__(
             dataset,
             batch_size,
@@ -166,9 +167,8 @@ class DataLoader(torch.utils.data.DataLoader[Sample]):
             )
             self._resume_from = None
         self._next_epoch = epoch
-        for sampler in (self.sampler, self.batch_sampler):
-            if hasattr(sampler, "set_epoch"):
-                sampler.set_epoch(epoch)  # type: ignore[union-attr]
+        if (sampler := epoch_sampler(super()._index_sampler)) is not None:
+            sampler.set_epoch(epoch)
 
     def state_dict(self) -> dict[str, Any]:
         """Where the latest iterator stands, counted in samples handed over; a few plain, JSON-able values.
@@ -204,15 +204,16 @@ class DataLoader(torch.utils.data.DataLoader[Sample]):
             raise StateMismatch(f"state was saved with seed {loaded.view_seed}, this loader has seed {self.seed}")
         if loaded.dataset_state is not None and self._dataset_keeps_state():
             self.dataset.load_state_dict(loaded.dataset_state)  # type: ignore[attr-defined]
-        if loaded.sampler_epoch is not None and hasattr(self.sampler, "set_epoch"):
-            self.sampler.set_epoch(loaded.sampler_epoch)
+        sampler = epoch_sampler(super()._index_sampler)
+        if loaded.sampler_epoch is not None and sampler is not None:
+            sampler.set_epoch(loaded.sampler_epoch)
         self._resume_from, self._next_epoch = loaded, loaded.epoch
 
     def _fresh_state(self) -> LoaderState:
-        custom = self.batch_sampler is not None and type(self.batch_sampler) is not torch.utils.data.BatchSampler
-        sampler_epoch = getattr(self.sampler, "epoch", None)
+        sampler = None if self._is_iterable() else super()._index_sampler
+        sampler_epoch = getattr(epoch_sampler(sampler), "epoch", None)
         return LoaderState(
-            sampler=type(self.batch_sampler if custom else self.sampler).__name__,
+            sampler=describe_sampler(sampler),
             epoch=self._next_epoch,
             sampler_epoch=sampler_epoch if isinstance(sampler_epoch, int) else None,
         )
@@ -327,7 +328,11 @@ class DataLoader(torch.utils.data.DataLoader[Sample]):
 
     def _view_seed(self, batches: EpochBatches) -> int:
         """The seed of the epoch's views, kept in its state; draws torch's base seed as torch's iterator does."""
-        base_seed = int(torch.empty((), dtype=torch.int64).random_(generator=self.generator).item())
+        base_seed = self._persistent_seed
+        if base_seed is None:
+            base_seed = int(torch.empty((), dtype=torch.int64).random_(generator=self.generator).item())
+        if self.persistent_workers:
+            self._persistent_seed = base_seed  # torch's persistent iterator draws it once
         saved = batches.state.view_seed
         view_seed = saved if saved is not None else self.seed if self.seed is not None else base_seed
         batches.state = replace(batches.state, view_seed=view_seed)
@@ -378,8 +383,9 @@ def thread_count(num_workers: int | str) -> int:
     """The number that `num_workers` stands for."""
     if num_workers == "auto":
         return auto_threads()
-    if isinstance(num_workers, str):
-        raise OptionError(f"num_workers={num_workers!r}; accepted: a number or 'auto'")
+    if not isinstance(num_workers, int) or isinstance(num_workers, bool):
+        hint = f"; write {num_workers} without quotes" if isinstance(num_workers, str) and num_workers.isdigit() else ""
+        raise OptionError(f"num_workers={num_workers!r}; accepted: a whole number or 'auto'{hint}")
     return num_workers
 
 

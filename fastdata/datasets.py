@@ -107,8 +107,9 @@ class ImageFolder(Dataset[tuple[Any, Any]]):
 
     def check_source(self) -> None:
         """Raises NotASource if samples do not come from `__getitem__` and the loader as they are here."""
-        if type(self).__getitem__ is not ImageFolder.__getitem__:
-            raise NotASource(f"{type(self).__name__} has a __getitem__ of its own")
+        for method in ("__getitem__", "__getitems__"):
+            if getattr(type(self), method) is not getattr(ImageFolder, method):
+                raise NotASource(f"{type(self).__name__} has a {method} of its own")
         if self.loader is not pil_loader:
             raise NotASource(f"its loader {getattr(self.loader, '__name__', self.loader)!r} is not the default one")
 

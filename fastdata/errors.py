@@ -3,7 +3,9 @@
     FastdataError
     ├── OptionError         (ValueError)         an argument has a value that cannot work
     ├── DatasetError        (FileNotFoundError)  a folder is missing, empty, or holds no images
-    ├── DecodeError         (OSError)            one sample could not be read or decoded
+    ├── DecodeError         (OSError)            one sample could not be decoded
+    │   ├── ReadError                            its bytes could not be read
+    │   └── ViewError       (ValueError)         it is smaller than the crop that the transform takes
     ├── BackendError        (RuntimeError)       a decode backend broke its contract
     │   └── BackendUnavailable (ImportError)     its library is not installed or not usable
     ├── PipelineError       (RuntimeError)       the pipeline timed out or was used after a fork
@@ -50,19 +52,33 @@ class DecodeError(FastdataError, OSError):
         reason: what the reader or decoder said.
     """
 
+    problem = "could not be decoded by backend '{backend}'"
+
     def __init__(self, *, index: int, location: str, backend: str, reason: str) -> None:
         self.index, self.location, self.backend, self.reason = index, location, backend, reason
         super().__init__(
-            f"sample {index} ({location}) could not be decoded by backend '{backend}': {reason}. "
+            f"sample {index} ({location}) {self.problem.format(backend=backend)}: {reason}. "
             "Repair or remove the file, or pass on_error='skip' or on_error='replace' to DataLoader."
         )
 
     def __reduce__(self) -> tuple[object, ...]:
-        return _rebuild_decode_error, (self.index, self.location, self.backend, self.reason)
+        return _rebuild_decode_error, (type(self), self.index, self.location, self.backend, self.reason)
 
 
-def _rebuild_decode_error(index: int, location: str, backend: str, reason: str) -> DecodeError:
-    return DecodeError(index=index, location=location, backend=backend, reason=reason)
+class ReadError(DecodeError):
+    """The bytes of one sample could not be read."""
+
+    problem = "could not be read"
+
+
+class ViewError(DecodeError, ValueError):
+    """The transform cannot be applied to one sample: a random crop is larger than the image."""
+
+    problem = "does not fit the transform"
+
+
+def _rebuild_decode_error(cls: type[DecodeError], index: int, location: str, backend: str, reason: str) -> DecodeError:
+    return cls(index=index, location=location, backend=backend, reason=reason)
 
 
 class BackendError(FastdataError, RuntimeError):

@@ -13,7 +13,7 @@ import torch
 from torch.utils.data import default_collate
 
 from fastdata.convert import Converter
-from fastdata.errors import DecodeError
+from fastdata.errors import DecodeError, PipelineError, ReadError, ViewError
 from fastdata.loaders import Backend, Encoded, pillow
 from fastdata.loaders.backend import Pixels, Scratch
 from fastdata.loaders.native import NativeBackend
@@ -132,7 +132,7 @@ class ImageBatch:
 
     def __init__(self, work: ImageWork, number: int, indices: Sequence[int], copies: Sequence[int]) -> None:
         self._work, self._number = work, number
-        self._indices, self._copies = list(indices), list(copies)
+        self._indices, self._copies = [int(index) for index in indices], list(copies)
         count = len(self._indices)
         self._images = work.empty_batch(count) if work.in_place else None
         self._samples: list[Any] = [None] * count
@@ -184,11 +184,13 @@ class ImageBatch:
             ranges = [work.source.file_range(index) for index in self._indices]  # type: ignore[attr-defined]
             files = backend.read_files(ranges, work.pool)
         rows = np.flatnonzero(files.results.statuses == Status.OK)
+        with times.stage("view"):
+            try:
+                counters = (np.array(column)[rows] for column in (self._indices, self._copies))
+                views = self._draw_views(files.sizes_px[rows], *counters)
+            except ValueError:  # an image is smaller than a crop, and only its own task can say which
+                rows = rows[:0]
         if len(rows):
-            with times.stage("view"):
-                views = self._draw_views(
-                    files.sizes_px[rows], *(np.array(c)[rows] for c in (self._indices, self._copies))
-                )
             with times.stage("decode"):
                 places = (self._images.data_ptr() + rows * self._images[0].nbytes).astype(np.uint64)
                 results = backend.decode_files(files, rows, views, places, format=work.converter.format, pool=work.pool)
@@ -228,25 +230,39 @@ class ImageBatch:
             ]
         times.samples += len(samples)
         times.encoded_bytes += sum(len(sample.image.data) for sample in samples)
+        with times.stage("view"):
+            samples, views = self._draw(samples, failed)
         if samples:
-            with times.stage("view"):
-                views = self._draw(samples)
             failed += self._decode(samples, views, times)
         return failed
 
     def _read(self, position: int, index: int, copy: int, failed: list[int]) -> _Sample | None:
         try:
-            image = Encoded.of(self._work.source.read_encoded(index))
-        except (OSError, pillow.bomb_error()) as error:
-            self._fail(position, index, error)
-            failed.append(position)
+            data = self._work.source.read_encoded(index)
+        except OSError as error:
+            self._fail(position, index, error, failed, kind=ReadError)
+            return None
+        try:
+            image = Encoded.of(data)
+        except Exception as error:  # noqa: BLE001 - Pillow's plugins raise many kinds
+            self._fail(position, index, error, failed)
             return None
         self._targets[position] = self._work.source.read_target(index)
         return _Sample(position, index, copy, image)
 
-    def _draw(self, samples: Sequence[_Sample]) -> list[View]:
+    def _draw(self, samples: list[_Sample], failed: list[int]) -> tuple[list[_Sample], list[View]]:
+        """Views of samples, without those that the transform cannot see (smaller than a crop)."""
+        if not samples:
+            return [], []
         sizes = np.array([(sample.image.width, sample.image.height) for sample in samples])
-        return self._draw_views(sizes, *np.array([(sample.index, sample.copy) for sample in samples]).T).rows()
+        try:
+            return samples, self._draw_views(sizes, *np.array([(s.index, s.copy) for s in samples]).T).rows()
+        except ValueError as error:
+            if len(samples) == 1:
+                self._fail(samples[0].position, samples[0].index, error, failed, kind=ViewError)
+                return [], []
+        singly = [self._draw([sample], failed) for sample in samples]
+        return [s for good, _ in singly for s in good], [view for _, views in singly for view in views]
 
     def _draw_views(
         self, sizes_px: npt.NDArray[Any], indices: npt.NDArray[np.int64], copies: npt.NDArray[np.int64]
@@ -260,13 +276,12 @@ class ImageBatch:
         with times.stage("decode"):
             statuses = self._work.backend.decode([sample.image for sample in samples], views, places)
         good = []
-        failed = []
+        failed: list[int] = []
         for sample, place, status in zip(samples, places, statuses, strict=True):
             if status is None:
                 good.append((sample, place))
             else:
-                self._fail(sample.position, sample.index, status)
-                failed.append(sample.position)
+                self._fail(sample.position, sample.index, status, failed)
         if self._images is not None:
             self._convert_into_batch(good, times)
         else:
@@ -323,12 +338,15 @@ class ImageBatch:
 
     # ---- failures
 
-    def _fail(self, position: int, index: int, reason: Exception) -> None:
-        error = DecodeError(
+    def _fail(
+        self, position: int, index: int, reason: Exception, failed: list[int], *, kind: type[DecodeError] = DecodeError
+    ) -> None:
+        failed.append(position)
+        error = kind(
             index=index,
             location=location_of(self._work.source, index),
             backend=self._work.backend.name,
-            reason=str(reason) or type(reason).__name__,
+            reason=_in_words(reason),
         )
         error.__cause__ = reason
         self._failures.append((position, error))
@@ -336,11 +354,12 @@ class ImageBatch:
     def _replace(self, position: int, times: BatchTimes) -> None:
         """Loads another sample of the dataset in place of one that failed, the same one in every run."""
         index, copy = self._indices[position], self._copies[position]
+        original = next(error for place, error in self._failures if place == position)
         for seed in self._seeds([index] * _SUBSTITUTES_TRIED, range(_SUBSTITUTES_TRIED), _STREAM_SUBSTITUTE):
             substitute = seed % len(self._work.source)
             if not self._load([position], [substitute], [copy], times):
                 return
-        raise self._failures[-1][1]
+        raise original from PipelineError(f"{_SUBSTITUTES_TRIED} substitutes could not be decoded either")
 
     def _seeds(self, indices: Sequence[int], copies: Sequence[int], stream: int) -> list[int]:
         counter = (np.array(indices, np.int64), np.array(list(copies), np.int64), 0, stream)
@@ -391,3 +410,9 @@ class ReadyBatch:
     def result(self) -> tuple[int, Any]:
         """The batch's number and the batch."""
         return self._number, self._batch
+
+
+def _in_words(reason: Exception) -> str:
+    # Pillow was given bytes, so it names an object nobody has seen; the error has the file's own name.
+    text = str(reason) or type(reason).__name__
+    return "not an image that Pillow can identify" if text.startswith("cannot identify image file <") else text

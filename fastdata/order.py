@@ -19,7 +19,14 @@ from torch.utils.data import BatchSampler, DistributedSampler, RandomSampler, Se
 
 from fastdata.errors import StateMismatch
 
-__all__ = ["STATE_VERSION", "EpochBatches", "LoaderState", "visits_each_sample_once"]
+__all__ = [
+    "STATE_VERSION",
+    "EpochBatches",
+    "LoaderState",
+    "describe_sampler",
+    "epoch_sampler",
+    "visits_each_sample_once",
+]
 
 STATE_VERSION = 1
 
@@ -31,14 +38,14 @@ class LoaderState:
     Attributes:
         version: format version of this state.
         dataset_size: samples in the dataset, or -1 where it has no length.
-        sampler: class name of the sampler.
+        sampler: the sampler and what decides its order, in words; see `describe_sampler`.
         epoch: the epoch under way.
         delivered: samples of that epoch handed to the caller (skipped bad ones included).
         batches: batches of that epoch handed to the caller.
         view_seed: seed of the random views of that epoch.
         order_seed: seed of a RandomSampler's permutation, if it was drawn from torch's generator.
         rng_state: torch generator state before the epoch's order was drawn (base64), for other samplers.
-        sampler_epoch: the sampler's own `epoch`, where it has `set_epoch` (DistributedSampler).
+        sampler_epoch: the `epoch` of the sampler, or of one inside it, that has `set_epoch` (DistributedSampler).
         dataset_state: an iterable dataset's own state, where it has one.
     """
 
@@ -67,15 +74,17 @@ class LoaderState:
         """
         names = {field.name for field in fields(cls)}
         if not isinstance(state, dict) or not {"version", "dataset_size", "sampler"} <= state.keys():
-            raise StateMismatch(f"not a loader state: {state!r:.200}; pass what state_dict() returned")
+            given = f"a dictionary with {list(state)[:5]}" if isinstance(state, dict) else type(state).__name__
+            raise StateMismatch(f"not a loader state but {given}; pass what the loader's state_dict() returned")
         if state["version"] != STATE_VERSION:
             raise StateMismatch(
                 f"state has format version {state['version']!r}, this fastdata reads {STATE_VERSION}; "
                 "resume with the fastdata that saved it, or start the epoch anew"
             )
-        if unknown := state.keys() - names:
-            raise StateMismatch(f"state has unknown entries {sorted(unknown)}")
-        return cls(**state)
+        unknown = state.keys() - names
+        if foreign := sorted(name for name in unknown if not name.startswith("_")):  # accelerate adds one with _
+            raise StateMismatch(f"state has unknown entries {foreign}")
+        return cls(**{name: value for name, value in state.items() if name in names})
 
     def check_belongs_to(self, other: LoaderState) -> None:
         """Raises StateMismatch unless both come from the same dataset and kind of sampler."""
@@ -86,6 +95,36 @@ class LoaderState:
                     f"state was saved with {name} = {saved!r}, this loader has {name} = {here!r}; "
                     "make the loader as it was made when the state was saved"
                 )
+
+
+def samplers_in(sampler: object) -> list[Any]:
+    """A sampler and those it wraps, from the outside in."""
+    chain: list[Any] = []
+    while sampler is not None and all(sampler is not outer for outer in chain):
+        chain.append(sampler)
+        inner = getattr(sampler, "batch_sampler", None)
+        sampler = inner if inner is not None else getattr(sampler, "sampler", None)
+    return chain
+
+
+def epoch_sampler(sampler: object) -> Any:
+    """The outermost of `samplers_in` that knows epochs, or None."""
+    return next((each for each in samplers_in(sampler) if hasattr(each, "set_epoch")), None)
+
+
+def describe_sampler(sampler: object) -> str:
+    """Class names from the outside in, with what decides the order of those known here."""
+    names = [_describe_one(each) for each in samplers_in(sampler) if type(each) is not BatchSampler]
+    return " of ".join(names) or type(sampler).__name__
+
+
+def _describe_one(sampler: Any) -> str:
+    name = type(sampler).__name__
+    if isinstance(sampler, DistributedSampler):
+        return f"{name}(num_replicas={sampler.num_replicas}, shuffle={sampler.shuffle}, seed={sampler.seed})"
+    if isinstance(sampler, RandomSampler):
+        return f"{name}({'with a' if sampler.generator is not None else 'without'} generator)"
+    return name
 
 
 def visits_each_sample_once(sampler: object) -> bool:
@@ -116,7 +155,8 @@ class EpochBatches:
         """
         self._batches = batches
         self._sampler = batches.sampler if type(batches) is BatchSampler else batches
-        self._generator = _generator_of(self._batches) or _generator_of(self._sampler)
+        generators = (_generator_of(sampler) for sampler in samplers_in(batches))
+        self._generator = next((generator for generator in generators if generator is not None), None)
         self._seen: Counter[int] | None = None if visits_each_sample_once(self._sampler) else Counter()
         self.sizes: list[int] = []
         self.state = start if start.order_seed is not None else replace(start, order_seed=order_seed)
@@ -143,7 +183,7 @@ class EpochBatches:
             return [0 for _ in batch]
         rank = dist.get_rank() if dist.is_available() and dist.is_initialized() else 0
         copies = []
-        for index in batch:
+        for index in map(int, batch):
             copies.append((rank << 16 | self._seen[index] & 0xFFFF) & 0xFFFFFFFF)
             self._seen[index] += 1
         return copies
@@ -202,7 +242,7 @@ class EpochBatches:
                 return iter(())
             size = _size_of(batch)
             if self._seen is not None:
-                self._seen.update(batch[:count] if size > 1 or not isinstance(batch, int) else [batch])
+                self._seen.update(map(int, batch[:count] if hasattr(batch, "__len__") else [batch]))
             if size > count:
                 return itertools.chain([batch[count:]], batches)
             count -= size

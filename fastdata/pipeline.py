@@ -15,6 +15,9 @@ Life cycle; any deviation is a bug:
 * Consumer stops (`break`, an exception in its loop, Ctrl-C, garbage collection).  Dropping the iterator cancels the
   queue; a task that is running finishes (a few milliseconds), and the threads are joined.  Ctrl-C inside `next()`
   closes first and is then raised.
+* Timeout.  A thread that hangs in a read cannot be joined: the work is cancelled, the threads are left to end by
+  themselves, and the error is raised in time.
+* Another thread calls `close` while the consumer waits.  The consumer gets a PipelineError.
 * Interpreter exit.  The same, by an exit hook of the iterator.  Threads are daemons, since Python joins others
   before exit hooks run.
 * Fork.  Threads do not survive a fork.  A child that goes on with an inherited iterator gets a PipelineError; a new
@@ -145,7 +148,19 @@ class _Shared:
 
     def wait_for(self, flight: _InFlight, timeout_s: float | None) -> bool:
         with self.changed:
-            return self.changed.wait_for(lambda: flight.done, timeout_s)
+            in_time = self.changed.wait_for(lambda: flight.done or self.closing, timeout_s)
+        if in_time and not flight.done:
+            raise PipelineError("the iterator was closed by another thread while this one waited for a batch")
+        return in_time
+
+    def give_up(self) -> None:
+        """Cancels what has not begun and joins no thread: one that hangs in a read would never come back."""
+        with self.changed:
+            self.closing = True
+            self.queue.clear()
+            self.threads.clear()
+            self.on_close = None  # it would wait for the same thread
+            self.changed.notify_all()
 
     def shut_down(self) -> None:
         """Cancels what has not begun and joins the threads; does nothing in a forked child."""
@@ -246,6 +261,7 @@ class OrderedJobs:
                     waiting.extend(waiting.popleft()() or ())
                 flight.job.finish()
         elif not self._shared.wait_for(flight, self._timeout_s or None):
+            self._shared.give_up()
             raise PipelineError(f"DataLoader timed out after {self._timeout_s} seconds")
 
     def _fill(self) -> None:
@@ -268,5 +284,5 @@ class OrderedJobs:
         while len(self._shared.threads) < self._threads:
             name = f"fastdata-decode-{len(self._shared.threads)}"
             thread = threading.Thread(target=self._shared.work, name=name, daemon=True)
-            self._shared.threads.append(thread)
             thread.start()
+            self._shared.threads.append(thread)

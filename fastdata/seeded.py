@@ -1,8 +1,9 @@
 """torch's random functions, seeded per sample and per thread.
 
 Transforms that cannot be fused draw from torch's global generator.  In threads that would make a sample's
-augmentation depend on who came first.  Inside `SeededDraws` every draw of this thread that names no generator comes
-from one seeded for the sample; other threads and the global generator are not touched.
+augmentation depend on who came first.  Inside `SeededDraws` the draws of this thread that name no generator come
+from one seeded for the sample; other threads and the global generator are not touched.  The exceptions are functions
+that take no generator at all: dropout, rrelu, and the Gamma, Beta and Dirichlet distributions.
 """
 
 from __future__ import annotations
@@ -39,6 +40,10 @@ _RANDOM_FUNCTIONS = frozenset(
 )
 
 
+# Functions that take no generator, and what draws the same numbers with one.
+_LIKE: dict[Any, Callable[..., Any]] = {torch.rand_like: torch.rand, torch.randn_like: torch.randn, torch.randint_like: torch.randint}
+
+
 class SeededDraws(TorchFunctionMode):
     """Within this context, CPU draws of this thread come from a generator seeded with `seed`.
 
@@ -57,9 +62,23 @@ class SeededDraws(TorchFunctionMode):
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         kwargs = kwargs or {}
+        if func in _LIKE and _on_cpu(args, kwargs):
+            func, args, kwargs = _without_like(func, args, kwargs)
         if func in _RANDOM_FUNCTIONS and kwargs.get("generator") is None and _on_cpu(args, kwargs):
             kwargs = {**kwargs, "generator": self._generator}
         return func(*args, **kwargs)
+
+
+def _without_like(
+    func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]:
+    """The same draw by a function that takes a generator."""
+    kwargs = dict(kwargs)
+    tensor, rest = (kwargs.pop("input"), args) if "input" in kwargs else (args[0], args[1:])
+    kwargs.pop("memory_format", None)
+    kwargs = {"dtype": tensor.dtype, "layout": tensor.layout, **kwargs}
+    draw = _LIKE[func]
+    return draw, (*rest, tuple(tensor.shape)), kwargs
 
 
 def _on_cpu(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:

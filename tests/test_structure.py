@@ -14,8 +14,9 @@ import fastdata
 PACKAGE = Path(fastdata.__file__).parent
 FLOORS = [
     {"errors", "cpus", "header", "plan"},
+    {"native"},
     {"views", "stats", "seeded"},
-    {"order", "sources", "device_ops", "native"},
+    {"order", "sources", "device_ops"},
     {"loaders"},
     {"auto", "pipeline", "prefetch", "convert", "memory"},
     {"transforms", "image_batch"},

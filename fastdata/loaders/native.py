@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from fastdata.errors import BackendError
 from fastdata.loaders import pillow, resample
-from fastdata.loaders.backend import Backend, Encoded, Pixels
+from fastdata.loaders.backend import Backend, Encoded, HandBack, Pixels
 from fastdata.native import Core, Files, Format, NativeMissing, PassOrder, Pool, Results, Status
 from fastdata.plan import Interpolation
 from fastdata.views import View, Views
@@ -43,20 +43,26 @@ class NativeBackend(Backend):
     def decode(
         self, images: Sequence[Encoded], views: Sequence[View], out: Sequence[Pixels]
     ) -> list[Exception | None]:
-        if len(images) == 0:
-            return []
+        jpegs = [row for row, image in enumerate(images) if image.is_plain_jpeg()]
+        refusals = self._decode_jpegs(jpegs, images, views, out) if jpegs else {}
+        return [
+            None if row in refusals and refusals[row] is None else _second_opinion(*each, refusals.get(row))
+            for row, each in enumerate(zip(images, views, out, strict=True))
+        ]
+
+    def _decode_jpegs(
+        self, rows: Sequence[int], images: Sequence[Encoded], views: Sequence[View], out: Sequence[Pixels]
+    ) -> dict[int, Exception | None]:
+        """What stopped the core at each row: None, an error that is final, or HandBack."""
         results = self._core.decode(
-            np.array([_address(image.data) for image in images], np.uint64),
-            np.array([len(image.data) for image in images], np.int64),
-            Views.of(views),
-            np.array([place.ctypes.data for place in out], np.uint64),
+            np.array([_address(images[row].data) for row in rows], np.uint64),
+            np.array([len(images[row].data) for row in rows], np.int64),
+            Views.of([views[row] for row in rows]),
+            np.array([out[row].ctypes.data for row in rows], np.uint64),
             format=_PIXELS,
             options=resample.options_for(self._order, views[0].interpolation, self.fidelity),
         )
-        return [
-            None if results.statuses[row] == Status.OK else _second_opinion(image, view, place, results, row)
-            for row, (image, view, place) in enumerate(zip(images, views, out, strict=True))
-        ]
+        return {row: _error_of(results, at) for at, row in enumerate(rows)}
 
     # ---- beyond the contract: files to the batch
 
@@ -96,15 +102,23 @@ def _address(data: bytes) -> int:
     return np.frombuffer(data, np.uint8).ctypes.data
 
 
-def _second_opinion(image: Encoded, view: View, place: Pixels, results: Results, row: int) -> Exception | None:
+def _error_of(results: Results, at: int) -> Exception | None:
+    status = results.statuses[at]
+    if status == Status.OK:
+        return None
+    if status == Status.LIMIT:
+        return OSError(f"refused: {results.reason(at)}")
+    if status == Status.OUT_OF_MEMORY:
+        return MemoryError("no memory to decode the image")
+    return HandBack(results.reason(at))
+
+
+def _second_opinion(image: Encoded, view: View, place: Pixels, refusal: Exception | None) -> Exception | None:
     """What Pillow says of an image that the core did not decode."""
-    status = results.statuses[row]
     try:
         pillow.check_pixel_count(image.width, image.height)
-        if status == Status.LIMIT:
-            raise OSError(f"refused: {results.reason(row)}")
-        if status == Status.OUT_OF_MEMORY:
-            raise MemoryError(f"no memory for an image of {image.width} × {image.height} pixels")
+        if refusal is not None and not isinstance(refusal, HandBack):
+            return refusal
         pillow.decode_view(image.data, view, place)
     except Exception as error:  # Pillow's plugins raise many kinds; each is this image's status
         return error

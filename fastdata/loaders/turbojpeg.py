@@ -48,7 +48,7 @@ class TurboJpegBackend(PerImageBackend):
         return f"PyTurboJPEG {version('PyTurboJPEG')}"
 
     def decode_view(self, image: Encoded, view: View, out: Pixels) -> None:
-        if not image.is_plain_jpeg():
+        if not image.is_plain_jpeg() or not _is_sequential(image):
             raise HandBack
         denominator = dct_denominator(view) if self.fidelity == "fast" else 1
         if denominator > 1:
@@ -75,6 +75,13 @@ class TurboJpegBackend(PerImageBackend):
         flags = turbojpeg.TJFLAG_FASTUPSAMPLE | turbojpeg.TJFLAG_FASTDCT
         _decode(self._library, image.data, place, False, flags=flags, scaling_factor=(1, denominator))
         pillow.resize_scaled(place, (image.width, image.height), view, out)
+
+
+def _is_sequential(image: Encoded) -> bool:
+    # A progressive file may leave coefficients out; libjpeg then smooths blocks, otherwise from version to version, so
+    # the one in Pillow has to do it.  Nothing is lost: all of a progressive file must be decoded anyway.
+    assert image.header is not None and image.header.jpeg is not None
+    return image.header.jpeg.sequential
 
 
 def _without_rows_below(image: Encoded, bottom: int) -> tuple[bytes | bytearray, int]:

@@ -15,19 +15,21 @@ from dataclasses import dataclass
 from enum import IntEnum
 from functools import cache
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from fastdata.plan import Interpolation
-from fastdata.views import View, Views
+
+if TYPE_CHECKING:
+    from fastdata.views import View, Views
 
 __all__ = ["Core", "Files", "Format", "NativeMissing", "Options", "PassOrder", "Pool", "Results", "Status", "load"]
 
 Pixels: TypeAlias = npt.NDArray[np.uint8]
 
-_ABI_VERSION = 1
+_ABI_VERSION = 2
 _MESSAGE_BYTES = 128
 _NO_LIMIT = (1 << 63) - 1
 
@@ -266,6 +268,20 @@ class Core:
         )
         return results
 
+    def philox(
+        self,
+        first: npt.NDArray[np.int64],
+        second: npt.NDArray[np.int64],
+        third: npt.NDArray[np.int64],
+        fourth: int,
+        key: tuple[int, int],
+    ) -> npt.NDArray[np.uint64]:
+        """Philox-4x32-10 for N contiguous counters: (4, N) words of 32 bits."""
+        words = np.empty((4, len(first)), np.uint64)
+        columns = (column.ctypes.data for column in (first, second, third))
+        self.library.fd_philox(len(first), *columns, fourth, (ctypes.c_uint32 * 2)(*key), words.ctypes.data)
+        return words
+
     def resize(self, rgbx: Pixels, stride_px: int, view: View, out: Pixels, *, options: Options) -> None:
         """Resizes, crops and flips a decoded window into uint8 (height, width, 3).
 
@@ -366,6 +382,7 @@ def _declare(library: ctypes.CDLL) -> None:
         "fd_files_free": (None, [pointer]),
         "fd_decode": (None, [pointer] * 4),
         "fd_resize": (i32, [pointer, i64, i64, i32, i32, *[pointer] * 6]),
+        "fd_philox": (None, [i64, pointer, pointer, pointer, i64, pointer, pointer]),
         "fd_convert": (i32, [pointer, i32, i32, pointer, pointer]),
     }
     for name, (result, arguments) in signatures.items():

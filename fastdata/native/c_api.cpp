@@ -5,6 +5,7 @@
 #include "image.h"
 #include "kernels.h"
 #include "output.h"
+#include "philox.h"
 #include "pool.h"
 
 #include <cstdio>
@@ -61,12 +62,14 @@ View view_at(const fd_images &images, int64_t item) {
 }
 
 int32_t decode_one(const fd_images &images, int64_t item, const fd_format &format, const fd_options &options) {
+    put_message(images.messages, item, "");
     const auto size = images.data_bytes[item];
-    if (images.data[item] == nullptr || size < 0)
+    const View view = view_at(images, item);
+    if (images.data[item] == nullptr || size < 0 || images.out[item] == nullptr || !view.is_valid())
         return FD_BAD_REQUEST;
     ImageDecoder &decoder = ImageDecoder::of_this_thread();
-    const fd_status status = decoder.decode({images.data[item], static_cast<size_t>(size)}, view_at(images, item),
-                                            images.out[item], format, options);
+    const fd_status status =
+        decoder.decode({images.data[item], static_cast<size_t>(size)}, view, images.out[item], format, options);
     put_message(images.messages, item, status == FD_OK ? "" : decoder.message());
     return status;
 }
@@ -83,6 +86,17 @@ int32_t read_one(const char *path, int64_t offset, int64_t length, Bytes &bytes,
 }
 
 } // namespace
+
+void fd_philox(int64_t count, const int64_t *first, const int64_t *second, const int64_t *third, int64_t fourth,
+               const uint32_t key[2], uint64_t *words) {
+    for (int64_t i = 0; i < count; ++i) {
+        const auto drawn = philox4x32({static_cast<uint32_t>(first[i]), static_cast<uint32_t>(second[i]),
+                                       static_cast<uint32_t>(third[i]), static_cast<uint32_t>(fourth)},
+                                      {key[0], key[1]});
+        for (size_t word = 0; word < drawn.size(); ++word)
+            words[static_cast<int64_t>(word) * count + i] = drawn[word];
+    }
+}
 
 int32_t fd_abi_version(void) {
     return FD_ABI_VERSION;

@@ -19,7 +19,7 @@ extern "C" {
 #endif
 
 /* Raised whenever a signature or a struct below changes. */
-#define FD_ABI_VERSION 1
+#define FD_ABI_VERSION 2
 
 /* What became of one image. */
 enum fd_status {
@@ -118,6 +118,12 @@ FD_API int32_t fd_resize(const uint8_t *rgbx, int64_t rgbx_bytes, int64_t stride
 
 /* Stores RGB pixels (height, width, 3) in another format. */
 FD_API int32_t fd_convert(const uint8_t *rgb, int32_t width, int32_t height, void *out, const fd_format *format);
+
+/* Philox-4x32-10: four 32-bit words for each of N counters (first[i], second[i], third[i], fourth), as four columns of
+ * N. The low 32 bits of a counter's parts count.  Source: Salmon et al., "Parallel random numbers: as easy as 1, 2, 3".
+ */
+FD_API void fd_philox(int64_t count, const int64_t *first, const int64_t *second, const int64_t *third, int64_t fourth,
+                      const uint32_t key[2], uint64_t *words);
 
 #ifdef __cplusplus
 }

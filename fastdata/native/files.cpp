@@ -35,7 +35,7 @@ void close_file(int file) {
 }
 #else
 int open_file(const char *path) {
-    return open(path, O_RDONLY | O_CLOEXEC);
+    return open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); // a pipe is refused, not waited for
 }
 int64_t size_of(int file) {
     struct stat entry;

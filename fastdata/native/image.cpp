@@ -49,8 +49,6 @@ bool is_valid(const fd_options &options) {
 
 fd_status ImageDecoder::decode(std::span<const uint8_t> data, const View &view, void *out, const fd_format &format,
                                const fd_options &options) {
-    if (!view.is_valid() || out == nullptr)
-        return FD_BAD_REQUEST;
     const JpegLimits limits = {options.max_pixels, options.max_memory_bytes, options.max_scans};
     if (const fd_status status = jpeg_.open(data, limits); status != FD_OK)
         return status;

@@ -25,18 +25,48 @@ bool is_power_of_scale(int denominator) {
     return denominator == 1 || denominator == 2 || denominator == 4 || denominator == 8;
 }
 
-// Scan headers in a file, or a few more where a thumbnail has some.  Counted before anything is decoded, since Pillow
-// would go through them all.
-int count_scans(std::span<const uint8_t> data) {
-    int count = 0;
-    for (size_t at = 0; at + 1 < data.size(); ++at) {
+// What follows the first scan header.
+struct Scans {
+    int count = 1;
+    bool complete = false; // there is an end marker
+};
+
+// Walks from marker to marker without decoding.  data: from the first byte of entropy-coded data.
+Scans walk_scans(std::span<const uint8_t> data) {
+    Scans scans;
+    for (size_t at = 0; at + 1 < data.size();) {
         const void *found = std::memchr(data.data() + at, 0xFF, data.size() - 1 - at);
         if (found == nullptr)
             break;
-        at = static_cast<size_t>(static_cast<const uint8_t *>(found) - data.data());
-        count += data[at + 1] == 0xDA ? 1 : 0;
+        at = static_cast<size_t>(static_cast<const uint8_t *>(found) - data.data()) + 1;
+        const uint8_t marker = data[at];
+        const bool inside_scan = marker == 0x00 || marker == 0xFF || (0xD0 <= marker && marker <= 0xD7);
+        if (marker == 0xD9) {
+            scans.complete = true;
+            break;
+        }
+        if (inside_scan) {
+            at += marker == 0xFF ? 0 : 1;
+            continue;
+        }
+        scans.count += marker == 0xDA ? 1 : 0;
+        if (at + 2 >= data.size())
+            break;
+        at += 1 + (static_cast<size_t>(data[at + 1]) << 8 | data[at + 2]);
     }
-    return count;
+    return scans;
+}
+
+// True when a progressive file leaves coefficients out or unrefined.  libjpeg then smooths blocks, and does so
+// otherwise from version to version and at the edges of a crop.
+bool is_unfinished(const jpeg_decompress_struct &jpeg) {
+    if (!jpeg.progressive_mode || jpeg.coef_bits == nullptr)
+        return false;
+    for (int component = 0; component < jpeg.num_components; ++component)
+        for (int k = 0; k < DCTSIZE2; ++k)
+            if (jpeg.coef_bits[component][k] != 0)
+                return true;
+    return false;
 }
 
 } // namespace
@@ -118,18 +148,17 @@ fd_status JpegDecoder::open_guarded(std::span<const uint8_t> data, const JpegLim
         std::snprintf(state_->message, sizeof state_->message, "%u x %u pixels", jpeg.image_width, jpeg.image_height);
         return FD_LIMIT;
     }
-    if (jpeg_has_multiple_scans(&jpeg) && count_scans(data) > limits.scans) {
+    const auto scanned = data.last(std::min(jpeg.src->bytes_in_buffer, data.size()));
+    const bool at_end = scanned.size() >= 2 && scanned[scanned.size() - 2] == 0xFF && scanned.back() == 0xD9;
+    if (at_end && !jpeg_has_multiple_scans(&jpeg))
+        return FD_OK;
+    const Scans scans = walk_scans(scanned);
+    if (scans.count > limits.scans) {
         std::snprintf(state_->message, sizeof state_->message, "more than %d scans", limits.scans);
         return FD_LIMIT;
     }
     // Rows below the window are never read, so a file that ends too soon must be noticed here; Pillow decides.
-    const auto scanned = data.last(std::min(jpeg.src->bytes_in_buffer, data.size()));
-    constexpr uint8_t end_marker[] = {0xFF, 0xD9};
-    const bool at_end = scanned.size() >= 2 && std::equal(scanned.end() - 2, scanned.end(), std::begin(end_marker));
-    if (!at_end &&
-        std::find_end(scanned.begin(), scanned.end(), std::begin(end_marker), std::end(end_marker)) == scanned.end())
-        return FD_UNSUPPORTED;
-    return FD_OK;
+    return scans.complete ? FD_OK : FD_UNSUPPORTED;
 }
 
 fd_status JpegDecoder::decode(const Box &window, int denominator, bool fast) {
@@ -141,10 +170,12 @@ fd_status JpegDecoder::decode(const Box &window, int denominator, bool fast) {
         start(denominator, fast);
         const auto width = static_cast<int>(state.jpeg.output_width);
         const auto height = static_cast<int>(state.jpeg.output_height);
-        if (window.is_inside(width, height))
-            read_window(window);
-        else
+        if (is_unfinished(state.jpeg))
+            state.status = FD_UNSUPPORTED;
+        else if (!window.is_inside(width, height))
             state.status = FD_BAD_REQUEST;
+        else
+            read_window(window);
     }
     jpeg_abort_decompress(&state.jpeg);
     return state.status;
@@ -175,7 +206,8 @@ void JpegDecoder::read_window(const Box &window) {
     else
         left = 0;
     if (!jpeg.arith_code && !jpeg.progressive_mode && !jpeg_has_multiple_scans(&jpeg)) {
-        const int mcu_width = jpeg.max_h_samp_factor * scaled_block;
+        // In a scan of one component an MCU is one block, whatever its sampling factors.
+        const int mcu_width = (jpeg.comps_in_scan == 1 ? 1 : jpeg.max_h_samp_factor) * scaled_block;
         const int last = static_cast<int>(left + width) / mcu_width;
         if (!state_->entropy.install(jpeg, static_cast<int>(left) / mcu_width, last))
             state_->stop(FD_CORRUPT);

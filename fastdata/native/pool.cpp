@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <deque>
 #include <mutex>
+#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -38,8 +39,13 @@ struct Pool::Shared {
 
     explicit Shared(int count) {
         threads.reserve(static_cast<size_t>(count));
-        for (int i = 0; i < count; ++i)
-            threads.emplace_back([this] { serve(); });
+        try {
+            for (int i = 0; i < count; ++i)
+                threads.emplace_back([this] { serve(); });
+        } catch (const std::system_error &) { // the system allows no more; fewer do the same work
+            if (threads.empty())
+                throw;
+        }
     }
 
     ~Shared() {

@@ -181,7 +181,7 @@ def test_cgroup_quota_is_respected(tmp_path: Path, quota: str, cpus: int | None)
         ({"backend": "pillow"}, "backend='pillow' is unknown; known: auto, pil"),
         ({"fidelity": "exactly"}, "fidelity='exactly' is not accepted; use one of 'exact', 'fast'"),
         ({"on_error": "ignore"}, "on_error='ignore' is not accepted; use one of 'raise', 'skip', 'replace'"),
-        ({"num_workers": "all"}, "num_workers='all'; accepted: a number or 'auto'"),
+        ({"num_workers": "all"}, "num_workers='all'; accepted: a whole number or 'auto'"),
         ({"seed": 1.5}, "seed=1.5 is not an integer"),
         ({"device": "gpu"}, "device='gpu' is not a device torch knows"),
         ({"memory_format": torch.preserve_format}, "memory_format="),

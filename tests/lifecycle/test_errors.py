@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 import shutil
 from pathlib import Path
@@ -14,7 +15,7 @@ import torchvision.transforms as v1
 from torchvision.datasets import ImageFolder
 
 import fastdata
-from fastdata import DataLoader, DatasetError, DecodeError
+from fastdata import DataLoader, DatasetError, DecodeError, native
 
 SMALL = v1.Compose([v1.RandomResizedCrop(16), v1.ToTensor()])
 BAD = {"truncated": images.jpeg(90, 80)[:900], "empty": b"", "text": b"this is no image", "header": b"\xff\xd8\xff"}
@@ -82,7 +83,7 @@ def test_replace_gives_up_when_everything_is_bad(tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
     for number in range(3):
         (tmp_path / "a" / f"{number}.jpg").write_bytes(b"bad")
-    with pytest.raises(DecodeError, match="cannot identify"):
+    with pytest.raises(DecodeError, match="not an image"):
         list(DataLoader(ImageFolder(tmp_path, SMALL), 2, on_error="replace"))
     assert list(DataLoader(ImageFolder(tmp_path, SMALL), 2, on_error="skip", num_workers=2)) == []
 
@@ -120,8 +121,35 @@ def test_a_users_own_mistake_keeps_its_type(folder: Path, workers: int) -> None:
 
 def test_too_large_a_random_crop_is_torchvisions_error(folder: Path) -> None:
     dataset = ImageFolder(folder, v1.Compose([v1.RandomCrop(500), v1.ToTensor()]))
-    with pytest.raises(ValueError, match=r"Required crop size \(500, 500\) is larger than input image size"):
+    with pytest.raises(ValueError, match=r"sample 0 .*00\.jpg.*Required crop size \(500, 500\) is larger than input"):
         next(iter(DataLoader(dataset)))
+
+
+@pytest.mark.parametrize("backend", ["native", "pil"])
+def test_an_image_smaller_than_the_crop_is_one_bad_sample(folder: Path, tmp_path: Path, backend: str) -> None:
+    shutil.copytree(folder, tmp_path / "copy")
+    (tmp_path / "copy" / "apple" / "05.jpg").write_bytes(images.jpeg(20, 20))
+    dataset = ImageFolder(tmp_path / "copy", v1.Compose([v1.RandomCrop(40), v1.ToTensor()]))
+    loader = DataLoader(dataset, 4, num_workers=2, backend=backend, on_error="skip")
+    assert sum(len(labels) for _, labels in loader) == 38
+    assert loader.stats()["quarantine"][0][0] == 5
+
+
+def test_a_damaged_header_of_another_format_is_one_bad_sample(folder: Path, tmp_path: Path) -> None:
+    shutil.copytree(folder, tmp_path / "copy")
+    (tmp_path / "copy" / "apple" / "05.jpg").write_bytes(b"P6\n12")  # Pillow raises a ValueError for it
+    loader = DataLoader(ImageFolder(tmp_path / "copy", SMALL), 4, num_workers=2, on_error="skip")
+    assert sum(len(labels) for _, labels in loader) == 38
+
+
+def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    files = native.load().read_files([(_pipe(tmp_path), 0, -1)])
+    assert files.results.statuses.tolist() == [native.Status.UNREADABLE]
+
+
+def _pipe(folder: Path) -> str:
+    os.mkfifo(folder / "pipe.jpg")
+    return str(folder / "pipe.jpg")
 
 
 def test_missing_empty_and_imageless_folders(tmp_path: Path) -> None:

@@ -148,8 +148,22 @@ def test_two_iterators_are_independent(folder: Path) -> None:
 
 def test_timeout_is_raised_and_nothing_hangs() -> None:
     iterator = iter(DataLoader(Slow(seconds=1.5), 2, num_workers=1, timeout=0.2, backend="pil"))
+    began = time.perf_counter()
     with pytest.raises(PipelineError, match=r"timed out after 0\.2 seconds"):
         next(iterator)
+    assert time.perf_counter() - began < 1  # it does not wait for the read that hangs
+    assert next(iterator, None) is None
+    while decode_threads():  # which ends by itself here
+        time.sleep(0.05)
+
+
+def test_closing_from_another_thread_wakes_the_consumer() -> None:
+    iterator = iter(DataLoader(Slow(seconds=0.5), 2, num_workers=1, backend="pil"))
+    closing = threading.Timer(0.1, iterator.close)
+    closing.start()
+    with pytest.raises(PipelineError, match="closed by another thread"):
+        next(iterator)
+    closing.join()
 
 
 def test_reading_ahead_is_bounded() -> None:

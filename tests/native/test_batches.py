@@ -97,7 +97,7 @@ def test_a_range_outside_the_file_is_unreadable(tmp_path: Path) -> None:
 
 def thread_count_settles_at(count: int) -> bool:
     """The kernel lists a joined thread for a moment longer."""
-    for _ in range(100):
+    for _ in range(300):
         if psutil.Process().num_threads() == count:
             return True
         time.sleep(0.01)

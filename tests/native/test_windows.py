@@ -99,6 +99,26 @@ def test_rare_codings(name: str, window: tuple[int, int, int, int]) -> None:
     assert (decode(encoded, view) == reference(encoded, view)).all()
 
 
+@pytest.mark.parametrize("factors", [0x11, 0x12, 0x21, 0x22, 0x41, 0x44])
+@pytest.mark.parametrize("window", [(0, 0, 101, 77), (60, 20, 101, 60), (90, 66, 101, 77), (40, 0, 64, 51)])
+def test_grey_images_with_sampling_factors(factors: int, window: tuple[int, int, int, int]) -> None:
+    """A scan of one component has MCUs of one block, whatever the factors say."""
+    encoded = bytearray(images.jpeg(101, 77, sampling="grey"))
+    frame = encoded.index(b"\xff\xc0")
+    encoded[frame + 11] = factors
+    view = view_of(window)
+    assert (decode(bytes(encoded), view) == reference(bytes(encoded), view)).all()
+
+
+def test_progressive_files_that_leave_coefficients_out_are_handed_back() -> None:
+    """libjpeg smooths them, each version in its own way."""
+    encoded = images.saved(96, 80, progressive=True)
+    second_scan = encoded.index(b"\xff\xda", encoded.index(b"\xff\xda") + 2)
+    dc_only = encoded[:second_scan] + b"\xff\xd9"
+    with pytest.raises(AssertionError, match="unsupported"):
+        decode(dc_only, view_of((0, 0, 96, 80)))
+
+
 @settings(max_examples=200, deadline=None)
 @given(
     st.data(),
