@@ -13,6 +13,7 @@
 #include <process.h>
 #define getpid _getpid
 #else
+#include <pthread.h>
 #include <unistd.h>
 #endif
 
@@ -60,6 +61,9 @@ struct Pool::Shared {
     }
 
     void serve() {
+#if defined(__linux__)
+        pthread_setname_np(pthread_self(), "fastdata-core");
+#endif
         std::unique_lock lock(mutex);
         for (;;) {
             arrived.wait(lock, [this] { return closing || !calls.empty(); });
