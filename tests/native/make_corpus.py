@@ -25,6 +25,9 @@ def seeds() -> dict[str, bytes]:
     found["restart"] = images.saved(60, 50, restart_marker_blocks=2)
     found["cmyk"] = images.saved(60, 50, mode="CMYK")
     found["png"] = images.saved(60, 50, kind="PNG")
+    grey = bytearray(images.jpeg(60, 50, sampling="grey"))
+    grey[grey.index(b"\xff\xc0") + 11] = 0x22
+    found["grey22"] = bytes(grey)
     found["one"] = images.jpeg(1, 1)
     return found | {path.stem: path.read_bytes() for path in GOLDEN.glob("*.jpg")}
 
