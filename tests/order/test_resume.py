@@ -41,6 +41,19 @@ class EvenFirst:
         return iter(sorted(order, key=lambda index: index % 2))
 
 
+class Wrapped:
+    """A batch sampler around another, as accelerate's and Lightning's are."""
+
+    def __init__(self, batch_sampler: Any) -> None:
+        self.batch_sampler = batch_sampler
+
+    def __len__(self) -> int:
+        return len(self.batch_sampler)
+
+    def __iter__(self) -> Any:
+        return iter(self.batch_sampler)
+
+
 SAMPLERS = {
     "sequential": lambda data: {"batch_size": 4},
     "shuffle": lambda data: {"batch_size": 4, "shuffle": True},
@@ -53,6 +66,14 @@ SAMPLERS = {
     "distributed": lambda data: {"batch_size": 4, "sampler": DistributedSampler(data, num_replicas=2, rank=1)},
     "unknown": lambda data: {"batch_size": 4, "sampler": EvenFirst(len(data))},
     "batch sampler": lambda data: {"batch_sampler": BatchSampler(EvenFirst(len(data)), 5, drop_last=False)},
+    "wrapped batch sampler with a generator": lambda data: {
+        "batch_sampler": Wrapped(
+            BatchSampler(RandomSampler(data, generator=torch.Generator().manual_seed(1)), 4, False)
+        )
+    },
+    "batch sampler of a distributed one": lambda data: {
+        "batch_sampler": BatchSampler(DistributedSampler(data, num_replicas=2, rank=1), 4, drop_last=False)
+    },
     "list of batches": lambda data: {"batch_sampler": [[1, 2, 3], [7, 7], [30], [4, 5, 6, 0]]},
 }
 
@@ -206,6 +227,49 @@ def test_a_foreign_state_is_refused(folder: Path, change: dict[str, Any], messag
         loader.load_state_dict({**loader.state_dict(), **change})
     with pytest.raises(StateMismatch, match="not a loader state"):
         loader.load_state_dict({"model": 1})
+
+
+@pytest.mark.parametrize(
+    ("saved", "here"),
+    [
+        ({"sampler": "distributed"}, {"sampler": "distributed", "seed": 9}),
+        ({"sampler": "distributed"}, {"sampler": "distributed", "num_replicas": 4}),
+        ({"sampler": "random"}, {"sampler": "random", "generator": torch.Generator()}),
+    ],
+)
+def test_a_sampler_of_another_kind_is_refused(saved: dict[str, Any], here: dict[str, Any]) -> None:
+    data = TensorDataset(torch.arange(20))
+
+    def loader(options: dict[str, Any]) -> DataLoader:
+        options = dict(options)
+        if options.pop("sampler") == "random":
+            return DataLoader(data, 4, sampler=RandomSampler(data, **options))
+        return DataLoader(data, 4, sampler=DistributedSampler(data, **{"num_replicas": 2, "rank": 0, **options}))
+
+    with pytest.raises(StateMismatch, match="sampler = "):
+        loader(here).load_state_dict(loader(saved).state_dict())
+
+
+def test_set_epoch_reaches_a_sampler_inside_a_batch_sampler() -> None:
+    inner = DistributedSampler(range(20), num_replicas=2, rank=0)  # type: ignore[arg-type]
+    DataLoader(TensorDataset(torch.arange(20)), batch_sampler=Wrapped(BatchSampler(inner, 4, False))).set_epoch(5)
+    assert inner.epoch == 5
+
+
+def test_private_entries_of_a_state_are_ignored() -> None:
+    loader = DataLoader(TensorDataset(torch.arange(20)), 4)
+    loader.load_state_dict(loader.state_dict() | {"_iterator_finished": False})
+
+
+@pytest.mark.parametrize("persistent", [False, True])
+def test_the_orders_of_several_epochs_are_torchs(folder: Path, persistent: bool) -> None:
+    orders = []
+    for cls in (torch.utils.data.DataLoader, DataLoader):
+        options = {"shuffle": True, "num_workers": 2, "persistent_workers": persistent}
+        generator = torch.Generator().manual_seed(3)
+        loader = cls(_numbered(ImageFolder(folder, RANDOM)), 7, generator=generator, **options)
+        orders.append([[labels.tolist() for _, labels in loader] for _ in range(3)])
+    assert orders[0] == orders[1]
 
 
 def test_epochs_differ_and_set_epoch_repeats_one(folder: Path) -> None:
