@@ -21,7 +21,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = _parser().parse_args(arguments)
     try:
         given.run(given)
-    except FastdataError as error:
+    except (FastdataError, OSError) as error:
         print(f"fastdata: {error}", file=sys.stderr)
         return 1
     return 0
@@ -46,9 +46,11 @@ def _parser() -> argparse.ArgumentParser:
         "Normalize.  CPU time is that of the whole process tree.",
     )
     _add_folder(bench)
-    bench.add_argument("--workers", default="auto", help="threads, and torch's worker processes (default: auto)")
-    bench.add_argument("--batch-size", type=int, default=64, help="images per batch (default: %(default)s)")
-    bench.add_argument("--rounds", type=int, default=3, help="measured passes of each (default: %(default)s)")
+    bench.add_argument(
+        "--workers", type=_workers, default="auto", help="threads, and torch's worker processes (default: auto)"
+    )
+    bench.add_argument("--batch-size", type=_positive, default=64, help="images per batch (default: %(default)s)")
+    bench.add_argument("--rounds", type=_positive, default=3, help="measured passes of each (default: %(default)s)")
     bench.set_defaults(run=_bench)
 
     explain = commands.add_parser(
@@ -72,6 +74,23 @@ def _parser() -> argparse.ArgumentParser:
     demo.add_argument("--quick", action="store_true", help="fewer images and rounds, to see that it works")
     demo.set_defaults(run=_demo)
     return parser
+
+
+def _positive(text: str) -> int:
+    """A whole number above 0, for argparse."""
+    number = int(text)
+    if number <= 0:
+        raise argparse.ArgumentTypeError(f"{text} is not above 0")
+    return number
+
+
+def _workers(text: str) -> int | str:
+    """A number of threads, 0 or more, or "auto", for argparse."""
+    if text == "auto":
+        return text
+    if not text.isdigit():
+        raise argparse.ArgumentTypeError(f"{text!r} is neither a whole number from 0 on nor 'auto'")
+    return int(text)
 
 
 def _add_folder(parser: argparse.ArgumentParser) -> None:
@@ -107,8 +126,9 @@ def _bench(given: Any) -> None:
     from fastdata.dataloader import thread_count
     from fastdata.demo.compare import compare_loaders
 
-    workers = thread_count(int(given.workers) if given.workers.isdigit() else given.workers)
-    results = compare_loaders(given.folder, workers=workers, batch_size=given.batch_size, rounds=given.rounds)
+    results = compare_loaders(
+        given.folder, workers=thread_count(given.workers), batch_size=given.batch_size, rounds=given.rounds
+    )
     print(table(results, results[0].name))
 
 

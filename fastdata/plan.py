@@ -250,7 +250,25 @@ def compile_transform(transform: object) -> PlanResult:
 def _flatten(transform: object) -> list[Any]:
     if type(transform).__name__ == "Compose" and _is_known_module(transform):
         return [step for child in transform.transforms for step in _flatten(child)]  # type: ignore[attr-defined]
+    if (type(transform).__module__, type(transform).__name__) == (
+        "torchvision.transforms._presets",
+        "ImageClassification",
+    ):
+        return _preset_steps(transform)
     return [transform]
+
+
+def _preset_steps(preset: Any) -> list[Any]:
+    """What `weights.transforms()` does.  Source: torchvision.transforms._presets.ImageClassification."""
+    from torchvision import transforms  # the preset is torchvision's, so it is installed
+
+    return [
+        transforms.Resize(preset.resize_size, interpolation=preset.interpolation),
+        transforms.CenterCrop(preset.crop_size),
+        transforms.PILToTensor(),
+        transforms.ConvertImageDtype(torch.float32),
+        transforms.Normalize(preset.mean, preset.std),
+    ]
 
 
 def _is_known_module(step: object) -> bool:

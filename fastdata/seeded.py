@@ -41,7 +41,11 @@ _RANDOM_FUNCTIONS = frozenset(
 
 
 # Functions that take no generator, and what draws the same numbers with one.
-_LIKE: dict[Any, Callable[..., Any]] = {torch.rand_like: torch.rand, torch.randn_like: torch.randn, torch.randint_like: torch.randint}
+_LIKE: dict[Any, Callable[..., Any]] = {
+    torch.rand_like: torch.rand,
+    torch.randn_like: torch.randn,
+    torch.randint_like: torch.randint,
+}
 
 
 class SeededDraws(TorchFunctionMode):

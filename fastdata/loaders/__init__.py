@@ -5,6 +5,7 @@ Adding a backend means adding its file and one line to `BACKENDS`.
 
 from __future__ import annotations
 
+import difflib
 from dataclasses import dataclass
 from importlib import import_module
 
@@ -45,11 +46,15 @@ class BackendInfo:
 
 def check_backend_name(name: str) -> None:
     """Raises OptionError unless `name` is "auto" or a known backend."""
-    if name != "auto" and name not in BACKENDS:
-        known = ", ".join(["auto", *BACKENDS])
-        raise OptionError(
-            f"backend={name!r} is unknown; known: {known}; available here: {', '.join(available_backends())}"
-        )
+    if isinstance(name, str) and (name == "auto" or name in BACKENDS):
+        return
+    known, missing = ["auto", *BACKENDS], [info.name for info in describe_backends() if info.problem is not None]
+    near = difflib.get_close_matches(str(name).lower(), known, n=1)
+    raise OptionError(
+        f"backend={name!r} is unknown; known: {', '.join(known)}"
+        + (f" (of these not available here: {', '.join(missing)}; see fastdata info)" if missing else "")
+        + (f"; did you mean {near[0]!r}?" if near else "")
+    )
 
 
 def backend_class(name: str) -> type[Backend]:

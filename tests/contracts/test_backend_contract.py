@@ -191,7 +191,7 @@ def test_every_backend_is_described_and_here_available() -> None:
 
 
 def test_unknown_backend_names_the_known_ones() -> None:
-    with pytest.raises(OptionError, match=r"'pillow'.*known: auto, pil, native, turbojpeg.*available here"):
+    with pytest.raises(OptionError, match=r"'pillow'.*known: auto, pil, native, turbojpeg.*did you mean 'pil'"):
         create_backend("pillow")
 
 

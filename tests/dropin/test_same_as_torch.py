@@ -14,6 +14,7 @@ import torchvision.transforms.v2 as v2
 from torch.utils.data import ConcatDataset, Dataset, IterableDataset, Subset, TensorDataset
 from torchvision import tv_tensors
 from torchvision.datasets import ImageFolder
+from torchvision.transforms._presets import ImageClassification
 
 import fastdata
 from fastdata import DataLoader
@@ -44,6 +45,7 @@ FIXED = {
     "v2 bfloat16": v2.Compose(
         [v2.Resize((50, 70)), v2.ToImage(), v2.ToDtype(torch.bfloat16, scale=True), v2.Normalize(MEAN, STD)]
     ),
+    "a model's preset": ImageClassification(crop_size=64, resize_size=72),
     "padding": v1.Compose([v1.CenterCrop(300), v1.ToTensor()]),
     "crop of a tensor": v2.Compose([v2.Resize(60), v2.ToImage(), v2.CenterCrop((30, 44))]),
     "bicubic": v1.Compose(
