@@ -77,11 +77,14 @@ def left_behind(folder: Path, breaks: int, epochs: int) -> dict[str, Any]:
     for number in range(breaks + 1):
         for _ in loader:
             break
-        if number in (20, breaks):
+        if number == 20 or (number > 0 and number % max(1, breaks // 10) == 0):
             marks.append(_mark(f"after {number} breaks"))
-    for _ in range(epochs):
-        list(loader)
-    return {"marks": [*marks, _mark(f"after {epochs} epochs more")]}
+    for number in range(1, epochs + 1):
+        for _ in loader:
+            pass
+        if number % max(1, epochs // 5) == 0:
+            marks.append(_mark(f"after {number} epochs more"))
+    return {"marks": marks}
 
 
 def _mark(when: str) -> dict[str, Any]:

@@ -1,19 +1,18 @@
-"""Write the README's table from benchmarks/results/loader.json.
+"""Write the tables of README.md and docs/performance.md from benchmarks/results.
 
-python benchmarks/report.py            # rewrites README.md between the table marks
-python benchmarks/report.py --check    # exit status 1 if the README's table is not that of the JSON
+python benchmarks/report.py            # rewrites the documents between their table marks
+python benchmarks/report.py --check    # exit status 1 if a table is not that of its JSON
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[1]
-RESULT = ROOT / "benchmarks" / "results" / "loader.json"
-START, END = "<!-- table -->", "<!-- /table -->"
 
 
 def readme_table(record: dict[str, Any]) -> str:
@@ -44,19 +43,57 @@ def readme_table(record: dict[str, Any]) -> str:
     )
 
 
+def rivals_table(record: dict[str, Any]) -> str:
+    """The Markdown tables of a rivals.json record: one line per loader, one column per comparison."""
+    results = record["results"]
+    names = list(dict.fromkeys(row["name"] for result in results.values() for row in result["loaders"]))
+    lines = [f"| CPU ms per image | {' | '.join(results)} |", "|---|" + "---:|" * len(results)]
+    for name in names:
+        cells = []
+        for result in results.values():
+            row = next((row for row in result["loaders"] if row["name"] == name), None)
+            ratio = result["times_better"].get(name)
+            cells.append(
+                f"{row['cpu_ms_per_image']['median']:.3g} ({ratio['cpu']['median']:.2f}×)" if row and ratio else ""
+            )
+        lines.append(f"| {name} | {' | '.join(cells)} |")
+    machine = record["machine"]
+    rounds = len(next(iter(results.values()))["loaders"][0]["cpu_ms_per_image"]["values"])
+    conditions = (
+        f"{record['data']}; {record['setup']}; {machine['cpu']}, {machine['usable_cpus']} CPUs; torch "
+        f"{machine['torch']}, Python {machine['python']}; medians of {rounds} interleaved rounds, {record['date']}; "
+        "in brackets how many times less than torch, within a round."
+    )
+    return "\n".join([*lines, "", conditions])
+
+
+def filled(text: str, mark: str, table: str) -> str:
+    """The text with a table between <!-- mark --> and <!-- /mark -->."""
+    before, rest = text.split(f"<!-- {mark} -->")
+    _, after = rest.split(f"<!-- /{mark} -->")
+    return f"{before}<!-- {mark} -->\n{table}\n<!-- /{mark} -->{after}"
+
+
 def main() -> int:
     """The command."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true", help="only compare")
     given = parser.parse_args()
-    readme = ROOT / "README.md"
-    before, rest = readme.read_text().split(START)
-    _, after = rest.split(END)
-    text = f"{before}{START}\n{readme_table(json.loads(RESULT.read_text()))}\n{END}{after}"
-    if given.check:
-        return int(text != readme.read_text())
-    readme.write_text(text)
-    return 0
+    stale = False
+    for document, mark, result, table in TABLES:
+        record = json.loads((ROOT / "benchmarks" / "results" / result).read_text())
+        before = (ROOT / document).read_text()
+        after = filled(before, mark, table(record))
+        stale |= before != after
+        if not given.check:
+            (ROOT / document).write_text(after)
+    return int(given.check and stale)
+
+
+TABLES: list[tuple[str, str, str, Callable[[dict[str, Any]], str]]] = [
+    ("README.md", "table", "loader.json", readme_table),
+    ("docs/performance.md", "rivals", "rivals.json", rivals_table),
+]
 
 
 if __name__ == "__main__":

@@ -22,7 +22,8 @@ Pixels
 Failures
     `decode` returns one entry per image: None, or the exception that stopped that image.  It never raises for an
     image, and a bad image leaves its neighbours unharmed.  What a backend cannot decode it hands to Pillow, so every
-    backend accepts what Pillow accepts, and refuses what Pillow refuses.
+    backend accepts what Pillow accepts.  It refuses what Pillow refuses, but that damage below the window may go
+    unseen: those rows are not decoded.  A file without an end is always noticed.
 
 Threads
     `decode` may run in several threads at once.  Scratch memory is per thread.
