@@ -41,7 +41,8 @@ class PipelineStats:
     """Totals of a loader since it was made; written by the consumer's thread alone.
 
     Attributes:
-        stage_s: thread-seconds per stage, summed over all decode threads.
+        stage_s: thread-seconds per stage, summed over all decode threads; when the native core reads and decodes whole
+            batches, seconds of its calls, which include waiting for its threads.
         wait_s: seconds the caller waited in `next()`.
         busy_s: seconds the caller spent between two `next()` calls.
         batches: batches delivered.
