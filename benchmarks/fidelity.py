@@ -86,7 +86,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path, help="photographs, one folder per class")
     parser.add_argument("sample", type=Path, help="the sample dataset, with train/ and val/")
-    parser.add_argument("--epochs", type=int, default=6, help="epochs of training (%(default)s)")
+    parser.add_argument("--epochs", type=int, default=20, help="epochs of training (%(default)s)")
     parser.add_argument("--size", type=int, default=96, help="side of training images (%(default)s)")
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results" / "fidelity.json")
     given = parser.parse_args()

@@ -199,7 +199,7 @@ def write_json(path: Path, *, setup: str, data: str, results: Any) -> None:
         results: JSON-able.
     """
     record = {
-        "command": " ".join(["python", os.path.relpath(sys.argv[0]), *sys.argv[1:]]),
+        "command": " ".join(["python", os.path.relpath(sys.argv[0]), *map(_without_folders, sys.argv[1:])]),
         "date": time.strftime("%Y-%m-%d"),
         "commit": _commit(),
         "setup": setup,
@@ -209,6 +209,11 @@ def write_json(path: Path, *, setup: str, data: str, results: Any) -> None:
     }
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(record, indent=1) + "\n")
+
+
+def _without_folders(argument: str) -> str:
+    """Where things lie on the machine that measured is nobody's business; what they are called is kept."""
+    return Path(argument).name if os.sep in argument else argument
 
 
 def _commit() -> str | None:

@@ -292,14 +292,15 @@ def _random_window(op: RandomResizedCrop, sizes: Ints, draws: _Draws, number: in
 
     Source: torchvision.transforms.RandomResizedCrop.get_params.
     """
-    boxes = _fallback_window(op, sizes)
-    open_rows = np.arange(len(sizes))
-    for attempt in range(_TRIES):
+    fits, boxes = _try_window(op, sizes, draws.words(number, 0))
+    open_rows = np.flatnonzero(~fits)
+    for attempt in range(1, _TRIES):
+        if len(open_rows) == 0:
+            return boxes
         fits, box = _try_window(op, sizes[open_rows], draws.at(open_rows).words(number, attempt))
         boxes[open_rows[fits]] = box[fits]
         open_rows = open_rows[~fits]
-        if len(open_rows) == 0:
-            break
+    boxes[open_rows] = _fallback_window(op, sizes[open_rows])
     return boxes
 
 
