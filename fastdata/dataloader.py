@@ -17,7 +17,8 @@ from fastdata.device_ops import normalise
 from fastdata.epoch import EpochIterator, EpochRecord, MultiProcessIterator, SingleProcessIterator
 from fastdata.errors import OptionError, StateMismatch
 from fastdata.explain import explain
-from fastdata.image_batch import ON_ERROR, ImageBatch, ImageWork, ReadyBatch
+from fastdata.image_batch import ImageBatch, ReadyBatch
+from fastdata.image_work import ON_ERROR, ImageWork
 from fastdata.loaders import FIDELITIES, Backend, check_backend_name, create_backend
 from fastdata.loaders.native import NativeBackend
 from fastdata.loaders.synthetic import SyntheticBackend

@@ -8,10 +8,11 @@ from typing import Any
 
 import torch
 
-from fastdata.image_batch import ImageBatch, ImageWork
+from fastdata.compile import compile_transform
+from fastdata.image_batch import ImageBatch
+from fastdata.image_work import ImageWork
 from fastdata.loaders import Backend, available_backends, create_backend
 from fastdata.pipeline import OrderedJobs
-from fastdata.plan import compile_transform
 from fastdata.sources import ImageSource
 from fastdata.views import Key
 

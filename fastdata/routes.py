@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from fastdata.plan import Plan, compile_transform
+from fastdata.compile import compile_transform
+from fastdata.plan import Plan
 from fastdata.sources import ImageSource, NotASource, recognise
 
 __all__ = ["Route", "find_route"]

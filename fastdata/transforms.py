@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from fastdata.compile import compile_transform
 from fastdata.errors import OptionError
 from fastdata.loaders import pillow
-from fastdata.plan import Interpolation, Plan, compile_transform
+from fastdata.plan import Interpolation, Plan
 from fastdata.views import Key, draw_views
 
 if TYPE_CHECKING:

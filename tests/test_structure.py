@@ -13,13 +13,13 @@ import fastdata
 
 PACKAGE = Path(fastdata.__file__).parent
 FLOORS = [
-    {"errors", "cpus", "header", "plan"},
+    {"errors", "cpus", "header", "plan", "compile"},
     {"native"},
     {"views", "stats", "seeded"},
     {"order", "sources", "device_ops"},
     {"loaders"},
     {"auto", "pipeline", "prefetch", "convert", "memory"},
-    {"transforms", "image_batch"},
+    {"transforms", "image_work", "image_batch"},
     {"fetch", "routes", "epoch"},
     {"datasets", "explain"},
     {"dataloader"},

@@ -14,8 +14,8 @@ from conftest import SHARED
 from torchvision.datasets import ImageFolder
 
 from fastdata import DataLoader
+from fastdata.compile import compile_transform
 from fastdata.loaders import MEAN_TOLERANCE, Encoded, create_backend, pillow
-from fastdata.plan import compile_transform
 from fastdata.views import Key, draw_views
 
 BACKENDS = ["native", "turbojpeg", "opencv"]

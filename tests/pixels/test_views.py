@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from fastdata.plan import compile_transform
+from fastdata.compile import compile_transform
 from fastdata.views import Key, draw_views, philox4x32
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "views.json"

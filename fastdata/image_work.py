@@ -1,0 +1,101 @@
+"""What all batches of an epoch share, as data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch.utils.data import default_collate
+
+from fastdata.convert import Converter
+from fastdata.loaders import Backend
+from fastdata.loaders.native import NativeBackend
+from fastdata.memory import BatchMemory
+from fastdata.native import Pool
+from fastdata.plan import Plan
+from fastdata.sources import ImageSource, has_file_ranges
+from fastdata.stats import PipelineStats
+from fastdata.views import Key
+
+__all__ = ["ON_ERROR", "ImageWork"]
+
+ON_ERROR = ("raise", "skip", "replace")
+
+_LARGEST_TASK = 16
+_TASKS_PER_THREAD = 4
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageWork:
+    """All that is the same for every batch of an epoch.
+
+    Attributes:
+        source: encoded bytes and targets.
+        plan: what happens to each image.
+        backend: who decodes.
+        key: seed and epoch of the random views.
+        collate_fn: merges samples; torch's default_collate makes whole batches in place where the plan allows it.
+        on_error: one of `ON_ERROR`.
+        memory_format: of the batch, torch.contiguous_format or torch.channels_last.
+        leave_uint8: stop before the float arithmetic, which the device will do.
+        pin: allocate batches in pinned memory.
+        threads: how many will share a batch's tasks.
+        pool: threads of the native core; None makes it work in the caller's.
+        memory: where batches that are not pinned come from.
+        stats: where each batch reports what it cost.
+    """
+
+    source: ImageSource
+    plan: Plan
+    backend: Backend
+    key: Key
+    collate_fn: Callable[[list[Any]], Any] = default_collate
+    on_error: str = "raise"
+    memory_format: torch.memory_format = torch.contiguous_format
+    leave_uint8: bool = False
+    pin: bool = False
+    threads: int = 0
+    pool: Pool | None = None
+    memory: BatchMemory = field(default_factory=lambda: BatchMemory(keep=0))
+    stats: PipelineStats = field(default_factory=PipelineStats)
+
+    @property
+    def in_place(self) -> bool:
+        """True when images are decoded straight into the batch tensor."""
+        return self.plan.batchable and self.collate_fn is default_collate
+
+    @cached_property
+    def file_reader(self) -> NativeBackend | None:
+        """The backend, if it goes from files to the batch without the interpreter."""
+        native = isinstance(self.backend, NativeBackend) and self.in_place and has_file_ranges(self.source)
+        return self.backend if native else None  # type: ignore[return-value]
+
+    @cached_property
+    def converter(self) -> Converter:
+        """Stores decoded images in the batch."""
+        channels_last = self.memory_format is torch.channels_last
+        return Converter(self.plan, leave_uint8=self.leave_uint8, channels_last=channels_last)
+
+    @cached_property
+    def sample_converter(self) -> Converter:
+        """Stores a sample of its own, before the rest of the transform."""
+        return Converter(self.plan)
+
+    def task_size(self, batch_size: int) -> int:
+        """Samples per task: several tasks per thread so that one large image holds up nobody."""
+        return min(_LARGEST_TASK, max(1, -(-batch_size // (_TASKS_PER_THREAD * max(1, self.threads)))))
+
+    def empty_batch(self, count: int) -> torch.Tensor:
+        """An uninitialised batch (N, 3, H, W) in the format asked for."""
+        assert self.plan.size is not None
+        height, width = self.plan.size
+        last, dtype = self.converter.channels_last, self.converter.dtype
+        shape = (count, height, width, 3) if last else (count, 3, height, width)
+        if self.pin:
+            images = torch.empty(shape, dtype=dtype, pin_memory=True)
+        else:
+            images = self.memory.tensor(shape, dtype)
+        return images.permute(0, 3, 1, 2) if last else images
