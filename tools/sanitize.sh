@@ -15,6 +15,7 @@ build sanitize-address address,undefined
 preload="$(library libasan.so):$(library libubsan.so)"
 export ASAN_OPTIONS=detect_leaks=0
 build/sanitize-address/pool_test
+build/sanitize-address/kernels_test
 LD_PRELOAD="$preload" FASTDATA_NATIVE_LIBRARY="$PWD/build/sanitize-address/libfastdata_native.so" \
     .venv/bin/python -m pytest -q -p no:cacheprovider tests/native
 

@@ -1,0 +1,100 @@
+// Compares the inner loops of this processor with plain C++, bit by bit, on random rows and filters.  Links only the
+// kernels, so that it can be built for another processor and run in an emulator.
+#include "kernels.h"
+
+#include <cstdio>
+#include <cstdlib>
+#include <random>
+#include <vector>
+
+using namespace fastdata;
+
+namespace {
+
+std::mt19937 generator(1);
+
+int up_to(int most) {
+    return std::uniform_int_distribution(1, most)(generator);
+}
+
+std::vector<uint8_t> noise(int bytes) {
+    std::vector<uint8_t> values(static_cast<size_t>(bytes));
+    for (uint8_t &value : values)
+        value = static_cast<uint8_t>(generator());
+    return values;
+}
+
+std::vector<uint8_t> room(int bytes) {
+    return std::vector<uint8_t>(static_cast<size_t>(bytes));
+}
+
+// The fourth byte of a pixel is anything.
+bool same_colours(const std::vector<uint8_t> &a, const std::vector<uint8_t> &b) {
+    for (size_t i = 0; i < a.size(); ++i)
+        if (i % kPixelBytes != 3 && a[i] != b[i])
+            return false;
+    return true;
+}
+
+bool horizontal_agrees(const Kernels &set, Filter filter) {
+    const int width = up_to(200), height = up_to(9), results = up_to(150), stride = width * kPixelBytes;
+    Axis axis;
+    axis.build(filter, width, {0, static_cast<double>(width)}, results, 0, results);
+    if (axis.is_identity())
+        return true;
+    const std::vector<uint8_t> pixels = noise(stride * height);
+    const Rows rows = {pixels.data() + axis.source_begin() * kPixelBytes, stride,
+                       axis.source_end() - axis.source_begin(), height};
+    std::vector<uint8_t> ours = room(results * height * kPixelBytes), plain = ours;
+    set.horizontal(rows, axis, ours.data(), results * kPixelBytes);
+    kPlainKernels.horizontal(rows, axis, plain.data(), results * kPixelBytes);
+    return same_colours(ours, plain);
+}
+
+bool vertical_agrees(const Kernels &set, Filter filter) {
+    const int width = up_to(90), height = up_to(200), results = up_to(150), stride = width * kPixelBytes;
+    Axis axis;
+    axis.build(filter, height, {0, static_cast<double>(height)}, results, 0, results);
+    if (axis.is_identity())
+        return true;
+    const std::vector<uint8_t> pixels = noise(stride * height);
+    std::vector<uint8_t> ours = room(stride), plain = ours;
+    for (int result = 0; result < results; ++result) {
+        const uint8_t *first = pixels.data() + (axis.source_begin() + axis.first(result)) * stride;
+        set.vertical(first, stride, axis, result, ours.data(), stride);
+        kPlainKernels.vertical(first, stride, axis, result, plain.data(), stride);
+        if (ours != plain)
+            return false;
+    }
+    return true;
+}
+
+bool moves_agree(const Kernels &set) {
+    const int count = up_to(200);
+    const std::vector<uint8_t> pixels = noise(count * kPixelBytes);
+    std::vector<uint8_t> ours = room(count * 3), plain = ours, mirrored = room(count * kPixelBytes), mirror = mirrored;
+    set.pack(pixels.data(), count, ours.data());
+    kPlainKernels.pack(pixels.data(), count, plain.data());
+    bool same = ours == plain;
+    set.split(pixels.data(), count, ours.data(), ours.data() + count, ours.data() + 2 * count);
+    kPlainKernels.split(pixels.data(), count, plain.data(), plain.data() + count, plain.data() + 2 * count);
+    same = same && ours == plain;
+    set.reverse(pixels.data(), count, mirrored.data());
+    kPlainKernels.reverse(pixels.data(), count, mirror.data());
+    return same && mirrored == mirror;
+}
+
+} // namespace
+
+int main() {
+    const Kernels &set = kernels();
+    for (int round = 0; round < 600; ++round) {
+        const auto filter = static_cast<Filter>(round % 6);
+        if (!horizontal_agrees(set, filter) || !vertical_agrees(set, filter) || !moves_agree(set)) {
+            std::fprintf(stderr, "kernels_test: %s differs from plain C++ in round %d\n", set.name, round);
+            return 1;
+        }
+    }
+    std::printf("kernels_test: %s equals plain C++\n", set.name);
+    return 0;
+}
