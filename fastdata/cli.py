@@ -123,8 +123,8 @@ def _training_transform() -> Any:
 
 def _bench(given: Any) -> None:
     from fastdata.bench import table
-    from fastdata.dataloader import thread_count
     from fastdata.demo.compare import compare_loaders
+    from fastdata.options import thread_count
 
     results = compare_loaders(
         given.folder, workers=thread_count(given.workers), batch_size=given.batch_size, rounds=given.rounds

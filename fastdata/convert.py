@@ -49,9 +49,8 @@ class Converter:
 
         The float values have the bits of ToTensor and Normalize.
         """
-        try:
-            core = native.load()
-        except native.NativeMissing:
+        core = native.available()
+        if core is None:
             _store_by_lookup(pixels, image, self.format.table)
         else:
             core.convert(pixels, image.data_ptr(), self.format)

@@ -12,7 +12,6 @@ import torch.utils.data
 from torch.utils.data import Dataset, Sampler, default_collate
 
 from fastdata.auto import Choice, choose_backend
-from fastdata.cpus import auto_threads
 from fastdata.device_ops import normalise
 from fastdata.epoch import EpochIterator, EpochRecord, MultiProcessIterator, SingleProcessIterator
 from fastdata.errors import OptionError, StateMismatch
@@ -24,15 +23,16 @@ from fastdata.loaders.native import NativeBackend
 from fastdata.loaders.synthetic import SyntheticBackend
 from fastdata.memory import BatchMemory
 from fastdata.native import Pool
+from fastdata.options import check_choice, check_seed, may_pin, thread_count
 from fastdata.order import EpochBatches, LoaderState, describe_sampler, epoch_sampler
 from fastdata.pipeline import OrderedJobs
-from fastdata.plan import Output, Plan
+from fastdata.plan import Plan
 from fastdata.prefetch import DevicePrefetcher, check_device
 from fastdata.routes import Route, find_route
 from fastdata.stats import PipelineStats
 from fastdata.views import Key
 
-__all__ = ["DataLoader", "thread_count"]
+__all__ = ["DataLoader"]
 
 Sample = TypeVar("Sample", covariant=True)
 
@@ -102,11 +102,10 @@ class DataLoader(torch.utils.data.DataLoader[Sample]):
         progress: bool = False,
     ) -> None:
         check_backend_name(backend)
-        _check_choice("fidelity", fidelity, FIDELITIES)
-        _check_choice("on_error", on_error, ON_ERROR)
-        _check_choice("memory_format", memory_format, _MEMORY_FORMATS)
-        if seed is not None and (not isinstance(seed, int) or isinstance(seed, bool)):
-            raise OptionError(f"seed={seed!r} is not an integer")
+        check_choice("fidelity", fidelity, FIDELITIES)
+        check_choice("on_error", on_error, ON_ERROR)
+        check_choice("memory_format", memory_format, _MEMORY_FORMATS)
+        check_seed(seed)
         self.backend, self.fidelity, self.device = backend, fidelity, device
         self.seed, self.on_error = seed, on_error
         self.memory_format, self.progress = memory_format, progress
@@ -310,7 +309,6 @@ class DataLoader(torch.utils.data.DataLoader[Sample]):
             self._choice = choose_backend(route.source, route.plan, fidelity=self.fidelity)
         collate_fn = self.collate_fn if self.collate_fn is not None else default_collate
         on_gpu = self._device is not None and self._device.type == "cuda"
-        in_place = route.plan.batchable and collate_fn is default_collate
         return ImageWork(
             source=route.source,
             plan=route.plan,
@@ -319,8 +317,8 @@ class DataLoader(torch.utils.data.DataLoader[Sample]):
             collate_fn=collate_fn,
             on_error=self.on_error,
             memory_format=self.memory_format,
-            leave_uint8=on_gpu and in_place and route.plan.output is Output.FLOAT,
-            pin=_may_pin(self.pin_memory or on_gpu),
+            on_gpu=on_gpu,
+            pin=may_pin(self.pin_memory or on_gpu),
             threads=self.num_workers,
             memory=self._memory,
             pool=_pool_for(self._choice.backend, self.num_workers),
@@ -373,30 +371,3 @@ def _jobs(work: ImageWork, batches: EpochBatches) -> Iterator[ImageBatch | Ready
 
 def _pool_for(backend: Backend, threads: int) -> Pool | None:
     return backend.make_pool(threads) if isinstance(backend, NativeBackend) and threads > 0 else None
-
-
-def _check_choice(name: str, value: Any, accepted: tuple[Any, ...]) -> None:
-    if value not in accepted:
-        raise OptionError(f"{name}={value!r} is not accepted; use one of {', '.join(map(repr, accepted))}")
-
-
-def thread_count(num_workers: int | str) -> int:
-    """The number that `num_workers` stands for."""
-    if num_workers == "auto":
-        return auto_threads()
-    if not isinstance(num_workers, int) or isinstance(num_workers, bool):
-        hint = f"; write {num_workers} without quotes" if isinstance(num_workers, str) and num_workers.isdigit() else ""
-        raise OptionError(f"num_workers={num_workers!r}; accepted: a whole number or 'auto'{hint}")
-    return num_workers
-
-
-def _may_pin(wanted: bool) -> bool:
-    if not wanted:
-        return False
-    if torch.accelerator.is_available() and torch.accelerator.current_accelerator().type == "cuda":  # type: ignore[union-attr]
-        return True
-    warnings.warn(
-        "'pin_memory' argument is set as true but no accelerator is found, then device pinned memory won't be used.",
-        stacklevel=4,
-    )
-    return False

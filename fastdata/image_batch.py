@@ -154,7 +154,7 @@ class ImageBatch:
         with times.stage("view"):
             samples, views = self._draw(samples, failed)
         if samples:
-            failed += self._decode(samples, views, times)
+            self._decode(samples, views, times, failed)
         return failed
 
     def _read(self, position: int, index: int, copy: int, failed: list[int]) -> _Sample | None:
@@ -192,12 +192,11 @@ class ImageBatch:
         sizes_px = sizes_px.astype(np.int64)
         return draw_views(plan.ops, sizes_px, indices, key=key, copies=copies, interpolation=plan.interpolation)
 
-    def _decode(self, samples: Sequence[_Sample], views: Sequence[View], times: BatchTimes) -> list[int]:
+    def _decode(self, samples: Sequence[_Sample], views: Sequence[View], times: BatchTimes, failed: list[int]) -> None:
         places = self._places(samples, views)
         with times.stage("decode"):
             statuses = self._work.backend.decode([sample.image for sample in samples], views, places)
         good = []
-        failed: list[int] = []
         for sample, place, status in zip(samples, places, statuses, strict=True):
             if status is None:
                 good.append((sample, place))
@@ -207,7 +206,6 @@ class ImageBatch:
             self._convert_into_batch(good, times)
         else:
             self._make_samples(good, times)
-        return failed
 
     def _places(self, samples: Sequence[_Sample], views: Sequence[View]) -> list[Pixels]:
         """Where each image is decoded to: the batch itself if it is uint8 in channels_last, else scratch memory."""

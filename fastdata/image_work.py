@@ -15,7 +15,7 @@ from fastdata.loaders import Backend
 from fastdata.loaders.native import NativeBackend
 from fastdata.memory import BatchMemory
 from fastdata.native import Pool
-from fastdata.plan import Plan
+from fastdata.plan import Output, Plan
 from fastdata.sources import ImageSource, has_file_ranges
 from fastdata.stats import PipelineStats
 from fastdata.views import Key
@@ -40,7 +40,7 @@ class ImageWork:
         collate_fn: merges samples; torch's default_collate makes whole batches in place where the plan allows it.
         on_error: one of `ON_ERROR`.
         memory_format: of the batch, torch.contiguous_format or torch.channels_last.
-        leave_uint8: stop before the float arithmetic, which the device will do.
+        on_gpu: batches go to a CUDA device, which then does the float arithmetic where it can.
         pin: allocate batches in pinned memory.
         threads: how many will share a batch's tasks.
         pool: threads of the native core; None makes it work in the caller's.
@@ -55,7 +55,7 @@ class ImageWork:
     collate_fn: Callable[[list[Any]], Any] = default_collate
     on_error: str = "raise"
     memory_format: torch.memory_format = torch.contiguous_format
-    leave_uint8: bool = False
+    on_gpu: bool = False
     pin: bool = False
     threads: int = 0
     pool: Pool | None = None
@@ -66,6 +66,11 @@ class ImageWork:
     def in_place(self) -> bool:
         """True when images are decoded straight into the batch tensor."""
         return self.plan.batchable and self.collate_fn is default_collate
+
+    @property
+    def leave_uint8(self) -> bool:
+        """True when batches stop before the float arithmetic, which the device will do."""
+        return self.on_gpu and self.in_place and self.plan.output is Output.FLOAT
 
     @cached_property
     def file_reader(self) -> NativeBackend | None:

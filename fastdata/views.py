@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cache
 from typing import TypeAlias
 
 import numpy as np
@@ -147,7 +146,7 @@ def philox4x32(counter: Sequence[npt.ArrayLike], key: tuple[int, int]) -> list[W
 
     Source: Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011.
     """
-    core = _core()
+    core = native.available()
     if core is not None and np.ndim(counter[3]) == 0:
         first, second, third = np.broadcast_arrays(*(np.asarray(c, np.int64) for c in counter[:3]))
         words = core.philox(first.ravel(), second.ravel(), third.ravel(), int(counter[3]), key)  # type: ignore[arg-type]
@@ -165,14 +164,6 @@ def philox4x32(counter: Sequence[npt.ArrayLike], key: tuple[int, int]) -> list[W
         )
         k0, k1 = (k0 + 0x9E3779B9) & 0xFFFFFFFF, (k1 + 0xBB67AE85) & 0xFFFFFFFF
     return list(np.broadcast_arrays(c0, c1, c2, c3))
-
-
-@cache
-def _core() -> native.Core | None:
-    try:
-        return native.load()
-    except native.NativeMissing:
-        return None
 
 
 def uniform(words: Words) -> Floats:

@@ -60,4 +60,5 @@ def test_no_damage_makes_the_parser_fail(name: str, cut: int, flips: list[int]) 
 @settings(max_examples=300, deadline=None)
 @given(st.binary(max_size=64), st.sampled_from([b"", b"\xff\xd8", b"\x89PNG\r\n\x1a\n", b"GIF89a", b"BM", b"RIFF"]))
 def test_random_bytes_are_survived(tail: bytes, start: bytes) -> None:
-    parse_header(start + tail)
+    header = parse_header(start + tail)
+    assert header is None or (header.width > 0 and header.height > 0)

@@ -42,7 +42,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fastdata.errors import BackendUnavailable
-from fastdata.header import ImageHeader, parse_header
+from fastdata.header import ImageHeader, JpegFrame, parse_header
 from fastdata.views import View
 
 __all__ = [
@@ -97,8 +97,13 @@ class Encoded:
 
     def is_plain_jpeg(self) -> bool:
         """True for 8-bit grey or three-component JPEGs, the only files a JPEG library decodes here."""
-        jpeg = self.header.jpeg if self.header is not None else None
+        jpeg = self.jpeg
         return jpeg is not None and jpeg.precision_bits == 8 and jpeg.components in (1, 3)
+
+    @property
+    def jpeg(self) -> JpegFrame | None:
+        """How the file is coded, if it is a JPEG."""
+        return self.header.jpeg if self.header is not None else None
 
 
 class Backend(ABC):
@@ -123,9 +128,7 @@ class Backend(ABC):
         """
 
     @abstractmethod
-    def decode(
-        self, images: Sequence[Encoded], views: Sequence[View], out: Sequence[Pixels]
-    ) -> list[Exception | None]:
+    def decode(self, images: Sequence[Encoded], views: Sequence[View], out: Sequence[Pixels]) -> list[Exception | None]:
         """Decodes every image into its place.
 
         Args:
@@ -159,15 +162,13 @@ class PerImageBackend(Backend):
             Exception: the image cannot be decoded at all.
         """
 
-    def decode(
-        self, images: Sequence[Encoded], views: Sequence[View], out: Sequence[Pixels]
-    ) -> list[Exception | None]:
+    def decode(self, images: Sequence[Encoded], views: Sequence[View], out: Sequence[Pixels]) -> list[Exception | None]:
         statuses: list[Exception | None] = []
         for image, view, place in zip(images, views, out, strict=True):
             try:
                 self._decode_or_hand_back(image, view, place)
                 statuses.append(None)
-            except Exception as error:  # Pillow's plugins raise many kinds; each is this image's status
+            except Exception as error:  # noqa: BLE001 - Pillow's plugins raise many kinds; each is this image's
                 statuses.append(error)
         return statuses
 

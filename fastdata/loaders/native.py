@@ -7,11 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from fastdata.errors import BackendError
 from fastdata.loaders import pillow, resample
 from fastdata.loaders.backend import Backend, Encoded, HandBack, Pixels
 from fastdata.native import Core, Files, Format, NativeMissing, PassOrder, Pool, Results, Status
-from fastdata.plan import Interpolation
 from fastdata.views import View, Views
 
 __all__ = ["NativeBackend"]
@@ -40,9 +38,7 @@ class NativeBackend(Backend):
     def version(cls) -> str:
         return _exact_core()[0].description
 
-    def decode(
-        self, images: Sequence[Encoded], views: Sequence[View], out: Sequence[Pixels]
-    ) -> list[Exception | None]:
+    def decode(self, images: Sequence[Encoded], views: Sequence[View], out: Sequence[Pixels]) -> list[Exception | None]:
         jpegs = [row for row, image in enumerate(images) if image.is_plain_jpeg()]
         refusals = self._decode_jpegs(jpegs, images, views, out) if jpegs else {}
         return [
@@ -120,6 +116,6 @@ def _second_opinion(image: Encoded, view: View, place: Pixels, refusal: Exceptio
         if refusal is not None and not isinstance(refusal, HandBack):
             return refusal
         pillow.decode_view(image.data, view, place)
-    except Exception as error:  # Pillow's plugins raise many kinds; each is this image's status
+    except Exception as error:  # noqa: BLE001 - Pillow's plugins raise many kinds; each is this image's
         return error
     return None

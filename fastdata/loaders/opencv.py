@@ -69,8 +69,7 @@ def _resized(view: View, window_px: tuple[int, int, int, int]) -> View:
 
 def _is_cut_short(image: Encoded) -> bool:
     # OpenCV fills the missing rows of a truncated file with grey and says nothing, so Pillow is to decide.
-    assert image.header is not None and image.header.jpeg is not None
-    return image.data.rfind(b"\xff\xd9") < image.header.jpeg.scan_at
+    return image.jpeg is None or image.data.rfind(b"\xff\xd9") < image.jpeg.scan_at
 
 
 def _imdecode(image: Encoded, denominator: int) -> Any:

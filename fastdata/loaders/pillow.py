@@ -85,9 +85,9 @@ def size_of(data: bytes) -> tuple[int, int]:
 
 def open_rgb(data: bytes) -> Image:
     """The whole image in RGB, as torchvision's default loader opens it."""
-    from PIL import Image as pil_image
+    import PIL.Image
 
-    with pil_image.open(io.BytesIO(data)) as image:
+    with PIL.Image.open(io.BytesIO(data)) as image:
         image.load()
         rgb: Image = image if image.mode == "RGB" else image.convert("RGB")  # to its own mode it only copies
         return rgb
@@ -175,14 +175,14 @@ def _resize_box(scaled: Image, full: tuple[int, int], view: View, out: Pixels) -
 
 
 def _crop_flip(image: Image, view: View) -> Image:
-    from PIL import Image as pil_image
+    from PIL.Image import Transpose
 
     if view.crop_px != (0, 0, *image.size):
         image = image.crop(view.crop_px)  # black outside, as torchvision pads
     if view.flip_horizontal:
-        image = image.transpose(pil_image.Transpose.FLIP_LEFT_RIGHT)
+        image = image.transpose(Transpose.FLIP_LEFT_RIGHT)
     if view.flip_vertical:
-        image = image.transpose(pil_image.Transpose.FLIP_TOP_BOTTOM)
+        image = image.transpose(Transpose.FLIP_TOP_BOTTOM)
     return image
 
 

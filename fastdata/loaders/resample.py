@@ -15,21 +15,29 @@ from fastdata.views import View
 __all__ = ["exact_core", "options_for", "resize_window"]
 
 
-@cache
 def exact_core() -> tuple[native.Core, native.PassOrder]:
     """The native core and the order of passes in which it resizes exactly as the installed Pillow does.
-
-    Pillow 13 resizes vertically first where the height shrinks more; older versions always go horizontally first.
-    Both orders are tried on one small image.
 
     Raises:
         NativeMissing: there is no core, or it agrees with this Pillow in neither order.
     """
-    core = native.load()
-    for order in native.PassOrder:
-        if all(_agrees(core, order, size) for size in ((9, 90), (90, 60))):
-            return core, order
-    raise native.NativeMissing(f"it resizes otherwise than {pillow.version()}")
+    core, order = native.load(), _exact_order()
+    if order is None:
+        raise native.NativeMissing(f"it resizes otherwise than {pillow.version()}")
+    return core, order
+
+
+@cache
+def _exact_order() -> native.PassOrder | None:
+    """Pillow 13 resizes vertically first where the height shrinks more; older versions go horizontally first.
+
+    Both orders are tried on two small images.
+    """
+    core = native.available()
+    if core is None:
+        return None
+    sizes = ((9, 90), (90, 60))
+    return next((order for order in native.PassOrder if all(_agrees(core, order, size) for size in sizes)), None)
 
 
 def options_for(order: native.PassOrder, interpolation: Interpolation, fidelity: str) -> native.Options:
@@ -48,9 +56,9 @@ def resize_window(pixels: Pixels, stride_px: int, view: View, out: Pixels) -> No
         view: the view; its window gives the width and height at `pixels`.
         out: uint8 (height, width, 3), contiguous.
     """
-    try:
-        core, order = exact_core()
-    except native.NativeMissing:
+    order = _exact_order()
+    core = native.available()
+    if core is None or order is None:
         pillow.resize_window(pixels, stride_px, view, out)
     else:
         core.resize(pixels, stride_px, view, out, options=options_for(order, view.interpolation, "exact"))

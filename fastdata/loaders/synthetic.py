@@ -31,9 +31,7 @@ class SyntheticBackend(Backend):
         super().__init__(fidelity=fidelity)
         self._ready: dict[int, torch.Tensor] = {}
 
-    def decode(
-        self, images: Sequence[Encoded], views: Sequence[View], out: Sequence[Pixels]
-    ) -> list[Exception | None]:
+    def decode(self, images: Sequence[Encoded], views: Sequence[View], out: Sequence[Pixels]) -> list[Exception | None]:
         for place in out:
             place[...] = np.random.default_rng(0).integers(0, 256, place.shape, dtype=np.uint8)
         return [None] * len(out)

@@ -48,7 +48,9 @@ class TurboJpegBackend(PerImageBackend):
         return f"PyTurboJPEG {version('PyTurboJPEG')}"
 
     def decode_view(self, image: Encoded, view: View, out: Pixels) -> None:
-        if not image.is_plain_jpeg() or not _is_sequential(image):
+        # A progressive file may leave coefficients out; libjpeg then smooths blocks, otherwise from version to version,
+        # so the one in Pillow has to do it.  Nothing is lost: all of a progressive file must be decoded anyway.
+        if not image.is_plain_jpeg() or image.jpeg is None or not image.jpeg.sequential:
             raise HandBack
         denominator = dct_denominator(view) if self.fidelity == "fast" else 1
         if denominator > 1:
@@ -77,18 +79,10 @@ class TurboJpegBackend(PerImageBackend):
         pillow.resize_scaled(place, (image.width, image.height), view, out)
 
 
-def _is_sequential(image: Encoded) -> bool:
-    # A progressive file may leave coefficients out; libjpeg then smooths blocks, otherwise from version to version, so
-    # the one in Pillow has to do it.  Nothing is lost: all of a progressive file must be decoded anyway.
-    assert image.header is not None and image.header.jpeg is not None
-    return image.header.jpeg.sequential
-
-
 def _without_rows_below(image: Encoded, bottom: int) -> tuple[bytes | bytearray, int]:
     """A JPEG with the same rows down to `bottom`, and how many rows it claims to have."""
-    assert image.header is not None and image.header.jpeg is not None
-    jpeg = image.header.jpeg
-    if not (jpeg.sequential and jpeg.single_scan):
+    jpeg = image.jpeg
+    if jpeg is None or not jpeg.single_scan:
         return image.data, image.height
     # Chroma upsampling looks one chroma row below, so a whole row of MCUs is added.
     rows = (-(-bottom // jpeg.mcu_height_px) + 1) * jpeg.mcu_height_px

@@ -25,7 +25,19 @@ from fastdata.plan import Interpolation
 if TYPE_CHECKING:
     from fastdata.views import View, Views
 
-__all__ = ["Core", "Files", "Format", "NativeMissing", "Options", "PassOrder", "Pool", "Results", "Status", "load"]
+__all__ = [
+    "Core",
+    "Files",
+    "Format",
+    "NativeMissing",
+    "Options",
+    "PassOrder",
+    "Pool",
+    "Results",
+    "Status",
+    "available",
+    "load",
+]
 
 Pixels: TypeAlias = npt.NDArray[np.uint8]
 
@@ -319,13 +331,33 @@ class Core:
         _check(status, f"cannot convert {rgb.shape} pixels")
 
 
-@cache
 def load() -> Core:
     """The core, loaded once.
 
     Raises:
         NativeMissing: it is not there, or of another version.
     """
+    found = _load_once()
+    if isinstance(found, NativeMissing):
+        raise found
+    return found
+
+
+def available() -> Core | None:
+    """The core, or None; costs nothing once it has been asked for."""
+    found = _load_once()
+    return None if isinstance(found, NativeMissing) else found
+
+
+@cache
+def _load_once() -> Core | NativeMissing:
+    try:
+        return _load()
+    except NativeMissing as missing:
+        return missing
+
+
+def _load() -> Core:
     path = _find()
     try:
         library = ctypes.CDLL(str(path))

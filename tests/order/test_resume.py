@@ -258,7 +258,10 @@ def test_set_epoch_reaches_a_sampler_inside_a_batch_sampler() -> None:
 
 def test_private_entries_of_a_state_are_ignored() -> None:
     loader = DataLoader(TensorDataset(torch.arange(20)), 4)
+    iterator = iter(loader)
+    next(iterator)
     loader.load_state_dict(loader.state_dict() | {"_iterator_finished": False})
+    assert next(iter(loader))[0].tolist() == [4, 5, 6, 7]
 
 
 @pytest.mark.parametrize("persistent", [False, True])
