@@ -1,7 +1,7 @@
 """Batch memory that is used again once nobody looks at it any more.
 
-A fresh batch of 64 float images is 38 MB that the kernel must find and zero, page by page: a quarter of a millisecond
-per image, as much as resizing it.  So a block returns here when the last tensor, array or view of it is gone, and
+A fresh batch of 64 float images is 38 MB that the kernel must find and zero, page by page, which costs more per image
+than resizing it (benchmarks/inside.py).  So a block returns here when the last tensor, array or view of it is gone, and
 never before: ownership is Python's own reference counting, through the array that the tensor was made from.
 """
 
@@ -65,7 +65,7 @@ class BatchMemory:
                 break
             if block.nbytes >= size_bytes:  # the last batch of an epoch is smaller
                 return block
-        # NumPy asks for huge pages where torch does not, which alone saves four fifths of the faults' time.
+        # NumPy asks for huge pages where torch does not, which alone saves most of the faults' time.
         return np.empty(size_bytes, np.uint8)
 
     def _give_back(self, block: npt.NDArray[np.uint8]) -> None:
