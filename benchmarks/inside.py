@@ -28,7 +28,7 @@ from torch.utils.data import ConcatDataset
 from fastdata import DataLoader, ImageFolder, native
 from fastdata.bench import spread, write_json
 from fastdata.image_batch import ImageBatch
-from fastdata.loaders import resample
+from fastdata.loaders import Encoded, resample
 from fastdata.memory import BatchMemory
 from fastdata.plan import Interpolation, RandomResizedCrop
 from fastdata.transforms import Compose, Normalize, ToTensor
@@ -52,19 +52,24 @@ def decoder(folder: Path) -> tuple[Callable[[native.Format], None], int]:
     """A function that decodes one window of every image, and their number."""
     core, order = resample.exact_core()
     dataset = ImageFolder(folder)
-    files = core.read_files([dataset.file_range(index) for index in range(len(dataset))])
+    images = [Encoded.of(dataset.read_encoded(index)) for index in range(len(dataset))]
+    data = [np.frombuffer(image.data, np.uint8) for image in images]
+    addresses = np.array([part.ctypes.data for part in data], np.uint64)
+    lengths = np.array([len(part) for part in data], np.int64)
+    sizes = np.array([(image.width, image.height) for image in images])
     crop = RandomResizedCrop(
         size=(SIDE, SIDE), scale=(0.08, 1.0), ratio=(3 / 4, 4 / 3), interpolation=Interpolation.BILINEAR
     )
     rows = np.arange(len(dataset))
-    views = draw_views((crop,), files.sizes_px.astype(np.int64), rows, key=Key(seed=1, epoch=1))
+    views = draw_views((crop,), sizes, rows, key=Key(seed=1, epoch=1))
     out = np.zeros((len(dataset), SIDE * SIDE * 12), np.uint8)
     places = (out.ctypes.data + rows * out[0].nbytes).astype(np.uint64)
     options = resample.options_for(order, Interpolation.BILINEAR, "exact")
 
     def decode(format_: native.Format) -> None:
-        core.decode(files.data, files.data_bytes, views, places, format=format_, options=options)
-        assert out.any()  # and keeps the memory alive
+        core.decode(addresses, lengths, views, places, format=format_, options=options)
+        assert out.any()
+        assert len(data) == len(dataset)  # what the addresses point to lives as long as this function
 
     return decode, len(dataset)
 

@@ -13,7 +13,7 @@ from fastdata.cpus import auto_threads
 from fastdata.errors import DatasetError
 from fastdata.fetch import NotCompiled, fetch_samples
 from fastdata.loaders import pillow
-from fastdata.sources import NotASource, read_file
+from fastdata.sources import FileRanges, NotASource, read_file
 
 __all__ = ["IMG_EXTENSIONS", "ImageFolder"]
 
@@ -129,6 +129,16 @@ class ImageFolder(Dataset[tuple[Any, Any]]):
     def file_range(self, index: int) -> tuple[str, int, int]:
         """The file at `index`, from its beginning to its end."""
         return self.samples[index][0], 0, -1
+
+    def file_ranges(self, indices: Sequence[int]) -> FileRanges:
+        """The same for many."""
+        return FileRanges([self.samples[index][0] for index in indices])
+
+    def read_targets(self, indices: Sequence[int]) -> list[Any]:
+        """`read_target` for many."""
+        if self.target_transform is not None:
+            return [self.read_target(index) for index in indices]
+        return [self.samples[index][1] for index in indices]
 
 
 def _has_image_extension(path: str) -> bool:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
+from torch.profiler import record_function
 from torch.utils.data import default_collate
 
 from fastdata.errors import DecodeError, PipelineError, ReadError, ViewError
@@ -21,7 +22,7 @@ from fastdata.native import Status
 from fastdata.pipeline import SkipResult, Task
 from fastdata.plan import Output
 from fastdata.seeded import SeededDraws
-from fastdata.sources import location_of
+from fastdata.sources import file_ranges, location_of, read_targets
 from fastdata.stats import BatchTimes, PipelineStats
 from fastdata.views import View, Views, draw_views, philox4x32
 
@@ -66,7 +67,7 @@ class ImageBatch:
     @property
     def tasks(self) -> list[Task]:
         """See `Job.tasks`; not kept, or the batch would refer to itself and live until the next garbage collection."""
-        return [self._load_files] if self._work.file_reader is not None else self._tasks_for(range(len(self._indices)))
+        return [self._load_files] if self._work.file_loader is not None else self._tasks_for(range(len(self._indices)))
 
     def finish(self) -> None:
         """Collates; see `Job.finish`."""
@@ -98,30 +99,25 @@ class ImageBatch:
 
     def _load_files(self) -> Sequence[Task]:
         """Files to the batch inside the backend; what it leaves over becomes tasks of its own."""
-        work, backend, times = self._work, self._work.file_reader, BatchTimes()
-        assert backend is not None
+        work, times = self._work, BatchTimes()
+        assert work.file_loader is not None
         assert self._images is not None
-        with times.stage("read"):
-            ranges = [work.source.file_range(index) for index in self._indices]  # type: ignore[attr-defined]
-            files = backend.read_files(ranges, work.pool)
-        rows = np.flatnonzero(files.results.statuses == Status.OK)
-        with times.stage("view"):
-            try:
-                counters = (np.array(column)[rows] for column in (self._indices, self._copies))
-                views = self._draw_views(files.sizes_px[rows], *counters)
-            except ValueError:  # an image is smaller than a crop, and only its own task can say which
-                rows = rows[:0]
-        if len(rows):
-            with times.stage("decode"):
-                places = (self._images.data_ptr() + rows * self._images[0].nbytes).astype(np.uint64)
-                results = backend.decode_files(files, rows, views, places, format=work.converter.format, pool=work.pool)
-            rows = rows[results.statuses == Status.OK]
-        for position in rows.tolist():
-            self._targets[position] = work.source.read_target(self._indices[position])
-            self._loaded[position] = True
-        times.samples, times.encoded_bytes = len(rows), int(files.data_bytes[rows].sum())
+        with record_function("fastdata.load"):
+            files = file_ranges(work.source, self._indices)
+            loaded = work.file_loader.load(
+                files.paths, files.offsets, files.lengths, self._indices, self._copies, self._images.data_ptr()
+            )
+        good = loaded.results.statuses == Status.OK
+        if good.all():
+            self._targets[:] = read_targets(work.source, self._indices)
+        else:
+            for position in np.flatnonzero(good).tolist():
+                self._targets[position] = work.source.read_target(self._indices[position])
+        self._loaded = good.tolist()
+        times.seconds.update(read=loaded.read_s, decode=loaded.decode_s)
+        times.samples, times.encoded_bytes = int(good.sum()), int(loaded.data_bytes[good].sum())
         self._times.append(times)
-        return self._tasks_for([position for position, loaded in enumerate(self._loaded) if not loaded])
+        return self._tasks_for(np.flatnonzero(~good).tolist())
 
     # ---- some samples in one task
 

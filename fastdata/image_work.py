@@ -14,7 +14,7 @@ from fastdata.convert import Converter
 from fastdata.loaders import Backend
 from fastdata.loaders.native import NativeBackend
 from fastdata.memory import BatchMemory
-from fastdata.native import Pool
+from fastdata.native import FileLoader, Pool
 from fastdata.plan import Output, Plan
 from fastdata.sources import ImageSource, has_file_ranges
 from fastdata.stats import PipelineStats
@@ -73,10 +73,11 @@ class ImageWork:
         return self.on_gpu and self.in_place and self.plan.output is Output.FLOAT
 
     @cached_property
-    def file_reader(self) -> NativeBackend | None:
-        """The backend, if it goes from files to the batch without the interpreter."""
-        native = isinstance(self.backend, NativeBackend) and self.in_place and has_file_ranges(self.source)
-        return self.backend if native else None  # type: ignore[return-value]
+    def file_loader(self) -> FileLoader | None:
+        """Goes from files to the batch without the interpreter, where the backend can."""
+        if not (isinstance(self.backend, NativeBackend) and self.in_place and has_file_ranges(self.source)):
+            return None
+        return self.backend.file_loader(self.plan, self.key, format=self.converter.format, pool=self.pool)
 
     @cached_property
     def converter(self) -> Converter:

@@ -10,6 +10,8 @@ A source is anything that maps an index to encoded bytes and a target:
         def location(self, index) -> str: ...        # optional: names the sample in error messages
         def file_range(self, index): ...             # optional: (path, offset, length) of the bytes, for backends
                                                      # that read files themselves; length -1 means to the end
+        def file_ranges(self, indices): ...          # optional: a FileRanges for many, where that is quicker
+        def read_targets(self, indices): ...         # optional: the targets of many, where that is quicker
         def check_source(self) -> None: ...          # optional: raises NotASource to decline
 
 A dataset that offers these methods goes through the image pipeline as it is.  torchvision's ImageFolder and
@@ -19,13 +21,16 @@ DatasetFolder, and Subset and ConcatDataset of any of these, are recognised with
 from __future__ import annotations
 
 import bisect
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+import numpy as np
+import numpy.typing as npt
 from torch.utils.data import ConcatDataset, Subset
 
-__all__ = ["ImageSource", "NotASource", "has_file_ranges", "recognise"]
+__all__ = ["FileRanges", "ImageSource", "NotASource", "file_ranges", "has_file_ranges", "read_targets", "recognise"]
 
 
 class ImageSource(Protocol):
@@ -47,6 +52,21 @@ class ImageSource(Protocol):
     def read_target(self, index: int) -> Any:
         """The target at `index`, after any target_transform."""
         ...
+
+
+@dataclass(frozen=True)
+class FileRanges:
+    """Where N encoded images lie.
+
+    Attributes:
+        paths: of the files.
+        offsets: int64, (N,): where each begins in its file; None for 0.
+        lengths: int64, (N,): bytes of each; None, and -1, for the rest of the file.
+    """
+
+    paths: list[Any]
+    offsets: npt.NDArray[np.int64] | None = None
+    lengths: npt.NDArray[np.int64] | None = None
 
 
 class NotASource(Exception):
@@ -80,9 +100,13 @@ def recognise(dataset: Any) -> ImageSource:
 
 
 def read_file(path: Any) -> bytes:
-    """The bytes of a file."""
-    with open(path, "rb", buffering=0) as file:
+    """The bytes of a file; none of a pipe that nobody writes to, which is not waited for."""
+    with open(path, "rb", buffering=0, opener=_open_at_once) as file:
         return file.read()
+
+
+def _open_at_once(path: str, flags: int) -> int:
+    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
 
 
 def has_file_ranges(source: ImageSource) -> bool:
@@ -92,8 +116,29 @@ def has_file_ranges(source: ImageSource) -> bool:
     if isinstance(source, _ConcatSource):
         return all(has_file_ranges(part) for part in source.parts)
     # A subclass that reads in its own way must say itself which files that amounts to.
-    reader = next((cls for cls in type(source).__mro__ if {"read_encoded", "file_range"} & vars(cls).keys()), None)
-    return reader is not None and "file_range" in vars(reader)
+    return _defines_with(source, "read_encoded", "file_range")
+
+
+def file_ranges(source: ImageSource, indices: Sequence[int]) -> FileRanges:
+    """Where the encoded images of some samples lie, for a source that `has_file_ranges`."""
+    if _defines_with(source, "file_range", "file_ranges"):
+        return source.file_ranges(indices)  # type: ignore[attr-defined, no-any-return]
+    ranges = [source.file_range(index) for index in indices]  # type: ignore[attr-defined]
+    paths, offsets, lengths = zip(*ranges, strict=True) if ranges else ((), (), ())
+    return FileRanges(list(paths), np.array(offsets, np.int64), np.array(lengths, np.int64))
+
+
+def read_targets(source: ImageSource, indices: Sequence[int]) -> list[Any]:
+    """The targets of some samples."""
+    if _defines_with(source, "read_target", "read_targets"):
+        return source.read_targets(indices)  # type: ignore[attr-defined, no-any-return]
+    return [source.read_target(index) for index in indices]
+
+
+def _defines_with(source: ImageSource, method: str, companion: str) -> bool:
+    """True when the class that gives a source its `method` gives it a `companion`, too."""
+    owner = next((cls for cls in type(source).__mro__ if {method, companion} & vars(cls).keys()), None)
+    return owner is not None and companion in vars(owner)
 
 
 def location_of(source: ImageSource, index: int) -> str:
@@ -152,6 +197,16 @@ class _TorchvisionFolder:
     def file_range(self, index: int) -> tuple[str, int, int]:
         return self.folder.samples[index][0], 0, -1
 
+    def file_ranges(self, indices: Sequence[int]) -> FileRanges:
+        samples = self.folder.samples
+        return FileRanges([samples[index][0] for index in indices])
+
+    def read_targets(self, indices: Sequence[int]) -> list[Any]:
+        if self.folder.target_transform is not None:
+            return [self.read_target(index) for index in indices]
+        samples = self.folder.samples
+        return [samples[index][1] for index in indices]
+
 
 @dataclass(frozen=True)
 class _SubsetSource:
@@ -178,6 +233,12 @@ class _SubsetSource:
 
     def file_range(self, index: int) -> tuple[str, int, int]:
         return self.source.file_range(int(self.indices[index]))  # type: ignore[attr-defined, no-any-return]
+
+    def file_ranges(self, indices: Sequence[int]) -> FileRanges:
+        return file_ranges(self.source, [int(self.indices[index]) for index in indices])
+
+    def read_targets(self, indices: Sequence[int]) -> list[Any]:
+        return read_targets(self.source, [int(self.indices[index]) for index in indices])
 
 
 @dataclass(frozen=True)

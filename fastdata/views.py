@@ -6,9 +6,10 @@ depend on the backend, on the number of threads, or on which samples were drawn 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -16,9 +17,9 @@ import numpy.typing as npt
 from fastdata import native
 from fastdata.plan import CenterCrop, Flip, Interpolation, Op, RandomCrop, RandomResizedCrop, Resize
 
-__all__ = ["Key", "View", "Views", "draw_views", "philox4x32", "uniform"]
+__all__ = ["Key", "View", "Views", "draw_views", "philox4x32", "portable_exp", "uniform"]
 
-Ints: TypeAlias = npt.NDArray[np.int64]
+Ints: TypeAlias = npt.NDArray[np.signedinteger[Any]]
 Words: TypeAlias = npt.NDArray[np.uint64]
 Floats: TypeAlias = npt.NDArray[np.float64]
 
@@ -58,9 +59,9 @@ class Views:
     """The views of N samples as arrays; the fields are those of `View`.
 
     Attributes:
-        window_px: int64, (N, 4).
-        resize_px: int64, (N, 2).
-        crop_px: int64, (N, 4).
+        window_px: int32, (N, 4).
+        resize_px: int32, (N, 2).
+        crop_px: int32, (N, 4).
         flip_horizontal: bool, (N,).
         flip_vertical: bool, (N,).
         interpolation: one filter for all.
@@ -82,9 +83,9 @@ class Views:
         if len({view.interpolation for view in views}) != 1:
             raise ValueError("views in one batch share their filter, and there is at least one")
         return cls(
-            window_px=np.array([view.window_px for view in views], np.int64),
-            resize_px=np.array([view.resize_px for view in views], np.int64),
-            crop_px=np.array([view.crop_px for view in views], np.int64),
+            window_px=np.array([view.window_px for view in views], np.int32),
+            resize_px=np.array([view.resize_px for view in views], np.int32),
+            crop_px=np.array([view.crop_px for view in views], np.int32),
             flip_horizontal=np.array([view.flip_horizontal for view in views], np.bool_),
             flip_vertical=np.array([view.flip_vertical for view in views], np.bool_),
             interpolation=views[0].interpolation,
@@ -171,6 +172,22 @@ def uniform(words: Words) -> Floats:
     return np.asarray(words * 2.0**-32, dtype=np.float64)
 
 
+def portable_exp(x: Floats) -> Floats:
+    """E to the power of x, from additions, multiplications and divisions alone.
+
+    Library functions differ in the last bit from machine to machine, and a view must not.
+
+    Args:
+        x: below 700 in size.
+    """
+    turns = np.rint(x * 1.4426950408889634)  # 1 / ln 2
+    rest = (x - turns * 0.6931471803691238) - turns * 1.9082149292705877e-10  # ln 2 in two parts
+    total = np.ones_like(rest)
+    for term in range(13, 0, -1):
+        total = 1.0 + total * rest / term
+    return np.asarray(np.ldexp(total, turns.astype(np.int32)), dtype=np.float64)
+
+
 def draw_views(
     ops: Sequence[Op],
     sizes_px: Ints,
@@ -196,6 +213,35 @@ def draw_views(
     Raises:
         ValueError: a RandomCrop is larger than an image, as in torchvision.
     """
+    columns = np.broadcast_to(indices, len(sizes_px)), np.broadcast_to(copies, len(sizes_px))
+    core = native.available()
+    if core is None:
+        return _draw_with_numpy(ops, sizes_px, *columns, key=key, interpolation=interpolation)
+    (window, resize, crop, flips), failed = core.draw_views(sizes_px, *columns, native.Geometry(ops, key.words()))
+    if failed >= 0:  # says in torchvision's words why it cannot be drawn
+        _draw_with_numpy(
+            ops, sizes_px[failed : failed + 1], *(column[failed : failed + 1] for column in columns), key=key
+        )
+    return Views(
+        window_px=window,
+        resize_px=resize,
+        crop_px=crop,
+        flip_horizontal=flips[:, 0] != 0,
+        flip_vertical=flips[:, 1] != 0,
+        interpolation=interpolation,
+    )
+
+
+def _draw_with_numpy(
+    ops: Sequence[Op],
+    sizes_px: Ints,
+    indices: Ints,
+    copies: Ints,
+    *,
+    key: Key,
+    interpolation: Interpolation = Interpolation.BILINEAR,
+) -> Views:
+    """The same without the native core, bit for bit; views.cpp repeats every line of it."""
     count = len(sizes_px)
     frame = _Frame(
         window=np.concatenate([np.zeros((count, 2), np.int64), sizes_px], axis=1),
@@ -203,7 +249,7 @@ def draw_views(
         crop=np.concatenate([np.zeros((count, 2), np.int64), sizes_px], axis=1),
     )
     flips = {"horizontal": np.zeros(count, np.bool_), "vertical": np.zeros(count, np.bool_)}
-    draws = _Draws(indices=indices, copies=np.broadcast_to(copies, count), key=key.words())
+    draws = _Draws(indices=indices, copies=copies, key=key.words())
     for number, op in enumerate(ops):
         match op:
             case RandomResizedCrop():
@@ -218,9 +264,9 @@ def draw_views(
                 flips[op.axis] ^= uniform(draws.words(number, 0)[0]) < op.p
     frame = frame.folded()
     return Views(
-        window_px=frame.window,
-        resize_px=frame.window[:, 2:] - frame.window[:, :2] if frame.resize is None else frame.resize,
-        crop_px=frame.crop,
+        window_px=frame.window.astype(np.int32),
+        resize_px=(frame.sizes_of_window() if frame.resize is None else frame.resize).astype(np.int32),
+        crop_px=frame.crop.astype(np.int32),
         flip_horizontal=flips["horizontal"],
         flip_vertical=flips["vertical"],
         interpolation=interpolation,
@@ -254,6 +300,9 @@ class _Frame:
         """(N, 2): width and height as the next operation sees them."""
         return self.crop[:, 2:] - self.crop[:, :2]
 
+    def sizes_of_window(self) -> Ints:
+        return self.window[:, 2:] - self.window[:, :2]
+
     def resized(self, sizes: Ints) -> _Frame:
         folded = self.folded()
         return _Frame(folded.window, sizes, np.concatenate([np.zeros_like(sizes), sizes], axis=1))
@@ -266,7 +315,7 @@ class _Frame:
         if self.resize is not None:
             return self
         origin = np.tile(self.window[:, :2], 2)
-        size = np.tile(self.window[:, 2:] - self.window[:, :2], 2)
+        size = np.tile(self.sizes_of_window(), 2)
         inside = np.clip(self.crop, 0, size)
         crop = self.crop - np.tile(inside[:, :2], 2)
         return _Frame(origin + inside, None, crop)
@@ -298,8 +347,8 @@ def _random_window(op: RandomResizedCrop, sizes: Ints, draws: _Draws, number: in
 def _try_window(op: RandomResizedCrop, sizes: Ints, words: list[Words]) -> tuple[npt.NDArray[np.bool_], Ints]:
     width, height = sizes[:, 0], sizes[:, 1]
     area = width * height * (op.scale[0] + uniform(words[0]) * (op.scale[1] - op.scale[0]))
-    low, high = np.log(op.ratio[0]), np.log(op.ratio[1])
-    aspect = np.exp(low + uniform(words[1]) * (high - low))
+    low, high = math.log(op.ratio[0]), math.log(op.ratio[1])
+    aspect = portable_exp(low + uniform(words[1]) * (high - low))
     w = np.rint(np.sqrt(area * aspect)).astype(np.int64)
     h = np.rint(np.sqrt(area / aspect)).astype(np.int64)
     fits = (w > 0) & (w <= width) & (h > 0) & (h <= height)

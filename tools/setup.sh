@@ -20,6 +20,8 @@ has_compiler() { command -v "${CXX:-c++}" >/dev/null; }
 
 has_jpeg_headers() { printf '#include <stdio.h>\n#include <jpeglib.h>\n' | "${CXX:-c++}" -E -x c++ - >/dev/null 2>&1; }
 
+has_deflate_headers() { printf '#include <libdeflate.h>\n' | "${CXX:-c++}" -E -x c++ - >/dev/null 2>&1; }
+
 install_system_package() { # the first of several names that the package index knows
     command -v apt-get >/dev/null || return 1
     may_be_root || return 1
@@ -43,10 +45,11 @@ has_turbojpeg || install_system_package libturbojpeg0 libturbojpeg || missing "t
 # Without these the package works all the same, with the other backends.
 without_native() { # what is missing, what to do
     [ "${FASTDATA_REQUIRE_NATIVE:-0}" != 1 ] || missing "$@"
-    echo "setup: $1 is missing, so fastdata comes without its native backend; install it with: $2" >&2
+    echo "setup: $1 is missing, so fastdata comes without its native backend or a part of it; install it with: $2" >&2
 }
 has_compiler || install_system_package g++ || without_native "a C++ compiler" "apt-get install g++"
 has_jpeg_headers || install_system_package libjpeg-dev || without_native "libjpeg-turbo's headers" "apt-get install libjpeg-dev"
+has_deflate_headers || install_system_package libdeflate-dev || without_native "libdeflate's headers, for PNGs in the native core," "apt-get install libdeflate-dev"
 
 # ---- the virtual environment, made anew only when what it is made from has changed
 

@@ -100,6 +100,10 @@ class Encoded:
         jpeg = self.jpeg
         return jpeg is not None and jpeg.precision_bits == 8 and jpeg.components in (1, 3)
 
+    def is_png(self) -> bool:
+        """True for PNGs of any kind."""
+        return self.header is not None and self.header.kind == "png"
+
     @property
     def jpeg(self) -> JpegFrame | None:
         """How the file is coded, if it is a JPEG."""

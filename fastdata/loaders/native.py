@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-import numpy.typing as npt
 
 from fastdata.loaders import pillow, resample
 from fastdata.loaders.backend import Backend, Encoded, HandBack, Pixels
-from fastdata.native import Core, Files, Format, NativeMissing, PassOrder, Pool, Results, Status
-from fastdata.views import View, Views
+from fastdata.native import Core, FileLoader, Format, Geometry, NativeMissing, PassOrder, Pool, Results, Status
+from fastdata.plan import Plan
+from fastdata.views import Key, View, Views
 
 __all__ = ["NativeBackend"]
 
@@ -18,7 +18,7 @@ _PIXELS = Format()
 
 
 class NativeBackend(Backend):
-    """The native core for JPEGs, Pillow for the rest.
+    """The native core for JPEGs and PNGs, Pillow for the rest.
 
     Besides the contract it reads files itself, so that a batch costs the interpreter a few calls.
     """
@@ -26,8 +26,9 @@ class NativeBackend(Backend):
     name = "native"
     install_hint = (
         "it is part of the wheels; to build it from source install a C++20 compiler and libjpeg-turbo's headers: "
-        "apt-get install g++ libjpeg-dev (Debian and Ubuntu), dnf install gcc-c++ libjpeg-turbo-devel (Fedora), "
-        "brew install jpeg-turbo (macOS), then reinstall fastdata"
+        "apt-get install g++ libjpeg-dev libdeflate-dev (Debian and Ubuntu), "
+        "dnf install gcc-c++ libjpeg-turbo-devel libdeflate-devel (Fedora), "
+        "brew install jpeg-turbo libdeflate (macOS), then reinstall fastdata"
     )
 
     def __init__(self, *, fidelity: str = "exact") -> None:
@@ -39,14 +40,14 @@ class NativeBackend(Backend):
         return _exact_core()[0].description
 
     def decode(self, images: Sequence[Encoded], views: Sequence[View], out: Sequence[Pixels]) -> list[Exception | None]:
-        jpegs = [row for row, image in enumerate(images) if image.is_plain_jpeg()]
-        refusals = self._decode_jpegs(jpegs, images, views, out) if jpegs else {}
+        known = [row for row, image in enumerate(images) if image.is_plain_jpeg() or image.is_png()]
+        refusals = self._decode_known(known, images, views, out) if known else {}
         return [
             None if row in refusals and refusals[row] is None else _second_opinion(*each, refusals.get(row))
             for row, each in enumerate(zip(images, views, out, strict=True))
         ]
 
-    def _decode_jpegs(
+    def _decode_known(
         self, rows: Sequence[int], images: Sequence[Encoded], views: Sequence[View], out: Sequence[Pixels]
     ) -> dict[int, Exception | None]:
         """What stopped the core at each row: None, an error that is final, or HandBack."""
@@ -63,27 +64,19 @@ class NativeBackend(Backend):
     # ---- beyond the contract: files to the batch
 
     def make_pool(self, threads: int) -> Pool:
-        """Threads for `read_files` and `decode_files`."""
+        """Threads for `file_loader`."""
         return Pool(self._core, threads)
 
-    def read_files(self, ranges: Sequence[tuple[str, int, int]], pool: Pool | None) -> Files:
-        """Reads (path, offset, length) ranges; see `Core.read_files`."""
-        return self._core.read_files(ranges, pool)
-
-    def decode_files(
-        self,
-        files: Files,
-        rows: npt.NDArray[np.intp],
-        views: Views,
-        out: npt.NDArray[np.uint64],
-        *,
-        format: Format,  # noqa: A002 - the C interface's word
-        pool: Pool | None,
-    ) -> Results:
-        """Decodes some of the files, `rows`, into places of the given format; see `Core.decode`."""
-        options = resample.options_for(self._order, views.interpolation, self.fidelity)
-        return self._core.decode(
-            files.data[rows], files.data_bytes[rows], views, out, format=format, options=options, pool=pool
+    def file_loader(self, plan: Plan, key: Key, *, format: Format, pool: Pool | None) -> FileLoader:  # noqa: A002
+        """Loads files into batches as a plan says, which must have one size for all images."""
+        assert plan.size is not None
+        return FileLoader(
+            self._core,
+            pool,
+            geometry=Geometry(plan.ops, key.words()),
+            format=format,
+            options=resample.options_for(self._order, plan.interpolation, self.fidelity),
+            size=plan.size,
         )
 
 

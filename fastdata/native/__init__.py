@@ -1,34 +1,47 @@
 """The native core, loaded with ctypes: from compressed bytes to the batch without the interpreter.
 
-`fastdata_native.h` is its specification; this file repeats the structs and nothing else knows of them.  The package
-works without the core: `load` then says why it is missing.
+The package works without the core: `load` then says why it is missing.
 """
 
 from __future__ import annotations
 
 import ctypes
+import math
 import os
-import sys
 import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import IntEnum
 from functools import cache
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from fastdata.plan import Interpolation
+from fastdata.native.abi import (
+    MESSAGE_BYTES,
+    CFiles,
+    CFormat,
+    CGeometry,
+    CImages,
+    COp,
+    COptions,
+    NativeMissing,
+    OpKind,
+    PassOrder,
+    Status,
+    open_library,
+)
+from fastdata.plan import CenterCrop, Flip, Interpolation, Op, RandomCrop, RandomResizedCrop, Resize, Size
 
 if TYPE_CHECKING:
     from fastdata.views import View, Views
 
 __all__ = [
     "Core",
-    "Files",
+    "FileLoader",
     "Format",
+    "Geometry",
+    "Loaded",
     "NativeMissing",
     "Options",
     "PassOrder",
@@ -39,61 +52,10 @@ __all__ = [
     "load",
 ]
 
+Ints: TypeAlias = npt.NDArray[np.int64]
 Pixels: TypeAlias = npt.NDArray[np.uint8]
 
-_ABI_VERSION = 2
-_MESSAGE_BYTES = 128
 _NO_LIMIT = (1 << 63) - 1
-
-
-class NativeMissing(Exception):
-    """The core was not built or cannot be loaded; the text says why."""
-
-
-class Status(IntEnum):
-    """What became of one image; `fd_status` in the header."""
-
-    OK = 0
-    UNSUPPORTED = 1
-    CORRUPT = 2
-    LIMIT = 3
-    UNREADABLE = 4
-    BAD_REQUEST = 5
-    OUT_OF_MEMORY = 6
-
-
-class PassOrder(IntEnum):
-    """The order of a resize's two passes; `fd_pass_order` in the header."""
-
-    HORIZONTAL_FIRST = 0
-    SHRINK_FIRST = 1
-
-
-class _Format(ctypes.Structure):
-    _fields_ = [("layout", ctypes.c_int32), ("element", ctypes.c_int32), ("table", ctypes.c_void_p)]
-
-
-class _Options(ctypes.Structure):
-    _fields_ = [
-        ("filter", ctypes.c_int32),
-        ("pass_order", ctypes.c_int32),
-        ("fast", ctypes.c_int32),
-        ("max_scans", ctypes.c_int32),
-        ("max_pixels", ctypes.c_int64),
-        ("max_memory_bytes", ctypes.c_int64),
-    ]
-
-
-class _Images(ctypes.Structure):
-    _fields_ = [
-        ("count", ctypes.c_int64),
-        *(
-            (name, ctypes.c_void_p)
-            for name in ("data", "data_bytes", "windows_px", "resizes_px", "crops_px", "flips", "out")
-        ),
-        ("statuses", ctypes.c_void_p),
-        ("messages", ctypes.c_void_p),
-    ]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,11 +77,11 @@ class Format:
         if table is not None and table.itemsize not in (2, 4):
             raise ValueError(f"elements have 16 or 32 bits, not {8 * table.itemsize}")
 
-    def to_c(self) -> _Format:
+    def to_c(self) -> CFormat:
         """The struct; valid as long as this object lives."""
         if self.table is None:
-            return _Format(int(self.channels_first), 1, None)
-        return _Format(int(self.channels_first), self.table.itemsize, self.table.ctypes.data)
+            return CFormat(int(self.channels_first), 1, None)
+        return CFormat(int(self.channels_first), self.table.itemsize, self.table.ctypes.data)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,10 +104,10 @@ class Options:
     max_scans: int = 100
     max_memory_bytes: int = 4 << 30
 
-    def to_c(self) -> _Options:
+    def to_c(self) -> COptions:
         """The struct."""
         limit = _NO_LIMIT if self.max_pixels is None else self.max_pixels
-        return _Options(
+        return COptions(
             self.interpolation.value, self.pass_order, self.fast, self.max_scans, limit, self.max_memory_bytes
         )
 
@@ -163,14 +125,65 @@ class Results:
 
     def reason(self, row: int) -> str:
         """Why an image failed, in words."""
-        text = ctypes.string_at(ctypes.addressof(self._messages) + row * _MESSAGE_BYTES)
+        text = ctypes.string_at(ctypes.addressof(self._messages) + row * MESSAGE_BYTES)
         status = Status(int(self.statuses[row]))
         return text.decode("utf-8", "replace") or status.name.lower().replace("_", " ")
 
     @classmethod
     def empty(cls, count: int) -> Results:
         """Room for N results."""
-        return cls(np.zeros(count, np.int32), ctypes.create_string_buffer(max(1, count * _MESSAGE_BYTES)))
+        return cls(np.zeros(count, np.int32), ctypes.create_string_buffer(max(1, count * MESSAGE_BYTES)))
+
+
+class Geometry:
+    """A plan's geometry and the key of its random numbers.
+
+    Args:
+        ops: the plan's.
+        key: two 32-bit words, from seed and epoch.
+    """
+
+    def __init__(self, ops: Sequence[Op], key: tuple[int, int]) -> None:
+        self._struct = CGeometry((COp * len(ops))(*map(_to_c, ops)), len(ops), key)
+        self.pointer = ctypes.addressof(self._struct)
+
+
+def _to_c(op: Op) -> COp:
+    match op:
+        case RandomResizedCrop():
+            log_ratio = (math.log(op.ratio[0]), math.log(op.ratio[1]))
+            return COp(
+                OpKind.RANDOM_RESIZED_CROP, *_width_height(op.size), scale=op.scale, ratio=op.ratio, log_ratio=log_ratio
+            )
+        case Resize():
+            return COp(OpKind.RESIZE, *_width_height(op.size), op.shorter or 0, op.longest or 0)
+        case CenterCrop():
+            return COp(OpKind.CENTER_CROP, *_width_height(op.size))
+        case RandomCrop():
+            return COp(OpKind.RANDOM_CROP, *_width_height(op.size))
+        case Flip():
+            return COp(OpKind.FLIP_HORIZONTAL if op.axis == "horizontal" else OpKind.FLIP_VERTICAL, p=op.p)
+
+
+def _width_height(size: Size | None) -> tuple[int, int]:
+    return (0, 0) if size is None else (size[1], size[0])
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """What became of N images that were read from files.
+
+    Attributes:
+        results: per image.
+        data_bytes: int64, (N,): encoded bytes read.
+        read_s: seconds spent reading, summed over threads.
+        decode_s: the same for drawing views and decoding.
+    """
+
+    results: Results
+    data_bytes: Ints
+    read_s: float
+    decode_s: float
 
 
 class Pool:
@@ -183,20 +196,81 @@ class Pool:
         self.close = weakref.finalize(self, core.library.fd_pool_destroy, self.handle)
 
 
-class Files:
-    """The bytes of N files, held by the core until this object is dropped.
+class FileLoader:
+    """Files to finished images in a batch, with one call of the core per batch.
 
-    Attributes:
-        sizes_px: int32, (N, 2): width and height where the status is OK.
-        results: OK, UNREADABLE, or UNSUPPORTED for a readable file that is not a JPEG.
+    Args:
+        core: the core.
+        pool: who works; None for the calling thread.
+        geometry: how views are drawn.
+        format: how pixels are stored.
+        options: how to decode.
+        size: (height, width) of every image.
     """
 
-    def __init__(self, core: Core, handle: int, sizes_px: npt.NDArray[np.int32], results: Results) -> None:
-        self.handle, self.sizes_px, self.results = handle, sizes_px, results
-        count = len(results.statuses)
-        self.data = _array_at(core.library.fd_files_data(handle), np.uint64, count)
-        self.data_bytes = _array_at(core.library.fd_files_bytes(handle), np.int64, count)
-        self._free = weakref.finalize(self, core.library.fd_files_free, handle)
+    def __init__(
+        self,
+        core: Core,
+        pool: Pool | None,
+        *,
+        geometry: Geometry,
+        format: Format,  # noqa: A002 - the C interface's word
+        options: Options,
+        size: Size,
+    ) -> None:
+        self._load, self._pool = core.library.fd_load, pool
+        self._geometry, self._format, self._format_c = geometry, format, format.to_c()
+        self._options_c, self._size = options.to_c(), _width_height(size)
+        element_bytes = 1 if format.table is None else format.table.itemsize
+        self._stride_bytes = 3 * size[0] * size[1] * element_bytes
+
+    def load(
+        self,
+        paths: Sequence[str | os.PathLike[str]],
+        offsets: Ints | None,
+        lengths: Ints | None,
+        indices: Sequence[int],
+        copies: Sequence[int],
+        out: int,
+    ) -> Loaded:
+        """Loads N images.
+
+        Args:
+            paths: of the files.
+            offsets: where each image begins in its file; None for 0.
+            lengths: of each in bytes; None, and -1, for the rest of the file.
+            indices: what views are drawn for.
+            copies: tells apart several views of one sample.
+            out: address of the batch, which holds N images one after the other.
+        """
+        count = len(paths)
+        names = os.fsencode("\0".join([os.fspath(path) for path in paths]) + "\0") if count else b""
+        results, data_bytes = Results.empty(count), np.zeros(count, np.int64)
+        columns = [
+            None if c is None else np.ascontiguousarray(c, np.int64) for c in (offsets, lengths, indices, copies)
+        ]
+        if any(column is not None and len(column) != count for column in columns):
+            raise ValueError(f"columns of other lengths than {count} paths")
+        files = CFiles(
+            count,
+            names,
+            len(names),
+            *(None if column is None else column.ctypes.data for column in columns),
+            out,
+            self._stride_bytes,
+            self._size,
+            results.statuses.ctypes.data,
+            ctypes.addressof(results._messages),
+            data_bytes.ctypes.data,
+        )
+        self._load(
+            self._pool.handle if self._pool is not None else None,
+            ctypes.addressof(files),
+            self._geometry.pointer,
+            ctypes.addressof(self._format_c),
+            ctypes.addressof(self._options_c),
+        )
+        return Loaded(results, data_bytes, files.read_ns / 1e9, files.decode_ns / 1e9)
 
 
 class Core:
@@ -204,35 +278,29 @@ class Core:
 
     def __init__(self, library: ctypes.CDLL) -> None:
         self.library = library
-        _declare(library)
         self.description: str = library.fd_description().decode()
 
-    def read_files(self, ranges: Sequence[tuple[str, int, int]], pool: Pool | None = None) -> Files:
-        """Reads N files or parts of them and parses the sizes of the JPEGs.
+    def draw_views(
+        self, sizes_px: Ints, indices: Ints, copies: Ints, geometry: Geometry
+    ) -> tuple[list[npt.NDArray[Any]], int]:
+        """Draws the views of N images; see `fastdata.views.draw_views`.
 
-        Args:
-            ranges: (path, offset, length) of each; a length below 0 means the rest of the file.
-            pool: who works; None for the calling thread.
+        Returns:
+            window_px (N, 4), resize_px (N, 2), crop_px (N, 4), int32, and flips (N, 2), uint8; and the first row that
+            has none because the image is smaller than a random crop, or -1.
         """
-        count = len(ranges)
-        paths = (ctypes.c_char_p * max(1, count))(*[os.fsencode(path) for path, _, _ in ranges])
-        whole = all(offset == 0 and length < 0 for _, offset, length in ranges)
-        offsets = np.array([offset for _, offset, _ in ranges], np.int64)
-        lengths = np.array([length for _, _, length in ranges], np.int64)
-        sizes, results = np.zeros((count, 2), np.int32), Results.empty(count)
-        handle = self.library.fd_files_read(
-            pool.handle if pool is not None else None,
+        count = len(sizes_px)
+        ints = [np.ascontiguousarray(column, np.int64) for column in (sizes_px, indices, copies)]
+        columns = [np.empty((count, width), np.int32) for width in (4, 2, 4)] + [np.empty((count, 2), np.uint8)]
+        row = self.library.fd_draw_views(
             count,
-            paths,
-            None if whole else offsets.ctypes.data,
-            None if whole else lengths.ctypes.data,
-            sizes.ctypes.data,
-            results.statuses.ctypes.data,
-            results._messages,
+            *(column.ctypes.data for column in ints),
+            geometry.pointer,
+            *(column.ctypes.data for column in columns),
         )
-        if not handle:
-            raise MemoryError(f"no memory to read {count} files")
-        return Files(self, handle, sizes, results)
+        if row < -1:
+            raise ValueError(f"sizes or geometry make no sense: {sizes_px.tolist()}")
+        return columns, row
 
     def decode(
         self,
@@ -271,7 +339,7 @@ class Core:
         ]
         if any(len(column) != count for column in columns):
             raise ValueError(f"columns of {[len(column) for column in columns]} rows for {count} views")
-        images = _Images(count, *(column.ctypes.data for column in columns), ctypes.addressof(results._messages))
+        images = CImages(count, *(column.ctypes.data for column in columns), ctypes.addressof(results._messages))
         self.library.fd_decode(
             pool.handle if pool is not None else None,
             ctypes.byref(images),
@@ -317,7 +385,7 @@ class Core:
             (ctypes.c_int32 * 4)(*view.crop_px),
             (ctypes.c_uint8 * 2)(view.flip_horizontal, view.flip_vertical),
             out.ctypes.data,
-            ctypes.byref(_Format(0, 1, None)),
+            ctypes.byref(CFormat(0, 1, None)),
             ctypes.byref(options.to_c()),
         )
         _check(status, f"cannot resize {right - left} × {bottom - top} pixels for {view}")
@@ -352,46 +420,9 @@ def available() -> Core | None:
 @cache
 def _load_once() -> Core | NativeMissing:
     try:
-        return _load()
+        return Core(open_library())
     except NativeMissing as missing:
         return missing
-
-
-def _load() -> Core:
-    path = _find()
-    try:
-        library = ctypes.CDLL(str(path))
-    except OSError as error:
-        raise NativeMissing(f"{path} cannot be loaded: {error}") from error
-    version = library.fd_abi_version()
-    if version != _ABI_VERSION:
-        raise NativeMissing(f"{path} has interface version {version}, this package needs {_ABI_VERSION}; reinstall it")
-    try:
-        return Core(library)
-    except AttributeError as error:
-        raise NativeMissing(f"{path} is of another build: {error}; reinstall it") from error
-
-
-def _find() -> Path:
-    name = {"darwin": "libfastdata_native.dylib", "win32": "fastdata_native.dll"}.get(
-        sys.platform, "libfastdata_native.so"
-    )
-    named = os.environ.get("FASTDATA_NATIVE_LIBRARY")
-    if named:
-        return Path(named)
-    import fastdata
-
-    folders = [Path(folder) / "native" for folder in fastdata.__path__]  # two in an editable install
-    for folder in folders:
-        if (folder / name).exists():
-            return folder / name
-    raise NativeMissing("this installation was made without a C++ compiler or libjpeg-turbo's headers")
-
-
-def _array_at(address: int, dtype: Any, count: int) -> npt.NDArray[Any]:
-    """A copy of N values at an address."""
-    bytes_ = count * np.dtype(dtype).itemsize
-    return np.frombuffer(ctypes.string_at(address, bytes_), dtype) if count else np.empty(0, dtype)
 
 
 def _check(status: int, what: str) -> None:
@@ -399,24 +430,3 @@ def _check(status: int, what: str) -> None:
         raise MemoryError(what)
     if status != Status.OK:
         raise ValueError(what)
-
-
-def _declare(library: ctypes.CDLL) -> None:
-    pointer, i32, i64 = ctypes.c_void_p, ctypes.c_int32, ctypes.c_int64
-    signatures: dict[str, tuple[Any, list[Any]]] = {
-        "fd_description": (ctypes.c_char_p, []),
-        "fd_choose_kernels": (i32, [ctypes.c_char_p]),
-        "fd_pool_create": (pointer, [i32]),
-        "fd_pool_destroy": (None, [pointer]),
-        "fd_files_read": (pointer, [pointer, i64, *[pointer] * 6]),
-        "fd_files_data": (pointer, [pointer]),
-        "fd_files_bytes": (pointer, [pointer]),
-        "fd_files_free": (None, [pointer]),
-        "fd_decode": (None, [pointer] * 4),
-        "fd_resize": (i32, [pointer, i64, i64, i32, i32, *[pointer] * 6]),
-        "fd_philox": (None, [i64, pointer, pointer, pointer, i64, pointer, pointer]),
-        "fd_convert": (i32, [pointer, i32, i32, pointer, pointer]),
-    }
-    for name, (result, arguments) in signatures.items():
-        function = getattr(library, name)
-        function.restype, function.argtypes = result, arguments

@@ -19,17 +19,18 @@ extern "C" {
 #endif
 
 /* Raised whenever a signature or a struct below changes. */
-#define FD_ABI_VERSION 2
+#define FD_ABI_VERSION 3
 
 /* What became of one image. */
 enum fd_status {
     FD_OK = 0,
-    FD_UNSUPPORTED = 1, /* another decoder must do it: not a JPEG, CMYK, 12-bit, no end marker, ... */
+    FD_UNSUPPORTED = 1, /* another decoder must do it: WebP, CMYK, 12-bit, no end marker, ... */
     FD_CORRUPT = 2,     /* the data is damaged, or libjpeg complained; Pillow's verdict counts */
     FD_LIMIT = 3,       /* more pixels, memory or progressive scans than allowed */
     FD_UNREADABLE = 4,  /* the file cannot be opened or read */
     FD_BAD_REQUEST = 5, /* the caller's fault: a window outside the image, a size that is not positive */
-    FD_OUT_OF_MEMORY = 6
+    FD_OUT_OF_MEMORY = 6,
+    FD_NO_VIEW = 7 /* the image is smaller than a random crop */
 };
 
 enum fd_layout { FD_NHWC = 0, FD_NCHW = 1 };
@@ -78,12 +79,55 @@ typedef struct {
 
 #define FD_MESSAGE_BYTES 128
 
+/* One step of a transform's geometry; see plan.py.  Sizes are in pixels, ranges are (from, to). */
+enum fd_op_kind {
+    FD_RANDOM_RESIZED_CROP = 0, /* width, height, scale, ratio, log_ratio */
+    FD_RESIZE = 1,              /* shorter and longest (0: no limit), or width and height where shorter is 0 */
+    FD_CENTER_CROP = 2,         /* width, height */
+    FD_RANDOM_CROP = 3,         /* width, height */
+    FD_FLIP_HORIZONTAL = 4,     /* p */
+    FD_FLIP_VERTICAL = 5        /* p */
+};
+
+typedef struct {
+    int32_t kind; /* fd_op_kind */
+    int32_t width, height, shorter, longest;
+    int32_t reserved;
+    double scale[2], ratio[2], log_ratio[2];
+    double p;
+} fd_op;
+
+/* How the views of samples are drawn, by the counter-based generator of views.py. */
+typedef struct {
+    const fd_op *ops;
+    int64_t op_count;
+    uint32_t key[2]; /* from seed and epoch */
+} fd_geometry;
+
+/* N encoded images in files, and the batch they go to.  Columns have N rows. */
+typedef struct {
+    int64_t count;
+    const char *paths; /* N strings one after the other, each ended by NUL */
+    int64_t paths_bytes;
+    const int64_t *offsets; /* of each image in its file; NULL: the file begins with it */
+    const int64_t *lengths; /* -1, and NULL for all: up to the end of the file */
+    const int64_t *indices; /* what views are drawn for */
+    const int64_t *copies;
+    uint8_t *out; /* image i at out + i x out_stride_bytes */
+    int64_t out_stride_bytes;
+    int32_t out_size_px[2]; /* width and height of every image */
+    int32_t *statuses;      /* fd_status */
+    char *messages;         /* as in fd_images */
+    int64_t *data_bytes;    /* bytes read */
+    int64_t read_ns;        /* result: time spent reading, summed over threads */
+    int64_t decode_ns;      /* result: the same for decoding */
+} fd_files;
+
 typedef struct fd_pool fd_pool;
-typedef struct fd_files fd_files;
 
 FD_API int32_t fd_abi_version(void);
 
-/* For people: the libjpeg in use, and the instruction set chosen at run time. */
+/* For people: the libraries in use, and the instruction set chosen at run time. */
 FD_API const char *fd_description(void);
 
 /* Chooses the inner loops by name ("AVX2", "NEON", "plain") instead of by processor; for tests, which compare them.
@@ -96,17 +140,19 @@ FD_API fd_pool *fd_pool_create(int32_t threads);
 /* Waits for calls in progress, then joins the threads.  In a forked child nothing is joined. */
 FD_API void fd_pool_destroy(fd_pool *pool);
 
-/* Reads N files, or parts of them, and parses the sizes of the JPEGs among them.
+/* Reads N images from files, draws their views and decodes them into the batch.
  *
- * offsets and lengths may be NULL for whole files.  statuses: FD_OK, FD_UNREADABLE (message: why), or FD_UNSUPPORTED
- * when the bytes are there but the header is not that of a JPEG.  sizes_px: (N, 2), width and height.
- * pool: NULL to work in the calling thread.  NULL when out of memory.
+ * The answer is in statuses and messages; one image never hurts another.  pool: NULL to work in the calling thread.
  */
-FD_API fd_files *fd_files_read(fd_pool *pool, int64_t count, const char *const *paths, const int64_t *offsets,
-                               const int64_t *lengths, int32_t *sizes_px, int32_t *statuses, char *messages);
-FD_API const uint8_t *const *fd_files_data(const fd_files *files);
-FD_API const int64_t *fd_files_bytes(const fd_files *files);
-FD_API void fd_files_free(fd_files *files);
+FD_API void fd_load(fd_pool *pool, fd_files *files, const fd_geometry *geometry, const fd_format *format,
+                    const fd_options *options);
+
+/* Draws the views of N images of the given sizes, (N, 2) width and height, into columns as in fd_images.  Returns the
+ * number of the first row that has none because the image is smaller than a random crop, or -1; -2 for a geometry that
+ * makes no sense. */
+FD_API int64_t fd_draw_views(int64_t count, const int64_t *sizes_px, const int64_t *indices, const int64_t *copies,
+                             const fd_geometry *geometry, int32_t *windows_px, int32_t *resizes_px, int32_t *crops_px,
+                             uint8_t *flips);
 
 /* Decodes N images; the answer is in statuses and messages.  pool: NULL to work in the calling thread. */
 FD_API void fd_decode(fd_pool *pool, const fd_images *images, const fd_format *format, const fd_options *options);

@@ -4,7 +4,6 @@
 #include <cerrno>
 #include <cstring>
 #include <fcntl.h>
-#include <new>
 #include <sys/stat.h>
 
 #if defined(_WIN32)
@@ -17,6 +16,7 @@ namespace fastdata {
 namespace {
 
 constexpr int64_t kMostAtOnce = int64_t{1} << 30;
+constexpr size_t kKeptBytes = size_t{16} << 20;
 
 #if defined(_WIN32)
 int open_file(const char *path) {
@@ -70,36 +70,48 @@ class OpenFile {
     int number_;
 };
 
-fd_status unreadable(std::string &reason) {
-    reason = std::strerror(errno);
+} // namespace
+
+fd_status FileReader::unreadable() {
+    message_ = std::strerror(errno);
     return FD_UNREADABLE;
 }
 
-} // namespace
+void FileReader::make_room(size_t bytes) {
+    if (room_ < bytes || (room_ > kKeptBytes && bytes < room_ / 2)) {
+        memory_.reset(); // before taking more
+        room_ = 0;
+        memory_.reset(new uint8_t[bytes]); // not zeroed
+        room_ = bytes;
+    }
+}
 
-fd_status read_file(const char *path, int64_t offset, int64_t length, Bytes &bytes, std::string &reason) {
+fd_status FileReader::read(const char *path, int64_t offset, int64_t length) {
+    size_ = 0;
+    message_.clear();
     const OpenFile file(path);
     if (file.number() < 0)
-        return unreadable(reason);
+        return unreadable();
     const int64_t size = size_of(file.number());
     if (size < 0)
-        return unreadable(reason);
+        return unreadable();
     if (offset < 0 || offset > size || (length >= 0 && length > size - offset)) {
-        reason = "the range lies outside the file of " + std::to_string(size) + " bytes";
+        message_ = "the range lies outside the file of " + std::to_string(size) + " bytes";
         return FD_UNREADABLE;
     }
     const int64_t wanted = length >= 0 ? length : size - offset;
-    bytes.data.reset(new uint8_t[static_cast<size_t>(wanted)]); // not zeroed
-    while (bytes.size < wanted) {
-        const int64_t got = read_at(file.number(), bytes.data.get() + bytes.size,
-                                    std::min(wanted - bytes.size, kMostAtOnce), offset + bytes.size);
+    make_room(static_cast<size_t>(wanted));
+    while (static_cast<int64_t>(size_) < wanted) {
+        const int64_t have = static_cast<int64_t>(size_);
+        const int64_t got =
+            read_at(file.number(), memory_.get() + have, std::min(wanted - have, kMostAtOnce), offset + have);
         if (got < 0 && errno == EINTR)
             continue;
         if (got < 0)
-            return unreadable(reason);
+            return unreadable();
         if (got == 0)
             break; // it became shorter since; what is there is judged like any other truncated file
-        bytes.size += got;
+        size_ += static_cast<size_t>(got);
     }
     return FD_OK;
 }

@@ -1,21 +1,30 @@
-// Files, or parts of them, read whole into memory.
+// Reads files, or parts of them, whole into memory.
 #pragma once
 
 #include "fastdata_native.h"
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 
 namespace fastdata {
 
-struct Bytes {
-    std::unique_ptr<uint8_t[]> data;
-    int64_t size = 0;
-};
+// Memory for one file after the other.  Not shared between threads.
+class FileReader {
+  public:
+    // length: -1 for the rest of the file.  On success bytes() holds what was read, until the next call.
+    fd_status read(const char *path, int64_t offset, int64_t length);
+    std::span<const uint8_t> bytes() const { return {memory_.get(), size_}; }
+    const std::string &message() const { return message_; }
 
-// offset: from the file's beginning; length: negative for the rest of the file.
-// On failure `reason` says why.
-fd_status read_file(const char *path, int64_t offset, int64_t length, Bytes &bytes, std::string &reason);
+  private:
+    fd_status unreadable();
+    void make_room(size_t bytes);
+
+    std::unique_ptr<uint8_t[]> memory_;
+    size_t room_ = 0, size_ = 0;
+    std::string message_;
+};
 
 } // namespace fastdata

@@ -1,4 +1,4 @@
-// libFuzzer target: any bytes as a JPEG, any view of it.  Seeds: tests/native/make_corpus.py.
+// libFuzzer target: any bytes as a JPEG or PNG, any view of it.  Seeds: tests/native/make_corpus.py.
 #include "fastdata_native.h"
 
 #include <array>
@@ -11,7 +11,7 @@ namespace {
 constexpr size_t kViewBytes = 16;
 constexpr int kMostSide = 96;
 
-// The file's last bytes choose the view, so that mutations of the JPEG keep it.
+// The file's last bytes choose the view, so that mutations of the image keep it.
 struct Choice {
     std::array<uint8_t, kViewBytes> bytes{};
 
@@ -25,7 +25,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     if (size < kViewBytes)
         return 0;
     std::memcpy(choice.bytes.data(), data + size - kViewBytes, kViewBytes);
-    const auto jpeg_bytes = static_cast<int64_t>(size - kViewBytes);
+    const auto image_bytes = static_cast<int64_t>(size - kViewBytes);
     const int width = choice.up_to(0, 255), height = choice.up_to(1, 255);
     const int32_t window[4] = {choice.up_to(2, width), choice.up_to(3, height), width, height};
     const int32_t resize[2] = {1 + choice.up_to(4, kMostSide), 1 + choice.up_to(5, kMostSide)};
@@ -48,7 +48,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     void *const place = out.data();
     int32_t status = 0;
     char message[FD_MESSAGE_BYTES];
-    const fd_images images = {1, &data, &jpeg_bytes, window, resize, crop, flips, &place, &status, message};
+    const fd_images images = {1, &data, &image_bytes, window, resize, crop, flips, &place, &status, message};
     fd_decode(nullptr, &images, &format, &options);
     return 0;
 }

@@ -47,18 +47,27 @@ bool is_valid(const fd_options &options) {
            options.max_scans > 0 && options.max_pixels > 0 && options.max_memory_bytes > 0;
 }
 
-fd_status ImageDecoder::decode(std::span<const uint8_t> data, const View &view, void *out, const fd_format &format,
-                               const fd_options &options) {
-    const JpegLimits limits = {options.max_pixels, options.max_memory_bytes, options.max_scans};
-    if (const fd_status status = jpeg_.open(data, limits); status != FD_OK)
-        return status;
-    if (!view.window.is_inside(jpeg_.width(), jpeg_.height()))
+fd_status ImageDecoder::open(std::span<const uint8_t> data, const fd_options &options) {
+    is_png_ = PngDecoder::is_png(data);
+    if (is_png_)
+        return png_.open(data, options.max_pixels);
+    return jpeg_.open(data, {options.max_pixels, options.max_memory_bytes, options.max_scans});
+}
+
+fd_status ImageDecoder::read_window(const Box &window, int denominator, bool fast, Rows &rows) {
+    const fd_status status = is_png_ ? png_.decode(window) : jpeg_.decode(window, denominator, fast);
+    rows = is_png_ ? png_.rows() : jpeg_.rows();
+    return status;
+}
+
+fd_status ImageDecoder::decode(const View &view, void *out, const fd_format &format, const fd_options &options) {
+    if (!view.window.is_inside(width(), height()))
         return FD_BAD_REQUEST;
     const bool fast = options.fast != 0;
-    const int denominator = fast ? dct_denominator(view) : 1;
+    const int denominator = fast && !is_png_ ? dct_denominator(view) : 1;
     const Box &window = view.window;
-    const ScaledSide x = scaled_side(window.left, window.right, jpeg_.width(), denominator);
-    const ScaledSide y = scaled_side(window.top, window.bottom, jpeg_.height(), denominator);
+    const ScaledSide x = scaled_side(window.left, window.right, width(), denominator);
+    const ScaledSide y = scaled_side(window.top, window.bottom, height(), denominator);
     resampler_.prepare(view, {x.end - x.begin, y.end - y.begin, x.stretch, y.stretch},
                        static_cast<Filter>(options.filter), options.pass_order == FD_SHRINK_FIRST);
     RowWriter writer = writer_for(view, format, out, mirror_);
@@ -67,9 +76,10 @@ fd_status ImageDecoder::decode(std::span<const uint8_t> data, const View &view, 
         resampler_.run({}, writer);
         return FD_OK;
     }
-    const fd_status status = jpeg_.decode(moved(source, x.begin, y.begin), denominator, fast);
+    Rows rows{};
+    const fd_status status = read_window(moved(source, x.begin, y.begin), denominator, fast, rows);
     if (status == FD_OK)
-        resampler_.run(jpeg_.rows(), writer);
+        resampler_.run(rows, writer);
     return status;
 }
 

@@ -3,6 +3,7 @@
 
 #include "fastdata_native.h"
 #include "jpeg_window.h"
+#include "png.h"
 #include "resample.h"
 
 #include <span>
@@ -15,9 +16,13 @@ bool is_valid(const fd_options &options);
 // Everything a thread keeps from image to image.  Not shared between threads.
 class ImageDecoder {
   public:
-    // Decodes, resizes, crops, flips and stores one image.  Throws std::bad_alloc.
-    fd_status decode(std::span<const uint8_t> data, const View &view, void *out, const fd_format &format,
-                     const fd_options &options);
+    // Parses the header.  data: must live until decode() has returned.  Throws std::bad_alloc, as all methods do.
+    fd_status open(std::span<const uint8_t> data, const fd_options &options);
+    int width() const { return is_png_ ? png_.width() : jpeg_.width(); }
+    int height() const { return is_png_ ? png_.height() : jpeg_.height(); }
+
+    // Decodes, resizes, crops, flips and stores the opened image.
+    fd_status decode(const View &view, void *out, const fd_format &format, const fd_options &options);
 
     // The same for a window that has been decoded already.
     fd_status resize(const Rows &window, const View &view, void *out, const fd_format &format,
@@ -25,12 +30,17 @@ class ImageDecoder {
 
     fd_status convert(const uint8_t *rgb, int width, int height, void *out, const fd_format &format);
 
-    const char *message() const { return jpeg_.message(); }
+    // Why the latest call failed, or "".
+    const char *message() const { return is_png_ ? "" : jpeg_.message(); }
 
     static ImageDecoder &of_this_thread();
 
   private:
+    fd_status read_window(const Box &window, int denominator, bool fast, Rows &rows);
+
+    bool is_png_ = false;
     JpegDecoder jpeg_;
+    PngDecoder png_;
     Resampler resampler_;
     std::vector<uint8_t> mirror_;
 };

@@ -240,36 +240,6 @@ void JpegDecoder::read_window(const Box &window) {
     rows_ = all.part({window.left - shift, window.top - top, window.right - shift, window.bottom - top});
 }
 
-// Source: ITU T.81, B.2.2.
-bool parse_jpeg_size(std::span<const uint8_t> data, int32_t size_px[2]) {
-    if (data.size() < 4 || data[0] != 0xFF || data[1] != 0xD8)
-        return false;
-    size_t at = 2;
-    while (at + 4 <= data.size()) {
-        if (data[at] != 0xFF)
-            return false;
-        const uint8_t marker = data[at + 1];
-        if (marker == 0xFF) { // fill bytes before a marker
-            ++at;
-            continue;
-        }
-        if (marker == 0x01 || (marker >= 0xD0 && marker <= 0xD7)) { // these stand alone
-            at += 2;
-            continue;
-        }
-        if (marker == 0xD8 || marker == 0xD9 || marker == 0xDA)
-            return false;
-        const bool frame = marker >= 0xC0 && marker <= 0xCF && marker != 0xC4 && marker != 0xC8 && marker != 0xCC;
-        if (frame && at + 9 <= data.size()) {
-            size_px[1] = data[at + 5] << 8 | data[at + 6];
-            size_px[0] = data[at + 7] << 8 | data[at + 8];
-            return size_px[0] > 0 && size_px[1] > 0;
-        }
-        at += 2 + (static_cast<size_t>(data[at + 2]) << 8 | data[at + 3]);
-    }
-    return false;
-}
-
 #define FASTDATA_TEXT(x) #x
 #define FASTDATA_TEXT_OF(x) FASTDATA_TEXT(x)
 

@@ -52,9 +52,6 @@ class JpegDecoder {
     Rows rows_{};
 };
 
-// Width and height from the frame header, without a decoder; false when this is no JPEG.
-bool parse_jpeg_size(std::span<const uint8_t> data, int32_t size_px[2]);
-
 // The libjpeg this was linked with, for people.
 const char *jpeg_library();
 

@@ -24,7 +24,15 @@ struct Call {
     int64_t count;
     const std::function<void(int64_t)> &work;
     std::atomic<int64_t> next{0};
-    int64_t done = 0; // guarded by Shared::mutex
+    int workers = 0; // threads inside `help`; guarded by Shared::mutex
+
+    bool is_taken() const { return next.load(std::memory_order_relaxed) >= count; }
+
+    // Works until every item is taken.
+    void help() {
+        for (int64_t item = next++; item < count; item = next++)
+            work(item);
+    }
 };
 
 } // namespace
@@ -70,13 +78,13 @@ struct Pool::Shared {
             if (calls.empty())
                 return;
             Call &call = *calls.front();
-            const int64_t item = call.next++;
-            if (call.next >= call.count)
-                calls.pop_front();
+            ++call.workers;
             lock.unlock();
-            call.work(item);
+            call.help();
             lock.lock();
-            if (++call.done == call.count)
+            if (!calls.empty() && calls.front() == &call)
+                calls.pop_front(); // nothing of it is left to take
+            if (--call.workers == 0)
                 finished.notify_all();
         }
     }
@@ -86,7 +94,7 @@ struct Pool::Shared {
         calls.push_back(&call);
         ++callers;
         arrived.notify_all();
-        finished.wait(lock, [&call] { return call.done == call.count; });
+        finished.wait(lock, [&call] { return call.is_taken() && call.workers == 0; });
         --callers;
         finished.notify_all(); // the destructor may be waiting
     }

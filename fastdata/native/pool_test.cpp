@@ -6,6 +6,7 @@
 #include <atomic>
 #include <cstdio>
 #include <cstdlib>
+#include <string>
 #include <sys/wait.h>
 #include <thread>
 #include <unistd.h>
@@ -50,15 +51,35 @@ void pools_come_and_go() {
 // Results are written by the pool's threads and read here without another lock.
 void what_threads_wrote_is_seen() {
     fd_pool *pool = fd_pool_create(4);
-    const std::vector<const char *> paths(64, "/nonexistent");
-    std::vector<int32_t> sizes(128), statuses(64);
+    std::string paths;
+    for (int i = 0; i < 64; ++i)
+        paths.append("/nonexistent").push_back('\0');
+    std::vector<int64_t> numbers(64), sizes(64);
+    std::vector<int32_t> statuses(64);
     std::vector<char> messages(64 * FD_MESSAGE_BYTES);
+    std::vector<uint8_t> out(64 * 3);
+    const fd_geometry geometry = {nullptr, 0, {0, 0}};
+    const fd_format format = {FD_NHWC, FD_UINT8, nullptr};
+    const fd_options options = {FD_BILINEAR, FD_SHRINK_FIRST, 0, 1, 1, 1};
     for (int i = 0; i < 50; ++i) {
-        fd_files *files =
-            fd_files_read(pool, 64, paths.data(), nullptr, nullptr, sizes.data(), statuses.data(), messages.data());
+        fd_files files = {64,
+                          paths.data(),
+                          static_cast<int64_t>(paths.size()),
+                          nullptr,
+                          nullptr,
+                          numbers.data(),
+                          numbers.data(),
+                          out.data(),
+                          3,
+                          {1, 1},
+                          statuses.data(),
+                          messages.data(),
+                          sizes.data(),
+                          0,
+                          0};
+        fd_load(pool, &files, &geometry, &format, &options);
         for (const int32_t status : statuses)
             expect(status == FD_UNREADABLE, "a missing file is unreadable");
-        fd_files_free(files);
     }
     fd_pool_destroy(pool);
 }

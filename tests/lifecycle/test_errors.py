@@ -15,7 +15,7 @@ import torchvision.transforms as v1
 from torchvision.datasets import ImageFolder
 
 import fastdata
-from fastdata import DataLoader, DatasetError, DecodeError, native
+from fastdata import DataLoader, DatasetError, DecodeError
 
 SMALL = v1.Compose([v1.RandomResizedCrop(16), v1.ToTensor()])
 BAD = {"truncated": images.jpeg(90, 80)[:900], "empty": b"", "text": b"this is no image", "header": b"\xff\xd8\xff"}
@@ -142,9 +142,14 @@ def test_a_damaged_header_of_another_format_is_one_bad_sample(folder: Path, tmp_
     assert sum(len(labels) for _, labels in loader) == 38
 
 
-def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
-    files = native.load().read_files([(_pipe(tmp_path), 0, -1)])
-    assert files.results.statuses.tolist() == [native.Status.UNREADABLE]
+@pytest.mark.parametrize("backend", ["native", "pil"])
+def test_a_pipe_is_not_waited_for(tmp_path: Path, backend: str) -> None:
+    (tmp_path / "cats").mkdir()
+    dataset = fastdata.ImageFolder(tmp_path, SMALL, allow_empty=True)
+    dataset.samples.append((_pipe(tmp_path), 0))
+    loader = DataLoader(dataset, num_workers=1, backend=backend, on_error="skip", timeout=20)
+    assert list(loader) == []
+    assert loader.stats()["failures"] == 1
 
 
 def _pipe(folder: Path) -> str:

@@ -1,4 +1,4 @@
-"""Writes the seed corpus of the fuzz target: small JPEGs of every kind, each followed by the bytes that choose a view.
+"""Writes the seed corpus of the fuzz target: small JPEGs and PNGs of every kind, each with the bytes of a view behind.
 
 python tests/native/make_corpus.py FOLDER
 """
@@ -24,7 +24,8 @@ def seeds() -> dict[str, bytes]:
     found["optimised"] = images.saved(60, 50, optimize=True)
     found["restart"] = images.saved(60, 50, restart_marker_blocks=2)
     found["cmyk"] = images.saved(60, 50, mode="CMYK")
-    found["png"] = images.saved(60, 50, kind="PNG")
+    for mode in ("RGB", "RGBA", "L", "LA", "P", "1"):
+        found[f"png-{mode}"] = images.saved(60, 50, kind="PNG", mode=mode)
     grey = bytearray(images.jpeg(60, 50, sampling="grey"))
     grey[grey.index(b"\xff\xc0") + 11] = 0x22
     found["grey22"] = bytes(grey)

@@ -10,15 +10,19 @@ from pathlib import Path
 from typing import Any
 
 import images
+import numpy as np
 import pytest
 import torch
 import torchvision.transforms as v1
 from torch.utils.data import ConcatDataset, Subset
 
 from fastdata import DataLoader, DecodeError, ImageFolder, native
-from fastdata.loaders import resample
+from fastdata.loaders import create_backend, resample
+from fastdata.loaders.native import NativeBackend
 from fastdata.pipeline import OrderedJobs
+from fastdata.plan import Interpolation, Output, Plan, RandomCrop, Resize
 from fastdata.sources import has_file_ranges
+from fastdata.views import Key
 
 SMALL = v1.Compose([v1.Resize((20, 24)), v1.RandomHorizontalFlip(), v1.ToTensor()])
 
@@ -83,16 +87,60 @@ def test_a_file_with_endless_scans_is_refused(tmp_path: Path) -> None:
         list(DataLoader(ImageFolder(tmp_path, SMALL), backend="native"))
 
 
+def file_loader(size: tuple[int, int] = (8, 8), pool: native.Pool | None = None) -> native.FileLoader:
+    plan = Plan(ops=(Resize(size=size, interpolation=Interpolation.BILINEAR),), output=Output.UINT8)
+    backend = create_backend("native", fidelity="exact")
+    assert isinstance(backend, NativeBackend)
+    return backend.file_loader(plan, Key(seed=1, epoch=1), format=native.Format(), pool=pool)
+
+
+def load(paths: list[str], *, pool: native.Pool | None = None, **ranges: Any) -> native.Loaded:
+    out = np.zeros((len(paths), 8, 8, 3), np.uint8)
+    columns = {name: np.array(values) for name, values in ranges.items()}
+    return file_loader(pool=pool).load(
+        paths, columns.get("offsets"), columns.get("lengths"), range(len(paths)), [0] * len(paths), out.ctypes.data
+    )
+
+
 def test_a_range_outside_the_file_is_unreadable(tmp_path: Path) -> None:
-    core = native.load()
     path = tmp_path / "a.bin"
     path.write_bytes(b"0123456789")
-    files = core.read_files([(str(path), 2, 3), (str(path), 8, 3), (str(path), 11, -1), (str(tmp_path), 0, -1)])
+    loaded = load([str(path)] * 3 + [str(tmp_path)], offsets=[2, 8, 11, 0], lengths=[3, 3, -1, -1])
     unsupported, unreadable = native.Status.UNSUPPORTED, native.Status.UNREADABLE
-    assert files.results.statuses.tolist() == [unsupported, unreadable, unreadable, unreadable]
-    assert files.data_bytes[0] == 3
-    assert "outside the file of 10 bytes" in files.results.reason(1)
-    assert "directory" in files.results.reason(3)
+    assert loaded.results.statuses.tolist() == [unsupported, unreadable, unreadable, unreadable]
+    assert loaded.data_bytes[0] == 3
+    assert "outside the file of 10 bytes" in loaded.results.reason(1)
+    assert "directory" in loaded.results.reason(3)
+
+
+def test_images_are_found_inside_a_larger_file(tmp_path: Path) -> None:
+    first, second = images.jpeg(30, 20), images.jpeg(40, 50, seed=1)
+    path = tmp_path / "many.bin"
+    path.write_bytes(b"junk" + first + second)
+    loaded = load([str(path)] * 2, offsets=[4, 4 + len(first)], lengths=[len(first), len(second)])
+    assert not loaded.results.statuses.any()
+    assert loaded.data_bytes.tolist() == [len(first), len(second)]
+    assert loaded.read_s > 0
+    assert loaded.decode_s > 0
+
+
+def test_a_path_that_no_file_can_have_is_refused() -> None:
+    assert load(["a\0b", "c"]).results.statuses.tolist() == [native.Status.BAD_REQUEST] * 2
+
+
+def test_columns_of_other_lengths_are_refused() -> None:
+    with pytest.raises(ValueError, match="other lengths than 2 paths"):
+        load(["a", "b"], offsets=[1])
+
+
+def test_a_crop_larger_than_the_image_has_no_view(folder: Path) -> None:
+    plan = Plan(ops=(RandomCrop(size=(500, 500)),), output=Output.UINT8)
+    backend = create_backend("native", fidelity="exact")
+    assert isinstance(backend, NativeBackend)
+    loader = backend.file_loader(plan, Key(seed=1, epoch=1), format=native.Format(), pool=None)
+    out = np.zeros((500, 500, 3), np.uint8)
+    path = ImageFolder(folder).samples[0][0]
+    assert loader.load([path], None, None, [0], [0], out.ctypes.data).results.statuses == [native.Status.NO_VIEW]
 
 
 def core_threads() -> int:
@@ -129,11 +177,10 @@ def test_a_forked_child_decodes_with_threads_of_its_own(folder: Path) -> None:
     core = resample.exact_core()[0]
     pool = native.Pool(core, 2)
     path = ImageFolder(folder).samples[0][0]
-    assert core.read_files([(path, 0, -1)] * 8, pool).data_bytes.min() > 0
+    assert not load([path] * 8, pool=pool).results.statuses.any()
     child = os.fork()
     if child == 0:
-        read = core.read_files([(path, 0, -1)] * 8, pool).data_bytes.min()
-        os._exit(0 if read > 0 else 1)
+        os._exit(1 if load([path] * 8, pool=pool).results.statuses.any() else 0)
     assert os.waitpid(child, 0)[1] == 0
 
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from fastdata.compile import compile_transform
-from fastdata.views import Key, draw_views, philox4x32
+from fastdata.views import Key, _draw_with_numpy, draw_views, philox4x32, portable_exp
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "views.json"
 
@@ -49,6 +49,35 @@ def test_views_have_not_changed_since_they_were_frozen() -> None:
     views = draw(transform, golden["sizes"], golden["indices"], seed=golden["seed"], epoch=golden["epoch"])
     assert views.window_px.tolist() == golden["windows"]
     assert views.flip_horizontal.tolist() == golden["flips"]
+
+
+DRAWN = {
+    "crop, flip": [v1.RandomResizedCrop((200, 224)), v1.RandomHorizontalFlip()],
+    "rarely fits": [v1.RandomResizedCrop(32, scale=(0.5, 3), ratio=(0.01, 9)), v1.RandomVerticalFlip(0.3)],
+    "validation": [v1.Resize(256), v1.CenterCrop(224)],
+    "longest": [v1.Resize(256, max_size=300), v1.CenterCrop((225, 301))],
+    "padded, cropped": [v1.CenterCrop((300, 301)), v1.RandomCrop((100, 300)), v1.RandomHorizontalFlip(1.0)],
+    "crop, resize, crop": [v1.CenterCrop((51, 90)), v1.Resize((20, 30)), v1.RandomCrop((7, 9))],
+    "nothing": [],
+}
+
+
+@pytest.mark.parametrize("name", DRAWN)
+def test_the_core_draws_what_numpy_draws(name: str) -> None:
+    rng = np.random.default_rng(0)
+    sizes = np.concatenate([rng.integers(1, 1500, (3000, 2)), rng.integers(1, 5, (100, 2)), [[5000, 3], [3, 5000]]])
+    columns = rng.integers(0, 1 << 40, len(sizes)), rng.integers(0, 4, len(sizes))
+    ops = compile_transform(v1.Compose([*DRAWN[name], v1.ToTensor()])).plan.ops
+    for key in (Key(seed=1, epoch=2), Key(seed=-5, epoch=0)):
+        ours = draw_views(ops, sizes, columns[0], copies=columns[1], key=key)
+        expected = _draw_with_numpy(ops, sizes, *columns, key=key)
+        for field in ("window_px", "resize_px", "crop_px", "flip_horizontal", "flip_vertical"):
+            np.testing.assert_array_equal(getattr(ours, field), getattr(expected, field), field)
+
+
+def test_exp_is_the_libraries_but_for_the_last_bit() -> None:
+    x = np.random.default_rng(0).uniform(-20, 20, 100_000)
+    np.testing.assert_allclose(portable_exp(x), np.exp(x), rtol=4e-16)
 
 
 def test_a_view_depends_on_nothing_but_its_key() -> None:

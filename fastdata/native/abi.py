@@ -1,0 +1,186 @@
+"""The C interface as ctypes sees it: `fastdata_native.h` is the specification, and nothing else repeats its structs."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+from enum import IntEnum
+from pathlib import Path
+from typing import Any
+
+__all__ = [
+    "MESSAGE_BYTES",
+    "CFiles",
+    "CFormat",
+    "CGeometry",
+    "CImages",
+    "COp",
+    "COptions",
+    "NativeMissing",
+    "OpKind",
+    "PassOrder",
+    "Status",
+    "open_library",
+]
+
+MESSAGE_BYTES = 128
+
+_ABI_VERSION = 3
+
+
+class NativeMissing(Exception):
+    """The core was not built or cannot be loaded; the text says why."""
+
+
+class Status(IntEnum):
+    """What became of one image; `fd_status` in the header."""
+
+    OK = 0
+    UNSUPPORTED = 1
+    CORRUPT = 2
+    LIMIT = 3
+    UNREADABLE = 4
+    BAD_REQUEST = 5
+    OUT_OF_MEMORY = 6
+    NO_VIEW = 7
+
+
+class PassOrder(IntEnum):
+    """The order of a resize's two passes; `fd_pass_order` in the header."""
+
+    HORIZONTAL_FIRST = 0
+    SHRINK_FIRST = 1
+
+
+class OpKind(IntEnum):
+    """One step of a transform's geometry; `fd_op_kind` in the header."""
+
+    RANDOM_RESIZED_CROP = 0
+    RESIZE = 1
+    CENTER_CROP = 2
+    RANDOM_CROP = 3
+    FLIP_HORIZONTAL = 4
+    FLIP_VERTICAL = 5
+
+
+_i32, _i64, _pointer = ctypes.c_int32, ctypes.c_int64, ctypes.c_void_p
+
+
+class CFormat(ctypes.Structure):
+    """fd_format."""
+
+    _fields_ = [("layout", _i32), ("element", _i32), ("table", _pointer)]
+
+
+class COptions(ctypes.Structure):
+    """fd_options."""
+
+    _fields_ = [
+        ("filter", _i32),
+        ("pass_order", _i32),
+        ("fast", _i32),
+        ("max_scans", _i32),
+        ("max_pixels", _i64),
+        ("max_memory_bytes", _i64),
+    ]
+
+
+class CImages(ctypes.Structure):
+    """fd_images."""
+
+    _fields_ = [
+        ("count", _i64),
+        *((name, _pointer) for name in ("data", "data_bytes", "windows_px", "resizes_px", "crops_px", "flips", "out")),
+        ("statuses", _pointer),
+        ("messages", _pointer),
+    ]
+
+
+class COp(ctypes.Structure):
+    """fd_op."""
+
+    _fields_ = [
+        ("kind", _i32),
+        *((name, _i32) for name in ("width", "height", "shorter", "longest", "reserved")),
+        *((name, ctypes.c_double * 2) for name in ("scale", "ratio", "log_ratio")),
+        ("p", ctypes.c_double),
+    ]
+
+
+class CGeometry(ctypes.Structure):
+    """fd_geometry."""
+
+    _fields_ = [("ops", ctypes.POINTER(COp)), ("op_count", _i64), ("key", ctypes.c_uint32 * 2)]
+
+
+class CFiles(ctypes.Structure):
+    """fd_files."""
+
+    _fields_ = [
+        ("count", _i64),
+        ("paths", ctypes.c_char_p),
+        ("paths_bytes", _i64),
+        *((name, _pointer) for name in ("offsets", "lengths", "indices", "copies", "out")),
+        ("out_stride_bytes", _i64),
+        ("out_size_px", _i32 * 2),
+        *((name, _pointer) for name in ("statuses", "messages", "data_bytes")),
+        ("read_ns", _i64),
+        ("decode_ns", _i64),
+    ]
+
+
+def open_library() -> ctypes.CDLL:
+    """Finds and loads the library.
+
+    Raises:
+        NativeMissing: it is not there, or of another version.
+    """
+    path = _find()
+    try:
+        library = ctypes.CDLL(str(path))
+    except OSError as error:
+        raise NativeMissing(f"{path} cannot be loaded: {error}") from error
+    version = library.fd_abi_version()
+    if version != _ABI_VERSION:
+        raise NativeMissing(f"{path} has interface version {version}, this package needs {_ABI_VERSION}; reinstall it")
+    try:
+        _declare(library)
+    except AttributeError as error:
+        raise NativeMissing(f"{path} is of another build: {error}; reinstall it") from error
+    return library
+
+
+def _find() -> Path:
+    name = {"darwin": "libfastdata_native.dylib", "win32": "fastdata_native.dll"}.get(
+        sys.platform, "libfastdata_native.so"
+    )
+    named = os.environ.get("FASTDATA_NATIVE_LIBRARY")
+    if named:
+        return Path(named)
+    import fastdata
+
+    folders = [Path(folder) / "native" for folder in fastdata.__path__]  # two in an editable install
+    for folder in folders:
+        if (folder / name).exists():
+            return folder / name
+    raise NativeMissing("this installation was made without a C++ compiler or libjpeg-turbo's headers")
+
+
+def _declare(library: ctypes.CDLL) -> None:
+    pointer, i32, i64 = _pointer, _i32, _i64
+    signatures: dict[str, tuple[Any, list[Any]]] = {
+        "fd_description": (ctypes.c_char_p, []),
+        "fd_choose_kernels": (i32, [ctypes.c_char_p]),
+        "fd_pool_create": (pointer, [i32]),
+        "fd_pool_destroy": (None, [pointer]),
+        "fd_load": (None, [pointer] * 5),
+        "fd_draw_views": (i64, [i64, *[pointer] * 8]),
+        "fd_decode": (None, [pointer] * 4),
+        "fd_resize": (i32, [pointer, i64, i64, i32, i32, *[pointer] * 6]),
+        "fd_philox": (None, [i64, pointer, pointer, pointer, i64, pointer, pointer]),
+        "fd_convert": (i32, [pointer, i32, i32, pointer, pointer]),
+    }
+    for name, (result, arguments) in signatures.items():
+        function = getattr(library, name)
+        function.restype, function.argtypes = result, arguments

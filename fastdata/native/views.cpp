@@ -1,0 +1,212 @@
+#include "views.h"
+
+#include "philox.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace fastdata {
+namespace {
+
+constexpr int kTries = 10; // torchvision's RandomResizedCrop gives up after ten windows that do not fit
+
+struct Size {
+    int64_t width, height;
+};
+
+// A rectangle in 64 bits, since crops of absurd transforms must not wrap before they are refused.
+struct Rectangle {
+    int64_t left, top, right, bottom;
+
+    Size size() const { return {right - left, bottom - top}; }
+    Rectangle moved(int64_t x, int64_t y) const { return {left + x, top + y, right + x, bottom + y}; }
+    static Rectangle of(Size size) { return {0, 0, size.width, size.height}; }
+};
+
+double uniform(uint32_t word) {
+    return word * 0x1p-32;
+}
+
+std::array<uint32_t, 4> words(const Draw &draw, size_t op, int attempt) {
+    return philox4x32({static_cast<uint32_t>(draw.index), static_cast<uint32_t>(draw.copy),
+                       static_cast<uint32_t>(attempt), static_cast<uint32_t>(op)},
+                      draw.key);
+}
+
+// A view under construction: a window in the source, perhaps a resize, a crop of the result.
+struct Frame {
+    Rectangle window;
+    bool is_resized;
+    Size resize;
+    Rectangle crop;
+
+    // Moves a crop of an unresized image into the window, so that only the window is decoded.
+    void fold() {
+        if (is_resized)
+            return;
+        const Size size = window.size();
+        const Rectangle inside = {
+            std::clamp<int64_t>(crop.left, 0, size.width), std::clamp<int64_t>(crop.top, 0, size.height),
+            std::clamp<int64_t>(crop.right, 0, size.width), std::clamp<int64_t>(crop.bottom, 0, size.height)};
+        crop = crop.moved(-inside.left, -inside.top);
+        window = inside.moved(window.left, window.top);
+    }
+
+    void resize_to(Size size) {
+        fold();
+        is_resized = true;
+        resize = size;
+        crop = Rectangle::of(size);
+    }
+
+    void crop_to(const Rectangle &box) { crop = box.moved(crop.left, crop.top); }
+};
+
+bool try_window(const fd_op &op, Size size, const std::array<uint32_t, 4> &word, Rectangle &box) {
+    const double area =
+        static_cast<double>(size.width * size.height) * (op.scale[0] + uniform(word[0]) * (op.scale[1] - op.scale[0]));
+    const double aspect = portable_exp(op.log_ratio[0] + uniform(word[1]) * (op.log_ratio[1] - op.log_ratio[0]));
+    const auto width = static_cast<int64_t>(std::nearbyint(std::sqrt(area * aspect)));
+    const auto height = static_cast<int64_t>(std::nearbyint(std::sqrt(area / aspect)));
+    if (width <= 0 || width > size.width || height <= 0 || height > size.height)
+        return false;
+    const auto left = static_cast<int64_t>(uniform(word[2]) * static_cast<double>(size.width - width + 1));
+    const auto top = static_cast<int64_t>(uniform(word[3]) * static_cast<double>(size.height - height + 1));
+    box = {left, top, left + width, top + height};
+    return true;
+}
+
+Rectangle fallback_window(const fd_op &op, Size size) {
+    const double ratio = static_cast<double>(size.width) / static_cast<double>(size.height);
+    const double low = std::min(op.ratio[0], op.ratio[1]), high = std::max(op.ratio[0], op.ratio[1]);
+    Size box = size;
+    if (ratio > high)
+        box.width = static_cast<int64_t>(std::nearbyint(static_cast<double>(size.height) * high));
+    if (ratio < low)
+        box.height = static_cast<int64_t>(std::nearbyint(static_cast<double>(size.width) / low));
+    return Rectangle::of(box).moved((size.width - box.width) / 2, (size.height - box.height) / 2);
+}
+
+// Source: torchvision.transforms.RandomResizedCrop.get_params.
+Rectangle random_window(const fd_op &op, Size size, const Draw &draw, size_t number) {
+    Rectangle box;
+    for (int attempt = 0; attempt < kTries; ++attempt)
+        if (try_window(op, size, words(draw, number, attempt), box))
+            return box;
+    return fallback_window(op, size);
+}
+
+// Source: torchvision's _compute_resized_output_size.
+Size resized_size(const fd_op &op, Size size) {
+    if (op.shorter <= 0)
+        return {op.width, op.height};
+    const auto [small, large] = std::minmax(size.width, size.height);
+    int64_t new_small = op.shorter;
+    auto new_large = static_cast<int64_t>(static_cast<double>(op.shorter * large) / static_cast<double>(small));
+    if (op.longest > 0 && new_large > op.longest) {
+        new_small = static_cast<int64_t>(static_cast<double>(op.longest * new_small) / static_cast<double>(new_large));
+        new_large = op.longest;
+    }
+    return size.width <= size.height ? Size{new_small, new_large} : Size{new_large, new_small};
+}
+
+// Where a centred crop begins; black is added first where the image is smaller.  Source: torchvision's center_crop.
+int64_t centre(int64_t size, int64_t crop) {
+    const int64_t before = std::max<int64_t>(crop - size, 0) / 2;
+    return static_cast<int64_t>(std::nearbyint(static_cast<double>(std::max(size, crop) - crop) / 2.0)) - before;
+}
+
+Rectangle centre_box(const fd_op &op, Size size) {
+    return Rectangle::of({op.width, op.height}).moved(centre(size.width, op.width), centre(size.height, op.height));
+}
+
+Rectangle random_box(const fd_op &op, Size size, const std::array<uint32_t, 4> &word) {
+    const auto left = static_cast<int64_t>(uniform(word[0]) * static_cast<double>(size.width - op.width + 1));
+    const auto top = static_cast<int64_t>(uniform(word[1]) * static_cast<double>(size.height - op.height + 1));
+    return Rectangle::of({op.width, op.height}).moved(left, top);
+}
+
+bool apply(const fd_op &op, size_t number, const Draw &draw, Frame &frame, View &view) {
+    const Size size = frame.crop.size();
+    switch (op.kind) {
+    case FD_RANDOM_RESIZED_CROP:
+        frame.crop_to(random_window(op, size, draw, number));
+        frame.resize_to({op.width, op.height});
+        return true;
+    case FD_RESIZE:
+        frame.resize_to(resized_size(op, size));
+        return true;
+    case FD_CENTER_CROP:
+        frame.crop_to(centre_box(op, size));
+        return true;
+    case FD_RANDOM_CROP:
+        if (size.width < op.width || size.height < op.height)
+            return false;
+        frame.crop_to(random_box(op, size, words(draw, number, 0)));
+        return true;
+    case FD_FLIP_HORIZONTAL:
+        view.flip_horizontal ^= uniform(words(draw, number, 0)[0]) < op.p;
+        return true;
+    case FD_FLIP_VERTICAL:
+        view.flip_vertical ^= uniform(words(draw, number, 0)[0]) < op.p;
+        return true;
+    default:
+        return false;
+    }
+}
+
+// Beyond these a view is refused anyway (View::is_valid), and in between all fits an int.
+int narrow(int64_t value) {
+    return static_cast<int>(std::clamp<int64_t>(value, INT32_MIN, INT32_MAX));
+}
+
+Box narrow(const Rectangle &box) {
+    return {narrow(box.left), narrow(box.top), narrow(box.right), narrow(box.bottom)};
+}
+
+} // namespace
+
+double portable_exp(double x) {
+    if (!(std::fabs(x) < 700))
+        return x > 0 ? INFINITY : 0.0;
+    const double turns = std::nearbyint(x * 1.4426950408889634);                           // 1 / ln 2
+    const double rest = (x - turns * 0.6931471803691238) - turns * 1.9082149292705877e-10; // ln 2 in two parts
+    double sum = 1.0;
+    for (int term = 13; term > 0; --term)
+        sum = 1.0 + sum * rest / term;
+    return std::ldexp(sum, static_cast<int>(turns));
+}
+
+bool is_valid(const fd_op &op) {
+    switch (op.kind) {
+    case FD_RESIZE:
+        return op.shorter > 0 || (op.width > 0 && op.height > 0);
+    case FD_RANDOM_RESIZED_CROP:
+    case FD_CENTER_CROP:
+    case FD_RANDOM_CROP:
+        return op.width > 0 && op.height > 0;
+    case FD_FLIP_HORIZONTAL:
+    case FD_FLIP_VERTICAL:
+        return true;
+    default:
+        return false;
+    }
+}
+
+bool draw_view(std::span<const fd_op> ops, int width, int height, const Draw &draw, View &view) {
+    const Rectangle whole = Rectangle::of({width, height});
+    Frame frame = {whole, false, {}, whole};
+    view.flip_horizontal = view.flip_vertical = false;
+    for (size_t number = 0; number < ops.size(); ++number)
+        if (!apply(ops[number], number, draw, frame, view))
+            return false;
+    frame.fold();
+    const Size resize = frame.is_resized ? frame.resize : frame.window.size();
+    view.window = narrow(frame.window);
+    view.resize_width = narrow(resize.width);
+    view.resize_height = narrow(resize.height);
+    view.crop = narrow(frame.crop);
+    return true;
+}
+
+} // namespace fastdata
