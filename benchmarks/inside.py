@@ -2,7 +2,8 @@
 
 Setup: one thread of the core, every image of the folder once, RandomResizedCrop(224); the shares come from `perf` where
 it is installed, and need a library with symbols (FASTDATA_NATIVE_LIBRARY, built by cmake as CONTRIBUTING.md says).  A
-fresh batch is 64 float32 images, one value written per page.  Python's cost is the CPU time of its own threads.
+fresh batch is 64 float32 images, one value written per page.  Python's cost is the CPU time of the interpreter's
+threads outside of the core, with no threads and with two, which take turns in the processor's caches.
 Result: benchmarks/results/inside.json.
 
     python benchmarks/inside.py FOLDER
@@ -12,7 +13,10 @@ from __future__ import annotations
 
 import argparse
 import collections
+import ctypes
+import ctypes.util
 import shutil
+import struct
 import subprocess
 import sys
 import tempfile
@@ -22,13 +26,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import PIL.Image
 import torch
-from torch.utils.data import ConcatDataset
 
 from fastdata import DataLoader, ImageFolder, native
 from fastdata.bench import spread, write_json
+from fastdata.compile import compile_transform
 from fastdata.image_batch import ImageBatch
 from fastdata.loaders import Encoded, resample
+from fastdata.loaders.native import NativeBackend
 from fastdata.memory import BatchMemory
 from fastdata.plan import Interpolation, RandomResizedCrop
 from fastdata.transforms import Compose, Normalize, ToTensor
@@ -107,28 +113,94 @@ def fresh_batch_ms(rounds: int = 20) -> dict[str, Any]:
     return {name: spread(values) for name, values in took.items()}
 
 
-def python_us(folder: Path, batch_size: int) -> float:
-    """CPU microseconds per image in the interpreter's threads, two threads in the core."""
+def python_us(folder: Path, batch_size: int, threads: int) -> float:
+    """CPU microseconds per image that the interpreter's threads spend outside of the core."""
     transform = Compose([CropTransform(SIDE), ToTensor(), Normalize((0.5,) * 3, (0.2,) * 3)])
-    dataset = ConcatDataset([ImageFolder(folder, transform)] * 5)
-    loader = DataLoader(dataset, batch_size, shuffle=True, num_workers=2, backend="native")
-    spent, load_files = [0.0], ImageBatch._load_files
+    dataset = ImageFolder(folder, transform)
+    dataset.samples = dataset.samples * 5
+    loader = DataLoader(dataset, batch_size, shuffle=True, num_workers=threads, backend="native")
+    in_core, in_tasks, load, load_files = [0.0], [0.0], native.FileLoader.load, ImageBatch._load_files
 
-    def timed(batch: ImageBatch) -> Any:
+    def spy_on_core(self: native.FileLoader, *arguments: Any) -> native.Loaded:
+        call = self._load
+
+        def timed(*pointers: Any) -> None:
+            began = time.thread_time()
+            call(*pointers)
+            in_core[0] += time.thread_time() - began
+
+        self._load = timed
+        try:
+            return load(self, *arguments)
+        finally:
+            self._load = call
+
+    def spy_on_task(batch: ImageBatch) -> Any:
         began = time.thread_time()
         further = load_files(batch)
-        spent[0] += time.thread_time() - began
+        in_tasks[0] += time.thread_time() - began
         return further
 
     for _ in loader:  # warm up
         pass
-    ImageBatch._load_files = timed  # type: ignore[method-assign]
+    native.FileLoader.load = spy_on_core  # type: ignore[method-assign, assignment]
+    if threads:
+        ImageBatch._load_files = spy_on_task  # type: ignore[method-assign]
     began = time.thread_time()
     for _ in loader:
         pass
-    total = spent[0] + time.thread_time() - began
-    ImageBatch._load_files = load_files  # type: ignore[method-assign]
+    total = time.thread_time() - began + in_tasks[0] - in_core[0]
+    native.FileLoader.load, ImageBatch._load_files = load, load_files  # type: ignore[method-assign]
     return round(total / len(dataset) * 1e6, 1)
+
+
+def small_copies(folder: Path, to: Path, kind: str) -> list[str]:
+    """The folder's images at 32 to 64 px: their paths."""
+    paths = []
+    for number, (path, _) in enumerate(ImageFolder(folder).samples):
+        side = 32 + number % 33
+        paths.append(f"{to}/{number}.{kind}")
+        with PIL.Image.open(path) as image:
+            image.convert("RGB").resize((side, side)).save(paths[-1], kind)
+    return paths
+
+
+def small_images_us(folder: Path, rounds: int) -> dict[str, Any]:
+    """Microseconds per image of 32 to 64 px in one thread of the core, and what inflating alone takes of a PNG's."""
+    backend = NativeBackend(fidelity="exact")
+    plan = compile_transform(Compose([CropTransform(32), ToTensor()])).plan
+    format_ = native.Format(channels_first=True, table=np.zeros((3, 256), np.float32))
+    found: dict[str, Any] = {}
+    with tempfile.TemporaryDirectory() as scratch:
+        for kind in ("JPEG", "PNG"):
+            paths = small_copies(folder, Path(scratch), kind)
+            out = np.zeros((len(paths), 3, 32, 32), np.float32)
+            loader = backend.file_loader(plan, Key(seed=1, epoch=1), format=format_, pool=None)
+            rows = range(len(paths))
+            times = [loader.load(paths, None, None, rows, rows, out.ctypes.data) for _ in range(rounds)]
+            found[f"{kind}, reading"] = spread([loaded.read_s / len(paths) * 1e6 for loaded in times])
+            found[f"{kind}, decoding"] = spread([loaded.decode_s / len(paths) * 1e6 for loaded in times])
+        streams = [inflatable(Path(path).read_bytes()) for path in paths]
+        inflater = ctypes.CDLL(ctypes.util.find_library("deflate") or "libdeflate.so.0")
+        inflater.libdeflate_alloc_decompressor.restype = ctypes.c_void_p
+        handle, room = ctypes.c_void_p(inflater.libdeflate_alloc_decompressor()), ctypes.create_string_buffer(1 << 20)
+        got, took = ctypes.c_size_t(), []
+        for _ in range(rounds):
+            began = time.process_time()
+            for stream in streams:
+                inflater.libdeflate_zlib_decompress(handle, stream, len(stream), room, 1 << 20, ctypes.byref(got))
+            took.append((time.process_time() - began) / len(streams) * 1e6)
+    return found | {"PNG, inflating (through ctypes)": spread(took)}
+
+
+def inflatable(png: bytes) -> bytes:
+    """The compressed rows of a PNG."""
+    parts, at = b"", 8
+    while at < len(png):
+        length, kind = struct.unpack_from(">I4s", png, at)
+        parts += png[at + 8 : at + 8 + length] if kind == b"IDAT" else b""
+        at += 12 + length
+    return parts
 
 
 def shares(folder: Path) -> dict[str, float] | None:
@@ -168,8 +240,13 @@ def main() -> None:
     results = {
         "core_ms_per_image": core_ms(given.folder, given.rounds),
         "shares_percent": shares(given.folder),
+        "small_images_us": small_images_us(given.folder, 4 * given.rounds),
         "fresh_batch_ms": fresh_batch_ms(),
-        "python_us_per_image": {str(size): python_us(given.folder, size) for size in (64, 256)},
+        "python_us_per_image": {
+            f"{threads} threads, batches of {size}": python_us(given.folder, size, threads)
+            for threads in (0, 2)
+            for size in (64, 256)
+        },
     }
     for name, result in results.items():
         print(name, result)

@@ -54,7 +54,7 @@ class ImageBatch:
 
     def __init__(self, work: ImageWork, number: int, indices: Sequence[int], copies: Sequence[int]) -> None:
         self._work, self._number = work, number
-        self._indices, self._copies = [int(index) for index in indices], list(copies)
+        self._indices, self._copies = list(map(int, indices)), list(copies)
         count = len(self._indices)
         self._images = work.empty_batch(count) if work.in_place else None
         self._samples: list[Any] = [None] * count
@@ -75,7 +75,9 @@ class ImageBatch:
             return
         times = BatchTimes()
         with times.stage("collate"):
-            good = [position for position, loaded in enumerate(self._loaded) if loaded]
+            good: Sequence[int] = range(len(self._loaded))
+            if not all(self._loaded):
+                good = [position for position in good if self._loaded[position]]
             if good:
                 self._result = self._collate(good)
         self._times.append(times)
@@ -283,15 +285,16 @@ class ImageBatch:
 
     # ---- the whole batch
 
-    def _collate(self, good: list[int]) -> Any:
-        targets = tuple(self._targets[position] for position in good)  # as default_collate transposes samples
+    def _collate(self, good: Sequence[int]) -> Any:
+        whole = len(good) == len(self._loaded)
+        # A tuple, as default_collate transposes samples.
+        targets = tuple(self._targets if whole else [self._targets[position] for position in good])
         if self._images is None:
             samples = [(self._samples[position], target) for position, target in zip(good, targets, strict=True)]
             with SeededDraws(self._seeds([self._number], [0], _STREAM_COLLATE)[0]):
                 return self._pinned(self._work.collate_fn(samples))
-        whole = len(good) == len(self._loaded)
         return [
-            self._images if whole else self._pinned(self._images[good]),
+            self._images if whole else self._pinned(self._images[list(good)]),
             self._pinned(default_collate(targets)),  # type: ignore[arg-type]
         ]
 

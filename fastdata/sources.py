@@ -22,8 +22,9 @@ from __future__ import annotations
 
 import bisect
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, Protocol
 
 import numpy as np
@@ -67,6 +68,12 @@ class FileRanges:
     paths: list[Any]
     offsets: npt.NDArray[np.int64] | None = None
     lengths: npt.NDArray[np.int64] | None = None
+
+    @classmethod
+    def of(cls, ranges: Sequence[tuple[Any, int, int]]) -> FileRanges:
+        """Columns from (path, offset, length) of each."""
+        paths, offsets, lengths = zip(*ranges, strict=True) if ranges else ((), (), ())
+        return cls(list(paths), np.array(offsets, np.int64), np.array(lengths, np.int64))
 
 
 class NotASource(Exception):
@@ -123,9 +130,7 @@ def file_ranges(source: ImageSource, indices: Sequence[int]) -> FileRanges:
     """Where the encoded images of some samples lie, for a source that `has_file_ranges`."""
     if _defines_with(source, "file_range", "file_ranges"):
         return source.file_ranges(indices)  # type: ignore[attr-defined, no-any-return]
-    ranges = [source.file_range(index) for index in indices]  # type: ignore[attr-defined]
-    paths, offsets, lengths = zip(*ranges, strict=True) if ranges else ((), (), ())
-    return FileRanges(list(paths), np.array(offsets, np.int64), np.array(lengths, np.int64))
+    return FileRanges.of([source.file_range(index) for index in indices])  # type: ignore[attr-defined]
 
 
 def read_targets(source: ImageSource, indices: Sequence[int]) -> list[Any]:
@@ -135,10 +140,15 @@ def read_targets(source: ImageSource, indices: Sequence[int]) -> list[Any]:
     return [source.read_target(index) for index in indices]
 
 
+@cache
+def _class_defines_with(cls: type, method: str, companion: str) -> bool:
+    owner = next((each for each in cls.__mro__ if {method, companion} & vars(each).keys()), None)
+    return owner is not None and companion in vars(owner)
+
+
 def _defines_with(source: ImageSource, method: str, companion: str) -> bool:
     """True when the class that gives a source its `method` gives it a `companion`, too."""
-    owner = next((cls for cls in type(source).__mro__ if {method, companion} & vars(cls).keys()), None)
-    return owner is not None and companion in vars(owner)
+    return _class_defines_with(type(source), method, companion)
 
 
 def location_of(source: ImageSource, index: int) -> str:
@@ -280,3 +290,17 @@ class _ConcatSource:
     def file_range(self, index: int) -> tuple[str, int, int]:
         part, inner = self._find(index)
         return part.file_range(inner)  # type: ignore[attr-defined, no-any-return]
+
+    def _find_all(self, indices: Sequence[int]) -> Iterator[tuple[ImageSource, int]]:
+        if len(indices) and min(indices) < 0:
+            return map(self._find, indices)
+        numbers = np.searchsorted(self.ends, indices, side="right").tolist()
+        begins = [0, *self.ends]
+        return ((self.parts[number], index - begins[number]) for number, index in zip(numbers, indices, strict=True))
+
+    def file_ranges(self, indices: Sequence[int]) -> FileRanges:
+        ranges = [part.file_range(inner) for part, inner in self._find_all(indices)]  # type: ignore[attr-defined]
+        return FileRanges.of(ranges)
+
+    def read_targets(self, indices: Sequence[int]) -> list[Any]:
+        return [part.read_target(inner) for part, inner in self._find_all(indices)]

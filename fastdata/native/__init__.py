@@ -244,7 +244,7 @@ class FileLoader:
             out: address of the batch, which holds N images one after the other.
         """
         count = len(paths)
-        names = os.fsencode("\0".join([os.fspath(path) for path in paths]) + "\0") if count else b""
+        names = _joined(paths)
         results, data_bytes = Results.empty(count), np.zeros(count, np.int64)
         columns = [
             None if c is None else np.ascontiguousarray(c, np.int64) for c in (offsets, lengths, indices, copies)
@@ -271,6 +271,17 @@ class FileLoader:
             ctypes.addressof(self._options_c),
         )
         return Loaded(results, data_bytes, files.read_ns / 1e9, files.decode_ns / 1e9)
+
+
+def _joined(paths: Sequence[str | os.PathLike[str]]) -> bytes:
+    """Each path, ended by NUL."""
+    if not paths:
+        return b""
+    try:
+        text = "\0".join(paths)  # type: ignore[arg-type]
+    except TypeError:
+        text = "\0".join([os.fspath(path) for path in paths])
+    return os.fsencode(text + "\0")
 
 
 class Core:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -99,6 +101,45 @@ def load(paths: list[str], *, pool: native.Pool | None = None, **ranges: Any) ->
     columns = {name: np.array(values) for name, values in ranges.items()}
     return file_loader(pool=pool).load(
         paths, columns.get("offsets"), columns.get("lengths"), range(len(paths)), [0] * len(paths), out.ctypes.data
+    )
+
+
+def test_appended_bytes_do_not_hide_scans(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    data = images.saved(64, 64, progressive=True)
+    last_scan = data[data.rfind(b"\xff\xda") : -2]
+    bomb = data[:-2] + last_scan * 200 + data[-2:]
+    (tmp_path / "a" / "bomb.jpg").write_bytes(bomb + images.saved(8, 8))
+    with pytest.raises(DecodeError, match=r"bomb\.jpg.*more than 100 scans"):
+        list(DataLoader(ImageFolder(tmp_path, SMALL), backend="native"))
+
+
+REFUSED_THREADS = """
+import sys
+sys.path.insert(0, {tests!r})
+from test_batches import load, native
+from fastdata.loaders import resample
+pool = native.Pool(resample.exact_core()[0], 2)
+assert load([{path!r}] * 4).results.statuses.tolist() == [native.Status.OK] * 4
+assert load([{path!r}] * 4, pool=pool).results.statuses.tolist() == [native.Status.BAD_REQUEST] * 4
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere the size of a stack is no limit to threads")
+def test_threads_that_the_system_refuses_are_an_answer_not_a_crash(folder: Path) -> None:
+    """No thread can have a stack of a thousand terabytes."""
+    import resource
+
+    program = REFUSED_THREADS.format(tests=str(Path(__file__).parent), path=ImageFolder(folder).samples[0][0])
+    size = 1 << 50
+    if resource.getrlimit(resource.RLIMIT_STACK)[1] not in (resource.RLIM_INFINITY, size):
+        pytest.skip("the size of stacks may not be raised here")
+    environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parents[1])}
+    subprocess.run(
+        [sys.executable, "-c", program],
+        check=True,
+        env=environment,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_STACK, (size, resource.RLIM_INFINITY)),
     )
 
 
