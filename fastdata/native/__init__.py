@@ -401,6 +401,37 @@ class Core:
         )
         _check(status, f"cannot resize {right - left} × {bottom - top} pixels for {view}")
 
+    def repack(self, data: bytes, *, restart_rows: int, options: Options) -> bytes | None:
+        """Stores a JPEG's coefficients anew: baseline, Huffman tables made for it, no metadata, the same pixels.
+
+        Args:
+            data: the file.
+            restart_rows: rows of MCUs between restart markers, by which readers can skip; 0 for none.
+            options: limits.
+
+        Returns:
+            The new file, or None for what is no plain JPEG, damaged, or beyond a limit.
+        """
+        repacked, size = ctypes.c_void_p(), ctypes.c_int64()
+        message = ctypes.create_string_buffer(MESSAGE_BYTES)
+        status = self.library.fd_repack(
+            data,
+            len(data),
+            restart_rows,
+            ctypes.byref(options.to_c()),
+            ctypes.byref(repacked),
+            ctypes.byref(size),
+            message,
+        )
+        if status == Status.OUT_OF_MEMORY:
+            raise MemoryError("no memory to repack an image")
+        if status != Status.OK:
+            return None
+        try:
+            return ctypes.string_at(repacked.value or 0, size.value)
+        finally:
+            self.library.fd_free(repacked)
+
     def convert(self, rgb: Pixels, out: int, format: Format) -> None:  # noqa: A002
         """Stores contiguous RGB pixels (height, width, 3) in another format at an address."""
         height, width, _ = rgb.shape

@@ -178,6 +178,8 @@ def _declare(library: ctypes.CDLL) -> None:
         "fd_draw_views": (i64, [i64, *[pointer] * 8]),
         "fd_decode": (None, [pointer] * 4),
         "fd_resize": (i32, [pointer, i64, i64, i32, i32, *[pointer] * 6]),
+        "fd_repack": (i32, [pointer, i64, i32, *[pointer] * 4]),
+        "fd_free": (None, [pointer]),
         "fd_philox": (None, [i64, pointer, pointer, pointer, i64, pointer, pointer]),
         "fd_convert": (i32, [pointer, i32, i32, pointer, pointer]),
     }

@@ -7,12 +7,14 @@
 #include "output.h"
 #include "philox.h"
 #include "pool.h"
+#include "repack.h"
 #include "views.h"
 
 #include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <new>
 #include <string>
@@ -267,4 +269,32 @@ int32_t fd_convert(const uint8_t *rgb, int32_t width, int32_t height, void *out,
             return FD_BAD_REQUEST;
         return ImageDecoder::of_this_thread().convert(rgb, width, height, out, *format);
     });
+}
+
+int32_t fd_repack(const uint8_t *data, int64_t data_bytes, int32_t restart_rows, const fd_options *options,
+                  uint8_t **repacked, int64_t *repacked_bytes, char *message) {
+    return guarded([&]() -> int32_t {
+        put_message(message, 0, "");
+        if (data == nullptr || data_bytes < 0 || restart_rows < 0 || repacked == nullptr || repacked_bytes == nullptr ||
+            !is_valid(*options))
+            return FD_BAD_REQUEST;
+        const JpegLimits limits = {options->max_pixels, options->max_memory_bytes, options->max_scans};
+        std::vector<uint8_t> result;
+        std::string reason;
+        const fd_status status =
+            repack_jpeg({data, static_cast<size_t>(data_bytes)}, limits, restart_rows, result, reason);
+        put_message(message, 0, reason.c_str());
+        if (status != FD_OK)
+            return status;
+        *repacked = static_cast<uint8_t *>(std::malloc(result.size()));
+        if (*repacked == nullptr)
+            return FD_OUT_OF_MEMORY;
+        std::copy(result.begin(), result.end(), *repacked);
+        *repacked_bytes = static_cast<int64_t>(result.size());
+        return FD_OK;
+    });
+}
+
+void fd_free(uint8_t *memory) {
+    std::free(memory);
 }

@@ -165,6 +165,12 @@ FD_API int32_t fd_resize(const uint8_t *rgbx, int64_t rgbx_bytes, int64_t stride
 /* Stores RGB pixels (height, width, 3) in another format. */
 FD_API int32_t fd_convert(const uint8_t *rgb, int32_t width, int32_t height, void *out, const fd_format *format);
 
+/* Stores a JPEG's coefficients anew: baseline, Huffman tables made for it, no metadata, the same pixels.  restart_rows:
+ * rows of MCUs between restart markers, 0 for none.  On FD_OK *repacked is to be given to fd_free. */
+FD_API int32_t fd_repack(const uint8_t *data, int64_t data_bytes, int32_t restart_rows, const fd_options *options,
+                         uint8_t **repacked, int64_t *repacked_bytes, char *message);
+FD_API void fd_free(uint8_t *memory);
+
 /* Philox-4x32-10: four 32-bit words for each of N counters (first[i], second[i], third[i], fourth), as four columns of
  * N. The low 32 bits of a counter's parts count.  Source: Salmon et al., "Parallel random numbers: as easy as 1, 2, 3".
  */

@@ -133,6 +133,23 @@ bool ScanBytes::skip_restart(int number) {
     return true;
 }
 
+bool ScanBytes::skip_restarts(int count, int number) {
+    for (; count > 0; --count, number = (number + 1) & 7) {
+        while (!at_marker_) { // to the next 0xFF that is not a stuffed one
+            const std::span<const uint8_t> rest = data_.subspan(next_);
+            const void *found = rest.size() > 1 ? std::memchr(rest.data(), 0xFF, rest.size() - 1) : nullptr;
+            if (found == nullptr)
+                return false;
+            next_ += static_cast<size_t>(static_cast<const uint8_t *>(found) - rest.data());
+            at_marker_ = data_[next_ + 1] != 0x00;
+            next_ += at_marker_ ? 0 : 2;
+        }
+        if (!skip_restart(number))
+            return false;
+    }
+    return true;
+}
+
 // Source: Giesen, "Reading bits in far too many ways", part 2, variant 4: bits are read again rather than counted.
 inline void BitWindow::refill() {
     bits |= load_big_endian(at) >> count;
@@ -234,6 +251,13 @@ bool BlockReader::restart(int number) {
     window_.at = bytes_.ensure(window_.at, kMostBlockBytes);
     // A whole byte left over would be what libjpeg calls extraneous.
     if (!bytes_.at_marker() || bytes_.left(consumed_up_to()) != 0 || !bytes_.skip_restart(number))
+        return false;
+    window_ = {0, 0, bytes_.begin()};
+    return true;
+}
+
+bool BlockReader::skip_restarts(int count, int number) {
+    if (!bytes_.skip_restarts(count, number))
         return false;
     window_ = {0, 0, bytes_.begin()};
     return true;

@@ -70,6 +70,9 @@ class ScanBytes {
 
     // Goes on behind the restart marker with this number (0 to 7); false if there is another or none.
     bool skip_restart(int number);
+    // Goes on behind the `count`-th restart marker from here, the first of which has this number, passing over all data
+    // in between.  False if they do not follow one another.
+    bool skip_restarts(int count, int number);
     const uint8_t *begin() const { return clean_.data(); }
 
   private:
@@ -97,6 +100,8 @@ class BlockReader {
     // After an MCU: false when the data has run out.
     bool is_complete() const;
     bool restart(int number);
+    // Passes over everything up to the `count`-th restart marker from here, the first of which has this number.
+    bool skip_restarts(int count, int number);
 
     // coefficients: 64 zeros in natural order, or nullptr to pass over the block.  False when the data is damaged.
     bool read(const BlockTables &tables, int &dc, int16_t *coefficients);

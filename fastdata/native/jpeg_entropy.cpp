@@ -29,7 +29,8 @@ bool EntropyDecoder::install(jpeg_decompress_struct &jpeg, int first_column, int
         return false;
     first_column_ = first_column;
     last_column_ = last_column;
-    column_ = next_restart_ = 0;
+    row_ = row_read_ = column_ = next_restart_ = 0;
+    rows_restart_ = jpeg.restart_interval == jpeg.MCUs_per_row;
     until_restart_ = jpeg.restart_interval;
     last_dc_.fill(0);
     reader_.open({jpeg.src->next_input_byte, jpeg.src->bytes_in_buffer});
@@ -68,17 +69,41 @@ bool EntropyDecoder::begin_mcu(const jpeg_decompress_struct &jpeg) {
     return true;
 }
 
-bool EntropyDecoder::decode(const jpeg_decompress_struct &jpeg, JBLOCKROW *blocks) {
-    if (!begin_mcu(jpeg))
+// Moves the reader to the beginning of the row that is asked for.
+bool EntropyDecoder::begin_row() {
+    if (row_read_ == row_)
+        return true;
+    if (!reader_.skip_restarts(row_ - row_read_, row_read_ & 7))
         return false;
+    row_read_ = row_;
+    last_dc_.fill(0);
+    return true;
+}
+
+bool EntropyDecoder::read_mcu(const jpeg_decompress_struct &jpeg, JBLOCKROW *blocks) {
     const bool needed = blocks != nullptr && first_column_ <= column_ && column_ <= last_column_;
     for (int i = 0; i < jpeg.blocks_in_MCU; ++i) {
         const Block &block = blocks_[static_cast<size_t>(i)];
         if (!reader_.read(block.tables, last_dc_[static_cast<size_t>(block.component)], needed ? *blocks[i] : nullptr))
             return false;
     }
-    column_ = column_ + 1 < static_cast<int>(jpeg.MCUs_per_row) ? column_ + 1 : 0;
     return reader_.is_complete();
+}
+
+bool EntropyDecoder::decode(const jpeg_decompress_struct &jpeg, JBLOCKROW *blocks) {
+    bool good = true;
+    if (!rows_restart_) {
+        good = begin_mcu(jpeg) && read_mcu(jpeg, blocks);
+    } else if (blocks != nullptr && column_ <= last_column_) { // libjpeg passes over whole rows
+        good = begin_row();
+        reader_.prepare(jpeg.blocks_in_MCU);
+        good = good && read_mcu(jpeg, blocks);
+    }
+    if (++column_ == static_cast<int>(jpeg.MCUs_per_row)) {
+        column_ = 0;
+        ++row_;
+    }
+    return good;
 }
 
 } // namespace fastdata

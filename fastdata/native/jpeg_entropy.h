@@ -27,14 +27,21 @@ class EntropyDecoder {
 
     bool build_tables(const jpeg_decompress_struct &jpeg);
     bool begin_mcu(const jpeg_decompress_struct &jpeg);
+    bool begin_row();
+    bool read_mcu(const jpeg_decompress_struct &jpeg, JBLOCKROW *blocks);
 
     std::array<HuffmanTable, NUM_HUFF_TBLS> dc_, ac_;
     std::array<Block, D_MAX_BLOCKS_IN_MCU> blocks_{};
     std::array<int, MAX_COMPS_IN_SCAN> last_dc_{};
     BlockReader reader_;
-    int first_column_ = 0, last_column_ = 0, column_ = 0;
+    int first_column_ = 0, last_column_ = 0;
+    int row_ = 0, column_ = 0; // of the MCU that libjpeg asks for
     unsigned until_restart_ = 0;
     int next_restart_ = 0;
+    // Where every row of MCUs begins with a restart marker, rows above the window and what lies right of it are found
+    // by their markers and never decoded.
+    bool rows_restart_ = false;
+    int row_read_ = 0; // the row that the reader is in
 };
 
 // What libjpeg calls; the decoder's owner, found by client_data, supplies it.

@@ -23,6 +23,7 @@ def seeds() -> dict[str, bytes]:
     found["progressive"] = images.saved(60, 50, progressive=True)
     found["optimised"] = images.saved(60, 50, optimize=True)
     found["restart"] = images.saved(60, 50, restart_marker_blocks=2)
+    found["restart-rows"] = images.saved(60, 50, restart_marker_rows=1)
     found["cmyk"] = images.saved(60, 50, mode="CMYK")
     for mode in ("RGB", "RGBA", "L", "LA", "P", "1"):
         found[f"png-{mode}"] = images.saved(60, 50, kind="PNG", mode=mode)
