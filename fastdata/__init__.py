@@ -14,43 +14,58 @@ if TYPE_CHECKING:
     from fastdata.errors import (
         BackendError,
         BackendUnavailable,
+        ConversionError,
         DatasetError,
         DecodeError,
         FastdataError,
         OptionError,
         PipelineError,
+        ShardError,
         StateMismatch,
+        StoreError,
     )
     from fastdata.prefetch import DevicePrefetcher
+    from fastdata.samplers import EpochSampler
+    from fastdata.shards.dataset import ShardDataset
 
 __version__ = "0.1.0"
 
 _HOMES = {
     "BackendError": "errors",
     "BackendUnavailable": "errors",
+    "ConversionError": "errors",
     "DataLoader": "dataloader",
     "DatasetError": "errors",
     "DecodeError": "errors",
     "DevicePrefetcher": "prefetch",
+    "EpochSampler": "samplers",
     "FastdataError": "errors",
     "ImageFolder": "datasets",
     "OptionError": "errors",
     "PipelineError": "errors",
+    "ShardDataset": "shards.dataset",
+    "ShardError": "errors",
     "StateMismatch": "errors",
+    "StoreError": "errors",
 }
 
 __all__ = [
     "BackendError",
     "BackendUnavailable",
+    "ConversionError",
     "DataLoader",
     "DatasetError",
     "DecodeError",
     "DevicePrefetcher",
+    "EpochSampler",
     "FastdataError",
     "ImageFolder",
     "OptionError",
     "PipelineError",
+    "ShardDataset",
+    "ShardError",
     "StateMismatch",
+    "StoreError",
 ]
 
 

@@ -24,11 +24,12 @@ from fastdata.loaders.synthetic import SyntheticBackend
 from fastdata.memory import BatchMemory
 from fastdata.native import Pool
 from fastdata.options import check_choice, check_seed, may_pin, thread_count
-from fastdata.order import EpochBatches, LoaderState, describe_sampler, epoch_sampler
+from fastdata.order import EpochBatches, LoaderState, describe_sampler, epoch_sampler, resumed_with
 from fastdata.pipeline import OrderedJobs
 from fastdata.plan import Plan
 from fastdata.prefetch import DevicePrefetcher, check_device
 from fastdata.routes import Route, find_route
+from fastdata.samplers import EpochSampler
 from fastdata.stats import PipelineStats
 from fastdata.views import Key
 
@@ -205,21 +206,27 @@ class DataLoader(torch.utils.data.DataLoader[Sample]):
         if loaded.dataset_state is not None and self._dataset_keeps_state():
             self.dataset.load_state_dict(loaded.dataset_state)  # type: ignore[attr-defined]
         sampler = epoch_sampler(super()._index_sampler)
-        if loaded.sampler_epoch is not None and sampler is not None:
+        if isinstance(sampler, EpochSampler):
+            loaded = resumed_with(loaded, sampler)
+        elif loaded.sampler_epoch is not None and sampler is not None:
             sampler.set_epoch(loaded.sampler_epoch)
         self._resume_from, self._next_epoch = loaded, loaded.epoch
 
     def _fresh_state(self) -> LoaderState:
         sampler = None if self._is_iterable() else super()._index_sampler
-        sampler_epoch = getattr(epoch_sampler(sampler), "epoch", None)
+        inner = epoch_sampler(sampler)
+        sampler_epoch = getattr(inner, "epoch", None)
         return LoaderState(
             sampler=describe_sampler(sampler),
             epoch=self._next_epoch,
             sampler_epoch=sampler_epoch if isinstance(sampler_epoch, int) else None,
+            ranks=inner.num_replicas if isinstance(inner, EpochSampler) else None,
         )
 
     def _begin_epoch(self) -> EpochRecord:
         start = self._resume_from or self._fresh_state()
+        if not self._is_iterable() and isinstance(sampler := epoch_sampler(super()._index_sampler), EpochSampler):
+            sampler.set_epoch(start.epoch)
         self._resume_from, self._next_epoch = None, start.epoch + 1
         batches = None
         if not self._is_iterable():

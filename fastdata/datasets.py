@@ -7,11 +7,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from torch.utils.data import Dataset, get_worker_info
+from torch.utils.data import Dataset
 
-from fastdata.cpus import auto_threads
 from fastdata.errors import DatasetError
-from fastdata.fetch import NotCompiled, fetch_samples
+from fastdata.fetch import fetch_or_loop
 from fastdata.loaders import pillow
 from fastdata.sources import FileRanges, NotASource, read_file
 
@@ -88,17 +87,8 @@ class ImageFolder(Dataset[tuple[Any, Any]]):
         return (self.transform(image) if self.transform is not None else image), self.read_target(index)
 
     def __getitems__(self, indices: Sequence[int]) -> list[tuple[Any, Any]]:
-        """A batch of samples, decoded by the image pipeline where the transform compiles.
-
-        torch's own DataLoader calls this, so the dataset stays fast in a loader that was rebuilt from this one's
-        attributes (as accelerate's `prepare` does).
-        """
-        threads = 0 if get_worker_info() is not None else auto_threads()
-        try:
-            self.check_source()
-            return fetch_samples(self, indices, threads=threads)
-        except (NotASource, NotCompiled):
-            return [self[index] for index in indices]
+        """A batch of samples, for torch's own DataLoader; see `fetch_or_loop`."""
+        return fetch_or_loop(self, indices)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(root={self.root!r}, samples={len(self)}, classes={len(self.classes)})"

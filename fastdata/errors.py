@@ -8,6 +8,9 @@
     │   └── ViewError       (ValueError)         it is smaller than the crop that the transform takes
     ├── BackendError        (RuntimeError)       a decode backend broke its contract
     │   └── BackendUnavailable (ImportError)     its library is not installed or not usable
+    ├── ShardError          (OSError)            a shard, its index or its manifest is damaged or of another version
+    ├── ConversionError     (OSError)            a conversion to shards cannot begin or go on
+    ├── StoreError          (ConnectionError)    a remote store does not answer, or not with what it should
     ├── PipelineError       (RuntimeError)       the pipeline timed out or was used after a fork
     └── StateMismatch       (ValueError)         a saved state belongs to something else
 
@@ -21,12 +24,15 @@ from __future__ import annotations
 __all__ = [
     "BackendError",
     "BackendUnavailable",
+    "ConversionError",
     "DatasetError",
     "DecodeError",
     "FastdataError",
     "OptionError",
     "PipelineError",
+    "ShardError",
     "StateMismatch",
+    "StoreError",
 ]
 
 
@@ -87,6 +93,41 @@ class BackendError(FastdataError, RuntimeError):
 
 class BackendUnavailable(BackendError, ImportError):
     """A decode backend's library is missing or unusable; the message says what to install."""
+
+
+class ShardError(FastdataError, OSError):
+    """A shard, its index or its manifest is damaged, cut short, or of another version.
+
+    Attributes:
+        shard: the file.
+        problem: what is wrong with it.
+        offset: where, in bytes, if that is known.
+    """
+
+    def __init__(
+        self, shard: str, problem: str, *, offset: int | None = None, expected: object = None, found: object = None
+    ) -> None:
+        self.shard, self.problem, self.offset = shard, problem, offset
+        self._comparison = (expected, found)
+        place = f" at byte {offset}" if offset is not None else ""
+        details = [f"expected {expected}"] if expected is not None else []
+        details += [f"found {found}"] if found is not None else []
+        super().__init__(f"{shard}: {problem}{place}{': ' if details else ''}{', '.join(details)}")
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _rebuild_shard_error, (self.shard, self.problem, self.offset, *self._comparison)
+
+
+def _rebuild_shard_error(shard: str, problem: str, offset: int | None, expected: object, found: object) -> ShardError:
+    return ShardError(shard, problem, offset=offset, expected=expected, found=found)
+
+
+class ConversionError(FastdataError, OSError):
+    """A conversion to shards cannot begin or go on; what has been written stays, and running it again continues."""
+
+
+class StoreError(FastdataError, ConnectionError):
+    """A remote store does not answer, or answers with something else than was stored."""
 
 
 class PipelineError(FastdataError, RuntimeError):

@@ -7,16 +7,18 @@ from functools import cache
 from typing import Any
 
 import torch
+from torch.utils.data import get_worker_info
 
 from fastdata.compile import compile_transform
+from fastdata.cpus import auto_threads
 from fastdata.image_batch import ImageBatch
 from fastdata.image_work import ImageWork
 from fastdata.loaders import Backend, available_backends, create_backend
 from fastdata.pipeline import OrderedJobs
-from fastdata.sources import ImageSource
+from fastdata.sources import ImageSource, NotASource, recognise
 from fastdata.views import Key
 
-__all__ = ["NotCompiled", "fetch_samples"]
+__all__ = ["NotCompiled", "fetch_or_loop", "fetch_samples"]
 
 # Fastest first, as benchmarks/decode.py finds them nearly everywhere; a loader measures instead.
 _PREFERENCE = ("native", "turbojpeg", "opencv", "pil")
@@ -59,6 +61,19 @@ def fetch_samples(source: ImageSource, indices: Sequence[int], *, threads: int) 
     finally:
         jobs.close()
     return samples  # type: ignore[no-any-return]
+
+
+def fetch_or_loop(dataset: Any, indices: Sequence[int]) -> list[Any]:
+    """A dataset's `__getitems__`: samples decoded by the image pipeline where the transform compiles, else one by one.
+
+    torch's own DataLoader calls it, so a dataset stays fast in a loader that was rebuilt from another's attributes (as
+    accelerate's `prepare` does).
+    """
+    threads = 0 if get_worker_info() is not None else auto_threads()
+    try:
+        return fetch_samples(recognise(dataset), indices, threads=threads)
+    except (NotASource, NotCompiled):
+        return [dataset[index] for index in indices]
 
 
 @cache

@@ -7,12 +7,14 @@ then asked, and its verdict counts.
 
 from __future__ import annotations
 
+import re
 import struct
 from dataclasses import dataclass
 
 __all__ = ["ImageHeader", "JpegFrame", "parse_header"]
 
 _PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
+_NPY_MAGIC = b"\x93NUMPY\x01"
 _STANDALONE_MARKERS = frozenset({0x01, *range(0xD0, 0xD8)})
 _FRAME_MARKERS = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 _SCAN_MARKER = 0xDA
@@ -47,7 +49,7 @@ class ImageHeader:
     """Size and kind of an encoded image.
 
     Attributes:
-        kind: "jpeg", "png", "gif", "bmp" or "webp".
+        kind: "jpeg", "png", "gif", "bmp", "webp", or "npy" (raw pixels).
         width: columns in pixels, before any EXIF rotation.
         height: rows in pixels, before any EXIF rotation.
         jpeg: coding details, for kind "jpeg" only.
@@ -78,6 +80,8 @@ def parse_header(data: bytes) -> ImageHeader | None:
         return _parse_bmp(data)
     if data[:4] == b"RIFF" and data[8:12] == b"WEBP" and len(data) >= 30:
         return _parse_webp(data)
+    if data[:7] == _NPY_MAGIC:
+        return _parse_npy(data)
     return None
 
 
@@ -135,6 +139,14 @@ def _parse_bmp(data: bytes) -> ImageHeader | None:
         return _checked("bmp", *struct.unpack_from("<HH", data, 18))
     width, height = struct.unpack_from("<ii", data, 18)
     return _checked("bmp", width, abs(height))  # a negative height means rows from the top
+
+
+def _parse_npy(data: bytes) -> ImageHeader | None:
+    """NumPy's file format, version 1.0, of uint8 (height, width, 3)."""
+    header = data[10 : 10 + int.from_bytes(data[8:10], "little")]
+    shape = re.search(rb"'shape': \((\d{1,9}), (\d{1,9}), 3\)", header)
+    plain = b"'descr': '|u1'" in header and b"'fortran_order': False" in header
+    return _checked("npy", int(shape[2]), int(shape[1])) if shape is not None and plain else None
 
 
 def _parse_webp(data: bytes) -> ImageHeader | None:

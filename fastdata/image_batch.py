@@ -106,9 +106,9 @@ class ImageBatch:
         assert self._images is not None
         with record_function("fastdata.load"):
             files = file_ranges(work.source, self._indices)
-            loaded = work.file_loader.load(
-                files.paths, files.offsets, files.lengths, self._indices, self._copies, self._images.data_ptr()
-            )
+            places = files.paths, files.offsets, files.lengths
+            out = self._images.data_ptr()
+            loaded = work.file_loader.load(*places, self._indices, self._copies, out, crcs=files.crcs)
         good = loaded.results.statuses == Status.OK
         if good.all():
             self._targets[:] = read_targets(work.source, self._indices)

@@ -18,6 +18,7 @@ import torch.distributed as dist
 from torch.utils.data import BatchSampler, DistributedSampler, RandomSampler, SequentialSampler
 
 from fastdata.errors import StateMismatch
+from fastdata.samplers import EpochSampler
 
 __all__ = [
     "STATE_VERSION",
@@ -25,10 +26,13 @@ __all__ = [
     "LoaderState",
     "describe_sampler",
     "epoch_sampler",
+    "resumed_with",
     "visits_each_sample_once",
 ]
 
 STATE_VERSION = 1
+
+_STATELESS = (SequentialSampler, DistributedSampler, EpochSampler)  # their order needs no generator
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,6 +51,8 @@ class LoaderState:
         rng_state: torch generator state before the epoch's order was drawn (base64), for other samplers.
         sampler_epoch: the `epoch` of the sampler, or of one inside it, that has `set_epoch` (DistributedSampler).
         dataset_state: an iterable dataset's own state, where it has one.
+        ranks: number of ranks of an EpochSampler; `delivered` counts one rank's samples since the last change of it.
+        history: (ranks, samples delivered by each) before that.
     """
 
     version: int = STATE_VERSION
@@ -60,6 +66,8 @@ class LoaderState:
     rng_state: str | None = None
     sampler_epoch: int | None = None
     dataset_state: Any = None
+    ranks: int | None = None
+    history: list[list[int]] | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """A dictionary that `json.dumps` accepts (if the dataset's own state does)."""
@@ -107,6 +115,16 @@ def samplers_in(sampler: object) -> list[Any]:
     return chain
 
 
+def resumed_with(state: LoaderState, sampler: EpochSampler) -> LoaderState:
+    """The state for a sampler of perhaps another number of ranks, which it sets to continue there."""
+    history = [list(entry) for entry in state.history or []]
+    if state.ranks not in (None, sampler.num_replicas) and state.delivered:
+        history.append([state.ranks or 1, state.delivered])
+        state = replace(state, delivered=0)
+    sampler.resume(state.epoch, history)
+    return replace(state, ranks=sampler.num_replicas, history=history or None)
+
+
 def epoch_sampler(sampler: object) -> Any:
     """The outermost of `samplers_in` that knows epochs, or None."""
     return next((each for each in samplers_in(sampler) if hasattr(each, "set_epoch")), None)
@@ -122,6 +140,8 @@ def _describe_one(sampler: Any) -> str:
     name = type(sampler).__name__
     if isinstance(sampler, DistributedSampler):
         return f"{name}(num_replicas={sampler.num_replicas}, shuffle={sampler.shuffle}, seed={sampler.seed})"
+    if isinstance(sampler, EpochSampler):
+        return repr(sampler)
     if isinstance(sampler, RandomSampler):
         return f"{name}({'with a' if sampler.generator is not None else 'without'} generator)"
     return name
@@ -131,7 +151,7 @@ def visits_each_sample_once(sampler: object) -> bool:
     """True for samplers known to draw no sample twice in an epoch, across all ranks."""
     return (
         type(sampler) is SequentialSampler
-        or (type(sampler) is DistributedSampler)
+        or type(sampler) in (DistributedSampler, EpochSampler)
         or (type(sampler) is RandomSampler and _is_plain_permutation(sampler))
     )
 
@@ -197,6 +217,8 @@ class EpochBatches:
         if type(self._sampler) is SequentialSampler:
             rest = range(skip, max(skip, len(self._sampler)))
             return self._batched(iter(rest))
+        if type(self._sampler) is EpochSampler:
+            return self._batched(iter(self._sampler.remaining(skip).tolist()))
         if type(self._sampler) is DistributedSampler:
             return self._skip(iter(self._batches), skip)
         return self._skip(iter(self._batches), skip) if fresh else self._replayed(skip)
@@ -212,7 +234,10 @@ class EpochBatches:
             if self.state.order_seed is None:  # as RandomSampler.__iter__ draws it
                 seed = int(torch.empty((), dtype=torch.int64).random_().item())
                 self.state = replace(self.state, order_seed=seed)
-        elif type(self._sampler) not in (SequentialSampler, DistributedSampler) and self.state.rng_state is None:
+        elif (
+            type(self._sampler) not in (SequentialSampler, DistributedSampler, EpochSampler)
+            and self.state.rng_state is None
+        ):
             rng = self._generator.get_state() if self._generator is not None else torch.get_rng_state()
             self.state = replace(self.state, rng_state=base64.b64encode(rng.numpy().tobytes()).decode())
 

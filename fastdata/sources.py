@@ -63,11 +63,13 @@ class FileRanges:
         paths: of the files.
         offsets: int64, (N,): where each begins in its file; None for 0.
         lengths: int64, (N,): bytes of each; None, and -1, for the rest of the file.
+        crcs: uint32, (N,): CRC-32C of each; None where they are not known.
     """
 
     paths: list[Any]
     offsets: npt.NDArray[np.int64] | None = None
     lengths: npt.NDArray[np.int64] | None = None
+    crcs: npt.NDArray[np.uint32] | None = None
 
     @classmethod
     def of(cls, ranges: Sequence[tuple[Any, int, int]]) -> FileRanges:

@@ -100,9 +100,9 @@ class Encoded:
         jpeg = self.jpeg
         return jpeg is not None and jpeg.precision_bits == 8 and jpeg.components in (1, 3)
 
-    def is_png(self) -> bool:
-        """True for PNGs of any kind."""
-        return self.header is not None and self.header.kind == "png"
+    def is_for_core(self) -> bool:
+        """True for the kinds that the native core may decode."""
+        return self.is_plain_jpeg() or (self.header is not None and self.header.kind in ("png", "npy"))
 
     @property
     def jpeg(self) -> JpegFrame | None:

@@ -18,7 +18,7 @@ _PIXELS = Format()
 
 
 class NativeBackend(Backend):
-    """The native core for JPEGs and PNGs, Pillow for the rest.
+    """The native core for JPEGs, PNGs and raw pixels, Pillow for the rest.
 
     Besides the contract it reads files itself, so that a batch costs the interpreter a few calls.
     """
@@ -40,7 +40,7 @@ class NativeBackend(Backend):
         return _exact_core()[0].description
 
     def decode(self, images: Sequence[Encoded], views: Sequence[View], out: Sequence[Pixels]) -> list[Exception | None]:
-        known = [row for row, image in enumerate(images) if image.is_plain_jpeg() or image.is_png()]
+        known = [row for row, image in enumerate(images) if image.is_for_core()]
         refusals = self._decode_known(known, images, views, out) if known else {}
         return [
             None if row in refusals and refusals[row] is None else _second_opinion(*each, refusals.get(row))

@@ -22,12 +22,15 @@ __all__ = [
     "check_pixel_count",
     "decode_scaled",
     "decode_view",
+    "encode_jpeg",
     "encode_png",
     "from_pixels",
+    "kind_of",
     "most_pixels",
     "open_rgb",
     "resize_scaled",
     "resize_window",
+    "shrunk",
     "size_of",
     "version",
 ]
@@ -83,10 +86,48 @@ def size_of(data: bytes) -> tuple[int, int]:
         return width, height
 
 
+def kind_of(data: bytes) -> tuple[str, int, int]:
+    """The usual extension, width and height of an encoded image.
+
+    Raises:
+        PIL.UnidentifiedImageError: not an image Pillow knows.
+        OSError: a damaged header.
+    """
+    from PIL import Image
+
+    with Image.open(io.BytesIO(data)) as image:
+        extension = {"JPEG": "jpg", "MPO": "jpg"}.get(image.format or "", (image.format or "img").lower())
+        return extension, *image.size
+
+
+def shrunk(data: bytes, size: tuple[int, int] | None) -> Image:
+    """The whole image in RGB, resized to (width, height) by Lanczos' filter unless None."""
+    from PIL import Image
+
+    image = open_rgb(data)
+    return image if size is None else image.resize(size, Image.Resampling.LANCZOS)
+
+
+def encode_jpeg(image: Image, quality: int) -> bytes:
+    """A baseline JPEG with Huffman tables of its own."""
+    buffer = io.BytesIO()
+    image.save(buffer, "JPEG", quality=quality, optimize=True)
+    return buffer.getvalue()
+
+
 def open_rgb(data: bytes) -> Image:
-    """The whole image in RGB, as torchvision's default loader opens it."""
+    """The whole image in RGB, as torchvision's default loader opens it; raw pixels, too (NumPy's file format).
+
+    Raises:
+        PIL.UnidentifiedImageError, OSError, ValueError: it cannot be decoded.
+    """
     import PIL.Image
 
+    if data[:6] == b"\x93NUMPY":
+        pixels = np.load(io.BytesIO(data), allow_pickle=False)
+        if pixels.dtype != np.uint8 or pixels.ndim != 3 or pixels.shape[2] != 3:
+            raise ValueError(f"raw pixels are uint8 (height, width, 3), not {pixels.dtype} {pixels.shape}")
+        return PIL.Image.fromarray(pixels)
     with PIL.Image.open(io.BytesIO(data)) as image:
         image.load()
         rgb: Image = image if image.mode == "RGB" else image.convert("RGB")  # to its own mode it only copies

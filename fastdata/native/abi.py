@@ -26,7 +26,7 @@ __all__ = [
 
 MESSAGE_BYTES = 128
 
-_ABI_VERSION = 3
+_ABI_VERSION = 4
 
 
 class NativeMissing(Exception):
@@ -121,7 +121,7 @@ class CFiles(ctypes.Structure):
         ("count", _i64),
         ("paths", ctypes.c_char_p),
         ("paths_bytes", _i64),
-        *((name, _pointer) for name in ("offsets", "lengths", "indices", "copies", "out")),
+        *((name, _pointer) for name in ("offsets", "lengths", "crcs", "indices", "copies", "out")),
         ("out_stride_bytes", _i64),
         ("out_size_px", _i32 * 2),
         *((name, _pointer) for name in ("statuses", "messages", "data_bytes")),

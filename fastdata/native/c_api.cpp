@@ -1,6 +1,7 @@
 // The C interface: checks what comes in, lets nothing escape.
 #include "fastdata_native.h"
 
+#include "crc32c.h"
 #include "files.h"
 #include "image.h"
 #include "kernels.h"
@@ -91,11 +92,15 @@ struct Loading {
 
     int32_t read(int64_t item, FileReader &reader) {
         const int64_t began = now_ns();
-        const fd_status status =
+        fd_status status =
             reader.read(paths[static_cast<size_t>(item)], files.offsets != nullptr ? files.offsets[item] : 0,
                         files.lengths != nullptr ? files.lengths[item] : -1);
         files.data_bytes[item] = static_cast<int64_t>(reader.bytes().size());
         put_message(files.messages, item, reader.message().c_str());
+        if (status == FD_OK && files.crcs != nullptr && crc32c(reader.bytes()) != files.crcs[item]) {
+            put_message(files.messages, item, "wrong checksum");
+            status = FD_CORRUPT;
+        }
         read_ns += now_ns() - began;
         return status;
     }

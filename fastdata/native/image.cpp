@@ -48,15 +48,40 @@ bool is_valid(const fd_options &options) {
 }
 
 fd_status ImageDecoder::open(std::span<const uint8_t> data, const fd_options &options) {
-    is_png_ = PngDecoder::is_png(data);
-    if (is_png_)
+    kind_ = PngDecoder::is_png(data) ? Kind::png : NpyDecoder::is_npy(data) ? Kind::npy : Kind::jpeg;
+    switch (kind_) {
+    case Kind::png:
         return png_.open(data, options.max_pixels);
-    return jpeg_.open(data, {options.max_pixels, options.max_memory_bytes, options.max_scans});
+    case Kind::npy:
+        return npy_.open(data, options.max_pixels);
+    default:
+        return jpeg_.open(data, {options.max_pixels, options.max_memory_bytes, options.max_scans});
+    }
+}
+
+int ImageDecoder::width() const {
+    return kind_ == Kind::png ? png_.width() : kind_ == Kind::npy ? npy_.width() : jpeg_.width();
+}
+
+int ImageDecoder::height() const {
+    return kind_ == Kind::png ? png_.height() : kind_ == Kind::npy ? npy_.height() : jpeg_.height();
 }
 
 fd_status ImageDecoder::read_window(const Box &window, int denominator, bool fast, Rows &rows) {
-    const fd_status status = is_png_ ? png_.decode(window) : jpeg_.decode(window, denominator, fast);
-    rows = is_png_ ? png_.rows() : jpeg_.rows();
+    fd_status status = FD_OK;
+    switch (kind_) {
+    case Kind::png:
+        status = png_.decode(window);
+        rows = png_.rows();
+        break;
+    case Kind::npy:
+        status = npy_.decode(window);
+        rows = npy_.rows();
+        break;
+    default:
+        status = jpeg_.decode(window, denominator, fast);
+        rows = jpeg_.rows();
+    }
     return status;
 }
 
@@ -64,7 +89,7 @@ fd_status ImageDecoder::decode(const View &view, void *out, const fd_format &for
     if (!view.window.is_inside(width(), height()))
         return FD_BAD_REQUEST;
     const bool fast = options.fast != 0;
-    const int denominator = fast && !is_png_ ? dct_denominator(view) : 1;
+    const int denominator = fast && kind_ == Kind::jpeg ? dct_denominator(view) : 1;
     const Box &window = view.window;
     const ScaledSide x = scaled_side(window.left, window.right, width(), denominator);
     const ScaledSide y = scaled_side(window.top, window.bottom, height(), denominator);

@@ -3,6 +3,7 @@
 
 #include "fastdata_native.h"
 #include "jpeg_window.h"
+#include "npy.h"
 #include "png.h"
 #include "resample.h"
 
@@ -18,8 +19,8 @@ class ImageDecoder {
   public:
     // Parses the header.  data: must live until decode() has returned.  Throws std::bad_alloc, as all methods do.
     fd_status open(std::span<const uint8_t> data, const fd_options &options);
-    int width() const { return is_png_ ? png_.width() : jpeg_.width(); }
-    int height() const { return is_png_ ? png_.height() : jpeg_.height(); }
+    int width() const;
+    int height() const;
 
     // Decodes, resizes, crops, flips and stores the opened image.
     fd_status decode(const View &view, void *out, const fd_format &format, const fd_options &options);
@@ -31,16 +32,18 @@ class ImageDecoder {
     fd_status convert(const uint8_t *rgb, int width, int height, void *out, const fd_format &format);
 
     // Why the latest call failed, or "".
-    const char *message() const { return is_png_ ? "" : jpeg_.message(); }
+    const char *message() const { return kind_ == Kind::jpeg ? jpeg_.message() : ""; }
 
     static ImageDecoder &of_this_thread();
 
   private:
     fd_status read_window(const Box &window, int denominator, bool fast, Rows &rows);
 
-    bool is_png_ = false;
+    enum class Kind { jpeg, png, npy };
+    Kind kind_ = Kind::jpeg;
     JpegDecoder jpeg_;
     PngDecoder png_;
+    NpyDecoder npy_;
     Resampler resampler_;
     std::vector<uint8_t> mirror_;
 };

@@ -17,6 +17,9 @@ struct Kernels {
     // One row: the weighted sum of `taps` rows beginning at `source`, over `bytes` bytes.
     void (*vertical)(const uint8_t *source, ptrdiff_t stride, const Axis &axis, int result, uint8_t *out, int bytes);
 
+    // RGB to 4-byte pixels.
+    void (*unpack)(const uint8_t *rgb, int count, uint8_t *pixels);
+
     // (4-byte pixels) to RGB, to three planes, and in reverse order.
     void (*pack)(const uint8_t *pixels, int count, uint8_t *rgb);
     void (*split)(const uint8_t *pixels, int count, uint8_t *red, uint8_t *green, uint8_t *blue);

@@ -145,6 +145,17 @@ void vertical(const uint8_t *source, ptrdiff_t stride, const Axis &axis, int res
     }
 }
 
+// 16 bytes are read for 12 that count, so the last pixels go another way.
+void unpack(const uint8_t *rgb, int count, uint8_t *pixels) {
+    const __m128i order = _mm_setr_epi8(0, 1, 2, -1, 3, 4, 5, -1, 6, 7, 8, -1, 9, 10, 11, -1);
+    int i = 0;
+    for (; i + 6 <= count; i += 4) {
+        const __m128i four = _mm_loadu_si128(reinterpret_cast<const __m128i *>(rgb + i * 3));
+        _mm_storeu_si128(reinterpret_cast<__m128i *>(pixels + i * kPixelBytes), _mm_shuffle_epi8(four, order));
+    }
+    kPlainKernels.unpack(rgb + i * 3, count - i, pixels + i * kPixelBytes);
+}
+
 // 16 bytes are written for 12 that count, so the last pixels go another way.
 void pack(const uint8_t *pixels, int count, uint8_t *rgb) {
     const __m128i order = _mm_setr_epi8(0, 1, 2, 4, 5, 6, 8, 9, 10, 12, 13, 14, -1, -1, -1, -1);
@@ -184,6 +195,6 @@ void reverse(const uint8_t *pixels, int count, uint8_t *reversed) {
 
 } // namespace
 
-const Kernels kAvx2Kernels = {"AVX2", horizontal, vertical, pack, split, reverse};
+const Kernels kAvx2Kernels = {"AVX2", horizontal, vertical, unpack, pack, split, reverse};
 
 } // namespace fastdata

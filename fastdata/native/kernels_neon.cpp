@@ -59,6 +59,15 @@ void vertical(const uint8_t *source, ptrdiff_t stride, const Axis &axis, int res
     kPlainKernels.vertical(source + i, stride, axis, result, out + i, bytes - i);
 }
 
+void unpack(const uint8_t *rgb, int count, uint8_t *pixels) {
+    int i = 0;
+    for (; i + 16 <= count; i += 16) {
+        const uint8x16x3_t three = vld3q_u8(rgb + i * 3);
+        vst4q_u8(pixels + i * kPixelBytes, {{three.val[0], three.val[1], three.val[2], vdupq_n_u8(0)}});
+    }
+    kPlainKernels.unpack(rgb + i * 3, count - i, pixels + i * kPixelBytes);
+}
+
 void pack(const uint8_t *pixels, int count, uint8_t *rgb) {
     int i = 0;
     for (; i + 16 <= count; i += 16) {
@@ -85,6 +94,6 @@ void reverse(const uint8_t *pixels, int count, uint8_t *reversed) {
 
 } // namespace
 
-const Kernels kNeonKernels = {"NEON", horizontal, vertical, pack, split, reverse};
+const Kernels kNeonKernels = {"NEON", horizontal, vertical, unpack, pack, split, reverse};
 
 } // namespace fastdata

@@ -39,6 +39,15 @@ void vertical(const uint8_t *source, ptrdiff_t stride, const Axis &axis, int res
     }
 }
 
+void unpack(const uint8_t *rgb, int count, uint8_t *pixels) {
+    for (int i = 0; i < count; ++i, rgb += 3, pixels += kPixelBytes) {
+        pixels[0] = rgb[0];
+        pixels[1] = rgb[1];
+        pixels[2] = rgb[2];
+        pixels[3] = 0;
+    }
+}
+
 void pack(const uint8_t *pixels, int count, uint8_t *rgb) {
     for (int i = 0; i < count; ++i, pixels += kPixelBytes, rgb += 3) {
         rgb[0] = pixels[0];
@@ -62,6 +71,6 @@ void reverse(const uint8_t *pixels, int count, uint8_t *reversed) {
 
 } // namespace
 
-const Kernels kPlainKernels = {"plain", horizontal, vertical, pack, split, reverse};
+const Kernels kPlainKernels = {"plain", horizontal, vertical, unpack, pack, split, reverse};
 
 } // namespace fastdata

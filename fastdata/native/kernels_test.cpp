@@ -81,6 +81,9 @@ bool moves_agree(const Kernels &set) {
     same = same && ours == plain;
     set.reverse(pixels.data(), count, mirrored.data());
     kPlainKernels.reverse(pixels.data(), count, mirror.data());
+    same = same && mirrored == mirror;
+    set.unpack(ours.data(), count, mirrored.data());
+    kPlainKernels.unpack(ours.data(), count, mirror.data());
     return same && mirrored == mirror;
 }
 

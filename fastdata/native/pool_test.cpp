@@ -67,6 +67,7 @@ void what_threads_wrote_is_seen() {
                           static_cast<int64_t>(paths.size()),
                           nullptr,
                           nullptr,
+                          nullptr,
                           numbers.data(),
                           numbers.data(),
                           out.data(),

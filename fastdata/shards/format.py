@@ -1,0 +1,222 @@
+"""The files beside the tar files: one index per shard, one manifest per dataset.  docs/format.md has the byte tables.
+
+Everything read here is untrusted: sizes are checked before memory is taken, checksums before anything is believed.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import PurePosixPath
+from typing import Any
+
+import google_crc32c
+import numpy as np
+import numpy.typing as npt
+
+from fastdata.errors import ShardError
+
+__all__ = ["INDEX_SUFFIX", "MANIFEST_NAME", "NO_LABEL", "RECORD", "Manifest", "ShardIndex", "ShardInfo", "crc32c"]
+
+INDEX_SUFFIX = ".idx"
+MANIFEST_NAME = "manifest.json"
+NO_LABEL = -1
+
+RECORD = np.dtype(
+    [
+        ("offset", "<u8"),  # of the image's first byte in the tar file
+        ("key_end", "<u8"),  # where the sample's key ends among the keys; it begins where the one before ends
+        ("label", "<i8"),
+        ("size", "<u4"),  # bytes of the image
+        ("width", "<u4"),  # pixels
+        ("height", "<u4"),
+        ("crc32c", "<u4"),  # of the image's bytes
+    ]
+)
+
+_MAGIC = b"FDINDEX\0"
+_INDEX_VERSION = 1
+_HEADER = struct.Struct("<8sIIQQQII12xI")
+_MANIFEST_FORMAT = "fastdata-shards"
+_MANIFEST_VERSION = 1
+
+
+def crc32c(data: bytes | memoryview, crc: int = 0) -> int:
+    """CRC-32C (Castagnoli; RFC 3720, appendix B.4) of some bytes, continued from `crc`."""
+    return int(google_crc32c.extend(crc, data if isinstance(data, bytes) else bytes(data)))
+
+
+@dataclass(frozen=True)
+class ShardIndex:
+    """What is in one tar file.
+
+    Attributes:
+        records: `RECORD`, (N,), in the order of the tar file.
+        keys: all keys in UTF-8, one after the other.
+        tar_bytes: size of the tar file.
+        tar_crc32c: checksum of the whole of it.
+    """
+
+    records: npt.NDArray[Any]
+    keys: bytes
+    tar_bytes: int
+    tar_crc32c: int
+
+    def __len__(self) -> int:
+        return len(self.records)
+
+    def key(self, row: int) -> str:
+        """A sample's key: its name in the tar file without the extension."""
+        begin = int(self.records["key_end"][row - 1]) if row else 0
+        return self.keys[begin : int(self.records["key_end"][row])].decode("utf-8", "replace")
+
+    def to_bytes(self) -> bytes:
+        """The index file."""
+        body = self.records.tobytes() + self.keys
+        counts = (len(self.records), self.tar_bytes, len(self.keys), self.tar_crc32c, crc32c(body))
+        header = _HEADER.pack(_MAGIC, _INDEX_VERSION, RECORD.itemsize, *counts, 0)[:-4]
+        return header + struct.pack("<I", crc32c(header)) + body
+
+    @classmethod
+    def from_bytes(cls, data: bytes, name: str) -> ShardIndex:
+        """Reads and checks an index file.
+
+        Args:
+            data: the whole file.
+            name: for messages.
+
+        Raises:
+            ShardError: it is damaged, cut short, of another version, or points outside its tar file.
+        """
+        if len(data) < _HEADER.size:
+            raise ShardError(name, "index cut short", offset=len(data), expected=f"{_HEADER.size} bytes of header")
+        magic, version, record_bytes, samples, tar_bytes, keys_bytes, tar_crc, body_crc, header_crc = _HEADER.unpack(
+            data[: _HEADER.size]
+        )
+        if magic != _MAGIC:
+            raise ShardError(name, "not an index file", offset=0, expected=_MAGIC, found=magic)
+        if version != _INDEX_VERSION or record_bytes != RECORD.itemsize:
+            raise ShardError(name, "index of another version", offset=8, expected=_INDEX_VERSION, found=version)
+        found = crc32c(data[: _HEADER.size - 4])
+        if found != header_crc:
+            raise ShardError(name, "damaged index header", offset=0, expected=_hex(header_crc), found=_hex(found))
+        expected_bytes = _HEADER.size + samples * RECORD.itemsize + keys_bytes
+        if expected_bytes != len(data):
+            raise ShardError(name, "index of another length", offset=0, expected=expected_bytes, found=len(data))
+        found = crc32c(memoryview(data)[_HEADER.size :])
+        if found != body_crc:
+            raise ShardError(name, "damaged index", offset=_HEADER.size, expected=_hex(body_crc), found=_hex(found))
+        records = np.frombuffer(data, RECORD, samples, _HEADER.size)
+        index = cls(records, data[_HEADER.size + samples * RECORD.itemsize :], tar_bytes, tar_crc)
+        index.check(name)
+        return index
+
+    def check(self, name: str) -> None:
+        """Raises ShardError unless every record lies inside the tar file and the keys."""
+        ends, keys = self.records["offset"] + self.records["size"], self.records["key_end"]
+        wrong = (ends > self.tar_bytes) | (ends < self.records["offset"]) | (keys > len(self.keys))
+        wrong[1:] |= (keys[1:] < keys[:-1]) | (self.records["offset"][1:] < ends[:-1])
+        if wrong.any():
+            row = int(np.flatnonzero(wrong)[0])
+            raise ShardError(
+                name,
+                f"record {row} makes no sense",
+                offset=_HEADER.size + row * RECORD.itemsize,
+                expected=f"a place behind the record before and below {self.tar_bytes}",
+                found=f"{self.records['offset'][row]} + {self.records['size'][row]}",
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShardInfo:
+    """One shard as its manifest knows it; the index is beside the tar file, with the suffix .idx.
+
+    Attributes:
+        name: file name of the tar file.
+        samples: number of images.
+        tar_bytes: size of the tar file.
+        tar_crc32c: checksum of it.
+        index_crc32c: checksum of the index file.
+    """
+
+    name: str
+    samples: int
+    tar_bytes: int
+    tar_crc32c: int
+    index_crc32c: int
+
+    @property
+    def index_name(self) -> str:
+        """File name of the index."""
+        return index_name(self.name)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Manifest:
+    """A dataset of shards.
+
+    Attributes:
+        classes: their names by label; None where labels have none.
+        shards: in order.
+        options: how it was converted, as far as that decides the bytes.
+        skipped: (key, reason) of what could not be converted.
+        source: how much was read: its files' samples and bytes.
+    """
+
+    classes: list[str] | None
+    shards: list[ShardInfo]
+    options: dict[str, Any] = field(default_factory=dict)
+    skipped: list[tuple[str, str]] = field(default_factory=list)
+    source: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def samples(self) -> int:
+        """Number of images."""
+        return sum(shard.samples for shard in self.shards)
+
+    def to_text(self) -> str:
+        """The manifest file: JSON with a checksum of everything else in it."""
+        content = {"format": _MANIFEST_FORMAT, "version": _MANIFEST_VERSION, "samples": self.samples, **asdict(self)}
+        return json.dumps({**content, "checksum": _hex(_checksum(content))}, indent=1, ensure_ascii=False) + "\n"
+
+    @classmethod
+    def from_text(cls, text: str | bytes, name: str) -> Manifest:
+        """Reads and checks a manifest file.
+
+        Raises:
+            ShardError: it is damaged or of another version.
+        """
+        try:
+            content = json.loads(text)
+            if content["format"] != _MANIFEST_FORMAT:
+                raise ShardError(name, "not a manifest", expected=_MANIFEST_FORMAT, found=content["format"])
+            if content["version"] != _MANIFEST_VERSION:
+                expected, found = _MANIFEST_VERSION, content["version"]
+                raise ShardError(name, "manifest of another version", expected=expected, found=found)
+            given = content.pop("checksum")
+            if given != _hex(_checksum(content)):
+                raise ShardError(name, "damaged manifest", expected=given, found=_hex(_checksum(content)))
+            entries = {entry.name: content[entry.name] for entry in fields(cls)}
+            entries["shards"] = [ShardInfo(**shard) for shard in entries["shards"]]
+            entries["skipped"] = [(key, reason) for key, reason in entries["skipped"]]
+            manifest = cls(**entries)
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise ShardError(name, f"manifest cannot be read ({type(error).__name__}: {error})") from error
+        for shard in manifest.shards:
+            if not isinstance(shard.name, str) or PurePosixPath(shard.name).name != shard.name:
+                raise ShardError(name, "manifest names a file elsewhere", found=shard.name)
+        return manifest
+
+
+def index_name(shard: str) -> str:
+    """The index's file name, or path, beside a shard's."""
+    return shard.removesuffix(".tar") + INDEX_SUFFIX
+
+
+def _checksum(content: dict[str, Any]) -> int:
+    return crc32c(json.dumps(content, sort_keys=True).encode())
+
+
+def _hex(crc: int) -> str:
+    return f"{crc:08x}"

@@ -1,0 +1,169 @@
+"""Where shards are: tar files with their indices, on a local disk (here) or in a remote store (remote.py)."""
+
+from __future__ import annotations
+
+import glob
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from fastdata.errors import DatasetError, ShardError
+from fastdata.shards.format import MANIFEST_NAME, Manifest, ShardIndex, index_name
+from fastdata.shards.inputs import expand_braces
+
+__all__ = ["LocalShards", "Shards", "open_shards", "read_range"]
+
+
+class Shards(ABC):
+    """Tar files with their indices, by number.
+
+    Attributes:
+        classes: class names by label, or None.
+    """
+
+    classes: list[str] | None
+
+    @abstractmethod
+    def __len__(self) -> int: ...
+
+    @abstractmethod
+    def name(self, number: int) -> str:
+        """What messages call a shard."""
+
+    @abstractmethod
+    def path(self, number: int) -> str:
+        """A local path where the shard is right now; it may be fetched for that."""
+
+    @abstractmethod
+    def read_index(self, number: int) -> ShardIndex:
+        """Reads and checks a shard's index."""
+
+    def read(self, number: int, offset: int, size: int) -> bytes:
+        """Bytes of a shard; fewer where it is cut short."""
+        return read_range(self.path(number), offset, size)
+
+    def expect(self, numbers: Iterable[int]) -> None:  # noqa: B027 - local disks need no notice
+        """Says which shards will be read, in order."""
+
+    def fit_in_cache(self) -> bool:
+        """False for a remote dataset that is larger than its local cache."""
+        return True
+
+
+def open_shards(
+    path: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+    *,
+    cache_dir: str | os.PathLike[str] | None,
+    cache_bytes: int,
+) -> Shards:
+    """Finds the shards that a path, pattern, URL, or list of them stands for.
+
+    Raises:
+        DatasetError: there are none.
+    """
+    given = [os.fspath(path)] if isinstance(path, str | os.PathLike) else [os.fspath(each) for each in path]
+    if not given:
+        raise DatasetError("an empty list names no shards")
+    if any("://" in each for each in given):
+        from fastdata.shards.remote import RemoteShards
+
+        return RemoteShards(given, cache_dir, cache_bytes)
+    manifests = [_local_manifest(Path(each)) for each in given if os.path.isdir(each)]
+    paths = [path for each in given for path in _local_paths(each)]
+    classes = manifests[0].classes if manifests else _classes_beside(paths[0])
+    return LocalShards(paths, classes)
+
+
+def read_range(path: str, offset: int, size: int) -> bytes:
+    """A part of a file, which is open no longer than that.
+
+    Keeping files open, or mapping them into memory, saved nothing that could be measured (benchmarks/shards.py), and
+    would tie up descriptors or address space.
+    """
+    number = os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0))
+    try:
+        if not hasattr(os, "pread"):  # Windows
+            os.lseek(number, offset, os.SEEK_SET)
+            return os.read(number, size)
+        data = os.pread(number, size, offset)
+        while 0 < len(data) < size and (more := os.pread(number, size - len(data), offset + len(data))):
+            data += more
+        return data
+    finally:
+        os.close(number)
+
+
+# ---- local
+
+
+class LocalShards(Shards):
+    """Tar files on a local disk.
+
+    Args:
+        paths: of the tar files.
+        classes: names by label, or None.
+    """
+
+    def __init__(self, paths: Sequence[Path], classes: list[str] | None) -> None:
+        self.classes = classes
+        self._paths = [str(path) for path in paths]
+
+    def __len__(self) -> int:
+        return len(self._paths)
+
+    def __repr__(self) -> str:
+        return repr(os.path.dirname(self._paths[0]))
+
+    def name(self, number: int) -> str:
+        """See `Shards.name`."""
+        return self._paths[number]
+
+    def path(self, number: int) -> str:
+        """See `Shards.path`."""
+        return self._paths[number]
+
+    def read_index(self, number: int) -> ShardIndex:
+        """See `Shards.read_index`; the tar file is there and as long as it says."""
+        path = self._paths[number]
+        try:
+            index = ShardIndex.from_bytes(Path(index_name(path)).read_bytes(), index_name(path))
+            size = os.path.getsize(path)
+        except FileNotFoundError as error:
+            if error.filename == path:
+                raise DatasetError(f"{path} is missing, though its index is there") from error
+            raise DatasetError(
+                f"{path} has no index {index_name(path)}; make one with: fastdata index {os.path.dirname(path) or '.'}"
+            ) from error
+        if size != index.tar_bytes:
+            raise ShardError(path, "tar file of another length", expected=f"{index.tar_bytes} bytes", found=size)
+        return index
+
+
+def _local_paths(given: str) -> list[Path]:
+    if os.path.isdir(given):
+        return [Path(given) / shard.name for shard in _local_manifest(Path(given)).shards]
+    found = [Path(path) for one in expand_braces(given) for path in (sorted(glob.glob(one)) or [one])]
+    missing = [str(path) for path in found if not path.exists()]
+    if missing:
+        raise DatasetError(f"no such shard: {', '.join(missing[:3])}{' and others' if len(missing) > 3 else ''}")
+    return found
+
+
+def _local_manifest(folder: Path) -> Manifest:
+    path = folder / MANIFEST_NAME
+    if path.exists():
+        return Manifest.from_text(path.read_bytes(), str(path))
+    splits = sorted(found.parent.name for found in folder.glob(f"*/{MANIFEST_NAME}"))
+    if splits:
+        raise DatasetError(f"{folder} holds {', '.join(splits)}; name one of them: {folder / splits[0]}")
+    if (folder / ".conversion").exists():
+        raise DatasetError(f"{folder} is not finished; run the conversion again, which continues")
+    if any(folder.glob("*.tar")):
+        raise DatasetError(f"{folder} has tar files but no {MANIFEST_NAME}; make one with: fastdata index {folder}")
+    raise DatasetError(f"{folder} holds no shards; make some with: fastdata convert SOURCE {folder}")
+
+
+def _classes_beside(path: Path) -> list[str] | None:
+    manifest = path.parent / MANIFEST_NAME
+    return Manifest.from_text(manifest.read_bytes(), str(manifest)).classes if manifest.exists() else None

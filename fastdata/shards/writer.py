@@ -1,0 +1,125 @@
+"""Writes one shard: a tar file and its index, which appear under their names only when they are whole."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from types import TracebackType
+
+import numpy as np
+
+from fastdata.shards.format import NO_LABEL, RECORD, ShardIndex, ShardInfo, crc32c, index_name
+from fastdata.shards.tar import END_OF_ARCHIVE, padding, tar_header
+
+__all__ = ["ShardWriter", "write_whole"]
+
+_BUFFER_BYTES = 1 << 20
+
+
+class ShardWriter:
+    """Collects samples in a tar file under a temporary name; `finish` makes it final.
+
+    Leaving the `with` block without `finish` removes what was written.
+
+    Args:
+        folder: where the shard goes.
+        name: file name of the tar file.
+    """
+
+    def __init__(self, folder: Path, name: str) -> None:
+        self._folder, self._name = folder, name
+        self._partial = folder / f".{name}.partial"
+        self._file = open(self._partial, "wb", buffering=_BUFFER_BYTES)  # noqa: SIM115 - closed in __exit__
+        self._records: list[tuple[int, int, int, int, int, int, int]] = []
+        self._keys: list[bytes] = []
+        self._keys_bytes = self._at = self._crc = 0
+
+    def add(self, key: str, extension: str, image: bytes, label: int, width: int, height: int) -> None:
+        """Appends one sample.
+
+        Args:
+            key: its name, unique in the dataset, without a dot behind the last slash.
+            extension: of the image, which says what it is.
+            image: encoded bytes.
+            label: class number; `NO_LABEL` writes none.
+            width: of the image in pixels.
+            height: the same.
+        """
+        self._write(tar_header(f"{key}.{extension}", len(image)))
+        encoded = key.encode()
+        self._keys.append(encoded)
+        self._keys_bytes += len(encoded)
+        self._records.append((self._at, self._keys_bytes, label, len(image), width, height, crc32c(image)))
+        self._write(image)
+        self._write(bytes(padding(len(image))))
+        if label != NO_LABEL:
+            text = str(label).encode()
+            self._write(tar_header(f"{key}.cls", len(text)) + text + bytes(padding(len(text))))
+
+    def finish(self) -> ShardInfo:
+        """Writes the index and gives both files their names, the index last.
+
+        Raises:
+            OSError: the disk is full, or another failure to write.
+        """
+        self._write(END_OF_ARCHIVE)
+        _sync(self._file)
+        self._file.close()
+        index = ShardIndex(np.array(self._records, RECORD), b"".join(self._keys), self._at, self._crc).to_bytes()
+        os.replace(self._partial, self._folder / self._name)
+        write_whole(self._folder / index_name(self._name), index)
+        return ShardInfo(
+            name=self._name,
+            samples=len(self._records),
+            tar_bytes=self._at,
+            tar_crc32c=self._crc,
+            index_crc32c=crc32c(index),
+        )
+
+    def _write(self, data: bytes) -> None:
+        self._file.write(data)
+        self._at += len(data)
+        self._crc = crc32c(data, self._crc)
+
+    def __enter__(self) -> ShardWriter:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            self._file.close()  # writes what is buffered, and may find the disk full once more
+        except OSError:
+            if error is None:
+                raise
+        finally:
+            self._partial.unlink(missing_ok=True)
+
+
+def write_whole(path: Path, data: bytes) -> None:
+    """Writes a file that is there either whole or not at all, even after a power cut."""
+    partial = path.with_name(f".{path.name}.partial")
+    try:
+        with open(partial, "wb") as file:
+            file.write(data)
+            _sync(file)
+        os.replace(partial, path)
+    finally:
+        partial.unlink(missing_ok=True)
+    _sync_folder(path.parent)
+
+
+def _sync(file: object) -> None:
+    file.flush()  # type: ignore[attr-defined]
+    os.fsync(file.fileno())  # type: ignore[attr-defined]
+
+
+def _sync_folder(folder: Path) -> None:
+    """Makes renames in a folder last; Windows has no such call and needs none."""
+    if os.name != "posix":
+        return
+    number = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(number)
+    finally:
+        os.close(number)
