@@ -10,6 +10,7 @@ from typing import Any
 
 from fastdata import __version__
 from fastdata.errors import FastdataError
+from fastdata.shards.commands import add_commands
 
 __all__ = ["main"]
 
@@ -62,6 +63,8 @@ def _parser() -> argparse.ArgumentParser:
     _add_folder(explain)
     explain.add_argument("--backend", default="auto", help="decode backend (default: auto)")
     explain.set_defaults(run=_explain)
+
+    add_commands(commands)
 
     demo = commands.add_parser(
         "demo",

@@ -79,9 +79,10 @@ def test_each_decoder_library_is_imported_in_one_file(library: str) -> None:
     assert users - {"bench.py"} - {p for p in users if p.startswith("demo/")} == {LIBRARIES[library]}
 
 
-def test_only_the_pipeline_starts_threads() -> None:
-    users = [path.name for path in modules() if "threading.Thread" in path.read_text()]
-    assert users == ["pipeline.py"]
+def test_threads_start_where_their_life_cycle_is_written() -> None:
+    users = [path for path in modules() if "threading.Thread" in path.read_text()]
+    assert [path.name for path in users] == ["pipeline.py", "remote.py"]
+    assert all("any deviation is a bug" in path.read_text() for path in users)
 
 
 def test_the_public_names() -> None:
@@ -89,15 +90,20 @@ def test_the_public_names() -> None:
     assert set(fastdata.__all__) == {
         "BackendError",
         "BackendUnavailable",
+        "ConversionError",
         "DataLoader",
         "DatasetError",
         "DecodeError",
         "DevicePrefetcher",
+        "EpochSampler",
         "FastdataError",
         "ImageFolder",
         "OptionError",
         "PipelineError",
+        "ShardDataset",
+        "ShardError",
         "StateMismatch",
+        "StoreError",
     }
     for name in fastdata.__all__:
         assert getattr(fastdata, name).__name__ == name

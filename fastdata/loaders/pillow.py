@@ -6,6 +6,8 @@ Other backends use `decode_view` for files they hand back, and `resize_window` b
 from __future__ import annotations
 
 import io
+from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -33,6 +35,7 @@ __all__ = [
     "shrunk",
     "size_of",
     "version",
+    "write_sheet",
 ]
 
 
@@ -113,6 +116,25 @@ def encode_jpeg(image: Image, quality: int) -> bytes:
     buffer = io.BytesIO()
     image.save(buffer, "JPEG", quality=quality, optimize=True)
     return buffer.getvalue()
+
+
+def write_sheet(images: Sequence[bytes], path: Path, *, columns: int = 8, side: int = 120) -> None:
+    """Writes thumbnails of encoded images side by side as a PNG; what cannot be decoded is a grey square."""
+    import PIL.Image
+
+    gap = 4
+    rows = -(-len(images) // columns)
+    sheet = PIL.Image.new("RGB", (columns * (side + gap) + gap, rows * (side + gap) + gap), "white")
+    for number, data in enumerate(images):
+        try:
+            picture = open_rgb(data).copy()
+        except Exception:  # noqa: BLE001 - Pillow's plugins raise many kinds
+            picture = PIL.Image.new("RGB", (side, side), "grey")
+        picture.thumbnail((side, side))
+        row, column = divmod(number, columns)
+        left, top = (gap + place * (side + gap) for place in (column, row))
+        sheet.paste(picture, (left + (side - picture.width) // 2, top + (side - picture.height) // 2))
+    sheet.save(path, "PNG")
 
 
 def open_rgb(data: bytes) -> Image:

@@ -16,7 +16,7 @@ import errno
 import json
 import os
 import shutil
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -138,7 +138,8 @@ def convert(
     overwrite: bool = False,
     resume: bool = False,
     columns: tuple[str | None, str | None] = (None, None),
-    progress: Any = None,
+    progress: Callable[[ShardDone], object] | None = None,
+    planned: Callable[[int | None], object] | None = None,
 ) -> Summary:
     """Converts a source to shards with indices and a manifest.
 
@@ -153,6 +154,7 @@ def convert(
             continued, too, and anything else is an error.
         columns: Parquet's columns of images and labels.
         progress: called with each `ShardDone`.
+        planned: called before each split with its number of images, None for a stream.
 
     Raises:
         ConversionError: `destination` holds something else, the disk is full, or an image is unreadable.
@@ -160,29 +162,33 @@ def convert(
     """
     folder = Path(destination)
     splits = open_source(source, image_column=columns[0], label_column=columns[1])
+    if not overwrite and (finished := _finished_before(folder, source, splits, options)) is not None:
+        return finished
     summary = Summary()
     with _Workplace(folder, source, options, splits, overwrite=overwrite, resume=resume) as workplace:
         for name, split in splits.items():
             target = folder / name
             target.mkdir(parents=True, exist_ok=True)
+            if planned is not None:
+                planned(len(split.refs) if split.refs is not None else None)
             jobs = workplace.jobs(name, split)
             finished = run_jobs(write_shard, jobs, workers=workers, engine=engine)
             done = list(_reported(finished, progress))
-            summary.manifests[name] = _manifest(split, options, done)
+            summary.manifests[name] = _manifest(source, split, options, done)
         for name, manifest in summary.manifests.items():
             write_whole(folder / name / MANIFEST_NAME, manifest.to_text().encode())
         workplace.finish()
     return summary
 
 
-def _reported(finished: Iterable[ShardDone], progress: Any) -> Iterator[ShardDone]:
+def _reported(finished: Iterable[ShardDone], progress: Callable[[ShardDone], object] | None) -> Iterator[ShardDone]:
     for done in finished:
         if progress is not None:
             progress(done)
         yield done
 
 
-def _manifest(split: Split, options: ConvertOptions, done: Sequence[ShardDone]) -> Manifest:
+def _manifest(source: str, split: Split, options: ConvertOptions, done: Sequence[ShardDone]) -> Manifest:
     done = sorted(done, key=lambda each: each.info.name)
     return Manifest(
         classes=split.classes,
@@ -192,6 +198,7 @@ def _manifest(split: Split, options: ConvertOptions, done: Sequence[ShardDone]) 
         source={
             "samples": sum(each.source_samples for each in done),
             "bytes": sum(each.source_bytes for each in done),
+            "fingerprint": _fingerprint(source, split),
         },
     )
 
@@ -328,7 +335,8 @@ class _Workplace:
         resume: bool,
     ) -> None:
         self._folder, self._state, self._options = folder, folder / STATE_FOLDER, options
-        self._content = json.dumps({"source": _fingerprint(source, splits), "options": options.to_dict()}, indent=1)
+        fingerprints = {name: _fingerprint(source, split) for name, split in splits.items()}
+        self._content = json.dumps({"sources": fingerprints, "options": options.to_dict()}, indent=1)
         self._overwrite, self._resume = overwrite, resume
         self._lock: Any = None
 
@@ -409,16 +417,27 @@ def _staged(split: Split, folder: Path, options: ConvertOptions) -> Iterator[lis
             stage.close()
 
 
-def _fingerprint(source: str, splits: dict[str, Split]) -> dict[str, Any]:
-    """What a source is, so that another one is not taken for it: its listing, or a stream's name."""
-    found: dict[str, Any] = {}
+def _fingerprint(source: str, split: Split) -> int:
+    """Tells one source from another: a checksum of its listing, or of a stream's name."""
+    if split.refs is None:
+        return crc32c(source.encode())
+    listing = "\n".join(f"{ref.key}\t{ref.label}\t{ref.size}" for ref in split.refs)
+    return crc32c(listing.encode("utf-8", "surrogatepass"))
+
+
+def _finished_before(folder: Path, source: str, splits: dict[str, Split], options: ConvertOptions) -> Summary | None:
+    """What this very conversion has already made, if it is whole."""
+    summary = Summary()
     for name, split in splits.items():
-        if split.refs is None:
-            found[name] = {"stream": source}
-        else:
-            listing = "\n".join(f"{ref.key}\t{ref.label}\t{ref.size}" for ref in split.refs)
-            found[name] = {"samples": len(split.refs), "listing": crc32c(listing.encode("utf-8", "surrogatepass"))}
-    return found
+        path = folder / name / MANIFEST_NAME
+        if not path.exists():
+            return None
+        manifest = Manifest.from_text(path.read_bytes(), str(path))
+        if manifest.options != options.to_dict() or manifest.source["fingerprint"] != _fingerprint(source, split):
+            return None
+        summary.manifests[name] = manifest
+    shutil.rmtree(folder / STATE_FOLDER, ignore_errors=True)
+    return summary
 
 
 def _is_dataset(folder: Path) -> bool:

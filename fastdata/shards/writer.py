@@ -11,9 +11,32 @@ import numpy as np
 from fastdata.shards.format import NO_LABEL, RECORD, ShardIndex, ShardInfo, crc32c, index_name
 from fastdata.shards.tar import END_OF_ARCHIVE, padding, tar_header
 
-__all__ = ["ShardWriter", "write_whole"]
+__all__ = ["IndexBuilder", "ShardWriter", "write_whole"]
 
 _BUFFER_BYTES = 1 << 20
+
+
+class IndexBuilder:
+    """Collects the records of one shard."""
+
+    def __init__(self) -> None:
+        self._records: list[tuple[int, int, int, int, int, int, int]] = []
+        self._keys: list[bytes] = []
+        self._keys_bytes = 0
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    def add(self, key: str, label: int, offset: int, image: bytes, width: int, height: int) -> None:
+        """Notes a sample; see `ShardWriter.add`.  offset: of the image's first byte in the tar file."""
+        encoded = key.encode("utf-8", "surrogateescape")
+        self._keys.append(encoded)
+        self._keys_bytes += len(encoded)
+        self._records.append((offset, self._keys_bytes, label, len(image), width, height, crc32c(image)))
+
+    def build(self, tar_bytes: int, tar_crc32c: int) -> ShardIndex:
+        """The index of a tar file of this size and checksum."""
+        return ShardIndex(np.array(self._records, RECORD), b"".join(self._keys), tar_bytes, tar_crc32c)
 
 
 class ShardWriter:
@@ -30,9 +53,8 @@ class ShardWriter:
         self._folder, self._name = folder, name
         self._partial = folder / f".{name}.partial"
         self._file = open(self._partial, "wb", buffering=_BUFFER_BYTES)  # noqa: SIM115 - closed in __exit__
-        self._records: list[tuple[int, int, int, int, int, int, int]] = []
-        self._keys: list[bytes] = []
-        self._keys_bytes = self._at = self._crc = 0
+        self._index = IndexBuilder()
+        self._at = self._crc = 0
 
     def add(self, key: str, extension: str, image: bytes, label: int, width: int, height: int) -> None:
         """Appends one sample.
@@ -46,10 +68,7 @@ class ShardWriter:
             height: the same.
         """
         self._write(tar_header(f"{key}.{extension}", len(image)))
-        encoded = key.encode()
-        self._keys.append(encoded)
-        self._keys_bytes += len(encoded)
-        self._records.append((self._at, self._keys_bytes, label, len(image), width, height, crc32c(image)))
+        self._index.add(key, label, self._at, image, width, height)
         self._write(image)
         self._write(bytes(padding(len(image))))
         if label != NO_LABEL:
@@ -65,12 +84,12 @@ class ShardWriter:
         self._write(END_OF_ARCHIVE)
         _sync(self._file)
         self._file.close()
-        index = ShardIndex(np.array(self._records, RECORD), b"".join(self._keys), self._at, self._crc).to_bytes()
+        index = self._index.build(self._at, self._crc).to_bytes()
         os.replace(self._partial, self._folder / self._name)
         write_whole(self._folder / index_name(self._name), index)
         return ShardInfo(
             name=self._name,
-            samples=len(self._records),
+            samples=len(self._index),
             tar_bytes=self._at,
             tar_crc32c=self._crc,
             index_crc32c=crc32c(index),

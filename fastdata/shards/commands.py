@@ -1,0 +1,291 @@
+"""The commands about shards: convert, verify, index, inspect."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+import tempfile
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from fastdata.cpus import auto_threads
+from fastdata.errors import ConversionError, FastdataError, ShardError
+from fastdata.shards.convert import ON_ERROR, ConvertOptions, ShardDone, ShardJob, convert, plan_shards, write_shard
+from fastdata.shards.engines import ENGINES
+from fastdata.shards.format import MANIFEST_NAME, Manifest
+from fastdata.shards.inputs import Ref, open_source
+from fastdata.shards.recode import Recoding
+from fastdata.shards.verify import index_folder, verify_folder
+
+__all__ = ["add_commands", "main_convert"]
+
+_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+_TRIED_IN_DRY_RUN = 64
+_SHEET_IMAGES = 40
+
+
+def add_commands(commands: Any) -> None:
+    """Adds the commands to an argparse collection of them."""
+    convert_parser = commands.add_parser(
+        "convert",
+        help="write an image folder, tar or Parquet files as shards",
+        description=_CONVERT,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    _add_convert_arguments(convert_parser)
+    convert_parser.set_defaults(run=_convert)
+
+    verify = commands.add_parser("verify", help="check every index, checksum and, if asked, image of a dataset")
+    verify.add_argument("dataset", type=Path, help="a folder that convert made")
+    verify.add_argument("--decode", action="store_true", help="decode every image, too")
+    _add_workers(verify)
+    verify.set_defaults(run=_verify)
+
+    index = commands.add_parser("index", help="make indices and a manifest for tar files that have none")
+    index.add_argument("dataset", type=Path, help="a folder of tar files in WebDataset's naming")
+    _add_workers(index)
+    index.set_defaults(run=_index)
+
+    inspect = commands.add_parser("inspect", help="say what is in a dataset, and show some of its images")
+    inspect.add_argument("dataset", type=Path, help="a folder that convert made")
+    inspect.add_argument("--sheet", type=Path, help="where to write a contact sheet (DATASET/../NAME-sheet.png)")
+    inspect.set_defaults(run=_inspect)
+
+
+def main_convert(arguments: list[str] | None = None) -> int:
+    """`tools/convert_dataset.py`: the convert command alone."""
+    parser = argparse.ArgumentParser(
+        prog="convert_dataset", description=_CONVERT, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    _add_convert_arguments(parser)
+    try:
+        _convert(parser.parse_args(arguments))
+    except (FastdataError, OSError) as error:
+        print(f"convert_dataset: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+_CONVERT = """Writes images as shards: tar files in WebDataset's naming, each with an index, and one manifest.
+
+SOURCE  a folder of class folders; one of train/ and val/ with class folders, which become two datasets; tar files
+        (a folder, or a pattern like "a-{000..009}.tar"); Parquet files with encoded images and labels; or
+        module:function, which yields (key, bytes, label)
+DEST    a folder; the result is the same for any number of workers.  A conversion that was interrupted in any way is
+        continued by the same command."""
+
+
+def _add_convert_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("source", metavar="SOURCE", help="what to convert")
+    parser.add_argument("destination", metavar="DEST", type=Path, help="where to")
+    parser.add_argument("--shard-size", type=_size, default=256 << 20, help="bytes per shard, like 256M (the default)")
+    parser.add_argument("--shuffle-seed", type=int, help="write samples in a random order, drawn by this number")
+    parser.add_argument("--max-side", type=int, help="shrink images whose longer side is longer than so many pixels")
+    parser.add_argument("--min-side", type=int, help="shrink images whose shorter side is longer than so many pixels")
+    parser.add_argument("--quality", type=int, help="of JPEGs written anew, 1 to 100 (90); alone: write all anew")
+    parser.add_argument(
+        "--lossless",
+        action="store_true",
+        help="repack JPEGs: baseline, Huffman tables of their own, markers to skip by, no metadata; the same pixels, "
+        "which is checked for each",
+    )
+    parser.add_argument("--raw", type=int, metavar="SIZE", help="store pixels, of images shrunk to this longer side")
+    parser.add_argument("--on-error", choices=ON_ERROR, default="raise", help="what an unreadable image does (raise)")
+    parser.add_argument("--image-column", help="Parquet: the column of encoded images")
+    parser.add_argument("--label-column", help="Parquet: the column of labels")
+    parser.add_argument("--engine", choices=ENGINES, default="processes", help="who works (%(default)s)")
+    parser.add_argument("--overwrite", action="store_true", help="replace what was converted into DEST before")
+    parser.add_argument("--resume", action="store_true", help="only continue; an error if there is nothing to continue")
+    parser.add_argument("--verify", action="store_true", help="read everything back and decode it when done")
+    parser.add_argument("--dry-run", action="store_true", help="only estimate size and time")
+    _add_workers(parser)
+
+
+def _add_workers(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--workers", type=int, default=auto_threads(), help="processes (default: one per CPU)")
+
+
+def _size(text: str) -> int:
+    """Bytes, with an optional K, M, G or T (powers of 1024), for argparse."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)([KMGT]?)i?B?", text.strip(), re.IGNORECASE)
+    if match is None:
+        raise argparse.ArgumentTypeError(f"{text!r} is no size; write 256M, 1G or a number of bytes")
+    return int(float(match[1]) * _UNITS[match[2].upper()])
+
+
+def _options(given: argparse.Namespace) -> ConvertOptions:
+    recoding = Recoding(
+        max_side=given.max_side,
+        min_side=given.min_side,
+        quality=given.quality,
+        lossless=given.lossless,
+        raw=given.raw,
+    )
+    return ConvertOptions(
+        shard_bytes=given.shard_size, shuffle_seed=given.shuffle_seed, recoding=recoding, on_error=given.on_error
+    )
+
+
+def _convert(given: argparse.Namespace) -> None:
+    options, columns = _options(given), (given.image_column, given.label_column)
+    if given.dry_run:
+        _estimate(given.source, options, columns, given.workers)
+        return
+    progress = _Progress()
+    try:
+        summary = convert(
+            given.source,
+            given.destination,
+            options,
+            workers=given.workers,
+            engine=given.engine,
+            overwrite=given.overwrite,
+            resume=given.resume,
+            columns=columns,
+            progress=progress.add,
+            planned=progress.plan,
+        )
+    finally:
+        progress.close()
+    print(summary)
+    if given.verify:
+        for split in summary.manifests:
+            _print_faults(given.destination / split, decode=True, workers=given.workers)
+
+
+class _Progress:
+    """A bar of images with images/s, MB/s and the time left; plain lines where tqdm is not installed."""
+
+    def __init__(self) -> None:
+        self._began, self._images, self._bytes, self._total = time.monotonic(), 0, 0, 0
+        self._bar: Any = None
+
+    def plan(self, images: int | None) -> None:
+        """So many images more will come; None where nobody knows."""
+        self._total += images or 0
+        try:
+            from tqdm import tqdm
+        except ImportError:
+            return
+        if self._bar is None:
+            self._bar = tqdm(total=self._total or None, unit="image", dynamic_ncols=True)
+        else:
+            self._bar.total = self._total or None
+
+    def add(self, done: ShardDone) -> None:
+        """A shard is finished."""
+        self._images += done.source_samples
+        self._bytes += done.source_bytes
+        seconds = max(time.monotonic() - self._began, 1e-9)
+        rate = f"{self._bytes / 1e6 / seconds:.0f} MB/s"
+        if self._bar is not None:
+            self._bar.set_postfix_str(rate, refresh=False)
+            self._bar.update(done.source_samples)
+        else:
+            left = (self._total - self._images) * seconds / max(self._images, 1)
+            print(
+                f"{done.info.name}: {self._images} of {self._total or '?'} images, "
+                f"{self._images / seconds:.0f} images/s, {rate}, {max(left, 0):.0f} s left",
+                file=sys.stderr,
+            )
+
+    def close(self) -> None:
+        """Ends the bar's line."""
+        if self._bar is not None:
+            self._bar.close()
+
+
+def _estimate(source: str, options: ConvertOptions, columns: tuple[str | None, str | None], workers: int) -> None:
+    """Converts a few images of each split into a temporary folder and multiplies."""
+    for name, split in open_source(source, image_column=columns[0], label_column=columns[1]).items():
+        if split.refs is None:
+            print(f"{name or 'dataset'}: a stream, whose length nobody knows before it has been read")
+            continue
+        step = max(1, len(split.refs) // _TRIED_IN_DRY_RUN)
+        tried: list[Ref] = split.refs[::step]
+        total, part = (sum(ref.size for ref in refs) for refs in (split.refs, tried))
+        with tempfile.TemporaryDirectory() as scratch:
+            began = time.monotonic()
+            job = ShardJob(scratch, "dry-run.tar", tried, replace(options, on_error="skip"), f"{scratch}/note")
+            done = write_shard(job)
+            seconds = time.monotonic() - began
+        scale = total / max(part, 1)
+        print(
+            f"{name or 'dataset'}: {len(split.refs)} images, {total / 1e6:.1f} MB → about "
+            f"{done.info.tar_bytes * scale / 1e6:.1f} MB in {len(plan_shards(split.refs, options))} shards, about "
+            f"{seconds * scale / max(workers, 1):.0f} s with {workers} workers (from {len(tried)} images"
+            f"{f', {len(done.skipped)} of them unreadable' if done.skipped else ''})"
+        )
+
+
+def _verify(given: argparse.Namespace) -> None:
+    _print_faults(given.dataset, decode=given.decode, workers=given.workers)
+
+
+def _print_faults(dataset: Path, *, decode: bool, workers: int) -> None:
+    folders = _datasets_in(dataset)
+    count = 0
+    for folder in folders:
+        for fault in verify_folder(folder, decode=decode, workers=workers):
+            print(fault)
+            count += 1
+    if count:
+        raise ShardError(str(dataset), f"{count} faults, listed above")
+    print(f"{dataset}: no faults")
+
+
+def _datasets_in(path: Path) -> list[Path]:
+    """The dataset in a folder, or those of its splits."""
+    splits = sorted(found.parent for found in path.glob(f"*/{MANIFEST_NAME}"))
+    return splits if splits and not (path / MANIFEST_NAME).exists() else [path]
+
+
+def _index(given: argparse.Namespace) -> None:
+    manifest = index_folder(given.dataset, workers=given.workers)
+    print(f"{given.dataset}: {manifest.samples} images in {len(manifest.shards)} shards")
+
+
+def _inspect(given: argparse.Namespace) -> None:
+    for folder in _datasets_in(given.dataset):
+        _describe(folder)
+        sheet = given.sheet or folder.resolve().parent / f"{folder.resolve().name}-sheet.png"
+        if sheet.exists() and given.sheet is None:
+            raise ConversionError(f"{sheet} exists; name another with --sheet")
+        _write_sheet(folder, sheet)
+        print(f"  contact sheet: {sheet}")
+
+
+def _describe(folder: Path) -> None:
+    from fastdata.shards.dataset import ShardDataset
+
+    manifest = Manifest.from_text((folder / MANIFEST_NAME).read_bytes(), str(folder))
+    dataset = ShardDataset(folder)
+    widths, heights = dataset.sizes_px.T
+    size = sum(shard.tar_bytes for shard in manifest.shards)
+    print(f"{folder}: {len(dataset)} images in {len(manifest.shards)} shards, {size / 1e6:.1f} MB")
+    print(
+        f"  width {widths.min()} to {widths.max()} px, height {heights.min()} to {heights.max()} px; "
+        f"{len(manifest.skipped)} were skipped when it was converted"
+    )
+    names = dataset.classes or []
+    counts = {label: int((dataset.labels == label).sum()) for label in sorted(set(dataset.labels.tolist()))}
+    print(f"  {len(counts)} classes, of {min(counts.values())} to {max(counts.values())} images")
+    for label, count in list(counts.items())[:10]:
+        print(f"    {label:5} {names[label] if 0 <= label < len(names) else '':30} {count}")
+    if len(counts) > 10:
+        print(f"    … and {len(counts) - 10} more")
+    chosen = {name: value for name, value in manifest.options.items() if value not in (None, False)}
+    print(f"  converted with {chosen}")
+
+
+def _write_sheet(folder: Path, sheet: Path) -> None:
+    from fastdata.loaders import pillow
+    from fastdata.shards.dataset import ShardDataset
+
+    dataset = ShardDataset(folder)
+    step = max(1, len(dataset) // _SHEET_IMAGES)
+    shown = range(0, len(dataset), step)[:_SHEET_IMAGES]
+    pillow.write_sheet([dataset.read_encoded(index) for index in shown], sheet)

@@ -1,0 +1,199 @@
+"""Checks converted datasets and makes indices anew: `fastdata verify`, `fastdata index`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from fastdata.errors import DatasetError, ShardError
+from fastdata.header import parse_header
+from fastdata.shards.engines import run_jobs
+from fastdata.shards.format import MANIFEST_NAME, NO_LABEL, Manifest, ShardIndex, ShardInfo, crc32c, index_name
+from fastdata.shards.inputs import list_tar
+from fastdata.shards.writer import IndexBuilder, write_whole
+
+__all__ = ["Fault", "index_folder", "verify_folder"]
+
+_CHUNK_BYTES = 16 << 20
+
+
+@dataclass(frozen=True)
+class Fault:
+    """Something wrong with a shard.
+
+    Attributes:
+        shard: path of the tar file.
+        offset: where, in bytes of the tar file; None where it concerns the whole.
+        problem: what, with what was expected and found.
+    """
+
+    shard: str
+    offset: int | None
+    problem: str
+
+    def __str__(self) -> str:
+        place = f" at byte {self.offset}" if self.offset is not None else ""
+        return f"{self.shard}{place}: {self.problem}"
+
+
+def verify_folder(folder: str | os.PathLike[str], *, decode: bool = False, workers: int = 1) -> Iterator[Fault]:
+    """Checks the manifest, every index, every checksum, and that indices and tar files say the same.
+
+    Args:
+        folder: one converted dataset.
+        decode: decode every image, too.
+        workers: processes.
+
+    Raises:
+        DatasetError, ShardError: there is no manifest, or none that can be read.
+    """
+    path = Path(folder) / MANIFEST_NAME
+    if not path.exists():
+        raise DatasetError(f"{folder} has no {MANIFEST_NAME}; make one with: fastdata index {folder}")
+    manifest = Manifest.from_text(path.read_bytes(), str(path))
+    work = partial(_verify_shard, folder=str(folder), decode=decode, classes=len(manifest.classes or ()) or None)
+    for faults in run_jobs(work, manifest.shards, workers=workers):
+        yield from faults
+
+
+def _verify_shard(info: ShardInfo, *, folder: str, decode: bool, classes: int | None) -> list[Fault]:
+    path = os.path.join(folder, info.name)
+    try:
+        index, faults = _read_index(path, info)
+        faults += _compare_with_tar(path, index, classes)
+        faults += list(_check_images(path, index, decode=decode))
+    except ShardError as error:
+        return [Fault(path, error.offset, str(error).removeprefix(f"{path}: "))]
+    except OSError as error:
+        return [Fault(path, None, str(error))]
+    return faults
+
+
+def _read_index(path: str, info: ShardInfo) -> tuple[ShardIndex, list[Fault]]:
+    data = Path(index_name(path)).read_bytes()
+    index = ShardIndex.from_bytes(data, index_name(path))
+    size, crc = os.path.getsize(path), _checksum_of(path)
+    pairs = [
+        ("checksum of the index", f"{info.index_crc32c:08x}", f"{crc32c(data):08x}"),
+        ("samples in the index", info.samples, len(index)),
+        ("bytes in the tar file", info.tar_bytes, size),
+        ("bytes by the index", info.tar_bytes, index.tar_bytes),
+        ("checksum of the tar file", f"{info.tar_crc32c:08x}", f"{crc:08x}"),
+    ]
+    return index, [
+        Fault(path, None, f"{what}: expected {expected}, found {found}")
+        for what, expected, found in pairs
+        if expected != found
+    ]
+
+
+def _checksum_of(path: str) -> int:
+    crc = 0
+    with open(path, "rb") as file:
+        while chunk := file.read(_CHUNK_BYTES):
+            crc = crc32c(chunk, crc)
+    return crc
+
+
+def _compare_with_tar(path: str, index: ShardIndex, classes: int | None) -> list[Fault]:
+    faults = []
+    refs = list_tar(path)
+    if len(refs) != len(index):
+        return [Fault(path, None, f"images in the tar file: expected {len(index)}, found {len(refs)}")]
+    for row, ref in enumerate(refs):
+        record = index.records[row]
+        expected = index.key(row), int(record["label"]), int(record["offset"]), int(record["size"])
+        found = ref.key, ref.label, ref.offset, ref.size
+        if expected != found:
+            faults.append(Fault(path, ref.offset, f"key, label, offset, size: expected {expected}, found {found}"))
+        if classes is not None and not NO_LABEL <= ref.label < classes:
+            faults.append(Fault(path, ref.offset, f"label {ref.label} of {classes} classes"))
+    return faults
+
+
+def _check_images(path: str, index: ShardIndex, *, decode: bool) -> Iterator[Fault]:
+    with open(path, "rb") as file:
+        for record in index.records:
+            offset, size, expected = int(record["offset"]), int(record["size"]), int(record["crc32c"])
+            file.seek(offset)
+            data = file.read(size)
+            if crc32c(data) != expected:
+                yield Fault(path, offset, f"checksum of an image: expected {expected:08x}, found {crc32c(data):08x}")
+            elif decode and (problem := _problem_in(data, int(record["width"]), int(record["height"]))):
+                yield Fault(path, offset, problem)
+
+
+def _problem_in(data: bytes, width: int, height: int) -> str | None:
+    from fastdata.loaders import pillow
+
+    try:
+        size = pillow.open_rgb(data).size
+    except Exception as error:  # noqa: BLE001 - Pillow's plugins raise many kinds
+        return f"cannot be decoded: {type(error).__name__}: {error}"
+    return None if size == (width, height) else f"size: expected {width} × {height}, found {size[0]} × {size[1]}"
+
+
+def index_folder(folder: str | os.PathLike[str], *, workers: int = 1) -> Manifest:
+    """Makes indices and manifest for the tar files in a folder, from nothing but the tar files.
+
+    Class names are kept if there is a manifest.
+
+    Raises:
+        DatasetError: there are no tar files.
+        ShardError: one is damaged.
+    """
+    names = sorted(path.name for path in Path(folder).glob("*.tar"))
+    if not names:
+        raise DatasetError(f"no tar files in {folder}")
+    old = _old_manifest(Path(folder))
+    done = run_jobs(partial(_index_tar, folder=str(folder)), names, workers=workers)
+    shards = sorted(done, key=lambda info: info.name)
+    manifest = Manifest(
+        classes=old.classes if old is not None else None,
+        shards=shards,
+        options=old.options if old is not None else {},
+        skipped=old.skipped if old is not None else [],
+        source=old.source if old is not None else {},
+    )
+    write_whole(Path(folder) / MANIFEST_NAME, manifest.to_text().encode())
+    return manifest
+
+
+def _old_manifest(folder: Path) -> Manifest | None:
+    try:
+        return Manifest.from_text((folder / MANIFEST_NAME).read_bytes(), str(folder / MANIFEST_NAME))
+    except OSError:  # a ShardError is one
+        return None
+
+
+def _index_tar(name: str, *, folder: str) -> ShardInfo:
+    path = os.path.join(folder, name)
+    builder = IndexBuilder()
+    with open(path, "rb") as file:
+        for ref in list_tar(path):
+            file.seek(ref.offset)
+            data = file.read(ref.size)
+            width, height = _size_of(data)
+            builder.add(ref.key, ref.label, ref.offset, data, width, height)
+    tar_bytes, tar_crc = os.path.getsize(path), _checksum_of(path)
+    index = builder.build(tar_bytes, tar_crc).to_bytes()
+    write_whole(Path(index_name(path)), index)
+    return ShardInfo(
+        name=name, samples=len(builder), tar_bytes=tar_bytes, tar_crc32c=tar_crc, index_crc32c=crc32c(index)
+    )
+
+
+def _size_of(data: bytes) -> tuple[int, int]:
+    """Width and height, or zeros for what nobody can open; reading such an image will say why."""
+    header = parse_header(data)
+    if header is not None:
+        return header.width, header.height
+    from fastdata.loaders import pillow
+
+    try:
+        return pillow.size_of(data)
+    except Exception:  # noqa: BLE001 - Pillow's plugins raise many kinds
+        return 0, 0
