@@ -172,8 +172,8 @@ def convert(
             if planned is not None:
                 planned(len(split.refs) if split.refs is not None else None)
             jobs = workplace.jobs(name, split)
-            finished = run_jobs(write_shard, jobs, workers=workers, engine=engine)
-            done = list(_reported(finished, progress))
+            shards = run_jobs(write_shard, jobs, workers=workers, engine=engine)
+            done = list(_reported(shards, progress))
             summary.manifests[name] = _manifest(source, split, options, done)
         for name, manifest in summary.manifests.items():
             write_whole(folder / name / MANIFEST_NAME, manifest.to_text().encode())
@@ -352,9 +352,13 @@ class _Workplace:
             )
         self._state.mkdir(exist_ok=True)
         self._lock = _locked(self._state / "lock")
-        if self._overwrite:
-            _remove_conversion(self._folder)
-        self._check_same_job()
+        try:
+            if self._overwrite:
+                _remove_conversion(self._folder)
+            self._check_same_job()
+        except BaseException:
+            self._lock.close()
+            raise
         return self
 
     def _check_same_job(self) -> None:

@@ -1,0 +1,22 @@
+"""Sources for `module:function`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import images
+
+
+def samples() -> Iterator[tuple[str, bytes, int]]:
+    """Forty small images; two share a key, one leads out of the folder."""
+    for number in range(40):
+        key = {7: "same.name", 8: "same.name", 9: "../out"}.get(number, f"{number:03}")
+        yield key, images.jpeg(40 + number, 30, seed=number), number % 3
+
+
+samples.classes = ["a", "b", "c"]  # type: ignore[attr-defined]
+
+
+def nonsense() -> Iterator[object]:
+    """Not what is asked for."""
+    yield "key", b"bytes"

@@ -1,0 +1,372 @@
+"""Conversion: every source, the same bytes however it runs, nothing lost whatever happens."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tarfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import SHARD_BYTES
+from PIL import Image
+
+from fastdata import ConversionError, DatasetError, ImageFolder, OptionError, ShardDataset
+from fastdata.shards.convert import ConvertOptions, convert
+from fastdata.shards.recode import Recoding
+
+HERE = Path(__file__).parent
+ROOT = HERE.parents[1]
+OPTIONS = ConvertOptions(shard_bytes=SHARD_BYTES)
+
+
+def tree(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+def samples(folder: Path) -> list[tuple[bytes, int]]:
+    dataset = ShardDataset(folder)
+    return [(dataset.read_encoded(index), dataset.targets[index]) for index in range(len(dataset))]
+
+
+def originals(folder: Path) -> list[tuple[bytes, int]]:
+    return [(Path(path).read_bytes(), label) for path, label in ImageFolder(folder).samples]
+
+
+# ---- the same bytes
+
+
+def test_bytes_labels_and_order_are_kept(folder: Path, converted: Path) -> None:
+    assert samples(converted) == originals(folder)
+    assert all(path.stat().st_size <= SHARD_BYTES for path in converted.glob("*.tar"))
+
+
+@pytest.mark.parametrize("seed", [None, 5])
+def test_the_result_does_not_depend_on_the_number_of_workers(folder: Path, tmp_path: Path, seed: int | None) -> None:
+    options = ConvertOptions(shard_bytes=SHARD_BYTES, shuffle_seed=seed, recoding=Recoding(max_side=100))
+    for workers in (1, 2, 3):
+        convert(str(folder), tmp_path / str(workers), options, workers=workers)
+    assert tree(tmp_path / "1") == tree(tmp_path / "2") == tree(tmp_path / "3")
+
+
+def test_shuffling_keeps_every_sample(folder: Path, tmp_path: Path) -> None:
+    convert(str(folder), tmp_path / "a", ConvertOptions(shuffle_seed=1))
+    convert(str(folder), tmp_path / "b", ConvertOptions(shuffle_seed=2))
+    a, b = samples(tmp_path / "a"), samples(tmp_path / "b")
+    assert sorted(a) == sorted(b) == sorted(originals(folder))
+    assert a != b
+    assert [label for _, label in a] != sorted(label for _, label in a)
+
+
+COMMAND = [sys.executable, str(ROOT / "tools" / "convert_dataset.py")]
+
+
+def run(*arguments: object, **options: Any) -> subprocess.CompletedProcess[str]:
+    command = [*COMMAND, *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, check=False, **options)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_killed_at_any_moment_it_goes_on_to_the_same_result(folder: Path, tmp_path: Path, workers: int) -> None:
+    arguments = ["--shard-size", "20K", "--max-side", "90", "--shuffle-seed", "3", "--workers", workers]
+    assert run(folder, tmp_path / "whole", *arguments).returncode == 0
+    expected, rng = tree(tmp_path / "whole"), random.Random(workers)
+    for attempt in range(4):
+        process = subprocess.Popen(
+            [*COMMAND, str(folder), str(tmp_path / "killed"), *map(str, arguments)],
+            stderr=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        time.sleep(rng.uniform(0.2, 1.5) + 0.1 * attempt)
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    assert run(folder, tmp_path / "killed", *arguments).returncode == 0
+    assert tree(tmp_path / "killed") == expected
+
+
+def test_a_stream_that_is_interrupted_goes_on_to_the_same_result(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(HERE))
+    import generated
+
+    for seed in (None, 4):
+        options = ConvertOptions(shard_bytes=8_000, shuffle_seed=seed)
+        convert("generated:samples", tmp_path / f"whole{seed}", options)
+        genuine = generated.samples
+
+        def failing() -> Any:
+            for number, item in enumerate(genuine()):  # noqa: B023
+                if number == 25:
+                    raise OSError("the network is down")
+                yield item
+
+        monkeypatch.setattr(generated, "samples", failing)
+        with pytest.raises(OSError, match="network"):
+            convert("generated:samples", tmp_path / f"cut{seed}", options)
+        monkeypatch.setattr(generated, "samples", genuine)
+        convert("generated:samples", tmp_path / f"cut{seed}", options)
+        assert len(samples(tmp_path / f"cut{seed}")) == 40
+        ours, whole = tree(tmp_path / f"cut{seed}"), tree(tmp_path / f"whole{seed}")
+        assert {name: data for name, data in ours.items() if name != "manifest.json"} == {
+            name: data for name, data in whole.items() if name != "manifest.json"
+        }
+
+
+# ---- sources
+
+
+def test_splits_become_datasets(folder: Path, tmp_path: Path) -> None:
+    for split in ("train", "val"):
+        shutil.copytree(folder, tmp_path / "source" / split)
+    os.remove(tmp_path / "source" / "val" / "apple" / "00.jpg")
+    summary = convert(str(tmp_path / "source"), tmp_path / "out", OPTIONS)
+    assert {name: manifest.samples for name, manifest in summary.manifests.items()} == {"train": 39, "val": 38}
+    assert ShardDataset(tmp_path / "out" / "val").classes == ["apple", "bear", "cup"]
+    shutil.rmtree(tmp_path / "source" / "val" / "cup")
+    with pytest.raises(ConversionError, match=r"train and val have other classes.*\['cup'\]"):
+        convert(str(tmp_path / "source"), tmp_path / "other", OPTIONS)
+
+
+def test_tar_files_are_a_source(folder: Path, converted: Path, tmp_path: Path) -> None:
+    for source in (converted, f"{converted}/*.tar"):
+        target = tmp_path / str(len(str(source)))
+        convert(str(source), target, ConvertOptions(shard_bytes=10**6))
+        assert samples(target) == originals(folder)
+        assert ShardDataset(target).classes == ["apple", "bear", "cup"]
+
+
+@pytest.mark.parametrize("as_struct", [True, False])
+def test_parquet_files_are_a_source(folder: Path, tmp_path: Path, as_struct: bool) -> None:
+    import pyarrow
+    import pyarrow.parquet
+
+    rows = originals(folder)
+    values = [{"bytes": data, "path": None} if as_struct else data for data, _ in rows]
+    table = pyarrow.table({"image": values, "label": [label for _, label in rows]})
+    names = {"info": {"features": {"label": {"names": ["apple", "bear", "cup"], "_type": "ClassLabel"}}}}
+    table = table.replace_schema_metadata({"huggingface": json.dumps(names)})
+    (tmp_path / "source").mkdir()
+    pyarrow.parquet.write_table(table.slice(0, 20), tmp_path / "source" / "train-00000-of-00002.parquet")
+    pyarrow.parquet.write_table(table.slice(20), tmp_path / "source" / "train-00001-of-00002.parquet")
+    convert(str(tmp_path / "source"), tmp_path / "out", OPTIONS)
+    assert samples(tmp_path / "out" / "train") == rows
+    assert ShardDataset(tmp_path / "out" / "train").classes == ["apple", "bear", "cup"]
+    with pytest.raises(ConversionError, match="no column 'picture' for the image; it has image, label"):
+        convert(str(tmp_path / "source"), tmp_path / "no", OPTIONS, columns=("picture", None))
+
+
+def test_functions_are_a_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(HERE))
+    convert("generated:samples", tmp_path / "out", ConvertOptions(shard_bytes=8_000))
+    dataset = ShardDataset(tmp_path / "out")
+    assert len(dataset) == 40
+    assert dataset.classes == ["a", "b", "c"]
+    assert dataset.targets == [number % 3 for number in range(40)]
+    assert [dataset.key(number) for number in (7, 8, 9, 10)] == ["same_name", "same_name~2", "out", "010"]
+    with pytest.raises(ConversionError, match=r"item 0 is not \(key, bytes, label\)"):
+        convert("generated:nonsense", tmp_path / "no", OPTIONS)
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("nowhere", "no such file, folder or function"),
+        ("json:nothing", "cannot import json:nothing"),
+        ("EMPTY", "no class folders"),
+        ("TEXT", r"no images in .*accepted: \.bmp"),
+        ("TEXT/a/notes.txt", "neither a folder nor a pattern"),
+    ],
+)
+def test_what_is_no_source_is_named(tmp_path: Path, source: str, message: str) -> None:
+    (tmp_path / "EMPTY").mkdir()
+    (tmp_path / "TEXT" / "a").mkdir(parents=True)
+    (tmp_path / "TEXT" / "a" / "notes.txt").write_text("no image")
+    with pytest.raises(DatasetError, match=message):
+        convert(str(tmp_path / source) if source[0].isupper() else source, tmp_path / "out", OPTIONS)
+
+
+# ---- what is done to images
+
+
+def opened(folder: Path) -> list[Image.Image]:
+    return [Image.open(io.BytesIO(data)) for data, _ in samples(folder)]
+
+
+def test_shrinking_keeps_what_is_small(folder: Path, tmp_path: Path) -> None:
+    convert(str(folder), tmp_path / "max", ConvertOptions(recoding=Recoding(max_side=120, quality=None)))
+    convert(str(folder), tmp_path / "min", ConvertOptions(recoding=Recoding(min_side=80)))
+    before = [Image.open(io.BytesIO(data)).size for data, _ in originals(folder)]
+    for (width, height), image, kept in zip(before, opened(tmp_path / "max"), samples(tmp_path / "max"), strict=True):
+        assert max(image.size) <= 120
+        if max(width, height) <= 120:
+            assert kept in originals(folder)
+        else:
+            assert abs(image.width / image.height - width / height) < 0.05
+    for size, image in zip(before, opened(tmp_path / "min"), strict=True):
+        assert min(image.size) == min(80, *size)
+    assert ShardDataset(tmp_path / "min").sizes_px.tolist() == [list(image.size) for image in opened(tmp_path / "min")]
+
+
+def test_quality_alone_writes_every_image_anew(folder: Path, tmp_path: Path) -> None:
+    convert(str(folder), tmp_path / "out", ConvertOptions(recoding=Recoding(quality=30)))
+    assert sum(len(data) for data, _ in samples(tmp_path / "out")) < 0.6 * sum(
+        len(data) for data, _ in originals(folder)
+    )
+
+
+def test_lossless_keeps_pixels(odd_folder: Path, tmp_path: Path) -> None:
+    convert(str(odd_folder), tmp_path / "out", ConvertOptions(recoding=Recoding(lossless=True)))
+    changed = 0
+    for (before, _), (after, _) in zip(originals(odd_folder), samples(tmp_path / "out"), strict=True):
+        pixels = [np.asarray(Image.open(io.BytesIO(data)).convert("RGB")) for data in (before, after)]
+        np.testing.assert_array_equal(*pixels)
+        changed += before != after
+    assert changed >= 5
+
+
+def test_raw_pixels_are_numpy_files_in_a_tar(folder: Path, tmp_path: Path) -> None:
+    convert(str(folder), tmp_path / "out", ConvertOptions(recoding=Recoding(raw=64)))
+    with tarfile.open(tmp_path / "out" / "shard-000000.tar") as tar:
+        names = tar.getnames()
+        member = tar.extractfile(names[0])
+        assert member is not None
+        pixels = np.load(io.BytesIO(member.read()))
+    assert names[:2] == ["apple/00.npy", "apple/00.cls"]
+    assert pixels.dtype == np.uint8
+    assert max(pixels.shape) == 64
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"quality": 0}, {"max_side": 0}, {"raw": 70000}, {"lossless": True, "raw": 64}, {"raw": 9, "quality": 9}]
+)
+def test_recodings_that_make_no_sense_are_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(OptionError):
+        Recoding(**wrong)
+
+
+# ---- what goes wrong
+
+
+@pytest.fixture
+def damaged(folder: Path, tmp_path: Path) -> Path:
+    shutil.copytree(folder, tmp_path / "damaged")
+    (tmp_path / "damaged" / "bear" / "03.jpg").write_bytes(b"no image at all")
+    return tmp_path / "damaged"
+
+
+def test_an_unreadable_image_is_an_error_or_is_skipped_and_noted(damaged: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConversionError, match=r"bear/03\.jpg .*cannot be converted.*--on-error skip"):
+        convert(str(damaged), tmp_path / "out", OPTIONS)
+    options = ConvertOptions(shard_bytes=SHARD_BYTES, on_error="skip")
+    with pytest.raises(ConversionError, match="another source or with other options"):
+        convert(str(damaged), tmp_path / "out", options)
+    summary = convert(str(damaged), tmp_path / "out", options, overwrite=True)
+    assert len(ShardDataset(tmp_path / "out")) == 38
+    assert "1 skipped\n  skipped bear/03: UnidentifiedImageError" in str(summary)
+
+
+def test_nothing_is_overwritten_unless_asked(folder: Path, converted: Path, own: Path, tmp_path: Path) -> None:
+    other = ConvertOptions(shard_bytes=10**6)
+    with pytest.raises(ConversionError, match=r"already holds a converted dataset.*--overwrite"):
+        convert(str(folder), own, other)
+    assert tree(own) == tree(converted)
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.txt").write_text("years of work")
+    with pytest.raises(ConversionError, match="already holds 1 other files"):
+        convert(str(folder), tmp_path / "mine", other)
+    (own / "thesis.txt").write_text("years of work")
+    convert(str(folder), own, other, overwrite=True)
+    assert (own / "thesis.txt").exists()
+    assert len(list(own.glob("*.tar"))) == 1
+
+
+def test_a_finished_conversion_is_not_done_again(folder: Path, own: Path) -> None:
+    before = {path: path.stat().st_mtime_ns for path in own.iterdir()}
+    assert convert(str(folder), own, OPTIONS).manifests[""].samples == 39
+    assert {path: path.stat().st_mtime_ns for path in own.iterdir()} == before
+    with pytest.raises(ConversionError, match="no unfinished conversion"):
+        convert(str(folder), own, ConvertOptions(), resume=True)
+
+
+def test_two_at_once_are_refused(folder: Path, tmp_path: Path) -> None:
+    import fcntl
+
+    (tmp_path / "out" / ".conversion").mkdir(parents=True)
+    with open(tmp_path / "out" / ".conversion" / "lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with pytest.raises(ConversionError, match="by another process"):
+            convert(str(folder), tmp_path / "out", OPTIONS)
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="needs root to mount a small disk")
+def test_a_full_disk_is_named_and_the_next_run_continues(folder: Path, tmp_path: Path) -> None:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=200k", "tmpfs", disk], check=False).returncode != 0:
+        pytest.skip("mounting is not allowed here")
+    try:
+        for workers in (1, 2):
+            with pytest.raises(ConversionError, match=r"no space left in .*; the shards before it are whole"):
+                convert(str(folder), disk / "out", OPTIONS, workers=workers)
+            assert not list((disk / "out").glob("*.partial"))
+        subprocess.run(["mount", "-o", "remount,size=20m", disk], check=True)
+        convert(str(folder), disk / "out", OPTIONS)
+        assert samples(disk / "out") == originals(folder)
+    finally:
+        subprocess.run(["umount", disk], check=True)
+
+
+def test_a_killed_worker_is_an_error_that_says_what_to_do(folder: Path, tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.syspath_prepend(str(HERE))
+    import deadly
+
+    from fastdata.shards.engines import run_jobs
+
+    with pytest.raises(ConversionError, match=r"a worker process was killed.*run the same command again"):
+        list(run_jobs(deadly.die, range(4), workers=2))
+
+
+# ---- the command
+
+
+def test_the_command_converts_and_says_so(folder: Path, converted: Path, tmp_path: Path) -> None:
+    done = run(folder, tmp_path / "out", "--shard-size", SHARD_BYTES, "--workers", 2, "--verify")
+    assert done.returncode == 0, done.stderr
+    assert "39 images in" in done.stdout
+    assert "no faults" in done.stdout
+    assert tree(tmp_path / "out") == tree(converted)
+
+
+def test_a_dry_run_writes_nothing(folder: Path, tmp_path: Path) -> None:
+    done = run(folder, tmp_path / "out", "--dry-run", "--lossless")
+    assert done.returncode == 0, done.stderr
+    assert "39 images" in done.stdout
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--shard-size", "much"], "'much' is no size"),
+        (["--quality", "101"], "quality=101 is not between 1 and 100"),
+        (["--on-error", "ignore"], "invalid choice"),
+        (["--lossless", "--raw", "64"], "choose one"),
+        (["--resume"], "no unfinished conversion to resume"),
+    ],
+)
+def test_mistakes_are_explained(folder: Path, tmp_path: Path, arguments: list[str], message: str) -> None:
+    done = run(folder, tmp_path / "out", *arguments)
+    assert done.returncode != 0
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
