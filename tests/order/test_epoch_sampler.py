@@ -210,5 +210,5 @@ def test_two_changes_in_one_epoch(folder: Path) -> None:
 
 def test_a_state_of_another_order_is_refused(folder: Path) -> None:
     state = loader_for(folder, 2, 0).state_dict()
-    with pytest.raises(StateMismatch, match="order='random'.*order='windowed'"):
+    with pytest.raises(StateMismatch, match=r"order='random'.*order='windowed'"):
         loader_for(folder, 2, 0, order="windowed").load_state_dict(state)

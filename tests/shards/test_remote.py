@@ -1,0 +1,233 @@
+"""Remote stores: fetched once, checked, evicted, shared by processes; a store that fails is named."""
+
+from __future__ import annotations
+
+import http.server
+import multiprocessing
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import pytest
+import torch
+import torchvision.transforms as v1
+
+from fastdata import DataLoader, EpochSampler, OptionError, ShardDataset, ShardError, StoreError
+from fastdata.shards import remote
+
+CROP = v1.Compose([v1.RandomResizedCrop(24), v1.ToTensor()])
+URL = "memory://bucket/set"
+
+
+@pytest.fixture
+def store(converted: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """The dataset in fsspec's memory, where failures cost no time."""
+    monkeypatch.setattr(remote, "_FIRST_PAUSE_S", 0.01)
+    system = fsspec.filesystem("memory")
+    system.put(f"{converted}/", "/bucket/set/", recursive=True)
+    yield system
+    system.rm("/bucket", recursive=True)
+
+
+def tars(cache: Path) -> list[str]:
+    return sorted(path.name[17:] for path in cache.glob("*.tar"))
+
+
+def batches(loader: Any) -> list[torch.Tensor]:
+    return [images for images, _ in loader]
+
+
+@pytest.mark.parametrize("backend", ["native", "pil"])
+@pytest.mark.parametrize("order", ["random", "windowed"])
+def test_batches_are_those_of_the_local_dataset(
+    store: Any, converted: Path, tmp_path: Path, backend: str, order: str
+) -> None:
+    found = []
+    for path in (URL, converted):
+        dataset = ShardDataset(path, CROP, cache_dir=tmp_path / "cache")
+        sampler = EpochSampler(dataset, order=order, window=2)
+        found.append(batches(DataLoader(dataset, 7, sampler=sampler, seed=1, num_workers=2, backend=backend)))
+    assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))
+
+
+def test_a_pattern_of_urls(store: Any, converted: Path, tmp_path: Path) -> None:
+    dataset = ShardDataset(f"{URL}/shard-{{000000..000001}}.tar", cache_dir=tmp_path)
+    assert len(dataset) == int(ShardDataset(converted).shard_ends[1])
+
+
+def test_only_what_is_read_is_fetched_and_only_once(store: Any, tmp_path: Path) -> None:
+    dataset = ShardDataset(URL, cache_dir=tmp_path)
+    assert tars(tmp_path) == []
+    dataset.read_encoded(0)
+    assert tars(tmp_path) == ["shard-000000.tar"]
+    store.rm("/bucket/set/shard-000000.tar")
+    again = ShardDataset(URL, cache_dir=tmp_path)
+    assert again.read_encoded(0) == dataset.read_encoded(0)
+
+
+def test_the_cache_stays_within_its_bounds(store: Any, converted: Path, tmp_path: Path) -> None:
+    most = 130_000  # two shards
+    dataset = ShardDataset(URL, CROP, cache_dir=tmp_path, cache_bytes=most)
+    sampler = EpochSampler(dataset, order="windowed", window=1)
+    loader = DataLoader(dataset, 3, sampler=sampler, num_workers=2, backend="native")
+    seen = 0
+    for images, _ in loader:
+        seen += len(images)
+        assert sum(path.stat().st_size for path in tmp_path.glob("*.tar")) <= most
+    assert seen == len(dataset)
+    with pytest.warns(UserWarning, match="random order asks for every shard all the time"):
+        EpochSampler(dataset)
+
+
+def test_the_least_recently_used_goes_first(store: Any, tmp_path: Path) -> None:
+    dataset = ShardDataset(URL, cache_dir=tmp_path, cache_bytes=130_000)
+    firsts = [0, *dataset.shard_ends[:-1].tolist()]
+    for shard in (0, 1):
+        dataset.read_encoded(firsts[shard])
+    past = time.time() - 100
+    for path in tmp_path.glob("*.tar"):
+        os.utime(path, (past, past + (1 if "000001" in path.name else 0)))
+    dataset.read_encoded(firsts[0])  # which makes it the newest
+    dataset.read_encoded(firsts[2])
+    assert tars(tmp_path) == ["shard-000000.tar", "shard-000002.tar"]
+
+
+def test_a_cache_without_room_for_one_shard_is_refused(store: Any, tmp_path: Path) -> None:
+    with pytest.raises(OptionError, match=r"cache_bytes=1000 does not hold one shard: .* has \d+ bytes"):
+        ShardDataset(URL, cache_dir=tmp_path, cache_bytes=1000).read_encoded(0)
+
+
+def test_shards_come_ahead_of_need(store: Any, tmp_path: Path) -> None:
+    dataset = ShardDataset(URL, cache_dir=tmp_path)
+    dataset.expect(iter([3, 1, 2]))
+    for _ in range(200):
+        if len(tars(tmp_path)) == 3:
+            break
+        time.sleep(0.02)
+    assert tars(tmp_path) == ["shard-000001.tar", "shard-000002.tar", "shard-000003.tar"]
+
+
+def test_the_fetching_thread_ends_with_the_dataset(store: Any, tmp_path: Path) -> None:
+    dataset = ShardDataset(URL, cache_dir=tmp_path, cache_bytes=130_000)
+    dataset.expect(iter(range(len(dataset.shard_ends))))
+    assert [thread.name for thread in threading.enumerate()].count("fastdata-fetch") == 1
+    del dataset
+    for thread in threading.enumerate():
+        if thread.name == "fastdata-fetch":
+            thread.join(5)
+    assert "fastdata-fetch" not in [thread.name for thread in threading.enumerate()]
+
+
+def test_what_arrives_damaged_is_refused_and_not_kept(store: Any, tmp_path: Path) -> None:
+    dataset = ShardDataset(URL, cache_dir=tmp_path)
+    data = bytearray(store.cat("/bucket/set/shard-000000.tar"))
+    data[5000] ^= 1
+    store.pipe("/bucket/set/shard-000000.tar", bytes(data))
+    with pytest.raises(ShardError, match=r"not what its index says: expected \d+ bytes, checksum \w+, found"):
+        dataset.read_encoded(0)
+    assert list(tmp_path.glob("*.tar")) == list(tmp_path.glob("*.partial")) == []
+
+
+def test_a_store_that_is_gone_is_named(store: Any, tmp_path: Path) -> None:
+    dataset = ShardDataset(URL, cache_dir=tmp_path)
+    store.rm("/bucket/set", recursive=True)
+    with pytest.raises(StoreError, match=r"shard-000000\.tar is not in the store"):
+        dataset.read_encoded(0)
+    with pytest.raises(StoreError, match=r"manifest\.json is not in the store"):
+        ShardDataset(URL, cache_dir=tmp_path)
+    with pytest.raises(StoreError, match="nosuchscheme"):
+        ShardDataset("nosuchscheme://bucket/set", cache_dir=tmp_path)
+    store.pipe("/bucket/set/x", b"")
+
+
+def test_a_store_that_fails_for_a_while_is_asked_again(
+    store: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dataset = ShardDataset(URL, cache_dir=tmp_path)
+    genuine, failures = type(store).open, [3]
+
+    def failing(self: Any, *arguments: Any, **options: Any) -> Any:
+        if failures[0] > 0:
+            failures[0] -= 1
+            raise ConnectionResetError("connection reset by peer")
+        return genuine(self, *arguments, **options)
+
+    monkeypatch.setattr(type(store), "open", failing)
+    assert dataset.read_encoded(0)
+    failures[0] = 1000
+    with pytest.raises(StoreError, match=r"could not be read in 5 attempts \(ConnectionResetError.*may be gone"):
+        dataset.read_encoded(len(dataset) - 1)
+
+
+# ---- several processes, over HTTP
+
+
+@pytest.fixture
+def server(converted: Path) -> Iterator[tuple[str, list[str]]]:
+    """A real server, and what was asked of it."""
+    asked: list[str] = []
+
+    class Handler(http.server.SimpleHTTPRequestHandler):
+        def log_message(self, _: str, *arguments: Any) -> None:
+            if self.command == "GET":
+                asked.append(self.path)
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), partial(Handler, directory=str(converted))) as running:
+        thread = threading.Thread(target=running.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{running.server_address[1]}", asked
+        running.shutdown()
+        thread.join()
+
+
+def read_all(url: str, cache: Path, results: Any) -> None:
+    dataset = ShardDataset(url, cache_dir=cache)
+    results.put(sum(len(dataset.read_encoded(index)) for index in range(len(dataset))))
+
+
+def fetch_and_hang(url: str, cache: Path, started: Any) -> None:
+    remote._CHUNK_BYTES = 1000
+    genuine = remote.crc32c
+
+    def slowly(data: bytes, crc: int = 0) -> int:
+        if crc:  # in the middle of a shard
+            started.set()
+            time.sleep(60)
+        return genuine(data, crc)
+
+    remote.crc32c = slowly
+    ShardDataset(url, cache_dir=cache).read_encoded(0)
+
+
+def test_processes_share_one_cache(server: tuple[str, list[str]], converted: Path, tmp_path: Path) -> None:
+    url, asked = server
+    context = multiprocessing.get_context("spawn")
+    results = context.Queue()
+    processes = [context.Process(target=read_all, args=(url, tmp_path, results)) for _ in range(3)]
+    for process in processes:
+        process.start()
+    sizes = [results.get(timeout=60) for _ in processes]
+    for process in processes:
+        process.join()
+    local = ShardDataset(converted)
+    assert sizes == [sum(len(local.read_encoded(index)) for index in range(len(local)))] * 3
+    fetched = [path for path in asked if path.endswith(".tar")]
+    assert len(fetched) == len(set(fetched)) == len(local.shard_ends)
+
+
+def test_a_process_that_dies_while_fetching_holds_up_nobody(server: tuple[str, list[str]], tmp_path: Path) -> None:
+    context = multiprocessing.get_context("spawn")
+    started = context.Event()
+    process = context.Process(target=fetch_and_hang, args=(server[0], tmp_path, started))
+    process.start()
+    assert started.wait(60)
+    os.kill(process.pid or 0, signal.SIGKILL)
+    process.join()
+    assert ShardDataset(server[0], cache_dir=tmp_path).read_encoded(0)
+    assert list(tmp_path.glob("*.partial")) == []

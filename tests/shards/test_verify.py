@@ -1,0 +1,98 @@
+"""`fastdata verify` lists every fault; `fastdata inspect` shows what is there."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import images
+import pytest
+from PIL import Image
+
+from fastdata import DatasetError, ShardDataset
+from fastdata.cli import main
+from fastdata.shards.verify import verify_folder
+from fastdata.shards.writer import ShardWriter
+
+
+def faults(folder: Path, **options: object) -> list[str]:
+    return [str(fault).removeprefix(f"{folder}/") for fault in verify_folder(folder, **options)]  # type: ignore[arg-type]
+
+
+def flip(path: Path, at: int) -> None:
+    data = bytearray(path.read_bytes())
+    data[at] ^= 1
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_sound_dataset_has_none(converted: Path, workers: int) -> None:
+    assert faults(converted, decode=True, workers=workers) == []
+
+
+def test_all_faults_are_found_at_once(own: Path) -> None:
+    first = ShardDataset(own)
+    offset = int(first._offsets[int(first.shard_ends[0])])
+    flip(own / "shard-000001.tar", offset + 30)
+    flip(own / "shard-000002.idx", 100)
+    path = own / "shard-000003.tar"
+    path.write_bytes(path.read_bytes()[:-2000])
+    os.remove(own / "shard-000004.tar")
+    found = faults(own)
+    assert [fault.split(":")[0] for fault in found].count("shard-000001.tar") == 1
+    assert any(f"shard-000001.tar at byte {offset}: checksum of an image: expected" in fault for fault in found)
+    assert any("shard-000002" in fault and "damaged index" in fault for fault in found)
+    assert any("shard-000003.tar" in fault and "cut short" in fault for fault in found)
+    assert any("shard-000004.tar: " in fault and "No such file" in fault for fault in found)
+
+
+def test_a_tar_file_that_was_exchanged_is_found(own: Path) -> None:
+    os.replace(own / "shard-000001.tar", own / "shard-000000.tar")
+    assert any("checksum of the tar file: expected" in fault for fault in faults(own))
+
+
+def test_images_that_no_one_can_decode_are_found_on_request(tmp_path: Path) -> None:
+    from fastdata.shards.format import Manifest
+
+    with ShardWriter(tmp_path, "a.tar") as writer:
+        writer.add("good", "jpg", images.jpeg(40, 30), 0, 40, 30)
+        writer.add("bad", "jpg", b"\xff\xd8 nothing", 1, 40, 30)
+        writer.add("other", "jpg", images.jpeg(40, 30), 5, 41, 30)
+        info = writer.finish()
+    (tmp_path / "manifest.json").write_text(Manifest(classes=["x", "y"], shards=[info]).to_text())
+    assert [fault.partition(": ")[2] for fault in faults(tmp_path)] == ["label 5 of 2 classes"]
+    found = faults(tmp_path, decode=True)
+    assert any("cannot be decoded: UnidentifiedImageError" in fault for fault in found)
+    assert any("size: expected 41 × 30, found 40 × 30" in fault for fault in found)
+
+
+def test_the_command_fails_when_there_are_faults(own: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["verify", str(own), "--workers", "1"]) == 0
+    flip(own / "shard-000001.tar", 3000)
+    assert main(["verify", str(own), "--workers", "1"]) == 1
+    captured = capsys.readouterr()
+    assert "shard-000001.tar at byte" in captured.out
+    assert "faults, listed above" in captured.err
+
+
+def test_without_a_manifest_there_is_nothing_to_verify(tmp_path: Path) -> None:
+    with pytest.raises(DatasetError, match=r"has no manifest\.json"):
+        faults(tmp_path)
+
+
+def test_inspect_shows_what_is_inside(own: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["inspect", str(own), "--sheet", str(tmp_path / "sheet.png")]) == 0
+    text = capsys.readouterr().out
+    assert "39 images" in text
+    assert "3 classes, of 13 to 13 images" in text
+    assert "apple" in text
+    with Image.open(tmp_path / "sheet.png") as sheet:
+        assert sheet.width > 900
+
+
+def test_index_makes_a_dataset_of_tar_files(own: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for path in [*own.glob("*.idx"), own / "manifest.json"]:
+        path.unlink()
+    assert main(["index", str(own), "--workers", "2"]) == 0
+    assert "39 images" in capsys.readouterr().out
+    assert len(ShardDataset(own)) == 39
