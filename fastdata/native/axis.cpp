@@ -147,7 +147,7 @@ void Axis::lay_out(int source_size) {
         most = std::max(most, count_[i]);
     }
     const int width = source_end_ - source_begin_;
-    taps_ = (most + 3) / 4 * 4;
+    taps_ = most <= 2 ? 2 : (most + 3) / 4 * 4;
     if (taps_ > width)
         taps_ = most;
     const size_t taps = static_cast<size_t>(taps_);

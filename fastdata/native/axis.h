@@ -19,8 +19,8 @@ struct Stretch {
 
 // The taps of result pixels [begin, end) along one axis.
 //
-// Taps are numbered from `source_begin`.  All results have the same number of weights, `taps`, a multiple of four
-// where the source is wide enough, padded with zeros so that no read goes past the source.
+// Taps are numbered from `source_begin`.  All results have the same number of weights, `taps`, two or a multiple of
+// four where the source is wide enough, padded with zeros so that no read goes past the source.
 class Axis {
   public:
     // Memory is kept between calls.  Throws std::bad_alloc.

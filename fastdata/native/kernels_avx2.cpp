@@ -1,6 +1,7 @@
 // AVX2: two taps per multiplication, by pmaddwd on the high and low halves of the weights.
 #include "kernels.h"
 
+#include <algorithm>
 #include <cstring>
 #include <immintrin.h>
 
@@ -76,8 +77,50 @@ template <int kTaps> void horizontal_four(const uint8_t *const source[4], const 
     }
 }
 
+// Two pixels of each of two rows, as 16-bit pairs (p0, p1) of every channel; one row in each lane.
+__m256i two_pixels(const uint8_t *one, const uint8_t *other) {
+    constexpr char z = -128;
+    const __m128i order = _mm_setr_epi8(0, z, 4, z, 1, z, 5, z, 2, z, 6, z, 3, z, 7, z);
+    const __m128i low = _mm_loadl_epi64(reinterpret_cast<const __m128i *>(one));
+    const __m128i high = _mm_loadl_epi64(reinterpret_cast<const __m128i *>(other));
+    const __m256i both = _mm256_inserti128_si256(_mm256_castsi128_si256(low), high, 1);
+    return _mm256_shuffle_epi8(both, _mm256_broadcastsi128_si256(order));
+}
+
+__m256i weight_pair(const int16_t *weights) {
+    int32_t pair;
+    std::memcpy(&pair, weights, sizeof pair);
+    return _mm256_set1_epi32(pair);
+}
+
+__m256i rounded(__m256i high, __m256i low) {
+    const __m256i sum = _mm256_add_epi32(joined(high, low), _mm256_set1_epi32(kHalf));
+    return _mm256_srai_epi32(sum, kWeightBits);
+}
+
+// Enlarging by the triangle needs two taps: four rows at once, two in each register.
+void horizontal_two_taps(const uint8_t *const source[4], const Axis &axis, uint8_t *const out[4]) {
+    const int16_t *high = axis.high(0), *low = axis.low(0);
+    for (int x = 0; x < axis.results(); ++x, high += 2, low += 2) {
+        const ptrdiff_t first = static_cast<ptrdiff_t>(axis.first(x)) * kPixelBytes;
+        const __m256i h = weight_pair(high), l = weight_pair(low);
+        const __m256i a = two_pixels(source[0] + first, source[1] + first);
+        const __m256i b = two_pixels(source[2] + first, source[3] + first);
+        const __m256i words = _mm256_packs_epi32(rounded(_mm256_madd_epi16(a, h), _mm256_madd_epi16(a, l)),
+                                                 rounded(_mm256_madd_epi16(b, h), _mm256_madd_epi16(b, l)));
+        // Rows 0 and 2 in the low lane, 1 and 3 in the high one.
+        const __m256i bytes = _mm256_packus_epi16(words, words);
+        const uint64_t even = static_cast<uint64_t>(_mm256_extract_epi64(bytes, 0));
+        const uint64_t odd = static_cast<uint64_t>(_mm256_extract_epi64(bytes, 2));
+        const uint32_t four[4] = {static_cast<uint32_t>(even), static_cast<uint32_t>(odd),
+                                  static_cast<uint32_t>(even >> 32), static_cast<uint32_t>(odd >> 32)};
+        for (int row = 0; row < 4; ++row)
+            std::memcpy(out[row] + static_cast<ptrdiff_t>(x) * kPixelBytes, four + row, sizeof four[row]);
+    }
+}
+
 void horizontal(const Rows &source, const Axis &axis, uint8_t *results, ptrdiff_t result_stride) {
-    if (axis.taps() % 4 != 0) { // a source narrower than four pixels, or identity
+    if (axis.taps() % 4 != 0 && axis.taps() != 2) { // a source narrower than four pixels, or identity
         kPlainKernels.horizontal(source, axis, results, result_stride);
         return;
     }
@@ -89,7 +132,9 @@ void horizontal(const Rows &source, const Axis &axis, uint8_t *results, ptrdiff_
             from[row] = source.row(at);
             to[row] = results + at * result_stride;
         }
-        if (axis.taps() == 4)
+        if (axis.taps() == 2)
+            horizontal_two_taps(from, axis, to);
+        else if (axis.taps() == 4)
             horizontal_four<4>(from, axis, to);
         else
             horizontal_four<0>(from, axis, to);
@@ -100,38 +145,76 @@ __m256i load(const uint8_t *from) {
     return _mm256_loadu_si256(reinterpret_cast<const __m256i *>(from));
 }
 
-__m256i rounded(__m256i high, __m256i low) {
-    const __m256i sum = _mm256_add_epi32(joined(high, low), _mm256_set1_epi32(kHalf));
-    return _mm256_srai_epi32(sum, kWeightBits);
+constexpr int kBlock = 32;
+constexpr int kPairsAtOnce = 4; // whose weights stay in registers
+
+// Two rows and their weights, the higher and the lower half of each.
+struct RowPair {
+    const uint8_t *first, *second;
+    __m256i high, low;
+};
+
+RowPair row_pair(const uint8_t *source, ptrdiff_t stride, const int32_t *weights, int taps) {
+    const bool two = taps > 1;
+    const int32_t w0 = weights[0], w1 = two ? weights[1] : 0;
+    constexpr int32_t mask = (1 << kLowBits) - 1;
+    return {source, two ? source + stride : source,
+            _mm256_set1_epi32(
+                static_cast<int32_t>(static_cast<uint32_t>(w1 >> kLowBits) << 16 | ((w0 >> kLowBits) & 0xFFFF))),
+            _mm256_set1_epi32((w1 & mask) << 16 | (w0 & mask))};
 }
 
-void vertical_32(const uint8_t *source, ptrdiff_t stride, const int32_t *weights, int taps, uint8_t *out) {
+// Sums of 32 bytes, four at a time in the order that packing puts right.
+struct BlockSums {
+    __m256i high[4], low[4];
+};
+
+// kFirst: the sums begin here.
+template <bool kFirst> void add_rows(const RowPair &rows, int at, BlockSums &sums) {
     const __m256i zero = _mm256_setzero_si256();
-    __m256i high[4] = {zero, zero, zero, zero}, low[4] = {zero, zero, zero, zero};
-    for (int tap = 0; tap < taps; tap += 2) {
-        const bool pair = tap + 1 < taps;
-        const int32_t w0 = weights[tap], w1 = pair ? weights[tap + 1] : 0;
-        constexpr int32_t mask = (1 << kLowBits) - 1;
-        const __m256i h = _mm256_set1_epi32(static_cast<int32_t>(static_cast<uint32_t>(w1 >> kLowBits) << 16) |
-                                            ((w0 >> kLowBits) & 0xFFFF));
-        const __m256i l = _mm256_set1_epi32(((w1 & mask) << 16) | (w0 & mask));
-        const __m256i a = load(source + tap * stride);
-        const __m256i b = pair ? load(source + (tap + 1) * stride) : a;
-        const __m256i ab[2] = {_mm256_unpacklo_epi8(a, b), _mm256_unpackhi_epi8(a, b)};
-        for (int i = 0; i < 4; ++i) {
-            const __m256i values =
-                i % 2 == 0 ? _mm256_unpacklo_epi8(ab[i / 2], zero) : _mm256_unpackhi_epi8(ab[i / 2], zero);
-            high[i] = _mm256_add_epi32(high[i], _mm256_madd_epi16(values, h));
-            low[i] = _mm256_add_epi32(low[i], _mm256_madd_epi16(values, l));
-        }
+    const __m256i a = load(rows.first + at), b = load(rows.second + at);
+    const __m256i ab[2] = {_mm256_unpacklo_epi8(a, b), _mm256_unpackhi_epi8(a, b)};
+    for (int i = 0; i < 4; ++i) {
+        const __m256i values =
+            i % 2 == 0 ? _mm256_unpacklo_epi8(ab[i / 2], zero) : _mm256_unpackhi_epi8(ab[i / 2], zero);
+        const __m256i high = _mm256_madd_epi16(values, rows.high), low = _mm256_madd_epi16(values, rows.low);
+        sums.high[i] = kFirst ? high : _mm256_add_epi32(sums.high[i], high);
+        sums.low[i] = kFirst ? low : _mm256_add_epi32(sums.low[i], low);
     }
-    const __m256i first = _mm256_packs_epi32(rounded(high[0], low[0]), rounded(high[1], low[1]));
-    const __m256i second = _mm256_packs_epi32(rounded(high[2], low[2]), rounded(high[3], low[3]));
+}
+
+void store_block(const BlockSums &sums, uint8_t *out) {
+    const __m256i first = _mm256_packs_epi32(rounded(sums.high[0], sums.low[0]), rounded(sums.high[1], sums.low[1]));
+    const __m256i second = _mm256_packs_epi32(rounded(sums.high[2], sums.low[2]), rounded(sums.high[3], sums.low[3]));
     _mm256_storeu_si256(reinterpret_cast<__m256i *>(out), _mm256_packus_epi16(first, second));
 }
 
+template <int kPairs> void vertical_pairs(const RowPair *pairs, int bytes, uint8_t *out) {
+    RowPair rows[kPairs];
+    std::copy_n(pairs, kPairs, rows);
+    for (int i = 0; i < bytes; i += kBlock) {
+        const int at = std::min(i, bytes - kBlock); // the last block overlaps
+        BlockSums sums;
+        add_rows<true>(rows[0], at, sums);
+        for (int pair = 1; pair < kPairs; ++pair)
+            add_rows<false>(rows[pair], at, sums);
+        store_block(sums, out + at);
+    }
+}
+
+void vertical_many(const uint8_t *source, ptrdiff_t stride, const int32_t *weights, int taps, int bytes, uint8_t *out) {
+    for (int i = 0; i < bytes; i += kBlock) {
+        const int at = std::min(i, bytes - kBlock);
+        BlockSums sums;
+        add_rows<true>(row_pair(source, stride, weights, taps), at, sums);
+        for (int tap = 2; tap < taps; tap += 2)
+            add_rows<false>(row_pair(source + tap * stride, stride, weights + tap, taps - tap), at, sums);
+        store_block(sums, out + at);
+    }
+}
+
 void vertical(const uint8_t *source, ptrdiff_t stride, const Axis &axis, int result, uint8_t *out, int bytes) {
-    if (bytes < 32) {
+    if (bytes < kBlock) {
         kPlainKernels.vertical(source, stride, axis, result, out, bytes);
         return;
     }
@@ -139,9 +222,26 @@ void vertical(const uint8_t *source, ptrdiff_t stride, const Axis &axis, int res
     int taps = axis.taps();
     while (taps > 1 && weights[taps - 1] == 0) // padding
         --taps;
-    for (int i = 0; i < bytes; i += 32) {
-        const int at = i + 32 <= bytes ? i : bytes - 32; // the last block overlaps
-        vertical_32(source + at, stride, weights, taps, out + at);
+    while (taps > 1 && weights[0] == 0) {
+        ++weights;
+        source += stride;
+        --taps;
+    }
+    RowPair pairs[kPairsAtOnce];
+    const int count = (taps + 1) / 2;
+    for (int pair = 0; pair < std::min(count, kPairsAtOnce); ++pair)
+        pairs[pair] = row_pair(source + 2 * pair * stride, stride, weights + 2 * pair, taps - 2 * pair);
+    switch (count) {
+    case 1:
+        return vertical_pairs<1>(pairs, bytes, out);
+    case 2:
+        return vertical_pairs<2>(pairs, bytes, out);
+    case 3:
+        return vertical_pairs<3>(pairs, bytes, out);
+    case 4:
+        return vertical_pairs<4>(pairs, bytes, out);
+    default:
+        return vertical_many(source, stride, weights, taps, bytes, out);
     }
 }
 
