@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 from pathlib import Path
 
@@ -14,6 +15,7 @@ sys.path.insert(0, str(Path(__file__).parent))  # for `import images`
 
 import images
 
+SHARD_BYTES = 60_000  # the test folder becomes several shards
 SHARED = Path(__file__).parents[2] / "shared" / "data"
 
 
@@ -39,6 +41,23 @@ def odd_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name, data in images.odd_files().items():
         (root / "all" / name).write_bytes(data)
     return root
+
+
+@pytest.fixture(scope="session")
+def converted(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The image folder as shards."""
+    from fastdata.shards.convert import ConvertOptions, convert
+
+    target = tmp_path_factory.mktemp("shards") / "set"
+    convert(str(folder), target, ConvertOptions(shard_bytes=SHARD_BYTES))
+    return target
+
+
+@pytest.fixture
+def own(converted: Path, tmp_path: Path) -> Path:
+    """A copy of the shards that a test may damage."""
+    shutil.copytree(converted, tmp_path / "own")
+    return tmp_path / "own"
 
 
 @pytest.fixture
