@@ -66,7 +66,8 @@ def choose_backend(source: ImageSource, plan: Plan, *, fidelity: str) -> Choice:
 def _some_samples(source: ImageSource, plan: Plan) -> tuple[list[Encoded], list[View]]:
     images = []
     step = max(1, len(source) // _SAMPLES)
-    for index in range(0, len(source), step)[:_SAMPLES]:
+    near = getattr(source, "near_indices", None)  # a remote source would fetch much for samples far apart
+    for index in near(_SAMPLES) if near is not None else range(0, len(source), step)[:_SAMPLES]:
         with suppress(Exception):  # Pillow's plugins raise many kinds; the epoch will report it
             images.append(Encoded.of(source.read_encoded(index)))
     if not images:

@@ -25,6 +25,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (FastdataError, OSError) as error:
         print(f"fastdata: {error}", file=sys.stderr)
         return 1
+    except KeyboardInterrupt:
+        print("fastdata: interrupted" + ("; the same command continues" if given.run.__name__ == "_convert" else ""))
+        return 130
     return 0
 
 
@@ -136,10 +139,11 @@ def _bench(given: Any) -> None:
 
 
 def _explain(given: Any) -> None:
-    from fastdata import DataLoader, ImageFolder
+    from fastdata import DataLoader, ImageFolder, ShardDataset
 
-    dataset = ImageFolder(given.folder, _training_transform())
-    loader = DataLoader(dataset, 8, num_workers="auto", backend=given.backend)
+    is_shards = (given.folder / "manifest.json").exists()
+    dataset = (ShardDataset if is_shards else ImageFolder)(given.folder, _training_transform())
+    loader: DataLoader[Any] = DataLoader(dataset, 8, num_workers="auto", backend=given.backend)
     for _ in loader:
         break
     print(loader.explain())

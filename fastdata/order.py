@@ -32,6 +32,7 @@ __all__ = [
 
 STATE_VERSION = 1
 
+_MOST_RANKS = 1 << 20
 _STATELESS = (SequentialSampler, DistributedSampler, EpochSampler)  # their order needs no generator
 
 
@@ -117,7 +118,12 @@ def samplers_in(sampler: object) -> list[Any]:
 
 def resumed_with(state: LoaderState, sampler: EpochSampler) -> LoaderState:
     """The state for a sampler of perhaps another number of ranks, which it sets to continue there."""
-    history = [list(entry) for entry in state.history or []]
+    try:
+        history = [[int(ranks), int(delivered)] for ranks, delivered in state.history or []]
+    except (TypeError, ValueError) as error:
+        raise StateMismatch(f"the state's history is {state.history!r}, not pairs of ranks and samples") from error
+    if not all(1 <= ranks <= _MOST_RANKS and delivered >= 0 for ranks, delivered in history):
+        raise StateMismatch(f"the state's history is {history}: ranks from 1 on and samples from 0 on are expected")
     if state.ranks not in (None, sampler.num_replicas) and state.delivered:
         history.append([state.ranks or 1, state.delivered])
         state = replace(state, delivered=0)

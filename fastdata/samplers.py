@@ -32,7 +32,10 @@ _STREAM_SAMPLES, _STREAM_SHARDS = 2001, 2002
 
 
 class EpochSampler(Sampler[int]):
-    """Yields the indices of one rank for one epoch; fastdata's DataLoader sets the epoch by itself.
+    """Yields the indices of one rank for one epoch.
+
+    fastdata's DataLoader sets the epoch by itself; with torch's, call `set_epoch` before each one.  Where ranks train
+    together, every one must see as many batches as the others: say "pad" or "drop" for `uneven`.
 
     Args:
         dataset: anything with a length; "windowed" needs one of shards (`shard_ends`).
@@ -74,6 +77,8 @@ class EpochSampler(Sampler[int]):
             )
         if window < 1:
             raise OptionError(f"window={window} is not above 0")
+        if (num_replicas is None) != (rank is None):
+            raise OptionError(f"num_replicas={num_replicas} and rank={rank}: give both, or neither")
         in_use = dist.is_available() and dist.is_initialized()
         self.num_replicas = num_replicas if num_replicas is not None else dist.get_world_size() if in_use else 1
         self.rank = rank if rank is not None else dist.get_rank() if in_use else 0

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from fastdata.header import parse_header
 from fastdata.loaders.backend import Pixels
 from fastdata.views import View
 
@@ -146,9 +147,11 @@ def open_rgb(data: bytes) -> Image:
     import PIL.Image
 
     if data[:6] == b"\x93NUMPY":
-        pixels = np.load(io.BytesIO(data), allow_pickle=False)
-        if pixels.dtype != np.uint8 or pixels.ndim != 3 or pixels.shape[2] != 3:
-            raise ValueError(f"raw pixels are uint8 (height, width, 3), not {pixels.dtype} {pixels.shape}")
+        header = parse_header(data)
+        size = 3 * header.width * header.height if header is not None else 0
+        if header is None or len(data) < size:
+            raise ValueError("raw pixels are uint8 (height, width, 3) in NumPy's format 1.0, and this file is not")
+        pixels = np.frombuffer(data, np.uint8, size, len(data) - size).reshape(header.height, header.width, 3)
         return PIL.Image.fromarray(pixels)
     with PIL.Image.open(io.BytesIO(data)) as image:
         image.load()

@@ -12,12 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from fastdata.cpus import auto_threads
-from fastdata.errors import ConversionError, FastdataError, ShardError
+from fastdata.errors import DatasetError, FastdataError, ShardError
 from fastdata.shards.convert import ON_ERROR, ConvertOptions, ShardDone, ShardJob, convert, plan_shards, write_shard
 from fastdata.shards.engines import ENGINES
 from fastdata.shards.format import MANIFEST_NAME, Manifest
 from fastdata.shards.inputs import Ref, open_source
 from fastdata.shards.recode import Recoding
+from fastdata.shards.store import missing_manifest
 from fastdata.shards.verify import index_folder, verify_folder
 
 __all__ = ["add_commands", "main_convert"]
@@ -47,6 +48,7 @@ def add_commands(commands: Any) -> None:
     index = commands.add_parser("index", help="make indices and a manifest for tar files that have none")
     index.add_argument("dataset", type=Path, help="a folder of tar files in WebDataset's naming")
     _add_workers(index)
+    index.add_argument("--force", action="store_true", help="also where a tar file is not what its index says it was")
     index.set_defaults(run=_index)
 
     inspect = commands.add_parser("inspect", help="say what is in a dataset, and show some of its images")
@@ -66,13 +68,16 @@ def main_convert(arguments: list[str] | None = None) -> int:
     except (FastdataError, OSError) as error:
         print(f"convert_dataset: {error}", file=sys.stderr)
         return 1
+    except KeyboardInterrupt:
+        print("convert_dataset: interrupted; the same command continues", file=sys.stderr)
+        return 130
     return 0
 
 
 _CONVERT = """Writes images as shards: tar files in WebDataset's naming, each with an index, and one manifest.
 
 SOURCE  a folder of class folders; one of train/ and val/ with class folders, which become two datasets; tar files
-        (a folder, or a pattern like "a-{000..009}.tar"); Parquet files with encoded images and labels; or
+        (a folder, one file, or a pattern like "a-{000..009}.tar"); Parquet files with encoded images and labels; or
         module:function, which yields (key, bytes, label)
 DEST    a folder; the result is the same for any number of workers.  A conversion that was interrupted in any way is
         continued by the same command."""
@@ -93,7 +98,13 @@ def _add_convert_arguments(parser: argparse.ArgumentParser) -> None:
         "which is checked for each",
     )
     parser.add_argument("--raw", type=int, metavar="SIZE", help="store pixels, of images shrunk to this longer side")
-    parser.add_argument("--on-error", choices=ON_ERROR, default="raise", help="what an unreadable image does (raise)")
+    parser.add_argument(
+        "--on-error",
+        choices=ON_ERROR,
+        default="raise",
+        help="what an unreadable image does (raise); of images that are kept as they are only headers are read, and "
+        "--verify decodes them all",
+    )
     parser.add_argument("--image-column", help="Parquet: the column of encoded images")
     parser.add_argument("--label-column", help="Parquet: the column of labels")
     parser.add_argument("--engine", choices=ENGINES, default="processes", help="who works (%(default)s)")
@@ -105,7 +116,16 @@ def _add_convert_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_workers(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--workers", type=int, default=auto_threads(), help="processes (default: one per CPU)")
+    parser.add_argument("--workers", type=_workers, default=auto_threads(), help="processes (default: one per CPU)")
+
+
+def _workers(text: str) -> int:
+    """A number of processes, or "auto", for argparse."""
+    if text == "auto":
+        return auto_threads()
+    if not text.isdigit() or int(text) == 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is neither a whole number from 1 on nor 'auto'")
+    return int(text)
 
 
 def _size(text: str) -> int:
@@ -244,7 +264,7 @@ def _datasets_in(path: Path) -> list[Path]:
 
 
 def _index(given: argparse.Namespace) -> None:
-    manifest = index_folder(given.dataset, workers=given.workers)
+    manifest = index_folder(given.dataset, workers=given.workers, force=given.force)
     print(f"{given.dataset}: {manifest.samples} images in {len(manifest.shards)} shards")
 
 
@@ -252,13 +272,16 @@ def _inspect(given: argparse.Namespace) -> None:
     for folder in _datasets_in(given.dataset):
         _describe(folder)
         sheet = given.sheet or folder.resolve().parent / f"{folder.resolve().name}-sheet.png"
-        if sheet.exists() and given.sheet is None:
-            raise ConversionError(f"{sheet} exists; name another with --sheet")
+        if given.sheet is None and sheet.exists():
+            print(f"  contact sheet: {sheet} is there already; another is written with --sheet")
+            continue
         _write_sheet(folder, sheet)
         print(f"  contact sheet: {sheet}")
 
 
 def _describe(folder: Path) -> None:
+    if not (folder / MANIFEST_NAME).exists():
+        raise DatasetError(missing_manifest(folder))
     from fastdata.shards.dataset import ShardDataset
 
     manifest = Manifest.from_text((folder / MANIFEST_NAME).read_bytes(), str(folder))

@@ -12,6 +12,7 @@ are removed, so a dataset with a manifest is whole.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import os
@@ -26,10 +27,10 @@ import numpy as np
 from fastdata.errors import ConversionError, OptionError
 from fastdata.shards.engines import run_jobs
 from fastdata.shards.format import MANIFEST_NAME, Manifest, ShardInfo, crc32c, index_name
-from fastdata.shards.inputs import Ref, Split, open_source
+from fastdata.shards.inputs import SPLIT_NAMES, Ref, Split, open_source, read_file
 from fastdata.shards.recode import Recoding
 from fastdata.shards.tar import BLOCK, END_OF_ARCHIVE, padding
-from fastdata.shards.writer import ShardWriter, write_whole
+from fastdata.shards.writer import ShardWriter, remove_durably, write_whole
 
 __all__ = ["ConvertOptions", "Summary", "convert", "plan_shards", "write_shard"]
 
@@ -87,9 +88,10 @@ class ShardJob:
 
 @dataclass(frozen=True)
 class ShardDone:
-    """What became of a shard: how the manifest knows it, what was read, what was left out."""
+    """What became of a shard: how the manifest knows it, of which samples, what was read, what was left out."""
 
     info: ShardInfo
+    listing: int
     source_samples: int
     source_bytes: int
     skipped: list[tuple[str, str]]
@@ -103,7 +105,13 @@ class ShardDone:
         """Reads what `to_text` wrote."""
         content = json.loads(text)
         skipped = [(key, reason) for key, reason in content["skipped"]]
-        return cls(ShardInfo(**content["info"]), content["source_samples"], content["source_bytes"], skipped)
+        return cls(
+            ShardInfo(**content["info"]),
+            content["listing"],
+            content["source_samples"],
+            content["source_bytes"],
+            skipped,
+        )
 
 
 @dataclass
@@ -112,9 +120,11 @@ class Summary:
 
     Attributes:
         manifests: by split.
+        ignored: files of the source that are no images by their names, by split.
     """
 
     manifests: dict[str, Manifest] = field(default_factory=dict)
+    ignored: dict[str, int] = field(default_factory=dict)
 
     def __str__(self) -> str:
         lines = []
@@ -124,6 +134,8 @@ class Summary:
                 f"{split or 'dataset'}: {manifest.samples} images in {len(manifest.shards)} shards; "
                 f"{before / 1e6:.1f} MB before, {after / 1e6:.1f} MB after; {len(manifest.skipped)} skipped"
             )
+            if ignored := self.ignored.get(split):
+                lines.append(f"  {ignored} files with other names than images were left out")
             lines += [f"  skipped {key}: {reason}" for key, reason in manifest.skipped]
         return "\n".join(lines)
 
@@ -161,6 +173,7 @@ def convert(
         DatasetError: the source has nothing to convert.
     """
     folder = Path(destination)
+    _check_apart(source, folder)
     splits = open_source(source, image_column=columns[0], label_column=columns[1])
     if not overwrite and (finished := _finished_before(folder, source, splits, options)) is not None:
         return finished
@@ -172,13 +185,24 @@ def convert(
             if planned is not None:
                 planned(len(split.refs) if split.refs is not None else None)
             jobs = workplace.jobs(name, split)
-            shards = run_jobs(write_shard, jobs, workers=workers, engine=engine)
-            done = list(_reported(shards, progress))
+            with _space_errors(folder):
+                shards = run_jobs(write_shard, jobs, workers=workers, engine=engine)
+                done = list(_reported(shards, progress))
+            summary.ignored[name] = split.ignored
             summary.manifests[name] = _manifest(source, split, options, done)
         for name, manifest in summary.manifests.items():
             write_whole(folder / name / MANIFEST_NAME, manifest.to_text().encode())
         workplace.finish()
     return summary
+
+
+def _check_apart(source: str, folder: Path) -> None:
+    """Shards inside of their source would be found there the next time, and replacing a destination its own source."""
+    if not os.path.isdir(source):
+        return
+    here, there = folder.resolve(), Path(source).resolve()
+    if here.is_relative_to(there) or there.is_relative_to(here):
+        raise ConversionError(f"{folder} and the source {source} lie inside of each other; choose another destination")
 
 
 def _reported(finished: Iterable[ShardDone], progress: Callable[[ShardDone], object] | None) -> Iterator[ShardDone]:
@@ -217,32 +241,47 @@ def write_shard(job: ShardJob) -> ShardDone:
         return finished
     skipped: list[tuple[str, str]] = []
     source_bytes = 0
-    try:
+    with _space_errors(job.folder):
         with ShardWriter(Path(job.folder), job.name) as writer, _Ranges() as ranges:
             for ref in job.refs:
-                data = ranges.read(ref)
-                source_bytes += len(data)
                 try:
+                    data = ranges.read(ref)
+                    source_bytes += len(data)
                     image = job.options.recoding.apply(data)
                 except Exception as error:
                     if job.options.on_error == "raise":
                         raise ConversionError(
-                            f"{ref.path} ({ref.key}) cannot be converted: {error}; repair or remove it, or skip such "
-                            "files with --on-error skip"
+                            f"{ref.path} ({ref.key}) cannot be converted: {_in_words(error)}; repair or remove it, or "
+                            "skip such files with --on-error skip"
                         ) from error
-                    skipped.append((ref.key, f"{type(error).__name__}: {error}"))
+                    skipped.append((ref.key, _in_words(error)))
                     continue
                 writer.add(ref.key, image.extension, image.data, ref.label, image.width, image.height)
-            done = ShardDone(writer.finish(), len(job.refs), source_bytes, skipped)
+            done = ShardDone(writer.finish(), _listing(job.refs), len(job.refs), source_bytes, skipped)
         write_whole(Path(job.note), done.to_text().encode())
+    return done
+
+
+@contextlib.contextmanager
+def _space_errors(folder: str | Path) -> Iterator[None]:
+    """Says what to do when the disk is full."""
+    try:
+        yield
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise
         raise ConversionError(
-            f"no space left in {job.folder} for {job.name}; the shards before it are whole: make room and run the "
-            "same command again, which continues"
+            f"no space left in {folder}; the shards before it are whole: make room and run the same command again, "
+            "which continues"
         ) from error
-    return done
+
+
+def _in_words(error: Exception) -> str:
+    """What went wrong, the same in every run: no addresses of objects, no paths."""
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    text = str(error)
+    return "not an image that Pillow can identify" if text.startswith("cannot identify image file") else text
 
 
 def _finished(job: ShardJob) -> ShardDone | None:
@@ -253,7 +292,14 @@ def _finished(job: ShardJob) -> ShardDone | None:
         index = (folder / index_name(job.name)).read_bytes()
     except (OSError, ValueError, KeyError, TypeError):
         return None
-    return done if whole and crc32c(index) == done.info.index_crc32c else None
+    same = done.listing == _listing(job.refs) and crc32c(index) == done.info.index_crc32c
+    return done if whole and same else None
+
+
+def _listing(refs: Iterable[Ref]) -> int:
+    """A checksum of which samples these are."""
+    lines = "\n".join(f"{ref.key}\t{ref.label}\t{ref.size}" for ref in refs)
+    return crc32c(lines.encode("utf-8", "backslashreplace"))
 
 
 class _Ranges:
@@ -263,9 +309,12 @@ class _Ranges:
         self._path, self._file = "", -1
 
     def read(self, ref: Ref) -> bytes:
-        if ref.offset == 0:  # a file of its own
-            with open(ref.path, "rb", buffering=0) as file:
-                return file.read() if ref.size < 0 else file.read(-1)[: ref.size]
+        data = read_file(ref.path) if ref.offset == 0 else self._read_part(ref)  # 0: a file of its own
+        if len(data) != ref.size:
+            raise ConversionError(f"it had {ref.size} bytes when it was listed and has {len(data)} now")
+        return data
+
+    def _read_part(self, ref: Ref) -> bytes:
         if ref.path != self._path:
             self.close()
             self._path, self._file = ref.path, os.open(ref.path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
@@ -344,16 +393,18 @@ class _Workplace:
         if self._resume and not (self._state / "job.json").exists():
             raise ConversionError(f"there is no unfinished conversion to resume in {self._folder}")
         self._folder.mkdir(parents=True, exist_ok=True)
-        others = [entry.name for entry in os.scandir(self._folder) if entry.name != STATE_FOLDER]
-        if not self._state.exists() and others and not self._overwrite:
+        job = self._state / "job.json"
+        others = [entry.name for entry in os.scandir(self._folder) if not entry.name.startswith(STATE_FOLDER)]
+        if not job.exists() and others and not self._overwrite:
             what = "a converted dataset" if _is_dataset(self._folder) else f"{len(others)} other files and folders"
             raise ConversionError(
-                f"{self._folder} already holds {what}; choose another destination, or --overwrite to replace it"
+                f"{self._folder} already holds {what}; choose another destination, or --overwrite to replace what was "
+                "converted into it"
             )
         self._state.mkdir(exist_ok=True)
         self._lock = _locked(self._state / "lock")
         try:
-            if self._overwrite:
+            if self._overwrite and not (job.exists() and job.read_text() == self._content):
                 _remove_conversion(self._folder)
             self._check_same_job()
         except BaseException:
@@ -373,7 +424,7 @@ class _Workplace:
     def jobs(self, name: str, split: Split) -> Iterator[ShardJob]:
         """The shards of a split, planned one after the other where the source is a stream."""
         notes = self._state / (name or "_")
-        notes.mkdir(exist_ok=True)
+        notes.mkdir(parents=True, exist_ok=True)
         if split.refs is not None:
             shards: Iterable[list[Ref]] = plan_shards(split.refs, self._options)
         elif self._options.shuffle_seed is None:
@@ -387,7 +438,9 @@ class _Workplace:
 
     def finish(self) -> None:
         """Removes the notes: the dataset is whole."""
-        shutil.rmtree(self._state)
+        done = self._folder / f"{STATE_FOLDER}-done-{os.getpid()}"
+        os.rename(self._state, done)  # at once, so that nobody finds half of it
+        shutil.rmtree(done)
 
     def __exit__(self, *_: object) -> None:
         self._lock.close()
@@ -422,26 +475,35 @@ def _staged(split: Split, folder: Path, options: ConvertOptions) -> Iterator[lis
 
 
 def _fingerprint(source: str, split: Split) -> int:
-    """Tells one source from another: a checksum of its listing, or of a stream's name."""
-    if split.refs is None:
-        return crc32c(source.encode())
-    listing = "\n".join(f"{ref.key}\t{ref.label}\t{ref.size}" for ref in split.refs)
-    return crc32c(listing.encode("utf-8", "surrogatepass"))
+    """Tells one source from another: a checksum of its listing, or what a stream says of itself."""
+    if split.refs is not None:
+        return _listing(split.refs)
+    return split.fingerprint if split.fingerprint is not None else crc32c(source.encode())
 
 
 def _finished_before(folder: Path, source: str, splits: dict[str, Split], options: ConvertOptions) -> Summary | None:
-    """What this very conversion has already made, if it is whole."""
+    """What this very conversion has already made, if it is whole and the source can be told from another."""
+    if (folder / STATE_FOLDER).exists():
+        return None
     summary = Summary()
     for name, split in splits.items():
         path = folder / name / MANIFEST_NAME
-        if not path.exists():
+        if not path.exists() or (split.refs is None and split.fingerprint is None):
             return None
         manifest = Manifest.from_text(path.read_bytes(), str(path))
-        if manifest.options != options.to_dict() or manifest.source["fingerprint"] != _fingerprint(source, split):
+        same = manifest.options == options.to_dict() and manifest.source["fingerprint"] == _fingerprint(source, split)
+        if not same or not all(_is_there(folder / name, shard) for shard in manifest.shards):
             return None
         summary.manifests[name] = manifest
-    shutil.rmtree(folder / STATE_FOLDER, ignore_errors=True)
     return summary
+
+
+def _is_there(folder: Path, shard: ShardInfo) -> bool:
+    try:
+        size = (folder / shard.name).stat().st_size
+    except FileNotFoundError:
+        return False
+    return size == shard.tar_bytes and (folder / shard.index_name).exists()
 
 
 def _is_dataset(folder: Path) -> bool:
@@ -449,16 +511,28 @@ def _is_dataset(folder: Path) -> bool:
 
 
 def _remove_conversion(folder: Path) -> None:
-    """Removes what a conversion makes, and nothing else."""
-    for place in (folder, *(entry for entry in folder.iterdir() if entry.is_dir() and entry.name != STATE_FOLDER)):
-        for pattern in ("shard-*.tar", "shard-*.idx", ".shard-*.partial", MANIFEST_NAME):
-            for path in place.glob(pattern):
-                path.unlink()
+    """Removes what a conversion has made here, by its manifests and notes, and nothing else."""
+    for place in (folder, *(folder / name for name in SPLIT_NAMES)):
+        manifest = place / MANIFEST_NAME
+        if not manifest.exists():
+            continue
+        shards = Manifest.from_text(manifest.read_bytes(), str(manifest)).shards
+        remove_durably(manifest)  # first: with it, the dataset would claim to be whole
+        _remove_shards(place, [shard.name for shard in shards])
+    for note in (folder / STATE_FOLDER).glob("**/shard-*.tar.json"):
+        split = note.parent.name
+        _remove_shards(folder if split == "_" else folder / split, [note.name.removesuffix(".json")])
     for entry in (folder / STATE_FOLDER).iterdir():
         if entry.is_dir():
             shutil.rmtree(entry)
         elif entry.name != "lock":
             entry.unlink()
+
+
+def _remove_shards(folder: Path, names: Iterable[str]) -> None:
+    for name in names:
+        for path in (folder / name, folder / index_name(name), folder / f".{name}.partial"):
+            path.unlink(missing_ok=True)
 
 
 def _locked(path: Path) -> Any:

@@ -179,6 +179,12 @@ class ShardDataset(Dataset[Any]):
         """Says in which order shards will be read, so that those of a remote store can be fetched ahead."""
         self._shards.expect(shards)
 
+    def near_indices(self, count: int) -> Sequence[int]:
+        """So many samples that are quick to read: of one shard where shards must be fetched, else spread."""
+        if self._shards.are_local():
+            return range(0, len(self), max(1, len(self) // count))[:count]
+        return range(min(count, int(self.shard_ends[0])))
+
     def fits_in_cache(self) -> bool:
         """False for a remote dataset that is larger than its local cache."""
         return self._shards.fit_in_cache()

@@ -1,12 +1,19 @@
-"""Who makes shards: processes of this machine, or a Ray cluster.  Results come as they are finished."""
+"""Who makes shards: processes of this machine, or a Ray cluster.  Results come as they are finished.
+
+Life cycle of a worker process; any deviation is a bug: it starts with the first job, ends when the last result has been
+taken or the consumer stops, and ends by itself when its parent is no more, for which a thread waits.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import multiprocessing
+import os
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
+from multiprocessing import connection
 from typing import Any, TypeVar
 
 from fastdata.errors import ConversionError, OptionError
@@ -45,7 +52,8 @@ def run_jobs(
 
 def _in_processes(work: Callable[[Job], Done], jobs: Iterable[Job], workers: int) -> Iterator[Done]:
     # Started afresh rather than forked, which threads of the caller could not survive.
-    pool = ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn"))
+    context = multiprocessing.get_context("spawn")
+    pool = ProcessPoolExecutor(workers, mp_context=context, initializer=_end_with_parent)
     running: set[Future[Done]] = set()
     try:
         for job in jobs:
@@ -61,6 +69,17 @@ def _in_processes(work: Callable[[Job], Done], jobs: Iterable[Job], workers: int
         ) from error
     finally:
         pool.shutdown(cancel_futures=True)
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+
+    def wait_for_the_end() -> None:
+        connection.wait([parent.sentinel])
+        os._exit(1)
+
+    threading.Thread(target=wait_for_the_end, daemon=True).start()
 
 
 def _take(running: set[Future[Done]]) -> Iterator[Done]:

@@ -180,6 +180,19 @@ class Manifest:
         content = {"format": _MANIFEST_FORMAT, "version": _MANIFEST_VERSION, "samples": self.samples, **asdict(self)}
         return json.dumps({**content, "checksum": _hex(_checksum(content))}, indent=1, ensure_ascii=False) + "\n"
 
+    def _check(self) -> None:
+        """Raises TypeError unless everything is of its kind."""
+        names = [shard.name for shard in self.shards] + (self.classes if self.classes is not None else [])
+        numbers = [
+            number
+            for shard in self.shards
+            for number in (shard.samples, shard.tar_bytes, shard.tar_crc32c, shard.index_crc32c)
+        ]
+        if not all(isinstance(each, str) for each in names) or not isinstance(self.classes, list | None):
+            raise TypeError("a name is no text")
+        if not all(isinstance(each, int) and each >= 0 for each in numbers):
+            raise TypeError("a number is none")
+
     @classmethod
     def from_text(cls, text: str | bytes, name: str) -> Manifest:
         """Reads and checks a manifest file.
@@ -201,10 +214,12 @@ class Manifest:
             entries["shards"] = [ShardInfo(**shard) for shard in entries["shards"]]
             entries["skipped"] = [(key, reason) for key, reason in entries["skipped"]]
             manifest = cls(**entries)
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            manifest._check()
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             raise ShardError(name, f"manifest cannot be read ({type(error).__name__}: {error})") from error
         for shard in manifest.shards:
-            if not isinstance(shard.name, str) or PurePosixPath(shard.name).name != shard.name:
+            plain = PurePosixPath(shard.name).name == shard.name and shard.name.endswith(".tar")
+            if not plain or "\\" in shard.name or "\0" in shard.name:
                 raise ShardError(name, "manifest names a file elsewhere", found=shard.name)
         return manifest
 

@@ -11,24 +11,29 @@ import importlib
 import json
 import os
 import re
+import stat
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from fastdata.errors import ConversionError, DatasetError
-from fastdata.shards.format import MANIFEST_NAME, NO_LABEL
+from fastdata.shards.format import MANIFEST_NAME, NO_LABEL, crc32c
 from fastdata.shards.tar import IMAGE_EXTENSIONS, members, split_name
 
-__all__ = ["Ref", "Split", "expand_braces", "open_source"]
+__all__ = ["SPLIT_NAMES", "Ref", "Split", "expand_braces", "list_tar", "open_source", "read_file"]
 
-_SPLITS = ("train", "val", "valid", "validation", "test")
+SPLIT_NAMES = ("train", "training", "val", "valid", "validation", "test")
 _FOLDER_EXTENSIONS = tuple(f".{name}" for name in sorted(IMAGE_EXTENSIONS - {"npy", "image", "img"}))
 _IMAGE_COLUMNS, _LABEL_COLUMNS = (
     ("image", "img", "jpg", "png", "bytes"),
     ("label", "labels", "cls", "target", "fine_label"),
 )
 _ROWS_AT_ONCE = 256
+_FOOTER_BYTES = 1 << 16
+
+MOST_LABELS = 1 << 62
 
 
 class Ref(NamedTuple):
@@ -52,10 +57,14 @@ class Split:
         classes: names by label, or None where the source has none.
         refs: of a listed source.
         stream: of a streamed one: yields (key, encoded bytes, label).
+        fingerprint: tells a stream's data from other data; None where nobody can know.
+        ignored: files that are no images by their names, or no regular files.
     """
 
     classes: list[str] | None
     refs: list[Ref] | None = None
+    fingerprint: int | None = None
+    ignored: int = 0
     stream: Callable[[], Iterator[tuple[str, bytes, int]]] | None = None
 
 
@@ -82,7 +91,7 @@ def open_source(source: str, *, image_column: str | None = None, label_column: s
         return _folder_splits(Path(source))
     if all(path.endswith(".parquet") for path in paths):
         return _parquet_splits(paths, image_column, label_column)
-    return _tar_splits(Path(source), paths)
+    return _tar_splits(paths)
 
 
 def expand_braces(pattern: str) -> list[str]:
@@ -103,11 +112,7 @@ def expand_braces(pattern: str) -> list[str]:
 def _files(source: str) -> list[str] | None:
     """The tar or Parquet files that are meant; None for a folder of class folders."""
     if os.path.isdir(source):
-        for suffix in (".tar", ".parquet"):
-            found = sorted(glob.glob(f"{glob.escape(source)}/**/*{suffix}", recursive=True))
-            if found:
-                return found
-        return None
+        return _files_in(source)
     found = sorted({path for one in expand_braces(source) for path in glob.glob(one)})
     if not found:
         raise DatasetError(f"no such file, folder or function: {source}; a function is named as module:function")
@@ -116,16 +121,56 @@ def _files(source: str) -> list[str] | None:
     return found
 
 
+def _files_in(folder: str) -> list[str] | None:
+    """The tar or Parquet files in a folder or in those of its splits, unless there are images in class folders."""
+    places = [folder, *(os.path.join(folder, name) for name in SPLIT_NAMES)]
+    found = sorted(path for place in places for path in glob.glob(f"{glob.escape(place)}/*") if _is_archive(path))
+    pictures = any(
+        name.lower().endswith(_FOLDER_EXTENSIONS) for sub in _folders_in(folder) for name in _some_names(sub)
+    )
+    if found and pictures:
+        raise ConversionError(
+            f"{folder} holds both folders of images and {found[0]}; name what is meant, as a pattern of files "
+            f"('{folder}/*{os.path.splitext(found[0])[1]}'), or move the others away"
+        )
+    kinds = {os.path.splitext(path)[1] for path in found}
+    if len(kinds) > 1:
+        raise ConversionError(f"{folder} holds both .tar and .parquet files; name the ones that are meant as a pattern")
+    return found or None
+
+
+def _is_archive(path: str) -> bool:
+    return path.endswith((".tar", ".parquet")) and os.path.isfile(path)
+
+
+def _folders_in(folder: str) -> list[str]:
+    """Folders that may mean something: not hidden, and not what macOS leaves in archives."""
+    with os.scandir(folder) as entries:
+        names = sorted(entry.name for entry in entries if entry.is_dir())
+    return [os.path.join(folder, name) for name in names if not name.startswith((".", "__MACOSX"))]
+
+
+def _some_names(folder: str) -> list[str]:
+    """Names in a folder and in the folders of it."""
+    return [*os.listdir(folder), *(name for sub in _folders_in(folder) for name in os.listdir(sub))]
+
+
 # ---- folders
 
 
 def _folder_splits(root: Path) -> dict[str, Split]:
-    names = {entry.name for entry in os.scandir(root) if entry.is_dir()}
-    if names and names <= set(_SPLITS) and names & {"train", "val", "validation", "valid"}:
-        splits = {name: _folder(root / name) for name in sorted(names)}
-        _check_same_classes(root, {name: split.classes for name, split in splits.items()})
-        return splits
-    return {"": _folder(root)}
+    names = [os.path.basename(path) for path in _folders_in(str(root))]
+    splits = [name for name in names if name in SPLIT_NAMES]
+    if not splits or splits == ["test"]:
+        return {"": _folder(root)}
+    if others := [name for name in names if name not in SPLIT_NAMES]:
+        raise ConversionError(
+            f"{root} holds {', '.join(splits)} beside {', '.join(others[:3])}, so it is unclear whether these are "
+            f"splits or classes; convert {root / splits[0]} by itself, or move the others away"
+        )
+    found = {name: _folder(root / name) for name in splits}
+    _check_same_classes(root, {name: split.classes for name, split in found.items()})
+    return found
 
 
 def _check_same_classes(root: Path, classes: dict[str, list[str] | None]) -> None:
@@ -140,20 +185,70 @@ def _check_same_classes(root: Path, classes: dict[str, list[str] | None]) -> Non
 
 
 def _folder(root: Path) -> Split:
-    classes = sorted(entry.name for entry in os.scandir(root) if entry.is_dir())
-    if not classes:
+    folders = _folders_in(str(root))
+    if not folders:
         raise DatasetError(f"no class folders in {root}; expected {root}/CLASS/NAME.jpg, tar files or Parquet files")
-    refs, keys = [], _Keys()
-    for label, name in enumerate(classes):
-        for folder, _, files in sorted(os.walk(root / name, followlinks=True)):
-            for file in sorted(files):
-                if file.lower().endswith(_FOLDER_EXTENSIONS):
-                    path = os.path.join(folder, file)
-                    key = keys.unique(os.path.relpath(path, root).rpartition(".")[0])
-                    refs.append(Ref(key, label, path, 0, os.path.getsize(path)))
-    if not refs:
-        raise DatasetError(f"no images in {root}; accepted: {' '.join(_FOLDER_EXTENSIONS)}")
-    return Split(classes=classes, refs=refs)
+    classes = [_readable(os.path.basename(path)) for path in folders]
+    refs: list[Ref] = []
+    keys, ignored = _Keys(), 0
+    for label, folder in enumerate(folders):
+        _check_is_class(root, folder)
+        before = len(refs)
+        for path in _walk(folder):
+            found = _stat(path)
+            if not path.lower().endswith(_FOLDER_EXTENSIONS) or not stat.S_ISREG(found.st_mode):
+                ignored += 1
+                continue
+            key = keys.unique(os.path.relpath(path, root).rpartition(".")[0])
+            refs.append(Ref(key, label, path, 0, found.st_size))
+        if len(refs) == before:
+            raise DatasetError(
+                f"no images in {folder}; accepted: {' '.join(_FOLDER_EXTENSIONS)}; remove the folder if it is no class"
+            )
+    return Split(classes=classes, refs=refs, ignored=ignored)
+
+
+def _walk(folder: str) -> list[str]:
+    """Every file below a folder, links followed once, folders and names in sorted order."""
+    seen: set[tuple[int, int]] = set()
+    places = []
+    for place, folders, files in os.walk(folder, followlinks=True, onerror=_raise):
+        here = _stat(place)
+        if (here.st_dev, here.st_ino) in seen:  # a link that leads back
+            folders.clear()
+            continue
+        seen.add((here.st_dev, here.st_ino))
+        places.append((place, sorted(files)))
+    return [os.path.join(place, file) for place, files in sorted(places) for file in files]
+
+
+def _raise(error: OSError) -> None:
+    raise error
+
+
+def _stat(path: str) -> os.stat_result:
+    try:
+        return os.stat(path)
+    except FileNotFoundError as error:
+        raise ConversionError(f"{path} is a link to nothing; remove it") from error
+
+
+def read_file(path: str) -> bytes:
+    """The bytes of a file; none of a pipe, which is not waited for."""
+    number = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+    with open(number, "rb", buffering=0) as file:
+        return file.read()
+
+
+def _check_is_class(root: Path, folder: str) -> None:
+    inside = {os.path.basename(path) for path in _folders_in(folder)} & set(SPLIT_NAMES)
+    if inside:
+        raise ConversionError(f"{folder} holds {', '.join(sorted(inside))}: did you mean to convert {folder}?")
+
+
+def _readable(name: str) -> str:
+    """A name in Unicode, whatever bytes the file system has for it."""
+    return name.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 class _Keys:
@@ -163,6 +258,7 @@ class _Keys:
         self._seen: set[str] = set()
 
     def unique(self, key: str) -> str:
+        key = _readable(key)
         parts = [part for part in key.replace(os.sep, "/").replace("\0", "_").split("/") if part not in ("", ".", "..")]
         *folders, name = parts or ["_"]
         key = "/".join([*folders, name.replace(".", "_")])
@@ -177,13 +273,18 @@ class _Keys:
 # ---- tar files
 
 
-def _tar_splits(source: Path, paths: Sequence[str]) -> dict[str, Split]:
+def _tar_splits(paths: Sequence[str]) -> dict[str, Split]:
+    """One dataset, or one for each folder that the files lie in."""
     by_folder: dict[str, list[str]] = {}
     for path in paths:
-        by_folder.setdefault(os.path.dirname(path), []).append(path)
+        by_folder.setdefault(os.path.dirname(os.path.abspath(path)), []).append(path)
     if len(by_folder) == 1:
         return {"": _tars(paths)}
-    return {os.path.relpath(folder, source): _tars(found) for folder, found in by_folder.items()}
+    if len({os.path.basename(folder) for folder in by_folder}) < len(by_folder):
+        raise ConversionError(
+            f"folders of the same name hold tar files: {', '.join(by_folder)}; convert them one by one"
+        )
+    return {os.path.basename(folder): _tars(found) for folder, found in by_folder.items()}
 
 
 def _tars(paths: Sequence[str]) -> Split:
@@ -231,11 +332,13 @@ def _labelled(image: Ref | None, labels: dict[str, int]) -> list[Ref]:
 def _label_in(extension: str, data: bytes) -> dict[str, int]:
     try:
         content = int(data) if extension == "cls" else json.loads(data)
-    except ValueError:
+    except (ValueError, RecursionError):
         return {}
     if isinstance(content, dict):
         content = next((content[name] for name in _LABEL_COLUMNS if name in content), None)
-    return {extension: content} if isinstance(content, int) and not isinstance(content, bool) else {}
+    if not isinstance(content, int) or isinstance(content, bool) or not 0 <= content < MOST_LABELS:
+        return {}
+    return {extension: content}
 
 
 def _classes_beside(path: str) -> list[str] | None:
@@ -254,7 +357,7 @@ def _parquet_splits(paths: Sequence[str], image_column: str | None, label_column
     by_split: dict[str, list[str]] = {}
     for path in paths:
         name = re.split(r"[-_.]", os.path.basename(path))[0]
-        by_split.setdefault(name if name in _SPLITS else "", []).append(path)
+        by_split.setdefault(name if name in SPLIT_NAMES else "", []).append(path)
     if "" in by_split:
         by_split = {"": list(paths)}
     return {name: _parquet(found, image_column, label_column) for name, found in by_split.items()}
@@ -262,10 +365,14 @@ def _parquet_splits(paths: Sequence[str], image_column: str | None, label_column
 
 def _parquet(paths: Sequence[str], image_column: str | None, label_column: str | None) -> Split:
     try:
+        import pyarrow
         import pyarrow.parquet as parquet
     except ImportError as error:
         raise ConversionError("reading Parquet needs pyarrow; install it with: pip install pyarrow") from error
-    schema = parquet.read_schema(paths[0])
+    try:
+        schema = parquet.read_schema(paths[0])
+    except pyarrow.ArrowException as error:
+        raise ConversionError(f"{paths[0]} is no Parquet file, or damaged: {error}") from error
     image = _column(schema.names, image_column, _IMAGE_COLUMNS, "image", paths[0])
     label = _column(schema.names, label_column, _LABEL_COLUMNS, "label", paths[0])
 
@@ -281,7 +388,16 @@ def _parquet(paths: Sequence[str], image_column: str | None, label_column: str |
                     yield f"{number:09}", data, given
                     number += 1
 
-    return Split(classes=_class_names(schema.metadata, label), stream=stream)
+    fingerprint = crc32c(b"".join(map(_end_of, paths)))
+    return Split(classes=_class_names(schema.metadata, label), stream=stream, fingerprint=fingerprint)
+
+
+def _end_of(path: str) -> bytes:
+    """A Parquet file's size and its end, which holds the statistics of all its columns."""
+    size = os.path.getsize(path)
+    with open(path, "rb") as file:
+        file.seek(max(0, size - _FOOTER_BYTES))
+        return str(size).encode() + file.read()
 
 
 def _column(names: Sequence[str], given: str | None, usual: Sequence[str], what: str, path: str) -> str:
@@ -309,6 +425,8 @@ def _class_names(metadata: dict[bytes, bytes] | None, label: str) -> list[str] |
 
 def _function(spec: str) -> Split:
     module_name, _, name = spec.partition(":")
+    if os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())  # as `python -m` has it
     try:
         function: Any = getattr(importlib.import_module(module_name), name)
     except (ImportError, AttributeError) as error:
@@ -319,6 +437,8 @@ def _function(spec: str) -> Split:
         for number, item in enumerate(function()):
             try:
                 key, data, label = item
+                if not 0 <= int(label) < MOST_LABELS and int(label) != NO_LABEL:
+                    raise ValueError(f"label {label}")
                 yield keys.unique(str(key)), bytes(memoryview(data)), int(label)
             except (TypeError, ValueError) as error:
                 raise ConversionError(f"{spec}: item {number} is not (key, bytes, label): {error}") from error

@@ -10,6 +10,7 @@ import numpy as np
 
 from fastdata.errors import OptionError
 from fastdata.header import parse_header
+from fastdata.shards.tar import IMAGE_EXTENSIONS
 
 __all__ = ["Image", "Recoding"]
 
@@ -110,7 +111,7 @@ def _described(data: bytes) -> Image:
     from fastdata.loaders import pillow
 
     extension, width, height = pillow.kind_of(data)
-    return Image(extension, data, width, height)
+    return Image(extension if extension in IMAGE_EXTENSIONS else "img", data, width, height)
 
 
 def _raw(data: bytes, side: int) -> Image:

@@ -5,38 +5,46 @@ Life cycle of a shard; any deviation is a bug:
 * Fetch.  One process downloads, under a lock that the system releases when it dies; others that want the shard wait.
   The bytes get their name only after their checksum has been compared; failures are tried again, with growing pauses.
 * Use.  A shard in use is touched, so that the least recently used is known.
-* Eviction.  Before a download, files go until there is room.  A reader that has a file open keeps reading it; one that
-  comes too late fetches it again.
+* Eviction.  Before a download, files go until there is room for it beside the downloads of others.  A reader that has a
+  file open keeps reading it; one that comes too late fetches it again.
 * Ahead.  A thread fetches the shards that `expect` named, as far as half of the cache beyond the latest one that was
-  asked for.  It ends with its list, with the next list, or with the object; a forked child has none and fetches itself.
+  asked for.  It ends with its list, with the next list, or with the object; a forked child has none and fetches itself,
+  so torch's worker processes fetch each for themselves what the parent has not fetched yet.
 """
 
 from __future__ import annotations
 
 import errno
 import hashlib
+import importlib
 import os
 import re
+import tempfile
 import threading
 import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
-from fastdata.errors import OptionError, ShardError, StoreError
+from fastdata.errors import DatasetError, OptionError, ShardError, StoreError
 from fastdata.shards.format import MANIFEST_NAME, Manifest, ShardIndex, crc32c, index_name
 from fastdata.shards.inputs import expand_braces
 from fastdata.shards.store import Shards, read_range
 
 __all__ = ["RemoteShards"]
 
+fcntl: Any = None  # Windows has none
+with suppress(ImportError):
+    fcntl = importlib.import_module("fcntl")
+
 Result = TypeVar("Result")
 
 _TRIES = 5
 _FIRST_PAUSE_S = 0.5
 _CHUNK_BYTES = 4 << 20
+_LOOK_AGAIN_S = 0.05
 
 
 class RemoteShards(Shards):
@@ -49,18 +57,32 @@ class RemoteShards(Shards):
     """
 
     def __init__(self, urls: Sequence[str], cache: str | os.PathLike[str] | None, cache_bytes: int) -> None:
-        self._store = _Store()
-        self.classes, self._urls = None, []
-        for url in (one for each in urls for one in expand_braces(each)):
+        if not isinstance(cache_bytes, int) or cache_bytes < 1:
+            raise OptionError(f"cache_bytes={cache_bytes!r} is not a number of bytes above 0")
+        store = _Store()
+        self.classes = None
+        self._urls: list[str] = []
+        self._index_crcs: list[int | None] = []
+        for url in (one.rstrip("/") for each in urls for one in expand_braces(each)):
             if url.endswith(".tar"):
                 self._urls.append(url)
+                self._index_crcs.append(None)
                 continue
-            manifest = Manifest.from_text(self._store.read(f"{url.rstrip('/')}/{MANIFEST_NAME}"), url)
-            self.classes = manifest.classes
-            self._urls += [f"{url.rstrip('/')}/{shard.name}" for shard in manifest.shards]
-        self._cache = _Cache(Path(cache) if cache is not None else _default_cache(), cache_bytes, self._store)
+            manifest = Manifest.from_text(store.read(f"{url}/{MANIFEST_NAME}"), url)
+            self._take_classes(manifest.classes, url)
+            self._urls += [f"{url}/{shard.name}" for shard in manifest.shards]
+            self._index_crcs += [shard.index_crc32c for shard in manifest.shards]
+        if not self._urls:
+            raise DatasetError(f"no shards in {', '.join(urls)}")
+        self._cache = _Cache(Path(cache) if cache is not None else _default_cache(), cache_bytes, store)
         self._progress: _Ahead | None = None
         self._stop_ahead: Any = None
+        self._pid = os.getpid()
+
+    def _take_classes(self, classes: list[str] | None, url: str) -> None:
+        if self._urls and classes != self.classes:
+            raise DatasetError(f"{url} has other classes than the shards before it, so their labels would not agree")
+        self.classes = classes
 
     def __len__(self) -> int:
         return len(self._urls)
@@ -77,7 +99,7 @@ class RemoteShards(Shards):
 
     def path(self, number: int) -> str:
         """See `Shards.path`."""
-        if self._progress is not None:
+        if self._progress is not None and self._pid == os.getpid():  # the thread is not in a forked child
             self._progress.reached(number)
         return str(self._cache.fetch(self._urls[number]))
 
@@ -92,16 +114,21 @@ class RemoteShards(Shards):
 
     def read_index(self, number: int) -> ShardIndex:
         """See `Shards.read_index`."""
-        return self._cache.index(self._urls[number])
+        return self._cache.index(self._urls[number], self._index_crcs[number])
 
     def expect(self, numbers: Iterable[int]) -> None:
         """See `Shards.expect`: a thread fetches them ahead."""
-        if self._stop_ahead is not None:
+        if self._stop_ahead is not None and self._pid == os.getpid():
             self._stop_ahead()
+        self._pid = os.getpid()
         wanted = list(dict.fromkeys(numbers))
         self._progress = _Ahead(self._cache, [self._urls[number] for number in wanted], wanted)
         self._stop_ahead = weakref.finalize(self, self._progress.stop)
         self._progress.start()
+
+    def are_local(self) -> bool:
+        """See `Shards.are_local`."""
+        return False
 
     def fit_in_cache(self) -> bool:
         """See `Shards.fit_in_cache`."""
@@ -167,7 +194,7 @@ class _Store:
 
     def _copy(self, url: str, to: Path) -> tuple[int, int]:
         crc = size = 0
-        with open(to, "wb") as file:
+        with open(to, "r+b") as file:
             for chunk in self._chunks(url):
                 file.write(chunk)
                 crc, size = crc32c(chunk, crc), size + len(chunk)
@@ -182,14 +209,14 @@ class _Store:
     def _system(self, url: str) -> tuple[Any, str]:
         import fsspec
 
-        protocol = url.partition("://")[0]
-        key = os.getpid(), protocol  # connections do not survive a fork
+        key = os.getpid(), url.rpartition("/")[0]  # connections do not survive a fork
         if key not in self._systems:
+            fresh = not url.startswith("memory:")
             try:
-                self._systems[key] = fsspec.core.url_to_fs(url, skip_instance_cache=protocol != "memory")[0]
+                self._systems[key] = fsspec.core.url_to_fs(url, skip_instance_cache=fresh)[0]
             except (ImportError, ValueError) as error:
                 raise StoreError(f"{url} cannot be opened: {error}") from error
-        return self._systems[key], url if protocol in ("http", "https") else url.partition("://")[2]
+        return self._systems[key], self._systems[key]._strip_protocol(url)
 
     def _patiently(self, url: str, work: Callable[[], Result]) -> Result:
         for attempt in range(_TRIES):
@@ -211,36 +238,43 @@ class _Store:
 
 
 class _Cache:
-    """Copies of remote files in a folder, no more than so many bytes of them."""
+    """Copies of remote files in a folder, no more than so many bytes of them.
+
+    A shard's name there contains its checksum, so one that was written anew is another one.
+    """
 
     def __init__(self, folder: Path, most_bytes: int, store: _Store) -> None:
         self.most_bytes = most_bytes
         self._folder, self._store = folder, store
-        self._indices: dict[str, ShardIndex] = {}
+        self._facts: dict[str, tuple[int, int]] = {}  # size and checksum of each shard
+        self._eviction_lock = folder / "eviction.lock"
         folder.mkdir(parents=True, exist_ok=True)
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_indices": {}}
-
-    def index(self, url: str) -> ShardIndex:
-        """A shard's index, which is small and stays."""
-        if url not in self._indices:
-            place = self._place(index_name(url))
-            if not place.exists():
-                data = self._store.read(index_name(url))
-                ShardIndex.from_bytes(data, index_name(url))
-                with _locked(self._lock_of(url)):
-                    partial = place.with_suffix(".partial")
-                    partial.write_bytes(data)
-                    os.replace(partial, place)
-            index = ShardIndex.from_bytes(place.read_bytes(), index_name(url))
-            self._indices[url] = ShardIndex(index.records[:0], b"", index.tar_bytes, index.tar_crc32c)
-            return index
-        return ShardIndex.from_bytes(self._place(index_name(url)).read_bytes(), index_name(url))
+    def index(self, url: str, expected_crc: int | None) -> ShardIndex:
+        """A shard's index: the copy, if it is what the manifest names, else what the store has."""
+        name = index_name(url)
+        place = self._folder / f"{_hash(url)}-{_file_name(name)}"
+        data = place.read_bytes() if expected_crc is not None and place.exists() else None
+        if data is None or crc32c(data) != expected_crc:
+            data = self._store.read(name)
+            if expected_crc not in (None, crc32c(data)):
+                raise ShardError(
+                    name,
+                    "not the index that the manifest names; is the dataset being written?",
+                    expected=f"checksum {expected_crc:08x}",
+                    found=f"{crc32c(data):08x}",
+                )
+            self._folder.mkdir(parents=True, exist_ok=True)
+            with tempfile.NamedTemporaryFile(dir=self._folder, delete=False) as file:
+                file.write(data)
+            os.replace(file.name, place)
+        index = ShardIndex.from_bytes(data, name)
+        self._facts[url] = index.tar_bytes, index.tar_crc32c
+        return index
 
     def tar_bytes(self, url: str) -> int:
-        """The size of a shard, without reading its index again."""
-        return self._indices[url].tar_bytes if url in self._indices else self.index(url).tar_bytes
+        """The size of a shard whose index has been read."""
+        return self._facts[url][0]
 
     def holds_all(self, urls: Sequence[str]) -> bool:
         """True when all these shards fit in together."""
@@ -248,59 +282,88 @@ class _Cache:
 
     def fetch(self, url: str) -> Path:
         """The local copy of a shard, downloaded if it is not there."""
-        place = self._place(url)
-        if self._is_there(place, url):
+        size, crc = self._facts[url]
+        place = self._folder / f"{_hash(url)}-{crc:08x}-{_file_name(url)}"
+        if _is_there(place, size):
             return place
-        with _locked(self._lock_of(url)):
-            if not self._is_there(place, url):  # another process may have been quicker
+        self._folder.mkdir(parents=True, exist_ok=True)
+        with _locked(place.with_suffix(".lock")):
+            if not _is_there(place, size):  # another process may have been quicker
                 self._download(url, place)
         return place
 
-    def _is_there(self, place: Path, url: str) -> bool:
-        try:
-            found = place.stat()
-        except FileNotFoundError:
-            return False
-        if time.time() - found.st_mtime > 1:
-            os.utime(place)
-        return found.st_size == self.tar_bytes(url)
-
     def _download(self, url: str, place: Path) -> None:
-        index = self._indices.get(url) or self.index(url)
-        self._make_room(index.tar_bytes, url)
+        expected = self._facts[url]
         partial = place.with_suffix(".partial")
+        self._take_room(partial, expected[0], url)
         try:
-            for attempt in (1, 2):
-                size, crc = self._store.download(url, partial)
-                if (size, crc) == (index.tar_bytes, index.tar_crc32c):
-                    os.replace(partial, place)
-                    return
-                if attempt == 2:
-                    expected, found = (
-                        f"{s} bytes, checksum {c:08x}" for s, c in ((index.tar_bytes, index.tar_crc32c), (size, crc))
-                    )
-                    raise ShardError(url, "not what its index says", expected=expected, found=found)
+            found = self._store.download(url, partial)
+            if found != expected:  # once more: it may have been read while it was replaced
+                found = self._store.download(url, partial)
+            if found != expected:
+                (size, crc), (found_size, found_crc) = expected, found
+                raise ShardError(
+                    url,
+                    "not what its index says",
+                    expected=f"{size} bytes, checksum {crc:08x}",
+                    found=f"{found_size} bytes, checksum {found_crc:08x}",
+                )
+            with _locked(self._eviction_lock):  # nobody counts while a file changes its name
+                os.replace(partial, place)
         finally:
             partial.unlink(missing_ok=True)
 
-    def _make_room(self, size: int, url: str) -> None:
+    def _take_room(self, partial: Path, size: int, url: str) -> None:
+        """Makes a file of a shard's size, once others have gone or been finished."""
         if size > self.most_bytes:
             raise OptionError(f"cache_bytes={self.most_bytes} does not hold one shard: {url} has {size} bytes")
-        with _locked(self._folder / "eviction.lock"):
-            there = sorted((path.stat().st_mtime, path.stat().st_size, path) for path in self._folder.glob("*.tar"))
-            total = sum(found for _, found, _ in there) + size
-            for _, found, path in there:
-                if total <= self.most_bytes:
+        while True:
+            with _locked(self._eviction_lock):
+                if self._evict(size):
+                    with open(partial, "wb") as file:
+                        file.truncate(size)
                     return
-                path.unlink(missing_ok=True)
-                total -= found
+            time.sleep(_LOOK_AGAIN_S)  # downloads by other processes fill the cache
 
-    def _place(self, url: str) -> Path:
-        name = re.sub(r"[^\w.-]", "_", url.rpartition("/")[2])
-        return self._folder / f"{hashlib.sha256(url.encode()).hexdigest()[:16]}-{name}"
+    def _evict(self, size: int) -> bool:
+        """Removes what was used least recently until so many bytes are free; False when they cannot be."""
+        for partial in self._folder.glob("*.partial"):
+            if _is_abandoned(partial):
+                partial.unlink(missing_ok=True)
+        files = [(path, found) for path in self._folder.glob("*.tar") if (found := _stat(path)) is not None]
+        under_way = [found.st_size for path in self._folder.glob("*.partial") if (found := _stat(path)) is not None]
+        total = size + sum(under_way) + sum(found.st_size for _, found in files)
+        for path, found in sorted(files, key=lambda entry: entry[1].st_mtime):
+            if total <= self.most_bytes:
+                break
+            path.unlink(missing_ok=True)
+            total -= found.st_size
+        return total <= self.most_bytes
 
-    def _lock_of(self, url: str) -> Path:
-        return self._place(url).with_suffix(".lock")
+
+def _stat(path: Path) -> os.stat_result | None:
+    try:
+        return path.stat()
+    except FileNotFoundError:
+        return None
+
+
+def _is_there(place: Path, size: int) -> bool:
+    found = _stat(place)
+    if found is None or found.st_size != size:
+        return False
+    if time.time() - found.st_mtime > 1:
+        with suppress(FileNotFoundError):  # evicted at this moment; whoever opens it fetches it again
+            os.utime(place)
+    return True
+
+
+def _hash(url: str) -> str:
+    return hashlib.sha256(url.encode()).hexdigest()[:16]
+
+
+def _file_name(url: str) -> str:
+    return re.sub(r"[^\w.-]", "_", url.rpartition("/")[2])
 
 
 def _default_cache() -> Path:
@@ -309,12 +372,26 @@ def _default_cache() -> Path:
 
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """Holds a lock among processes; the system lets go of it when one dies."""
+    """Holds a lock among processes and threads; the system lets go of it when its process dies."""
     with open(path, "w") as file:
+        if fcntl is None:  # Windows: two processes may fetch the same file, each under its own eyes
+            yield
+            return
+        fcntl.flock(file, fcntl.LOCK_EX)
         try:
-            import fcntl
+            yield
+        finally:
+            fcntl.flock(file, fcntl.LOCK_UN)  # closing is not enough: a process forked meanwhile has it open, too
 
-            fcntl.flock(file, fcntl.LOCK_EX)
-        except ImportError:  # Windows: two processes may fetch the same file, each under its own eyes
-            pass
-        yield
+
+def _is_abandoned(partial: Path) -> bool:
+    """True when nobody holds the lock of a download."""
+    if fcntl is None:
+        return False
+    with open(partial.with_suffix(".lock"), "w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            return False
+        fcntl.flock(file, fcntl.LOCK_UN)
+        return True

@@ -12,7 +12,7 @@ from fastdata.errors import DatasetError, ShardError
 from fastdata.shards.format import MANIFEST_NAME, Manifest, ShardIndex, index_name
 from fastdata.shards.inputs import expand_braces
 
-__all__ = ["LocalShards", "Shards", "open_shards", "read_range"]
+__all__ = ["LocalShards", "Shards", "is_unfinished", "missing_manifest", "open_shards", "read_range"]
 
 
 class Shards(ABC):
@@ -46,6 +46,10 @@ class Shards(ABC):
     def expect(self, numbers: Iterable[int]) -> None:  # noqa: B027 - local disks need no notice
         """Says which shards will be read, in order."""
 
+    def are_local(self) -> bool:
+        """False where reading one means fetching it."""
+        return True
+
     def fit_in_cache(self) -> bool:
         """False for a remote dataset that is larger than its local cache."""
         return True
@@ -70,8 +74,13 @@ def open_shards(
 
         return RemoteShards(given, cache_dir, cache_bytes)
     manifests = [_local_manifest(Path(each)) for each in given if os.path.isdir(each)]
+    if not all(manifest.shards for manifest in manifests):
+        raise DatasetError(f"no shards in {given[0]}")
     paths = [path for each in given for path in _local_paths(each)]
     classes = manifests[0].classes if manifests else _classes_beside(paths[0])
+    for manifest, folder in zip(manifests, [each for each in given if os.path.isdir(each)], strict=True):
+        if manifest.classes != classes:
+            raise DatasetError(f"{folder} has other classes than {given[0]}, so their labels would not agree")
     return LocalShards(paths, classes)
 
 
@@ -157,11 +166,23 @@ def _local_manifest(folder: Path) -> Manifest:
     splits = sorted(found.parent.name for found in folder.glob(f"*/{MANIFEST_NAME}"))
     if splits:
         raise DatasetError(f"{folder} holds {', '.join(splits)}; name one of them: {folder / splits[0]}")
-    if (folder / ".conversion").exists():
-        raise DatasetError(f"{folder} is not finished; run the conversion again, which continues")
+    raise DatasetError(missing_manifest(folder))
+
+
+def is_unfinished(folder: Path) -> bool:
+    """True for a folder, or a split, of a conversion that has not come to its end."""
+    return any((place / ".conversion" / "job.json").exists() for place in (folder, folder.absolute().parent))
+
+
+def missing_manifest(folder: Path) -> str:
+    """Says in words why a folder is no dataset, and what to do."""
+    if not folder.is_dir():
+        return f"no such folder: {folder}"
+    if is_unfinished(folder):
+        return f"{folder} is not finished; run the conversion again, which continues"
     if any(folder.glob("*.tar")):
-        raise DatasetError(f"{folder} has tar files but no {MANIFEST_NAME}; make one with: fastdata index {folder}")
-    raise DatasetError(f"{folder} holds no shards; make some with: fastdata convert SOURCE {folder}")
+        return f"{folder} has tar files but no {MANIFEST_NAME}; make one with: fastdata index {folder}"
+    return f"{folder} holds no shards; make some with: fastdata convert SOURCE DEST, and name DEST"
 
 
 def _classes_beside(path: Path) -> list[str] | None:

@@ -71,7 +71,8 @@ def members(file: IO[bytes], path: str | Path) -> Iterator[Member]:
             while (info := archive.next()) is not None:
                 archive.members = []  # type: ignore[attr-defined]  # it would keep them all
                 if info.size < 0 or info.offset < at or info.offset_data + info.size > end:
-                    raise ShardError(str(path), "member outside the tar file", offset=at, found=f"{info.size} bytes")
+                    problem = f"cut short or damaged: member {info.name} has {info.size} bytes, the file ends at {end}"
+                    raise ShardError(str(path), problem, offset=info.offset_data)
                 at = info.offset_data + info.size
                 if info.isreg():
                     yield Member(info.name, info.offset_data, info.size)

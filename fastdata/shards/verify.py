@@ -13,6 +13,7 @@ from fastdata.header import parse_header
 from fastdata.shards.engines import run_jobs
 from fastdata.shards.format import MANIFEST_NAME, NO_LABEL, Manifest, ShardIndex, ShardInfo, crc32c, index_name
 from fastdata.shards.inputs import list_tar
+from fastdata.shards.store import is_unfinished, missing_manifest
 from fastdata.shards.writer import IndexBuilder, write_whole
 
 __all__ = ["Fault", "index_folder", "verify_folder"]
@@ -52,7 +53,7 @@ def verify_folder(folder: str | os.PathLike[str], *, decode: bool = False, worke
     """
     path = Path(folder) / MANIFEST_NAME
     if not path.exists():
-        raise DatasetError(f"{folder} has no {MANIFEST_NAME}; make one with: fastdata index {folder}")
+        raise DatasetError(missing_manifest(Path(folder)))
     manifest = Manifest.from_text(path.read_bytes(), str(path))
     work = partial(_verify_shard, folder=str(folder), decode=decode, classes=len(manifest.classes or ()) or None)
     for faults in run_jobs(work, manifest.shards, workers=workers):
@@ -116,14 +117,16 @@ def _compare_with_tar(path: str, index: ShardIndex, classes: int | None) -> list
 
 def _check_images(path: str, index: ShardIndex, *, decode: bool) -> Iterator[Fault]:
     with open(path, "rb") as file:
-        for record in index.records:
+        for row, record in enumerate(index.records):
             offset, size, expected = int(record["offset"]), int(record["size"]), int(record["crc32c"])
             file.seek(offset)
             data = file.read(size)
             if crc32c(data) != expected:
-                yield Fault(path, offset, f"checksum of an image: expected {expected:08x}, found {crc32c(data):08x}")
+                yield Fault(
+                    path, offset, f"checksum of {index.key(row)}: expected {expected:08x}, found {crc32c(data):08x}"
+                )
             elif decode and (problem := _problem_in(data, int(record["width"]), int(record["height"]))):
-                yield Fault(path, offset, problem)
+                yield Fault(path, offset, f"{index.key(row)}: {problem}")
 
 
 def _problem_in(data: bytes, width: int, height: int) -> str | None:
@@ -136,20 +139,27 @@ def _problem_in(data: bytes, width: int, height: int) -> str | None:
     return None if size == (width, height) else f"size: expected {width} × {height}, found {size[0]} × {size[1]}"
 
 
-def index_folder(folder: str | os.PathLike[str], *, workers: int = 1) -> Manifest:
+def index_folder(folder: str | os.PathLike[str], *, workers: int = 1, force: bool = False) -> Manifest:
     """Makes indices and manifest for the tar files in a folder, from nothing but the tar files.
 
     Class names are kept if there is a manifest.
 
+    Args:
+        folder: where the tar files are.
+        workers: processes.
+        force: also where a tar file is not what its index says it was.
+
     Raises:
-        DatasetError: there are no tar files.
-        ShardError: one is damaged.
+        DatasetError: there are no tar files, or they are of a conversion that is not finished.
+        ShardError: one is damaged, or is not what its index says.
     """
+    if is_unfinished(Path(folder)):
+        raise DatasetError(missing_manifest(Path(folder)))
     names = sorted(path.name for path in Path(folder).glob("*.tar"))
     if not names:
         raise DatasetError(f"no tar files in {folder}")
     old = _old_manifest(Path(folder))
-    done = run_jobs(partial(_index_tar, folder=str(folder)), names, workers=workers)
+    done = run_jobs(partial(_index_tar, folder=str(folder), force=force), names, workers=workers)
     shards = sorted(done, key=lambda info: info.name)
     manifest = Manifest(
         classes=old.classes if old is not None else None,
@@ -169,7 +179,7 @@ def _old_manifest(folder: Path) -> Manifest | None:
         return None
 
 
-def _index_tar(name: str, *, folder: str) -> ShardInfo:
+def _index_tar(name: str, *, folder: str, force: bool) -> ShardInfo:
     path = os.path.join(folder, name)
     builder = IndexBuilder()
     with open(path, "rb") as file:
@@ -179,11 +189,28 @@ def _index_tar(name: str, *, folder: str) -> ShardInfo:
             width, height = _size_of(data)
             builder.add(ref.key, ref.label, ref.offset, data, width, height)
     tar_bytes, tar_crc = os.path.getsize(path), _checksum_of(path)
+    if not force:
+        _check_unchanged(path, tar_crc)
     index = builder.build(tar_bytes, tar_crc).to_bytes()
     write_whole(Path(index_name(path)), index)
     return ShardInfo(
         name=name, samples=len(builder), tar_bytes=tar_bytes, tar_crc32c=tar_crc, index_crc32c=crc32c(index)
     )
+
+
+def _check_unchanged(path: str, tar_crc: int) -> None:
+    """A new index would make damage official."""
+    try:
+        old = ShardIndex.from_bytes(Path(index_name(path)).read_bytes(), index_name(path))
+    except OSError:  # missing, or damaged itself: a ShardError is one
+        return
+    if old.tar_crc32c != tar_crc:
+        raise ShardError(
+            path,
+            "not what its index says; see fastdata verify, copy it again, or take it as it is with --force",
+            expected=f"checksum {old.tar_crc32c:08x}",
+            found=f"{tar_crc:08x}",
+        )
 
 
 def _size_of(data: bytes) -> tuple[int, int]:

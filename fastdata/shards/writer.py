@@ -11,7 +11,7 @@ import numpy as np
 from fastdata.shards.format import NO_LABEL, RECORD, ShardIndex, ShardInfo, crc32c, index_name
 from fastdata.shards.tar import END_OF_ARCHIVE, padding, tar_header
 
-__all__ = ["IndexBuilder", "ShardWriter", "write_whole"]
+__all__ = ["IndexBuilder", "ShardWriter", "remove_durably", "write_whole"]
 
 _BUFFER_BYTES = 1 << 20
 
@@ -125,6 +125,12 @@ def write_whole(path: Path, data: bytes) -> None:
         os.replace(partial, path)
     finally:
         partial.unlink(missing_ok=True)
+    _sync_folder(path.parent)
+
+
+def remove_durably(path: Path) -> None:
+    """Removes a file so that it stays removed after a power cut."""
+    path.unlink()
     _sync_folder(path.parent)
 
 

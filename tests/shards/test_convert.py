@@ -273,7 +273,7 @@ def test_an_unreadable_image_is_an_error_or_is_skipped_and_noted(damaged: Path, 
         convert(str(damaged), tmp_path / "out", options)
     summary = convert(str(damaged), tmp_path / "out", options, overwrite=True)
     assert len(ShardDataset(tmp_path / "out")) == 38
-    assert "1 skipped\n  skipped bear/03: UnidentifiedImageError" in str(summary)
+    assert "1 skipped\n  skipped bear/03: not an image that Pillow can identify" in str(summary)
 
 
 def test_nothing_is_overwritten_unless_asked(folder: Path, converted: Path, own: Path, tmp_path: Path) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import http.server
 import multiprocessing
 import os
+import pickle
+import shutil
 import signal
 import threading
 import time
@@ -20,6 +22,7 @@ import torchvision.transforms as v1
 
 from fastdata import DataLoader, EpochSampler, OptionError, ShardDataset, ShardError, StoreError
 from fastdata.shards import remote
+from fastdata.shards.convert import ConvertOptions, convert
 
 CROP = v1.Compose([v1.RandomResizedCrop(24), v1.ToTensor()])
 URL = "memory://bucket/set"
@@ -36,7 +39,7 @@ def store(converted: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 
 
 def tars(cache: Path) -> list[str]:
-    return sorted(path.name[17:] for path in cache.glob("*.tar"))
+    return sorted(path.name[26:] for path in cache.glob("*.tar"))
 
 
 def batches(loader: Any) -> list[torch.Tensor]:
@@ -101,6 +104,79 @@ def test_the_least_recently_used_goes_first(store: Any, tmp_path: Path) -> None:
 def test_a_cache_without_room_for_one_shard_is_refused(store: Any, tmp_path: Path) -> None:
     with pytest.raises(OptionError, match=r"cache_bytes=1000 does not hold one shard: .* has \d+ bytes"):
         ShardDataset(URL, cache_dir=tmp_path, cache_bytes=1000).read_encoded(0)
+
+
+def test_a_dataset_that_was_written_anew_is_another_one(store: Any, folder: Path, tmp_path: Path) -> None:
+    old = ShardDataset(URL, cache_dir=tmp_path / "cache")
+    [old.read_encoded(index) for index in range(len(old))]
+    convert(str(folder), tmp_path / "anew", ConvertOptions(shard_bytes=60_000, shuffle_seed=3))
+    store.rm("/bucket/set", recursive=True)
+    store.put(f"{tmp_path / 'anew'}/", "/bucket/set/", recursive=True)
+    ours, local = ShardDataset(URL, cache_dir=tmp_path / "cache"), ShardDataset(tmp_path / "anew")
+    assert [ours.read_encoded(i) for i in range(len(ours))] == [local.read_encoded(i) for i in range(len(local))]
+    assert ours.targets == local.targets
+
+
+def test_an_emptied_cache_is_filled_again(store: Any, converted: Path, tmp_path: Path) -> None:
+    dataset = ShardDataset(URL, cache_dir=tmp_path / "cache")
+    copy = pickle.loads(pickle.dumps(dataset))
+    shutil.rmtree(tmp_path / "cache")
+    local = ShardDataset(converted)
+    assert copy.read_encoded(0) == dataset.read_encoded(0) == local.read_encoded(0)
+    assert copy.key(3) == local.key(3)
+
+
+def test_a_forked_child_does_not_keep_a_lock(tmp_path: Path) -> None:
+    lock = tmp_path / "a.lock"
+    with remote._locked(lock):
+        child = os.fork()
+        if child == 0:
+            time.sleep(30)
+            os._exit(0)
+    began = time.monotonic()
+    with remote._locked(lock):
+        pass
+    assert time.monotonic() - began < 10
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+
+
+def test_downloads_of_others_count(store: Any, tmp_path: Path) -> None:
+    """Two at once, where there is room for one and a half."""
+    dataset = ShardDataset(URL, cache_dir=tmp_path, cache_bytes=90_000)
+    firsts = [0, *dataset.shard_ends[:-1].tolist()]
+    most = [0]
+
+    def watch() -> None:
+        while not done.is_set():
+            files = [*tmp_path.glob("*.tar"), *tmp_path.glob("*.partial")]
+            most[0] = max(most[0], sum(size for size in map(_size, files)))
+
+    done = threading.Event()
+    threads = [threading.Thread(target=lambda s=shard: dataset.read_encoded(firsts[s])) for shard in range(6)]
+    watcher = threading.Thread(target=watch)
+    for thread in [watcher, *threads]:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    done.set()
+    watcher.join()
+    assert 0 < most[0] <= 90_000
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return 0
+
+
+def test_choosing_a_backend_fetches_one_shard(store: Any, tmp_path: Path) -> None:
+    dataset = ShardDataset(URL, CROP, cache_dir=tmp_path)
+    DataLoader(dataset, 2, sampler=[0, 1]).explain()
+    for _ in DataLoader(dataset, 2, sampler=[0, 1]):
+        pass
+    assert tars(tmp_path) == ["shard-000000.tar"]
 
 
 def test_shards_come_ahead_of_need(store: Any, tmp_path: Path) -> None:
