@@ -174,6 +174,8 @@ def convert(
     """
     folder = Path(destination)
     _check_apart(source, folder)
+    for left in folder.glob(f"{STATE_FOLDER}-done-*"):  # a run was killed while it removed its notes
+        shutil.rmtree(left, ignore_errors=True)
     splits = open_source(source, image_column=columns[0], label_column=columns[1])
     if not overwrite and (finished := _finished_before(folder, source, splits, options)) is not None:
         return finished
