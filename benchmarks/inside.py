@@ -121,7 +121,7 @@ def python_us(folder: Path, batch_size: int, threads: int) -> float:
     loader = DataLoader(dataset, batch_size, shuffle=True, num_workers=threads, backend="native")
     in_core, in_tasks, load, load_files = [0.0], [0.0], native.FileLoader.load, ImageBatch._load_files
 
-    def spy_on_core(self: native.FileLoader, *arguments: Any) -> native.Loaded:
+    def spy_on_core(self: native.FileLoader, *arguments: Any, **columns: Any) -> native.Loaded:
         call = self._load
 
         def timed(*pointers: Any) -> None:
@@ -131,7 +131,7 @@ def python_us(folder: Path, batch_size: int, threads: int) -> float:
 
         self._load = timed
         try:
-            return load(self, *arguments)
+            return load(self, *arguments, **columns)
         finally:
             self._load = call
 

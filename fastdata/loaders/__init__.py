@@ -31,6 +31,7 @@ BACKENDS: dict[str, tuple[str, str]] = {
     "native": ("fastdata.loaders.native", "NativeBackend"),
     "turbojpeg": ("fastdata.loaders.turbojpeg", "TurboJpegBackend"),
     "opencv": ("fastdata.loaders.opencv", "OpenCvBackend"),
+    "dali": ("fastdata.loaders.dali", "DaliBackend"),
     "synthetic": ("fastdata.loaders.synthetic", "SyntheticBackend"),
 }
 
