@@ -29,7 +29,12 @@ FLOORS = [
     {"cli"},
     {"__init__", "__main__"},
 ]
-LIBRARIES = {"PIL": "loaders/pillow.py", "turbojpeg": "loaders/turbojpeg.py", "cv2": "loaders/opencv.py"}
+LIBRARIES = {
+    "PIL": "loaders/pillow.py",
+    "turbojpeg": "loaders/turbojpeg.py",
+    "cv2": "loaders/opencv.py",
+    "nvidia": "loaders/dali.py",
+}
 
 
 def modules() -> list[Path]:

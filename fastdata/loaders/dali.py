@@ -1,7 +1,7 @@
 """JPEG by NVIDIA DALI's CPU operators: decode of the window, antialiased resize.
 
-DALI draws nothing here: windows and sizes come from the views, through external sources.  An image that DALI cannot decode
-makes a pipeline useless; then each image of the batch is tried alone in a new one, and Pillow has the last word.
+DALI draws nothing here: windows and sizes come from the views, through external sources.  An image that DALI cannot
+decode makes a pipeline useless; then each image of the batch is tried alone in a new one, and Pillow has the last word.
 """
 
 from __future__ import annotations
