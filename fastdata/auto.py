@@ -21,7 +21,7 @@ __all__ = ["Choice", "choose_backend"]
 _SAMPLES = 8
 _BUDGET_S = 0.3
 _ROUNDS = 3
-# The ceiling decodes nothing.  DALI's CPU operators take longer than the other decoders (benchmarks/results/rivals.json)
+# The ceiling decodes nothing.  DALI's CPU operators take longer than other decoders (benchmarks/results/rivals.json),
 # and a second to import, so they are used when they are named.
 _CANDIDATES = tuple(name for name in BACKENDS if name not in ("synthetic", "dali"))
 
