@@ -6,11 +6,9 @@ The package works without the core: `load` then says why it is missing.
 from __future__ import annotations
 
 import ctypes
-import math
 import os
 import weakref
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -21,17 +19,14 @@ from fastdata.native.abi import (
     MESSAGE_BYTES,
     CFiles,
     CFormat,
-    CGeometry,
     CImages,
-    COp,
-    COptions,
     NativeMissing,
-    OpKind,
     PassOrder,
     Status,
     open_library,
 )
-from fastdata.plan import CenterCrop, Flip, Interpolation, Op, RandomCrop, RandomResizedCrop, Resize, Size
+from fastdata.native.describe import Format, Geometry, Loaded, Options, Results, width_height
+from fastdata.plan import Size
 
 if TYPE_CHECKING:
     from fastdata.views import View, Views
@@ -54,136 +49,6 @@ __all__ = [
 
 Ints: TypeAlias = npt.NDArray[np.int64]
 Pixels: TypeAlias = npt.NDArray[np.uint8]
-
-_NO_LIMIT = (1 << 63) - 1
-
-
-@dataclass(frozen=True, kw_only=True)
-class Format:
-    """How finished pixels are stored.
-
-    Attributes:
-        channels_first: (3, height, width) instead of (height, width, 3).
-        table: the element of every (channel, level), shape (3, 256), 16 or 32 bits wide; None for uint8 pixels.
-    """
-
-    channels_first: bool = False
-    table: npt.NDArray[Any] | None = None
-
-    def __post_init__(self) -> None:
-        table = self.table
-        if table is not None and (table.shape != (3, 256) or not table.flags.c_contiguous):
-            raise ValueError(f"a table has shape (3, 256) and is contiguous, not {table.shape}")
-        if table is not None and table.itemsize not in (2, 4):
-            raise ValueError(f"elements have 16 or 32 bits, not {8 * table.itemsize}")
-
-    def to_c(self) -> CFormat:
-        """The struct; valid as long as this object lives."""
-        if self.table is None:
-            return CFormat(int(self.channels_first), 1, None)
-        return CFormat(int(self.channels_first), self.table.itemsize, self.table.ctypes.data)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Options:
-    """How images are decoded and resized.
-
-    Attributes:
-        interpolation: Pillow's filter.
-        pass_order: as the installed Pillow has it.
-        fast: scaled DCT where it fits, and cheap chroma upsampling.
-        max_pixels: of a whole image; None for no limit.
-        max_scans: of a progressive JPEG.  Real files have about ten.
-        max_memory_bytes: libjpeg's own, for one image.
-    """
-
-    interpolation: Interpolation
-    pass_order: PassOrder
-    fast: bool = False
-    max_pixels: int | None = None
-    max_scans: int = 100
-    max_memory_bytes: int = 4 << 30
-
-    def to_c(self) -> COptions:
-        """The struct."""
-        limit = _NO_LIMIT if self.max_pixels is None else self.max_pixels
-        return COptions(
-            self.interpolation.value, self.pass_order, self.fast, self.max_scans, limit, self.max_memory_bytes
-        )
-
-
-@dataclass(frozen=True)
-class Results:
-    """What became of N images.
-
-    Attributes:
-        statuses: int32, (N,), values of `Status`.
-    """
-
-    statuses: npt.NDArray[np.int32]
-    _messages: ctypes.Array[ctypes.c_char]
-
-    def reason(self, row: int) -> str:
-        """Why an image failed, in words."""
-        text = ctypes.string_at(ctypes.addressof(self._messages) + row * MESSAGE_BYTES)
-        status = Status(int(self.statuses[row]))
-        return text.decode("utf-8", "replace") or status.name.lower().replace("_", " ")
-
-    @classmethod
-    def empty(cls, count: int) -> Results:
-        """Room for N results."""
-        return cls(np.zeros(count, np.int32), ctypes.create_string_buffer(max(1, count * MESSAGE_BYTES)))
-
-
-class Geometry:
-    """A plan's geometry and the key of its random numbers.
-
-    Args:
-        ops: the plan's.
-        key: two 32-bit words, from seed and epoch.
-    """
-
-    def __init__(self, ops: Sequence[Op], key: tuple[int, int]) -> None:
-        self._struct = CGeometry((COp * len(ops))(*map(_to_c, ops)), len(ops), key)
-        self.pointer = ctypes.addressof(self._struct)
-
-
-def _to_c(op: Op) -> COp:
-    match op:
-        case RandomResizedCrop():
-            log_ratio = (math.log(op.ratio[0]), math.log(op.ratio[1]))
-            return COp(
-                OpKind.RANDOM_RESIZED_CROP, *_width_height(op.size), scale=op.scale, ratio=op.ratio, log_ratio=log_ratio
-            )
-        case Resize():
-            return COp(OpKind.RESIZE, *_width_height(op.size), op.shorter or 0, op.longest or 0)
-        case CenterCrop():
-            return COp(OpKind.CENTER_CROP, *_width_height(op.size))
-        case RandomCrop():
-            return COp(OpKind.RANDOM_CROP, *_width_height(op.size))
-        case Flip():
-            return COp(OpKind.FLIP_HORIZONTAL if op.axis == "horizontal" else OpKind.FLIP_VERTICAL, p=op.p)
-
-
-def _width_height(size: Size | None) -> tuple[int, int]:
-    return (0, 0) if size is None else (size[1], size[0])
-
-
-@dataclass(frozen=True)
-class Loaded:
-    """What became of N images that were read from files.
-
-    Attributes:
-        results: per image.
-        data_bytes: int64, (N,): encoded bytes read.
-        read_s: seconds spent reading, summed over threads.
-        decode_s: the same for drawing views and decoding.
-    """
-
-    results: Results
-    data_bytes: Ints
-    read_s: float
-    decode_s: float
 
 
 class Pool:
@@ -220,7 +85,7 @@ class FileLoader:
     ) -> None:
         self._load, self._pool = core.library.fd_load, pool
         self._geometry, self._format, self._format_c = geometry, format, format.to_c()
-        self._options_c, self._size = options.to_c(), _width_height(size)
+        self._options_c, self._size = options.to_c(), width_height(size)
         element_bytes = 1 if format.table is None else format.table.itemsize
         self._stride_bytes = 3 * size[0] * size[1] * element_bytes
 
@@ -264,7 +129,7 @@ class FileLoader:
             self._stride_bytes,
             self._size,
             results.statuses.ctypes.data,
-            ctypes.addressof(results._messages),
+            ctypes.addressof(results.messages),
             data_bytes.ctypes.data,
         )
         self._load(
@@ -354,7 +219,7 @@ class Core:
         ]
         if any(len(column) != count for column in columns):
             raise ValueError(f"columns of {[len(column) for column in columns]} rows for {count} views")
-        images = CImages(count, *(column.ctypes.data for column in columns), ctypes.addressof(results._messages))
+        images = CImages(count, *(column.ctypes.data for column in columns), ctypes.addressof(results.messages))
         self.library.fd_decode(
             pool.handle if pool is not None else None,
             ctypes.byref(images),

@@ -13,11 +13,14 @@ from typing import Any
 
 from fastdata.cpus import auto_threads
 from fastdata.errors import DatasetError, FastdataError, ShardError
-from fastdata.shards.convert import ON_ERROR, ConvertOptions, ShardDone, ShardJob, convert, plan_shards, write_shard
+from fastdata.shards.convert import convert
+from fastdata.shards.cut import plan_shards
 from fastdata.shards.engines import ENGINES
 from fastdata.shards.format import MANIFEST_NAME, Manifest
-from fastdata.shards.inputs import Ref, open_source
+from fastdata.shards.inputs import open_source
+from fastdata.shards.job import ON_ERROR, ConvertOptions, ShardDone, ShardJob, write_shard
 from fastdata.shards.recode import Recoding
+from fastdata.shards.samples import Ref
 from fastdata.shards.store import missing_manifest
 from fastdata.shards.verify import index_folder, verify_folder
 

@@ -101,8 +101,8 @@ def test_tar_files_of_several_folders_become_datasets_inside_the_destination(spl
 
 
 def test_a_file_that_changed_since_it_was_listed_is_an_error(source: Path, tmp_path: Path) -> None:
-    from fastdata.shards.convert import ShardJob, write_shard
     from fastdata.shards.inputs import open_source
+    from fastdata.shards.job import ShardJob, write_shard
 
     refs = open_source(str(source))[""].refs
     assert refs is not None

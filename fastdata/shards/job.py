@@ -1,0 +1,202 @@
+"""One shard of a conversion: what it is to hold, making it, and the note that says it is made."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from fastdata.errors import ConversionError, OptionError
+from fastdata.shards.format import ShardInfo, crc32c, index_name
+from fastdata.shards.recode import Recoding
+from fastdata.shards.samples import Ref, read_file
+from fastdata.shards.writer import ShardWriter, write_whole
+
+__all__ = ["ON_ERROR", "ConvertOptions", "ShardDone", "ShardJob", "listing", "space_errors", "write_shard"]
+
+ON_ERROR = ("raise", "skip")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConvertOptions:
+    """How to convert.
+
+    Attributes:
+        shard_bytes: a shard is closed before it would hold more of the source than this.
+        shuffle_seed: draws the order in which samples are written; None keeps the source's.
+        recoding: what is done to every image.
+        on_error: what an unreadable image does: "raise", or "skip", which notes it in the manifest.
+    """
+
+    shard_bytes: int = 256 << 20
+    shuffle_seed: int | None = None
+    recoding: Recoding = field(default_factory=Recoding)
+    on_error: str = "raise"
+
+    def __post_init__(self) -> None:
+        if self.shard_bytes < 1:
+            raise OptionError(f"shard_bytes={self.shard_bytes} is not above 0")
+        if self.on_error not in ON_ERROR:
+            raise OptionError(f"on_error={self.on_error!r} is not accepted; use one of {', '.join(ON_ERROR)}")
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything that decides the bytes, as plain values."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class ShardJob:
+    """One shard to be made.
+
+    Attributes:
+        folder: where it goes.
+        name: its file name.
+        refs: its samples.
+        options: how.
+        note: the file that says it is done.
+    """
+
+    folder: str
+    name: str
+    refs: list[Ref]
+    options: ConvertOptions
+    note: str
+
+
+@dataclass(frozen=True)
+class ShardDone:
+    """What became of a shard: how the manifest knows it, of which samples, what was read, what was left out."""
+
+    info: ShardInfo
+    listing: int
+    source_samples: int
+    source_bytes: int
+    skipped: list[tuple[str, str]]
+
+    def to_text(self) -> str:
+        """JSON."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_text(cls, text: str) -> ShardDone:
+        """Reads what `to_text` wrote."""
+        content = json.loads(text)
+        skipped = [(key, reason) for key, reason in content["skipped"]]
+        return cls(
+            ShardInfo(**content["info"]),
+            content["listing"],
+            content["source_samples"],
+            content["source_bytes"],
+            skipped,
+        )
+
+
+def write_shard(job: ShardJob) -> ShardDone:
+    """Makes one shard, unless its note says that it is there.
+
+    Raises:
+        ConversionError: an image is unreadable, or the disk is full.
+    """
+    finished = _finished(job)
+    if finished is not None:
+        return finished
+    skipped: list[tuple[str, str]] = []
+    source_bytes = 0
+    with space_errors(job.folder):
+        with ShardWriter(Path(job.folder), job.name) as writer, _Ranges() as ranges:
+            for ref in job.refs:
+                try:
+                    data = ranges.read(ref)
+                    source_bytes += len(data)
+                    image = job.options.recoding.apply(data)
+                except Exception as error:
+                    if job.options.on_error == "raise":
+                        raise ConversionError(
+                            f"{ref.path} ({ref.key}) cannot be converted: {_in_words(error)}; repair or remove it, or "
+                            "skip such files with --on-error skip"
+                        ) from error
+                    skipped.append((ref.key, _in_words(error)))
+                    continue
+                writer.add(ref.key, image.extension, image.data, ref.label, image.width, image.height)
+            done = ShardDone(writer.finish(), listing(job.refs), len(job.refs), source_bytes, skipped)
+        write_whole(Path(job.note), done.to_text().encode())
+    return done
+
+
+@contextlib.contextmanager
+def space_errors(folder: str | Path) -> Iterator[None]:
+    """Says what to do when the disk is full."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        raise ConversionError(
+            f"no space left in {folder}; the shards before it are whole: make room and run the same command again, "
+            "which continues"
+        ) from error
+
+
+def _in_words(error: Exception) -> str:
+    """What went wrong, the same in every run: no addresses of objects, no paths."""
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    text = str(error)
+    return "not an image that Pillow can identify" if text.startswith("cannot identify image file") else text
+
+
+def _finished(job: ShardJob) -> ShardDone | None:
+    folder = Path(job.folder)
+    try:
+        done = ShardDone.from_text(Path(job.note).read_text())
+        whole = (folder / job.name).stat().st_size == done.info.tar_bytes
+        index = (folder / index_name(job.name)).read_bytes()
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    same = done.listing == listing(job.refs) and crc32c(index) == done.info.index_crc32c
+    return done if whole and same else None
+
+
+def listing(refs: Iterable[Ref]) -> int:
+    """A checksum of which samples these are."""
+    lines = "\n".join(f"{ref.key}\t{ref.label}\t{ref.size}" for ref in refs)
+    return crc32c(lines.encode("utf-8", "backslashreplace"))
+
+
+class _Ranges:
+    """Reads samples, keeping the file of the latest one open."""
+
+    def __init__(self) -> None:
+        self._path, self._file = "", -1
+
+    def read(self, ref: Ref) -> bytes:
+        data = read_file(ref.path) if ref.offset == 0 else self._read_part(ref)  # 0: a file of its own
+        if len(data) != ref.size:
+            raise ConversionError(f"it had {ref.size} bytes when it was listed and has {len(data)} now")
+        return data
+
+    def _read_part(self, ref: Ref) -> bytes:
+        if ref.path != self._path:
+            self.close()
+            self._path, self._file = ref.path, os.open(ref.path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
+        os.lseek(self._file, ref.offset, os.SEEK_SET)
+        data = b""
+        while len(data) < ref.size and (more := os.read(self._file, ref.size - len(data))):
+            data += more
+        return data
+
+    def close(self) -> None:
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
+
+    def __enter__(self) -> _Ranges:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

@@ -1,0 +1,190 @@
+"""A conversion's destination while it is worked on: its lock, what is being converted, notes on finished shards."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from fastdata.errors import ConversionError
+from fastdata.shards.cut import plan_shards, room_in, stored_bytes
+from fastdata.shards.folders import SPLIT_NAMES
+from fastdata.shards.format import MANIFEST_NAME, Manifest, crc32c, index_name
+from fastdata.shards.job import ConvertOptions, ShardJob, listing
+from fastdata.shards.samples import Ref, Split
+from fastdata.shards.writer import remove_durably, write_whole
+
+__all__ = ["STATE_FOLDER", "Workplace", "fingerprint_of"]
+
+STATE_FOLDER = ".conversion"
+
+
+class Workplace:
+    """Holds the destination's lock, and plans what is still to be made.
+
+    Args:
+        folder: the destination.
+        source: as the user named it.
+        options: what decides the bytes.
+        splits: what the source holds.
+        overwrite: remove what was converted before.
+        resume: insist on continuing.
+
+    Raises:
+        ConversionError: the folder holds something else, or another process works on it.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        source: str,
+        options: ConvertOptions,
+        splits: dict[str, Split],
+        *,
+        overwrite: bool,
+        resume: bool,
+    ) -> None:
+        self._folder, self._state, self._options = folder, folder / STATE_FOLDER, options
+        fingerprints = {name: fingerprint_of(source, split) for name, split in splits.items()}
+        self._content = json.dumps({"sources": fingerprints, "options": options.to_dict()}, indent=1)
+        self._overwrite, self._resume = overwrite, resume
+        self._lock: Any = None
+
+    def __enter__(self) -> Workplace:
+        if self._resume and not (self._state / "job.json").exists():
+            raise ConversionError(f"there is no unfinished conversion to resume in {self._folder}")
+        self._folder.mkdir(parents=True, exist_ok=True)
+        job = self._state / "job.json"
+        others = [entry.name for entry in os.scandir(self._folder) if not entry.name.startswith(STATE_FOLDER)]
+        if not job.exists() and others and not self._overwrite:
+            what = "a converted dataset" if _is_dataset(self._folder) else f"{len(others)} other files and folders"
+            raise ConversionError(
+                f"{self._folder} already holds {what}; choose another destination, or --overwrite to replace what was "
+                "converted into it"
+            )
+        self._state.mkdir(exist_ok=True)
+        self._lock = _locked(self._state / "lock")
+        try:
+            if self._overwrite and not (job.exists() and job.read_text() == self._content):
+                _remove_conversion(self._folder)
+            self._check_same_job()
+        except BaseException:
+            self._lock.close()
+            raise
+        return self
+
+    def _check_same_job(self) -> None:
+        job = self._state / "job.json"
+        if job.exists() and job.read_text() != self._content:
+            raise ConversionError(
+                f"{self._folder} holds an unfinished conversion of another source or with other options:\n"
+                f"{job.read_text()}\nnow asked for:\n{self._content}\nrepeat it as it was begun, or --overwrite it"
+            )
+        write_whole(job, self._content.encode())
+
+    def jobs(self, name: str, split: Split) -> Iterator[ShardJob]:
+        """The shards of a split, planned one after the other where the source is a stream."""
+        notes = self._state / (name or "_")
+        notes.mkdir(parents=True, exist_ok=True)
+        if split.refs is not None:
+            shards: Iterable[list[Ref]] = plan_shards(split.refs, self._options)
+        elif self._options.shuffle_seed is None:
+            shards = _staged(split, notes, self._options)
+        else:
+            unshuffled = replace(self._options, shuffle_seed=None)
+            shards = plan_shards([ref for shard in _staged(split, notes, unshuffled) for ref in shard], self._options)
+        for number, refs in enumerate(shards):
+            shard = f"shard-{number:06}.tar"
+            yield ShardJob(str(self._folder / name), shard, refs, self._options, str(notes / f"{shard}.json"))
+
+    def finish(self) -> None:
+        """Removes the notes: the dataset is whole."""
+        done = self._folder / f"{STATE_FOLDER}-done-{os.getpid()}"
+        os.rename(self._state, done)  # at once, so that nobody finds half of it
+        shutil.rmtree(done)
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.close()
+
+
+def _staged(split: Split, folder: Path, options: ConvertOptions) -> Iterator[list[Ref]]:
+    """Puts a stream down in files of a shard's size, from which workers read; yields each when it is full."""
+    assert split.stream is not None
+    refs: list[Ref] = []
+    room, number = 0, 0
+    stage: Any = None
+    try:
+        for key, data, label in split.stream():
+            size = stored_bytes(len(data))
+            if stage is None or size > room:
+                if stage is not None:
+                    stage.close()
+                    yield refs
+                path = folder / f"stage-{number:06}.bin"
+                stage, refs, room = open(path, "wb"), [], room_in(options)  # noqa: SIM115
+                stage.write(b"\0")  # an offset of 0 means a file of its own
+                number += 1
+            refs.append(Ref(key, label, str(path), stage.tell(), len(data)))
+            stage.write(data)
+            room -= size
+        if stage is not None:
+            stage.close()
+            yield refs
+    finally:
+        if stage is not None:
+            stage.close()
+
+
+def fingerprint_of(source: str, split: Split) -> int:
+    """Tells one source from another: a checksum of its listing, or what a stream says of itself."""
+    if split.refs is not None:
+        return listing(split.refs)
+    return split.fingerprint if split.fingerprint is not None else crc32c(source.encode())
+
+
+def _is_dataset(folder: Path) -> bool:
+    return any(folder.glob(MANIFEST_NAME)) or any(folder.glob(f"*/{MANIFEST_NAME}"))
+
+
+def _remove_conversion(folder: Path) -> None:
+    """Removes what a conversion has made here, by its manifests and notes, and nothing else."""
+    for place in (folder, *(folder / name for name in SPLIT_NAMES)):
+        manifest = place / MANIFEST_NAME
+        if not manifest.exists():
+            continue
+        shards = Manifest.from_text(manifest.read_bytes(), str(manifest)).shards
+        remove_durably(manifest)  # first: with it, the dataset would claim to be whole
+        _remove_shards(place, [shard.name for shard in shards])
+    for note in (folder / STATE_FOLDER).glob("**/shard-*.tar.json"):
+        split = note.parent.name
+        _remove_shards(folder if split == "_" else folder / split, [note.name.removesuffix(".json")])
+    for entry in (folder / STATE_FOLDER).iterdir():
+        if entry.is_dir():
+            shutil.rmtree(entry)
+        elif entry.name != "lock":
+            entry.unlink()
+
+
+def _remove_shards(folder: Path, names: Iterable[str]) -> None:
+    for name in names:
+        for path in (folder / name, folder / index_name(name), folder / f".{name}.partial"):
+            path.unlink(missing_ok=True)
+
+
+def _locked(path: Path) -> Any:
+    """An open file that nobody else holds; the system lets go of it when a process dies."""
+    file = open(path, "w")  # noqa: SIM115 - held until the conversion ends
+    try:
+        import fcntl
+
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except ImportError:  # Windows refuses to open a file twice for writing where it matters
+        pass
+    except OSError as error:
+        file.close()
+        raise ConversionError(f"{path.parent.parent} is being converted by another process") from error
+    return file
