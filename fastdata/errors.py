@@ -59,12 +59,13 @@ class DecodeError(FastdataError, OSError):
     """
 
     problem = "could not be decoded by backend '{backend}'"
+    remedy = "Repair or remove the file"
 
     def __init__(self, *, index: int, location: str, backend: str, reason: str) -> None:
         self.index, self.location, self.backend, self.reason = index, location, backend, reason
         super().__init__(
             f"sample {index} ({location}) {self.problem.format(backend=backend)}: {reason}. "
-            "Repair or remove the file, or pass on_error='skip' or on_error='replace' to DataLoader."
+            f"{self.remedy}, or pass on_error='skip' or on_error='replace' to fastdata's DataLoader."
         )
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -72,9 +73,12 @@ class DecodeError(FastdataError, OSError):
 
 
 class ReadError(DecodeError):
-    """The bytes of one sample could not be read."""
+    """The bytes of one sample could not be read, or are not those that were written."""
 
     problem = "could not be read"
+    remedy = (
+        "See that the file is there and readable (a damaged shard is copied again; fastdata verify lists what is wrong)"
+    )
 
 
 class ViewError(DecodeError, ValueError):

@@ -110,6 +110,11 @@ def _add_convert_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--image-column", help="Parquet: the column of encoded images")
     parser.add_argument("--label-column", help="Parquet: the column of labels")
+    parser.add_argument(
+        "--classes",
+        type=Path,
+        help="a text file with the name of class 0, class 1, ... on a line each, for tar files and functions",
+    )
     parser.add_argument("--engine", choices=ENGINES, default="processes", help="who works (%(default)s)")
     parser.add_argument("--overwrite", action="store_true", help="replace what was converted into DEST before")
     parser.add_argument("--resume", action="store_true", help="only continue; an error if there is nothing to continue")
@@ -168,6 +173,7 @@ def _convert(given: argparse.Namespace) -> None:
             overwrite=given.overwrite,
             resume=given.resume,
             columns=columns,
+            classes=given.classes.read_text().splitlines() if given.classes is not None else None,
             progress=progress.add,
             planned=progress.plan,
         )
@@ -256,8 +262,12 @@ def _print_faults(dataset: Path, *, decode: bool, workers: int) -> None:
             print(fault)
             count += 1
     if count:
-        raise ShardError(str(dataset), f"{count} faults, listed above")
+        raise ShardError(str(dataset), f"{_count(count, 'fault')}, listed above; copy or convert these shards again")
     print(f"{dataset}: no faults")
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"
 
 
 def _datasets_in(path: Path) -> list[Path]:
@@ -268,7 +278,7 @@ def _datasets_in(path: Path) -> list[Path]:
 
 def _index(given: argparse.Namespace) -> None:
     manifest = index_folder(given.dataset, workers=given.workers, force=given.force)
-    print(f"{given.dataset}: {manifest.samples} images in {len(manifest.shards)} shards")
+    print(f"{given.dataset}: {_count(manifest.samples, 'image')} in {_count(len(manifest.shards), 'shard')}")
 
 
 def _inspect(given: argparse.Namespace) -> None:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from fastdata.errors import ConversionError
@@ -66,6 +66,7 @@ def convert(
     overwrite: bool = False,
     resume: bool = False,
     columns: tuple[str | None, str | None] = (None, None),
+    classes: list[str] | None = None,
     progress: Callable[[ShardDone], object] | None = None,
     planned: Callable[[int | None], object] | None = None,
 ) -> Summary:
@@ -81,6 +82,7 @@ def convert(
         resume: insist on continuing an unfinished conversion; without it one of the same source and options is
             continued, too, and anything else is an error.
         columns: Parquet's columns of images and labels.
+        classes: names by class number, for sources that have none of their own.
         progress: called with each `ShardDone`.
         planned: called before each split with its number of images, None for a stream.
 
@@ -93,6 +95,8 @@ def convert(
     for left in folder.glob(f"{STATE_FOLDER}-done-*"):  # a run was killed while it removed its notes
         shutil.rmtree(left, ignore_errors=True)
     splits = open_source(source, image_column=columns[0], label_column=columns[1])
+    if classes is not None:
+        splits = {name: _named(split, classes) for name, split in splits.items()}
     if not overwrite and (finished := _finished_before(folder, source, splits, options)) is not None:
         return finished
     summary = Summary()
@@ -121,6 +125,12 @@ def _check_apart(source: str, folder: Path) -> None:
     here, there = folder.resolve(), Path(source).resolve()
     if here.is_relative_to(there) or there.is_relative_to(here):
         raise ConversionError(f"{folder} and the source {source} lie inside of each other; choose another destination")
+
+
+def _named(split: Split, classes: list[str]) -> Split:
+    if split.classes not in (None, classes):
+        raise ConversionError("the source has class names of its own, and others are given; leave them out")
+    return replace(split, classes=classes)
 
 
 def _reported(finished: Iterable[ShardDone], progress: Callable[[ShardDone], object] | None) -> Iterator[ShardDone]:

@@ -15,6 +15,7 @@ import psutil
 import pytest
 
 from fastdata import ConversionError, DatasetError, ImageFolder, ShardDataset
+from fastdata.cli import main
 from fastdata.shards.convert import ConvertOptions, convert
 from fastdata.shards.verify import verify_folder
 
@@ -149,6 +150,18 @@ def test_a_parquet_file_with_other_rows_is_converted_anew(tmp_path: Path) -> Non
     (tmp_path / "junk.parquet").write_bytes(b"junk")
     with pytest.raises(ConversionError, match="is no Parquet file, or damaged"):
         convert(str(tmp_path / "junk.parquet"), tmp_path / "junk", OPTIONS)
+
+
+def test_names_of_classes_may_be_given(converted: Path, folder: Path, tmp_path: Path) -> None:
+    for path in converted.glob("*.tar"):
+        (tmp_path / "bare").mkdir(exist_ok=True)
+        shutil.copy(path, tmp_path / "bare")
+    (tmp_path / "names.txt").write_text("red\ngreen\nblue\n")
+    arguments = ["convert", str(tmp_path / "bare"), str(tmp_path / "out"), "--classes", str(tmp_path / "names.txt")]
+    assert main([*arguments, "--workers", "1"]) == 0
+    assert ShardDataset(tmp_path / "out").classes == ["red", "green", "blue"]
+    with pytest.raises(ConversionError, match="class names of its own"):
+        convert(str(folder), tmp_path / "other", OPTIONS, classes=["a"])
 
 
 def test_shards_that_were_lost_are_made_again(folder: Path, own: Path) -> None:

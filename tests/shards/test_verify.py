@@ -72,7 +72,7 @@ def test_the_command_fails_when_there_are_faults(own: Path, capsys: pytest.Captu
     assert main(["verify", str(own), "--workers", "1"]) == 1
     captured = capsys.readouterr()
     assert "shard-000001.tar at byte" in captured.out
-    assert "faults, listed above" in captured.err
+    assert "listed above; copy or convert these shards again" in captured.err
 
 
 def test_index_does_not_make_damage_official(own: Path) -> None:
