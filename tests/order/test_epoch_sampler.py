@@ -152,7 +152,7 @@ def epoch_of(loader: Any) -> list[tuple[int, float]]:
 
 
 @pytest.mark.parametrize("order", ["random", "windowed"])
-@pytest.mark.parametrize(("before", "after"), itertools.product(range(1, 9), range(1, 9)))
+@pytest.mark.parametrize(("before", "after"), list(itertools.product(range(1, 9), range(1, 9))))
 def test_a_loader_goes_on_with_another_number_of_ranks(folder: Path, before: int, after: int, order: str) -> None:
     whole = sorted(epoch_of(loader_for(folder, 1, 0, order=order)))
     seen: list[tuple[int, float]] = []
