@@ -9,7 +9,8 @@ A source is anything that maps an index to encoded bytes and a target:
         def read_target(self, index): ...            # the label, after any target_transform
         def location(self, index) -> str: ...        # optional: names the sample in error messages
         def file_range(self, index): ...             # optional: (path, offset, length) of the bytes, for backends
-                                                     # that read files themselves; length -1 means to the end
+                                                     # that read files themselves; length -1 means to the end; a
+                                                     # fourth value is their CRC-32C, which is compared
         def file_ranges(self, indices): ...          # optional: a FileRanges for many, where that is quicker
         def read_targets(self, indices): ...         # optional: the targets of many, where that is quicker
         def check_source(self) -> None: ...          # optional: raises NotASource to decline
@@ -63,19 +64,22 @@ class FileRanges:
         paths: of the files.
         offsets: int64, (N,): where each begins in its file; None for 0.
         lengths: int64, (N,): bytes of each; None, and -1, for the rest of the file.
-        crcs: uint32, (N,): CRC-32C of each; None where they are not known.
+        crcs: int64, (N,): CRC-32C of each; None, and -1, where it is not known.
     """
 
     paths: list[Any]
     offsets: npt.NDArray[np.int64] | None = None
     lengths: npt.NDArray[np.int64] | None = None
-    crcs: npt.NDArray[np.uint32] | None = None
+    crcs: npt.NDArray[np.int64] | None = None
 
     @classmethod
-    def of(cls, ranges: Sequence[tuple[Any, int, int]]) -> FileRanges:
-        """Columns from (path, offset, length) of each."""
-        paths, offsets, lengths = zip(*ranges, strict=True) if ranges else ((), (), ())
-        return cls(list(paths), np.array(offsets, np.int64), np.array(lengths, np.int64))
+    def of(cls, ranges: Sequence[tuple[Any, ...]]) -> FileRanges:
+        """Columns from (path, offset, length), and a CRC-32C where it is known, of each."""
+        offsets, lengths = (np.array([each[column] for each in ranges], np.int64) for column in (1, 2))
+        crcs = None
+        if any(len(each) > 3 for each in ranges):
+            crcs = np.array([each[3] if len(each) > 3 else -1 for each in ranges], np.int64)
+        return cls([each[0] for each in ranges], offsets, lengths, crcs)
 
 
 class NotASource(Exception):
@@ -243,7 +247,7 @@ class _SubsetSource:
     def location(self, index: int) -> str:
         return location_of(self.source, int(self.indices[index]))
 
-    def file_range(self, index: int) -> tuple[str, int, int]:
+    def file_range(self, index: int) -> tuple[Any, ...]:
         return self.source.file_range(int(self.indices[index]))  # type: ignore[attr-defined, no-any-return]
 
     def file_ranges(self, indices: Sequence[int]) -> FileRanges:
@@ -289,7 +293,7 @@ class _ConcatSource:
     def location(self, index: int) -> str:
         return location_of(*self._find(index))
 
-    def file_range(self, index: int) -> tuple[str, int, int]:
+    def file_range(self, index: int) -> tuple[Any, ...]:
         part, inner = self._find(index)
         return part.file_range(inner)  # type: ignore[attr-defined, no-any-return]
 

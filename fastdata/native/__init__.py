@@ -98,7 +98,7 @@ class FileLoader:
         copies: Sequence[int],
         out: int,
         *,
-        crcs: npt.NDArray[np.uint32] | None = None,
+        crcs: Ints | None = None,
     ) -> Loaded:
         """Loads N images.
 
@@ -109,15 +109,13 @@ class FileLoader:
             indices: what views are drawn for.
             copies: tells apart several views of one sample.
             out: address of the batch, which holds N images one after the other.
-            crcs: CRC-32C of each, which another makes an image CORRUPT; None to compare none.
+            crcs: CRC-32C of each, which another makes an image CORRUPT; None, and -1, where it is not known.
         """
         count = len(paths)
         names = _joined(paths)
         results, data_bytes = Results.empty(count), np.zeros(count, np.int64)
-        columns: list[npt.NDArray[Any] | None] = [
-            None if c is None else np.ascontiguousarray(c, np.int64) for c in (offsets, lengths, indices, copies)
-        ]
-        columns.insert(2, None if crcs is None else np.ascontiguousarray(crcs, np.uint32))
+        given = offsets, lengths, crcs, indices, copies
+        columns = [None if column is None else np.ascontiguousarray(column, np.int64) for column in given]
         if any(column is not None and len(column) != count for column in columns):
             raise ValueError(f"columns of other lengths than {count} paths")
         files = CFiles(

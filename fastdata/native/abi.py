@@ -26,7 +26,7 @@ __all__ = [
 
 MESSAGE_BYTES = 128
 
-_ABI_VERSION = 4
+_ABI_VERSION = 5
 
 
 class NativeMissing(Exception):

@@ -97,7 +97,8 @@ struct Loading {
                         files.lengths != nullptr ? files.lengths[item] : -1);
         files.data_bytes[item] = static_cast<int64_t>(reader.bytes().size());
         put_message(files.messages, item, reader.message().c_str());
-        if (status == FD_OK && files.crcs != nullptr && crc32c(reader.bytes()) != files.crcs[item]) {
+        const int64_t expected = files.crcs != nullptr ? files.crcs[item] : -1;
+        if (status == FD_OK && expected >= 0 && crc32c(reader.bytes()) != expected) {
             put_message(files.messages, item, "wrong checksum");
             status = FD_CORRUPT;
         }

@@ -19,7 +19,7 @@ extern "C" {
 #endif
 
 /* Raised whenever a signature or a struct below changes. */
-#define FD_ABI_VERSION 4
+#define FD_ABI_VERSION 5
 
 /* What became of one image. */
 enum fd_status {
@@ -111,7 +111,7 @@ typedef struct {
     int64_t paths_bytes;
     const int64_t *offsets; /* of each image in its file; NULL: the file begins with it */
     const int64_t *lengths; /* -1, and NULL for all: up to the end of the file */
-    const uint32_t *crcs;   /* CRC-32C of each; NULL: not compared */
+    const int64_t *crcs;    /* CRC-32C of each; -1, and NULL for all: not known */
     const int64_t *indices; /* what views are drawn for */
     const int64_t *copies;
     uint8_t *out; /* image i at out + i x out_stride_bytes */

@@ -158,13 +158,13 @@ class ShardDataset(Dataset[Any]):
             key = "?"
         return f"{self._shards.name(shard)} at byte {self._offsets[index]}, key {key}"
 
-    def file_range(self, index: int) -> tuple[str, int, int]:
-        """Path, offset and length of the image at `index`."""
+    def file_range(self, index: int) -> tuple[str, int, int, int]:
+        """Path, offset, length and checksum of the image at `index`."""
         shard, _ = self._place(index)
-        return self._shards.path(shard), int(self._offsets[index]), int(self._sizes[index])
+        return self._shards.path(shard), int(self._offsets[index]), int(self._sizes[index]), int(self._crcs[index])
 
     def file_ranges(self, indices: Sequence[int]) -> FileRanges:
-        """The same for many, with checksums."""
+        """The same for many."""
         rows = self._checked(np.asarray(indices, np.int64))
         shards = np.searchsorted(self.shard_ends, rows, side="right").tolist()
         paths = {shard: self._shards.path(shard) for shard in set(shards)}
@@ -172,7 +172,7 @@ class ShardDataset(Dataset[Any]):
             [paths[shard] for shard in shards],
             self._offsets[rows],
             self._sizes[rows].astype(np.int64),
-            self._crcs[rows],
+            self._crcs[rows].astype(np.int64),
         )
 
     def expect(self, shards: Iterator[int]) -> None:
@@ -196,6 +196,8 @@ class ShardDataset(Dataset[Any]):
 
     def _place(self, index: int) -> tuple[int, int]:
         """A sample's shard, and its row there."""
-        row = int(self._checked(np.array([index]))[0])
+        row = index + len(self) if index < 0 else index
+        if not 0 <= row < len(self):
+            raise IndexError(f"index {index} is out of range for {len(self)} samples")
         shard = int(np.searchsorted(self.shard_ends, row, side="right"))
         return shard, row - (int(self.shard_ends[shard - 1]) if shard else 0)

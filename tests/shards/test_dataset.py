@@ -11,6 +11,7 @@ import pytest
 import torch
 import torch.utils.data
 import torchvision.transforms as v1
+from torch.utils.data import ConcatDataset, Subset
 
 from fastdata import DataLoader, DatasetError, DecodeError, ImageFolder, ShardDataset, ShardError
 from fastdata.shards.convert import ConvertOptions, convert
@@ -119,6 +120,17 @@ def test_a_flipped_bit_in_an_image_is_found(own: Path, backend: str) -> None:
         list(DataLoader(dataset, 4, num_workers=2, backend=backend))
     loader = DataLoader(dataset, 4, backend=backend, on_error="skip")
     assert sum(len(labels) for _, labels in loader) == len(dataset) - 1
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_flipped_bit_is_found_through_concatenations_and_subsets(folder: Path, own: Path, backend: str) -> None:
+    flip(own / "shard-000000.tar", 3000)
+    for dataset in (Subset(ShardDataset(own, SMALL), range(4)), ConcatDataset([ShardDataset(own, SMALL)] * 2)):
+        with pytest.raises(DecodeError, match="damaged image"):
+            list(DataLoader(dataset, 4, backend=backend))
+    mixed = ConcatDataset([ImageFolder(folder, SMALL), ShardDataset(own, SMALL)])
+    loader = DataLoader(mixed, 4, backend=backend, on_error="skip")
+    assert sum(len(labels) for _, labels in loader) == 2 * 39 - 1
 
 
 def test_a_shard_cut_short_is_refused_when_opened(own: Path) -> None:
