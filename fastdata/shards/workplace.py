@@ -51,7 +51,7 @@ class Workplace:
         self._folder, self._state, self._options = folder, folder / STATE_FOLDER, options
         fingerprints = {name: fingerprint_of(source, split) for name, split in splits.items()}
         self._content = json.dumps({"sources": fingerprints, "options": options.to_dict()}, indent=1)
-        self._overwrite, self._resume = overwrite, resume
+        self._overwrite, self._resume, self._splits = overwrite, resume, splits
         self._lock: Any = None
 
     def __enter__(self) -> Workplace:
@@ -70,7 +70,7 @@ class Workplace:
         self._lock = _locked(self._state / "lock")
         try:
             if self._overwrite and not (job.exists() and job.read_text() == self._content):
-                _remove_conversion(self._folder)
+                _remove_conversion(self._folder, {*SPLIT_NAMES, *self._splits})
             self._check_same_job()
         except BaseException:
             self._lock.close()
@@ -150,9 +150,9 @@ def _is_dataset(folder: Path) -> bool:
     return any(folder.glob(MANIFEST_NAME)) or any(folder.glob(f"*/{MANIFEST_NAME}"))
 
 
-def _remove_conversion(folder: Path) -> None:
+def _remove_conversion(folder: Path, splits: Iterable[str]) -> None:
     """Removes what a conversion has made here, by its manifests and notes, and nothing else."""
-    for place in (folder, *(folder / name for name in SPLIT_NAMES)):
+    for place in sorted({folder, *(folder / name for name in splits)}):
         manifest = place / MANIFEST_NAME
         if not manifest.exists():
             continue

@@ -101,6 +101,15 @@ def test_tar_files_of_several_folders_become_datasets_inside_the_destination(spl
     assert len(ShardDataset(tmp_path / "deep" / "second" / "val")) == 39
 
 
+def test_overwriting_removes_what_datasets_of_other_names_had_more(folder: Path, tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        convert(str(folder), tmp_path / "tars" / name, OPTIONS)
+    for size in (60_000, 10**6):
+        options = ConvertOptions(shard_bytes=size)
+        convert(f"{tmp_path}/tars/*/*.tar", tmp_path / "out", options, overwrite=True)
+    assert [len(list((tmp_path / "out" / name).glob("*.tar"))) for name in ("a", "b")] == [1, 1]
+
+
 def test_a_file_that_changed_since_it_was_listed_is_an_error(source: Path, tmp_path: Path) -> None:
     from fastdata.shards.inputs import open_source
     from fastdata.shards.job import ShardJob, write_shard
