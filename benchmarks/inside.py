@@ -32,6 +32,7 @@ import torch
 from fastdata import DataLoader, ImageFolder, native
 from fastdata.bench import spread, write_json
 from fastdata.compile import compile_transform
+from fastdata.draws import Key
 from fastdata.image_batch import ImageBatch
 from fastdata.loaders import Encoded, resample
 from fastdata.loaders.native import NativeBackend
@@ -39,7 +40,7 @@ from fastdata.memory import BatchMemory
 from fastdata.plan import Interpolation, RandomResizedCrop
 from fastdata.transforms import Compose, Normalize, ToTensor
 from fastdata.transforms import RandomResizedCrop as CropTransform
-from fastdata.views import Key, draw_views
+from fastdata.views import draw_views
 
 SIDE = 224
 # Functions of the core by what they do; the rest of the library is "other".

@@ -37,13 +37,14 @@ from torchvision import transforms
 from fastdata import DataLoader, EpochSampler, ImageFolder, ShardDataset, native
 from fastdata.bench import Contender, measure, ratios, spread, table, tree_cpu_s, write_json
 from fastdata.compile import compile_transform
+from fastdata.draws import Key
 from fastdata.loaders import resample
 from fastdata.plan import Interpolation
 from fastdata.shards.convert import ConvertOptions, convert
 from fastdata.shards.format import RECORD, Manifest, ShardIndex, ShardInfo, crc32c, index_name
 from fastdata.shards.recode import Recoding
 from fastdata.shards.store import read_range
-from fastdata.views import Key, draw_views
+from fastdata.views import draw_views
 
 WORKERS = 2
 CROP = transforms.Compose(

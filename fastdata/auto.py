@@ -10,11 +10,12 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from fastdata.draws import Key
 from fastdata.errors import BackendError
 from fastdata.loaders import BACKENDS, Backend, Encoded, available_backends, create_backend
 from fastdata.plan import Plan
 from fastdata.sources import ImageSource
-from fastdata.views import Key, View, draw_views
+from fastdata.views import View, draw_views
 
 __all__ = ["Choice", "choose_backend"]
 

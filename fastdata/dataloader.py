@@ -13,6 +13,7 @@ from torch.utils.data import Dataset, Sampler, default_collate
 
 from fastdata.auto import Choice, choose_backend
 from fastdata.device_ops import normalise
+from fastdata.draws import Key
 from fastdata.epoch import EpochIterator, EpochRecord, MultiProcessIterator, SingleProcessIterator
 from fastdata.errors import OptionError, StateMismatch
 from fastdata.explain import explain
@@ -31,7 +32,6 @@ from fastdata.prefetch import DevicePrefetcher, check_device
 from fastdata.routes import Route, find_route
 from fastdata.samplers import EpochSampler
 from fastdata.stats import PipelineStats
-from fastdata.views import Key
 
 __all__ = ["DataLoader"]
 

@@ -11,12 +11,12 @@ from torch.utils.data import get_worker_info
 
 from fastdata.compile import compile_transform
 from fastdata.cpus import auto_threads
+from fastdata.draws import Key
 from fastdata.image_batch import ImageBatch
 from fastdata.image_work import ImageWork
 from fastdata.loaders import Backend, available_backends, create_backend
 from fastdata.pipeline import OrderedJobs
 from fastdata.sources import ImageSource, NotASource, recognise
-from fastdata.views import Key
 
 __all__ = ["NotCompiled", "fetch_or_loop", "fetch_samples"]
 

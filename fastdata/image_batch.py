@@ -13,6 +13,7 @@ import torch
 from torch.profiler import record_function
 from torch.utils.data import default_collate
 
+from fastdata.draws import philox4x32
 from fastdata.errors import DecodeError, PipelineError, ReadError, ViewError
 from fastdata.image_work import ImageWork
 from fastdata.loaders import Encoded, pillow
@@ -24,7 +25,7 @@ from fastdata.plan import Output
 from fastdata.seeded import SeededDraws
 from fastdata.sources import file_ranges, location_of, read_targets
 from fastdata.stats import BatchTimes, PipelineStats
-from fastdata.views import View, Views, draw_views, philox4x32
+from fastdata.views import View, Views, draw_views
 
 __all__ = ["ImageBatch", "ReadyBatch"]
 

@@ -11,6 +11,7 @@ import torch
 from torch.utils.data import default_collate
 
 from fastdata.convert import Converter
+from fastdata.draws import Key
 from fastdata.loaders import Backend
 from fastdata.loaders.native import NativeBackend
 from fastdata.memory import BatchMemory
@@ -18,7 +19,6 @@ from fastdata.native import FileLoader, Pool
 from fastdata.plan import Output, Plan
 from fastdata.sources import ImageSource, has_file_ranges
 from fastdata.stats import PipelineStats
-from fastdata.views import Key
 
 __all__ = ["ON_ERROR", "ImageWork"]
 

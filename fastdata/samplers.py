@@ -17,8 +17,8 @@ import numpy.typing as npt
 import torch.distributed as dist
 from torch.utils.data import Sampler
 
+from fastdata.draws import Key, Words, random_words
 from fastdata.errors import OptionError
-from fastdata.views import Key, philox4x32
 
 __all__ = ["ORDERS", "EpochSampler"]
 
@@ -120,11 +120,10 @@ class EpochSampler(Sampler[int]):
         return iter(self.remaining(0).tolist())
 
     def remaining(self, skip: int) -> Ints:
-        """`indices` without the first; tells the dataset which shards they come from, so that it can fetch ahead."""
+        """`indices` without the first; the dataset is told, if it wants to know, so that it can fetch ahead."""
         indices = self.indices()[skip:]
         if self.order != "random" and hasattr(self.dataset, "expect"):
-            shards = np.searchsorted(self.dataset.shard_ends, indices, side="right")
-            self.dataset.expect(iter(shards.tolist()))
+            self.dataset.expect(indices)
         return indices
 
     def indices(self) -> Ints:
@@ -144,10 +143,10 @@ class EpochSampler(Sampler[int]):
         if self.order == "sequential":
             return np.arange(count), None
         if self.order == "random":
-            return np.argsort(self._words(count, _STREAM_SAMPLES), kind="stable"), None
+            return np.argsort(self._words(np.arange(count), _STREAM_SAMPLES), kind="stable"), None
         ends = np.asarray(self.dataset.shard_ends, np.int64)
         begins = np.concatenate([[0], ends[:-1]])
-        shards = np.argsort(self._words(len(ends), _STREAM_SHARDS), kind="stable")
+        shards = np.argsort(self._words(np.arange(len(ends)), _STREAM_SHARDS), kind="stable")
         lengths = (ends - begins)[shards]
         places = np.arange(count) - np.repeat(np.cumsum(lengths) - lengths, lengths)
         return np.repeat(begins[shards], lengths) + places, np.repeat(np.arange(len(ends)), lengths)
@@ -173,13 +172,10 @@ class EpochSampler(Sampler[int]):
         """A part's positions, shuffled inside of windows of whole shards."""
         shards = shard_of[part]
         ordinal = np.concatenate([[0], np.cumsum(shards[1:] != shards[:-1])])
-        words = self._words(len(shard_of), _STREAM_SAMPLES)[part]
-        return part[np.lexsort((words, ordinal // self.window))]
+        return part[np.lexsort((self._words(part, _STREAM_SAMPLES), ordinal // self.window))]
 
-    def _words(self, count: int, stream: int) -> npt.NDArray[np.uint64]:
-        words = philox4x32((np.arange(count), 0, 0, stream), Key(seed=self.seed, epoch=self.epoch).words())
-        mixed: npt.NDArray[np.uint64] = words[0] << np.uint64(32) | words[1]
-        return mixed
+    def _words(self, numbers: Ints, stream: int) -> Words:
+        return random_words(numbers, stream, Key(seed=self.seed, epoch=self.epoch))
 
     def _share(self, count: int, ranks: int, rank: int) -> int:
         """How many of `count` samples a rank sees."""

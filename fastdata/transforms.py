@@ -15,10 +15,11 @@ import numpy as np
 import torch
 
 from fastdata.compile import compile_transform
+from fastdata.draws import Key
 from fastdata.errors import OptionError
 from fastdata.loaders import pillow
 from fastdata.plan import Interpolation, Plan
-from fastdata.views import Key, draw_views
+from fastdata.views import draw_views
 
 if TYPE_CHECKING:
     from PIL.Image import Image

@@ -15,16 +15,14 @@ import numpy as np
 import numpy.typing as npt
 
 from fastdata import native
+from fastdata.draws import Key, Words, philox4x32, portable_exp, uniform
 from fastdata.plan import CenterCrop, Flip, Interpolation, Op, RandomCrop, RandomResizedCrop, Resize
 
-__all__ = ["Key", "View", "Views", "draw_views", "philox4x32", "portable_exp", "uniform"]
+__all__ = ["View", "Views", "draw_views"]
 
 Ints: TypeAlias = npt.NDArray[np.signedinteger[Any]]
-Words: TypeAlias = npt.NDArray[np.uint64]
-Floats: TypeAlias = npt.NDArray[np.float64]
 
 _TRIES = 10  # torchvision's RandomResizedCrop gives up after ten windows that do not fit
-_LOW_32 = np.uint64(0xFFFFFFFF)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,80 +110,6 @@ class Views:
             )
             for window, resize, crop, horizontal, vertical in columns
         ]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Key:
-    """What the generator is keyed by, besides the sample.
-
-    Attributes:
-        seed: any integer; its low 64 bits count.
-        epoch: the epoch's number.
-    """
-
-    seed: int
-    epoch: int
-
-    def words(self) -> tuple[int, int]:
-        """Two 32-bit Philox keys, mixed from seed and epoch by SplitMix64's finaliser."""
-        x = (self.seed + 0x9E3779B97F4A7C15 * (self.epoch + 1)) & 0xFFFFFFFFFFFFFFFF
-        x = ((x ^ x >> 30) * 0xBF58476D1CE4E5B9) & 0xFFFFFFFFFFFFFFFF
-        x = ((x ^ x >> 27) * 0x94D049BB133111EB) & 0xFFFFFFFFFFFFFFFF
-        x ^= x >> 31
-        return x & 0xFFFFFFFF, x >> 32
-
-
-def philox4x32(counter: Sequence[npt.ArrayLike], key: tuple[int, int]) -> list[Words]:
-    """Ten rounds of Philox-4x32.
-
-    Args:
-        counter: four arrays of 32-bit counters that broadcast together.
-        key: two 32-bit words.
-
-    Returns:
-        Four uint64 arrays holding 32 random bits each, of the broadcast shape.
-
-    Source: Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011.
-    """
-    core = native.available()
-    if core is not None and np.ndim(counter[3]) == 0:
-        first, second, third = np.broadcast_arrays(*(np.asarray(c, np.int64) for c in counter[:3]))
-        words = core.philox(first.ravel(), second.ravel(), third.ravel(), int(counter[3]), key)  # type: ignore[arg-type]
-        return [word.reshape(first.shape) for word in words]
-    c0, c1, c2, c3 = (np.asarray(c, dtype=np.uint64) for c in counter)
-    k0, k1 = key
-    shift = np.uint64(32)
-    for _ in range(10):
-        p0, p1 = c0 * np.uint64(0xD2511F53), c2 * np.uint64(0xCD9E8D57)
-        c0, c1, c2, c3 = (
-            p1 >> shift ^ c1 ^ np.uint64(k0),
-            p1 & _LOW_32,
-            p0 >> shift ^ c3 ^ np.uint64(k1),
-            p0 & _LOW_32,
-        )
-        k0, k1 = (k0 + 0x9E3779B9) & 0xFFFFFFFF, (k1 + 0xBB67AE85) & 0xFFFFFFFF
-    return list(np.broadcast_arrays(c0, c1, c2, c3))
-
-
-def uniform(words: Words) -> Floats:
-    """Maps 32 random bits to [0, 1)."""
-    return np.asarray(words * 2.0**-32, dtype=np.float64)
-
-
-def portable_exp(x: Floats) -> Floats:
-    """E to the power of x, from additions, multiplications and divisions alone.
-
-    Library functions differ in the last bit from machine to machine, and a view must not.
-
-    Args:
-        x: below 700 in size.
-    """
-    turns = np.rint(x * 1.4426950408889634)  # 1 / ln 2
-    rest = (x - turns * 0.6931471803691238) - turns * 1.9082149292705877e-10  # ln 2 in two parts
-    total = np.ones_like(rest)
-    for term in range(13, 0, -1):
-        total = 1.0 + total * rest / term
-    return np.asarray(np.ldexp(total, turns.astype(np.int32)), dtype=np.float64)
 
 
 def draw_views(

@@ -15,6 +15,7 @@ PACKAGE = Path(fastdata.__file__).parent
 FLOORS = [
     {"errors", "cpus", "header", "plan", "compile"},
     {"native"},
+    {"draws"},
     {"views", "stats", "seeded"},
     {"samplers"},
     {"order", "sources", "device_ops"},

@@ -6,11 +6,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from fastdata.draws import Key
 from fastdata.loaders import pillow, resample
 from fastdata.loaders.backend import Backend, Encoded, HandBack, Pixels
 from fastdata.native import Core, FileLoader, Format, Geometry, NativeMissing, PassOrder, Pool, Results, Status
 from fastdata.plan import Plan
-from fastdata.views import Key, View, Views
+from fastdata.views import View, Views
 
 __all__ = ["NativeBackend"]
 

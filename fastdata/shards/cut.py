@@ -45,8 +45,8 @@ def stored_bytes(size: int) -> int:
 
 def _permutation(count: int, seed: int) -> list[int]:
     """A random order that is the same everywhere: samples sorted by words of a counter-based generator."""
-    from fastdata.views import Key, philox4x32
+    from fastdata.draws import Key, random_words
 
-    words = philox4x32((np.arange(count), 0, 0, 0), Key(seed=seed, epoch=0).words())
-    order: list[int] = np.argsort(words[0] << np.uint64(32) | words[1], kind="stable").tolist()
+    words = random_words(np.arange(count), 0, Key(seed=seed, epoch=0))
+    order: list[int] = np.argsort(words, kind="stable").tolist()
     return order

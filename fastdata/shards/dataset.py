@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -175,9 +175,12 @@ class ShardDataset(Dataset[Any]):
             self._crcs[rows].astype(np.int64),
         )
 
-    def expect(self, shards: Iterator[int]) -> None:
-        """Says in which order shards will be read, so that those of a remote store can be fetched ahead."""
-        self._shards.expect(shards)
+    def expect(self, indices: npt.NDArray[np.int64]) -> None:
+        """Says which samples will be read, in order, so that shards of a remote store can be fetched ahead."""
+        if self._shards.are_local():
+            return
+        shards, firsts = np.unique(np.searchsorted(self.shard_ends, indices, side="right"), return_index=True)
+        self._shards.expect(shards[np.argsort(firsts)].tolist())
 
     def near_indices(self, count: int) -> Sequence[int]:
         """So many samples that are quick to read: of one shard where shards must be fetched, else spread."""

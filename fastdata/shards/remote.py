@@ -23,7 +23,7 @@ import tempfile
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
@@ -116,13 +116,12 @@ class RemoteShards(Shards):
         """See `Shards.read_index`."""
         return self._cache.index(self._urls[number], self._index_crcs[number])
 
-    def expect(self, numbers: Iterable[int]) -> None:
+    def expect(self, numbers: Sequence[int]) -> None:
         """See `Shards.expect`: a thread fetches them ahead."""
         if self._stop_ahead is not None and self._pid == os.getpid():
             self._stop_ahead()
         self._pid = os.getpid()
-        wanted = list(dict.fromkeys(numbers))
-        self._progress = _Ahead(self._cache, [self._urls[number] for number in wanted], wanted)
+        self._progress = _Ahead(self._cache, [self._urls[number] for number in numbers], numbers)
         self._stop_ahead = weakref.finalize(self, self._progress.stop)
         self._progress.start()
 

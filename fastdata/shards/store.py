@@ -5,7 +5,7 @@ from __future__ import annotations
 import glob
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from fastdata.errors import DatasetError, ShardError
@@ -43,8 +43,8 @@ class Shards(ABC):
         """Bytes of a shard; fewer where it is cut short."""
         return read_range(self.path(number), offset, size)
 
-    def expect(self, numbers: Iterable[int]) -> None:  # noqa: B027 - local disks need no notice
-        """Says which shards will be read, in order."""
+    def expect(self, numbers: Sequence[int]) -> None:  # noqa: B027 - local disks need no notice
+        """Says which shards will be read, each once, in order."""
 
     def are_local(self) -> bool:
         """False where reading one means fetching it."""

@@ -19,12 +19,12 @@ import torchvision.transforms as v1
 from torch.utils.data import ConcatDataset, Subset
 
 from fastdata import DataLoader, DecodeError, ImageFolder, native
+from fastdata.draws import Key
 from fastdata.loaders import create_backend, resample
 from fastdata.loaders.native import NativeBackend
 from fastdata.pipeline import OrderedJobs
 from fastdata.plan import Interpolation, Output, Plan, RandomCrop, Resize
 from fastdata.sources import has_file_ranges
-from fastdata.views import Key
 
 SMALL = v1.Compose([v1.Resize((20, 24)), v1.RandomHorizontalFlip(), v1.ToTensor()])
 

@@ -15,8 +15,9 @@ from torchvision.datasets import ImageFolder
 
 from fastdata import DataLoader
 from fastdata.compile import compile_transform
+from fastdata.draws import Key
 from fastdata.loaders import MEAN_TOLERANCE, Encoded, create_backend, pillow
-from fastdata.views import Key, draw_views
+from fastdata.views import draw_views
 
 BACKENDS = ["native", "turbojpeg", "opencv"]
 

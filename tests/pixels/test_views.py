@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from fastdata.compile import compile_transform
-from fastdata.views import Key, _draw_with_numpy, draw_views, philox4x32, portable_exp
+from fastdata.draws import Key, philox4x32, portable_exp
+from fastdata.views import _draw_with_numpy, draw_views
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "views.json"
 
