@@ -26,7 +26,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"fastdata: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
-        print("fastdata: interrupted" + ("; the same command continues" if given.run.__name__ == "_convert" else ""))
+        print(f"fastdata: interrupted{getattr(given, 'when_interrupted', '')}", file=sys.stderr)
         return 130
     return 0
 

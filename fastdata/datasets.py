@@ -11,8 +11,9 @@ from torch.utils.data import Dataset
 
 from fastdata.errors import DatasetError
 from fastdata.fetch import fetch_or_loop
+from fastdata.files import read_file
 from fastdata.loaders import pillow
-from fastdata.sources import FileRanges, NotASource, read_file
+from fastdata.sources import FileRanges, NotASource
 
 __all__ = ["IMG_EXTENSIONS", "ImageFolder"]
 

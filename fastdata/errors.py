@@ -140,3 +140,9 @@ class PipelineError(FastdataError, RuntimeError):
 
 class StateMismatch(FastdataError, ValueError):
     """A saved loader state belongs to another dataset, seed or format version."""
+
+
+def in_words(reason: Exception) -> str:
+    """What an error of a library says, without the object that only the library's caller has seen."""
+    text = str(reason) or type(reason).__name__
+    return "not an image that Pillow can identify" if text.startswith("cannot identify image file <") else text

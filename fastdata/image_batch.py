@@ -14,7 +14,7 @@ from torch.profiler import record_function
 from torch.utils.data import default_collate
 
 from fastdata.draws import philox4x32
-from fastdata.errors import DecodeError, PipelineError, ReadError, ViewError
+from fastdata.errors import DecodeError, PipelineError, ReadError, ViewError, in_words
 from fastdata.image_work import ImageWork
 from fastdata.loaders import Encoded, pillow
 from fastdata.loaders.backend import Pixels, Scratch
@@ -264,7 +264,7 @@ class ImageBatch:
             index=index,
             location=location_of(self._work.source, index),
             backend=self._work.backend.name,
-            reason=_in_words(reason),
+            reason=in_words(reason),
         )
         error.__cause__ = reason
         self._failures.append((position, error))
@@ -329,9 +329,3 @@ class ReadyBatch:
     def result(self) -> tuple[int, Any]:
         """The batch's number and the batch."""
         return self._number, self._batch
-
-
-def _in_words(reason: Exception) -> str:
-    # Pillow was given bytes, so it names an object nobody has seen; the error has the file's own name.
-    text = str(reason) or type(reason).__name__
-    return "not an image that Pillow can identify" if text.startswith("cannot identify image file <") else text

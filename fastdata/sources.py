@@ -22,7 +22,6 @@ DatasetFolder, and Subset and ConcatDataset of any of these, are recognised with
 from __future__ import annotations
 
 import bisect
-import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -31,6 +30,8 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 from torch.utils.data import ConcatDataset, Subset
+
+from fastdata.files import read_file
 
 __all__ = ["FileRanges", "ImageSource", "NotASource", "file_ranges", "has_file_ranges", "read_targets", "recognise"]
 
@@ -110,16 +111,6 @@ def recognise(dataset: Any) -> ImageSource:
     if _is_torchvision_folder(dataset):
         return _TorchvisionFolder(dataset)
     raise NotASource(f"{type(dataset).__name__} is not an image dataset that fastdata recognises")
-
-
-def read_file(path: Any) -> bytes:
-    """The bytes of a file; none of a pipe that nobody writes to, which is not waited for."""
-    with open(path, "rb", buffering=0, opener=_open_at_once) as file:
-        return file.read()
-
-
-def _open_at_once(path: str, flags: int) -> int:
-    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
 
 
 def has_file_ranges(source: ImageSource) -> bool:

@@ -13,7 +13,7 @@ import fastdata
 
 PACKAGE = Path(fastdata.__file__).parent
 FLOORS = [
-    {"errors", "cpus", "header", "plan", "compile"},
+    {"errors", "cpus", "files", "header", "plan", "compile"},
     {"native"},
     {"draws"},
     {"views", "stats", "seeded"},

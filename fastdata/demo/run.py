@@ -14,7 +14,7 @@ from fastdata.demo.compare import TORCH, compare_loaders, decode_speeds, resized
 from fastdata.demo.report import write_report
 from fastdata.demo.sample import SampleOptions, make_sample_dataset
 from fastdata.demo.train import train_one_epoch
-from fastdata.sources import read_file
+from fastdata.files import read_file
 
 __all__ = ["run_demo"]
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from fastdata.cpus import auto_threads
-from fastdata.errors import DatasetError, FastdataError, ShardError
+from fastdata.errors import DatasetError, ShardError
 from fastdata.shards.convert import convert
 from fastdata.shards.cut import plan_shards
 from fastdata.shards.engines import ENGINES
@@ -24,7 +24,7 @@ from fastdata.shards.samples import Ref
 from fastdata.shards.store import missing_manifest
 from fastdata.shards.verify import index_folder, verify_folder
 
-__all__ = ["add_commands", "main_convert"]
+__all__ = ["add_commands"]
 
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 _TRIED_IN_DRY_RUN = 64
@@ -40,7 +40,7 @@ def add_commands(commands: Any) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     _add_convert_arguments(convert_parser)
-    convert_parser.set_defaults(run=_convert)
+    convert_parser.set_defaults(run=_convert, when_interrupted="; the same command continues")
 
     verify = commands.add_parser("verify", help="check every index, checksum and, if asked, image of a dataset")
     verify.add_argument("dataset", type=Path, help="a folder that convert made")
@@ -58,23 +58,6 @@ def add_commands(commands: Any) -> None:
     inspect.add_argument("dataset", type=Path, help="a folder that convert made")
     inspect.add_argument("--sheet", type=Path, help="where to write a contact sheet (DATASET/../NAME-sheet.png)")
     inspect.set_defaults(run=_inspect)
-
-
-def main_convert(arguments: list[str] | None = None) -> int:
-    """`tools/convert_dataset.py`: the convert command alone."""
-    parser = argparse.ArgumentParser(
-        prog="convert_dataset", description=_CONVERT, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    _add_convert_arguments(parser)
-    try:
-        _convert(parser.parse_args(arguments))
-    except (FastdataError, OSError) as error:
-        print(f"convert_dataset: {error}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        print("convert_dataset: interrupted; the same command continues", file=sys.stderr)
-        return 130
-    return 0
 
 
 _CONVERT = """Writes images as shards: tar files in WebDataset's naming, each with an index, and one manifest.

@@ -20,11 +20,11 @@ from pathlib import Path
 
 from fastdata.errors import ConversionError
 from fastdata.shards.engines import run_jobs
-from fastdata.shards.format import MANIFEST_NAME, Manifest, ShardInfo
+from fastdata.shards.format import MANIFEST_NAME, STATE_FOLDER, Manifest, ShardInfo
 from fastdata.shards.inputs import open_source
 from fastdata.shards.job import ConvertOptions, ShardDone, space_errors, write_shard
 from fastdata.shards.samples import Split
-from fastdata.shards.workplace import STATE_FOLDER, Workplace, fingerprint_of
+from fastdata.shards.workplace import Workplace, fingerprint_of
 from fastdata.shards.writer import write_whole
 
 __all__ = ["ConvertOptions", "Summary", "convert"]
@@ -97,7 +97,7 @@ def convert(
     splits = open_source(source, image_column=columns[0], label_column=columns[1])
     if classes is not None:
         splits = {name: _named(split, classes) for name, split in splits.items()}
-    if not overwrite and (finished := _finished_before(folder, source, splits, options)) is not None:
+    if not overwrite and (finished := _finished_before(folder, splits, options)) is not None:
         return finished
     summary = Summary()
     with Workplace(folder, source, options, splits, overwrite=overwrite, resume=resume) as workplace:
@@ -155,17 +155,17 @@ def _manifest(source: str, split: Split, options: ConvertOptions, done: Sequence
     )
 
 
-def _finished_before(folder: Path, source: str, splits: dict[str, Split], options: ConvertOptions) -> Summary | None:
+def _finished_before(folder: Path, splits: dict[str, Split], options: ConvertOptions) -> Summary | None:
     """What this very conversion has already made, if it is whole and the source can be told from another."""
     if (folder / STATE_FOLDER).exists():
         return None
     summary = Summary()
     for name, split in splits.items():
         path = folder / name / MANIFEST_NAME
-        if not path.exists() or (split.refs is None and split.fingerprint is None):
+        if not path.exists() or split.fingerprint is None:
             return None
         manifest = Manifest.from_text(path.read_bytes(), str(path))
-        same = manifest.options == options.to_dict() and manifest.source["fingerprint"] == fingerprint_of(source, split)
+        same = manifest.options == options.to_dict() and manifest.source["fingerprint"] == split.fingerprint
         if not same or not all(_is_there(folder / name, shard) for shard in manifest.shards):
             return None
         summary.manifests[name] = manifest

@@ -7,7 +7,7 @@ import stat
 from pathlib import Path
 
 from fastdata.errors import ConversionError, DatasetError
-from fastdata.shards.samples import Keys, Ref, Split, readable
+from fastdata.shards.samples import Keys, Ref, Split, listing, readable
 from fastdata.shards.tar import IMAGE_EXTENSIONS
 
 __all__ = ["FOLDER_EXTENSIONS", "SPLIT_NAMES", "folder_splits", "folders_in"]
@@ -69,7 +69,7 @@ def _folder(root: Path) -> Split:
             raise DatasetError(
                 f"no images in {folder}; accepted: {' '.join(FOLDER_EXTENSIONS)}; remove the folder if it is no class"
             )
-    return Split(classes=classes, refs=refs, ignored=ignored)
+    return Split(classes=classes, refs=refs, fingerprint=listing(refs), ignored=ignored)
 
 
 def _check_is_class(root: Path, folder: str) -> None:

@@ -17,10 +17,21 @@ import numpy.typing as npt
 
 from fastdata.errors import ShardError
 
-__all__ = ["INDEX_SUFFIX", "MANIFEST_NAME", "NO_LABEL", "RECORD", "Manifest", "ShardIndex", "ShardInfo", "crc32c"]
+__all__ = [
+    "INDEX_SUFFIX",
+    "MANIFEST_NAME",
+    "NO_LABEL",
+    "RECORD",
+    "STATE_FOLDER",
+    "Manifest",
+    "ShardIndex",
+    "ShardInfo",
+    "crc32c",
+]
 
 INDEX_SUFFIX = ".idx"
 MANIFEST_NAME = "manifest.json"
+STATE_FOLDER = ".conversion"  # in a destination while a conversion is not finished
 NO_LABEL = -1
 
 RECORD = np.dtype(

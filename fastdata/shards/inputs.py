@@ -20,7 +20,7 @@ from fastdata.errors import ConversionError, DatasetError
 from fastdata.shards.folders import FOLDER_EXTENSIONS, SPLIT_NAMES, folder_splits, folders_in
 from fastdata.shards.format import MANIFEST_NAME, NO_LABEL
 from fastdata.shards.parquet import LABEL_COLUMNS, parquet_splits
-from fastdata.shards.samples import MOST_LABELS, Keys, Ref, Split
+from fastdata.shards.samples import MOST_LABELS, Keys, Ref, Split, listing
 from fastdata.shards.tar import IMAGE_EXTENSIONS, members, split_name
 
 __all__ = ["expand_braces", "list_tar", "open_source"]
@@ -128,7 +128,7 @@ def _tars(paths: Sequence[str]) -> Split:
             refs.append(ref._replace(key=keys.unique(ref.key)))
     if not refs:
         raise DatasetError(f"no images in {paths[0]}{' and others' if len(paths) > 1 else ''}")
-    return Split(classes=_classes_beside(paths[0]), refs=refs)
+    return Split(classes=_classes_beside(paths[0]), refs=refs, fingerprint=listing(refs))
 
 
 def list_tar(path: str) -> list[Ref]:

@@ -6,18 +6,19 @@ import contextlib
 import errno
 import json
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fastdata.errors import ConversionError, OptionError
+from fastdata.errors import ConversionError, OptionError, in_words
+from fastdata.files import read_file
 from fastdata.shards.format import ShardInfo, crc32c, index_name
 from fastdata.shards.recode import Recoding
-from fastdata.shards.samples import Ref, read_file
+from fastdata.shards.samples import Ref, listing
 from fastdata.shards.writer import ShardWriter, write_whole
 
-__all__ = ["ON_ERROR", "ConvertOptions", "ShardDone", "ShardJob", "listing", "space_errors", "write_shard"]
+__all__ = ["ON_ERROR", "ConvertOptions", "ShardDone", "ShardJob", "space_errors", "write_shard"]
 
 ON_ERROR = ("raise", "skip")
 
@@ -144,10 +145,7 @@ def space_errors(folder: str | Path) -> Iterator[None]:
 
 def _in_words(error: Exception) -> str:
     """What went wrong, the same in every run: no addresses of objects, no paths."""
-    if isinstance(error, OSError) and error.strerror:
-        return error.strerror
-    text = str(error)
-    return "not an image that Pillow can identify" if text.startswith("cannot identify image file") else text
+    return error.strerror if isinstance(error, OSError) and error.strerror else in_words(error)
 
 
 def _finished(job: ShardJob) -> ShardDone | None:
@@ -160,12 +158,6 @@ def _finished(job: ShardJob) -> ShardDone | None:
         return None
     same = done.listing == listing(job.refs) and crc32c(index) == done.info.index_crc32c
     return done if whole and same else None
-
-
-def listing(refs: Iterable[Ref]) -> int:
-    """A checksum of which samples these are."""
-    lines = "\n".join(f"{ref.key}\t{ref.label}\t{ref.size}" for ref in refs)
-    return crc32c(lines.encode("utf-8", "backslashreplace"))
 
 
 class _Ranges:

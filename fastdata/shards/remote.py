@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import errno
 import hashlib
-import importlib
 import os
 import re
 import tempfile
@@ -24,20 +23,18 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
 from fastdata.errors import DatasetError, OptionError, ShardError, StoreError
+from fastdata.files import locked, try_lock
 from fastdata.shards.format import MANIFEST_NAME, Manifest, ShardIndex, crc32c, index_name
 from fastdata.shards.inputs import expand_braces
 from fastdata.shards.store import Shards, read_range
 
 __all__ = ["RemoteShards"]
 
-fcntl: Any = None  # Windows has none
-with suppress(ImportError):
-    fcntl = importlib.import_module("fcntl")
 
 Result = TypeVar("Result")
 
@@ -286,7 +283,7 @@ class _Cache:
         if _is_there(place, size):
             return place
         self._folder.mkdir(parents=True, exist_ok=True)
-        with _locked(place.with_suffix(".lock")):
+        with locked(place.with_suffix(".lock")):
             if not _is_there(place, size):  # another process may have been quicker
                 self._download(url, place)
         return place
@@ -307,7 +304,7 @@ class _Cache:
                     expected=f"{size} bytes, checksum {crc:08x}",
                     found=f"{found_size} bytes, checksum {found_crc:08x}",
                 )
-            with _locked(self._eviction_lock):  # nobody counts while a file changes its name
+            with locked(self._eviction_lock):  # nobody counts while a file changes its name
                 os.replace(partial, place)
         finally:
             partial.unlink(missing_ok=True)
@@ -317,7 +314,7 @@ class _Cache:
         if size > self.most_bytes:
             raise OptionError(f"cache_bytes={self.most_bytes} does not hold one shard: {url} has {size} bytes")
         while True:
-            with _locked(self._eviction_lock):
+            with locked(self._eviction_lock):
                 if self._evict(size):
                     with open(partial, "wb") as file:
                         file.truncate(size)
@@ -369,28 +366,7 @@ def _default_cache() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "fastdata" / "shards"
 
 
-@contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    """Holds a lock among processes and threads; the system lets go of it when its process dies."""
-    with open(path, "w") as file:
-        if fcntl is None:  # Windows: two processes may fetch the same file, each under its own eyes
-            yield
-            return
-        fcntl.flock(file, fcntl.LOCK_EX)
-        try:
-            yield
-        finally:
-            fcntl.flock(file, fcntl.LOCK_UN)  # closing is not enough: a process forked meanwhile has it open, too
-
-
 def _is_abandoned(partial: Path) -> bool:
     """True when nobody holds the lock of a download."""
-    if fcntl is None:
-        return False
-    with open(partial.with_suffix(".lock"), "w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            return False
-        fcntl.flock(file, fcntl.LOCK_UN)
-        return True
+    with try_lock(partial.with_suffix(".lock")) as free:
+        return free

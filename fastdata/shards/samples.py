@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-__all__ = ["MOST_LABELS", "Keys", "Ref", "Split", "read_file", "readable"]
+from fastdata.shards.format import crc32c
+
+__all__ = ["MOST_LABELS", "Keys", "Ref", "Split", "listing", "readable"]
 
 MOST_LABELS = 1 << 62
 
 
 class Ref(NamedTuple):
-    """Where one sample's encoded image lies.
-
-    `size` is -1 for a whole file whose size nobody has asked for.
-    """
+    """Where one sample's encoded image lies; at offset 0 it is a file of its own."""
 
     key: str
     label: int
@@ -33,7 +32,7 @@ class Split:
         classes: names by label, or None where the source has none.
         refs: of a listed source.
         stream: of a streamed one: yields (key, encoded bytes, label).
-        fingerprint: tells a stream's data from other data; None where nobody can know.
+        fingerprint: tells the data from other data, as its `listing` does; None where nobody can know.
         ignored: files that are no images by their names, or no regular files.
     """
 
@@ -42,6 +41,12 @@ class Split:
     fingerprint: int | None = None
     ignored: int = 0
     stream: Callable[[], Iterator[tuple[str, bytes, int]]] | None = None
+
+
+def listing(refs: Iterable[Ref]) -> int:
+    """A checksum of which samples these are."""
+    lines = "\n".join(f"{ref.key}\t{ref.label}\t{ref.size}" for ref in refs)
+    return crc32c(lines.encode("utf-8", "backslashreplace"))
 
 
 class Keys:
@@ -67,10 +72,3 @@ class Keys:
 def readable(name: str) -> str:
     """A name in Unicode, whatever bytes the file system has for it."""
     return name.encode("utf-8", "backslashreplace").decode("utf-8")
-
-
-def read_file(path: str) -> bytes:
-    """The bytes of a file; none of a pipe, which is not waited for."""
-    number = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
-    with open(number, "rb", buffering=0) as file:
-        return file.read()

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from fastdata.errors import DatasetError, ShardError
-from fastdata.shards.format import MANIFEST_NAME, Manifest, ShardIndex, index_name
+from fastdata.shards.format import MANIFEST_NAME, STATE_FOLDER, Manifest, ShardIndex, index_name
 from fastdata.shards.inputs import expand_braces
 
 __all__ = ["LocalShards", "Shards", "is_unfinished", "missing_manifest", "open_shards", "read_range"]
@@ -73,22 +73,24 @@ def open_shards(
         from fastdata.shards.remote import RemoteShards
 
         return RemoteShards(given, cache_dir, cache_bytes)
-    manifests = [_local_manifest(Path(each)) for each in given if os.path.isdir(each)]
-    if not all(manifest.shards for manifest in manifests):
+    manifests = {each: _local_manifest(Path(each)) for each in given if os.path.isdir(each)}
+    paths: list[Path] = []
+    for each in given:
+        paths += _matching(each) if each not in manifests else [Path(each) / s.name for s in manifests[each].shards]
+    if not paths:
         raise DatasetError(f"no shards in {given[0]}")
-    paths = [path for each in given for path in _local_paths(each)]
-    classes = manifests[0].classes if manifests else _classes_beside(paths[0])
-    for manifest, folder in zip(manifests, [each for each in given if os.path.isdir(each)], strict=True):
+    classes = next(iter(manifests.values())).classes if manifests else _classes_beside(paths[0])
+    for folder, manifest in manifests.items():
         if manifest.classes != classes:
-            raise DatasetError(f"{folder} has other classes than {given[0]}, so their labels would not agree")
+            raise DatasetError(f"{folder} has other classes than the others, so their labels would not agree")
     return LocalShards(paths, classes)
 
 
 def read_range(path: str, offset: int, size: int) -> bytes:
     """A part of a file, which is open no longer than that.
 
-    Keeping files open, or mapping them into memory, saved nothing that could be measured (benchmarks/shards.py), and
-    would tie up descriptors or address space.
+    Keeping files open, or mapping them into memory, saves a few µs (benchmarks/results/shards.json) of about a
+    millisecond that an image takes, and would tie up descriptors or address space.
     """
     number = os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0))
     try:
@@ -149,9 +151,7 @@ class LocalShards(Shards):
         return index
 
 
-def _local_paths(given: str) -> list[Path]:
-    if os.path.isdir(given):
-        return [Path(given) / shard.name for shard in _local_manifest(Path(given)).shards]
+def _matching(given: str) -> list[Path]:
     found = [Path(path) for one in expand_braces(given) for path in (sorted(glob.glob(one)) or [one])]
     missing = [str(path) for path in found if not path.exists()]
     if missing:
@@ -171,7 +171,7 @@ def _local_manifest(folder: Path) -> Manifest:
 
 def is_unfinished(folder: Path) -> bool:
     """True for a folder, or a split, of a conversion that has not come to its end."""
-    return any((place / ".conversion" / "job.json").exists() for place in (folder, folder.absolute().parent))
+    return any((place / STATE_FOLDER / "job.json").exists() for place in (folder, folder.absolute().parent))
 
 
 def missing_manifest(folder: Path) -> str:

@@ -6,21 +6,21 @@ import json
 import os
 import shutil
 from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from fastdata.errors import ConversionError
+from fastdata.files import try_lock
 from fastdata.shards.cut import plan_shards, room_in, stored_bytes
 from fastdata.shards.folders import SPLIT_NAMES
-from fastdata.shards.format import MANIFEST_NAME, Manifest, crc32c, index_name
-from fastdata.shards.job import ConvertOptions, ShardJob, listing
+from fastdata.shards.format import MANIFEST_NAME, STATE_FOLDER, Manifest, crc32c, index_name
+from fastdata.shards.job import ConvertOptions, ShardJob
 from fastdata.shards.samples import Ref, Split
 from fastdata.shards.writer import remove_durably, write_whole
 
-__all__ = ["STATE_FOLDER", "Workplace", "fingerprint_of"]
-
-STATE_FOLDER = ".conversion"
+__all__ = ["Workplace", "fingerprint_of"]
 
 
 class Workplace:
@@ -52,7 +52,7 @@ class Workplace:
         fingerprints = {name: fingerprint_of(source, split) for name, split in splits.items()}
         self._content = json.dumps({"sources": fingerprints, "options": options.to_dict()}, indent=1)
         self._overwrite, self._resume, self._splits = overwrite, resume, splits
-        self._lock: Any = None
+        self._stack = ExitStack()
 
     def __enter__(self) -> Workplace:
         if self._resume and not (self._state / "job.json").exists():
@@ -67,14 +67,13 @@ class Workplace:
                 "converted into it"
             )
         self._state.mkdir(exist_ok=True)
-        self._lock = _locked(self._state / "lock")
-        try:
+        with ExitStack() as stack:
+            if not stack.enter_context(try_lock(self._state / "lock")):
+                raise ConversionError(f"{self._folder} is being converted by another process")
             if self._overwrite and not (job.exists() and job.read_text() == self._content):
                 _remove_conversion(self._folder, {*SPLIT_NAMES, *self._splits})
             self._check_same_job()
-        except BaseException:
-            self._lock.close()
-            raise
+            self._stack = stack.pop_all()  # the lock is held until the end
         return self
 
     def _check_same_job(self) -> None:
@@ -108,7 +107,7 @@ class Workplace:
         shutil.rmtree(done)
 
     def __exit__(self, *_: object) -> None:
-        self._lock.close()
+        self._stack.close()
 
 
 def _staged(split: Split, folder: Path, options: ConvertOptions) -> Iterator[list[Ref]]:
@@ -140,9 +139,7 @@ def _staged(split: Split, folder: Path, options: ConvertOptions) -> Iterator[lis
 
 
 def fingerprint_of(source: str, split: Split) -> int:
-    """Tells one source from another: a checksum of its listing, or what a stream says of itself."""
-    if split.refs is not None:
-        return listing(split.refs)
+    """Tells one source from another, by its name where there is nothing better."""
     return split.fingerprint if split.fingerprint is not None else crc32c(source.encode())
 
 
@@ -173,18 +170,3 @@ def _remove_shards(folder: Path, names: Iterable[str]) -> None:
     for name in names:
         for path in (folder / name, folder / index_name(name), folder / f".{name}.partial"):
             path.unlink(missing_ok=True)
-
-
-def _locked(path: Path) -> Any:
-    """An open file that nobody else holds; the system lets go of it when a process dies."""
-    file = open(path, "w")  # noqa: SIM115 - held until the conversion ends
-    try:
-        import fcntl
-
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except ImportError:  # Windows refuses to open a file twice for writing where it matters
-        pass
-    except OSError as error:
-        file.close()
-        raise ConversionError(f"{path.parent.parent} is being converted by another process") from error
-    return file

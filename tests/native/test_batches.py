@@ -135,12 +135,15 @@ def test_threads_that_the_system_refuses_are_an_answer_not_a_crash(folder: Path)
     if resource.getrlimit(resource.RLIMIT_STACK)[1] not in (resource.RLIM_INFINITY, size):
         pytest.skip("the size of stacks may not be raised here")
     environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parents[1])}
-    subprocess.run(
+    done = subprocess.run(
         [sys.executable, "-c", program],
-        check=True,
+        check=False,
+        capture_output=True,
+        text=True,
         env=environment,
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_STACK, (size, resource.RLIM_INFINITY)),
     )
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_a_range_outside_the_file_is_unreadable(tmp_path: Path) -> None:

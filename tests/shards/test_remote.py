@@ -22,6 +22,7 @@ import torch
 import torchvision.transforms as v1
 
 from fastdata import DataLoader, EpochSampler, OptionError, ShardDataset, ShardError, StoreError
+from fastdata.files import locked
 from fastdata.shards import remote
 from fastdata.shards.convert import ConvertOptions, convert
 
@@ -129,13 +130,13 @@ def test_an_emptied_cache_is_filled_again(store: Any, converted: Path, tmp_path:
 
 def test_a_forked_child_does_not_keep_a_lock(tmp_path: Path) -> None:
     lock = tmp_path / "a.lock"
-    with remote._locked(lock):
+    with locked(lock):
         child = os.fork()
         if child == 0:
             time.sleep(30)
             os._exit(0)
     began = time.monotonic()
-    with remote._locked(lock):
+    with locked(lock):
         pass
     assert time.monotonic() - began < 10
     os.kill(child, signal.SIGKILL)
