@@ -104,6 +104,10 @@ class Encoded:
         """True for the kinds that the native core may decode."""
         return self.is_plain_jpeg() or (self.header is not None and self.header.kind in ("png", "npy"))
 
+    def is_cut_short(self) -> bool:
+        """True for a JPEG without an end; some libraries make up what is missing and say nothing."""
+        return self.jpeg is None or self.data.rfind(b"\xff\xd9") < self.jpeg.scan_at
+
     @property
     def jpeg(self) -> JpegFrame | None:
         """How the file is coded, if it is a JPEG."""
@@ -152,6 +156,20 @@ class Backend(ABC):
 
 class HandBack(Exception):
     """Raised by `decode_view` for an image that Pillow must decode."""
+
+
+def by_pillow(image: Encoded, view: View, out: Pixels, refusal: Exception | None = None) -> Exception | None:
+    """Decodes by Pillow what a library did not, unless its refusal is final (no HandBack); returns what went wrong."""
+    from fastdata.loaders import pillow
+
+    try:
+        pillow.check_pixel_count(image.width, image.height)
+        if refusal is not None and not isinstance(refusal, HandBack):
+            return refusal
+        pillow.decode_view(image.data, view, out)
+    except Exception as error:  # noqa: BLE001 - Pillow's plugins raise many kinds; each is this image's
+        return error
+    return None
 
 
 class PerImageBackend(Backend):

@@ -15,7 +15,7 @@ import numpy as np
 
 from fastdata.cpus import usable_cpus
 from fastdata.loaders import pillow
-from fastdata.loaders.backend import Backend, Encoded, Pixels
+from fastdata.loaders.backend import Backend, Encoded, Pixels, by_pillow
 from fastdata.plan import Interpolation
 from fastdata.views import View
 
@@ -61,7 +61,7 @@ class DaliBackend(Backend):
         for begin in range(0, len(rows), _LARGEST_BATCH):
             done |= self._decode_some(rows[begin : begin + _LARGEST_BATCH], images, views, out)
         return [
-            None if row in done else _by_pillow(*each) for row, each in enumerate(zip(images, views, out, strict=True))
+            None if row in done else by_pillow(*each) for row, each in enumerate(zip(images, views, out, strict=True))
         ]
 
     def _decode_some(
@@ -137,8 +137,7 @@ def _is_for_dali(image: Encoded, view: View) -> bool:
     limit = pillow.most_pixels()
     if limit is not None and image.width * image.height > limit:
         return False
-    # DALI fills what is missing and says nothing, so Pillow is to decide.
-    return image.jpeg is not None and image.data.rfind(b"\xff\xd9") > image.jpeg.scan_at
+    return not image.is_cut_short()
 
 
 def _store(resized: Pixels, view: View, out: Pixels) -> None:
@@ -152,12 +151,3 @@ def _store(resized: Pixels, view: View, out: Pixels) -> None:
     if inside[0] < inside[2] and inside[1] < inside[3]:
         part = flipped[inside[1] - top : inside[3] - top, inside[0] - left : inside[2] - left]
         part[:] = resized[inside[1] : inside[3], inside[0] : inside[2]]
-
-
-def _by_pillow(image: Encoded, view: View, out: Pixels) -> Exception | None:
-    try:
-        pillow.check_pixel_count(image.width, image.height)
-        pillow.decode_view(image.data, view, out)
-    except Exception as error:  # noqa: BLE001 - Pillow's plugins raise many kinds; each is this image's
-        return error
-    return None

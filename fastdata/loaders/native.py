@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from fastdata.draws import Key
-from fastdata.loaders import pillow, resample
-from fastdata.loaders.backend import Backend, Encoded, HandBack, Pixels
+from fastdata.loaders import resample
+from fastdata.loaders.backend import Backend, Encoded, HandBack, Pixels, by_pillow
 from fastdata.native import Core, FileLoader, Format, Geometry, NativeMissing, PassOrder, Pool, Results, Status
 from fastdata.plan import Plan
 from fastdata.views import View, Views
@@ -44,7 +44,7 @@ class NativeBackend(Backend):
         known = [row for row, image in enumerate(images) if image.is_for_core()]
         refusals = self._decode_known(known, images, views, out) if known else {}
         return [
-            None if row in refusals and refusals[row] is None else _second_opinion(*each, refusals.get(row))
+            None if row in refusals and refusals[row] is None else by_pillow(*each, refusals.get(row))
             for row, each in enumerate(zip(images, views, out, strict=True))
         ]
 
@@ -101,15 +101,3 @@ def _error_of(results: Results, at: int) -> Exception | None:
     if status == Status.OUT_OF_MEMORY:
         return MemoryError("no memory to decode the image")
     return HandBack(results.reason(at))
-
-
-def _second_opinion(image: Encoded, view: View, place: Pixels, refusal: Exception | None) -> Exception | None:
-    """What Pillow says of an image that the core did not decode."""
-    try:
-        pillow.check_pixel_count(image.width, image.height)
-        if refusal is not None and not isinstance(refusal, HandBack):
-            return refusal
-        pillow.decode_view(image.data, view, place)
-    except Exception as error:  # noqa: BLE001 - Pillow's plugins raise many kinds; each is this image's
-        return error
-    return None

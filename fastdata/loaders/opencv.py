@@ -32,7 +32,7 @@ class OpenCvBackend(PerImageBackend):
         return f"OpenCV {cv2.__version__}"
 
     def decode_view(self, image: Encoded, view: View, out: Pixels) -> None:
-        if not image.is_plain_jpeg() or _is_cut_short(image):
+        if not image.is_plain_jpeg() or image.is_cut_short():
             raise HandBack
         if self.fidelity == "fast":
             self._decode_fast(image, view, out)
@@ -65,11 +65,6 @@ def _resized(view: View, window_px: tuple[int, int, int, int]) -> View:
     from dataclasses import replace
 
     return replace(view, window_px=window_px)
-
-
-def _is_cut_short(image: Encoded) -> bool:
-    # OpenCV fills the missing rows of a truncated file with grey and says nothing, so Pillow is to decide.
-    return image.jpeg is None or image.data.rfind(b"\xff\xd9") < image.jpeg.scan_at
 
 
 def _imdecode(image: Encoded, denominator: int) -> Any:
