@@ -26,8 +26,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import PIL.Image
 import torch
+from rivals import tiny_copies
 
 from fastdata import DataLoader, ImageFolder, native
 from fastdata.bench import spread, write_json
@@ -37,7 +37,7 @@ from fastdata.image_batch import ImageBatch
 from fastdata.loaders import Encoded, resample
 from fastdata.loaders.native import NativeBackend
 from fastdata.memory import BatchMemory
-from fastdata.plan import Interpolation, RandomResizedCrop
+from fastdata.plan import Interpolation
 from fastdata.transforms import Compose, Normalize, ToTensor
 from fastdata.transforms import RandomResizedCrop as CropTransform
 from fastdata.views import draw_views
@@ -55,35 +55,39 @@ GROUPS = {
 }
 
 
-def decoder(folder: Path) -> tuple[Callable[[native.Format], None], int]:
-    """A function that decodes one window of every image, and their number."""
+def decoder(images: list[bytes]) -> tuple[Callable[[native.Format], None], np.ndarray]:
+    """A function that decodes one window of every image in one thread, and where their uint8 pixels are then."""
     core, order = resample.exact_core()
-    dataset = ImageFolder(folder)
-    images = [Encoded.of(dataset.read_encoded(index)) for index in range(len(dataset))]
-    data = [np.frombuffer(image.data, np.uint8) for image in images]
+    data = [np.frombuffer(image, np.uint8) for image in images]
     addresses = np.array([part.ctypes.data for part in data], np.uint64)
     lengths = np.array([len(part) for part in data], np.int64)
-    sizes = np.array([(image.width, image.height) for image in images])
-    crop = RandomResizedCrop(
-        size=(SIDE, SIDE), scale=(0.08, 1.0), ratio=(3 / 4, 4 / 3), interpolation=Interpolation.BILINEAR
-    )
-    rows = np.arange(len(dataset))
-    views = draw_views((crop,), sizes, rows, key=Key(seed=1, epoch=1))
-    out = np.zeros((len(dataset), SIDE * SIDE * 12), np.uint8)
+    sizes = np.array([(image.width, image.height) for image in map(Encoded.of, images)])
+    plan = compile_transform(CropTransform(SIDE)).plan
+    assert plan is not None
+    rows = np.arange(len(images))
+    views = draw_views(plan.ops, sizes, rows, key=Key(seed=1, epoch=1))
+    out = np.zeros((len(images), SIDE * SIDE * 12), np.uint8)  # room for float32
     places = (out.ctypes.data + rows * out[0].nbytes).astype(np.uint64)
     options = resample.options_for(order, Interpolation.BILINEAR, "exact")
 
     def decode(format_: native.Format) -> None:
         core.decode(addresses, lengths, views, places, format=format_, options=options)
-        assert out.any()
-        assert len(data) == len(dataset)  # what the addresses point to lives as long as this function
+        assert len(data) == len(images)  # what the addresses point to lives as long as this function
 
-    return decode, len(dataset)
+    return decode, out
+
+
+def all_images(folder: Path) -> list[bytes]:
+    """The bytes of every file of an image folder."""
+    dataset = ImageFolder(folder)
+    return [dataset.read_encoded(index) for index in range(len(dataset))]
 
 
 def core_ms(folder: Path, rounds: int) -> dict[str, Any]:
     """CPU milliseconds per image, one thread."""
-    decode, count = decoder(folder)
+    images = all_images(folder)
+    count = len(images)
+    decode, _ = decoder(images)
     table = np.random.default_rng(0).normal(size=(3, 256)).astype(np.float32)
     formats = {"uint8": native.Format(), "float32": native.Format(channels_first=True, table=table)}
     took: dict[str, list[float]] = {name: [] for name in formats}
@@ -155,17 +159,6 @@ def python_us(folder: Path, batch_size: int, threads: int) -> float:
     return round(total / len(dataset) * 1e6, 1)
 
 
-def small_copies(folder: Path, to: Path, kind: str) -> list[str]:
-    """The folder's images at 32 to 64 px: their paths."""
-    paths = []
-    for number, (path, _) in enumerate(ImageFolder(folder).samples):
-        side = 32 + number % 33
-        paths.append(f"{to}/{number}.{kind}")
-        with PIL.Image.open(path) as image:
-            image.convert("RGB").resize((side, side)).save(paths[-1], kind)
-    return paths
-
-
 def small_images_us(folder: Path, rounds: int) -> dict[str, Any]:
     """Microseconds per image of 32 to 64 px in one thread of the core, and what inflating alone takes of a PNG's."""
     backend = NativeBackend(fidelity="exact")
@@ -174,7 +167,7 @@ def small_images_us(folder: Path, rounds: int) -> dict[str, Any]:
     found: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as scratch:
         for kind in ("JPEG", "PNG"):
-            paths = small_copies(folder, Path(scratch), kind)
+            paths = [path for path, _ in ImageFolder(tiny_copies(folder, Path(scratch), kind)).samples]
             out = np.zeros((len(paths), 3, 32, 32), np.float32)
             loader = backend.file_loader(plan, Key(seed=1, epoch=1), format=format_, pool=None)
             rows = range(len(paths))
@@ -233,7 +226,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results" / "inside.json")
     given = parser.parse_args()
     if given.loop:
-        decode, _ = decoder(given.folder)
+        decode, _ = decoder(all_images(given.folder))
         until = time.monotonic() + 10
         while time.monotonic() < until:
             decode(native.Format())

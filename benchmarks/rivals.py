@@ -13,7 +13,6 @@ Result: benchmarks/results/rivals.json.
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import io
 import tarfile
 import tempfile
@@ -31,7 +30,7 @@ from torchvision import transforms
 from torchvision.datasets import ImageFolder
 
 from fastdata import DataLoader
-from fastdata.bench import Contender, Measurement, measure, ratios, table, write_json
+from fastdata.bench import Contender, Measurement, installed, measure, ratios, table, write_json
 
 TORCH = "torch + torchvision"
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
@@ -181,21 +180,14 @@ def contenders(work: Work, workers: int, scratch: Path) -> list[Contender]:
     for backend in ("native", "turbojpeg"):
         loaders[f"fastdata, {backend}"] = our_loader(work, workers, backend=backend)
     loaders["fastdata, native, fast"] = our_loader(work, workers, backend="native", fidelity="fast")
-    if _installed("nvidia.dali"):
+    if installed("nvidia.dali"):
         loaders["DALI, CPU"] = dali_loader(work, workers)
-    if _installed("turboloader") and work.as_float and not work.validation:
+    if installed("turboloader") and work.as_float and not work.validation:
         loaders["TurboLoader"] = turboloader_loader(work, workers, scratch)
-    if _installed("ffcv") and work.originals:
+    if installed("ffcv") and work.originals:
         loaders["FFCV"] = ffcv_loader(work, workers, scratch)
     images = len(work.files())
     return [Contender(name=name, epoch=epoch, images=images) for name, epoch in loaders.items()]
-
-
-def _installed(module: str) -> bool:
-    try:
-        return importlib.util.find_spec(module) is not None
-    except ModuleNotFoundError:  # the parent package is missing
-        return False
 
 
 def tiny_copies(folder: Path, to: Path, kind: str) -> Path:
@@ -235,7 +227,7 @@ def works(imagenet: Path, camera: Path | None, scratch: Path) -> dict[str, Work]
         "tiny JPEG, training, float32": Work(folder=tiny_copies(imagenet, scratch, "JPEG"), size=32, images=4000),
         "tiny PNG, training, float32": Work(folder=tiny_copies(imagenet, scratch, "PNG"), size=32, images=4000),
     }
-    if _installed("ffcv"):
+    if installed("ffcv"):
         found["quality 90, training, uint8"] = encoded_as_ffcv_does(imagenet, scratch)
     if camera is not None:
         found["camera originals, training, float32"] = Work(folder=camera, images=256)

@@ -16,7 +16,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import gc
-import importlib.util
 import mmap
 import os
 import shutil
@@ -32,19 +31,15 @@ from typing import Any
 import numpy as np
 import PIL.Image
 import psutil
+from inside import decoder
 from torchvision import transforms
 
 from fastdata import DataLoader, EpochSampler, ImageFolder, ShardDataset, native
-from fastdata.bench import Contender, measure, ratios, spread, table, tree_cpu_s, write_json
-from fastdata.compile import compile_transform
-from fastdata.draws import Key
-from fastdata.loaders import resample
-from fastdata.plan import Interpolation
+from fastdata.bench import Contender, installed, measure, ratios, spread, table, tree_cpu_s, write_json
 from fastdata.shards.convert import ConvertOptions, convert
 from fastdata.shards.format import RECORD, Manifest, ShardIndex, ShardInfo, crc32c, index_name
 from fastdata.shards.recode import Recoding
 from fastdata.shards.store import read_range
-from fastdata.views import draw_views
 
 WORKERS = 2
 CROP = transforms.Compose(
@@ -121,11 +116,11 @@ def writers(folder: Path) -> dict[str, Callable[[Path], object]]:
         "fastdata": lambda to: subprocess.run([*tool, to, "--workers", str(WORKERS)], check=True, capture_output=True),
         "cp -r": lambda to: subprocess.run(["cp", "-r", folder, to], check=True),
     }
-    if _installed("webdataset"):
+    if installed("webdataset"):
         found["webdataset, TarWriter"] = partial(write_webdataset, folder)
-    if _installed("litdata"):
+    if installed("litdata"):
         found["LitData, optimize"] = partial(write_litdata, folder)
-    if _installed("ffcv"):
+    if installed("ffcv"):
         found["FFCV, JPEG"] = lambda to: write_ffcv(folder, to / "a.beton")
     return found
 
@@ -171,29 +166,20 @@ def lossless(folder: Path, scratch: Path, rounds: int) -> dict[str, Any]:
         "as they were": [before.read_encoded(index) for index in range(len(before))],
         "repacked": [after.read_encoded(index) for index in range(len(after))],
     }
-    core, order = resample.exact_core()
-    plan = compile_transform(transforms.RandomResizedCrop(224)).plan
-    assert plan is not None
-    views = draw_views(plan.ops, after.sizes_px.astype(np.int64), np.arange(len(after)), key=Key(seed=1, epoch=1))
-    out = np.zeros((len(after), 224 * 224 * 3), np.uint8)
-    places = (out.ctypes.data + np.arange(len(after)) * out[0].nbytes).astype(np.uint64)
+    decoders = {name: decoder(images) for name, images in data.items()}
     took: dict[str, list[float]] = {name: [] for name in data}
-    seen = {}
     for _ in range(rounds):
-        for name, images in data.items():
-            addresses = np.array([np.frombuffer(image, np.uint8).ctypes.data for image in images], np.uint64)
-            lengths = np.array([len(image) for image in images], np.int64)
-            options = resample.options_for(order, Interpolation.BILINEAR, "exact")
+        for name, (decode, _) in decoders.items():
             began = time.process_time()
-            core.decode(addresses, lengths, views, places, format=native.Format(), options=options)
-            took[name].append((time.process_time() - began) / len(images) * 1e3)
-            seen[name] = out.copy()
+            decode(native.Format())
+            took[name].append((time.process_time() - began) / len(before) * 1e3)
+    seen = [pixels for _, pixels in decoders.values()]
     a, b = took.values()
     return {
         "bytes": {name: sum(map(len, images)) for name, images in data.items()},
         "window_ms": {name: spread(values) for name, values in took.items()},
         "times_quicker": spread([x / y for x, y in zip(a, b, strict=True)]),
-        "same_pixels": bool((seen["as they were"] == seen["repacked"]).all()),
+        "same_pixels": bool((seen[0] == seen[1]).all()),
     }
 
 
@@ -233,7 +219,7 @@ def epochs(folder: Path, shards: Path, rounds: int) -> dict[str, Any]:
 def reading_a_range(shards: Path, rounds: int) -> dict[str, Any]:
     """Microseconds to read one image's bytes, warm: opened for each, kept open, mapped into memory."""
     dataset = ShardDataset(shards)
-    places = [dataset.file_range(index) for index in np.random.default_rng(0).permutation(len(dataset)).tolist()]
+    places = [dataset.file_range(index)[:3] for index in np.random.default_rng(0).permutation(len(dataset)).tolist()]
     paths = sorted({path for path, _, _ in places})
     numbers = {path: os.open(path, os.O_RDONLY) for path in paths}
     maps = {path: mmap.mmap(number, 0, prot=mmap.PROT_READ) for path, number in numbers.items()}
@@ -254,7 +240,7 @@ def reading_a_range(shards: Path, rounds: int) -> dict[str, Any]:
 
 def raw(folder: Path, scratch: Path, rounds: int) -> dict[str, Any] | None:
     """Pixels of the same stored size, random crops to 224, against FFCV's raw mode."""
-    if not _installed("ffcv"):
+    if not installed("ffcv"):
         return None
     from ffcv.fields.basics import IntDecoder
     from ffcv.fields.rgb_image import RandomResizedCropRGBImageDecoder
@@ -371,10 +357,6 @@ def mixing() -> dict[str, Any]:
             batches = labels[indices][: len(indices) // 256 * 256].reshape(-1, 256)[::10]
             found[kind][name] = round(float(np.mean([len(np.unique(batch)) for batch in batches])), 1)
     return found
-
-
-def _installed(module: str) -> bool:
-    return importlib.util.find_spec(module) is not None
 
 
 def main() -> None:

@@ -7,6 +7,7 @@ within a round.
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import platform
@@ -19,7 +20,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-__all__ = ["Contender", "Measurement", "machine", "measure", "ratios", "spread", "table", "tree_cpu_s", "write_json"]
+__all__ = [
+    "Contender",
+    "Measurement",
+    "installed",
+    "machine",
+    "measure",
+    "ratios",
+    "spread",
+    "table",
+    "tree_cpu_s",
+    "write_json",
+]
 
 
 _SETTLE_S = 0.03
@@ -116,6 +128,14 @@ def tree_cpu_s() -> float:
         except psutil.NoSuchProcess:  # it ended between the two calls and is counted by its parent
             continue
     return float(total)
+
+
+def installed(module: str) -> bool:
+    """True when a module can be imported, without importing it."""
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:  # the parent package is missing
+        return False
 
 
 def spread(values: Sequence[float]) -> dict[str, Any]:
