@@ -1,7 +1,7 @@
 """Whole files decoded to RGB, images per second by backend, image size and number of threads.
 
 Setup: no crop and no resize; the same files for every backend, also as copies with a shorter side of 128, 256 and 512
-pixels at quality 90; best of several interleaved rounds.  Result: benchmarks/results/decode.json.
+pixels at quality 90; best of several interleaved rounds.  And how far each backend's pixels are from Pillow's.  Result: benchmarks/results/decode.json.
 
     python benchmarks/decode.py FOLDER
 """
@@ -11,11 +11,16 @@ from __future__ import annotations
 import argparse
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
-from fastdata import ImageFolder
+import torch
+
+from fastdata import DataLoader, ImageFolder
 from fastdata.bench import write_json
 from fastdata.cpus import usable_cpus
 from fastdata.demo.compare import decode_speeds, resized_copies
+from fastdata.loaders import available_backends
+from fastdata.transforms import Compose, PILToTensor, RandomResizedCrop
 
 SIDES_PX = (128, 256, 512)
 
@@ -27,6 +32,21 @@ def in_threads(files: list[bytes], threads: int, rounds: int) -> dict[str, float
     with ThreadPoolExecutor(threads) as pool:
         shares = list(pool.map(lambda n: decode_speeds(files[n::threads], rounds=rounds), range(threads)))
     return {name: sum(share[name] for share in shares) for name in shares[0]}
+
+
+def differences(folder: Path) -> dict[str, dict[str, float]]:
+    """Grey levels of 255 by which windows of 224 pixels differ from Pillow's: over all images, and of the worst one."""
+    dataset = ImageFolder(folder, Compose([RandomResizedCrop(224), PILToTensor()]))
+
+    def windows(backend: str) -> torch.Tensor:
+        return torch.cat([images for images, _ in DataLoader(dataset, 32, seed=1, backend=backend)]).float()
+
+    reference = windows("pil")
+    names = [name for name in available_backends() if name not in ("pil", "synthetic")]
+    means = {name: (windows(name) - reference).abs().mean(dim=(1, 2, 3)) for name in names}
+    return {
+        name: {"mean": round(float(m.mean()), 4), "worst image": round(float(m.max()), 4)} for name, m in means.items()
+    }
 
 
 def main() -> None:
@@ -42,7 +62,7 @@ def main() -> None:
     step = max(1, len(samples) // given.images)
     files = [Path(path).read_bytes() for path, _ in samples[::step][: given.images]]
     by_size = {"original": files, **{f"{side} px": resized_copies(files, side) for side in SIDES_PX}}
-    results = {}
+    results: dict[str, Any] = {}
     for threads in (1, usable_cpus()):
         results[f"{threads} threads"] = {
             name: in_threads(group, threads, given.rounds) for name, group in by_size.items()
@@ -50,6 +70,8 @@ def main() -> None:
     for label, sizes in results.items():
         for name, speeds in sizes.items():
             print(label, name, {backend: round(speed) for backend, speed in speeds.items()})
+    results["difference from Pillow"] = differences(given.folder)
+    print(results["difference from Pillow"])
     write_json(given.out, setup="whole files to RGB, no resize", data=given.data or given.folder.name, results=results)
 
 
