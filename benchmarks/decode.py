@@ -1,7 +1,8 @@
 """Whole files decoded to RGB, images per second by backend, image size and number of threads.
 
 Setup: no crop and no resize; the same files for every backend, also as copies with a shorter side of 128, 256 and 512
-pixels at quality 90; best of several interleaved rounds.  And how far each backend's pixels are from Pillow's.  Result: benchmarks/results/decode.json.
+pixels at quality 90; best of several interleaved rounds.  And how far each backend's pixels are from Pillow's.
+Result: benchmarks/results/decode.json.
 
     python benchmarks/decode.py FOLDER
 """
