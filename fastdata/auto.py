@@ -9,22 +9,24 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 import numpy as np
+import torch
 
 from fastdata.draws import Key
 from fastdata.errors import BackendError
 from fastdata.loaders import BACKENDS, Backend, Encoded, available_backends, create_backend
+from fastdata.loaders.dali import FILTERS, DaliFeed, DaliFormat, DaliPipeline, is_for_dali
 from fastdata.plan import Plan
 from fastdata.sources import ImageSource
-from fastdata.views import View, draw_views
+from fastdata.views import View, Views, draw_views
 
 __all__ = ["Choice", "choose_backend"]
 
 _SAMPLES = 8
 _BUDGET_S = 0.3
 _ROUNDS = 3
-# The ceiling decodes nothing.  DALI's CPU operators take longer than other decoders (benchmarks/results/rivals.json),
-# and a second to import, so they are used when they are named.
-_CANDIDATES = tuple(name for name in BACKENDS if name not in ("synthetic", "dali"))
+# The ceiling decodes nothing.  DALI decodes batches and is timed by them.
+_SINGLY = tuple(name for name in BACKENDS if name not in ("synthetic", "dali"))
+_DALI_BATCHES, _DALI_BATCH = 4, 32
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,7 +36,7 @@ class Choice:
     Attributes:
         backend: ready to decode.
         reason: in words, for `explain()`.
-        ms_per_image: median milliseconds per image by backend name; empty when nothing had to be timed.
+        ms_per_image: median milliseconds per image and thread by backend name; empty when nothing had to be timed.
     """
 
     backend: Backend
@@ -42,12 +44,23 @@ class Choice:
     ms_per_image: dict[str, float] = field(default_factory=dict)
 
 
-def choose_backend(source: ImageSource, plan: Plan, *, fidelity: str) -> Choice:
+def choose_backend(
+    source: ImageSource, plan: Plan, *, fidelity: str, threads: int = 1, device_index: int | None = None
+) -> Choice:
     """Times every available backend on samples spread over the source and takes the fastest.
 
-    Takes about a third of a second at most; samples that cannot be read or decoded are left out.
+    DALI's pixels differ from Pillow's, so it takes part with ``fidelity="fast"`` alone, in its pipeline and where it
+    would run.  Takes about a third of a second at most, with DALI twice that; samples that cannot be read or decoded
+    are left out.
+
+    Args:
+        source: the samples.
+        plan: what is done to them.
+        fidelity: as for DataLoader.
+        threads: how many will decode.
+        device_index: the CUDA device where DALI would decode; None is the CPU.
     """
-    backends = [create_backend(name, fidelity=fidelity) for name in available_backends() if name in _CANDIDATES]
+    backends = [create_backend(name, fidelity=fidelity) for name in available_backends() if name in _SINGLY]
     if not backends:
         raise BackendError("no decode backend is available; install Pillow")
     images, views = _some_samples(source, plan)
@@ -56,6 +69,11 @@ def choose_backend(source: ImageSource, plan: Plan, *, fidelity: str) -> Choice:
         return Choice(backend=backends[0], reason=reason)
     timings = _time_in_turn(backends, images, views)
     medians = {backend.name: statistics.median(timings[backend.name]) for backend in backends}
+    if fidelity == "fast" and plan.batchable and plan.interpolation in FILTERS and "dali" in available_backends():
+        ms = _time_dali(images, views, threads=max(1, threads), device_index=device_index)
+        if ms is not None:
+            backends.append(create_backend("dali", fidelity=fidelity))
+            medians["dali"] = ms
     best = min(backends, key=lambda backend: medians[backend.name])
     listed = ", ".join(f"{name} {ms:.2f}" for name, ms in sorted(medians.items(), key=lambda item: item[1]))
     return Choice(
@@ -81,6 +99,36 @@ def _some_samples(source: ImageSource, plan: Plan) -> tuple[list[Encoded], list[
     except ValueError:  # an image is smaller than a crop
         return [], []
     return images, views.rows()
+
+
+def _time_dali(
+    images: Sequence[Encoded], views: Sequence[View], *, threads: int, device_index: int | None
+) -> float | None:
+    """Milliseconds per image, times the threads, of DALI's pipeline; None if it cannot decode these."""
+    rows = [row for row in range(len(images)) if is_for_dali(images[row], views[row])]
+    if not rows:
+        return None
+    chosen = [rows[n % len(rows)] for n in range(_DALI_BATCH)]
+    feed = DaliFeed(
+        encoded=[np.frombuffer(images[row].data, np.uint8) for row in chosen],
+        views=Views.of([views[row] for row in chosen]),
+    )
+    format_ = DaliFormat(interpolation=views[0].interpolation, threads=threads, device_index=device_index)
+    pipeline = DaliPipeline(iter([feed] * (1 + _DALI_BATCHES)), format_)
+    try:
+        _, first = next(pipeline)  # builds it
+        began = time.perf_counter()
+        outputs = [output for _, output in pipeline]
+        if device_index is not None:
+            torch.cuda.synchronize(device_index)
+        seconds = time.perf_counter() - began
+    except BackendError:
+        return None
+    finally:
+        pipeline.close()
+    if any(isinstance(output, RuntimeError) for output in (first, *outputs)):
+        return None
+    return seconds * 1e3 * threads / (_DALI_BATCHES * _DALI_BATCH)
 
 
 def _time_in_turn(

@@ -12,6 +12,9 @@ from typing import Any
 import numpy as np
 import torch
 
+from fastdata import augment
+from fastdata.augment import Augmentation
+from fastdata.errors import OptionError
 from fastdata.plan import (
     CenterCrop,
     Flip,
@@ -50,9 +53,21 @@ class _Draft:
     ops: list[Op] = field(default_factory=list)
     output: Output = Output.PIL
     normalisation: Normalisation | None = None
+    augmentations: list[Augmentation] = field(default_factory=list)
+    float_augmentations: list[Augmentation] = field(default_factory=list)
     tensor_class: type[torch.Tensor] | None = None
 
+    def add_augmentation(self, augmentation: Augmentation) -> None:
+        if self.normalisation is None:
+            self.augmentations.append(augmentation)
+        elif isinstance(augmentation, augment.RandomErasing):
+            self.float_augmentations.append(augmentation)
+        else:
+            raise _NotFusable("the image is float already; put it before ToTensor to have it done on batches")
+
     def add_geometry(self, op: Op) -> None:
+        if self.augmentations or self.float_augmentations:
+            raise _NotFusable("it comes after an augmentation")
         resizes = isinstance(op, RandomResizedCrop | Resize)
         if resizes and self.output is not Output.PIL:
             raise _NotFusable("it resizes a tensor, which torchvision filters differently from a PIL image")
@@ -65,12 +80,14 @@ class _Draft:
         self.ops.append(op)
 
 
-def compile_transform(transform: object) -> PlanResult:
+def compile_transform(transform: object, *, augment_on: str = "host") -> PlanResult:
     """Compiles a transform into a plan.
 
     Args:
         transform: a transform of torchvision (v1 or v2) or `fastdata.transforms`, a Compose of them, or anything
             callable.
+        augment_on: "device" takes augmentations into the plan, as operations on whole batches; "host" calls them per
+            sample.
 
     Returns:
         A plan and the reason its prefix ended, or no plan and the reason nothing could be fused.
@@ -81,17 +98,23 @@ def compile_transform(transform: object) -> PlanResult:
     draft, fused, reason = _Draft(), 0, "everything is fused"
     for step in steps:
         try:
-            _read_step(step, draft)
+            _read_step(step, draft, augment_on)
         except _NotFusable as stop:
             reason = f"{_name(step)} is called per sample: {stop}"
             break
         fused += 1
     if fused == 0:
         return PlanResult(plan=None, reason=f"nothing can be fused: {reason}")
+    if (draft.augmentations or draft.float_augmentations) and (fused < len(steps) or draft.output is Output.PIL):
+        why = reason if fused < len(steps) else "the transform does not end with a tensor"
+        result = compile_transform(transform)
+        return replace(result, reason=f"{result.reason}; augmentations stay on the host, since {why}")
     plan = Plan(
         ops=tuple(draft.ops),
         output=draft.output,
         normalisation=draft.normalisation,
+        augmentations=tuple(draft.augmentations),
+        float_augmentations=tuple(draft.float_augmentations),
         tail=tuple(steps[fused:]),
         tensor_class=draft.tensor_class,
         fused=tuple(_name(step) for step in steps[:fused]),
@@ -126,15 +149,21 @@ def _preset_steps(preset: Any) -> list[Any]:
 def _is_known_module(step: object) -> bool:
     # A subclass in the user's own module may do anything, so only the libraries' own classes are read.
     module = type(step).__module__
-    return module.startswith("torchvision.transforms.") or module == "fastdata.transforms"
+    return module.startswith("torchvision.transforms.") or module in ("fastdata.transforms", "fastdata.augment")
 
 
 def _name(step: object) -> str:
     return getattr(step, "__name__", type(step).__name__)
 
 
-def _read_step(step: Any, draft: _Draft) -> None:
-    reader = _READERS.get(type(step).__name__) if _is_known_module(step) else None
+def _read_step(step: Any, draft: _Draft, augment_on: str) -> None:
+    name = type(step).__name__ if _is_known_module(step) else ""
+    if name in _AUGMENTATIONS:
+        if augment_on != "device":
+            raise _NotFusable("augment_on='device' would do it on whole batches")
+        draft.add_augmentation(_augmentation(step))
+        return
+    reader = _READERS.get(name)
     if reader is None:
         raise _NotFusable("fastdata has no fused form of it")
     reader(step, draft)
@@ -254,6 +283,30 @@ def _read_normalize(step: Any, draft: _Draft) -> None:
     if 0 in std:
         raise _NotFusable("std has a zero")
     draft.normalisation = replace(normalisation, mean=tuple(mean), std=tuple(std))
+
+
+# Augmentations that work on batches, and the attributes that are their arguments, in torchvision as here.
+_AUGMENTATIONS: dict[str, tuple[type[Augmentation], tuple[str, ...]]] = {
+    "ColorJitter": (augment.ColorJitter, ("brightness", "contrast", "saturation", "hue")),
+    "GaussianBlur": (augment.GaussianBlur, ("kernel_size", "sigma")),
+    "RandAugment": (
+        augment.RandAugment,
+        ("num_ops", "magnitude", "num_magnitude_bins", "interpolation", "fill"),
+    ),
+    "RandomErasing": (augment.RandomErasing, ("p", "scale", "ratio", "value")),
+    "RandomGrayscale": (augment.RandomGrayscale, ("p",)),
+    "TrivialAugmentWide": (augment.TrivialAugmentWide, ("num_magnitude_bins", "interpolation", "fill")),
+}
+
+
+def _augmentation(step: Any) -> Augmentation:
+    if isinstance(step, Augmentation):
+        return step
+    cls, names = _AUGMENTATIONS[type(step).__name__]
+    try:
+        return cls(**{name: getattr(step, name) for name in names})
+    except (OptionError, TypeError, ValueError) as error:
+        raise _NotFusable(f"it cannot be done on batches ({error})") from error
 
 
 _READERS: dict[str, Callable[[Any, _Draft], None]] = {

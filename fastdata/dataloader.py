@@ -12,7 +12,6 @@ import torch.utils.data
 from torch.utils.data import Dataset, Sampler, default_collate
 
 from fastdata.auto import Choice, choose_backend
-from fastdata.device_ops import normalise
 from fastdata.draws import Key
 from fastdata.epoch import EpochIterator, EpochRecord, MultiProcessIterator, SingleProcessIterator
 from fastdata.errors import OptionError, StateMismatch
@@ -24,11 +23,19 @@ from fastdata.loaders.native import NativeBackend
 from fastdata.loaders.synthetic import SyntheticBackend
 from fastdata.memory import BatchMemory
 from fastdata.native import Pool
-from fastdata.options import check_choice, check_seed, may_pin, thread_count
+from fastdata.options import (
+    AUGMENT_ON,
+    DaliOptions,
+    check_choice,
+    check_decode_device,
+    check_seed,
+    may_pin,
+    thread_count,
+)
 from fastdata.order import EpochBatches, LoaderState, describe_sampler, epoch_sampler, resumed_with
 from fastdata.pipeline import OrderedJobs
-from fastdata.plan import Plan
-from fastdata.prefetch import DevicePrefetcher, check_device
+from fastdata.pipelined import AheadBatch, PipelinedBatches
+from fastdata.prefetch import DevicePrefetcher, check_device, index_of
 from fastdata.routes import Route, find_route
 from fastdata.samplers import EpochSampler
 from fastdata.stats import PipelineStats
@@ -38,6 +45,7 @@ __all__ = ["DataLoader"]
 Sample = TypeVar("Sample", covariant=True)
 
 _BLOCKS_KEPT = 4  # batches: one that the caller computes on, two on their way, one to spare
+_LARGEST_UNKNOWN_BATCH = 4096  # of batch samplers that do not say; DALI wants a bound
 _MEMORY_FORMATS = (torch.contiguous_format, torch.channels_last)
 
 
@@ -62,6 +70,12 @@ class DataLoader(torch.utils.data.DataLoader[Sample]):
         on_error: what a sample that cannot be decoded does: "raise" DecodeError, "skip" (the batch is smaller), or
             "replace" by another sample, the same in every run.
         memory_format: of image batches: torch.contiguous_format, as torch collates, or torch.channels_last.
+        augment_on: "host" calls augmentations (ColorJitter, RandAugment, RandomErasing, …) per sample, as torchvision
+            does; "device" does them on whole batches where those are delivered, with torchvision's arithmetic for
+            tensors, drawn by (seed, epoch, sample).
+        decode_device: with backend="dali", who decodes: "cpu", "mixed" (the GPU of `device`) or "auto" (the GPU if
+            `device` is one).
+        dali: further choices for that backend.
         progress: show a progress bar with the share of time spent waiting (needs tqdm).
 
     Raises:
@@ -100,17 +114,23 @@ class DataLoader(torch.utils.data.DataLoader[Sample]):
         seed: int | None = None,
         on_error: str = "raise",
         memory_format: torch.memory_format = torch.contiguous_format,
+        augment_on: str = "host",
+        decode_device: str = "auto",
+        dali: DaliOptions = DaliOptions(),  # noqa: B008 - frozen
         progress: bool = False,
     ) -> None:
         check_backend_name(backend)
         check_choice("fidelity", fidelity, FIDELITIES)
         check_choice("on_error", on_error, ON_ERROR)
         check_choice("memory_format", memory_format, _MEMORY_FORMATS)
+        check_choice("augment_on", augment_on, AUGMENT_ON)
         check_seed(seed)
         self.backend, self.fidelity, self.device = backend, fidelity, device
         self.seed, self.on_error = seed, on_error
         self.memory_format, self.progress = memory_format, progress
+        self.augment_on, self.decode_device, self.dali = augment_on, decode_device, dali
         self._device = check_device(device) if device is not None else None
+        self._decode_device = check_decode_device(decode_device, backend, self._device)
         self._choice: Choice | None = None
         self._stats = PipelineStats()
         self._memory = BatchMemory(keep=_BLOCKS_KEPT)
@@ -280,7 +300,7 @@ class DataLoader(torch.utils.data.DataLoader[Sample]):
         record = self._record
         assert record is not None
         return EpochIterator(
-            self._to_device(enumerate(inner), None),
+            self._to_device(((number, batch, None) for number, batch in enumerate(inner)), None),
             record=record,
             stats=self._stats,
             length=self._length(),
@@ -291,15 +311,18 @@ class DataLoader(torch.utils.data.DataLoader[Sample]):
         record = self._begin_epoch()
         assert record.batches is not None
         work = self._image_work(route, record)
-        pipeline = OrderedJobs(
+        jobs = OrderedJobs(
             _jobs(work, record.batches),
             threads=self.num_workers,
             depth=max(1, self.prefetch_factor or 1),
             timeout_s=self.timeout,
             on_close=work.pool.close if work.pool is not None else None,
         )
+        pipeline: Any = jobs
+        if work.pipelined:
+            pipeline = PipelinedBatches(work, jobs, largest_batch=self._largest_batch())
         return EpochIterator(
-            self._to_device(pipeline, route.plan if work.leave_uint8 else None),
+            pipeline if work.decodes_on_gpu else self._to_device(pipeline, work),
             record=record,
             stats=self._stats,
             length=self._length(),
@@ -313,7 +336,13 @@ class DataLoader(torch.utils.data.DataLoader[Sample]):
         assert record.batches is not None
         view_seed = self._view_seed(record.batches)
         if self._choice is None:
-            self._choice = choose_backend(route.source, route.plan, fidelity=self.fidelity)
+            self._choice = choose_backend(
+                route.source,
+                route.plan,
+                fidelity=self.fidelity,
+                threads=self.num_workers,
+                device_index=index_of(self._device) if self._decode_device == "mixed" else None,
+            )
         collate_fn = self.collate_fn if self.collate_fn is not None else default_collate
         on_gpu = self._device is not None and self._device.type == "cuda"
         return ImageWork(
@@ -324,7 +353,9 @@ class DataLoader(torch.utils.data.DataLoader[Sample]):
             collate_fn=collate_fn,
             on_error=self.on_error,
             memory_format=self.memory_format,
-            on_gpu=on_gpu,
+            device=self._device,
+            decode_device=self._decode_device,
+            dali=self.dali,
             pin=may_pin(self.pin_memory or on_gpu),
             threads=self.num_workers,
             memory=self._memory,
@@ -344,22 +375,25 @@ class DataLoader(torch.utils.data.DataLoader[Sample]):
         batches.state = replace(batches.state, view_seed=view_seed)
         return view_seed
 
+    def _largest_batch(self) -> int:
+        size = getattr(self.batch_sampler, "batch_size", None)
+        return size if isinstance(size, int) and size > 0 else _LARGEST_UNKNOWN_BATCH
+
     def _length(self) -> int | None:
         try:
             return len(self)
         except (TypeError, NotImplementedError):  # a custom batch sampler or iterable dataset need not have one
             return None
 
-    def _to_device(self, numbered: Iterator[tuple[int, Any]], unfinished: Plan | None) -> Iterator[tuple[int, Any]]:
-        """Copies (number, batch) pairs ahead, and does the float arithmetic that a plan left to the device."""
+    def _to_device(self, numbered: Iterator[tuple[Any, ...]], work: ImageWork | None) -> Iterator[tuple[Any, ...]]:
+        """Copies (number, batch, drawn) ahead, and does what was left to the device."""
         if self._device is None or self._device.type == "cpu":
             return numbered
-        normalisation = unfinished.normalisation if unfinished is not None else None
 
-        def finish(pair: tuple[int, Any]) -> tuple[int, Any]:
-            number, batch = pair
-            if normalisation is not None:
-                batch = [normalise(batch[0], normalisation), *batch[1:]]
+        def finish(item: tuple[Any, ...]) -> tuple[Any, ...]:
+            number, batch, drawn = item
+            if work is not None and drawn is not None:
+                batch = [work.finish.apply(batch[0], drawn), *batch[1:]]
             return number, batch
 
         return iter(DevicePrefetcher(numbered, self._device, transform=finish))
@@ -371,7 +405,9 @@ class DataLoader(torch.utils.data.DataLoader[Sample]):
 
 
 def _jobs(work: ImageWork, batches: EpochBatches) -> Iterator[ImageBatch | ReadyBatch]:
-    make = ReadyBatch if isinstance(work.backend, SyntheticBackend) and work.in_place else ImageBatch
+    make: type[ImageBatch | ReadyBatch] = AheadBatch if work.pipelined else ImageBatch
+    if isinstance(work.backend, SyntheticBackend) and work.in_place:
+        make = ReadyBatch
     for number, indices in enumerate(batches):
         yield make(work, number, indices, batches.copies_of(indices))
 

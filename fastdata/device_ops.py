@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 
 import torch
-from torch.nn.functional import conv2d, pad
+from torch.nn.functional import conv2d, grid_sample, pad
 
 from fastdata.plan import Normalisation
 
@@ -20,6 +20,7 @@ __all__ = [
     "adjust_hue",
     "adjust_saturation",
     "adjust_sharpness",
+    "affine",
     "autocontrast",
     "cutmix",
     "equalize",
@@ -28,6 +29,7 @@ __all__ = [
     "grayscale",
     "mixup",
     "normalise",
+    "on_device_of",
     "posterize",
     "soft_labels",
     "solarize",
@@ -59,10 +61,7 @@ def normalise(images: torch.Tensor, normalisation: Normalisation) -> torch.Tenso
 
 
 def _per_channel(values: tuple[float, ...], like: torch.Tensor) -> torch.Tensor:
-    host = torch.tensor(values, dtype=like.dtype)
-    if like.device.type == "cuda":  # from pageable memory the copy would wait for the device
-        host = host.pin_memory()
-    return host.to(like.device, non_blocking=True).view(1, -1, 1, 1)
+    return on_device_of(like, torch.tensor(values, dtype=like.dtype)).view(1, -1, 1, 1)
 
 
 # ---- colour
@@ -210,6 +209,40 @@ def gaussian_blur(images: torch.Tensor, kernel_size: int, sigmas: torch.Tensor) 
     return blurred.view(images.shape).round_().to(torch.uint8)
 
 
+def affine(
+    images: torch.Tensor, matrices: torch.Tensor, *, mode: str = "nearest", fill: tuple[float, ...] | None = None
+) -> torch.Tensor:
+    """Moves pixels by a linear map of each image's own.
+
+    Args:
+        images: uint8, (N, 3, H, W).
+        matrices: float, (N, 6): a, b, c, d, e, f; the pixel at (x, y), counted from the middle of the image, comes from
+            (a x + b y + c, d x + e y + f).
+        mode: "nearest" or "bilinear".
+        fill: one level, or three, for what comes from outside; None is black.
+    """
+    count, _, height, width = images.shape
+    base = torch.ones((height, width, 3), device=images.device)
+    base[..., 0] = torch.linspace((1.0 - width) * 0.5, (width - 1.0) * 0.5, width, device=images.device)
+    base[..., 1] = torch.linspace((1.0 - height) * 0.5, (height - 1.0) * 0.5, height, device=images.device).unsqueeze(1)
+    maps = _like(matrices, images, torch.float32).view(count, 2, 3).transpose(1, 2)
+    maps = maps.div(_constant((0.5 * width, 0.5 * height), images, torch.float32))
+    grid = base.view(1, -1, 3).expand(count, -1, -1).bmm(maps).view(count, height, width, 2)
+    levels = images.to(torch.float32)
+    if fill is None:
+        moved = grid_sample(levels, grid, mode=mode, padding_mode="zeros", align_corners=False)
+        return moved.round_().to(torch.uint8)
+    known = torch.ones((count, 1, height, width), device=images.device)
+    moved = grid_sample(torch.cat((levels, known), dim=1), grid, mode=mode, padding_mode="zeros", align_corners=False)
+    moved, known = moved[:, :3], moved[:, 3:]
+    outside = _constant(fill, images, torch.float32).view(1, -1, 1, 1)
+    if mode == "nearest":
+        moved = torch.where(known < 0.5, outside, moved)
+    else:
+        moved = (moved - outside).mul_(known).add_(outside)
+    return moved.round_().to(torch.uint8)
+
+
 # ---- parts of images, and pairs of them
 
 
@@ -274,10 +307,14 @@ def _each(values: torch.Tensor, images: torch.Tensor, dtype: torch.dtype = torch
 
 
 def _like(values: torch.Tensor | float, images: torch.Tensor, dtype: torch.dtype | None = None) -> torch.Tensor:
-    host = torch.as_tensor(values, dtype=dtype if dtype is not None else images.dtype)
-    if images.device.type == "cuda" and host.device.type == "cpu":  # from pageable memory the copy would wait
-        host = host.pin_memory()
-    return host.to(images.device, non_blocking=True)
+    return on_device_of(images, torch.as_tensor(values, dtype=dtype if dtype is not None else images.dtype))
+
+
+def on_device_of(images: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+    """Values beside the images, without waiting for their device."""
+    if images.device.type == "cuda" and values.device.type == "cpu":  # from pageable memory the copy would wait
+        values = values.pin_memory()
+    return values.to(images.device, non_blocking=True)
 
 
 def _constant(values: tuple[float, ...], images: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:

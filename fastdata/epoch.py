@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Protocol
 
 from torch.utils.data import dataloader as torch_dataloader
 
 from fastdata.order import EpochBatches, LoaderState
-from fastdata.pipeline import OrderedJobs
 from fastdata.stats import PipelineStats
 
 __all__ = ["EpochIterator", "EpochRecord", "MultiProcessIterator", "SingleProcessIterator"]
@@ -37,6 +36,12 @@ class EpochRecord:
         return self.batches.delivered_after(self.delivered_batches)
 
 
+class Closable(Protocol):
+    """What has threads to stop."""
+
+    def close(self) -> None: ...
+
+
 class EpochIterator:
     """Yields the batches of one epoch to the caller, counting and timing them.
 
@@ -45,12 +50,12 @@ class EpochIterator:
 
     def __init__(
         self,
-        inner: Iterator[tuple[int, Any]],
+        inner: Iterator[tuple[Any, ...]],
         *,
         record: EpochRecord,
         stats: PipelineStats,
         length: int | None,
-        pipeline: OrderedJobs | None = None,
+        pipeline: Closable | None = None,
         progress: bool = False,
     ) -> None:
         self._inner, self._record, self._stats = inner, record, stats
@@ -71,7 +76,7 @@ class EpochIterator:
         if self._left_at is not None:
             self._stats.busy_s += came_at - self._left_at
         try:
-            number, batch = next(self._inner)
+            number, batch = next(self._inner)[:2]
         except BaseException as error:
             self._record.ended |= isinstance(error, StopIteration)
             self.close()

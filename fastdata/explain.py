@@ -27,6 +27,7 @@ def explain(loader: Any, route: Route, choice: Choice | None) -> str:
             "path:       fastdata's image pipeline",
             f"source:     {type(loader.dataset).__name__}, {len(loader.dataset)} samples",
             f"fused:      {' → '.join(('decode', *plan.fused))}",
+            f"on batches: {_augmentations(plan) or 'nothing'}",
             f"per sample: {_names(plan) or 'nothing'}",
             f"why:        {route.reason}",
             f"output:     {_output(loader, plan)}",
@@ -35,12 +36,25 @@ def explain(loader: Any, route: Route, choice: Choice | None) -> str:
             f"threads:    {_threads(loader)}",
             f"on error:   {loader.on_error}",
             f"device:     {loader.device if loader.device is not None else 'host memory'}",
+            *(
+                [f"decodes on: {_decode_device(loader)}"]
+                if choice is not None and choice.backend.name == "dali"
+                else []
+            ),
         ]
     )
 
 
 def _names(plan: Plan) -> str:
     return " → ".join(getattr(step, "__name__", type(step).__name__) for step in plan.tail)
+
+
+def _augmentations(plan: Plan) -> str:
+    return " → ".join(type(step).__name__ for step in (*plan.augmentations, *plan.float_augmentations))
+
+
+def _decode_device(loader: Any) -> str:
+    return "the GPU (mixed)" if loader._decode_device == "mixed" else "the CPU"
 
 
 def _output(loader: Any, plan: Plan) -> str:

@@ -57,7 +57,7 @@ def fetch_samples(source: ImageSource, indices: Sequence[int], *, threads: int) 
     batch = ImageBatch(work, 0, indices, range(len(indices)))
     jobs = OrderedJobs([batch], threads=threads, depth=1)
     try:
-        _, samples = next(jobs)
+        _, samples, _ = next(jobs)
     finally:
         jobs.close()
     return samples  # type: ignore[no-any-return]

@@ -15,6 +15,7 @@ from torch.utils.data import default_collate
 
 from fastdata.draws import philox4x32
 from fastdata.errors import DecodeError, PipelineError, ReadError, ViewError, in_words
+from fastdata.finish import Drawn
 from fastdata.image_work import ImageWork
 from fastdata.loaders import Encoded, pillow
 from fastdata.loaders.backend import Pixels, Scratch
@@ -24,18 +25,18 @@ from fastdata.pipeline import SkipResult, Task
 from fastdata.plan import Output
 from fastdata.seeded import SeededDraws
 from fastdata.sources import file_ranges, location_of, read_targets
-from fastdata.stats import BatchTimes, PipelineStats
+from fastdata.stats import BatchTimes
 from fastdata.views import View, Views, draw_views
 
-__all__ = ["ImageBatch", "ReadyBatch"]
+__all__ = ["ImageBatch", "ReadyBatch", "Sample"]
 
 _SUBSTITUTES_TRIED = 16
-# Numbers of generator streams; a plan's operations are numbered from 0.
+# Numbers of generator streams; a plan's operations are numbered from 0, its augmentations from 2000.
 _STREAM_TAIL, _STREAM_COLLATE, _STREAM_SUBSTITUTE = 1001, 1002, 1003
 
 
 @dataclass(frozen=True)
-class _Sample:
+class Sample:
     """A sample that has been read: where it goes in the batch, which it is, what it looks like."""
 
     position: int
@@ -57,13 +58,14 @@ class ImageBatch:
         self._work, self._number = work, number
         self._indices, self._copies = list(map(int, indices)), list(copies)
         count = len(self._indices)
-        self._images = work.empty_batch(count) if work.in_place else None
+        self._images = work.empty_batch(count) if work.in_place and not work.pipelined else None
         self._samples: list[Any] = [None] * count
         self._targets: list[Any] = [None] * count
         self._loaded = [False] * count
         self._failures: list[tuple[int, DecodeError]] = []
         self._times: list[BatchTimes] = []
         self._result: Any = None
+        self._drawn: Drawn | None = None
 
     @property
     def tasks(self) -> list[Task]:
@@ -83,20 +85,22 @@ class ImageBatch:
                 self._result = self._collate(good)
         self._times.append(times)
 
-    def result(self) -> tuple[int, Any]:
-        """The batch's number and the collated batch; see `Job.result`."""
-        self._report(self._work.stats)
-        if self._failures and self._work.on_error == "raise":
-            raise min(self._failures, key=lambda failure: failure[0])[1]
+    def result(self) -> Any:
+        """The batch's number, the collated batch, and what is drawn for steps left to the device; see `Job.result`."""
+        self._report()
         if self._result is None:
             raise SkipResult
-        return self._number, self._result
+        return self._number, self._result, self._drawn
 
-    def _report(self, stats: PipelineStats) -> None:
+    def _report(self) -> None:
+        """Tells the loader's statistics; raises the first failure if failures are to be raised."""
+        stats = self._work.stats
         for times in self._times:
             stats.add(times)
         for _, error in sorted(self._failures, key=lambda failure: failure[0]):
             stats.add_failure(error.index, error.location, error.reason)
+        if self._failures and self._work.on_error == "raise":
+            raise min(self._failures, key=lambda failure: failure[0])[1]
 
     # ---- the whole batch in one task
 
@@ -156,7 +160,7 @@ class ImageBatch:
             self._decode(samples, views, times, failed)
         return failed
 
-    def _read(self, position: int, index: int, copy: int, failed: list[int]) -> _Sample | None:
+    def _read(self, position: int, index: int, copy: int, failed: list[int]) -> Sample | None:
         try:
             data = self._work.source.read_encoded(index)
         except OSError as error:
@@ -168,9 +172,9 @@ class ImageBatch:
             self._fail(position, index, error, failed)
             return None
         self._targets[position] = self._work.source.read_target(index)
-        return _Sample(position, index, copy, image)
+        return Sample(position, index, copy, image)
 
-    def _draw(self, samples: list[_Sample], failed: list[int]) -> tuple[list[_Sample], list[View]]:
+    def _draw(self, samples: list[Sample], failed: list[int]) -> tuple[list[Sample], list[View]]:
         """Views of samples, without those that the transform cannot see (smaller than a crop)."""
         if not samples:
             return [], []
@@ -191,7 +195,7 @@ class ImageBatch:
         sizes_px = sizes_px.astype(np.int64)
         return draw_views(plan.ops, sizes_px, indices, key=key, copies=copies, interpolation=plan.interpolation)
 
-    def _decode(self, samples: Sequence[_Sample], views: Sequence[View], times: BatchTimes, failed: list[int]) -> None:
+    def _decode(self, samples: Sequence[Sample], views: Sequence[View], times: BatchTimes, failed: list[int]) -> None:
         places = self._places(samples, views)
         with times.stage("decode"):
             statuses = self._work.backend.decode([sample.image for sample in samples], views, places)
@@ -206,7 +210,7 @@ class ImageBatch:
         else:
             self._make_samples(good, times)
 
-    def _places(self, samples: Sequence[_Sample], views: Sequence[View]) -> list[Pixels]:
+    def _places(self, samples: Sequence[Sample], views: Sequence[View]) -> list[Pixels]:
         """Where each image is decoded to: the batch itself if it is uint8 in channels_last, else scratch memory."""
         if self._images is not None and self._work.converter.in_place:
             rows = self._images.permute(0, 2, 3, 1).numpy()
@@ -219,7 +223,7 @@ class ImageBatch:
             at += 3 * height * width
         return places
 
-    def _convert_into_batch(self, good: Sequence[tuple[_Sample, Pixels]], times: BatchTimes) -> None:
+    def _convert_into_batch(self, good: Sequence[tuple[Sample, Pixels]], times: BatchTimes) -> None:
         assert self._images is not None
         with times.stage("convert"):
             if not self._work.converter.in_place:
@@ -228,7 +232,7 @@ class ImageBatch:
         for sample, _ in good:
             self._loaded[sample.position] = True
 
-    def _make_samples(self, good: Sequence[tuple[_Sample, Pixels]], times: BatchTimes) -> None:
+    def _make_samples(self, good: Sequence[tuple[Sample, Pixels]], times: BatchTimes) -> None:
         plan = self._work.plan
         with times.stage("convert"):
             objects = [self._as_object(pixels) for _, pixels in good]
@@ -287,17 +291,28 @@ class ImageBatch:
     # ---- the whole batch
 
     def _collate(self, good: Sequence[int]) -> Any:
-        whole = len(good) == len(self._loaded)
-        # A tuple, as default_collate transposes samples.
-        targets = tuple(self._targets if whole else [self._targets[position] for position in good])
         if self._images is None:
-            samples = [(self._samples[position], target) for position, target in zip(good, targets, strict=True)]
+            samples = [(self._samples[position], self._targets[position]) for position in good]
             with SeededDraws(self._seeds([self._number], [0], _STREAM_COLLATE)[0]):
                 return self._pinned(self._work.collate_fn(samples))
-        return [
-            self._images if whole else self._pinned(self._images[list(good)]),
-            self._pinned(default_collate(targets)),  # type: ignore[arg-type]
-        ]
+        images = self._images if len(good) == len(self._loaded) else self._pinned(self._images[list(good)])
+        if self._work.leave_uint8:
+            drawn = self._draw_steps(good)
+            if self._work.on_gpu:
+                self._drawn = drawn
+            else:
+                images = self._work.finish.apply(images, drawn)
+        return [images, self._collated_targets(good)]
+
+    def _collated_targets(self, good: Sequence[int]) -> Any:
+        # A tuple, as default_collate transposes samples.
+        targets = tuple(self._targets[position] for position in good)
+        return self._pinned(default_collate(targets))  # type: ignore[arg-type]
+
+    def _draw_steps(self, good: Sequence[int]) -> Drawn:
+        """What is drawn for the batch's augmentations, by sample."""
+        columns = ([column[position] for position in good] for column in (self._indices, self._copies))
+        return self._work.finish.draw(*columns)
 
     def _pinned(self, batch: Any) -> Any:
         if not self._work.pin:
@@ -319,13 +334,13 @@ class ReadyBatch:
     def __init__(self, work: ImageWork, number: int, indices: Sequence[int], copies: Sequence[int]) -> None:
         assert isinstance(work.backend, SyntheticBackend)
         self._number = number
-        images = work.backend.ready(len(indices), work.empty_batch)
+        images = work.backend.ready(len(indices), work.finished_empty_batch)
         targets = tuple(work.source.read_target(index) for index in indices)
         self._batch = [images, default_collate(targets)]  # type: ignore[arg-type]
 
     def finish(self) -> None:
         """Nothing is left to do."""
 
-    def result(self) -> tuple[int, Any]:
-        """The batch's number and the batch."""
-        return self._number, self._batch
+    def result(self) -> tuple[int, Any, None]:
+        """The batch's number and the batch, finished."""
+        return self._number, self._batch, None

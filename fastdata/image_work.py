@@ -12,10 +12,13 @@ from torch.utils.data import default_collate
 
 from fastdata.convert import Converter
 from fastdata.draws import Key
+from fastdata.finish import Finish
 from fastdata.loaders import Backend
+from fastdata.loaders.dali import FILTERS, DaliBackend
 from fastdata.loaders.native import NativeBackend
 from fastdata.memory import BatchMemory
 from fastdata.native import FileLoader, Pool
+from fastdata.options import DaliOptions
 from fastdata.plan import Output, Plan
 from fastdata.sources import ImageSource, has_file_ranges
 from fastdata.stats import PipelineStats
@@ -40,7 +43,9 @@ class ImageWork:
         collate_fn: merges samples; torch's default_collate makes whole batches in place where the plan allows it.
         on_error: one of `ON_ERROR`.
         memory_format: of the batch, torch.contiguous_format or torch.channels_last.
-        on_gpu: batches go to a CUDA device, which then does the float arithmetic where it can.
+        device: where batches go; None is host memory.  A CUDA device also does what is left after decoding.
+        decode_device: where DALI decodes, "cpu" or "mixed" (the GPU).
+        dali: further choices for DALI.
         pin: allocate batches in pinned memory.
         threads: how many will share a batch's tasks.
         pool: threads of the native core; None makes it work in the caller's.
@@ -55,7 +60,9 @@ class ImageWork:
     collate_fn: Callable[[list[Any]], Any] = default_collate
     on_error: str = "raise"
     memory_format: torch.memory_format = torch.contiguous_format
-    on_gpu: bool = False
+    device: torch.device | None = None
+    decode_device: str = "cpu"
+    dali: DaliOptions = field(default_factory=DaliOptions)
     pin: bool = False
     threads: int = 0
     pool: Pool | None = None
@@ -68,9 +75,29 @@ class ImageWork:
         return self.plan.batchable and self.collate_fn is default_collate
 
     @property
+    def on_gpu(self) -> bool:
+        """True when batches go to a CUDA device."""
+        return self.device is not None and self.device.type == "cuda"
+
+    @property
     def leave_uint8(self) -> bool:
-        """True when batches stop before the float arithmetic, which the device will do."""
-        return self.on_gpu and self.in_place and self.plan.output is Output.FLOAT
+        """True when decoding ends with uint8 and `finish` does the rest: on a device, or before augmentations."""
+        return self.in_place and (self.plan.augments or (self.on_gpu and self.plan.output is Output.FLOAT))
+
+    @cached_property
+    def finish(self) -> Finish:
+        """The steps after decoding, when the batch is left uint8."""
+        return Finish(plan=self.plan, key=self.key)
+
+    @property
+    def pipelined(self) -> bool:
+        """True when DALI decodes whole batches."""
+        return isinstance(self.backend, DaliBackend) and self.in_place and self.plan.interpolation in FILTERS
+
+    @property
+    def decodes_on_gpu(self) -> bool:
+        """True when DALI decodes whole batches on the device where they go."""
+        return self.pipelined and self.on_gpu and self.decode_device == "mixed"
 
     @cached_property
     def file_loader(self) -> FileLoader | None:
@@ -105,3 +132,10 @@ class ImageWork:
         else:
             images = self.memory.tensor(shape, dtype)
         return images.permute(0, 3, 1, 2) if last else images
+
+    def finished_empty_batch(self, count: int) -> torch.Tensor:
+        """An uninitialised batch (N, 3, H, W) as the caller will get it, on its device."""
+        assert self.plan.size is not None
+        dtype = self.plan.normalisation.dtype if self.plan.normalisation is not None else torch.uint8
+        device = self.device if self.on_gpu else None
+        return torch.empty((count, 3, *self.plan.size), dtype=dtype, device=device, memory_format=self.memory_format)

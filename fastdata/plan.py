@@ -16,9 +16,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
+
+if TYPE_CHECKING:
+    from fastdata.augment import Augmentation
 
 __all__ = [
     "CenterCrop",
@@ -138,6 +141,8 @@ class Plan:
         ops: geometry, in order.
         output: what the fused prefix yields.
         normalisation: float arithmetic, for `Output.FLOAT`.
+        augmentations: steps for the whole batch after decoding, on uint8 images.
+        float_augmentations: likewise, after the float arithmetic.
         tail: callables run per sample on what the prefix yields.
         tensor_class: class to view tensors as before the tail (torchvision's tv_tensors.Image), if any.
         fused: names of the transforms in the prefix.
@@ -146,6 +151,8 @@ class Plan:
     ops: tuple[Op, ...] = ()
     output: Output = Output.PIL
     normalisation: Normalisation | None = None
+    augmentations: tuple[Augmentation, ...] = ()
+    float_augmentations: tuple[Augmentation, ...] = ()
     tail: tuple[Callable[[Any], Any], ...] = ()
     tensor_class: type[torch.Tensor] | None = None
     fused: tuple[str, ...] = ()
@@ -167,6 +174,11 @@ class Plan:
                 continue
             size = op.size
         return size
+
+    @property
+    def augments(self) -> bool:
+        """True when whole batches are augmented after decoding."""
+        return bool(self.augmentations or self.float_augmentations)
 
     @property
     def batchable(self) -> bool:

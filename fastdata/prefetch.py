@@ -12,20 +12,24 @@ stream, and handed over like this:
 * Pinned memory comes from torch's caching host allocator, which records the copy and gives a block out again only
   when that is done.  The host batch may therefore be dropped at once.
 
-On the CPU everything is handed through untouched.
+With ``static=True`` every batch is copied, on the consumer's stream, into the same tensors, as a CUDA graph needs: a
+graph reads fixed addresses.  Then each batch overwrites the one before it, after the consumer's kernels have read that.
+
+On the CPU everything is handed through untouched (but for ``static``).
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any
+from contextlib import AbstractContextManager
+from typing import Any, Protocol
 
 import torch
 
 from fastdata.errors import OptionError
 
-__all__ = ["DevicePrefetcher", "check_device"]
+__all__ = ["DevicePrefetcher", "Streams", "check_device", "index_of", "map_tensors"]
 
 
 def check_device(device: str | torch.device | int) -> torch.device:
@@ -47,6 +51,58 @@ def check_device(device: str | torch.device | int) -> torch.device:
     return checked
 
 
+def index_of(device: torch.device | None) -> int:
+    """A CUDA device's number; the current one's when it has none."""
+    assert device is not None
+    return device.index if device.index is not None else torch.cuda.current_device()
+
+
+class Streams(Protocol):
+    """A copy stream beside the consumer's; what the hand-over asks of a device."""
+
+    def copying(self) -> AbstractContextManager[Any]:
+        """Within it, work goes to the copy stream."""
+
+    def to_device(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Begins a copy; the result may be used by later work of the copy stream."""
+
+    def copied(self) -> Any:
+        """An event after all work given to the copy stream so far."""
+
+    def consumer_waits_for(self, event: Any) -> None:
+        """Later work of the consumer's stream begins after the event."""
+
+    def consumer_uses(self, tensor: torch.Tensor) -> None:
+        """Keeps the tensor's memory from being given out again before the consumer's present work is done."""
+
+
+class _CudaStreams:
+    """`Streams` of a CUDA device."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+
+    def copying(self) -> AbstractContextManager[Any]:
+        return torch.cuda.stream(self._stream)
+
+    def to_device(self, tensor: torch.Tensor) -> torch.Tensor:
+        if tensor.device.type == "cpu" and not tensor.is_pinned():
+            tensor = tensor.pin_memory()
+        return tensor.to(self._device, non_blocking=True)
+
+    def copied(self) -> torch.cuda.Event:
+        event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        event.record(self._stream)
+        return event
+
+    def consumer_waits_for(self, event: torch.cuda.Event) -> None:
+        torch.cuda.current_stream(self._device).wait_event(event)
+
+    def consumer_uses(self, tensor: torch.Tensor) -> None:
+        tensor.record_stream(torch.cuda.current_stream(self._device))
+
+
 class DevicePrefetcher:
     """Iterates over a loader with its batches on a device, copied while the caller computes.
 
@@ -56,6 +112,7 @@ class DevicePrefetcher:
         device: where the batches go.
         depth: batches copied ahead of the one in use.
         transform: called on each batch on the device, on the copy stream.
+        static: hand over the same tensors every time, for CUDA graphs; all batches must then have the same shapes.
 
     Each ``iter()`` starts a fresh iteration of the loader.
     """
@@ -67,6 +124,7 @@ class DevicePrefetcher:
         *,
         depth: int = 1,
         transform: Callable[[Any], Any] | None = None,
+        static: bool = False,
     ) -> None:
         if depth < 1:
             raise OptionError(f"depth={depth}; at least 1 batch must be copied ahead")
@@ -74,6 +132,8 @@ class DevicePrefetcher:
         self.device = check_device(device)
         self.depth = depth
         self.transform = transform
+        self.static = static
+        self._kept: list[torch.Tensor] = []  # what a static batch is copied into
 
     def __len__(self) -> int:
         return len(self.loader)  # type: ignore[arg-type]
@@ -81,55 +141,59 @@ class DevicePrefetcher:
     def __iter__(self) -> Iterator[Any]:
         batches = iter(self.loader)
         if self.device.type == "cuda":
-            return self._copied_ahead(batches)
+            return self._copied_ahead(batches, _CudaStreams(self.device))
         return self._moved(batches)
 
     def _moved(self, batches: Iterator[Any]) -> Iterator[Any]:
         for batch in batches:
             moved = map_tensors(batch, lambda tensor: tensor.to(self.device))
-            yield self.transform(moved) if self.transform is not None else moved
+            moved = self.transform(moved) if self.transform is not None else moved
+            yield self._into_kept(moved) if self.static else moved
 
-    def _copied_ahead(self, batches: Iterator[Any]) -> Iterator[Any]:
-        stream = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
-        ready: deque[tuple[Any, torch.cuda.Event]] = deque()
+    def _copied_ahead(self, batches: Iterator[Any], streams: Streams) -> Iterator[Any]:
+        ready: deque[tuple[Any, Any]] = deque()
         failure: Exception | None = None
         while True:
             while failure is None and len(ready) <= self.depth:
                 try:
-                    ready.append(self._start_copy(next(batches), stream))
+                    ready.append(self._start_copy(next(batches), streams))
                 except Exception as error:  # noqa: BLE001 - raised at its place, after the batches before it
                     failure = error
             if not ready:
                 if isinstance(failure, StopIteration):
                     return
                 raise failure if failure is not None else AssertionError("nothing copied, nothing failed")
-            batch, copied = ready.popleft()
-            yield self._hand_over(batch, copied)
-            del batch
+            yield self._hand_over(*ready.popleft(), streams)
 
-    def _start_copy(self, batch: Any, stream: torch.cuda.Stream) -> tuple[Any, torch.cuda.Event]:
-        with torch.cuda.stream(stream):
-            moved = map_tensors(batch, self._copy)
+    def _start_copy(self, batch: Any, streams: Streams) -> tuple[Any, Any]:
+        with streams.copying():
+            moved = map_tensors(batch, streams.to_device)
             if self.transform is not None:
                 moved = self.transform(moved)
-            copied = torch.cuda.Event()  # type: ignore[no-untyped-call]
-            copied.record(stream)
-        return moved, copied
+            return moved, streams.copied()
 
-    def _copy(self, tensor: torch.Tensor) -> torch.Tensor:
-        if tensor.device.type == "cpu" and not tensor.is_pinned():
-            tensor = tensor.pin_memory()
-        return tensor.to(self.device, non_blocking=True)
-
-    def _hand_over(self, batch: Any, copied: torch.cuda.Event) -> Any:
-        consumer = torch.cuda.current_stream(self.device)
-        consumer.wait_event(copied)
+    def _hand_over(self, batch: Any, copied: Any, streams: Streams) -> Any:
+        streams.consumer_waits_for(copied)
 
         def mark(tensor: torch.Tensor) -> torch.Tensor:
-            tensor.record_stream(consumer)
+            streams.consumer_uses(tensor)
             return tensor
 
-        return map_tensors(batch, mark)
+        batch = map_tensors(batch, mark)
+        return self._into_kept(batch) if self.static else batch
+
+    def _into_kept(self, batch: Any) -> Any:
+        """Copies a batch into the tensors that are handed over every time."""
+        tensors = _tensors_of(batch)
+        if not self._kept:
+            self._kept = [torch.empty_like(tensor) for tensor in tensors]
+        shapes, known = ([(tuple(t.shape), t.dtype) for t in some] for some in (tensors, self._kept))
+        if shapes != known:
+            raise OptionError(
+                f"a static batch has tensors {known}, this one {shapes}; drop_last=True keeps sizes equal"
+            )
+        kept = iter(self._kept)
+        return map_tensors(batch, lambda tensor: next(kept).copy_(tensor, non_blocking=True))
 
 
 def map_tensors(value: Any, function: Callable[[torch.Tensor], torch.Tensor]) -> Any:
@@ -144,3 +208,14 @@ def map_tensors(value: Any, function: Callable[[torch.Tensor], torch.Tensor]) ->
         mapped = {key: map_tensors(item, function) for key, item in value.items()}
         return mapped if type(value) is dict else type(value)(mapped)  # type: ignore[call-arg]
     return value
+
+
+def _tensors_of(value: Any) -> list[torch.Tensor]:
+    found: list[torch.Tensor] = []
+
+    def note(tensor: torch.Tensor) -> torch.Tensor:
+        found.append(tensor)
+        return tensor
+
+    map_tensors(value, note)
+    return found

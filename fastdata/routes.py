@@ -40,7 +40,7 @@ def find_route(loader: Any) -> Route:
         source = recognise(loader.dataset)
     except NotASource as error:
         return Route(reason=str(error))
-    compiled = compile_transform(source.transform)
+    compiled = compile_transform(source.transform, augment_on=loader.augment_on)
     if compiled.plan is None:
         return Route(reason=compiled.reason)
     return Route(source=source, plan=compiled.plan, reason=compiled.reason)

@@ -2,8 +2,9 @@
 
     transform = Compose([RandomResizedCrop(224), RandomHorizontalFlip(), ToTensor(), Normalize(mean, std)])
 
-DataLoader compiles them; called on a PIL image by hand they do the same with Pillow.  Arguments, attributes and
-pixels are torchvision's, so either package's transforms can be exchanged for the other's.
+DataLoader compiles them, and does augmentations on whole batches with `augment_on="device"`.  Called on a PIL image by
+hand they do the same with Pillow.  Arguments, attributes and pixels are torchvision's, so either package's transforms
+can be exchanged for the other's.  `MixUp` and `CutMix` are for whole batches, in the training loop.
 """
 
 from __future__ import annotations
@@ -14,10 +15,19 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from fastdata.augment import (
+    ColorJitter,
+    GaussianBlur,
+    RandAugment,
+    RandomErasing,
+    RandomGrayscale,
+    TrivialAugmentWide,
+)
 from fastdata.compile import compile_transform
 from fastdata.draws import Key
 from fastdata.errors import OptionError
 from fastdata.loaders import pillow
+from fastdata.mix import CutMix, MixUp
 from fastdata.plan import Interpolation, Plan
 from fastdata.views import draw_views
 
@@ -26,17 +36,25 @@ if TYPE_CHECKING:
 
 __all__ = [
     "CenterCrop",
+    "ColorJitter",
     "Compose",
     "ConvertImageDtype",
+    "CutMix",
+    "GaussianBlur",
     "Interpolation",
+    "MixUp",
     "Normalize",
     "PILToTensor",
+    "RandAugment",
     "RandomCrop",
+    "RandomErasing",
+    "RandomGrayscale",
     "RandomHorizontalFlip",
     "RandomResizedCrop",
     "RandomVerticalFlip",
     "Resize",
     "ToTensor",
+    "TrivialAugmentWide",
 ]
 
 

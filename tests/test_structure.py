@@ -13,15 +13,17 @@ import fastdata
 
 PACKAGE = Path(fastdata.__file__).parent
 FLOORS = [
-    {"errors", "cpus", "files", "header", "plan", "compile"},
+    {"errors", "cpus", "files", "header", "plan"},
     {"native"},
     {"draws"},
     {"views", "stats", "seeded"},
     {"samplers"},
     {"order", "sources", "device_ops"},
     {"loaders"},
+    {"augment", "mix"},
+    {"compile", "finish"},
     {"auto", "options", "pipeline", "prefetch", "convert", "memory"},
-    {"transforms", "image_work", "image_batch"},
+    {"transforms", "image_work", "image_batch", "pipelined"},
     {"fetch", "routes", "epoch"},
     {"datasets", "explain"},
     {"shards"},
@@ -72,7 +74,7 @@ def test_imports_point_down(path: Path) -> None:
 
 @pytest.mark.parametrize("path", sorted((PACKAGE / "loaders").glob("*.py")), ids=lambda path: path.name)
 def test_backends_do_not_import_each_other(path: Path) -> None:
-    backends = {"native", "pil", "turbojpeg", "opencv", "synthetic"}
+    backends = {"native", "pil", "turbojpeg", "opencv", "dali", "synthetic"}
     used = {name.split(".")[2] for name in imports(path) if name.startswith("fastdata.loaders.")}
     assert used & backends - {path.stem} == set()
 

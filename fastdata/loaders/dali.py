@@ -1,35 +1,211 @@
-"""JPEG by NVIDIA DALI's CPU operators: decode of the window, antialiased resize.
+"""JPEG by NVIDIA DALI: decode of the window, antialiased resize, crop and flip, on the CPU or on the GPU.
 
-DALI draws nothing here: windows and sizes come from the views, through external sources.  An image that DALI cannot
-decode makes a pipeline useless; then each image of the batch is tried alone in a new one, and Pillow has the last word.
+DALI draws nothing here: windows, sizes and flips come from the views, through an external source.  What DALI cannot
+decode is Pillow's.  A damaged image stops a whole pipeline and is not named; then the batch goes through `decode`,
+which halves it until the image is found, and the other batches on their way are given to a new pipeline.
+
+Who owns what.  An output is handed on by DLPack without a copy; the executor counts references, so memory of an
+output that somebody holds is not written again.  On the GPU DALI may give freed memory to its own stream while
+kernels of the consumer's stream still read it.  So an output is also kept here until an event has passed that was
+recorded on the consumer's stream when the next batch was asked for; what is to outlive that moment must be copied.
 """
 
 from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
+import torch
 
 from fastdata.cpus import usable_cpus
+from fastdata.errors import BackendError
 from fastdata.loaders import pillow
 from fastdata.loaders.backend import Backend, Encoded, Pixels, by_pillow
 from fastdata.plan import Interpolation
-from fastdata.views import View
+from fastdata.views import View, Views
 
-__all__ = ["DaliBackend"]
+__all__ = ["FILTERS", "DaliBackend", "DaliFeed", "DaliFormat", "DaliPipeline", "is_for_dali"]
 
 _LARGEST_BATCH = 64
 _MOST_THREADS = 16
 # Pillow's filters that DALI has, too; the others are Pillow's.
-_FILTERS = {
+FILTERS = {
     Interpolation.NEAREST: "INTERP_NN",
     Interpolation.BILINEAR: "INTERP_LINEAR",
     Interpolation.BICUBIC: "INTERP_CUBIC",
     Interpolation.LANCZOS: "INTERP_LANCZOS3",
 }
+_ABANDONED: list[Any] = []  # pipelines inherited by a fork: taking one down would wait for threads that are not there
+
+
+@dataclass(frozen=True, kw_only=True)
+class DaliFormat:
+    """What a pipeline is built for.
+
+    Attributes:
+        interpolation: filter of the resize.
+        crops: some views crop after the resize.
+        flips: some views mirror.
+        largest_batch: images.
+        threads: of DALI's own.
+        prefetch: batches on their way.
+        device_index: CUDA device that decodes; None decodes on the CPU.
+        hw_decoder_load: share of a batch for the hardware JPEG decoder, where the GPU has one.
+    """
+
+    interpolation: Interpolation
+    crops: bool = True
+    flips: bool = True
+    largest_batch: int = _LARGEST_BATCH
+    threads: int = 1
+    prefetch: int = 2
+    device_index: int | None = None
+    hw_decoder_load: float = 0.65
+
+
+@dataclass(frozen=True, kw_only=True)
+class DaliFeed:
+    """One batch for a pipeline: N encoded images with N views, and whom it belongs to."""
+
+    encoded: Sequence[npt.NDArray[np.uint8]]
+    views: Views
+    owner: Any = None
+
+    def columns(self, format: DaliFormat) -> tuple[Any, ...]:  # noqa: A002
+        """The inputs of the pipeline, in its order."""
+        views = self.views
+        windows, crops = (np.asarray(boxes, np.int32) for boxes in (views.window_px, views.crop_px))
+        sizes = np.ascontiguousarray(views.resize_px[:, ::-1], np.float32)
+        columns: list[Any] = [list(self.encoded), windows[:, :2].copy(), windows[:, 2:] - windows[:, :2], sizes]
+        if format.crops:
+            columns += [crops[:, :2].copy(), crops[:, 2:] - crops[:, :2]]
+        if format.flips:
+            columns += [views.flip_horizontal.astype(np.int32), views.flip_vertical.astype(np.int32)]
+        return tuple(columns)
+
+
+class _Flow:
+    """Batches on their way into a pipeline and through it.  The pipeline refers to this, never to its owner."""
+
+    def __init__(self, feeds: Iterator[DaliFeed], format: DaliFormat) -> None:  # noqa: A002
+        self.feeds, self.format = feeds, format
+        self.again: deque[DaliFeed] = deque()  # fed to a pipeline that is no more
+        self.in_flight: deque[DaliFeed] = deque()
+        self.end: BaseException | None = None  # why `feeds` ended
+
+    def next_columns(self) -> tuple[Any, ...]:
+        """DALI's external source: called in `run`, some batches ahead."""
+        if self.again:
+            feed = self.again.popleft()
+        else:
+            if self.end is not None:
+                raise StopIteration
+            try:
+                feed = next(self.feeds)
+            except BaseException as error:  # noqa: BLE001 - raised at its place, after the batches before it
+                self.end = error
+                raise StopIteration from None
+        self.in_flight.append(feed)
+        return feed.columns(self.format)
+
+    def close(self) -> None:
+        """Drops all batches: a pipeline that was taken down refers to this until the next garbage collection."""
+        self.feeds, self.end = iter(()), self.end or StopIteration()
+        self.again.clear()
+        self.in_flight.clear()
+
+    def restart(self) -> DaliFeed:
+        """After a failure: the batch that failed; those behind it will be fed again."""
+        feed = self.in_flight.popleft()
+        self.again.extendleft(reversed(self.in_flight))
+        self.in_flight.clear()
+        return feed
+
+
+class DaliPipeline:
+    """Decodes batches in order, several on their way.
+
+    Args:
+        feeds: yields the batches; may raise, and its error is raised at its place in the order.
+        format: what to build.
+    """
+
+    def __init__(self, feeds: Iterator[DaliFeed], format: DaliFormat) -> None:  # noqa: A002
+        self._flow, self._format = _Flow(feeds, format), format
+        self._pipeline: Any = None
+        self._latest: Any = None
+        self._retired: deque[tuple[Any, torch.cuda.Event]] = deque()
+        self._pid = os.getpid()
+
+    def __iter__(self) -> Iterator[tuple[DaliFeed, torch.Tensor | RuntimeError]]:
+        return self
+
+    def __next__(self) -> tuple[DaliFeed, torch.Tensor | RuntimeError]:
+        """The next batch and its images, uint8 (N, H, W, 3), or why DALI gave up on them.
+
+        Raises:
+            BackendError: the GPU has not enough memory.
+        """
+        self._retire()
+        try:
+            if self._pipeline is None:
+                self._pipeline = build_pipeline(self._format, self._flow.next_columns)
+            (output,) = self._pipeline.run(self._stream())
+        except StopIteration:
+            end, self._flow.end = self._flow.end, StopIteration()
+            if end is None or isinstance(end, StopIteration):
+                raise
+            raise end  # noqa: B904 - it has a cause of its own
+        except RuntimeError as error:
+            self._shut_down()
+            if not self._flow.in_flight:  # it was not an image
+                raise BackendError(f"DALI's pipeline could not be built or run: {error}") from error
+            failed = self._flow.restart()
+            _check_memory(error, failed, self._format)
+            return failed, error
+        self._latest = output.as_tensor()
+        return self._flow.in_flight.popleft(), torch.utils.dlpack.from_dlpack(self._latest)
+
+    def close(self) -> None:
+        """Takes the pipeline down; in a forked child it is only forgotten.  Harmless when repeated."""
+        self._shut_down()
+        self._latest = None
+        self._retired.clear()
+        self._flow.close()
+
+    __del__ = close
+
+    def _shut_down(self) -> None:
+        pipeline, self._pipeline = self._pipeline, None
+        if pipeline is None:
+            return
+        if os.getpid() != self._pid:
+            _ABANDONED.append(pipeline)
+        else:  # what its __del__ does; it is in a cycle, and its threads would live until the garbage collection
+            pipeline._shutdown()
+
+    def _stream(self) -> Any:
+        """The consumer's stream, so that outputs are ordered on it and the host does not wait; None for the host."""
+        index = self._format.device_index
+        return None if index is None else torch.cuda.current_stream(index)
+
+    def _retire(self) -> None:
+        """Keeps the latest output until the consumer's stream has passed this point; see the module's text."""
+        if self._format.device_index is None:
+            return
+        while self._retired and self._retired[0][1].query():  # type: ignore[no-untyped-call]
+            self._retired.popleft()
+        if self._latest is not None:
+            event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            event.record(torch.cuda.current_stream(self._format.device_index))
+            self._retired.append((self._latest, event))
+            self._latest = None
 
 
 class DaliBackend(Backend):
@@ -45,7 +221,8 @@ class DaliBackend(Backend):
         super().__init__(fidelity=fidelity)
         self.version()
         self._lock = threading.Lock()  # a pipeline serves one caller at a time
-        self._pipelines: dict[tuple[int, str], Any] = {}
+        self._pipelines: dict[tuple[int, Interpolation], Any] = {}
+        self._columns: tuple[Any, ...] = ()  # what the pipeline that runs is to decode
 
     @classmethod
     def version(cls) -> str:
@@ -56,7 +233,7 @@ class DaliBackend(Backend):
         return f"DALI {nvidia.dali.__version__}"
 
     def decode(self, images: Sequence[Encoded], views: Sequence[View], out: Sequence[Pixels]) -> list[Exception | None]:
-        rows = [row for row in range(len(images)) if _is_for_dali(images[row], views[row])]
+        rows = [row for row in range(len(images)) if is_for_dali(images[row], views[row])]
         done: set[int] = set()
         for begin in range(0, len(rows), _LARGEST_BATCH):
             done |= self._decode_some(rows[begin : begin + _LARGEST_BATCH], images, views, out)
@@ -67,72 +244,41 @@ class DaliBackend(Backend):
     def _decode_some(
         self, rows: Sequence[int], images: Sequence[Encoded], views: Sequence[View], out: Sequence[Pixels]
     ) -> set[int]:
-        """Decodes some rows by DALI and returns those that it could."""
+        """Decodes some rows by DALI and returns those that it could, halving what holds a damaged one."""
+        feed = DaliFeed(
+            encoded=[np.frombuffer(images[row].data, np.uint8) for row in rows],
+            views=Views.of([views[row] for row in rows]),
+        )
         try:
-            resized = self._run([images[row].data for row in rows], [views[row] for row in rows])
-        except RuntimeError:  # one of them is damaged, and DALI does not say which
-            if len(rows) == 1:
-                return set()
-            return {row for each in rows for row in self._decode_some([each], images, views, out)}
-        for row, pixels in zip(rows, resized, strict=True):
-            _store(pixels, views[row], out[row])
-        return set(rows)
+            decoded = self._run(feed)
+        except RuntimeError:
+            decoded = None
+        if decoded is not None:
+            for at, row in enumerate(rows):
+                out[row][:] = decoded.at(at)
+            return set(rows)
+        half = len(rows) // 2
+        parts = (rows[:half], rows[half:]) if half else ()
+        return {row for part in parts for row in self._decode_some(part, images, views, out)}
 
-    def _run(self, encoded: Sequence[bytes], views: Sequence[View]) -> list[Pixels]:
-        """Windows decoded and resized: uint8 (height, width, 3) of each view's `resize_px`."""
-        windows = np.array([view.window_px for view in views], np.int32)
-        sizes = np.array([view.resize_px[::-1] for view in views], np.float32)
-        key = os.getpid(), _FILTERS[views[0].interpolation]
+    def _run(self, feed: DaliFeed) -> Any:
+        key = os.getpid(), feed.views.interpolation
+        threads = min(usable_cpus(), _MOST_THREADS)
+        format_ = DaliFormat(interpolation=feed.views.interpolation, threads=threads, prefetch=1)
         with self._lock:
-            pipeline = self._pipelines.get(key)
-            if pipeline is None:
-                pipeline = self._pipelines[key] = _make_pipeline(key[1])
+            if key not in self._pipelines:
+                self._pipelines[key] = build_pipeline(format_, lambda: self._columns)
+            self._columns = feed.columns(format_)
             try:
-                pipeline.feed_input("encoded", [np.frombuffer(data, np.uint8) for data in encoded])
-                pipeline.feed_input("anchor", list(windows[:, :2]))
-                pipeline.feed_input("shape", list(windows[:, 2:] - windows[:, :2]))
-                pipeline.feed_input("size", list(sizes))
-                (resized,) = pipeline.run()
+                return self._pipelines[key].run()[0]
             except RuntimeError:
                 del self._pipelines[key]  # it is of no more use
                 raise
-            return [np.array(resized.at(row)) for row in range(len(views))]
 
 
-def _make_pipeline(filter_: str) -> Any:
-    """A CPU pipeline of one batch at a time."""
-    from nvidia.dali import fn, pipeline_def, types
-
-    @pipeline_def(  # type: ignore[untyped-decorator, unused-ignore]
-        batch_size=_LARGEST_BATCH,
-        num_threads=min(usable_cpus(), _MOST_THREADS),
-        device_id=None,
-        prefetch_queue_depth=1,
-    )
-    def define() -> Any:
-        encoded = fn.external_source(name="encoded", dtype=types.UINT8, ndim=1)
-        anchor, shape = (fn.external_source(name=name, dtype=types.INT32, ndim=1) for name in ("anchor", "shape"))
-        size = fn.external_source(name="size", dtype=types.FLOAT, ndim=1)
-        window = fn.decoders.image_slice(
-            encoded,
-            anchor,
-            shape,
-            axis_names="WH",
-            normalized_anchor=False,
-            normalized_shape=False,
-            output_type=types.RGB,
-            adjust_orientation=False,
-        )
-        return fn.resize(window, size=size, interp_type=getattr(types, filter_), antialias=True)
-
-    pipeline = define()
-    pipeline.build()
-    return pipeline
-
-
-def _is_for_dali(image: Encoded, view: View) -> bool:
+def is_for_dali(image: Encoded, view: View) -> bool:
     """True for whole plain JPEGs of an allowed size, and filters that DALI has."""
-    if not image.is_plain_jpeg() or view.interpolation not in _FILTERS:
+    if not image.is_plain_jpeg() or view.interpolation not in FILTERS:
         return False
     limit = pillow.most_pixels()
     if limit is not None and image.width * image.height > limit:
@@ -140,14 +286,56 @@ def _is_for_dali(image: Encoded, view: View) -> bool:
     return not image.is_cut_short()
 
 
-def _store(resized: Pixels, view: View, out: Pixels) -> None:
-    """Crops and flips into the place; outside of the image is black."""
-    left, top, right, bottom = view.crop_px
-    width, height = view.resize_px
-    flipped = out[:: -1 if view.flip_vertical else 1, :: -1 if view.flip_horizontal else 1]
-    inside = (max(left, 0), max(top, 0), min(right, width), min(bottom, height))
-    if inside != view.crop_px:
-        out[:] = 0
-    if inside[0] < inside[2] and inside[1] < inside[3]:
-        part = flipped[inside[1] - top : inside[3] - top, inside[0] - left : inside[2] - left]
-        part[:] = resized[inside[1] : inside[3], inside[0] : inside[2]]
+def build_pipeline(format: DaliFormat, source: Callable[[], tuple[Any, ...]]) -> Any:  # noqa: A002
+    """A pipeline from what `DaliFeed.columns` gives to uint8 images (H, W, 3)."""
+    from nvidia.dali import fn, pipeline_def, types
+
+    on_gpu = format.device_index is not None
+
+    @pipeline_def(  # type: ignore[untyped-decorator, unused-ignore]
+        batch_size=format.largest_batch,
+        num_threads=format.threads,
+        device_id=format.device_index,
+        prefetch_queue_depth=format.prefetch,
+    )
+    def define() -> Any:
+        ndim = [1, 1, 1, 1, *((1, 1) if format.crops else ()), *((0, 0) if format.flips else ())]
+        dtype = [types.UINT8, types.INT32, types.INT32, types.FLOAT, *(types.INT32,) * (len(ndim) - 4)]
+        encoded, anchor, shape, size, *rest = fn.external_source(
+            source=source, num_outputs=len(ndim), dtype=dtype, ndim=ndim
+        )
+        window = fn.decoders.image_slice(
+            encoded,
+            anchor,
+            shape,
+            device="mixed" if on_gpu else "cpu",
+            axis_names="WH",
+            normalized_anchor=False,
+            normalized_shape=False,
+            output_type=types.RGB,
+            adjust_orientation=False,
+            hw_decoder_load=format.hw_decoder_load if on_gpu else None,
+        )
+        filter_ = getattr(types, FILTERS[format.interpolation])
+        pixels = fn.resize(window, size=size, interp_type=filter_, antialias=True)
+        if format.crops:  # outside of the image is black
+            pixels = fn.slice(
+                pixels, rest.pop(0), rest.pop(0), axis_names="WH", out_of_bounds_policy="pad", fill_values=0
+            )
+        return fn.flip(pixels, horizontal=rest.pop(0), vertical=rest.pop(0)) if format.flips else pixels
+
+    pipeline = define()
+    pipeline.build()
+    return pipeline
+
+
+def _check_memory(error: RuntimeError, feed: DaliFeed, format: DaliFormat) -> None:  # noqa: A002
+    """Raises BackendError when a GPU ran out of memory, which no other decoder would mend."""
+    text = str(error).lower()
+    if format.device_index is None or not ("out of memory" in text or "memory allocation" in text):
+        return
+    raise BackendError(
+        f"DALI ran out of memory on cuda:{format.device_index} while decoding {feed.owner or 'a batch'} "
+        f"({len(feed.encoded)} images); use a smaller batch_size, DaliOptions(prefetch=1), a lower "
+        "DaliOptions(hw_decoder_load=...), or decode_device='cpu'"
+    ) from error

@@ -40,6 +40,6 @@ class SyntheticBackend(Backend):
         """The one batch of `count` images, made by `make_empty` and filled with noise when first asked for."""
         if count not in self._ready:
             batch = make_empty(count)
-            noise = torch.randint(0, 256, batch.shape, generator=torch.Generator().manual_seed(0))
+            noise = torch.randint(0, 256, batch.shape, generator=torch.Generator().manual_seed(0)).to(batch.device)
             self._ready[count] = batch.copy_(noise if batch.dtype == torch.uint8 else noise / 255)
         return self._ready[count]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import torchvision.transforms as v1
 from torchvision.datasets import ImageFolder
 
 from fastdata import DataLoader, DevicePrefetcher
+from fastdata.loaders import MEAN_TOLERANCE
 
 pytestmark = pytest.mark.gpu
 
@@ -62,3 +64,88 @@ def test_no_synchronisation_in_the_loop(folder: Path) -> None:
     finally:
         torch.cuda.set_sync_debug_mode("default")
     assert count == len(loader)
+
+
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+@pytest.mark.parametrize("decode_device", ["cpu", "mixed"])
+def test_dali_gives_the_batches_of_the_others(folder: Path, decode_device: str, layout: torch.memory_format) -> None:
+    options: dict[str, Any] = {"batch_size": 5, "seed": 2, "num_workers": 2, "memory_format": layout, "shuffle": True}
+    dataset = ImageFolder(folder, TRAIN)
+    dali = DataLoader(dataset, device="cuda", backend="dali", decode_device=decode_device, **options)
+    for (ours, our_labels), (pils, labels) in zip(dali, DataLoader(dataset, backend="pil", **options), strict=True):
+        assert ours.is_cuda
+        assert our_labels.is_cuda
+        assert ours.is_contiguous(memory_format=layout)
+        assert torch.equal(our_labels.cpu(), labels)
+        assert (ours.cpu() - pils).abs().mean() * 255 * 0.224 <= 2 * MEAN_TOLERANCE["exact"]["dali"]
+
+
+def test_dalis_batches_survive_slow_kernels_and_being_kept(folder: Path) -> None:
+    transform = v1.Compose([v1.Resize((64, 64)), v1.PILToTensor()])
+    options: dict[str, Any] = {"batch_size": 4, "backend": "dali", "device": "cuda", "num_workers": 2}
+    dataset = ImageFolder(folder, transform)
+    expected = [images.cpu() for images, _ in DataLoader(dataset, **options)]
+    sums, kept = [], []
+    for images, _ in DataLoader(dataset, memory_format=torch.channels_last, **options):
+        torch.cuda._sleep(20_000_000)
+        sums.append(images.sum())
+        kept.append(images)
+    assert [total.item() for total in sums] == [images.sum().item() for images in expected]
+    assert all(torch.equal(images.cpu(), other) for images, other in zip(kept, expected, strict=True))
+
+
+def test_a_damaged_image_on_the_gpu_leaves_its_neighbours_unharmed(folder: Path, tmp_path: Path) -> None:
+    shutil.copytree(folder, tmp_path / "copy")
+    path = tmp_path / "copy" / "apple" / "05.jpg"
+    data = bytearray(path.read_bytes())
+    data[400:600] = b"\xff\xc4\x00\x10" * 50
+    path.write_bytes(data)
+    options: dict[str, Any] = {"batch_size": 4, "backend": "dali", "device": "cuda", "on_error": "skip"}
+    sizes = [len(labels) for _, labels in DataLoader(ImageFolder(tmp_path / "copy", TRAIN), **options)]
+    assert sizes[:3] == [4, 3, 4]
+
+
+@pytest.mark.parametrize("backend", ["native", "dali"])
+def test_augmentations_do_not_depend_on_the_device(folder: Path, backend: str) -> None:
+    steps = [v1.RandomResizedCrop(64), v1.RandAugment(), v1.ColorJitter(0.3, 0.3, 0.3, 0.1), v1.ToTensor()]
+    dataset = ImageFolder(folder, v1.Compose([*steps, v1.RandomErasing(0.5)]))
+    options: dict[str, Any] = {"batch_size": 5, "seed": 2, "backend": backend, "augment_on": "device"}
+    on_device = DataLoader(dataset, device="cuda", decode_device="cpu", **options)
+    for (device_images, _), (host_images, _) in zip(on_device, DataLoader(dataset, **options), strict=True):
+        # Bilinear weights and sums are rounded differently on a GPU: a grey level here and there.
+        assert ((device_images.cpu() - host_images).abs() > 1.5 / 255).float().mean() < 0.01
+
+
+def test_synthetic_batches_lie_on_the_device(folder: Path) -> None:
+    loader = DataLoader(ImageFolder(folder, TRAIN), 5, device="cuda", backend="synthetic")
+    first, second = (images for images, _ in list(loader)[:2])
+    assert first.is_cuda
+    assert first.data_ptr() == second.data_ptr()
+    assert first.dtype is torch.float32
+
+
+def test_static_batches_feed_a_cuda_graph() -> None:
+    batches = [torch.full((1 << 16,), float(n)) for n in range(20)]
+    total = torch.zeros((), device="cuda")
+    graph, sums = torch.cuda.CUDAGraph(), []
+    for number, batch in enumerate(DevicePrefetcher(batches, "cuda", depth=2, static=True)):
+        if number == 0:
+            torch.cuda.synchronize()
+            with torch.cuda.graph(graph):
+                total.copy_(batch.mean())
+        graph.replay()
+        sums.append(total.clone())
+    assert [value.item() for value in sums] == list(range(20))
+
+
+@pytest.mark.parametrize("options", [{"backend": "dali"}, {"backend": "native", "augment_on": "device"}], ids=str)
+def test_no_synchronisation_while_decoding_or_augmenting(folder: Path, options: dict[str, Any]) -> None:
+    steps = [v1.RandomResizedCrop(64), v1.RandAugment(), v1.ToTensor(), v1.RandomErasing(0.5)]
+    transform = v1.Compose(steps) if "augment_on" in options else TRAIN
+    loader = DataLoader(ImageFolder(folder, transform), 5, device="cuda", num_workers=2, **options)
+    list(loader)
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        assert sum(1 for _ in loader) == len(loader)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")

@@ -30,7 +30,7 @@ def spoiled(request: pytest.FixtureRequest, folder: Path, tmp_path: Path) -> Pat
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-@pytest.mark.parametrize("backend", ["pil", "native", "turbojpeg", "opencv"])
+@pytest.mark.parametrize("backend", ["pil", "native", "turbojpeg", "opencv", "dali"])
 def test_raise_names_sample_file_backend_reason_and_remedy(spoiled: Path, backend: str, workers: int) -> None:
     loader = DataLoader(ImageFolder(spoiled, SMALL), 4, num_workers=workers, backend=backend)
     iterator = iter(loader)

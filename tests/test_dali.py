@@ -1,0 +1,215 @@
+"""Batches that DALI decodes in its pipeline: those of every other backend, within the table's tolerance."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import threading
+from pathlib import Path
+from typing import Any
+
+import images
+import pytest
+import torch
+import torchvision.transforms as v1
+from torchvision.datasets import ImageFolder
+
+from fastdata import DataLoader, DecodeError, OptionError, PipelineError
+from fastdata.loaders import MEAN_TOLERANCE
+from fastdata.options import DaliOptions
+
+BICUBIC, BOX = v1.InterpolationMode.BICUBIC, v1.InterpolationMode.BOX
+NORMALISE = v1.Normalize([0.485, 0.456, 0.406], [0.229, 0.224, 0.225])
+TRAIN = v1.Compose([v1.RandomResizedCrop(48), v1.RandomHorizontalFlip(), v1.PILToTensor()])
+PLANS = {
+    "uint8": TRAIN,
+    "float": v1.Compose([v1.RandomResizedCrop(48, interpolation=BICUBIC), v1.ToTensor(), NORMALISE]),
+    "validation": v1.Compose([v1.Resize(56), v1.CenterCrop(48), v1.ToTensor(), NORMALISE]),
+    "padded": v1.Compose([v1.Resize(32), v1.CenterCrop((48, 60)), v1.PILToTensor()]),
+    "flips": v1.Compose([v1.Resize((40, 50)), v1.RandomHorizontalFlip(), v1.RandomVerticalFlip(), v1.PILToTensor()]),
+    "crop alone": v1.Compose([v1.RandomCrop((40, 50)), v1.PILToTensor()]),
+    "Pillow's filter": v1.Compose([v1.Resize((40, 50), BOX), v1.PILToTensor()]),
+}  # fmt: skip
+
+
+def run(dataset: Any, backend: str = "dali", **options: Any) -> list[Any]:
+    options = {"batch_size": 5, "shuffle": True, "seed": 3, "num_workers": 2, **options}
+    return list(DataLoader(dataset, backend=backend, **options))
+
+
+def check_alike(ours: list[Any], pils: list[Any], scale: float = 1.0) -> None:
+    """Same batches within DALI's tolerance, in grey levels divided by `scale`."""
+    assert len(ours) == len(pils)
+    for (our_images, our_labels), (images_, labels) in zip(ours, pils, strict=True):
+        assert torch.equal(our_labels, labels)
+        assert (our_images.shape, our_images.stride(), our_images.dtype) == (
+            images_.shape,
+            images_.stride(),
+            images_.dtype,
+        )
+        difference = (our_images.float() - images_.float()).abs().mean(dim=(1, 2, 3))
+        assert difference.max() <= MEAN_TOLERANCE["exact"]["dali"] / scale
+
+
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+@pytest.mark.parametrize("name", PLANS)
+def test_batches_are_those_of_pillow(folder: Path, name: str, layout: torch.memory_format) -> None:
+    dataset = ImageFolder(folder, PLANS[name])
+    scale = 255 * 0.224 if dataset[0][0].is_floating_point() else 1.0
+    check_alike(run(dataset, memory_format=layout), run(dataset, "pil", memory_format=layout), scale)
+
+
+@pytest.mark.parametrize("workers", [0, 1, 3])
+@pytest.mark.parametrize("options", [DaliOptions(prefetch=1), DaliOptions(threads=2, prefetch=4)])
+def test_batches_do_not_depend_on_threads(folder: Path, workers: int, options: DaliOptions) -> None:
+    dataset = ImageFolder(folder, TRAIN)
+    for ours, others in zip(run(dataset, num_workers=workers, dali=options), run(dataset), strict=True):
+        assert torch.equal(ours[0], others[0])
+
+
+def test_difficult_files_are_decoded_too(odd_folder: Path) -> None:
+    dataset = ImageFolder(odd_folder, v1.Compose([v1.Resize((32, 32)), v1.PILToTensor()]))
+    check_alike(run(dataset), run(dataset, "pil"))
+
+
+@pytest.fixture
+def spoiled(folder: Path, tmp_path: Path) -> Path:
+    """The folder with a sample 5 whose middle is noise, which stops DALI, and a sample 30 that is no image."""
+    shutil.copytree(folder, tmp_path / "copy")
+    path = tmp_path / "copy" / "apple" / "05.jpg"
+    data = bytearray(images.saved(300, 200, quality=95))
+    data[500:900] = b"\xff\xc4\x00\x10" * 100
+    path.write_bytes(data)
+    (tmp_path / "copy" / "cup" / "04.jpg").write_bytes(b"no image")
+    return tmp_path / "copy"
+
+
+def test_a_damaged_image_leaves_its_neighbours_unharmed(folder: Path, spoiled: Path) -> None:
+    options: dict[str, Any] = {"shuffle": False, "batch_size": 4}
+    whole = run(ImageFolder(folder, TRAIN), **options)
+    loader = DataLoader(ImageFolder(spoiled, TRAIN), seed=3, num_workers=2, backend="dali", on_error="skip", **options)
+    skipped = list(loader)
+    assert torch.equal(skipped[1][0], whole[1][0][[0, 2, 3]])
+    assert torch.equal(skipped[7][0], whole[7][0][[0, 1, 3]])
+    assert all(torch.equal(a[0], b[0]) for n, (a, b) in enumerate(zip(skipped, whole, strict=True)) if n not in (1, 7))
+    assert [entry[0] for entry in loader.stats()["quarantine"]] == [5, 30]
+    assert loader.stats()["failures"] == 2
+
+
+def test_a_damaged_image_is_raised_at_its_place(spoiled: Path) -> None:
+    loader = DataLoader(ImageFolder(spoiled, TRAIN), 4, num_workers=2, backend="dali")
+    iterator = iter(loader)
+    next(iterator)
+    with pytest.raises(DecodeError, match=r"sample 5 .*apple/05\.jpg"):
+        next(iterator)
+    assert next(iterator, None) is None
+
+
+def test_substitutes_are_those_of_the_other_backends(spoiled: Path) -> None:
+    options: dict[str, Any] = {"shuffle": False, "batch_size": 4, "on_error": "replace"}
+    dataset = ImageFolder(spoiled, TRAIN)
+    check_alike(run(dataset, **options), run(dataset, "pil", **options))
+
+
+def test_a_batch_larger_than_announced_is_decoded_and_said(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fastdata.dataloader._LARGEST_UNKNOWN_BATCH", 3)
+    batches = [[3, 4, 5, 6, 7], [1, 2], [8, 9, 10]]
+    dataset = ImageFolder(folder, TRAIN)
+    expected = list(DataLoader(dataset, batch_sampler=batches, backend="pil", seed=3))
+    with pytest.warns(UserWarning, match=r"DALI gave up on batch 0 .* nothing is damaged"):
+        check_alike(list(DataLoader(dataset, batch_sampler=batches, backend="dali", seed=3)), expected)
+
+
+def test_an_error_of_the_sampler_comes_at_its_place(folder: Path) -> None:
+    def indices() -> Any:
+        yield from range(9)
+        raise KeyError("sampler")
+
+    class Sampler:
+        def __iter__(self) -> Any:
+            return indices()
+
+    iterator = iter(DataLoader(ImageFolder(folder, TRAIN), 4, sampler=Sampler(), backend="dali", num_workers=2))
+    assert [len(next(iterator)[1]) for _ in range(2)] == [4, 4]
+    with pytest.raises(KeyError, match="sampler"):
+        next(iterator)
+
+
+def test_resume_continues_with_the_rest(folder: Path) -> None:
+    dataset = ImageFolder(folder, TRAIN)
+    options: dict[str, Any] = {"batch_size": 4, "shuffle": True, "num_workers": 2, "backend": "dali", "seed": 3}
+    whole = list(DataLoader(dataset, **options))
+    loader = DataLoader(dataset, **options)
+    iterator = iter(loader)
+    for _ in range(3):
+        next(iterator)
+    resumed = DataLoader(dataset, **options)
+    resumed.load_state_dict(loader.state_dict())
+    for ours, expected in zip(list(resumed), whole[3:], strict=True):
+        assert torch.equal(ours[0], expected[0])
+
+
+def test_batches_the_caller_holds_keep_their_pixels(folder: Path) -> None:
+    dataset = ImageFolder(folder, TRAIN)
+    loader = DataLoader(dataset, 4, backend="dali", num_workers=2, seed=1, memory_format=torch.channels_last)
+    held = [(batch, batch.clone()) for batch, _ in loader]
+    assert all(torch.equal(batch, copy) for batch, copy in held)
+
+
+def test_break_leaves_nothing_running(folder: Path) -> None:
+    loader = DataLoader(ImageFolder(folder, TRAIN), 4, backend="dali", num_workers=2)
+    next(iter(loader))
+    before = _tasks()
+    for _ in range(5):
+        for _batch in loader:
+            break
+    assert _tasks() <= before
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("fastdata")]
+
+
+def _tasks() -> int:
+    """Threads of this process, those of DALI included."""
+    return len(os.listdir("/proc/self/task"))
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_forked_child_is_refused_the_iterator_and_makes_its_own(folder: Path) -> None:
+    loader = DataLoader(ImageFolder(folder, TRAIN), 4, backend="dali", num_workers=2)
+    iterator = iter(loader)
+    next(iterator)
+    if (child := os.fork()) == 0:
+        try:
+            next(iterator)
+        except PipelineError:
+            os._exit(0 if len(list(loader)) == 10 else 2)
+        os._exit(3)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert len(list(iterator)) == 9
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"decode_device": "gpu"}, "decode_device='gpu' is not accepted"),
+        ({"decode_device": "mixed"}, "decode_device='mixed' decodes on a GPU"),
+        ({"decode_device": "mixed", "backend": "pil"}, "backend='pil'"),
+    ],
+)
+def test_wrong_options_are_named(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(OptionError, match=message):
+        DataLoader([1], **{"backend": "dali", **options})
+
+
+def test_wrong_dali_options_are_named() -> None:
+    for wrong in ({"threads": 0}, {"prefetch": 0}, {"hw_decoder_load": 1.5}):
+        with pytest.raises(OptionError, match=next(iter(wrong))):
+            DaliOptions(**wrong)
+
+
+def test_auto_times_dali_only_where_pixels_may_differ(folder: Path) -> None:
+    for fidelity, names in (("exact", False), ("fast", True)):
+        loader = DataLoader(ImageFolder(folder, TRAIN), 4, fidelity=fidelity, num_workers=2)
+        next(iter(loader))
+        assert loader._choice is not None
+        assert ("dali" in loader._choice.ms_per_image) is names

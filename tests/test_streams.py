@@ -1,0 +1,184 @@
+"""The prefetcher's hand-over on a device that is simulated to be as unkind as the rules allow.
+
+A simulated device has two queues of work, the copy stream's and the consumer's, and an allocator that gives freed
+memory out again at once.  Work is done as early or as late as events permit: copies that run late show a consumer that
+does not wait; a consumer that runs late shows memory that is given out too early.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from fastdata import DevicePrefetcher, OptionError
+from fastdata.prefetch import map_tensors
+
+SIZE = 64
+
+
+class Device:
+    """Two streams, and memory for the copy stream's results."""
+
+    def __init__(self, *, late: str) -> None:
+        self.late = late  # which stream does nothing before it must
+        self.copies: list[Callable[[], None]] = []
+        self.copies_done = 0
+        self.kernels: list[Callable[[], None]] = []
+        self.free: list[np.ndarray] = []
+        self.used: dict[int, int] = {}  # address of a block: kernels that must be done before it is free
+
+    # ---- what `Streams` asks
+
+    def copying(self) -> Any:
+        return contextlib.nullcontext()
+
+    def to_device(self, tensor: torch.Tensor) -> torch.Tensor:
+        block = self.free.pop() if self.free else np.full(SIZE, -1.0, np.float32)
+        result = torch.from_numpy(block[:])
+        weakref.finalize(result, self._freed, block)
+        self.copies.append(lambda: np.copyto(block, tensor.numpy()))
+        if self.late != "copies":
+            self.run_copies(len(self.copies))
+        return result
+
+    def copied(self) -> int:
+        return len(self.copies)
+
+    def consumer_waits_for(self, event: int) -> None:
+        self.launch(lambda: self.run_copies(event))
+
+    def consumer_uses(self, tensor: torch.Tensor) -> None:
+        self.used[tensor.data_ptr()] = 1
+
+    # ---- the device itself
+
+    def launch(self, kernel: Callable[[], None]) -> None:
+        """Queues work on the consumer's stream."""
+        self.kernels.append(kernel)
+        if self.late != "consumer":
+            self.run_kernels()
+
+    def run_copies(self, until: int) -> None:
+        for copy in self.copies[self.copies_done : until]:
+            copy()
+        self.copies_done = max(self.copies_done, until)
+
+    def run_kernels(self) -> None:
+        while self.kernels:
+            self.kernels.pop(0)()
+
+    def _freed(self, block: np.ndarray) -> None:
+        if not self.used.pop(block.ctypes.data, 0):
+            self.free.append(block)
+        else:
+            self.launch(lambda: self.free.append(block))
+
+
+class NoWait(Device):
+    def consumer_waits_for(self, event: int) -> None:
+        pass
+
+
+class NoMark(Device):
+    def consumer_uses(self, tensor: torch.Tensor) -> None:
+        pass
+
+
+def sums(device: Device, *, depth: int = 1) -> list[float]:
+    """What a consumer that sums each batch finds."""
+    batches = [[torch.full((SIZE,), float(n)), {"n": n}] for n in range(12)]
+    prefetcher = DevicePrefetcher(batches, "cpu", depth=depth)
+    results: list[float] = []
+    for batch, extra in prefetcher._copied_ahead(iter(batches), device):
+        assert extra["n"] == len(results) + len(device.kernels) or device.late == "consumer"
+        block = batch.numpy()
+        device.launch(lambda block=block: results.append(float(block.mean())))
+        del batch
+    device.run_kernels()
+    return results
+
+
+@pytest.mark.parametrize("depth", [1, 2, 5])
+@pytest.mark.parametrize("late", ["copies", "consumer", "neither"])
+def test_every_batch_arrives_whole(late: str, depth: int) -> None:
+    assert sums(Device(late=late), depth=depth) == list(range(12))
+
+
+def test_without_waiting_the_consumer_reads_too_early() -> None:
+    assert sums(NoWait(late="copies")) != list(range(12))
+
+
+def test_without_the_mark_memory_is_given_out_too_early() -> None:
+    assert sums(NoMark(late="consumer")) != list(range(12))
+
+
+def test_memory_is_given_out_again_at_all() -> None:
+    device = Device(late="neither")
+    blocks = set()
+    real = device.to_device
+
+    def to_device(tensor: torch.Tensor) -> torch.Tensor:
+        result = real(tensor)
+        blocks.add(result.data_ptr())
+        return result
+
+    device.to_device = to_device  # type: ignore[method-assign]
+    assert sums(device) == list(range(12))
+    assert len(blocks) < 6
+
+
+def test_an_error_of_the_loader_comes_after_the_batches_before_it() -> None:
+    def batches() -> Iterator[torch.Tensor]:
+        yield torch.zeros(SIZE)
+        yield torch.ones(SIZE)
+        raise KeyError("loader")
+
+    copied = DevicePrefetcher([], "cpu", depth=4)._copied_ahead(batches(), Device(late="neither"))
+    assert [next(copied)[0].item() for _ in range(2)] == [0.0, 1.0]
+    with pytest.raises(KeyError, match="loader"):
+        next(copied)
+
+
+def test_an_early_break_drops_what_was_copied_ahead() -> None:
+    closed = []
+
+    def batches() -> Iterator[torch.Tensor]:
+        try:
+            for n in range(100):
+                yield torch.full((SIZE,), float(n))
+        finally:
+            closed.append(n)
+
+    copied = DevicePrefetcher([], "cpu", depth=2)._copied_ahead(batches(), Device(late="copies"))
+    next(copied)
+    copied.close()
+    del copied
+    assert closed == [2]
+
+
+def test_static_batches_are_the_same_tensors() -> None:
+    batches = [[torch.full((3,), float(n)), {"label": torch.tensor([n]), "name": str(n)}] for n in range(4)]
+    addresses, seen = set(), []
+    for images, rest in DevicePrefetcher(batches, "cpu", static=True):
+        addresses.add((images.data_ptr(), rest["label"].data_ptr()))
+        seen.append((images[0].item(), rest["label"].item(), rest["name"]))
+    assert len(addresses) == 1
+    assert seen == [(float(n), n, str(n)) for n in range(4)]
+    assert batches[0][0][0].item() == 0.0
+
+
+def test_a_static_batch_of_another_size_is_refused() -> None:
+    iterator = iter(DevicePrefetcher([torch.zeros(4, 2), torch.zeros(3, 2)], "cpu", static=True))
+    next(iterator)
+    with pytest.raises(OptionError, match=r"\(4, 2\).*\(3, 2\).*drop_last=True"):
+        next(iterator)
+
+
+def test_mapped_structures_keep_what_is_no_tensor() -> None:
+    assert map_tensors({"a": (1, None, "x"), "b": [torch.ones(1)]}, torch.neg) == {"a": (1, None, "x"), "b": [-1.0]}
