@@ -1,0 +1,69 @@
+"""What fastdata's interface costs: its DALI backend against a pipeline written by hand, both on the CPU.
+
+Setup: random window, resize to 224, flip; float32 normalised with channels first, and uint8 with channels last; batches
+of 64, two of them on their way; equal numbers of DALI threads.  The hand-written pipeline reads files by itself and
+draws windows in C++; fastdata reads in Python's threads, draws in NumPy and hands everything over.  Both take turns in
+every round.  The hand-written pipeline begins each pass with two batches ready, so passes are 5,000 images long.
+Result: benchmarks/results/dali.json.
+
+    python benchmarks/dali.py FOLDER
+"""
+
+from __future__ import annotations
+
+import argparse
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from rivals import MEAN, STD, Work, dali_loader
+from torch.utils.data import ConcatDataset
+from torchvision import transforms
+from torchvision.datasets import ImageFolder
+
+from fastdata import DataLoader
+from fastdata.bench import Contender, Measurement, measure, ratios, table, write_json
+
+BY_HAND = "DALI by hand"
+
+
+def run(folder: Path, *, as_float: bool, workers: int, rounds: int) -> list[Measurement]:
+    """Measures both for one kind of output."""
+    work = Work(folder=folder, as_float=as_float, images=5000)
+    end = [transforms.ToTensor(), transforms.Normalize(MEAN, STD)] if as_float else [transforms.PILToTensor()]
+    steps = [transforms.RandomResizedCrop(work.size), transforms.RandomHorizontalFlip(), *end]
+    files = work.files()
+    dataset = ImageFolder(folder, transforms.Compose(steps))
+    repeated: Any = ConcatDataset([dataset] * (len(files) // len(dataset)))
+    options: dict[str, Any] = {"batch_size": 64, "shuffle": True, "num_workers": workers, "backend": "dali"}
+    layout = torch.contiguous_format if as_float else torch.channels_last
+    loader = DataLoader(repeated, memory_format=layout, **options)
+    by_hand = dali_loader(work, workers)
+    contenders = [
+        Contender(name=BY_HAND, epoch=by_hand, images=len(files)),
+        Contender(name="fastdata, dali", epoch=partial(iter, loader), images=len(repeated)),
+    ]
+    return measure(contenders, rounds=rounds)
+
+
+def main() -> None:
+    """The command."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path, help="one folder of images per class")
+    parser.add_argument("--workers", type=int, default=2, help="threads of DALI, and of Python (%(default)s)")
+    parser.add_argument("--rounds", type=int, default=5, help="measured passes of each (%(default)s)")
+    parser.add_argument("--data", default="", help="what the images are, for the record")
+    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results" / "dali.json")
+    given = parser.parse_args()
+    results = {}
+    for name, as_float in (("float32", True), ("uint8", False)):
+        measured = run(given.folder, as_float=as_float, workers=given.workers, rounds=given.rounds)
+        print(f"\n{name}\n\n{table(measured, BY_HAND)}\n")
+        results[name] = {"loaders": [m.to_dict() for m in measured], "times_better": ratios(measured, BY_HAND)}
+    setup = f"RandomResizedCrop(224), flip; batch 64, shuffled; {given.workers} threads; CPU"
+    write_json(given.out, setup=setup, data=given.data or given.folder.name, results=results)
+
+
+if __name__ == "__main__":
+    main()
