@@ -97,6 +97,7 @@ class _Flow:
         self.feeds, self.format = feeds, format
         self.again: deque[DaliFeed] = deque()  # fed to a pipeline that is no more
         self.in_flight: deque[DaliFeed] = deque()
+        self.columns: deque[tuple[Any, ...]] = deque()  # of the batches in flight
         self.end: BaseException | None = None  # why `feeds` ended
 
     def next_columns(self) -> tuple[Any, ...]:
@@ -111,18 +112,27 @@ class _Flow:
             except BaseException as error:  # noqa: BLE001 - raised at its place, after the batches before it
                 self.end = error
                 raise StopIteration from None
+        columns = feed.columns(self.format)
         self.in_flight.append(feed)
-        return feed.columns(self.format)
+        self.columns.append(columns)  # on the CPU the pipeline does not copy them
+        return columns
 
     def close(self) -> None:
         """Drops all batches: a pipeline that was taken down refers to this until the next garbage collection."""
         self.feeds, self.end = iter(()), self.end or StopIteration()
         self.again.clear()
         self.in_flight.clear()
+        self.columns.clear()
+
+    def arrived(self) -> DaliFeed:
+        """The oldest batch in flight, which has been decoded."""
+        self.columns.popleft()
+        return self.in_flight.popleft()
 
     def restart(self) -> DaliFeed:
         """After a failure: the batch that failed; those behind it will be fed again."""
         feed = self.in_flight.popleft()
+        self.columns.clear()
         self.again.extendleft(reversed(self.in_flight))
         self.in_flight.clear()
         return feed
@@ -170,7 +180,7 @@ class DaliPipeline:
             _check_memory(error, failed, self._format)
             return failed, error
         self._latest = output.as_tensor()
-        return self._flow.in_flight.popleft(), torch.utils.dlpack.from_dlpack(self._latest)
+        return self._flow.arrived(), torch.utils.dlpack.from_dlpack(self._latest)
 
     def close(self) -> None:
         """Takes the pipeline down; in a forked child it is only forgotten.  Harmless when repeated."""
@@ -302,7 +312,7 @@ def build_pipeline(format: DaliFormat, source: Callable[[], tuple[Any, ...]]) ->
         ndim = [1, 1, 1, 1, *((1, 1) if format.crops else ()), *((0, 0) if format.flips else ())]
         dtype = [types.UINT8, types.INT32, types.INT32, types.FLOAT, *(types.INT32,) * (len(ndim) - 4)]
         encoded, anchor, shape, size, *rest = fn.external_source(
-            source=source, num_outputs=len(ndim), dtype=dtype, ndim=ndim
+            source=source, num_outputs=len(ndim), dtype=dtype, ndim=ndim, no_copy=not on_gpu
         )
         window = fn.decoders.image_slice(
             encoded,
