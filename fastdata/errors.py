@@ -12,6 +12,7 @@
     ├── ConversionError     (OSError)            a conversion to shards cannot begin or go on
     ├── StoreError          (ConnectionError)    a remote store does not answer, or not with what it should
     ├── PipelineError       (RuntimeError)       the pipeline timed out or was used after a fork
+    ├── TrainError          (RuntimeError)       a training run cannot go on
     └── StateMismatch       (ValueError)         a saved state belongs to something else
 
 Each class is also the builtin that PyTorch or torchvision would have raised in its place, so existing
@@ -33,6 +34,7 @@ __all__ = [
     "ShardError",
     "StateMismatch",
     "StoreError",
+    "TrainError",
 ]
 
 
@@ -136,6 +138,10 @@ class StoreError(FastdataError, ConnectionError):
 
 class PipelineError(FastdataError, RuntimeError):
     """The pipeline timed out, or an iterator was used in a process that does not own it."""
+
+
+class TrainError(FastdataError, RuntimeError):
+    """A training run cannot go on: another process has gone, or a loss is no number."""
 
 
 class StateMismatch(FastdataError, ValueError):

@@ -1,0 +1,111 @@
+"""`python -m fastdata.train`, alone or under torchrun."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import sys
+import types
+import typing
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from fastdata.errors import FastdataError
+from fastdata.train import checks
+from fastdata.train.data import DataOptions, make_loaders
+from fastdata.train.keeping import load_checkpoint
+from fastdata.train.loop import evaluate, fit
+from fastdata.train.model import create_model
+from fastdata.train.options import TrainOptions
+from fastdata.train.ranks import join_ranks, leave_ranks
+from fastdata.train.state import Training
+
+__all__ = ["main"]
+
+
+def parser() -> argparse.ArgumentParser:
+    """Flags of both option classes, and a few of its own."""
+    made = argparse.ArgumentParser(prog="python -m fastdata.train", description=__doc__)
+    made.add_argument("--model", default="resnet50", help="small, or a name of torchvision's or timm's (%(default)s)")
+    made.add_argument("--weights", help="trained weights to begin with, by torchvision's name; 'pretrained' for timm")
+    made.add_argument("--test-only", metavar="CHECKPOINT", help="only validate this checkpoint")
+    made.add_argument("--check", action="store_true", help="only say what about the model is slow")
+    made.add_argument("--find-lr", action="store_true", help="only look for a good learning rate, with a plot")
+    made.add_argument("--find-batch-size", action="store_true", help="only look for the largest batch (CUDA)")
+    made.add_argument("--remove-biases", action="store_true", help="drop biases that a BatchNorm makes useless")
+    made.add_argument("--pad-classes", action="store_true", help="pad the last layer to a multiple of 8")
+    for cls in (DataOptions, TrainOptions):
+        group = made.add_argument_group(cls.__name__)
+        hints = typing.get_type_hints(cls)
+        for each in dataclasses.fields(cls):
+            _add_flag(group, each, hints[each.name])
+    return made
+
+
+def _add_flag(group: Any, each: dataclasses.Field[Any], hint: Any) -> None:
+    names = [*([each.metadata["short"]] if "short" in each.metadata else []), f"--{each.name.replace('_', '-')}"]
+    default = "" if each.default in (None, "") else f" ({each.default})"
+    more: dict[str, Any] = {"default": each.default, "help": each.metadata["help"] + default, "dest": each.name}
+    kinds = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
+    kind = kinds[0]
+    if kind is bool:
+        more["action"] = argparse.BooleanOptionalAction
+    elif typing.get_origin(kind) is tuple:
+        more |= {"type": float, "nargs": 2, "metavar": "X"}
+    else:
+        more["type"] = kind
+        if "choices" in each.metadata:
+            more["choices"] = each.metadata["choices"]
+    group.add_argument(*names, **more)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The command; returns its exit status."""
+    given = parser().parse_args(argv)
+    try:
+        data, options = (_from(cls, given) for cls in (DataOptions, TrainOptions))
+        return _run(given, data, options)
+    except FastdataError as error:
+        print(f"{type(error).__name__}: {error}", file=sys.stderr)
+        return 1
+    finally:
+        leave_ranks()
+
+
+def _from(cls: Any, given: argparse.Namespace) -> Any:
+    values = {each.name: getattr(given, each.name) for each in dataclasses.fields(cls)}
+    return cls(**{name: tuple(value) if isinstance(value, list) else value for name, value in values.items()})
+
+
+def _run(given: argparse.Namespace, data: DataOptions, options: TrainOptions) -> int:
+    ranks = join_ranks(options.torch_device(), options.timeout_s)
+    loaders = make_loaders(data, options, ranks)
+    torch.manual_seed(options.seed)
+    model = create_model(given.model, len(loaders.classes), weights=given.weights)
+    example = torch.zeros(2, 3, data.train_crop_size, data.train_crop_size)
+    if given.remove_biases:
+        print(f"biases removed: {', '.join(checks.remove_useless_biases(model, example)) or 'none'}")
+    if given.pad_classes:
+        model = checks.PaddedClasses(model, len(loaders.classes))
+    if given.check:
+        print(checks.advice(model, example, batch_size=options.batch_size))
+        return 0
+    if given.find_batch_size:
+        print(checks.find_batch_size(model, options, data.train_crop_size, len(loaders.classes)))
+        return 0
+    if given.find_lr:
+        print(checks.find_lr(model, loaders.train(0), options))
+        return 0
+    if given.test_only:
+        training = Training(model, options, ranks=ranks, batches_per_epoch=1, num_classes=len(loaders.classes))
+        training.load_state_dict(load_checkpoint(given.test_only)["training"])
+        print(evaluate(training.best_weights, loaders.val, training=training))
+        return 0
+    fit(model, loaders.train, loaders.val, options, ranks=ranks, num_classes=len(loaders.classes))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,205 @@
+"""Training and validation loaders over a folder or shards."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.utils.data import Subset
+
+from fastdata import transforms as T  # noqa: N812 - as torchvision's own examples do
+from fastdata.dataloader import DataLoader
+from fastdata.datasets import ImageFolder
+from fastdata.errors import DatasetError, OptionError
+from fastdata.loaders import BACKENDS
+from fastdata.samplers import EpochSampler
+from fastdata.shards.dataset import ShardDataset
+from fastdata.train.options import TrainOptions
+from fastdata.train.ranks import Ranks
+
+__all__ = ["DataOptions", "Loaders", "make_loaders", "slow_storage"]
+
+_MEAN, _STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+AUGMENTS = ("none", "randaugment", "trivial", "jitter")
+_NETWORK = {"nfs", "nfs4", "cifs", "smb3", "lustre", "ceph", "glusterfs", "fuse.sshfs", "beegfs", "9p"}
+_VALIDATION_EVERY = 5  # without a val folder every fifth sample of a class is held out
+
+
+def _opt(default: Any, help: str, **more: Any) -> Any:  # noqa: A002
+    return field(default=default, metadata={"help": help, **more})
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataOptions:
+    """Where images come from and how they are seen; each field is a flag of `python -m fastdata.train`, too."""
+
+    data_path: str = _opt(
+        "", "a folder or shards, with train and val inside, or one with classes, of which a fifth is held out"
+    )
+    data_backend: str = _opt("auto", "who decodes", choices=("auto", *BACKENDS))
+    workers: str = _opt("auto", "decode threads per process, or auto", short="-j")
+    train_crop_size: int = _opt(224, "side of the random crops, in pixels")
+    val_resize_size: int = _opt(256, "shorter side before the middle is taken for validation")
+    val_crop_size: int = _opt(224, "side of the middle that is validated")
+    smallest_crop: int = _opt(0, "progressive resizing: side in the first epoch, growing to train_crop_size; 0 is off")
+    min_scale: float = _opt(0.08, "smallest share of the image that a random crop shows")
+    auto_augment: str = _opt("none", "none, randaugment, trivial, jitter; on the device", choices=AUGMENTS)
+    random_erase: float = _opt(0.0, "probability of erasing a rectangle")
+    on_error: str = _opt(
+        "raise", "what a damaged image does: raise, skip, replace", choices=("raise", "skip", "replace")
+    )
+    drop_last: bool = _opt(False, "leave out the last batch if it is not full")
+
+    def __post_init__(self) -> None:
+        if self.smallest_crop > self.train_crop_size:
+            raise OptionError(f"smallest_crop={self.smallest_crop} is above train_crop_size={self.train_crop_size}")
+        if self.val_crop_size > self.val_resize_size:
+            raise OptionError(f"val_crop_size={self.val_crop_size} is above val_resize_size={self.val_resize_size}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Loaders:
+    """What `fit` needs: a function from an epoch to its training loader, and the validation loader."""
+
+    train: Callable[[int], DataLoader[Any]]
+    val: DataLoader[Any]
+    classes: list[str]
+
+
+def make_loaders(data: DataOptions, options: TrainOptions, ranks: Ranks) -> Loaders:
+    """Loaders of this process's share of the data.
+
+    Raises:
+        DatasetError: there is nothing at data_path.
+    """
+    if not data.data_path:
+        raise OptionError("data_path is not given; it names a folder of images or of shards")
+    if ranks.is_main and (problem := slow_storage(data.data_path)) is not None:
+        warnings.warn(problem, stacklevel=2)
+    train_set, val_set, classes = _datasets(data)
+    common: dict[str, Any] = {
+        "num_workers": data.workers if data.workers == "auto" else int(data.workers),
+        "backend": data.data_backend,
+        "device": options.torch_device(),
+        "memory_format": torch.channels_last if options.channels_last else torch.contiguous_format,
+        "pin_memory": options.torch_device().type == "cuda",
+        "seed": options.seed,
+        "on_error": data.on_error,
+    }
+    shares: dict[str, Any] = {"num_replicas": ranks.world_size, "rank": ranks.rank, "uneven": "keep"}
+    made: dict[int, DataLoader[Any]] = {}
+
+    def train(epoch: int) -> DataLoader[Any]:
+        side = _side(data, epoch, options.epochs)
+        if side not in made:
+            made.clear()
+            dataset = _seen_by(train_set, _train_transform(data, side))
+            sampler = EpochSampler(dataset, order="random", seed=options.seed, **shares)
+            more: dict[str, Any] = {"sampler": sampler, "drop_last": data.drop_last, "augment_on": "device"}
+            made[side] = DataLoader(dataset, options.batch_size, **more, **common)
+        return made[side]
+
+    val_dataset = _seen_by(val_set, _val_transform(data))
+    val_sampler = EpochSampler(val_dataset, order="sequential", **shares)
+    return Loaders(
+        train=train, val=DataLoader(val_dataset, options.batch_size, sampler=val_sampler, **common), classes=classes
+    )
+
+
+def _side(data: DataOptions, epoch: int, epochs: int) -> int:
+    """Side of an epoch's crops: grows in steps of 16 pixels until two thirds of the run are over.
+
+    Source: the idea of Howard's fast.ai entry to DAWNBench, 2018.
+    """
+    if not data.smallest_crop:
+        return data.train_crop_size
+    share = min(1.0, epoch / max(1.0, epochs * 2 / 3))
+    grown = data.smallest_crop + share * (data.train_crop_size - data.smallest_crop)
+    return min(data.train_crop_size, round(grown / 16) * 16)
+
+
+def _train_transform(data: DataOptions, side: int) -> T.Compose:
+    augment: dict[str, list[Any]] = {
+        "none": [],
+        "randaugment": [T.RandAugment()],
+        "trivial": [T.TrivialAugmentWide()],
+        "jitter": [T.ColorJitter(0.4, 0.4, 0.4)],
+    }
+    steps: list[Any] = [T.RandomResizedCrop(side, scale=(data.min_scale, 1.0)), T.RandomHorizontalFlip()]
+    steps += [*augment[data.auto_augment], T.ToTensor(), T.Normalize(_MEAN, _STD)]
+    return T.Compose([*steps, T.RandomErasing(data.random_erase)] if data.random_erase else steps)
+
+
+def _val_transform(data: DataOptions) -> T.Compose:
+    middle: list[Any] = [T.Resize(data.val_resize_size), T.CenterCrop(data.val_crop_size)]
+    return T.Compose([*middle, T.ToTensor(), T.Normalize(_MEAN, _STD)])
+
+
+def _datasets(data: DataOptions) -> tuple[Any, Any, list[str]]:
+    """Training and validation samples without a transform, and the names of the classes."""
+    train = _open(_inside(data.data_path, "train"))
+    if train is not None:
+        val = _open(_inside(data.data_path, "val"))
+        if val is None:
+            raise DatasetError(f"{data.data_path} has a train folder, but none called val")
+        return train, val, list(train.classes)
+    whole = _open(data.data_path)
+    if whole is None:
+        raise DatasetError(f"there is neither a folder nor a set of shards at {data.data_path}")
+    seen: dict[int, int] = {}
+    held_out: list[int] = []
+    rest: list[int] = []
+    for index, label in enumerate(whole.targets):
+        seen[label] = seen.get(label, 0) + 1
+        (held_out if seen[label] % _VALIDATION_EVERY == 0 else rest).append(index)
+    if not held_out:
+        raise DatasetError(f"{data.data_path} has too few images per class to hold any out; make train and val folders")
+    return Subset(whole, rest), Subset(whole, held_out), list(whole.classes)
+
+
+def _inside(path: str, name: str) -> str:
+    return f"{path.rstrip('/')}/{name}"
+
+
+def _open(path: str) -> Any:
+    if "://" in path or any(Path(path).glob("*.tar")) or (Path(path) / "manifest.json").exists():
+        return ShardDataset(path)
+    return ImageFolder(path) if Path(path).is_dir() else None
+
+
+def _seen_by(dataset: Any, transform: Any) -> Any:
+    """A copy of the dataset with a transform; the list of samples is shared."""
+    import copy
+
+    if isinstance(dataset, Subset):
+        return Subset(_seen_by(dataset.dataset, transform), dataset.indices)
+    other = copy.copy(dataset)
+    other.transform = transform
+    return other
+
+
+def slow_storage(path: str) -> str | None:
+    """Why reading small files at random from a path will be slow, and what helps; None where nothing says so."""
+    if "://" in path or any(Path(path).rglob("*.tar")):
+        return None
+    try:
+        real, mounts = os.path.realpath(path), Path("/proc/self/mounts").read_text().splitlines()
+        number = os.stat(real).st_dev
+    except OSError:
+        return None
+    places = [(line.split()[1], line.split()[2]) for line in mounts]
+    inside = [place for place in places if real == place[0] or real.startswith(place[0].rstrip("/") + "/")]
+    kind = max(inside, key=lambda place: len(place[0]), default=("", ""))[1]
+    advice = "shards are read in long stretches: fastdata convert FOLDER SHARDS, then EpochSampler(order='windowed')"
+    if kind in _NETWORK:
+        return f"{path} lies on a network file system ({kind}); {advice}"
+    device = Path(f"/sys/dev/block/{os.major(number)}:{os.minor(number)}")
+    for rotational in (device / "queue" / "rotational", device / ".." / "queue" / "rotational"):
+        if rotational.exists():
+            return f"{path} lies on a rotating disk; {advice}" if rotational.read_text().strip() == "1" else None
+    return None

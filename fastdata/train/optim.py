@@ -1,0 +1,92 @@
+"""Optimisers, their parameter groups, and learning rates by update."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Any, cast
+
+import torch
+from torch import nn
+from torch.optim import lr_scheduler
+
+from fastdata.errors import OptionError
+from fastdata.train.options import TrainOptions
+
+__all__ = ["make_optimizer", "make_scheduler", "parameter_groups", "scaled_lr"]
+
+
+def parameter_groups(model: nn.Module, options: TrainOptions) -> list[dict[str, Any]]:
+    """Weights, and apart from them norms and biases (everything of one dimension), which do not decay."""
+    weights: list[nn.Parameter] = []
+    others: list[nn.Parameter] = []
+    for parameter in model.parameters():
+        if parameter.requires_grad:
+            (weights if parameter.ndim > 1 else others).append(parameter)
+    groups = [
+        {"params": weights, "weight_decay": options.weight_decay},
+        {"params": others, "weight_decay": options.norm_weight_decay},
+    ]
+    return [group for group in groups if group["params"]]
+
+
+def scaled_lr(options: TrainOptions, world_size: int) -> float:
+    """The peak rate for the joint batch of all processes and accumulated batches.
+
+    Source: Goyal et al., "Accurate, large minibatch SGD", 2017 (linear); Krizhevsky, "One weird trick", 2014 (root).
+    """
+    times = options.batch_size * options.accumulate * world_size / options.base_batch
+    return options.lr * {"none": 1.0, "linear": times, "sqrt": math.sqrt(times)}[options.lr_scaling]
+
+
+def make_optimizer(model: nn.Module, options: TrainOptions, *, world_size: int = 1) -> torch.optim.Optimizer:
+    """The optimiser named, in its fused form where torch has one for the device.
+
+    Raises:
+        OptionError: lars or lamb without timm.
+    """
+    groups, lr = parameter_groups(model, options), scaled_lr(options, world_size)
+    if options.opt == "sgd":
+        nesterov = options.momentum > 0
+        return torch.optim.SGD(groups, lr, momentum=options.momentum, nesterov=nesterov, fused=True)
+    if options.opt == "adamw":
+        return torch.optim.AdamW(groups, lr, betas=options.betas or (0.9, 0.999), fused=True)
+    try:
+        from timm import optim
+    except ImportError as error:
+        raise OptionError(f"opt={options.opt!r} is timm's; install it with: pip install timm") from error
+    if options.opt == "lars":
+        return cast(torch.optim.Optimizer, optim.Lars(groups, lr, momentum=options.momentum, nesterov=True))
+    return cast(torch.optim.Optimizer, optim.Lamb(groups, lr, betas=options.betas or (0.9, 0.999)))
+
+
+def make_scheduler(
+    optimizer: torch.optim.Optimizer, options: TrainOptions, *, updates_per_epoch: int
+) -> lr_scheduler.LRScheduler:
+    """A scheduler of torch's, to be stepped after every update."""
+    total, lr = options.epochs * updates_per_epoch, optimizer.param_groups[0]["lr"]
+    warmup = round(options.lr_warmup_epochs * updates_per_epoch)
+    rest, half_cycle = max(1, total - warmup), max(1, round(options.lr_step_size * updates_per_epoch))
+    if options.lr_scheduler == "onecycle":
+        return lr_scheduler.OneCycleLR(
+            optimizer, lr, total_steps=max(2, total), cycle_momentum=_has_momentum(optimizer.param_groups)
+        )
+    if options.lr_scheduler == "cyclic":
+        return lr_scheduler.CyclicLR(
+            optimizer, lr / 10, lr, step_size_up=half_cycle, cycle_momentum="momentum" in optimizer.defaults
+        )
+    main: lr_scheduler.LRScheduler
+    if options.lr_scheduler == "step":
+        main = lr_scheduler.StepLR(optimizer, half_cycle, options.lr_gamma)
+    elif options.lr_scheduler == "cosine":
+        main = lr_scheduler.CosineAnnealingLR(optimizer, rest)
+    else:
+        main = lr_scheduler.ConstantLR(optimizer, factor=1.0, total_iters=0)
+    if warmup == 0:
+        return main
+    growing = lr_scheduler.LinearLR(optimizer, 0.01, total_iters=warmup)
+    return lr_scheduler.SequentialLR(optimizer, [growing, main], [warmup])
+
+
+def _has_momentum(groups: Iterable[dict[str, Any]]) -> bool:
+    return all("momentum" in group or "betas" in group for group in groups)

@@ -1,0 +1,78 @@
+"""Processes that train together: how they find each other, and what they sum."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+
+from fastdata.errors import TrainError
+
+__all__ = ["Ranks", "join_ranks", "leave_ranks"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ranks:
+    """Which of how many processes this is."""
+
+    rank: int = 0
+    world_size: int = 1
+    local_rank: int = 0
+
+    @property
+    def is_main(self) -> bool:
+        """True for the one that prints and writes."""
+        return self.rank == 0
+
+    def sum(self, values: torch.Tensor) -> torch.Tensor:
+        """Sums over all processes, in place, where the values lie.
+
+        Raises:
+            TrainError: another process has stopped.
+        """
+        if self.world_size > 1:
+            try:
+                dist.all_reduce(values)
+            except RuntimeError as error:
+                raise self.lost(error) from error
+        return values
+
+    def largest(self, value: int) -> int:
+        """The largest of the processes' numbers."""
+        if self.world_size == 1:
+            return value
+        device = "cuda" if dist.get_backend() == "nccl" else "cpu"
+        values = torch.tensor(value, device=device)
+        try:
+            dist.all_reduce(values, dist.ReduceOp.MAX)
+        except RuntimeError as error:
+            raise self.lost(error) from error
+        return int(values.item())  # once per epoch
+
+    def lost(self, error: Exception) -> TrainError:
+        """What to say when another process has gone."""
+        return TrainError(
+            f"rank {self.rank} of {self.world_size} lost another rank, which was killed or failed; see its own "
+            f"message.  Start again with resume='auto', with any number of processes.  ({error})"
+        )
+
+
+def join_ranks(device: torch.device, timeout_s: float) -> Ranks:
+    """Joins the processes that torchrun started (RANK and WORLD_SIZE are set), by NCCL or gloo; alone otherwise."""
+    if int(os.environ.get("WORLD_SIZE", "1")) == 1:
+        return Ranks()
+    local_rank = int(os.environ.get("LOCAL_RANK", "0"))
+    if device.type == "cuda":
+        torch.cuda.set_device(local_rank)
+    backend = "nccl" if device.type == "cuda" else "gloo"
+    dist.init_process_group(backend, timeout=timedelta(seconds=timeout_s))
+    return Ranks(rank=dist.get_rank(), world_size=dist.get_world_size(), local_rank=local_rank)
+
+
+def leave_ranks() -> None:
+    """Takes leave of the other processes, if there are any."""
+    if dist.is_initialized():
+        dist.destroy_process_group()
