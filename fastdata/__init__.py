@@ -23,7 +23,9 @@ if TYPE_CHECKING:
         ShardError,
         StateMismatch,
         StoreError,
+        TrainError,
     )
+    from fastdata.options import DaliOptions
     from fastdata.prefetch import DevicePrefetcher
     from fastdata.samplers import EpochSampler
     from fastdata.shards.dataset import ShardDataset
@@ -34,6 +36,7 @@ _HOMES = {
     "BackendError": "errors",
     "BackendUnavailable": "errors",
     "ConversionError": "errors",
+    "DaliOptions": "options",
     "DataLoader": "dataloader",
     "DatasetError": "errors",
     "DecodeError": "errors",
@@ -47,12 +50,14 @@ _HOMES = {
     "ShardError": "errors",
     "StateMismatch": "errors",
     "StoreError": "errors",
+    "TrainError": "errors",
 }
 
 __all__ = [
     "BackendError",
     "BackendUnavailable",
     "ConversionError",
+    "DaliOptions",
     "DataLoader",
     "DatasetError",
     "DecodeError",
@@ -66,6 +71,7 @@ __all__ = [
     "ShardError",
     "StateMismatch",
     "StoreError",
+    "TrainError",
 ]
 
 

@@ -40,7 +40,7 @@ __all__ = [
 Ints: TypeAlias = npt.NDArray[np.int64]
 Parameters: TypeAlias = Mapping[str, npt.NDArray[Any]]  # each of N rows
 
-_STREAM_FIRST_STEP = 2000  # steps of the transform are numbered from here; see image_batch for the other streams
+_STREAM_FIRST_STEP = 4000  # steps of the transform are numbered from here; image_batch, samplers and mix have others
 _TRIES = 10  # torchvision's RandomErasing gives up after ten boxes that do not fit
 
 

@@ -293,7 +293,8 @@ def soft_labels(labels: torch.Tensor, partners: torch.Tensor, shares: torch.Tens
         shares: float, (N,).
         classes: how many there are.
     """
-    own = torch.nn.functional.one_hot(labels, classes).to(torch.float32)
+    # Not one_hot, which asks the device whether all labels are in range.
+    own = torch.zeros((len(labels), classes), device=labels.device).scatter_(1, labels.view(-1, 1), 1.0)
     weight = _like(shares, own).view(-1, 1).to(torch.float32)
     return own[_like(partners, own, torch.int64)].mul_(1.0 - weight).add_(own.mul(weight))
 

@@ -31,7 +31,7 @@ from fastdata.views import View, Views, draw_views
 __all__ = ["ImageBatch", "ReadyBatch", "Sample"]
 
 _SUBSTITUTES_TRIED = 16
-# Numbers of generator streams; a plan's operations are numbered from 0, its augmentations from 2000.
+# Numbers of generator streams; a plan's operations are numbered from 0, its augmentations from 4000.
 _STREAM_TAIL, _STREAM_COLLATE, _STREAM_SUBSTITUTE = 1001, 1002, 1003
 
 

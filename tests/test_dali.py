@@ -14,9 +14,8 @@ import torch
 import torchvision.transforms as v1
 from torchvision.datasets import ImageFolder
 
-from fastdata import DataLoader, DecodeError, OptionError, PipelineError
+from fastdata import DaliOptions, DataLoader, DecodeError, OptionError, PipelineError
 from fastdata.loaders import MEAN_TOLERANCE
-from fastdata.options import DaliOptions
 
 BICUBIC, BOX = v1.InterpolationMode.BICUBIC, v1.InterpolationMode.BOX
 NORMALISE = v1.Normalize([0.485, 0.456, 0.406], [0.229, 0.224, 0.225])

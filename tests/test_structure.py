@@ -28,6 +28,7 @@ FLOORS = [
     {"datasets", "explain"},
     {"shards"},
     {"dataloader"},
+    {"train"},
     {"bench", "demo"},
     {"cli"},
     {"__init__", "__main__"},
@@ -99,6 +100,7 @@ def test_the_public_names() -> None:
         "BackendError",
         "BackendUnavailable",
         "ConversionError",
+        "DaliOptions",
         "DataLoader",
         "DatasetError",
         "DecodeError",
@@ -112,6 +114,7 @@ def test_the_public_names() -> None:
         "ShardError",
         "StateMismatch",
         "StoreError",
+        "TrainError",
     }
     for name in fastdata.__all__:
         assert getattr(fastdata, name).__name__ == name

@@ -27,6 +27,7 @@ __all__ = ["DataOptions", "Loaders", "make_loaders", "slow_storage"]
 _MEAN, _STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 AUGMENTS = ("none", "randaugment", "trivial", "jitter")
 _NETWORK = {"nfs", "nfs4", "cifs", "smb3", "lustre", "ceph", "glusterfs", "fuse.sshfs", "beegfs", "9p"}
+_VIRTUAL = ("vd", "xvd", "loop", "dm-", "zram")  # these say they rotate, whatever is below them
 _VALIDATION_EVERY = 5  # without a val folder every fifth sample of a class is held out
 
 
@@ -183,23 +184,31 @@ def _seen_by(dataset: Any, transform: Any) -> Any:
     return other
 
 
-def slow_storage(path: str) -> str | None:
-    """Why reading small files at random from a path will be slow, and what helps; None where nothing says so."""
+def slow_storage(
+    path: str, *, mounts: Path = Path("/proc/self/mounts"), devices: Path = Path("/sys/dev/block")
+) -> str | None:
+    """Why reading small files at random from a path will be slow, and what helps; None where nothing says so.
+
+    Args:
+        path: a folder of images, or of shards, for which there is nothing to say.
+        mounts: the kernel's list of file systems.
+        devices: its description of block devices, by number.
+    """
     if "://" in path or any(Path(path).rglob("*.tar")):
         return None
     try:
-        real, mounts = os.path.realpath(path), Path("/proc/self/mounts").read_text().splitlines()
-        number = os.stat(real).st_dev
-    except OSError:
+        real, number = os.path.realpath(path), os.stat(path).st_dev
+        places = [line.split()[1:3] for line in mounts.read_text().splitlines()]
+    except OSError:  # not Linux
         return None
-    places = [(line.split()[1], line.split()[2]) for line in mounts]
-    inside = [place for place in places if real == place[0] or real.startswith(place[0].rstrip("/") + "/")]
+    inside = [(place, kind) for place, kind in places if f"{real}/".startswith(f"{place.rstrip('/')}/")]
     kind = max(inside, key=lambda place: len(place[0]), default=("", ""))[1]
     advice = "shards are read in long stretches: fastdata convert FOLDER SHARDS, then EpochSampler(order='windowed')"
     if kind in _NETWORK:
         return f"{path} lies on a network file system ({kind}); {advice}"
-    device = Path(f"/sys/dev/block/{os.major(number)}:{os.minor(number)}")
-    for rotational in (device / "queue" / "rotational", device / ".." / "queue" / "rotational"):
-        if rotational.exists():
-            return f"{path} lies on a rotating disk; {advice}" if rotational.read_text().strip() == "1" else None
-    return None
+    device = (devices / f"{os.major(number)}:{os.minor(number)}").resolve()
+    disk = device if (device / "queue").exists() else device.parent  # a partition's disk
+    rotates = disk / "queue" / "rotational"
+    if disk.name.startswith(_VIRTUAL) or not rotates.exists() or rotates.read_text().strip() != "1":
+        return None
+    return f"{path} lies on a rotating disk; {advice}"

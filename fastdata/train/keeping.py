@@ -44,6 +44,7 @@ class Keeper:
         folder = training.options.output_dir
         self.folder = Path(folder) if folder is not None else None
         self._signalled = False
+        self._randoms: list[dict[str, Any]] | None = None  # of a checkpoint, until they are put back
         if self.folder is not None and training.ranks.is_main:
             self.folder.mkdir(parents=True, exist_ok=True)
 
@@ -90,14 +91,14 @@ class Keeper:
             return None
         state = load_checkpoint(path)
         training = self.training
+        training.load_state_dict(state["training"])
+        vars(result).update(state["result"])
+        self._randoms = state["random"]
         given = asdict(training.options)
         changed = [name for name, value in state["options"].items() if name not in _FREE and given.get(name) != value]
         if changed:
             told = ", ".join(f"{name} was {state['options'][name]!r}, is {given.get(name)!r}" for name in changed)
             warnings.warn(f"resuming {path.name} with other options: {told}", stacklevel=3)
-        training.load_state_dict(state["training"])
-        vars(result).update(state["result"])
-        self._restore_random(state["random"])
         return state["loader"]
 
     @contextmanager
@@ -135,8 +136,11 @@ class Keeper:
         dist.all_gather_object(states, own)
         return states
 
-    def _restore_random(self, states: list[dict[str, Any]]) -> None:
-        ranks = self.training.ranks
+    def restore_random(self) -> None:
+        """Puts back the random states of the checkpoint that was restored, once."""
+        states, self._randoms, ranks = self._randoms, None, self.training.ranks
+        if states is None:
+            return
         if len(states) != ranks.world_size:  # no process continues another's
             torch.manual_seed(self.training.options.seed + 1000 * self.training.updates + ranks.rank)
             return

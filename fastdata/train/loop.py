@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from itertools import islice
 from typing import Any
 
 import torch
@@ -32,14 +31,14 @@ class Result:
         epochs: one entry each: loss, and with validation val_loss, val_accuracy (0 to 1), then images per second and
             wait_share, the share of the epoch spent waiting for data.
         losses: the mean loss of every update, over all processes.
-        epoch_totals: of the epoch at hand: weight of its batches, and loss times weight.
+        epoch_totals: of the epoch at hand: samples, and the sum of their losses.
         stopped: a signal ended the run early; a checkpoint was saved if there is an output_dir.
     """
 
     epochs: list[dict[str, float]] = field(default_factory=list)
     losses: list[float] = field(default_factory=list)
     stopped: bool = False
-    epoch_totals: list[float] = field(default_factory=lambda: [0.0, 0.0])  # weight, loss times weight
+    epoch_totals: list[float] = field(default_factory=lambda: [0.0, 0.0])
 
 
 def fit(
@@ -73,7 +72,7 @@ def fit(
     training = Training(model, options, ranks=ranks, batches_per_epoch=batches, num_classes=num_classes)
     keeper, result = Keeper(training), Result()
     loader_state = keeper.restore(result)
-    with watching(training) as watch, keeper.listening():
+    with ranks.together(), watching(training) as watch, keeper.listening():
         while training.epoch < options.epochs:
             loader = loader_of(training.epoch)
             _begin_epoch(loader, training, loader_state)
@@ -109,7 +108,8 @@ def train_epoch(
     watch, losses = watch or Watch(training), []
     whole = options.accumulate == 1 and training.ranks.world_size == 1
     training.model.train()
-    for images, labels, weight in _weighted(training, loader, watch):
+    batches = _rest_of_epoch(training, loader, keeper)
+    for images, labels, weight in _weighted(training, batches, watch):
         training.batch += 1
         last_of_group = training.batch % options.accumulate == 0 or training.batch == training.batches_per_epoch
         images, labels = training.to_device(images, labels)
@@ -160,16 +160,31 @@ def evaluate(model: nn.Module, loader: Iterable[Any], *, training: Training) -> 
     return {"val_loss": loss / max(1, images_seen), "val_accuracy": hits / max(1, images_seen)}
 
 
+def _rest_of_epoch(training: Training, loader: Any, keeper: Keeper | None) -> Iterator[Any]:
+    """The batches that are left; random numbers go on where they stood when the checkpoint was taken.
+
+    Making an iterator draws from torch's generator, and so may the batches that are skipped through.
+    """
+    if keeper is not None and training.batch == 0:
+        keeper.restore_random()
+    batches: Iterator[Any] = iter(loader)
+    skipped = 0 if hasattr(loader, "load_state_dict") else training.batch
+    for _ in range(skipped):
+        next(batches)
+    if keeper is not None:
+        keeper.restore_random()
+    return batches
+
+
 def _weighted(
-    training: Training, loader: Iterable[Any], watch: Watch
+    training: Training, batches: Iterator[Any], watch: Watch
 ) -> Iterator[tuple[torch.Tensor, torch.Tensor, float]]:
     """Batches with their weight, 1 for a full one.
 
     A process with fewer batches than others repeats its last one with weight 0: DDP wants everybody in every step.
     """
-    skipped = 0 if hasattr(loader, "load_state_dict") else training.batch  # after a resume
     latest = None
-    for images, labels in islice(watch.waits_for(loader), skipped, None):
+    for images, labels in watch.waits_for(batches):
         latest = (images, labels) if training.ranks.world_size > 1 else None
         yield images, labels, len(labels) / training.options.batch_size
     while training.ranks.world_size > 1 and training.batch < training.batches_per_epoch:
@@ -187,7 +202,8 @@ def _look(losses: list[torch.Tensor], training: Training, watch: Watch, result: 
     losses.clear()
     values = [loss / weight for weight, loss in totals]
     result.losses += values
-    result.epoch_totals = [sum(column) for column in zip(result.epoch_totals, *totals, strict=True)]
+    samples, loss = (training.options.batch_size * sum(column) for column in zip(*totals, strict=True))
+    result.epoch_totals = [result.epoch_totals[0] + samples, result.epoch_totals[1] + loss]
     watch.show_updates(values)
     if not all(abs(value) < float("inf") for value in values):
         first = training.updates - len(values) + next(n for n, v in enumerate(values) if not abs(v) < float("inf"))

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -12,6 +15,8 @@ import torch.distributed as dist
 from fastdata.errors import TrainError
 
 __all__ = ["Ranks", "join_ranks", "leave_ranks"]
+
+_LOST = ("connection closed", "connection reset", "broken pipe", "timed out", "gloo", "nccl", "socket")  # in messages
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,16 +33,9 @@ class Ranks:
         return self.rank == 0
 
     def sum(self, values: torch.Tensor) -> torch.Tensor:
-        """Sums over all processes, in place, where the values lie.
-
-        Raises:
-            TrainError: another process has stopped.
-        """
+        """Sums over all processes, in place, where the values lie."""
         if self.world_size > 1:
-            try:
-                dist.all_reduce(values)
-            except RuntimeError as error:
-                raise self.lost(error) from error
+            dist.all_reduce(values)
         return values
 
     def largest(self, value: int) -> int:
@@ -46,18 +44,27 @@ class Ranks:
             return value
         device = "cuda" if dist.get_backend() == "nccl" else "cpu"
         values = torch.tensor(value, device=device)
-        try:
-            dist.all_reduce(values, dist.ReduceOp.MAX)
-        except RuntimeError as error:
-            raise self.lost(error) from error
-        return int(values.item())  # once per epoch
+        dist.all_reduce(values, dist.ReduceOp.MAX)
+        return int(values.item())  # waits
 
-    def lost(self, error: Exception) -> TrainError:
-        """What to say when another process has gone."""
-        return TrainError(
-            f"rank {self.rank} of {self.world_size} lost another rank, which was killed or failed; see its own "
-            f"message.  Start again with resume='auto', with any number of processes.  ({error})"
-        )
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """Explains errors of the network as what they are.
+
+        gloo notices a closed connection at once; NCCL, and a process that hangs, take `timeout_s`.
+
+        Raises:
+            TrainError: another process has gone.
+        """
+        try:
+            yield
+        except RuntimeError as error:
+            if self.world_size == 1 or not any(sign in str(error).lower() for sign in _LOST):
+                raise
+            raise TrainError(
+                f"rank {self.rank} of {self.world_size} lost another rank, which was killed, failed or hangs; see its "
+                f"own message.  Start again with resume='auto', with any number of processes.  ({error})"
+            ) from error
 
 
 def join_ranks(device: torch.device, timeout_s: float) -> Ranks:
@@ -73,6 +80,11 @@ def join_ranks(device: torch.device, timeout_s: float) -> Ranks:
 
 
 def leave_ranks() -> None:
-    """Takes leave of the other processes, if there are any."""
+    """Takes leave of the other processes, if there are any; call it when nothing trains any more.
+
+    gloo's threads end with the last reference to the group, and must not outlive the interpreter.
+    """
     if dist.is_initialized():
+        gc.collect()  # DDP refers to the group
         dist.destroy_process_group()
+        gc.collect()

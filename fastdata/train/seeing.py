@@ -40,6 +40,7 @@ class Watch:
         self._waited_before = 0.0
         self._images = self._images_before = 0
         self._rows: list[dict[str, Any]] = []
+        self._log_is_ours = False
         self._board = _tensorboard(self.folder) if options.tensorboard and self.folder is not None else None
         self.trace: torch.profiler.profile | None = None
 
@@ -85,6 +86,7 @@ class Watch:
             self._rows.append(
                 dict(zip(_COLUMNS, (number, values[0], repr(loss), *values[1:]), strict=True))  # repr: every bit
             )
+        self._write_rows()
         if self._board is not None:
             self._board.add_scalar("loss", losses[-1], training.updates)
             self._board.add_scalar("images per second", rate, training.updates)
@@ -100,16 +102,15 @@ class Watch:
     def end_epoch(self, result: Any) -> dict[str, float]:
         """The epoch's figures, which are also put at the end of the result."""
         seconds = time.perf_counter() - self._epoch_began
-        weight, loss = result.epoch_totals
+        samples, loss = result.epoch_totals
         result.epoch_totals = [0.0, 0.0]
         entry = {
             "epoch": self.training.epoch,
-            "loss": loss / weight if weight else float("nan"),
+            "loss": loss / samples if samples else float("nan"),
             "images_per_s": self._images * self.training.ranks.world_size / seconds,
             "wait_share": self.seconds["wait"] / seconds,
         }
         result.epochs.append(entry)
-        self._write_rows()
         return entry
 
     def show_epoch(self, entry: dict[str, float]) -> None:
@@ -131,7 +132,6 @@ class Watch:
 
     def end_run(self, result: Any) -> None:
         """Writes the summary and the plots."""
-        self._write_rows()
         if self.folder is not None:
             (self.folder / "result.json").write_text(json.dumps(vars(result), indent=1))
             _plot(result, self.folder / "curves.png")
@@ -150,17 +150,25 @@ class Watch:
         if self.folder is None or not self._rows:
             return
         path = self.folder / "log.csv"
-        kept: list[dict[str, Any]] = []
-        if path.exists():  # a run that was killed may have logged updates that are made again
-            with path.open(newline="") as file:
-                kept = [row for row in csv.DictReader(file) if int(row["update"]) < self._rows[0]["update"]]
-        partial = path.with_suffix(".partial")
-        with partial.open("w", newline="") as file:
-            writer = csv.DictWriter(file, _COLUMNS)
-            writer.writeheader()
-            writer.writerows([*kept, *self._rows])
-        partial.replace(path)
+        if not self._log_is_ours:  # a run that was killed may have logged updates that are made again
+            _keep_rows_before(path, self._rows[0]["update"])
+            self._log_is_ours = True
+        with path.open("a", newline="") as file:
+            csv.DictWriter(file, _COLUMNS).writerows(self._rows)
         self._rows.clear()
+
+
+def _keep_rows_before(path: Path, update: int) -> None:
+    kept: list[dict[str, Any]] = []
+    if path.exists():
+        with path.open(newline="") as file:
+            kept = [row for row in csv.DictReader(file) if int(row["update"]) < update]
+    partial = path.with_suffix(".partial")
+    with partial.open("w", newline="") as file:
+        writer = csv.DictWriter(file, _COLUMNS)
+        writer.writeheader()
+        writer.writerows(kept)
+    partial.replace(path)
 
 
 @contextmanager

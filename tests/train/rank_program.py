@@ -1,0 +1,101 @@
+"""One process of several that train together, started by test_ranks.py: `python rank_program.py WHAT OUTPUT`."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils.data import Dataset
+
+from fastdata import DataLoader, EpochSampler, TrainError
+from fastdata.train import TrainOptions, fit
+from fastdata.train.ranks import join_ranks, leave_ranks
+
+COUNT, JOINT, CLASSES = 37, 8, 4
+
+
+class Numbered(Dataset[Any]):
+    """Noise with a label, and a note of who was asked for."""
+
+    def __init__(self) -> None:
+        generator = torch.Generator().manual_seed(1)
+        self.images = torch.randn(COUNT, 3, 16, 16, generator=generator)
+        self.labels = torch.randint(0, CLASSES, (COUNT,), generator=generator).tolist()
+        self.asked: list[int] = []
+
+    def __len__(self) -> int:
+        return COUNT
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+        self.asked.append(index)
+        return self.images[index], self.labels[index]
+
+
+def model() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Conv2d(3, 8, 3, 2), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 7 * 7, CLASSES))
+
+
+def run(what: str, output: Path, world: int, rank: int, **more: Any) -> dict[str, Any]:
+    """Trains this rank's share; returns what the test compares."""
+    given: dict[str, Any] = {"epochs": 2, "lr": 0.05, "device": "cpu", "timeout_s": 20.0, "print_freq": 1, **more}
+    options = TrainOptions(batch_size=JOINT // world, output_dir=str(output / "run"), save_every=1, keep=50, **given)
+    ranks = join_ranks(options.torch_device(), options.timeout_s)
+    train, val = Numbered(), Numbered()
+    shares: dict[str, Any] = {"num_replicas": world, "rank": rank, "uneven": "keep", "seed": 3}
+    sampler = EpochSampler(train, order="random", **shares)
+    loader: Any = DataLoader(train, options.batch_size, sampler=sampler)
+    if what == "killed" and rank == world - 1:
+        loader = Dying(loader, after=3)
+    val_loader = DataLoader(val, 5, sampler=EpochSampler(val, order="sequential", **shares))
+    trained = model()
+    result = fit(trained, loader, val_loader, options, ranks=ranks)
+    return {
+        "asked": train.asked,
+        "validated": val.asked,
+        "losses": result.losses,
+        "epochs": result.epochs,
+        "weights": [parameter.detach() for parameter in trained.parameters()],
+    }
+
+
+class Dying:
+    """A loader whose process is killed after some batches."""
+
+    def __init__(self, loader: Any, after: int) -> None:
+        self.loader, self.sampler, self.after = loader, loader.sampler, after
+
+    def __len__(self) -> int:
+        return len(self.loader)
+
+    def __iter__(self) -> Any:
+        for number, batch in enumerate(self.loader):
+            if number == self.after:
+                os.kill(os.getpid(), signal.SIGKILL)
+            yield batch
+
+    def state_dict(self) -> dict[str, Any]:
+        return self.loader.state_dict()  # type: ignore[no-any-return]
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.loader.load_state_dict(state)
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    what, output = sys.argv[1], Path(sys.argv[2])
+    world, rank = int(os.environ.get("WORLD_SIZE", "1")), int(os.environ.get("RANK", "0"))
+    more = {"resume": "auto"} if what == "resume" else {}
+    status = 0
+    try:
+        torch.save(run(what, output, world, rank, **more), output / f"{what}-{world}-{rank}.pt")
+    except TrainError as error:
+        status = 1
+        print(f"TrainError: {error}", file=sys.stderr)
+    leave_ranks()
+    sys.exit(status)

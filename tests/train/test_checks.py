@@ -1,0 +1,136 @@
+"""What can be seen of a model before training, and the searches."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from test_loop import CLASSES, data, options, plain_model
+from torch import nn
+
+from fastdata import OptionError, TrainError
+from fastdata.train import checks
+from fastdata.train.model import small_resnet
+
+
+class Biased(nn.Module):
+    """Biases before BatchNorm: one useless, one used twice, one before nothing."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.norm = nn.Conv2d(3, 12, 3), nn.BatchNorm2d(12)
+        self.second, self.again = nn.Conv2d(12, 8, 3), nn.BatchNorm2d(8)
+        self.last = nn.Linear(8, 10)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.second(torch.relu(self.norm(self.first(x))))
+        return self.last((self.again(x) + x).mean((2, 3)))
+
+
+def trained() -> Biased:
+    torch.manual_seed(0)
+    model = Biased()
+    for _ in range(5):
+        model(torch.randn(8, 3, 12, 12))
+    return model
+
+
+def test_biases_before_a_norm_are_found_and_removed_without_a_trace() -> None:
+    model = trained()
+    assert checks.useless_biases(model) == ["first"]
+    images = torch.randn(4, 3, 12, 12)
+    before = model.eval()(images)
+    assert checks.remove_useless_biases(model, images) == ["first"]
+    assert model.first.bias is None
+    assert model.second.bias is not None
+    assert torch.allclose(model(images), before, atol=1e-5)
+    assert checks.useless_biases(small_resnet(4)) == []
+
+
+def test_a_model_that_cannot_be_traced_says_so() -> None:
+    class Branching(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x if x.sum() > 0 else -x
+
+    with pytest.raises(TrainError, match="cannot be traced"):
+        checks.useless_biases(Branching())
+    assert "cannot be traced" in checks.advice(Branching(), torch.zeros(1, 3, 8, 8), batch_size=8)
+
+
+def test_sizes_that_are_no_multiples_of_8_are_named() -> None:
+    found = checks.odd_sizes(Biased(), 12)
+    assert found == [
+        "batch_size=12 is no multiple of 8",
+        "first has 12 outputs, no multiple of 8",
+        "second has 12 inputs, no multiple of 8",
+        "last has 10 outputs, no multiple of 8",
+    ]
+    assert "bias: first" in checks.advice(Biased(), torch.zeros(2, 3, 12, 12), batch_size=16)
+    assert "nothing found" in checks.advice(small_resnet(16), torch.zeros(2, 3, 32, 32), batch_size=16)
+
+
+def test_padded_classes_change_no_output() -> None:
+    model = trained().eval()
+    images = torch.randn(4, 3, 12, 12)
+    before = model(images)
+    padded = checks.PaddedClasses(copy.deepcopy(model), 10)
+    assert torch.allclose(padded(images), before, atol=1e-6)
+    assert padded.model.last.out_features == 16
+    assert checks.odd_sizes(padded.model.last, 8) == []
+    with pytest.raises(TrainError, match=r"no nn\.Linear"):
+        checks.PaddedClasses(nn.Conv2d(3, 3, 1), 3)
+
+
+@pytest.mark.parametrize("limit", [8, 9, 64, 100, 1000, 1023, 100000])
+def test_the_largest_batch_is_found_with_head_room(limit: int) -> None:
+    asked = []
+
+    def fits(size: int) -> bool:
+        asked.append(size)
+        return size <= limit
+
+    found = checks.largest_that_fits(fits)
+    assert found % 8 == 0
+    assert 0.75 * min(limit, 65536) - 8 <= found <= max(8, 0.9 * limit)
+    assert len(asked) < 25
+
+
+def test_nothing_fits() -> None:
+    with pytest.raises(TrainError, match="not even a batch of 8"):
+        checks.largest_that_fits(lambda size: False)
+    with pytest.raises(OptionError, match="needs a CUDA device"):
+        checks.find_batch_size(plain_model(), options(), 16, CLASSES)
+
+
+def test_the_range_test_leaves_the_model_alone_and_suggests(tmp_path: Path) -> None:
+    model = plain_model()
+    before = copy.deepcopy(model.state_dict())
+    found = checks.find_lr(model, data(), options(output_dir=str(tmp_path)), steps=60)
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    assert 1e-5 < found.suggestion < 5
+    assert found.rates == sorted(found.rates)
+    assert (tmp_path / "lr.csv").read_text().startswith("lr,loss\n")
+    assert (tmp_path / "lr.png").stat().st_size > 1000
+    assert "suggested peak learning rate" in str(found)
+
+
+def test_gradients_are_compared_with_finite_differences() -> None:
+    class Wrong(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+            return x * 2
+
+        @staticmethod
+        def backward(ctx: Any, grad: torch.Tensor) -> torch.Tensor:
+            return grad
+
+    class Layer(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return Wrong.apply(x)  # type: ignore[no-any-return]
+
+    assert checks.gradients_are_right(nn.Sequential(nn.Conv2d(3, 2, 3), nn.Tanh()), torch.randn(1, 3, 5, 5))
+    with pytest.raises(RuntimeError, match=r"Jacobian mismatch|[Gg]radcheck|Numerical gradient"):
+        checks.gradients_are_right(Layer(), torch.randn(1, 3, 4, 4))

@@ -1,0 +1,179 @@
+"""`python -m fastdata.train` and its loaders."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import images
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from fastdata import DatasetError, OptionError
+from fastdata.train.__main__ import main, parser
+from fastdata.train.data import DataOptions, _side, make_loaders, slow_storage
+from fastdata.train.options import TrainOptions
+from fastdata.train.ranks import Ranks
+
+SMALL = ["--model", "small", "-b", "8", "--epochs", "1", "--device", "cpu", "--workers", "1"]
+SMALL += ["--train-crop-size", "32", "--val-resize-size", "36", "--val-crop-size", "32"]
+
+
+def result(output: Path) -> dict[str, Any]:
+    return json.loads((output / "result.json").read_text())  # type: ignore[no-any-return]
+
+
+def loaders(path: Path, ranks: Ranks | None = None, **more: Any) -> Any:
+    data = DataOptions(**{"data_path": str(path), "workers": "1", "train_crop_size": 32, **more})
+    return make_loaders(data, TrainOptions(batch_size=8, device="cpu", epochs=9), ranks or Ranks())
+
+
+def test_the_backends_give_the_same_losses_to_the_last_bit(folder: Path, tmp_path: Path) -> None:
+    losses = {}
+    for backend in ("pil", "turbojpeg", "native"):
+        more = ["--data-backend", backend, "--output-dir", str(tmp_path / backend), "--auto-augment", "trivial"]
+        assert main(["--data-path", str(folder), *SMALL, *more]) == 0
+        losses[backend] = result(tmp_path / backend)["losses"]
+    assert losses["pil"] == losses["turbojpeg"] == losses["native"]
+
+
+def test_shards_give_the_losses_of_the_folder(folder: Path, converted: Path, tmp_path: Path) -> None:
+    losses = []
+    for source in (folder, converted):
+        output = tmp_path / source.name
+        assert main(["--data-path", str(source), *SMALL, "--output-dir", str(output)]) == 0
+        losses.append(result(output)["losses"])
+    assert losses[0] == losses[1]
+
+
+def test_it_learns(tmp_path: Path) -> None:
+    """Tints are told apart after a few passes; the sample dataset takes minutes (see docs/performance.md)."""
+    for label, tint in enumerate(((1.0, 0.8, 0.8), (0.8, 1.0, 0.8), (0.8, 0.8, 1.0))):
+        (tmp_path / "tints" / str(label)).mkdir(parents=True)
+        for number in range(30):
+            pixels = (images.picture(80, 60, seed=100 * label + number) * np.array(tint)).astype(np.uint8)
+            Image.fromarray(pixels).save(tmp_path / "tints" / str(label) / f"{number}.jpg")
+    flags = ["--data-path", str(tmp_path / "tints"), *SMALL, "--output-dir", str(tmp_path / "out")]
+    flags += ["--epochs", "10", "--opt", "adamw", "--lr", "0.004", "--lr-scheduler", "onecycle", "--min-scale", "0.5"]
+    assert main(flags) == 0
+    assert max(entry["val_accuracy"] for entry in result(tmp_path / "out")["epochs"]) >= 0.95
+
+
+def test_a_checkpoint_is_validated_alone(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    flags = ["--data-path", str(folder), *SMALL, "--model-ema", "0.5"]
+    assert main([*flags, "--output-dir", str(tmp_path)]) == 0
+    entry = result(tmp_path)["epochs"][-1]
+    capsys.readouterr()
+    assert main([*flags, "--test-only", str(next(tmp_path.glob("*.pt")))]) == 0
+    told = eval(capsys.readouterr().out)  # a dict as Python prints it
+    assert told == {name: entry[name] for name in ("val_loss", "val_accuracy")}
+
+
+def test_checks_and_searches_by_flag(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    flags = ["--data-path", str(folder), *SMALL]
+    assert main([*flags, "--check"]) == 0
+    assert "has 3 outputs, no multiple of 8" in capsys.readouterr().out
+    assert main([*flags, "--pad-classes", "--remove-biases", "--check"]) == 0
+    told = capsys.readouterr().out
+    assert "biases removed: none" in told
+    assert "nothing found" in told
+    assert main([*flags, "--find-lr", "--output-dir", str(tmp_path)]) == 0
+    assert "suggested peak learning rate" in capsys.readouterr().out
+    assert main([*flags, "--find-batch-size"]) == 1
+    assert "OptionError: find_batch_size needs a CUDA device" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ([], "OptionError: data_path is not given"),
+        (["--data-path", "nowhere"], "DatasetError: there is neither a folder nor a set of shards at nowhere"),
+        (["--data-path", ".", "--amp", "fp16", "--device", "cpu"], "OptionError: amp='fp16' needs a CUDA device"),
+        (["--data-path", ".", "--opt", "lars", "--betas", "0.9", "0.99"], "OptionError: betas="),
+        (["--data-path", ".", "--smallest-crop", "300"], "OptionError: smallest_crop=300 is above"),
+        (["--data-path", ".", "--val-crop-size", "300"], "OptionError: val_crop_size=300 is above"),
+    ],
+)
+def test_mistakes_are_explained_in_a_line(flags: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(flags) == 1
+    told = capsys.readouterr().err
+    assert told.startswith(message)
+    assert told.count("\n") == 1
+
+
+def test_every_option_is_a_flag() -> None:
+    told = parser().format_help()
+    for name in (*TrainOptions.__dataclass_fields__, *DataOptions.__dataclass_fields__):
+        assert f"--{name.replace('_', '-')}" in told
+
+
+def test_a_fifth_is_held_out_where_there_is_no_val_folder(folder: Path) -> None:
+    made = loaders(folder)
+    train, val = made.train(0).dataset, made.val.dataset
+    assert (len(train), len(val)) == (33, 6)
+    assert set(train.indices).isdisjoint(val.indices)
+    assert made.classes == ["apple", "bear", "cup"]
+
+
+def test_train_and_val_folders_are_used(folder: Path, tmp_path: Path) -> None:
+    shutil.copytree(folder, tmp_path / "set" / "train")
+    with pytest.raises(DatasetError, match="none called val"):
+        loaders(tmp_path / "set")
+    shutil.copytree(folder, tmp_path / "set" / "val")
+    made = loaders(tmp_path / "set")
+    assert (len(made.train(0).dataset), len(made.val.dataset)) == (39, 39)
+    (tmp_path / "few" / "a").mkdir(parents=True)
+    shutil.copy(folder / "cup" / "00.jpg", tmp_path / "few" / "a")
+    with pytest.raises(DatasetError, match="too few images per class"):
+        loaders(tmp_path / "few")
+
+
+def test_crops_grow_and_the_order_goes_on(folder: Path) -> None:
+    data = DataOptions(data_path=str(folder), train_crop_size=128, smallest_crop=64)
+    sides = [_side(data, epoch, 9) for epoch in range(9)]
+    assert sides == [64, 80, 80, 96, 112, 112, 128, 128, 128]
+    made = loaders(folder, train_crop_size=64, smallest_crop=32)
+    sizes = set()
+    for epoch in range(9):
+        loader = made.train(epoch)
+        loader.set_epoch(epoch)
+        sizes.add(next(iter(loader))[0].shape[-1])
+    assert sizes == {32, 48, 64}
+    assert {_side(DataOptions(train_crop_size=128), epoch, 9) for epoch in range(9)} == {128}
+
+
+def test_ranks_share_the_samples(folder: Path) -> None:
+    shares = [list(loaders(folder, Ranks(rank=rank, world_size=2)).train(0).sampler) for rank in range(2)]
+    assert sorted(shares[0] + shares[1]) == list(range(33))
+
+
+def test_slow_storage_is_named(tmp_path: Path) -> None:
+    mounts, devices = tmp_path / "mounts", tmp_path / "devices"
+    data = tmp_path / "data"
+    data.mkdir()
+    number = os.stat(data).st_dev
+    queue = devices / f"{os.major(number)}:{os.minor(number)}" / "queue"
+    queue.mkdir(parents=True)
+    told = {}
+    for kind, rotates in (("ext4", "0"), ("ext4", "1"), ("nfs4", "0")):
+        mounts.write_text(f"/dev/root / ext4 rw 0 0\nserver:/x {tmp_path.resolve()} {kind} rw 0 0\n")
+        (queue / "rotational").write_text(f"{rotates}\n")
+        told[kind, rotates] = slow_storage(str(data), mounts=mounts, devices=devices)
+    assert told["ext4", "0"] is None
+    assert "rotating disk" in (told["ext4", "1"] or "")
+    assert "network file system (nfs4); shards are read in long stretches" in (told["nfs4", "0"] or "")
+    (data / "a.tar").touch()
+    assert slow_storage(str(data), mounts=mounts, devices=devices) is None
+    assert slow_storage("s3://bucket/x") is None
+    assert slow_storage(str(tmp_path / "none"), mounts=mounts) is None
+
+
+def test_the_data_options_reject_what_cannot_be(folder: Path) -> None:
+    with pytest.raises(OptionError, match="data_path"):
+        loaders(Path(), data_path="")
+    assert torch.is_tensor(next(iter(loaders(folder, random_erase=0.5, auto_augment="jitter").train(0)))[0])

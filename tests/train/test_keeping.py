@@ -1,0 +1,180 @@
+"""A run that was stopped, however, goes on as if it had not been."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torchvision.transforms as v1
+from test_loop import data, options, plain_model
+from torch import nn
+from torchvision.datasets import ImageFolder
+
+from fastdata import DataLoader, TrainError
+from fastdata.train import fit
+from fastdata.train.__main__ import main
+from fastdata.train.keeping import load_checkpoint
+
+FLAGS = ["--model", "small", "-b", "4", "--epochs", "3", "--opt", "adamw", "--lr", "0.003", "--device", "cpu"]
+FLAGS += ["--train-crop-size", "32", "--val-resize-size", "32", "--val-crop-size", "32", "--workers", "2"]
+FLAGS += ["--auto-augment", "randaugment", "--random-erase", "0.3", "--model-ema", "0.9", "--mixup-alpha", "0.2"]
+FLAGS += ["--save-every", "1", "--keep", "3", "--print-freq", "3"]
+
+
+def flags(folder: Path, output: Path, *more: str) -> list[str]:
+    return ["--data-path", str(folder), "--output-dir", str(output), *FLAGS, *more]
+
+
+def start(folder: Path, output: Path, *more: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "fastdata.train", *flags(folder, output, *more)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def wait_for_checkpoint(output: Path, updates: int, process: subprocess.Popen[str]) -> None:
+    deadline = time.monotonic() + 60
+    while not any(int(path.stem[-8:]) >= updates for path in output.glob("checkpoint-*.pt")):
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+@pytest.fixture(scope="module")
+def whole(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """The result of a run that nothing stopped."""
+    output = tmp_path_factory.mktemp("whole")
+    assert main(flags(folder, output)) == 0
+    return result_of(output)
+
+
+def result_of(output: Path) -> dict[str, Any]:
+    result: dict[str, Any] = json.loads((output / "result.json").read_text())
+    result["val"] = [(entry["val_loss"], entry["val_accuracy"], entry["loss"]) for entry in result["epochs"]]
+    return result
+
+
+def check_equal(ours: dict[str, Any], whole: dict[str, Any]) -> None:
+    assert ours["losses"] == whole["losses"]  # to the last bit
+    assert ours["val"] == whole["val"]
+
+
+@pytest.mark.slow
+def test_a_run_killed_at_random_and_resumed_has_the_same_losses(
+    folder: Path, tmp_path: Path, whole: dict[str, Any]
+) -> None:
+    at = random.randrange(1, len(whole["losses"]) - 3)
+    process = start(folder, tmp_path)
+    wait_for_checkpoint(tmp_path, at, process)
+    process.kill()
+    process.communicate()
+    assert not (tmp_path / "result.json").exists()
+    assert main(flags(folder, tmp_path, "--resume", "auto")) == 0
+    check_equal(result_of(tmp_path), whole)
+    rows = (tmp_path / "log.csv").read_text().splitlines()[1:]
+    assert [int(row.split(",")[0]) for row in rows] == list(range(1, len(whole["losses"]) + 1))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGUSR1"])
+def test_a_signal_saves_and_ends_the_run_cleanly(
+    folder: Path, tmp_path: Path, whole: dict[str, Any], name: str
+) -> None:
+    process = start(folder, tmp_path, "--save-every", "0", "--epochs", "300")
+    wait_for_checkpoint(tmp_path, 1, process)  # after the first epoch
+    process.send_signal(getattr(signal, name))
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 0, errors
+    assert result_of(tmp_path)["stopped"]
+    latest = load_checkpoint(max(tmp_path.glob("checkpoint-*.pt")))
+    assert latest["training"]["counts"]["updates"] == len(result_of(tmp_path)["losses"])
+
+
+def test_resuming_from_every_update_gives_the_same_weights(folder: Path, tmp_path: Path) -> None:
+    """In the middle of an epoch, at its end, and between epochs."""
+    random_crop, middle = (
+        v1.Compose([crop, v1.ToTensor()]) for crop in (v1.RandomResizedCrop(16), v1.Resize((16, 16)))
+    )
+
+    def loader(transform: Any) -> DataLoader:
+        return DataLoader(ImageFolder(folder, transform), 16, shuffle=transform is random_crop, num_workers=2, seed=1)
+
+    def model() -> nn.Module:
+        torch.manual_seed(0)
+        return nn.Sequential(nn.Flatten(), nn.Dropout(0.2), nn.Linear(3 * 16 * 16, 3))
+
+    more: dict[str, Any] = {"epochs": 2, "batch_size": 16, "output_dir": str(tmp_path), "keep": 100, "save_every": 1}
+    first = model()
+    whole = fit(first, loader(random_crop), loader(middle), options(**more))
+    paths = sorted(tmp_path.glob("checkpoint-*.pt"))
+    assert len(paths) == 6
+    for path in paths:
+        again = model()
+        more["output_dir"] = str(tmp_path / path.stem)
+        result = fit(again, loader(random_crop), loader(middle), options(resume=str(path), **more))
+        assert result.losses == whole.losses
+        assert [e["val_loss"] for e in result.epochs] == [e["val_loss"] for e in whole.epochs]
+        assert all(torch.equal(a, b) for a, b in zip(again.parameters(), first.parameters(), strict=True))
+
+
+def test_a_plain_loader_is_skipped_through(tmp_path: Path) -> None:
+    more: dict[str, Any] = {"output_dir": str(tmp_path), "save_every": 1, "keep": 9, "epochs": 2}
+    whole = fit(plain_model(), data(), options=options(**more))
+    middle = sorted(tmp_path.glob("checkpoint-*.pt"))[2]
+    more["output_dir"] = str(tmp_path / "again")
+    assert fit(plain_model(), data(), options=options(resume=str(middle), **more)).losses == whole.losses
+
+
+def test_the_latest_few_are_kept_and_a_partial_one_is_no_checkpoint(tmp_path: Path) -> None:
+    (tmp_path / "checkpoint-99999999.partial").write_bytes(b"half")
+    fit(plain_model(), data(), options=options(output_dir=str(tmp_path), save_every=1, keep=2))
+    assert [path.name for path in sorted(tmp_path.glob("*.pt"))] == ["checkpoint-00000004.pt", "checkpoint-00000005.pt"]
+
+
+def test_what_is_no_checkpoint_is_refused(tmp_path: Path) -> None:
+    fit(plain_model(), data(), options=options(output_dir=str(tmp_path)))
+    path = next(tmp_path.glob("*.pt"))
+    for wrong, message in (
+        (tmp_path / "none.pt", "there is no checkpoint"),
+        (tmp_path / "cut.pt", "is not a whole checkpoint"),
+        (tmp_path / "old.pt", "of version 0; this is version 1"),
+    ):
+        if wrong.stem == "cut":
+            wrong.write_bytes(path.read_bytes()[:5000])
+        if wrong.stem == "old":
+            torch.save({"version": 0}, wrong)
+        with pytest.raises(TrainError, match=message):
+            fit(plain_model(), data(), options=options(resume=str(wrong)))
+    with pytest.raises(TrainError, match="another model or optimiser"):
+        fit(nn.Sequential(nn.Flatten(), nn.Linear(768, 4)), data(), options=options(resume=str(path)))
+    with pytest.raises(TrainError, match="model_ema"):
+        fit(plain_model(), data(), options=options(resume=str(path), model_ema=0.9))
+
+
+def test_other_options_are_said(tmp_path: Path) -> None:
+    fit(plain_model(), data(), options=options(output_dir=str(tmp_path)))
+    with pytest.warns(UserWarning, match=r"lr was 0\.1, is 0\.2"):
+        fit(plain_model(), data(), options=options(output_dir=str(tmp_path), resume="auto", lr=0.2))
+
+
+@pytest.mark.skipif(os.geteuid() == 0 and not Path("/dev/full").exists(), reason="needs a full disk")
+def test_a_checkpoint_that_cannot_be_written_leaves_the_old_ones(tmp_path: Path) -> None:
+    fit(plain_model(), data(), options=options(output_dir=str(tmp_path)))
+    (tmp_path / "checkpoint-00000010.partial").symlink_to("/dev/full")
+    more: dict[str, Any] = {"output_dir": str(tmp_path), "resume": "auto", "epochs": 2}
+    with pytest.warns(UserWarning, match="epochs was 1, is 2"), pytest.raises((OSError, RuntimeError)):
+        fit(plain_model(), data(), options=options(**more))
+    assert [path.name for path in tmp_path.glob("*.pt")] == ["checkpoint-00000005.pt"]
+
+
+def test_handlers_are_put_back() -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    fit(plain_model(), data(), options=options())
+    assert signal.getsignal(signal.SIGTERM) is before

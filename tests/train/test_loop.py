@@ -1,0 +1,297 @@
+"""The step does the arithmetic it claims: accumulation, clipping, averages, schedules, precision, mixing."""
+
+from __future__ import annotations
+
+import copy
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from fastdata import OptionError, TrainError
+from fastdata.train import Training, TrainOptions, evaluate, fit, train_epoch
+from fastdata.train.model import checkpoint_activations, create_model, small_resnet
+from fastdata.train.optim import make_optimizer, make_scheduler, parameter_groups, scaled_lr
+from fastdata.train.ranks import Ranks
+
+CLASSES = 4
+
+
+def plain_model() -> nn.Module:
+    """Without batch statistics, so that the gradient of a joint batch is the sum of its parts'."""
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Conv2d(3, 8, 3, 2), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 7 * 7, CLASSES))
+
+
+def data(count: int = 40, batch: int = 8, **options: Any) -> DataLoader[Any]:
+    generator = torch.Generator().manual_seed(1)
+    images = torch.randn(count, 3, 16, 16, generator=generator)
+    labels = torch.randint(0, CLASSES, (count,), generator=generator)
+    images += 0.5 * labels.view(-1, 1, 1, 1)
+    return DataLoader(TensorDataset(images, labels), batch, **options)
+
+
+def options(**more: Any) -> TrainOptions:
+    return TrainOptions(
+        **{"batch_size": 8, "epochs": 1, "lr": 0.1, "lr_scheduler": "constant", "device": "cpu", **more}
+    )
+
+
+def weights_after(loader: Any, **more: Any) -> list[torch.Tensor]:
+    model = plain_model()
+    fit(model, loader, options=options(**more))
+    return [parameter.detach().clone() for parameter in model.parameters()]
+
+
+def close(ours: list[torch.Tensor], theirs: list[torch.Tensor]) -> bool:
+    return all(torch.allclose(a, b, rtol=1e-4, atol=1e-6) for a, b in zip(ours, theirs, strict=True))
+
+
+def test_fit_does_what_a_plain_loop_does() -> None:
+    model = plain_model().to(memory_format=torch.channels_last)
+    optimizer = torch.optim.SGD(parameter_groups(model, options()), 0.1, momentum=0.9, nesterov=True, fused=True)
+    expected = []
+    for images, labels in data():
+        loss = nn.functional.cross_entropy(model(images.contiguous(memory_format=torch.channels_last)), labels)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        expected.append(loss.item())
+    ours = plain_model()
+    result = fit(ours, data(), options=options())
+    assert result.losses == expected
+    assert all(torch.equal(a, b) for a, b in zip(ours.parameters(), model.parameters(), strict=True))
+
+
+@pytest.mark.parametrize("count", [32, 40, 36])
+def test_accumulated_batches_equal_their_joint_batch(count: int) -> None:
+    """40 and 36 samples leave a last group of fewer batches, 36 a smaller batch in it, too."""
+    joint = weights_after(data(count, 16), batch_size=16)
+    parts = weights_after(data(count, 8), batch_size=8, accumulate=2)
+    assert close(parts, joint)
+    assert not close(weights_after(data(count, 8)), joint)
+
+
+@pytest.mark.parametrize("limit", [{"clip_grad_norm": 0.05}, {"clip_grad_value": 0.001}])
+def test_clipping_sees_the_joint_gradient(limit: dict[str, float]) -> None:
+    joint = weights_after(data(32, 16), batch_size=16, momentum=0.0, **limit)
+    assert close(weights_after(data(32, 8), batch_size=8, accumulate=2, momentum=0.0, **limit), joint)
+    assert not close(weights_after(data(32, 16), batch_size=16, momentum=0.0), joint)
+
+
+def test_clipped_norm_is_the_length_of_the_update() -> None:
+    model = plain_model()
+    before = copy.deepcopy(model)
+    more = {"clip_grad_norm": 0.01, "momentum": 0.0, "weight_decay": 0.0, "lr": 1.0}
+    fit(model, data(8, 8), options=options(**more))
+    moved = [a - b for a, b in zip(model.parameters(), before.parameters(), strict=True)]
+    assert math.isclose(torch.nn.utils.get_total_norm(moved).item(), 0.01, rel_tol=1e-3)
+
+
+def test_the_average_follows_the_weights() -> None:
+    training = Training(plain_model(), options(model_ema=0.9), batches_per_epoch=5)
+    assert training.averaged is not None
+    expected = None
+    for images, labels in data():
+        training.batch = 0
+        train_epoch(training, [(images, labels)])
+        weights = [p.detach().clone() for p in training.model.parameters()]
+        expected = weights if expected is None else [0.9 * e + 0.1 * w for e, w in zip(expected, weights, strict=True)]
+    averaged = list(training.averaged.module.parameters())
+    assert expected is not None
+    assert close([p.detach() for p in averaged], expected)
+    assert training.best_weights is training.averaged.module
+
+
+def test_norms_and_biases_do_not_decay() -> None:
+    model = small_resnet(CLASSES)
+    groups = parameter_groups(model, options(weight_decay=0.3))
+    assert [group["weight_decay"] for group in groups] == [0.3, 0.0]
+    assert all(parameter.ndim > 1 for parameter in groups[0]["params"])
+    assert sum(len(group["params"]) for group in groups) == len(list(model.parameters()))
+
+
+@pytest.mark.parametrize("name", ["sgd", "adamw", "lars", "lamb"])
+@pytest.mark.parametrize("schedule", ["cosine", "onecycle", "cyclic", "step", "constant"])
+def test_every_optimiser_learns_under_every_schedule(name: str, schedule: str) -> None:
+    rate = {"sgd": 0.02, "adamw": 0.01, "lars": 0.1, "lamb": 0.02}[name]
+    result = fit(plain_model(), data(), options=options(opt=name, lr=rate, lr_scheduler=schedule, epochs=6))
+    assert result.epochs[-1]["loss"] < result.epochs[0]["loss"]
+
+
+def rates(total: int = 20, **more: Any) -> list[float]:
+    made = options(**more)
+    optimizer = make_optimizer(plain_model(), made)
+    scheduler = make_scheduler(optimizer, made, updates_per_epoch=total // made.epochs)
+    seen = []
+    for _ in range(total):
+        seen.append(optimizer.param_groups[0]["lr"])
+        optimizer.step()
+        scheduler.step()
+    return seen
+
+
+def test_schedules_go_by_update() -> None:
+    cosine = rates(lr_scheduler="cosine", epochs=2)
+    assert cosine[0] == 0.1
+    assert math.isclose(cosine[10], 0.05)
+    assert cosine == sorted(cosine, reverse=True)
+    warm = rates(lr_scheduler="cosine", epochs=2, lr_warmup_epochs=0.5)
+    assert warm[:6] == sorted(warm[:6])
+    assert math.isclose(warm[0], 0.001)
+    assert math.isclose(max(warm), 0.1)
+    dropped = rates(lr_scheduler="step", epochs=2, lr_step_size=1)
+    assert math.isclose(dropped[9], 0.1)
+    assert math.isclose(dropped[10], 0.01)
+    cycle = rates(lr_scheduler="onecycle", epochs=2)
+    assert math.isclose(max(cycle), 0.1, rel_tol=0.02)
+    assert 3 < cycle.index(max(cycle)) < 9
+
+
+def test_the_rate_grows_with_the_joint_batch() -> None:
+    made = {"batch_size": 128, "accumulate": 2, "base_batch": 256}
+    assert scaled_lr(options(**made), 4) == 0.1
+    assert math.isclose(scaled_lr(options(lr_scaling="linear", **made), 4), 0.4)
+    assert math.isclose(scaled_lr(options(lr_scaling="sqrt", **made), 4), 0.2)
+
+
+def test_bf16_is_the_precision_of_the_forward_pass() -> None:
+    seen = []
+    model = plain_model()
+    model[0].register_forward_hook(lambda module, inputs, output: seen.append(output.dtype))
+    fit(model, data(), options=options(amp="bf16"))
+    assert set(seen) == {torch.bfloat16}
+    assert {parameter.dtype for parameter in model.parameters()} == {torch.float32}
+
+
+@pytest.mark.parametrize("channels_last", [True, False])
+def test_channels_last_end_to_end(channels_last: bool) -> None:
+    layouts = []
+    model = plain_model()
+    model[0].register_forward_hook(
+        lambda module, inputs, output: layouts.append(
+            (inputs[0].is_contiguous(memory_format=torch.channels_last), module.weight.stride()[1] == 1)
+        )
+    )
+    fit(model, data(), options=options(channels_last=channels_last))
+    assert set(layouts) == {(channels_last, channels_last)}
+
+
+@pytest.mark.parametrize(
+    "mixing", [{"mixup_alpha": 0.4}, {"cutmix_alpha": 1.0}, {"mixup_alpha": 0.4, "cutmix_alpha": 1}]
+)
+def test_mixing_changes_the_losses_and_repeats_itself(mixing: dict[str, float]) -> None:
+    plain = fit(plain_model(), data(), options=options()).losses
+    runs = [fit(plain_model(), data(), options=options(**mixing), num_classes=CLASSES).losses for _ in range(2)]
+    assert runs[0] == runs[1]
+    assert runs[0] != plain
+    with pytest.raises(OptionError, match="num_classes"):
+        fit(plain_model(), data(), options=options(**mixing))
+
+
+def test_label_smoothing_is_torchs() -> None:
+    model = plain_model()
+    images, labels = next(iter(data(8)))
+    expected = nn.functional.cross_entropy(model(images), labels, label_smoothing=0.2).item()
+    loss = fit(model, data(8), options=options(label_smoothing=0.2)).losses[0]
+    assert math.isclose(loss, expected, rel_tol=1e-5)
+
+
+def test_validation_counts_every_sample_once() -> None:
+    training = Training(plain_model(), options(), batches_per_epoch=1)
+    training.model.train()
+    images, labels = data(37).dataset.tensors
+    with torch.inference_mode():
+        outputs = training.model.eval()(images.contiguous(memory_format=torch.channels_last))
+    training.model.train()
+    found = evaluate(training.model, data(37), training=training)
+    assert math.isclose(found["val_accuracy"], (outputs.argmax(1) == labels).float().mean().item(), rel_tol=1e-6)
+    assert math.isclose(found["val_loss"], nn.functional.cross_entropy(outputs, labels).item(), rel_tol=1e-5)
+    assert training.model.training
+
+
+def test_recomputed_activations_give_the_same_gradients() -> None:
+    torch.manual_seed(0)
+    model = small_resnet(CLASSES)
+    other = copy.deepcopy(model)
+    assert checkpoint_activations(other, 2) == ["1", "3"]
+    images, labels = next(iter(data()))
+    kept = []
+
+    def count_and_grad(module: nn.Module) -> list[torch.Tensor]:
+        saved = 0
+
+        def pack(tensor: torch.Tensor) -> torch.Tensor:
+            nonlocal saved
+            saved += tensor.numel()
+            return tensor
+
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+            loss = nn.functional.cross_entropy(module(images), labels)
+        kept.append(saved)
+        loss.backward()
+        return [parameter.grad.clone() for parameter in module.parameters() if parameter.grad is not None]
+
+    assert close(count_and_grad(model), count_and_grad(other))
+    assert kept[1] < 0.75 * kept[0]
+    with pytest.raises(TrainError, match="no repeated blocks"):
+        checkpoint_activations(plain_model(), 1)
+
+
+def test_a_loss_that_is_no_number_is_named() -> None:
+    with pytest.raises(TrainError, match="no number from update"):
+        fit(plain_model(), data(), options=options(lr=1e30, momentum=0.0, epochs=3))
+
+
+@pytest.mark.slow
+def test_a_compiled_model_trains_alike() -> None:
+    plain = fit(plain_model(), data(), options=options()).losses
+    compiled = fit(plain_model(), data(), options=options(compile="default")).losses
+    assert all(math.isclose(a, b, rel_tol=1e-3) for a, b in zip(plain, compiled, strict=True))
+
+
+def test_models_by_name() -> None:
+    assert create_model("resnet18", 7).fc.out_features == 7
+    assert create_model("timm/resnet10t", 7).num_classes == 7
+    assert create_model("resnet10t", 7).num_classes == 7
+    with pytest.raises(OptionError, match="model='resnet19' is unknown; asked: our own: small, torchvision's, timm's"):
+        create_model("resnet19", 7)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"epochs": 0}, "epochs=0"),
+        ({"lr": 0.0}, "lr=0.0"),
+        ({"opt": "adam"}, "opt='adam' is unknown; known: sgd, adamw, lars, lamb"),
+        ({"opt": "lars", "betas": (0.9, 0.99)}, "betas=.* are adamw's and lamb's; opt='lars'"),
+        ({"amp": "fp16"}, "amp='fp16' needs a CUDA device.*amp='bf16' works anywhere"),
+        ({"amp": "fp8"}, "amp='fp8' needs a CUDA device"),
+        ({"bf16_gradients": True}, "needs CUDA"),
+        ({"lr_scheduler": "onecycle", "lr_warmup_epochs": 0.5}, "warms up by itself"),
+        ({"lr_warmup_epochs": 3.0}, "leaves nothing of epochs=1"),
+        ({"resume": "auto"}, "output_dir, which is not set"),
+        ({"model_ema": 1.5}, "model_ema=1.5"),
+        ({"clip_grad_norm": 0.0}, "leave it out to clip nothing"),
+        ({"label_smoothing": 1.0}, "label_smoothing=1.0"),
+        ({"mixup_alpha": -1.0}, "not negative"),
+    ],
+    ids=str,
+)
+def test_wrong_options_teach(wrong: dict[str, Any], message: str) -> None:
+    with pytest.raises(OptionError, match=message):
+        options(**wrong)
+
+
+def test_data_parallel_is_refused() -> None:
+    with pytest.raises(OptionError, match="torchrun"):
+        fit(nn.DataParallel(plain_model()), data(), options=options())
+
+
+def test_ranks_alone_sum_nothing() -> None:
+    values = torch.ones(3)
+    assert Ranks().sum(values) is values
+    assert Ranks().largest(5) == 5

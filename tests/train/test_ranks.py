@@ -1,0 +1,101 @@
+"""Processes that train together, for real, by gloo on this machine."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from rank_program import COUNT, run
+
+PROGRAM = Path(__file__).parent / "rank_program.py"
+TOLERANCE = {"rtol": 1e-4, "atol": 1e-6}  # gradients are summed in another order
+pytestmark = pytest.mark.slow
+
+
+def start(what: str, output: Path, world: int) -> list[subprocess.Popen[str]]:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    common = {**os.environ, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(world)}
+    return [
+        subprocess.Popen(
+            [sys.executable, str(PROGRAM), what, str(output)],
+            env={**common, "RANK": str(rank), "LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": str(world)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(world)
+    ]
+
+
+def results(what: str, output: Path, world: int) -> list[dict[str, Any]]:
+    """Runs all ranks and returns what each saved."""
+    for process in start(what, output, world):
+        _, errors = process.communicate(timeout=90)
+        assert process.returncode == 0, errors
+    return [torch.load(output / f"{what}-{world}-{rank}.pt") for rank in range(world)]
+
+
+def check_like_one(ours: list[dict[str, Any]], alone: dict[str, Any]) -> None:
+    for rank in ours:
+        assert all(torch.allclose(a, b, **TOLERANCE) for a, b in zip(rank["weights"], alone["weights"], strict=True))
+        assert rank["losses"] == pytest.approx(alone["losses"], rel=1e-4)
+        for name in ("loss", "val_loss", "val_accuracy"):
+            assert [e[name] for e in rank["epochs"]] == pytest.approx([e[name] for e in alone["epochs"]], rel=1e-4)
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """One process with the joint batch."""
+    return run("alone", tmp_path_factory.mktemp("alone"), 1, 0)
+
+
+@pytest.mark.parametrize("world", [2, 4])
+def test_several_processes_train_like_one_with_the_joint_batch(
+    alone: dict[str, Any], tmp_path: Path, world: int
+) -> None:
+    """37 samples in joint batches of 8: the last batch is uneven, and with 4 processes some have one batch less."""
+    ours = results("together", tmp_path, world)
+    check_like_one(ours, alone)
+    for epoch in range(2):
+        shares = [rank["asked"] for rank in ours]
+        sizes = [len(share) // 2 for share in shares]
+        seen = [index for share, size in zip(shares, sizes, strict=True) for index in share[epoch * size :][:size]]
+        assert sorted(seen) == list(range(COUNT))
+    assert sorted(index for rank in ours for index in rank["validated"]) == sorted([*range(COUNT)] * 2)
+
+
+def test_a_killed_process_stops_the_others_and_the_run_resumes_with_another_number(
+    alone: dict[str, Any], tmp_path: Path
+) -> None:
+    processes = start("killed", tmp_path, 2)
+    processes[1].communicate(timeout=60)
+    assert processes[1].returncode == -9
+    died = time.monotonic()
+    _, errors = processes[0].communicate(timeout=30)
+    assert time.monotonic() - died < 20
+    assert processes[0].returncode == 1
+    assert "TrainError: rank 0 of 2 lost another rank" in errors
+    assert "resume='auto'" in errors
+    saved = sorted((tmp_path / "run").glob("checkpoint-*.pt"))
+    assert int(saved[-1].stem[-8:]) == 3
+    check_like_one(results("resume", tmp_path, 4), alone)
+
+
+def test_torchrun_starts_the_command(folder: Path, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    command += ["-m", "fastdata.train", "--data-path", str(folder), "--model", "small", "--epochs", "1", "-b", "8"]
+    command += ["--train-crop-size", "32", "--val-resize-size", "32", "--val-crop-size", "32", "--device", "cpu"]
+    command += ["--output-dir", str(tmp_path), "--workers", "1"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("epoch 0") == 1
+    assert (tmp_path / "result.json").exists()
