@@ -67,6 +67,57 @@ def rivals_table(record: dict[str, Any]) -> str:
     return "\n".join([*lines, "", conditions])
 
 
+def train_table(record: dict[str, Any]) -> str:
+    """The Markdown table of a train.json record."""
+    lines = [
+        "| loader | images/s | of synthetic | waiting for data | GPU utilisation |",
+        "|---|---:|---:|---:|---:|",
+    ]
+    for name, row in sorted(record["results"]["backends"].items(), key=lambda item: -item[1]["images_per_s"]["median"]):
+        used = row["gpu_utilisation"]
+        cells = [
+            f"{row['images_per_s']['median']:.0f}",
+            f"{row['ratio_to_synthetic']['median']:.2f}",
+            f"{row['wait_share']['median']:.1%}",
+            f"{used['median']:.0%}" if isinstance(used, dict) else used.split(":")[0],
+        ]
+        lines.append(f"| {name} | {' | '.join(cells)} |")
+    return "\n".join([*lines, "", _conditions(record)])
+
+
+def ablation_table(record: dict[str, Any]) -> str:
+    """The Markdown table of an ablation.json record, as ratios to the base."""
+    results = record["results"]
+    base = results["base"]
+    lines = [
+        "| changed | images/s, times the base | peak memory, times | validation accuracy |",
+        "|---|---:|---:|---:|",
+    ]
+    for name, row in results.items():
+        if isinstance(row, str):
+            lines.append(f"| {name} | {row.split(':')[0]} | | |")
+            continue
+        speed, memory = (row[key]["median"] / base[key]["median"] for key in ("images_per_s", "peak_mb"))
+        accuracy = row["val_accuracy"]
+        lines.append(
+            f"| {name} | {speed:.2f} | {memory:.2f} | {accuracy['median']:.1%} "
+            f"({accuracy['min']:.1%} to {accuracy['max']:.1%}) |"
+        )
+    told = (
+        f"Base: {base['images_per_s']['median']:.0f} images/s, {base['peak_mb']['median']:.0f} MB, waiting for data "
+        f"{base['wait_share']['median']:.1%} of the time. "
+    )
+    return "\n".join([*lines, "", told + _conditions(record)])
+
+
+def _conditions(record: dict[str, Any]) -> str:
+    machine = record["machine"]
+    return (
+        f"{record['data']}; {record['setup']}; {machine['cpu']}, {machine['usable_cpus']} CPUs; torch "
+        f"{machine['torch']}, Python {machine['python']}; {record['date']}."
+    )
+
+
 def filled(text: str, mark: str, table: str) -> str:
     """The text with a table between <!-- mark --> and <!-- /mark -->."""
     before, rest = text.split(f"<!-- {mark} -->")
@@ -93,6 +144,8 @@ def main() -> int:
 TABLES: list[tuple[str, str, str, Callable[[dict[str, Any]], str]]] = [
     ("README.md", "table", "loader.json", readme_table),
     ("docs/performance.md", "rivals", "rivals.json", rivals_table),
+    ("docs/performance.md", "training", "train.json", train_table),
+    ("docs/performance.md", "ablation", "ablation.json", ablation_table),
 ]
 
 

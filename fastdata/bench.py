@@ -23,6 +23,7 @@ from typing import Any
 __all__ = [
     "Contender",
     "Measurement",
+    "hidden_share",
     "installed",
     "machine",
     "measure",
@@ -158,6 +159,24 @@ def ratios(results: Sequence[Measurement], base: str) -> dict[str, dict[str, Any
         }
         for result in results
     }
+
+
+def hidden_share(copies: Sequence[tuple[float, float]], kernels: Sequence[tuple[float, float]]) -> float:
+    """Share of the copies' time during which some kernel runs.
+
+    Args:
+        copies: (begin, end) of each, in any unit.
+        kernels: likewise; they may overlap.
+    """
+    merged: list[list[float]] = []
+    for begin, end in sorted(kernels):
+        if merged and begin <= merged[-1][1]:
+            merged[-1][1] = max(merged[-1][1], end)
+        else:
+            merged.append([begin, end])
+    total = sum(end - begin for begin, end in copies)
+    hidden = sum(max(0.0, min(end, stop) - max(begin, start)) for begin, end in copies for start, stop in merged)
+    return hidden / total if total else 0.0
 
 
 def _pairs(ours: Sequence[float], theirs: Sequence[float]) -> list[tuple[float, float]]:

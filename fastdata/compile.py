@@ -67,7 +67,7 @@ class _Draft:
 
     def add_geometry(self, op: Op) -> None:
         if self.augmentations or self.float_augmentations:
-            raise _NotFusable("it comes after an augmentation")
+            raise _NotFusable("it comes after an augmentation; put crops, resizes and flips first")
         resizes = isinstance(op, RandomResizedCrop | Resize)
         if resizes and self.output is not Output.PIL:
             raise _NotFusable("it resizes a tensor, which torchvision filters differently from a PIL image")
@@ -107,8 +107,7 @@ def compile_transform(transform: object, *, augment_on: str = "host") -> PlanRes
         return PlanResult(plan=None, reason=f"nothing can be fused: {reason}")
     if (draft.augmentations or draft.float_augmentations) and (fused < len(steps) or draft.output is Output.PIL):
         why = reason if fused < len(steps) else "the transform does not end with a tensor"
-        result = compile_transform(transform)
-        return replace(result, reason=f"{result.reason}; augmentations stay on the host, since {why}")
+        return replace(compile_transform(transform), reason=f"augmentations stay on the host, since {why}")
     plan = Plan(
         ops=tuple(draft.ops),
         output=draft.output,

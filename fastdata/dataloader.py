@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import torch
 import torch.utils.data
-from torch.utils.data import Dataset, Sampler, default_collate
+from torch.utils.data import BatchSampler, Dataset, Sampler, default_collate
 
 from fastdata.auto import Choice, choose_backend
 from fastdata.draws import Key
@@ -27,6 +27,7 @@ from fastdata.options import (
     AUGMENT_ON,
     DaliOptions,
     check_choice,
+    check_dali,
     check_decode_device,
     check_seed,
     may_pin,
@@ -128,7 +129,7 @@ class DataLoader(torch.utils.data.DataLoader[Sample]):
         self.backend, self.fidelity, self.device = backend, fidelity, device
         self.seed, self.on_error = seed, on_error
         self.memory_format, self.progress = memory_format, progress
-        self.augment_on, self.decode_device, self.dali = augment_on, decode_device, dali
+        self.augment_on, self.decode_device, self.dali = augment_on, decode_device, check_dali(dali)
         self._device = check_device(device) if device is not None else None
         self._decode_device = check_decode_device(decode_device, backend, self._device)
         self._choice: Choice | None = None
@@ -231,6 +232,16 @@ class DataLoader(torch.utils.data.DataLoader[Sample]):
         elif loaded.sampler_epoch is not None and sampler is not None:
             sampler.set_epoch(loaded.sampler_epoch)
         self._resume_from, self._next_epoch = loaded, loaded.epoch
+
+    def batches_left(self) -> int:
+        """How many batches the next iterator will yield: all of an epoch, or what a loaded state left of it."""
+        state, batches = self._resume_from, super()._index_sampler
+        if state is None:
+            return len(self)
+        if type(batches) is not BatchSampler:
+            return max(0, len(self) - state.batches)
+        left = max(0, len(batches.sampler) - state.delivered)  # type: ignore[arg-type]
+        return left // batches.batch_size if batches.drop_last else -(-left // batches.batch_size)
 
     def _fresh_state(self) -> LoaderState:
         sampler = None if self._is_iterable() else super()._index_sampler

@@ -227,7 +227,12 @@ def affine(
     base[..., 1] = torch.linspace((1.0 - height) * 0.5, (height - 1.0) * 0.5, height, device=images.device).unsqueeze(1)
     maps = _like(matrices, images, torch.float32).view(count, 2, 3).transpose(1, 2)
     maps = maps.div(_constant((0.5 * width, 0.5 * height), images, torch.float32))
-    grid = base.view(1, -1, 3).expand(count, -1, -1).bmm(maps).view(count, height, width, 2)
+    base = base.view(1, -1, 3).expand(count, -1, -1)
+    if images.is_cuda:  # in TF32, which a training may have switched on, pixels would move
+        grid = base.double().bmm(maps.double()).float()
+    else:
+        grid = base.bmm(maps)
+    grid = grid.view(count, height, width, 2)
     levels = images.to(torch.float32)
     if fill is None:
         moved = grid_sample(levels, grid, mode=mode, padding_mode="zeros", align_corners=False)

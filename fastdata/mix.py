@@ -26,7 +26,7 @@ class _Mix(ABC):
         seed: of the draws.
     """
 
-    def __init__(self, *, num_classes: int, alpha: float = 1.0, seed: int = 0) -> None:
+    def __init__(self, num_classes: int, *, alpha: float = 1.0, seed: int = 0) -> None:
         if num_classes < 1:
             raise OptionError(f"num_classes={num_classes}; there must be one at least")
         if not alpha > 0 or not math.isfinite(alpha):
@@ -43,7 +43,15 @@ class _Mix(ABC):
 
         Returns:
             Images like those given, and float32 labels (N, num_classes).
+
+        Raises:
+            OptionError: images or labels are of another type.
         """
+        if not images.is_floating_point() or labels.dtype != torch.int64 or labels.dim() != 1:
+            raise OptionError(
+                f"images are {images.dtype} and labels {labels.dtype} {tuple(labels.shape)}; mixing takes float images "
+                "and one int64 label for each"
+            )
         count = len(images)
         rng = np.random.Generator(np.random.Philox(key=(self.seed & (2**64 - 1), (step << 12) | _STREAM_SHARES)))
         shares = rng.beta(self.alpha, self.alpha, count)
@@ -64,6 +72,17 @@ class _Mix(ABC):
 class MixUp(_Mix):
     """Blends each image of a batch with the one before it.
 
+    Args:
+        num_classes: length of the soft labels.
+        alpha: shares come from the Beta(alpha, alpha) distribution.
+        seed: of the draws.
+
+    Example:
+        >>> mixup = MixUp(num_classes=1000, alpha=0.2)
+        >>> for step, (images, labels) in enumerate(loader):
+        ...     images, soft_labels = mixup(images, labels, step=step)
+        ...     loss = torch.nn.functional.cross_entropy(model(images), soft_labels)
+
     Source: Zhang et al., "mixup: Beyond empirical risk minimization", ICLR 2018.
     """
 
@@ -75,6 +94,11 @@ class MixUp(_Mix):
 
 class CutMix(_Mix):
     """Pastes a rectangle of the image before into each image of a batch.
+
+    Args:
+        num_classes: length of the soft labels.
+        alpha: shares come from the Beta(alpha, alpha) distribution.
+        seed: of the draws.
 
     Source: Yun et al., "CutMix: Regularization strategy to train strong classifiers", ICCV 2019.
     """

@@ -16,6 +16,7 @@ __all__ = [
     "DECODE_DEVICES",
     "DaliOptions",
     "check_choice",
+    "check_dali",
     "check_decode_device",
     "check_seed",
     "may_pin",
@@ -47,6 +48,13 @@ class DaliOptions:
             raise OptionError(f"prefetch={self.prefetch}; at least one batch must be on its way")
         if not 0 <= self.hw_decoder_load <= 1:
             raise OptionError(f"hw_decoder_load={self.hw_decoder_load} is not a share between 0 and 1")
+
+
+def check_dali(options: Any) -> DaliOptions:
+    """Raises OptionError unless these are DaliOptions."""
+    if not isinstance(options, DaliOptions):
+        raise OptionError(f"dali={options!r}; accepted: DaliOptions(threads=..., prefetch=..., hw_decoder_load=...)")
+    return options
 
 
 def check_decode_device(decode_device: str, backend: str, device: torch.device | None) -> str:

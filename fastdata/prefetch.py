@@ -82,12 +82,17 @@ class _CudaStreams:
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        self._producer = torch.cuda.current_stream(device)
 
     def copying(self) -> AbstractContextManager[Any]:
+        self._producer = torch.cuda.current_stream(self._device)
         return torch.cuda.stream(self._stream)
 
     def to_device(self, tensor: torch.Tensor) -> torch.Tensor:
-        if tensor.device.type == "cpu" and not tensor.is_pinned():
+        if tensor.is_cuda:  # made by kernels that may still run, on the stream the loader was asked from
+            self._stream.wait_stream(self._producer)
+            tensor.record_stream(self._stream)
+        elif not tensor.is_pinned():
             tensor = tensor.pin_memory()
         return tensor.to(self._device, non_blocking=True)
 

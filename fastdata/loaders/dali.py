@@ -184,9 +184,12 @@ class DaliPipeline:
 
     def close(self) -> None:
         """Takes the pipeline down; in a forked child it is only forgotten.  Harmless when repeated."""
+        self._retire()
+        for _, event in self._retired:  # kernels may still read what DALI would give out again
+            event.synchronize()
+        self._retired.clear()
         self._shut_down()
         self._latest = None
-        self._retired.clear()
         self._flow.close()
 
     __del__ = close

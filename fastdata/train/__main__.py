@@ -67,6 +67,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         data, options = (_from(cls, given) for cls in (DataOptions, TrainOptions))
         return _run(given, data, options)
+    except KeyboardInterrupt:
+        print("\nstopped by Ctrl-C; SIGTERM would have saved first", file=sys.stderr)
+        return 130
     except FastdataError as error:
         print(f"{type(error).__name__}: {error}", file=sys.stderr)
         return 1
@@ -100,11 +103,11 @@ def _run(given: argparse.Namespace, data: DataOptions, options: TrainOptions) ->
         return 0
     if given.test_only:
         training = Training(model, options, ranks=ranks, batches_per_epoch=1, num_classes=len(loaders.classes))
-        training.load_state_dict(load_checkpoint(given.test_only)["training"])
+        training.load_weights(load_checkpoint(given.test_only)["training"])
         print(evaluate(training.best_weights, loaders.val, training=training))
         return 0
-    fit(model, loaders.train, loaders.val, options, ranks=ranks, num_classes=len(loaders.classes))
-    return 0
+    result = fit(model, loaders.train, loaders.val, options, ranks=ranks, num_classes=len(loaders.classes))
+    return 0 if not result.stopped or options.output_dir is not None else 1
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import fx, nn
@@ -70,9 +70,10 @@ class PaddedClasses(nn.Module):
 
     def __init__(self, model: nn.Module, classes: int) -> None:
         super().__init__()
-        names = [name for name, module in model.named_modules() if isinstance(module, nn.Linear)]
+        linears = [(name, module) for name, module in model.named_modules() if isinstance(module, nn.Linear)]
+        names = [name for name, module in linears if module.out_features == classes]
         if not names:
-            raise TrainError("the model has no nn.Linear that could be padded")
+            raise TrainError(f"the model has no nn.Linear with {classes} outputs that could be padded")
         last = model.get_submodule(names[-1])
         assert isinstance(last, nn.Linear)
         padded = nn.Linear(last.in_features, -(-last.out_features // 8) * 8, bias=last.bias is not None)
@@ -113,21 +114,25 @@ def remove_useless_biases(model: nn.Module, example: torch.Tensor) -> list[str]:
     Raises:
         TrainError: the output changed by more than rounding does.
     """
-    was_training = model.training
+    was_training, pairs = model.training, _before_norms(model)
+    layers = [(model.get_submodule(name), model.get_submodule(norm)) for name, norm in pairs]
+    before = [(layer.bias, norm.running_mean) for layer, norm in layers]
     model.eval()
-    pairs = _before_norms(model)
-    with torch.no_grad():
-        before = model(example)
-        for name, norm_name in pairs:
-            layer, norm = model.get_submodule(name), model.get_submodule(norm_name)
-            assert isinstance(layer.bias, torch.Tensor)
-            assert isinstance(norm.running_mean, torch.Tensor)
-            norm.running_mean -= layer.bias
-            layer.bias = None  # type: ignore[assignment]
-        after = model(example)
-    model.train(was_training)
-    if not torch.allclose(before, after, rtol=1e-3, atol=1e-4):
-        raise TrainError(f"removing biases changed the output by {(before - after).abs().max().item():.3g}")
+    try:
+        with torch.no_grad():
+            expected = model(example)
+            for layer, norm in layers:
+                norm.running_mean = cast(torch.Tensor, norm.running_mean) - cast(torch.Tensor, layer.bias)
+                layer.bias = None  # type: ignore[assignment]
+            difference = (model(example) - expected).abs().max().item()
+        if difference > 1e-3 * max(1.0, expected.abs().max().item()):
+            raise TrainError(f"removing biases changed the output by {difference:.3g}; the model is as it was")
+    except Exception:
+        for (layer, norm), (bias, mean) in zip(layers, before, strict=True):
+            layer.bias, norm.running_mean = bias, mean
+        raise
+    finally:
+        model.train(was_training)
     return [name for name, _ in pairs]
 
 
@@ -146,6 +151,8 @@ def _before_norms(model: nn.Module) -> list[tuple[str, str]]:
         layer, norm = modules[str(node.target)], modules[str(users[0].target)]
         once = calls.count(str(node.target)) == 1 and calls.count(str(users[0].target)) == 1
         if once and isinstance(layer, _CONVOLUTIONS) and layer.bias is not None and isinstance(norm, _NORMS):
+            if norm.running_mean is None:
+                continue
             found.append((str(node.target), str(users[0].target)))
     return found
 
@@ -265,6 +272,8 @@ def find_lr(
         losses.append(smooth / (1 - 0.9 ** (number + 1)))
         if not math.isfinite(losses[-1]) or losses[-1] > 4 * min(losses):
             break
+    if len(losses) < 5:
+        raise TrainError(f"the range test ended after {len(losses)} updates; begin with a lower rate than {low}")
     found = FoundLr(rates=rates, losses=losses, suggestion=_steepest(rates, losses))
     if options.output_dir is not None:
         _write_lr(found, Path(options.output_dir))
@@ -280,13 +289,16 @@ def _steepest(rates: list[float], losses: list[float]) -> float:
 
 
 def _endless(loader: Iterable[Any], steps: int) -> Iterable[Any]:
-    done = 0
+    done = before = 0
     while done < steps:
         for batch in loader:
             yield batch
             done += 1
             if done == steps:
                 return
+        if done == before:
+            raise TrainError("the loader yields nothing")
+        before = done
 
 
 def _write_lr(found: FoundLr, folder: Path) -> None:

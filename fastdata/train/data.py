@@ -57,6 +57,10 @@ class DataOptions:
     drop_last: bool = _opt(False, "leave out the last batch if it is not full")
 
     def __post_init__(self) -> None:
+        if self.workers != "auto" and not self.workers.isdigit():
+            raise OptionError(f"workers={self.workers!r}; accepted: a whole number from 0 on, or auto")
+        if not 0 < self.min_scale <= 1:
+            raise OptionError(f"min_scale={self.min_scale} is not a share between 0 and 1")
         if self.smallest_crop > self.train_crop_size:
             raise OptionError(f"smallest_crop={self.smallest_crop} is above train_crop_size={self.train_crop_size}")
         if self.val_crop_size > self.val_resize_size:
@@ -143,12 +147,19 @@ def _val_transform(data: DataOptions) -> T.Compose:
 
 def _datasets(data: DataOptions) -> tuple[Any, Any, list[str]]:
     """Training and validation samples without a transform, and the names of the classes."""
-    train = _open(_inside(data.data_path, "train"))
+    train_path = _inside(data.data_path, "train")
+    train = _open(train_path)
     if train is not None:
         val = _open(_inside(data.data_path, "val"))
         if val is None:
-            raise DatasetError(f"{data.data_path} has a train folder, but none called val")
-        return train, val, list(train.classes)
+            raise DatasetError(
+                f"{data.data_path} has a train folder, but none called val; point at {train_path} to hold out a fifth"
+            )
+        classes = _classes(train, data.data_path)
+        if (others := _classes(val, data.data_path)) != classes:
+            odd = sorted(set(classes) ^ set(others))
+            raise DatasetError(f"train and val of {data.data_path} have different classes: {', '.join(odd[:5])}")
+        return train, val, classes
     whole = _open(data.data_path)
     if whole is None:
         raise DatasetError(f"there is neither a folder nor a set of shards at {data.data_path}")
@@ -160,7 +171,13 @@ def _datasets(data: DataOptions) -> tuple[Any, Any, list[str]]:
         (held_out if seen[label] % _VALIDATION_EVERY == 0 else rest).append(index)
     if not held_out:
         raise DatasetError(f"{data.data_path} has too few images per class to hold any out; make train and val folders")
-    return Subset(whole, rest), Subset(whole, held_out), list(whole.classes)
+    return Subset(whole, rest), Subset(whole, held_out), _classes(whole, data.data_path)
+
+
+def _classes(dataset: Any, path: str) -> list[str]:
+    if dataset.classes is None:
+        raise DatasetError(f"the samples of {path} have no classes to train on")
+    return list(dataset.classes)
 
 
 def _inside(path: str, name: str) -> str:
@@ -168,7 +185,12 @@ def _inside(path: str, name: str) -> str:
 
 
 def _open(path: str) -> Any:
-    if "://" in path or any(Path(path).glob("*.tar")) or (Path(path) / "manifest.json").exists():
+    if "://" in path:
+        try:
+            return ShardDataset(path)
+        except DatasetError:  # there is none at this place
+            return None
+    if any(Path(path).glob("*.tar")) or (Path(path) / "manifest.json").exists():
         return ShardDataset(path)
     return ImageFolder(path) if Path(path).is_dir() else None
 
@@ -194,7 +216,7 @@ def slow_storage(
         mounts: the kernel's list of file systems.
         devices: its description of block devices, by number.
     """
-    if "://" in path or any(Path(path).rglob("*.tar")):
+    if "://" in path or any(any(Path(path).glob(pattern)) for pattern in ("*.tar", "*/*.tar")):
         return None
     try:
         real, number = os.path.realpath(path), os.stat(path).st_dev

@@ -21,7 +21,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from fastdata.errors import TrainError
+from fastdata.errors import OptionError, TrainError
 from fastdata.train.state import Training
 
 __all__ = ["Keeper", "load_checkpoint"]
@@ -46,7 +46,13 @@ class Keeper:
         self._signalled = False
         self._randoms: list[dict[str, Any]] | None = None  # of a checkpoint, until they are put back
         if self.folder is not None and training.ranks.is_main:
-            self.folder.mkdir(parents=True, exist_ok=True)
+            try:
+                self.folder.mkdir(parents=True, exist_ok=True)
+            except (FileExistsError, NotADirectoryError) as error:
+                raise OptionError(f"output_dir={folder!r} is a file; name a folder") from error
+        # What a plain loader's order was drawn from: random states from before its iterator was made.
+        self._began: dict[str, Any] = {}
+        self._generator: torch.Tensor | None = None  # of a plain loader, when the checkpoint was taken
 
     def is_due(self) -> bool:
         """True after an update when it is time to save; asks the other processes about signals at every look."""
@@ -72,6 +78,8 @@ class Keeper:
             "training": training.state_dict(),
             "loader": loader.state_dict() if hasattr(loader, "state_dict") else None,
             "random": randoms,
+            "began": self._began,
+            "generator": loader.generator.get_state() if getattr(loader, "generator", None) is not None else None,
             "result": vars(result),
         }
         path = self.folder / f"checkpoint-{training.updates:08}.pt"
@@ -81,22 +89,32 @@ class Keeper:
             file.flush()
             os.fsync(file.fileno())
         partial.replace(path)
+        sync_folder(self.folder)
         for old in sorted(self.folder.glob("checkpoint-*.pt"))[: -training.options.keep]:
             old.unlink()
 
     def restore(self, result: Any) -> Any:
         """Loads the checkpoint that the options name, if there is one; returns the loader's state."""
-        path = self._wanted()
+        path, training = self._wanted(), self.training
         if path is None:
+            if training.options.resume is not None and training.ranks.is_main:
+                print(f"nothing to resume in {self.folder}; beginning anew")
+            self._refuse_strangers()
+            self._check_same_place()
             return None
         state = load_checkpoint(path)
-        training = self.training
         training.load_state_dict(state["training"])
         vars(result).update(state["result"])
-        self._randoms = state["random"]
+        self._randoms, self._began, self._generator = state["random"], state["began"], state["generator"]
+        self._refuse_strangers()
+        self._check_same_place()
+        if training.ranks.is_main:
+            place = f"epoch {training.epoch}, batch {training.batch}, after {training.updates} updates"
+            done = "; the run was finished" if training.epoch >= training.options.epochs else ""
+            print(f"resumed {path}: {place}{done}")
         given = asdict(training.options)
         changed = [name for name, value in state["options"].items() if name not in _FREE and given.get(name) != value]
-        if changed:
+        if changed and training.ranks.is_main:
             told = ", ".join(f"{name} was {state['options'][name]!r}, is {given.get(name)!r}" for name in changed)
             warnings.warn(f"resuming {path.name} with other options: {told}", stacklevel=3)
         return state["loader"]
@@ -136,6 +154,54 @@ class Keeper:
         dist.all_gather_object(states, own)
         return states
 
+    def begin_epoch(self, loader: Any) -> None:
+        """Called before an epoch's iterator is made; a resumed epoch is begun with the numbers it began with."""
+        generator = getattr(loader, "generator", None)
+        if not self.has_resumed:
+            self._began = {"torch": torch.get_rng_state()}
+            if generator is not None:
+                self._began["generator"] = generator.get_state()
+            return
+        if self.training.batch == 0:
+            self.restore_random()
+            if generator is not None and self._generator is not None:
+                generator.set_state(self._generator)
+            self.begin_epoch(loader)
+        elif not hasattr(loader, "load_state_dict") and self._began:
+            torch.set_rng_state(self._began["torch"])
+            if generator is not None and "generator" in self._began:
+                generator.set_state(self._began["generator"])
+
+    def _refuse_strangers(self) -> None:
+        """A folder with later checkpoints is another run's, whose files this one would mix with its own."""
+        later = [] if self.folder is None else sorted(self.folder.glob("checkpoint-*.pt"))
+        later = [path for path in later if int(path.stem.rpartition("-")[2]) > self.training.updates]
+        if later:
+            raise TrainError(
+                f"output_dir {self.folder} holds checkpoints of another run, up to {later[-1].name}; go on with it by "
+                "resume='auto', or name another output_dir"
+            )
+
+    def _check_same_place(self) -> None:
+        updates, ranks = self.training.updates, self.training.ranks
+        if ranks.largest(updates) != -ranks.largest(-updates):
+            raise TrainError(
+                f"rank {ranks.rank} would begin at update {updates}, others elsewhere; "
+                "output_dir must be a folder that all machines share"
+            )
+
+    def farewell(self) -> str:
+        """What a run that was told to stop says."""
+        kept = "not saved, since there is no output_dir"
+        if self.folder is not None:
+            kept = f"saved in {self.folder}; resume='auto' goes on"
+        return f"stopped by a signal after {self.training.updates} updates, {kept}"
+
+    @property
+    def has_resumed(self) -> bool:
+        """True from `restore` until the first epoch begins."""
+        return self._randoms is not None
+
     def restore_random(self) -> None:
         """Puts back the random states of the checkpoint that was restored, once."""
         states, self._randoms, ranks = self._randoms, None, self.training.ranks
@@ -151,6 +217,16 @@ class Keeper:
             torch.cuda.set_rng_state(own["cuda"], self.training.device)
 
 
+def sync_folder(folder: Path) -> None:
+    """Makes a rename last through a power cut, where the system can."""
+    if hasattr(os, "O_DIRECTORY"):
+        descriptor = os.open(folder, os.O_DIRECTORY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
 def load_checkpoint(path: str | Path) -> dict[str, Any]:
     """What `Keeper.save` wrote.
 
@@ -163,6 +239,8 @@ def load_checkpoint(path: str | Path) -> dict[str, Any]:
         raise TrainError(f"there is no checkpoint {path}") from error
     except Exception as error:  # torch raises many kinds for files that are not its own
         raise TrainError(f"{path} is not a whole checkpoint: {error}") from error
-    if state.get("version") != VERSION:
-        raise TrainError(f"{path} is a checkpoint of version {state.get('version')}; this is version {VERSION}")
+    if not isinstance(state, dict) or "version" not in state:
+        raise TrainError(f"{path} was not written by fastdata.train; --weights begins with trained weights")
+    if state["version"] != VERSION:
+        raise TrainError(f"{path} is a checkpoint of version {state['version']}; this is version {VERSION}")
     return state

@@ -6,6 +6,7 @@ updates, one at the end of an epoch, one after validation.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,7 +14,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from fastdata.errors import TrainError
+from fastdata.errors import OptionError, TrainError
 from fastdata.train.keeping import Keeper
 from fastdata.train.options import TrainOptions
 from fastdata.train.ranks import Ranks
@@ -64,11 +65,16 @@ def fit(
     Raises:
         TrainError: a loss is no number, another process has gone, a checkpoint does not fit.
     """
-    options, ranks = options or TrainOptions(), ranks or Ranks()
+    options, ranks = options if options is not None else TrainOptions(), ranks or Ranks()
+    if not isinstance(options, TrainOptions):
+        raise OptionError(f"options are TrainOptions(...), not {type(options).__name__}")
     loader_of = train_loader if callable(train_loader) else lambda epoch: train_loader
     _set_switches(options)
-    torch.manual_seed(options.seed)
-    batches = ranks.largest(len(loader_of(0)))
+    torch.manual_seed(options.seed + ranks.rank)  # of dropout; DDP gives everybody rank 0's weights
+    batches = ranks.largest(_length(loader_of(0)))
+    if batches == 0:
+        raise TrainError("the training loader has no batches; with drop_last, there are fewer samples than batch_size")
+    _check_batch_size(loader_of(0), options)
     training = Training(model, options, ranks=ranks, batches_per_epoch=batches, num_classes=num_classes)
     keeper, result = Keeper(training), Result()
     loader_state = keeper.restore(result)
@@ -80,11 +86,12 @@ def fit(
             train_epoch(training, loader, watch=watch, keeper=keeper, result=result)
             if keeper.told_to_stop:
                 result.stopped = True
+                watch.say(keeper.farewell())
                 break
-            entry = watch.end_epoch(result)
+            entry = watch.end_epoch(result, training.epoch - 1)
             if val_loader is not None:
+                training.share_buffers()
                 entry |= evaluate(training.best_weights, val_loader, training=training)
-            training.epoch, training.batch = training.epoch + 1, 0
             watch.show_epoch(entry)
             keeper.save(loader, result)
     watch.end_run(result)
@@ -107,11 +114,11 @@ def train_epoch(
     options, result = training.options, result if result is not None else Result()
     watch, losses = watch or Watch(training), []
     whole = options.accumulate == 1 and training.ranks.world_size == 1
+    batches, last = _rest_of_epoch(training, loader, keeper)
     training.model.train()
-    batches = _rest_of_epoch(training, loader, keeper)
-    for images, labels, weight in _weighted(training, batches, watch):
+    for images, labels, weight in _weighted(training, loader, batches, last, watch):
         training.batch += 1
-        last_of_group = training.batch % options.accumulate == 0 or training.batch == training.batches_per_epoch
+        last_of_group = training.batch % options.accumulate == 0 or training.batch == last
         images, labels = training.to_device(images, labels)
         images, labels = training.mix(images, labels)
         with training.without_sync(not last_of_group):
@@ -125,13 +132,17 @@ def train_epoch(
             continue
         losses.append(training.update(exact=whole and weight == 1.0))
         watch.book("update")
-        if training.updates % options.print_freq == 0 or training.batch == training.batches_per_epoch:
+        if training.updates % options.print_freq == 0:
             _look(losses, training, watch, result)  # waits
         if keeper is not None and keeper.is_due():
             _look(losses, training, watch, result)  # waits
             keeper.save(loader, result)
         if keeper is not None and keeper.told_to_stop:
-            break
+            return result
+    if training.pending:  # the loader had fewer batches than it said, and left a group unfinished
+        losses.append(training.update(exact=False))
+    _look(losses, training, watch, result)  # waits
+    training.epoch, training.batch = training.epoch + 1, 0
     return result
 
 
@@ -160,36 +171,63 @@ def evaluate(model: nn.Module, loader: Iterable[Any], *, training: Training) -> 
     return {"val_loss": loss / max(1, images_seen), "val_accuracy": hits / max(1, images_seen)}
 
 
-def _rest_of_epoch(training: Training, loader: Any, keeper: Keeper | None) -> Iterator[Any]:
-    """The batches that are left; random numbers go on where they stood when the checkpoint was taken.
+def _rest_of_epoch(training: Training, loader: Any, keeper: Keeper | None) -> tuple[Iterator[Any], int]:
+    """The batches that are left, and the number of the epoch's last batch on the rank that has most.
 
-    Making an iterator draws from torch's generator, and so may the batches that are skipped through.
+    Random numbers go on where they stood when the checkpoint was taken: making an iterator draws from torch's
+    generator, and so do a plain loader's order and the batches that are skipped through.
     """
-    if keeper is not None and training.batch == 0:
-        keeper.restore_random()
+    resumed = keeper is not None and keeper.has_resumed
+    keeps_state = hasattr(loader, "load_state_dict")
+    left = loader.batches_left() if hasattr(loader, "batches_left") else _length(loader) - training.batch * resumed
+    last = training.batch + training.ranks.largest(max(0, left))
+    if keeper is None:
+        return iter(loader), last
+    keeper.begin_epoch(loader)
     batches: Iterator[Any] = iter(loader)
-    skipped = 0 if hasattr(loader, "load_state_dict") else training.batch
-    for _ in range(skipped):
-        next(batches)
-    if keeper is not None:
-        keeper.restore_random()
-    return batches
+    if resumed and not keeps_state:
+        for _ in range(training.batch):
+            next(batches, None)
+    keeper.restore_random()
+    return batches, last
+
+
+def _check_batch_size(loader: Any, options: TrainOptions) -> None:
+    """Says when the loader's batches are of another size than the options, by which rates are scaled."""
+    size = getattr(loader, "batch_size", None)
+    if isinstance(size, int) and size != options.batch_size:
+        warnings.warn(
+            f"the loader's batch_size is {size}, that of the options {options.batch_size}; make them equal, or scaled "
+            "learning rates and logs are wrong",
+            stacklevel=3,
+        )
+
+
+def _length(loader: Any) -> int:
+    try:
+        return len(loader)
+    except TypeError as error:
+        raise TrainError(
+            f"{type(loader).__name__} has no length, which schedules and progress need; give it a __len__ "
+            "(the number of batches)"
+        ) from error
 
 
 def _weighted(
-    training: Training, batches: Iterator[Any], watch: Watch
+    training: Training, loader: Any, batches: Iterator[Any], last: int, watch: Watch
 ) -> Iterator[tuple[torch.Tensor, torch.Tensor, float]]:
     """Batches with their weight, 1 for a full one.
 
-    A process with fewer batches than others repeats its last one with weight 0: DDP wants everybody in every step.
+    A process with fewer batches than others repeats one with weight 0: DDP wants everybody in every step.
     """
     latest = None
     for images, labels in watch.waits_for(batches):
         latest = (images, labels) if training.ranks.world_size > 1 else None
         yield images, labels, len(labels) / training.options.batch_size
-    while training.ranks.world_size > 1 and training.batch < training.batches_per_epoch:
-        if latest is None:
-            raise TrainError(f"rank {training.ranks.rank} has no data in epoch {training.epoch}; use fewer processes")
+    while training.ranks.world_size > 1 and training.batch < last:
+        if latest is None:  # nothing was left for this process after a resume
+            images, label = loader.dataset[0]
+            latest = torch.stack([images] * 2), torch.tensor([int(label)] * 2)
         yield *latest, 0.0
 
 
@@ -207,15 +245,23 @@ def _look(losses: list[torch.Tensor], training: Training, watch: Watch, result: 
     watch.show_updates(values)
     if not all(abs(value) < float("inf") for value in values):
         first = training.updates - len(values) + next(n for n, v in enumerate(values) if not abs(v) < float("inf"))
-        raise TrainError(f"the loss is no number from update {first} on; a lower lr, or amp='bf16', may help")
+        options = training.options
+        raise TrainError(
+            f"the loss is no number from update {first} on (lr={options.lr}, amp={options.amp!r}, "
+            f"clip_grad_norm={options.clip_grad_norm}); try a lower lr, a warm-up or clip_grad_norm, and look for bad "
+            "inputs with detect_anomaly=True; checkpoints saved before that update are good"
+        )
 
 
 def _begin_epoch(loader: Any, training: Training, state: Any) -> None:
     """Puts a loader at the start of the epoch, or in its middle after a resume."""
     if state is not None and hasattr(loader, "load_state_dict"):
         loader.load_state_dict(state)
-    elif (set_epoch := getattr(loader, "set_epoch", getattr(loader.sampler, "set_epoch", None))) is not None:
-        set_epoch(training.epoch)
+        return
+    for each in (loader, getattr(loader, "sampler", None), getattr(loader, "batch_sampler", None)):
+        if (set_epoch := getattr(each, "set_epoch", None)) is not None:
+            set_epoch(training.epoch)
+            return
 
 
 def _set_switches(options: TrainOptions) -> None:

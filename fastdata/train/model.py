@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from typing import Any, cast
 
 import torch
@@ -52,6 +54,8 @@ def create_model(name: str, classes: int, *, weights: str | None = None) -> nn.M
         OptionError: nobody knows the name.
     """
     if name == "small":
+        if weights is not None:
+            raise OptionError(f"weights={weights!r}: there are no trained weights of the small model")
         return small_resnet(classes)
     asked = ["our own: small"]
     if not name.startswith("timm/"):
@@ -59,7 +63,13 @@ def create_model(name: str, classes: int, *, weights: str | None = None) -> nn.M
             from torchvision import models
 
             if name in models.list_models():
-                return models.get_model(name, weights=weights, num_classes=None if weights else classes)  # type: ignore[no-any-return]
+                if weights is not None:
+                    known = [each.name for each in models.get_model_weights(name)]
+                    if weights not in (*known, "DEFAULT"):
+                        raise OptionError(f"weights={weights!r} are unknown for {name}; known: {', '.join(known)}")
+                    return _with_classes(models.get_model(name, weights=weights), classes)
+                plain = {"aux_logits": False, "init_weights": True} if name in ("inception_v3", "googlenet") else {}
+                return models.get_model(name, num_classes=classes, **plain)  # type: ignore[no-any-return]
             asked.append("torchvision's")
         except ImportError:
             asked.append("torchvision's (not installed)")
@@ -75,13 +85,26 @@ def create_model(name: str, classes: int, *, weights: str | None = None) -> nn.M
     raise OptionError(f"model={name!r} is unknown; asked: {', '.join(asked)}")
 
 
+def _with_classes(model: nn.Module, classes: int) -> nn.Module:
+    """Replaces the last linear layer if it has another number of outputs."""
+    names = [name for name, module in model.named_modules() if isinstance(module, nn.Linear)]
+    if not names:
+        raise TrainError("the model has no nn.Linear that could be given other classes")
+    last = model.get_submodule(names[-1])
+    assert isinstance(last, nn.Linear)
+    if last.out_features != classes:
+        parent, _, child = names[-1].rpartition(".")
+        setattr(model.get_submodule(parent), child, nn.Linear(last.in_features, classes, last.bias is not None))
+    return model
+
+
 def prepare_model(
     model: nn.Module, options: TrainOptions, ranks: Ranks, device: torch.device
-) -> tuple[nn.Module, nn.Module]:
+) -> tuple[nn.Module, DistributedDataParallel | None, nn.Module]:
     """Puts a model on its device as the options say.
 
     Returns:
-        The module itself, and the compiled or wrapped one to call.
+        The module itself, the wrapper that sums gradients if there is one, and what to call.
     """
     if isinstance(model, nn.DataParallel):
         raise OptionError("DataParallel copies the model in every step; start with torchrun, which gives DDP")
@@ -93,9 +116,9 @@ def prepare_model(
         model = _with_fp8(model)
     layout = torch.channels_last if options.channels_last else torch.contiguous_format
     model = model.to(device, memory_format=layout)  # type: ignore[call-overload]
-    called = model
+    ddp = None
     if ranks.world_size > 1:
-        called = DistributedDataParallel(
+        ddp = DistributedDataParallel(
             model,
             device_ids=[device] if device.type == "cuda" else None,
             gradient_as_bucket_view=True,
@@ -104,10 +127,11 @@ def prepare_model(
         if options.bf16_gradients:
             from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook
 
-            called.register_comm_hook(None, bf16_compress_hook)
+            ddp.register_comm_hook(None, bf16_compress_hook)
+    called = ddp if ddp is not None else model
     if options.compile != "none":
         called = torch.compile(called, mode=options.compile)  # type: ignore[assignment]
-    return model, called
+    return model, ddp, called
 
 
 def _with_fp8(model: nn.Module) -> nn.Module:
@@ -121,36 +145,63 @@ def _with_fp8(model: nn.Module) -> nn.Module:
 def checkpoint_activations(model: nn.Module, every: int) -> list[str]:
     """Makes every `every`-th block recompute its activations in the backward pass instead of keeping them.
 
-    Blocks are the children of the model's longest chain of modules of one class (residual blocks, transformer layers).
+    Blocks are modules of one class that stand in an nn.Sequential or nn.ModuleList (residual blocks, transformer
+    layers): of all such classes the one with most parameters.  BatchNorm counts each batch once all the same.
 
     Returns:
         The names of the blocks changed.
 
     Raises:
-        TrainError: the model has no such chain.
+        TrainError: the model has no such blocks.
 
     Source: Chen et al., "Training deep nets with sublinear memory cost", 2016.
     """
     chains: dict[str, list[str]] = {}
-    for name, module in model.named_modules():
-        if list(module.children()):
-            chains.setdefault(type(module).__name__, []).append(name)
-    names = max((some for some in chains.values() if "" not in some), key=len, default=[])
-    names = [name for name in names if not any(name.startswith(f"{other}.") for other in names)]
-    if len(names) < 2:
+    for parent_name, parent in model.named_modules():
+        if isinstance(parent, nn.Sequential | nn.ModuleList):
+            for child_name, child in parent.named_children():
+                if list(child.children()) and not isinstance(child, nn.Sequential | nn.ModuleList):
+                    name = f"{parent_name}.{child_name}" if parent_name else child_name
+                    chains.setdefault(type(child).__name__, []).append(name)
+    repeated = [names for names in chains.values() if len(names) > 1]
+    if not repeated:
         raise TrainError("checkpoint_every_k found no repeated blocks in the model; leave it out")
-    chosen = names[::every]
-    for name in chosen:
+    names = max(repeated, key=lambda some: sum(_size(model.get_submodule(name)) for name in some))
+    names = [name for name in names if not any(name.startswith(f"{other}.") for other in names)]
+    for name in names[::every]:
         _recompute(model.get_submodule(name))
-    return chosen
+    return names[::every]
+
+
+def _size(module: nn.Module) -> int:
+    return sum(parameter.numel() for parameter in module.parameters())
 
 
 def _recompute(block: nn.Module) -> None:
-    forward = block.forward
+    """Gives a block a class whose forward is recomputed; a copy of the block has it, too."""
+    kind = type(block)
 
-    def recomputed(*args: Any, **kwargs: Any) -> Any:
-        if not torch.is_grad_enabled():
-            return forward(*args, **kwargs)
-        return checkpoint(forward, *args, use_reentrant=False, **kwargs)
+    class Recomputed(kind):  # type: ignore[misc, valid-type]
+        def forward(self, *args: Any, **kwargs: Any) -> Any:
+            forward = super().forward
+            if not torch.is_grad_enabled():
+                return forward(*args, **kwargs)
+            contexts = lambda: (nullcontext(), _statistics_off(self))  # noqa: E731
+            return checkpoint(forward, *args, use_reentrant=False, context_fn=contexts, **kwargs)
 
-    block.forward = recomputed
+    Recomputed.__name__ = kind.__name__
+    block.__class__ = Recomputed
+
+
+@contextmanager
+def _statistics_off(block: nn.Module) -> Iterator[None]:
+    """Keeps BatchNorms from counting a batch a second time."""
+    norms = [each for each in block.modules() if isinstance(each, nn.modules.batchnorm._BatchNorm)]
+    before = [(norm.momentum, norm.num_batches_tracked) for norm in norms]
+    for norm in norms:
+        norm.momentum, norm.num_batches_tracked = 0.0, None
+    try:
+        yield
+    finally:
+        for norm, (momentum, tracked) in zip(norms, before, strict=True):
+            norm.momentum, norm.num_batches_tracked = momentum, tracked

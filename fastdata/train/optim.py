@@ -48,7 +48,11 @@ def make_optimizer(model: nn.Module, options: TrainOptions, *, world_size: int =
     groups, lr = parameter_groups(model, options), scaled_lr(options, world_size)
     if options.opt == "sgd":
         nesterov = options.momentum > 0
-        return torch.optim.SGD(groups, lr, momentum=options.momentum, nesterov=nesterov, fused=True)
+        optimizer = torch.optim.SGD(groups, lr, momentum=options.momentum, nesterov=nesterov, fused=True)
+        if options.amp == "fp16" and options.momentum:  # an overflow in the first update would leave them unwritten
+            for parameter in (each for group in groups for each in group["params"]):
+                optimizer.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
+        return optimizer
     if options.opt == "adamw":
         return torch.optim.AdamW(groups, lr, betas=options.betas or (0.9, 0.999), fused=True)
     try:

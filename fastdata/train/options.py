@@ -74,7 +74,7 @@ class TrainOptions:
     sync_bn: bool = _opt(False, "batch statistics of all processes")
     static_graph: bool = _opt(False, "tell DDP that every step uses the same parameters")
     bf16_gradients: bool = _opt(False, "send gradients as bfloat16 (CUDA)")
-    timeout_s: float = _opt(60.0, "how long a process waits for the others before it gives up")
+    timeout_s: float = _opt(300.0, "how long a process waits for the others before it gives up")
 
     # ---- seeing
     print_freq: int = _opt(20, "updates between two looks at the loss; each look waits for the device")
@@ -92,13 +92,28 @@ class TrainOptions:
     def __post_init__(self) -> None:
         for name in ("epochs", "batch_size", "accumulate", "print_freq", "keep", "base_batch"):
             _check(getattr(self, name) >= 1, f"{name}={getattr(self, name)}; at least 1 is needed")
+        for name in (
+            "momentum",
+            "weight_decay",
+            "norm_weight_decay",
+            "lr_warmup_epochs",
+            "save_every",
+            "checkpoint_every_k",
+        ):
+            _check(getattr(self, name) >= 0, f"{name}={getattr(self, name)}; it is not negative")
+        _check(self.momentum < 1, f"momentum={self.momentum}; it is below 1, or the steps only grow")
+        _check(self.lr_step_size > 0, f"lr_step_size={self.lr_step_size}; it is above 0")
+        _check(
+            self.betas is None or all(0 <= beta < 1 for beta in self.betas),
+            f"betas={self.betas}; both lie between 0 and 1, like (0.9, 0.999)",
+        )
         for name, known in (
             *(("opt", OPTIMIZERS), ("lr_scheduler", SCHEDULES), ("amp", AMP), ("compile", COMPILE)),
             *(("profile", PROFILES), ("lr_scaling", LR_SCALING)),
         ):
             value = getattr(self, name)
             _check(value in known, f"{name}={value!r} is unknown; known: {', '.join(known)}")
-        _check(self.lr > 0, f"lr={self.lr}; the learning rate must be above 0")
+        _check(0 < self.lr < float("inf"), f"lr={self.lr}; the learning rate is a number above 0")
         _check(0 <= self.label_smoothing < 1, f"label_smoothing={self.label_smoothing} is not in [0, 1)")
         _check(
             self.model_ema is None or 0 < self.model_ema < 1,
@@ -132,6 +147,7 @@ class TrainOptions:
             self.amp != "fp8" or (on_cuda and torch.cuda.get_device_capability() >= (8, 9)),
             "amp='fp8' needs a CUDA device of compute capability 8.9 or more (Ada, Hopper); amp='bf16' works anywhere",
         )
+        _check(not self.sync_bn or on_cuda, "sync_bn=True needs CUDA: torch's SyncBatchNorm runs nowhere else")
         _check(not self.bf16_gradients or on_cuda, "bf16_gradients=True needs CUDA: gloo sums no bfloat16")
         _check(
             self.resume != "auto" or self.output_dir is not None, "resume='auto' looks in output_dir, which is not set"

@@ -12,7 +12,7 @@ from datetime import timedelta
 import torch
 import torch.distributed as dist
 
-from fastdata.errors import TrainError
+from fastdata.errors import FastdataError, OptionError, TrainError
 
 __all__ = ["Ranks", "join_ranks", "leave_ranks"]
 
@@ -47,11 +47,17 @@ class Ranks:
         dist.all_reduce(values, dist.ReduceOp.MAX)
         return int(values.item())  # waits
 
+    def take_over(self, values: torch.Tensor) -> None:
+        """Overwrites values with rank 0's."""
+        if self.world_size > 1:
+            dist.broadcast(values, 0)
+
     @contextmanager
     def together(self) -> Iterator[None]:
         """Explains errors of the network as what they are.
 
-        gloo notices a closed connection at once; NCCL, and a process that hangs, take `timeout_s`.
+        gloo notices a closed connection at once, and a process that hangs after `timeout_s`.  NCCL's watchdog ends the
+        process itself after that time, with a message of its own.
 
         Raises:
             TrainError: another process has gone.
@@ -59,7 +65,11 @@ class Ranks:
         try:
             yield
         except RuntimeError as error:
-            if self.world_size == 1 or not any(sign in str(error).lower() for sign in _LOST):
+            if (
+                self.world_size == 1
+                or isinstance(error, FastdataError)
+                or not any(sign in str(error).lower() for sign in _LOST)
+            ):
                 raise
             raise TrainError(
                 f"rank {self.rank} of {self.world_size} lost another rank, which was killed, failed or hangs; see its "
@@ -71,6 +81,8 @@ def join_ranks(device: torch.device, timeout_s: float) -> Ranks:
     """Joins the processes that torchrun started (RANK and WORLD_SIZE are set), by NCCL or gloo; alone otherwise."""
     if int(os.environ.get("WORLD_SIZE", "1")) == 1:
         return Ranks()
+    if ":" in str(device):
+        raise OptionError(f"device={device} under torchrun would put every process there; say device=cuda")
     local_rank = int(os.environ.get("LOCAL_RANK", "0"))
     if device.type == "cuda":
         torch.cuda.set_device(local_rank)

@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from fastdata.errors import OptionError
 from fastdata.train.state import Training
 
 __all__ = ["SyncFinder", "Watch", "watching"]
@@ -99,13 +100,18 @@ class Watch:
 
     # ---- around it
 
-    def end_epoch(self, result: Any) -> dict[str, float]:
+    def say(self, text: str) -> None:
+        """Prints a line on rank 0."""
+        if self.is_main:
+            print(f"\r{text}", flush=True)
+
+    def end_epoch(self, result: Any, epoch: int) -> dict[str, float]:
         """The epoch's figures, which are also put at the end of the result."""
         seconds = time.perf_counter() - self._epoch_began
         samples, loss = result.epoch_totals
         result.epoch_totals = [0.0, 0.0]
         entry = {
-            "epoch": self.training.epoch,
+            "epoch": epoch,
             "loss": loss / samples if samples else float("nan"),
             "images_per_s": self._images * self.training.ranks.world_size / seconds,
             "wait_share": self.seconds["wait"] / seconds,
@@ -122,7 +128,7 @@ class Watch:
                 print(f"updates skipped by fp16 so far: {int(self.training.skipped)}")
         if self._board is not None:
             for name, value in entry.items():
-                self._board.add_scalar(f"epoch/{name}", value, self.training.epoch)
+                self._board.add_scalar(f"epoch/{name}", value, int(entry["epoch"]))
         if self._profiled and self.is_main:
             print(self.table())
         self.seconds = dict.fromkeys(self.seconds, 0.0)
@@ -177,11 +183,16 @@ def watching(training: Training) -> Iterator[Watch]:
     options, watch = training.options, Watch(training)
     slow = [name for name in ("detect_syncs", "detect_anomaly") if getattr(options, name)]
     slow += [f"profile={options.profile}"] if options.profile != "none" else []
+    for name, wanted in (("tensorboard", options.tensorboard), ("profile='trace'", options.profile == "trace")):
+        if wanted and options.output_dir is None:
+            raise OptionError(f"{name} writes into output_dir, which is not set")
     if slow and watch.is_main:
         print(f"note: {', '.join(slow)} makes training slower; leave it out for real runs")
     with ExitStack() as stack:
         if options.detect_syncs:
             watch.finder = stack.enter_context(SyncFinder(training.device))
+            _set_cuda_mode(training.device, "warn")
+            stack.callback(_set_cuda_mode, training.device, "default")
         if options.profile == "trace" and watch.folder is not None:
             watch.trace = stack.enter_context(_tracer(training, watch.folder))
         if options.profile == "cprofile":
@@ -193,6 +204,8 @@ class SyncFinder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Notes each line outside of torch that waits for the device: `.item()`, `.tolist()`, `.cpu()`, `nonzero`, ….
 
     Works by looking at the operations as they are dispatched, so it finds them on a CPU, too, where they cost nothing.
+    What happens below that (indexing by a mask, copies from pageable memory, compiled code) CUDA's own sync debug mode
+    warns of, which a run with `detect_syncs` switches on, too.
     """
 
     _WAITING = ("_local_scalar_dense", "nonzero", "equal", "masked_select", "unique")
@@ -214,10 +227,12 @@ class SyncFinder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def pause(self) -> Iterator[None]:
         """For places that are meant to wait."""
         self._paused = True
+        _set_cuda_mode(self._device, "default")
         try:
             yield
         finally:
             self._paused = False
+            _set_cuda_mode(self._device, "warn")
 
     def report(self) -> str:
         """One line per place, most frequent first."""
@@ -233,6 +248,11 @@ class SyncFinder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             to = kwargs.get("device")
             return on_device and to is not None and torch.device(to).type == "cpu" != self._device.type
         return on_device and name in self._WAITING
+
+
+def _set_cuda_mode(device: torch.device, mode: str) -> None:
+    if device.type == "cuda":
+        torch.cuda.set_sync_debug_mode(mode)
 
 
 def _place_outside_torch() -> str | None:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import warnings
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
 from torch import nn
-from torch.nn.parallel import DistributedDataParallel
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from fastdata.errors import OptionError, TrainError
@@ -52,18 +52,22 @@ class Training:
     ) -> None:
         self.options, self.ranks, self.device = options, ranks, options.torch_device()
         self.batches_per_epoch = batches_per_epoch
-        self.model, self.forward = prepare_model(model, options, ranks, self.device)
+        self.model, self._ddp, self.forward = prepare_model(model, options, ranks, self.device)
         self.optimizer = make_optimizer(self.model, options, world_size=ranks.world_size)
-        updates_per_epoch = -(-batches_per_epoch // options.accumulate)
-        self.scheduler = make_scheduler(self.optimizer, options, updates_per_epoch=updates_per_epoch)
+        # Before a schedule changes them.
+        self._groups = [{k: v for k, v in group.items() if k != "params"} for group in self.optimizer.param_groups]
+        self._updates_per_epoch = -(-batches_per_epoch // options.accumulate)
+        self.scheduler = make_scheduler(self.optimizer, options, updates_per_epoch=self._updates_per_epoch)
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=options.amp == "fp16")
         self.averaged: AveragedModel | None = None
         if options.model_ema is not None:
             average = get_ema_multi_avg_fn(options.model_ema)  # type: ignore[no-untyped-call]
-            self.averaged = AveragedModel(self.model, multi_avg_fn=average, use_buffers=True)
+            # Its counter lies on the device, too, or every update would wait for a copy.
+            self.averaged = AveragedModel(self.model, self.device, multi_avg_fn=average, use_buffers=True)
         self.criterion = nn.CrossEntropyLoss(label_smoothing=options.label_smoothing)
-        self._mixes = _mixes(options, num_classes)
+        self._mixes = _mixes(options, num_classes, ranks.rank)
         self.epoch = self.batch = self.updates = 0
+        self.pending = False  # gradients have been summed since the last update
         # Created on the device, and left there: (weight, weighted loss) of the update at hand, updates skipped by fp16.
         self._totals = torch.zeros(2, dtype=torch.float64, device=self.device)
         self.skipped = torch.zeros((), dtype=torch.int64, device=self.device)
@@ -72,7 +76,8 @@ class Training:
 
     def to_device(self, images: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """On the device in the right layout; costs nothing when the loader did it."""
-        layout = torch.channels_last if self.options.channels_last else torch.preserve_format
+        four = images.dim() == 4
+        layout = torch.channels_last if self.options.channels_last and four else torch.preserve_format
         images = images.to(self.device, non_blocking=True, memory_format=layout)
         return images, labels.to(self.device, non_blocking=True)
 
@@ -80,7 +85,7 @@ class Training:
         """Mixup or cutmix, in turns if both are wanted."""
         if not self._mixes:
             return images, labels
-        step = self.epoch * self.batches_per_epoch + self.batch
+        step = self.updates * self.options.accumulate + self.batch % self.options.accumulate
         return self._mixes[step % len(self._mixes)](images, labels, step=step)
 
     def autocast(self) -> AbstractContextManager[Any]:
@@ -89,12 +94,11 @@ class Training:
 
     def without_sync(self, apart: bool) -> AbstractContextManager[Any]:
         """Keeps DDP from summing gradients that will be added to."""
-        if apart and isinstance(self.forward, DistributedDataParallel):
-            return self.forward.no_sync()
-        return nullcontext()
+        return self._ddp.no_sync() if apart and self._ddp is not None else nullcontext()
 
     def note(self, loss: torch.Tensor, weight: float) -> None:
         """Adds a batch to the totals of the update, on the device."""
+        self.pending = True
         self._totals[0] += weight
         self._totals[1] += loss.detach() * weight
 
@@ -109,6 +113,7 @@ class Training:
             their weight.
         """
         totals, self._totals = self.ranks.sum(self._totals), torch.zeros_like(self._totals)
+        self.pending = False
         self.scaler.unscale_(self.optimizer)  # so that clipping sees the true gradients
         gradients = [p.grad for p in self.model.parameters() if p.grad is not None]
         if not exact:  # DDP has divided by the number of processes
@@ -133,6 +138,11 @@ class Training:
         if options.clip_grad_value is not None:
             torch.nn.utils.clip_grad_value_(self.model.parameters(), options.clip_grad_value)
 
+    def share_buffers(self) -> None:
+        """Gives every process rank 0's running statistics, which are validated and saved."""
+        for buffer in self.best_weights.buffers():
+            self.ranks.take_over(buffer)
+
     # ---- what is kept
 
     @property
@@ -147,6 +157,7 @@ class Training:
             "averaged": self.averaged.state_dict() if self.averaged is not None else None,
             "optimizer": self.optimizer.state_dict(),
             "scheduler": self.scheduler.state_dict(),
+            "schedule": self._schedule_facts(),
             "scaler": self.scaler.state_dict(),
             "counts": {"epoch": self.epoch, "batch": self.batch, "updates": self.updates},
         }
@@ -159,23 +170,57 @@ class Training:
         """
         if (state["averaged"] is None) != (self.averaged is None):
             raise TrainError("model_ema is set in only one of the checkpoint and this run; set it as it was")
+        self.load_weights(state)
         try:
-            self.model.load_state_dict(state["model"])
-            if self.averaged is not None:
-                self.averaged.load_state_dict(state["averaged"])
             self.optimizer.load_state_dict(state["optimizer"])
         except (RuntimeError, ValueError, KeyError) as error:
-            raise TrainError(f"the checkpoint is of another model or optimiser: {error}") from error
-        self.scheduler.load_state_dict(state["scheduler"])
+            raise TrainError(f"the checkpoint is of another optimiser: {error}") from error
         self.scaler.load_state_dict(state["scaler"])
         for name, count in state["counts"].items():
             setattr(self, name, count)
+        if state["schedule"] == self._schedule_facts():
+            self.scheduler.load_state_dict(state["scheduler"])
+            return
+        # Other rates, epochs or numbers of processes: this run's schedule, from the same place in the epochs on.
+        for group, values in zip(self.optimizer.param_groups, self._groups, strict=True):
+            for name in set(group) - set(values) - {"params"}:
+                del group[name]
+            group.update(values)
+        progress = self.epoch + self.batch / max(1, state["schedule"]["batches_per_epoch"])
+        self.scheduler = make_scheduler(self.optimizer, self.options, updates_per_epoch=self._updates_per_epoch)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch misses the optimiser's steps
+            for _ in range(round(progress * self._updates_per_epoch)):
+                self.scheduler.step()
+
+    def load_weights(self, state: dict[str, Any]) -> None:
+        """Takes over a checkpoint's weights alone; if it has an average, and this run has none, the average."""
+        try:
+            if state["averaged"] is not None and self.averaged is None:
+                weights = {name.removeprefix("module."): value for name, value in state["averaged"].items()}
+                weights.pop("n_averaged")
+                self.model.load_state_dict(weights)
+                return
+            self.model.load_state_dict(state["model"])
+            if self.averaged is not None and state["averaged"] is not None:
+                self.averaged.load_state_dict(state["averaged"])
+        except RuntimeError as error:
+            told = " ".join(str(error).split())[:300]
+            raise TrainError(f"the checkpoint is of another model: {told} …") from error
+
+    def _schedule_facts(self) -> dict[str, Any]:
+        """All that decides the rates of all updates."""
+        names = ["opt", "lr", "momentum", "weight_decay", "norm_weight_decay", "epochs", "batch_size", "accumulate"]
+        names += ["lr_scheduler", "lr_warmup_epochs", "lr_step_size", "lr_gamma", "lr_scaling", "base_batch"]
+        facts = {name: getattr(self.options, name) for name in names}
+        return {**facts, "batches_per_epoch": self.batches_per_epoch, "ranks": self.ranks.world_size}
 
 
-def _mixes(options: TrainOptions, num_classes: int | None) -> list[MixUp | CutMix]:
+def _mixes(options: TrainOptions, num_classes: int | None, rank: int) -> list[MixUp | CutMix]:
     wanted = [(kind, alpha) for kind, alpha in ((MixUp, options.mixup_alpha), (CutMix, options.cutmix_alpha)) if alpha]
     if not wanted:
         return []
     if num_classes is None:
         raise OptionError("mixup and cutmix make soft labels, for which fit needs num_classes")
-    return [kind(num_classes=num_classes, alpha=alpha, seed=options.seed) for kind, alpha in wanted]
+    seed = options.seed + 1_000_003 * rank
+    return [kind(num_classes=num_classes, alpha=alpha, seed=seed) for kind, alpha in wanted]

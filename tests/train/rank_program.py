@@ -44,7 +44,8 @@ def model() -> nn.Module:
 def run(what: str, output: Path, world: int, rank: int, **more: Any) -> dict[str, Any]:
     """Trains this rank's share; returns what the test compares."""
     given: dict[str, Any] = {"epochs": 2, "lr": 0.05, "device": "cpu", "timeout_s": 20.0, "print_freq": 1, **more}
-    options = TrainOptions(batch_size=JOINT // world, output_dir=str(output / "run"), save_every=1, keep=50, **given)
+    batch = given.pop("batch_size", JOINT // world)
+    options = TrainOptions(batch_size=batch, output_dir=str(output / "run"), save_every=1, keep=50, **given)
     ranks = join_ranks(options.torch_device(), options.timeout_s)
     train, val = Numbered(), Numbered()
     shares: dict[str, Any] = {"num_replicas": world, "rank": rank, "uneven": "keep", "seed": 3}
@@ -90,7 +91,9 @@ if __name__ == "__main__":
     torch.set_num_threads(1)
     what, output = sys.argv[1], Path(sys.argv[2])
     world, rank = int(os.environ.get("WORLD_SIZE", "1")), int(os.environ.get("RANK", "0"))
-    more = {"resume": "auto"} if what == "resume" else {}
+    more: dict[str, Any] = {"resume": "auto"} if what.startswith("resume") else {}
+    if "-" in what:
+        more["batch_size"] = int(what.rpartition("-")[2])
     status = 0
     try:
         torch.save(run(what, output, world, rank, **more), output / f"{what}-{world}-{rank}.pt")

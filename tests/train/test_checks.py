@@ -50,6 +50,25 @@ def test_biases_before_a_norm_are_found_and_removed_without_a_trace() -> None:
     assert checks.useless_biases(small_resnet(4)) == []
 
 
+def test_a_removal_that_changes_the_output_is_taken_back() -> None:
+    class OverRows(nn.Module):
+        """The norm's channels are rows, to which the bias of the columns does not belong."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear, self.norm = nn.Linear(6, 6), nn.BatchNorm1d(6)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.norm(self.linear(x))
+
+    model = OverRows()
+    before = copy.deepcopy(model.state_dict())
+    with pytest.raises(TrainError, match="the model is as it was"):
+        checks.remove_useless_biases(model, torch.randn(4, 6, 6))
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    assert model.training
+
+
 def test_a_model_that_cannot_be_traced_says_so() -> None:
     class Branching(nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -80,7 +99,7 @@ def test_padded_classes_change_no_output() -> None:
     assert torch.allclose(padded(images), before, atol=1e-6)
     assert padded.model.last.out_features == 16
     assert checks.odd_sizes(padded.model.last, 8) == []
-    with pytest.raises(TrainError, match=r"no nn\.Linear"):
+    with pytest.raises(TrainError, match=r"no nn\.Linear with 3 outputs"):
         checks.PaddedClasses(nn.Conv2d(3, 3, 1), 3)
 
 

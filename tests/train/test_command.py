@@ -95,6 +95,8 @@ def test_checks_and_searches_by_flag(folder: Path, tmp_path: Path, capsys: pytes
         (["--data-path", "nowhere"], "DatasetError: there is neither a folder nor a set of shards at nowhere"),
         (["--data-path", ".", "--amp", "fp16", "--device", "cpu"], "OptionError: amp='fp16' needs a CUDA device"),
         (["--data-path", ".", "--opt", "lars", "--betas", "0.9", "0.99"], "OptionError: betas="),
+        (["--data-path", ".", "--workers", "many"], "OptionError: workers='many'"),
+        (["--data-path", ".", "--min-scale", "2"], "OptionError: min_scale=2.0"),
         (["--data-path", ".", "--smallest-crop", "300"], "OptionError: smallest_crop=300 is above"),
         (["--data-path", ".", "--val-crop-size", "300"], "OptionError: val_crop_size=300 is above"),
     ],
@@ -127,6 +129,9 @@ def test_train_and_val_folders_are_used(folder: Path, tmp_path: Path) -> None:
     shutil.copytree(folder, tmp_path / "set" / "val")
     made = loaders(tmp_path / "set")
     assert (len(made.train(0).dataset), len(made.val.dataset)) == (39, 39)
+    shutil.rmtree(tmp_path / "set" / "val" / "bear")
+    with pytest.raises(DatasetError, match="different classes: bear"):
+        loaders(tmp_path / "set")
     (tmp_path / "few" / "a").mkdir(parents=True)
     shutil.copy(folder / "cup" / "00.jpg", tmp_path / "few" / "a")
     with pytest.raises(DatasetError, match="too few images per class"):

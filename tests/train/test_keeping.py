@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from torch import nn
 from torchvision.datasets import ImageFolder
 
 from fastdata import DataLoader, TrainError
-from fastdata.train import fit
+from fastdata.train import Training, fit
 from fastdata.train.__main__ import main
 from fastdata.train.keeping import load_checkpoint
 
@@ -152,10 +153,65 @@ def test_what_is_no_checkpoint_is_refused(tmp_path: Path) -> None:
             torch.save({"version": 0}, wrong)
         with pytest.raises(TrainError, match=message):
             fit(plain_model(), data(), options=options(resume=str(wrong)))
-    with pytest.raises(TrainError, match="another model or optimiser"):
+    with pytest.raises(TrainError, match="of another model: "):
         fit(nn.Sequential(nn.Flatten(), nn.Linear(768, 4)), data(), options=options(resume=str(path)))
     with pytest.raises(TrainError, match="model_ema"):
         fit(plain_model(), data(), options=options(resume=str(path), model_ema=0.9))
+
+
+def test_another_optimiser_is_refused_but_can_be_validated(tmp_path: Path) -> None:
+    fit(plain_model(), data(), options=options(output_dir=str(tmp_path), model_ema=0.5))
+    path = next(tmp_path.glob("*.pt"))
+    with pytest.raises(TrainError, match="of another optimiser"):
+        fit(plain_model(), data(), options=options(resume=str(path), model_ema=0.5, opt="adamw"))
+    training = Training(plain_model(), options(opt="adamw"), batches_per_epoch=1)
+    saved = load_checkpoint(path)["training"]
+    training.load_weights(saved)
+    for name, value in training.model.state_dict().items():
+        assert torch.equal(value, saved["averaged"][f"module.{name}"])
+
+
+def test_a_used_folder_is_not_mixed_with_another_run(tmp_path: Path) -> None:
+    fit(plain_model(), data(), options=options(output_dir=str(tmp_path), save_every=1, keep=3))
+    before = sorted(path.name for path in tmp_path.iterdir())
+    with pytest.raises(TrainError, match=r"holds checkpoints of another run, up to checkpoint-00000005\.pt"):
+        fit(plain_model(), data(), options=options(output_dir=str(tmp_path)))
+    earlier = str(tmp_path / "checkpoint-00000004.pt")
+    with pytest.raises(TrainError, match="holds checkpoints of another run"):
+        fit(plain_model(), data(), options=options(output_dir=str(tmp_path), resume=earlier))
+    assert sorted(path.name for path in tmp_path.iterdir()) == before
+
+
+@pytest.mark.parametrize("own_generator", [False, True])
+def test_a_plain_shuffled_loader_goes_on_with_its_order(tmp_path: Path, own_generator: bool) -> None:
+    def loader() -> Any:
+        return data(shuffle=True, generator=torch.Generator().manual_seed(5) if own_generator else None)
+
+    more: dict[str, Any] = {"output_dir": str(tmp_path / "whole"), "save_every": 1, "keep": 99, "epochs": 3}
+    whole = fit(plain_model(), loader(), options=options(**more))
+    for path in sorted((tmp_path / "whole").glob("*.pt"))[:-1]:
+        more["output_dir"] = str(tmp_path / path.stem)
+        assert fit(plain_model(), loader(), options=options(resume=str(path), **more)).losses == whole.losses
+
+
+@pytest.mark.parametrize("schedule", ["cosine", "onecycle", "step"])
+def test_a_resumed_run_takes_its_own_rates(tmp_path: Path, schedule: str) -> None:
+    """Two epochs more, another rate, another decay: the schedule is this run's, from the same place on."""
+    first: dict[str, Any] = {"epochs": 2, "lr_scheduler": schedule, "lr_step_size": 1.0}
+    fit(plain_model(), data(), options=options(output_dir=str(tmp_path), **first))
+    longer = {**first, "epochs": 4, "lr": 0.05, "weight_decay": 0.3}
+    training = Training(plain_model(), options(**longer), batches_per_epoch=5)
+    training.load_state_dict(load_checkpoint(max(tmp_path.glob("*.pt")))["training"])
+    fresh = Training(plain_model(), options(**longer), batches_per_epoch=5)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for _ in range(10):
+            fresh.scheduler.step()
+    assert training.optimizer.param_groups[0]["lr"] == pytest.approx(fresh.optimizer.param_groups[0]["lr"])
+    assert training.optimizer.param_groups[0]["weight_decay"] == 0.3
+    with pytest.warns(UserWarning, match=r"epochs was 2, is 4"):
+        result = fit(plain_model(), data(), options=options(output_dir=str(tmp_path), resume="auto", **longer))
+    assert len(result.losses) == 20
 
 
 def test_other_options_are_said(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from fastdata import OptionError, TrainError
 from fastdata.train import Training, TrainOptions, evaluate, fit, train_epoch
-from fastdata.train.model import checkpoint_activations, create_model, small_resnet
+from fastdata.train.model import _with_classes, checkpoint_activations, create_model, small_resnet
 from fastdata.train.optim import make_optimizer, make_scheduler, parameter_groups, scaled_lr
 from fastdata.train.ranks import Ranks
 
@@ -244,6 +244,78 @@ def test_recomputed_activations_give_the_same_gradients() -> None:
 def test_a_loss_that_is_no_number_is_named() -> None:
     with pytest.raises(TrainError, match="no number from update"):
         fit(plain_model(), data(), options=options(lr=1e30, momentum=0.0, epochs=3))
+
+
+def test_recomputed_blocks_can_be_copied_and_count_batches_once() -> None:
+    torch.manual_seed(0)
+    plain = small_resnet(CLASSES)
+    model = copy.deepcopy(plain)
+    checkpoint_activations(model, 1)
+    other = copy.deepcopy(model)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.zero_()
+    images, labels = next(iter(data()))
+    for each in (plain, other):
+        nn.functional.cross_entropy(each(images), labels).backward()
+    assert all(torch.equal(a.grad, b.grad) for a, b in zip(plain.parameters(), other.parameters(), strict=True))
+    assert all(torch.equal(a, b) for a, b in zip(plain.buffers(), other.buffers(), strict=True))
+
+
+@pytest.mark.parametrize(
+    ("name", "first"),
+    [
+        ("mobilenet_v2", "features.1"),
+        ("convnext_tiny", "features.1.0"),
+        ("vit_b_16", "encoder.layers.encoder_layer_0"),
+    ],
+)
+def test_blocks_of_known_models(name: str, first: str) -> None:
+    assert checkpoint_activations(create_model(name, 4), 1)[0] == first
+
+
+def test_a_loader_that_is_shorter_than_it_says_loses_no_gradient() -> None:
+    class Short:
+        def __len__(self) -> int:
+            return 5
+
+        def __iter__(self) -> Any:
+            return iter(list(data())[:4])
+
+    result = fit(plain_model(), Short(), options=options(accumulate=3))
+    assert len(result.losses) == 2
+
+
+def test_batches_need_not_be_images() -> None:
+    rows = DataLoader(TensorDataset(torch.randn(32, 10), torch.randint(0, 4, (32,))), 8)
+    assert len(fit(nn.Linear(10, 4), rows, options=options()).losses) == 4
+
+
+def test_trained_weights_get_the_classes_of_the_data() -> None:
+    model = _with_classes(create_model("resnet18", 1000), 7)
+    assert model.fc.out_features == 7
+    kept = create_model("resnet18", 7)
+    before = kept.fc
+    assert _with_classes(kept, 7).fc is before
+    with pytest.raises(OptionError, match="weights='FOO' are unknown for resnet18; known: IMAGENET1K_V1"):
+        create_model("resnet18", 7, weights="FOO")
+
+
+@pytest.mark.parametrize(
+    ("loader", "message"),
+    [(iter(()), "has no length"), ([], "has no batches")],
+    ids=["no length", "empty"],
+)
+def test_loaders_that_cannot_train_are_explained(loader: Any, message: str) -> None:
+    with pytest.raises(TrainError, match=message):
+        fit(plain_model(), loader, options=options())
+
+
+def test_another_batch_size_than_the_loaders_is_said() -> None:
+    with pytest.warns(UserWarning, match="the loader's batch_size is 8, that of the options 16"):
+        fit(plain_model(), data(), options=options(batch_size=16))
+    with pytest.raises(OptionError, match="options are TrainOptions"):
+        fit(plain_model(), data(), options={"epochs": 2})  # type: ignore[arg-type]
 
 
 @pytest.mark.slow

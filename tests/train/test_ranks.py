@@ -90,6 +90,26 @@ def test_a_killed_process_stops_the_others_and_the_run_resumes_with_another_numb
     check_like_one(results("resume", tmp_path, 4), alone)
 
 
+@pytest.mark.parametrize(("before", "after", "checkpoint"), [(2, 1, 3), (2, 4, 9)])
+def test_with_another_number_of_processes_every_sample_is_still_seen_once(
+    tmp_path: Path, before: int, after: int, checkpoint: int
+) -> None:
+    """Two samples per process and batch, so that the joint batch changes; from the last checkpoint on ranks are idle."""
+    first = results("first-2", tmp_path, before)
+    for path in sorted((tmp_path / "run").glob("checkpoint-*.pt"))[checkpoint:]:
+        path.unlink()
+    seen = {index for rank in first for index in rank["asked"][: checkpoint * 2]}
+    rest = results("resume-2", tmp_path, after)
+    rest_of_epoch = COUNT - len(seen)
+    asked = sum(len(rank["asked"]) for rank in rest)
+    assert rest_of_epoch + COUNT <= asked <= rest_of_epoch + COUNT + after  # an idle rank asks for a stand-in
+    assert seen | {index for rank in rest for index in rank["asked"]} == set(range(COUNT))
+    for rank in rest:
+        assert all(torch.isfinite(weight).all() for weight in rank["weights"])
+        assert all(torch.equal(a, b) for a, b in zip(rank["weights"], rest[0]["weights"], strict=True))
+        assert len(rank["epochs"]) == 2
+
+
 def test_torchrun_starts_the_command(folder: Path, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     command += ["-m", "fastdata.train", "--data-path", str(folder), "--model", "small", "--epochs", "1", "-b", "8"]

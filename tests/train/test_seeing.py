@@ -54,17 +54,8 @@ def test_a_line_that_waits_is_named(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize("opt", ["sgd", "adamw"])
 def test_the_loop_itself_waits_nowhere(opt: str, capsys: pytest.CaptureFixture[str]) -> None:
     more = {"model_ema": 0.9, "clip_grad_norm": 1.0, "mixup_alpha": 0.2, "accumulate": 2, "amp": "bf16"}
-    fit(plain_model(), list_loader(), options=options(detect_syncs=True, opt=opt, **more), num_classes=CLASSES)
+    fit(plain_model(), list(data()), options=options(detect_syncs=True, opt=opt, **more), num_classes=CLASSES)
     assert "no line waits for the device" in capsys.readouterr().out
-
-
-class list_loader(list):  # noqa: N801 - a loader in one line
-    """Batches made beforehand."""
-
-    sampler = None
-
-    def __init__(self) -> None:
-        super().__init__(data())
 
 
 def test_what_waits_is_told_from_what_does_not() -> None:
@@ -93,8 +84,8 @@ def test_a_trace_and_a_profile_are_written(tmp_path: Path, capsys: pytest.Captur
     fit(plain_model(), data(), options=options(profile="cprofile", output_dir=str(tmp_path)))
     assert "train_epoch" in capsys.readouterr().out
     assert (tmp_path / "profile.pstats").exists()
-    fit(plain_model(), data(160), options=options(profile="trace", output_dir=str(tmp_path), print_freq=1))
-    assert "traceEvents" in (tmp_path / "trace.json").read_text()
+    fit(plain_model(), data(160), options=options(profile="trace", output_dir=str(tmp_path / "t"), print_freq=1))
+    assert "traceEvents" in (tmp_path / "t" / "trace.json").read_text()
 
 
 def test_anomalies_are_found(capsys: pytest.CaptureFixture[str]) -> None:

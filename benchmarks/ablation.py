@@ -1,0 +1,131 @@
+"""Every technique of the training loop, on and off around a common base: speed, memory, accuracy at equal epochs.
+
+Setup: the small ResNet of fastdata.train on the project's sample dataset (4,000 drawn images in ten classes), four
+epochs of 64-pixel crops, each run in a process of its own with one option changed; images per second of the fastest
+epoch but the first, peak resident memory of the process (on a GPU peak device memory is in its log), validation
+accuracy at the end.  Repeated with other seeds, since accuracy after four epochs varies.  What means nothing on a CPU
+is marked as not measured where there is no GPU.  Result: benchmarks/results/ablation.json.
+
+    python benchmarks/ablation.py FOLDER        # where the sample dataset is, or is to be drawn
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fastdata.bench import spread, write_json
+from fastdata.demo.sample import SampleOptions, make_sample_dataset
+
+BASE = [
+    "--model",
+    "small",
+    "-b",
+    "32",
+    "--opt",
+    "adamw",
+    "--lr",
+    "0.004",
+    "--lr-scheduler",
+    "onecycle",
+    "--epochs",
+    "4",
+]
+BASE += ["--train-crop-size", "64", "--val-resize-size", "72", "--val-crop-size", "64", "--min-scale", "0.5"]
+BASE += ["--workers", "2"]
+SGD = ["--opt", "sgd", "--lr", "0.05"]
+
+# name → flags added to the base.
+EVERYWHERE: dict[str, list[str]] = {
+    "base": [],
+    "decoded by Pillow": ["--data-backend", "pil"],
+    "channels_last off": ["--no-channels-last"],
+    "AMP bf16": ["--amp", "bf16"],
+    "torch.compile": ["--compile", "default"],
+    "accumulation of 2 × 16": ["-b", "16", "--accumulate", "2"],
+    "activation checkpointing": ["--checkpoint-every-k", "1"],
+    "classes padded to 8": ["--pad-classes"],
+    "gradient norm clipped at 1": ["--clip-grad-norm", "1"],
+    "batch 128": ["-b", "128"],
+    "batch 128, rate × 2": ["-b", "128", "--lr", "0.008"],
+    "SGD with Nesterov": SGD,
+    "LARS": ["--opt", "lars", "--lr", "0.3"],
+    "LAMB": ["--opt", "lamb", "--lr", "0.01"],
+    "cosine with warm-up": ["--lr-scheduler", "cosine", "--lr-warmup-epochs", "0.5"],
+    "constant rate": ["--lr-scheduler", "constant"],
+    "no weight decay": ["--weight-decay", "0"],
+    "EMA 0.99": ["--model-ema", "0.99"],
+    "label smoothing 0.1": ["--label-smoothing", "0.1"],
+    "mixup 0.2": ["--mixup-alpha", "0.2"],
+    "cutmix 1": ["--cutmix-alpha", "1"],
+    "RandAugment on batches": ["--auto-augment", "randaugment"],
+    "progressive resizing from 32": ["--smallest-crop", "32"],
+    "validation at 80 pixels": ["--val-resize-size", "80", "--val-crop-size", "80"],
+    "profile of steps": ["--profile", "steps"],
+    "sync detection": ["--detect-syncs"],
+    "anomaly detection": ["--detect-anomaly"],
+}
+CUDA_ONLY: dict[str, list[str]] = {
+    "AMP fp16": ["--amp", "fp16"],
+    "AMP fp8": ["--amp", "fp8"],
+    "cudnn.benchmark off": ["--no-cudnn-benchmark"],
+    "TF32 off": ["--no-tf32"],
+    "CUDA graphs": ["--compile", "reduce-overhead"],
+}
+
+
+def run(folder: Path, flags: list[str], seed: int) -> dict[str, float]:
+    """One training in a process of its own."""
+    with tempfile.TemporaryDirectory() as output:
+        command = [sys.executable, "-W", "ignore", "-m", "fastdata.train", "--data-path", str(folder)]
+        command += [*BASE, *flags, "--seed", str(seed), "--output-dir", output]
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+        _, status, usage = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+        if process.returncode != 0:
+            raise RuntimeError(f"{' '.join(command)} ended with {process.returncode}")
+        epochs: list[dict[str, float]] = json.loads((Path(output) / "result.json").read_text())["epochs"]
+    return {
+        "images_per_s": max(entry["images_per_s"] for entry in epochs[1:]),
+        "wait_share": min(entry["wait_share"] for entry in epochs[1:]),
+        "peak_mb": usage.ru_maxrss / 1024,
+        "val_accuracy": epochs[-1]["val_accuracy"],
+    }
+
+
+def main() -> None:
+    """The command."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path, help="the sample dataset; drawn if it is not there")
+    parser.add_argument("--seeds", type=int, default=2, help="runs of each (%(default)s)")
+    parser.add_argument("--only", nargs="*", help="names of techniques, besides the base")
+    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results" / "ablation.json")
+    given = parser.parse_args()
+    make_sample_dataset(given.folder, SampleOptions(train=4000, val=400))
+    techniques = {**EVERYWHERE, **(CUDA_ONLY if torch.cuda.is_available() else {})}
+    chosen = {name: flags for name, flags in techniques.items() if not given.only or name in ("base", *given.only)}
+    runs: dict[str, list[dict[str, float]]] = {name: [] for name in chosen}
+    for seed in range(given.seeds):
+        for name, flags in chosen.items():
+            began = time.perf_counter()
+            runs[name].append(run(given.folder, flags, seed))
+            told = "  ".join(f"{key} {value:.4g}" for key, value in runs[name][-1].items())
+            print(f"{name:<30} {told}  ({time.perf_counter() - began:.0f} s)", flush=True)
+    results: dict[str, Any] = {
+        name: {key: spread([each[key] for each in some]) for key in some[0]} for name, some in runs.items()
+    }
+    results |= {name: "not measured: no CUDA device" for name in CUDA_ONLY if name not in runs}
+    write_json(given.out, setup=" ".join(BASE), data="4,000 drawn images in ten classes, 400 held out", results=results)
+
+
+if __name__ == "__main__":
+    main()
