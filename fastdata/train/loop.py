@@ -177,6 +177,8 @@ def _rest_of_epoch(training: Training, loader: Any, keeper: Keeper | None) -> tu
     Random numbers go on where they stood when the checkpoint was taken: making an iterator draws from torch's
     generator, and so do a plain loader's order and the batches that are skipped through.
     """
+    if keeper is None and training.ranks.world_size == 1:
+        return iter(loader), -1  # called by hand: the epoch ends where the loader does
     resumed = keeper is not None and keeper.has_resumed
     keeps_state = hasattr(loader, "load_state_dict")
     left = loader.batches_left() if hasattr(loader, "batches_left") else _length(loader) - training.batch * resumed

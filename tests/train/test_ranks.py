@@ -94,7 +94,7 @@ def test_a_killed_process_stops_the_others_and_the_run_resumes_with_another_numb
 def test_with_another_number_of_processes_every_sample_is_still_seen_once(
     tmp_path: Path, before: int, after: int, checkpoint: int
 ) -> None:
-    """Two samples per process and batch, so that the joint batch changes; from the last checkpoint on ranks are idle."""
+    """Two samples per process and batch, so that the joint batch changes; at the end ranks are idle."""
     first = results("first-2", tmp_path, before)
     for path in sorted((tmp_path / "run").glob("checkpoint-*.pt"))[checkpoint:]:
         path.unlink()
