@@ -149,6 +149,13 @@ class DevicePrefetcher:
             return self._copied_ahead(batches, _CudaStreams(self.device))
         return self._moved(batches)
 
+    def set_epoch(self, epoch: int) -> None:
+        """Tells the loader, or its sampler, if one of them knows epochs."""
+        for each in (self.loader, getattr(self.loader, "sampler", None)):
+            if (set_epoch := getattr(each, "set_epoch", None)) is not None:
+                set_epoch(epoch)
+                return
+
     def _moved(self, batches: Iterator[Any]) -> Iterator[Any]:
         for batch in batches:
             moved = map_tensors(batch, lambda tensor: tensor.to(self.device))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import difflib
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any, cast
 
@@ -15,7 +16,7 @@ from fastdata.errors import OptionError, TrainError
 from fastdata.train.options import TrainOptions
 from fastdata.train.ranks import Ranks
 
-__all__ = ["checkpoint_activations", "create_model", "prepare_model", "small_resnet"]
+__all__ = ["checkpoint_activations", "checkpoint_modules", "create_model", "prepare_model", "small_resnet"]
 
 
 class _Block(nn.Module):
@@ -110,6 +111,8 @@ def prepare_model(
         raise OptionError("DataParallel copies the model in every step; start with torchrun, which gives DDP")
     if options.checkpoint_every_k:
         checkpoint_activations(model, options.checkpoint_every_k)
+    if options.checkpoint_modules is not None:
+        checkpoint_modules(model, options.checkpoint_modules.split(","))
     if options.sync_bn and ranks.world_size > 1:
         model = nn.SyncBatchNorm.convert_sync_batchnorm(model)  # type: ignore[no-untyped-call]
     if options.amp == "fp8":
@@ -171,6 +174,20 @@ def checkpoint_activations(model: nn.Module, every: int) -> list[str]:
     for name in names[::every]:
         _recompute(model.get_submodule(name))
     return names[::every]
+
+
+def checkpoint_modules(model: nn.Module, names: Sequence[str]) -> None:
+    """Makes the modules named recompute their activations.
+
+    Raises:
+        OptionError: the model has no module of that name.
+    """
+    known = [name for name, _ in model.named_modules() if name]
+    for name in names:
+        if name not in known:
+            near = ", ".join(difflib.get_close_matches(name, known, n=3)) or ", ".join(known[:8]) + ", …"
+            raise OptionError(f"checkpoint_modules: the model has no module {name!r}; it has {near}")
+        _recompute(model.get_submodule(name))
 
 
 def _size(module: nn.Module) -> int:

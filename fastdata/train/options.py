@@ -65,6 +65,7 @@ class TrainOptions:
     channels_last: bool = _opt(True, "NHWC memory for images and weights")
     compile: str = _opt("none", "torch.compile: default, reduce-overhead (CUDA graphs), max-autotune", choices=COMPILE)
     checkpoint_every_k: int = _opt(0, "recompute activations, every k blocks; 0 keeps them all")
+    checkpoint_modules: str | None = _opt(None, "recompute those of the modules named, separated by commas")
 
     # ---- mixing
     mixup_alpha: float = _opt(0.0, "mixup with shares from Beta(alpha, alpha); 0 leaves it out")

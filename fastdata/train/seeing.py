@@ -305,8 +305,8 @@ def _plot(result: Any, path: Path) -> None:
     except ImportError:
         warnings.warn("no curves.png: matplotlib is not installed (pip install matplotlib)", stacklevel=2)
         return
-    figure = Figure(figsize=(10, 6), layout="constrained")
-    left, right = figure.subplots(1, 2)
+    figure = Figure(figsize=(12, 4), layout="constrained")
+    left, right, speed = figure.subplots(1, 3)
     left.plot(range(1, len(result.losses) + 1), result.losses, linewidth=0.8)
     left.set(xlabel="update", ylabel="training loss")
     for name in ("val_accuracy", "wait_share"):
@@ -314,4 +314,6 @@ def _plot(result: Any, path: Path) -> None:
         right.plot(range(len(values)), values, marker="o", label=name.replace("_", " "))
     right.set(xlabel="epoch", ylim=(0, 1.02))
     right.legend()
+    speed.plot([entry["images_per_s"] for entry in result.epochs], marker="o")
+    speed.set(xlabel="epoch", ylabel="images per second", ylim=(0, None))
     figure.savefig(path, dpi=110)

@@ -11,9 +11,9 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from fastdata import OptionError, TrainError
+from fastdata import DevicePrefetcher, OptionError, TrainError
 from fastdata.train import Training, TrainOptions, evaluate, fit, train_epoch
-from fastdata.train.model import _with_classes, checkpoint_activations, create_model, small_resnet
+from fastdata.train.model import _with_classes, checkpoint_activations, checkpoint_modules, create_model, small_resnet
 from fastdata.train.optim import make_optimizer, make_scheduler, parameter_groups, scaled_lr
 from fastdata.train.ranks import Ranks
 
@@ -272,6 +272,24 @@ def test_recomputed_blocks_can_be_copied_and_count_batches_once() -> None:
 )
 def test_blocks_of_known_models(name: str, first: str) -> None:
     assert checkpoint_activations(create_model(name, 4), 1)[0] == first
+
+
+def test_modules_named_are_recomputed() -> None:
+    model = small_resnet(CLASSES)
+    checkpoint_modules(model, ["1", "3.body"])
+    assert [type(model[1]).__qualname__, type(model[3].body).__qualname__] == ["_recompute.<locals>.Recomputed"] * 2
+    losses = [
+        fit(small_resnet(CLASSES), data(), options=options(checkpoint_modules=names)).losses
+        for names in (None, "1,3.body")
+    ]
+    assert len(losses[0]) == len(losses[1])
+    with pytest.raises(OptionError, match=r"no module '3\.bodi'; it has 3\.body"):
+        checkpoint_modules(model, ["3.bodi"])
+
+
+def test_a_prefetcher_can_be_trained_from() -> None:
+    plain = fit(plain_model(), data(), options=options(epochs=2)).losses
+    assert fit(plain_model(), DevicePrefetcher(data(), "cpu"), options=options(epochs=2)).losses == plain
 
 
 def test_a_loader_that_is_shorter_than_it_says_loses_no_gradient() -> None:
