@@ -99,15 +99,15 @@ def ablation_table(record: dict[str, Any]) -> str:
             continue
         speed, memory = (row[key]["median"] / base[key]["median"] for key in ("images_per_s", "peak_mb"))
         accuracy = row["val_accuracy"]
-        lines.append(
-            f"| {name} | {speed:.2f} | {memory:.2f} | {accuracy['median']:.1%} "
-            f"({accuracy['min']:.1%} to {accuracy['max']:.1%}) |"
-        )
-    told = (
+        told = f"{accuracy['median']:.1%}"
+        if accuracy["min"] < accuracy["max"]:
+            told += f" ({accuracy['min']:.1%} to {accuracy['max']:.1%})"
+        lines.append(f"| {name} | {speed:.2f} | {memory:.2f} | {told} |")
+    base_told = (
         f"Base: {base['images_per_s']['median']:.0f} images/s, {base['peak_mb']['median']:.0f} MB, waiting for data "
         f"{base['wait_share']['median']:.1%} of the time. "
     )
-    return "\n".join([*lines, "", told + _conditions(record)])
+    return "\n".join([*lines, "", base_told + _conditions(record)])
 
 
 def _conditions(record: dict[str, Any]) -> str:

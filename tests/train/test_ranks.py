@@ -90,7 +90,7 @@ def test_a_killed_process_stops_the_others_and_the_run_resumes_with_another_numb
     check_like_one(results("resume", tmp_path, 4), alone)
 
 
-@pytest.mark.parametrize(("before", "after", "checkpoint"), [(2, 1, 3), (2, 4, 9)])
+@pytest.mark.parametrize(("before", "after", "checkpoint"), [(4, 2, 2), (2, 4, 9)])
 def test_with_another_number_of_processes_every_sample_is_still_seen_once(
     tmp_path: Path, before: int, after: int, checkpoint: int
 ) -> None:
