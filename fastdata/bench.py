@@ -238,7 +238,7 @@ def write_json(path: Path, *, setup: str, data: str, results: Any) -> None:
         results: JSON-able.
     """
     record = {
-        "command": " ".join(["python", os.path.relpath(sys.argv[0]), *map(_without_folders, sys.argv[1:])]),
+        "command": " ".join(["python", _script(sys.argv[0]), *map(_without_folders, sys.argv[1:])]),
         "date": time.strftime("%Y-%m-%d"),
         "commit": _commit(),
         "setup": setup,
@@ -248,6 +248,11 @@ def write_json(path: Path, *, setup: str, data: str, results: Any) -> None:
     }
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(record, indent=1) + "\n")
+
+
+def _script(path: str) -> str:
+    """A script as it is called from the root of the checkout: its folder and its name."""
+    return "/".join(Path(path).resolve().parts[-2:])
 
 
 def _without_folders(argument: str) -> str:
