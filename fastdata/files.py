@@ -1,4 +1,4 @@
-"""Files of the local disk: reading without waiting for pipes, and locks among processes."""
+"""Files of the local disk: reading without waiting for pipes, writing whole files, and locks among processes."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ import importlib
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import IO, Any
 
-__all__ = ["locked", "read_file", "try_lock"]
+__all__ = ["locked", "read_file", "remove_durably", "sync_file", "sync_folder", "try_lock", "whole_file", "write_whole"]
 
 _fcntl: Any = None  # Windows has none, and no locks here
 with suppress(ImportError):
@@ -56,3 +57,46 @@ def try_lock(path: str | os.PathLike[str]) -> Iterator[bool]:
 def _unlock(file: IO[str]) -> None:
     if _fcntl is not None:  # closing is not enough: a process forked meanwhile has the file open, too
         _fcntl.flock(file, _fcntl.LOCK_UN)
+
+
+@contextmanager
+def whole_file(path: Path) -> Iterator[IO[bytes]]:
+    """Yields a file to write, which is then there either whole or not at all, even after a power cut."""
+    partial = path.with_name(f".{path.name}.partial")
+    try:
+        with open(partial, "wb") as file:
+            yield file
+            sync_file(file)
+        os.replace(partial, path)
+    finally:
+        partial.unlink(missing_ok=True)
+    sync_folder(path.parent)
+
+
+def write_whole(path: Path, data: bytes) -> None:
+    """Writes a file that is there either whole or not at all, even after a power cut."""
+    with whole_file(path) as file:
+        file.write(data)
+
+
+def remove_durably(path: Path) -> None:
+    """Removes a file so that it stays removed after a power cut."""
+    path.unlink()
+    sync_folder(path.parent)
+
+
+def sync_file(file: IO[bytes]) -> None:
+    """Makes what was written to a file last."""
+    file.flush()
+    os.fsync(file.fileno())
+
+
+def sync_folder(folder: Path) -> None:
+    """Makes renames in a folder last; Windows has no such call and needs none."""
+    if os.name != "posix":
+        return
+    number = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(number)
+    finally:
+        os.close(number)

@@ -19,13 +19,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from fastdata.errors import ConversionError
+from fastdata.files import write_whole
 from fastdata.shards.engines import run_jobs
 from fastdata.shards.format import MANIFEST_NAME, STATE_FOLDER, Manifest, ShardInfo
 from fastdata.shards.inputs import open_source
 from fastdata.shards.job import ConvertOptions, ShardDone, space_errors, write_shard
 from fastdata.shards.samples import Split
 from fastdata.shards.workplace import Workplace, fingerprint_of
-from fastdata.shards.writer import write_whole
 
 __all__ = ["ConvertOptions", "Summary", "convert"]
 

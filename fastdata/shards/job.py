@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from fastdata.errors import ConversionError, OptionError, in_words
-from fastdata.files import read_file
+from fastdata.files import read_file, write_whole
 from fastdata.shards.format import ShardInfo, crc32c, index_name
 from fastdata.shards.recode import Recoding
 from fastdata.shards.samples import Ref, listing
-from fastdata.shards.writer import ShardWriter, write_whole
+from fastdata.shards.writer import ShardWriter
 
 __all__ = ["ON_ERROR", "ConvertOptions", "ShardDone", "ShardJob", "space_errors", "write_shard"]
 

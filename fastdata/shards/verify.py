@@ -9,12 +9,13 @@ from functools import partial
 from pathlib import Path
 
 from fastdata.errors import DatasetError, ShardError
+from fastdata.files import write_whole
 from fastdata.header import parse_header
 from fastdata.shards.engines import run_jobs
 from fastdata.shards.format import MANIFEST_NAME, NO_LABEL, Manifest, ShardIndex, ShardInfo, crc32c, index_name
 from fastdata.shards.inputs import list_tar
 from fastdata.shards.store import is_unfinished, missing_manifest
-from fastdata.shards.writer import IndexBuilder, write_whole
+from fastdata.shards.writer import IndexBuilder
 
 __all__ = ["Fault", "index_folder", "verify_folder"]
 

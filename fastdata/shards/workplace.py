@@ -12,13 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from fastdata.errors import ConversionError
-from fastdata.files import try_lock
+from fastdata.files import remove_durably, try_lock, write_whole
 from fastdata.shards.cut import plan_shards, room_in, stored_bytes
 from fastdata.shards.folders import SPLIT_NAMES
 from fastdata.shards.format import MANIFEST_NAME, STATE_FOLDER, Manifest, crc32c, index_name
 from fastdata.shards.job import ConvertOptions, ShardJob
 from fastdata.shards.samples import Ref, Split
-from fastdata.shards.writer import remove_durably, write_whole
 
 __all__ = ["Workplace", "fingerprint_of"]
 

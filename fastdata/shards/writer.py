@@ -8,10 +8,11 @@ from types import TracebackType
 
 import numpy as np
 
+from fastdata.files import sync_file, write_whole
 from fastdata.shards.format import NO_LABEL, RECORD, ShardIndex, ShardInfo, crc32c, index_name
 from fastdata.shards.tar import END_OF_ARCHIVE, padding, tar_header
 
-__all__ = ["IndexBuilder", "ShardWriter", "remove_durably", "write_whole"]
+__all__ = ["IndexBuilder", "ShardWriter"]
 
 _BUFFER_BYTES = 1 << 20
 
@@ -82,7 +83,7 @@ class ShardWriter:
             OSError: the disk is full, or another failure to write.
         """
         self._write(END_OF_ARCHIVE)
-        _sync(self._file)
+        sync_file(self._file)
         self._file.close()
         index = self._index.build(self._at, self._crc).to_bytes()
         os.replace(self._partial, self._folder / self._name)
@@ -113,38 +114,3 @@ class ShardWriter:
                 raise
         finally:
             self._partial.unlink(missing_ok=True)
-
-
-def write_whole(path: Path, data: bytes) -> None:
-    """Writes a file that is there either whole or not at all, even after a power cut."""
-    partial = path.with_name(f".{path.name}.partial")
-    try:
-        with open(partial, "wb") as file:
-            file.write(data)
-            _sync(file)
-        os.replace(partial, path)
-    finally:
-        partial.unlink(missing_ok=True)
-    _sync_folder(path.parent)
-
-
-def remove_durably(path: Path) -> None:
-    """Removes a file so that it stays removed after a power cut."""
-    path.unlink()
-    _sync_folder(path.parent)
-
-
-def _sync(file: object) -> None:
-    file.flush()  # type: ignore[attr-defined]
-    os.fsync(file.fileno())  # type: ignore[attr-defined]
-
-
-def _sync_folder(folder: Path) -> None:
-    """Makes renames in a folder last; Windows has no such call and needs none."""
-    if os.name != "posix":
-        return
-    number = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(number)
-    finally:
-        os.close(number)

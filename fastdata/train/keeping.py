@@ -7,7 +7,6 @@ process, and the losses so far.
 
 from __future__ import annotations
 
-import os
 import random
 import signal
 import threading
@@ -22,6 +21,7 @@ import torch
 import torch.distributed as dist
 
 from fastdata.errors import OptionError, TrainError
+from fastdata.files import whole_file
 from fastdata.train.state import Training
 
 __all__ = ["Keeper", "load_checkpoint"]
@@ -83,41 +83,38 @@ class Keeper:
             "result": vars(result),
         }
         path = self.folder / f"checkpoint-{training.updates:08}.pt"
-        partial = path.with_suffix(".partial")
-        with partial.open("wb") as file:
+        with whole_file(path) as file:
             torch.save(state, file)
-            file.flush()
-            os.fsync(file.fileno())
-        partial.replace(path)
-        sync_folder(self.folder)
         for old in sorted(self.folder.glob("checkpoint-*.pt"))[: -training.options.keep]:
             old.unlink()
 
     def restore(self, result: Any) -> Any:
         """Loads the checkpoint that the options name, if there is one; returns the loader's state."""
         path, training = self._wanted(), self.training
-        if path is None:
-            if training.options.resume is not None and training.ranks.is_main:
-                print(f"nothing to resume in {self.folder}; beginning anew")
-            self._refuse_strangers()
-            self._check_same_place()
-            return None
-        state = load_checkpoint(path)
-        training.load_state_dict(state["training"])
-        vars(result).update(state["result"])
-        self._randoms, self._began, self._generator = state["random"], state["began"], state["generator"]
+        state = load_checkpoint(path) if path is not None else None
+        if state is not None:
+            training.load_state_dict(state["training"])
+            vars(result).update(state["result"])
+            self._randoms, self._began, self._generator = state["random"], state["began"], state["generator"]
         self._refuse_strangers()
         self._check_same_place()
-        if training.ranks.is_main:
-            place = f"epoch {training.epoch}, batch {training.batch}, after {training.updates} updates"
-            done = "; the run was finished" if training.epoch >= training.options.epochs else ""
-            print(f"resumed {path}: {place}{done}")
+        if training.ranks.is_main and training.options.resume is not None:
+            self._say_what_was_resumed(path, state)
+        return state["loader"] if state is not None else None
+
+    def _say_what_was_resumed(self, path: Path | None, state: dict[str, Any] | None) -> None:
+        training = self.training
+        if path is None or state is None:
+            print(f"nothing to resume in {self.folder}; beginning anew")
+            return
+        place = f"epoch {training.epoch}, batch {training.batch}, after {training.updates} updates"
+        done = "; the run was finished" if training.epoch >= training.options.epochs else ""
+        print(f"resumed {path}: {place}{done}")
         given = asdict(training.options)
         changed = [name for name, value in state["options"].items() if name not in _FREE and given.get(name) != value]
-        if changed and training.ranks.is_main:
+        if changed:
             told = ", ".join(f"{name} was {state['options'][name]!r}, is {given.get(name)!r}" for name in changed)
-            warnings.warn(f"resuming {path.name} with other options: {told}", stacklevel=3)
-        return state["loader"]
+            warnings.warn(f"resuming {path.name} with other options: {told}", stacklevel=4)
 
     @contextmanager
     def listening(self) -> Iterator[None]:
@@ -215,16 +212,6 @@ class Keeper:
         random.setstate(own["python"])
         if "cuda" in own and self.training.device.type == "cuda":
             torch.cuda.set_rng_state(own["cuda"], self.training.device)
-
-
-def sync_folder(folder: Path) -> None:
-    """Makes a rename last through a power cut, where the system can."""
-    if hasattr(os, "O_DIRECTORY"):
-        descriptor = os.open(folder, os.O_DIRECTORY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
 
 
 def load_checkpoint(path: str | Path) -> dict[str, Any]:

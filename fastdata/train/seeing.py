@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import cProfile
 import csv
+import io
 import json
 import pstats
 import sys
@@ -19,6 +20,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from fastdata.errors import OptionError
+from fastdata.files import write_whole
 from fastdata.train.state import Training
 
 __all__ = ["SyncFinder", "Watch", "watching"]
@@ -82,11 +84,9 @@ class Watch:
         self._looked_at, self._images_before, self._waited_before = now, self._images, self.seconds["wait"]
         lr = training.optimizer.param_groups[0]["lr"]
         first = training.updates - len(losses) + 1
-        values = (training.epoch, lr, round(rate, 1), round(share, 4))
         for number, loss in enumerate(losses, start=first):
-            self._rows.append(
-                dict(zip(_COLUMNS, (number, values[0], repr(loss), *values[1:]), strict=True))  # repr: every bit
-            )
+            row = (number, training.epoch, repr(loss), lr, round(rate, 1), round(share, 4))  # repr: every bit
+            self._rows.append(dict(zip(_COLUMNS, row, strict=True)))
         self._write_rows()
         if self._board is not None:
             self._board.add_scalar("loss", losses[-1], training.updates)
@@ -139,7 +139,7 @@ class Watch:
     def end_run(self, result: Any) -> None:
         """Writes the summary and the plots."""
         if self.folder is not None:
-            (self.folder / "result.json").write_text(json.dumps(vars(result), indent=1))
+            write_whole(self.folder / "result.json", json.dumps(vars(result), indent=1).encode())
             _plot(result, self.folder / "curves.png")
         if self._board is not None:
             self._board.close()
@@ -169,12 +169,11 @@ def _keep_rows_before(path: Path, update: int) -> None:
     if path.exists():
         with path.open(newline="") as file:
             kept = [row for row in csv.DictReader(file) if int(row["update"]) < update]
-    partial = path.with_suffix(".partial")
-    with partial.open("w", newline="") as file:
-        writer = csv.DictWriter(file, _COLUMNS)
-        writer.writeheader()
-        writer.writerows(kept)
-    partial.replace(path)
+    text = io.StringIO(newline="")
+    writer = csv.DictWriter(text, _COLUMNS)
+    writer.writeheader()
+    writer.writerows(kept)
+    write_whole(path, text.getvalue().encode())
 
 
 @contextmanager

@@ -134,7 +134,7 @@ def test_a_plain_loader_is_skipped_through(tmp_path: Path) -> None:
 
 
 def test_the_latest_few_are_kept_and_a_partial_one_is_no_checkpoint(tmp_path: Path) -> None:
-    (tmp_path / "checkpoint-99999999.partial").write_bytes(b"half")
+    (tmp_path / ".checkpoint-99999999.pt.partial").write_bytes(b"half")
     fit(plain_model(), data(), options=options(output_dir=str(tmp_path), save_every=1, keep=2))
     assert [path.name for path in sorted(tmp_path.glob("*.pt"))] == ["checkpoint-00000004.pt", "checkpoint-00000005.pt"]
 
@@ -223,7 +223,7 @@ def test_other_options_are_said(tmp_path: Path) -> None:
 @pytest.mark.skipif(os.geteuid() == 0 and not Path("/dev/full").exists(), reason="needs a full disk")
 def test_a_checkpoint_that_cannot_be_written_leaves_the_old_ones(tmp_path: Path) -> None:
     fit(plain_model(), data(), options=options(output_dir=str(tmp_path)))
-    (tmp_path / "checkpoint-00000010.partial").symlink_to("/dev/full")
+    (tmp_path / ".checkpoint-00000010.pt.partial").symlink_to("/dev/full")
     more: dict[str, Any] = {"output_dir": str(tmp_path), "resume": "auto", "epochs": 2}
     with pytest.warns(UserWarning, match="epochs was 1, is 2"), pytest.raises((OSError, RuntimeError)):
         fit(plain_model(), data(), options=options(**more))
