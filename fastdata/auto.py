@@ -60,7 +60,8 @@ def choose_backend(
         threads: how many will decode.
         device_index: the CUDA device where DALI would decode; None is the CPU.
     """
-    backends = [create_backend(name, fidelity=fidelity) for name in available_backends() if name in _SINGLY]
+    available = available_backends()
+    backends = [create_backend(name, fidelity=fidelity) for name in available if name in _SINGLY]
     if not backends:
         raise BackendError("no decode backend is available; install Pillow")
     images, views = _some_samples(source, plan)
@@ -69,7 +70,7 @@ def choose_backend(
         return Choice(backend=backends[0], reason=reason)
     timings = _time_in_turn(backends, images, views)
     medians = {backend.name: statistics.median(timings[backend.name]) for backend in backends}
-    if fidelity == "fast" and plan.batchable and plan.interpolation in FILTERS and "dali" in available_backends():
+    if fidelity == "fast" and plan.batchable and plan.interpolation in FILTERS and "dali" in available:
         ms = _time_dali(images, views, threads=max(1, threads), device_index=device_index)
         if ms is not None:
             backends.append(create_backend("dali", fidelity=fidelity))

@@ -305,12 +305,15 @@ class ImageBatch:
         return [images, self._collated_targets(good)]
 
     def _collated_targets(self, good: Sequence[int]) -> Any:
+        whole = len(good) == len(self._loaded)
         # A tuple, as default_collate transposes samples.
-        targets = tuple(self._targets[position] for position in good)
+        targets = tuple(self._targets if whole else [self._targets[position] for position in good])
         return self._pinned(default_collate(targets))  # type: ignore[arg-type]
 
     def _draw_steps(self, good: Sequence[int]) -> Drawn:
         """What is drawn for the batch's augmentations, by sample."""
+        if not self._work.plan.augments:
+            return ()
         columns = ([column[position] for position in good] for column in (self._indices, self._copies))
         return self._work.finish.draw(*columns)
 
