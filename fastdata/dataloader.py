@@ -16,13 +16,10 @@ from fastdata.draws import Key
 from fastdata.epoch import EpochIterator, EpochRecord, MultiProcessIterator, SingleProcessIterator
 from fastdata.errors import OptionError, StateMismatch
 from fastdata.explain import explain
-from fastdata.image_batch import ImageBatch, ReadyBatch
 from fastdata.image_work import ON_ERROR, ImageWork
-from fastdata.loaders import FIDELITIES, Backend, check_backend_name, create_backend
-from fastdata.loaders.native import NativeBackend
-from fastdata.loaders.synthetic import SyntheticBackend
+from fastdata.loaders import FIDELITIES, check_backend_name, create_backend
 from fastdata.memory import BatchMemory
-from fastdata.native import Pool
+from fastdata.open_pipeline import open_pipeline
 from fastdata.options import (
     AUGMENT_ON,
     DaliOptions,
@@ -34,8 +31,6 @@ from fastdata.options import (
     thread_count,
 )
 from fastdata.order import EpochBatches, LoaderState, describe_sampler, epoch_sampler, resumed_with
-from fastdata.pipeline import OrderedJobs
-from fastdata.pipelined import AheadBatch, PipelinedBatches
 from fastdata.prefetch import DevicePrefetcher, check_device, index_of
 from fastdata.routes import Route, find_route
 from fastdata.samplers import EpochSampler
@@ -46,7 +41,6 @@ __all__ = ["DataLoader"]
 Sample = TypeVar("Sample", covariant=True)
 
 _BLOCKS_KEPT = 4  # batches: one that the caller computes on, two on their way, one to spare
-_LARGEST_UNKNOWN_BATCH = 4096  # of batch samplers that do not say; DALI wants a bound
 _MEMORY_FORMATS = (torch.contiguous_format, torch.channels_last)
 
 
@@ -132,15 +126,7 @@ class DataLoader(torch.utils.data.DataLoader[Sample]):
         self.augment_on, self.decode_device, self.dali = augment_on, decode_device, check_dali(dali)
         self._device = check_device(device) if device is not None else None
         self._decode_device = check_decode_device(decode_device, backend, self._device)
-        self._choice: Choice | None = None
-        self._stats = PipelineStats()
-        self._memory = BatchMemory(keep=_BLOCKS_KEPT)
-        self._record: EpochRecord | None = None
-        self._resume_from: LoaderState | None = None
-        self._next_epoch = 0
-        self._epoch_batches: EpochBatches | None = None
-        self._warned_of_torch_path = False
-        self._persistent_seed: int | None = None
+        self._begin_state()
         super().__init__(
             dataset,
             batch_size,
@@ -160,8 +146,19 @@ class DataLoader(torch.utils.data.DataLoader[Sample]):
             pin_memory_device=pin_memory_device,
             in_order=in_order,
         )
-        if backend != "auto":
-            self._choice = Choice(backend=create_backend(backend, fidelity=fidelity), reason="named by you")
+
+    def _begin_state(self) -> None:
+        self._choice: Choice | None = None
+        if self.backend != "auto":
+            self._choice = Choice(backend=create_backend(self.backend, fidelity=self.fidelity), reason="named by you")
+        self._stats = PipelineStats()
+        self._memory = BatchMemory(keep=_BLOCKS_KEPT)
+        self._record: EpochRecord | None = None
+        self._resume_from: LoaderState | None = None
+        self._next_epoch = 0
+        self._epoch_batches: EpochBatches | None = None
+        self._warned_of_torch_path = False
+        self._persistent_seed: int | None = None
 
     # ---- what to ask a loader
 
@@ -322,16 +319,9 @@ class DataLoader(torch.utils.data.DataLoader[Sample]):
         record = self._begin_epoch()
         assert record.batches is not None
         work = self._image_work(route, record)
-        jobs = OrderedJobs(
-            _jobs(work, record.batches),
-            threads=self.num_workers,
-            depth=max(1, self.prefetch_factor or 1),
-            timeout_s=self.timeout,
-            on_close=work.pool.close if work.pool is not None else None,
-        )
-        pipeline: Any = jobs
-        if work.pipelined:
-            pipeline = PipelinedBatches(work, jobs, largest_batch=self._largest_batch())
+        depth = max(1, self.prefetch_factor or 1)
+        size = getattr(self.batch_sampler, "batch_size", None)
+        pipeline = open_pipeline(work, record.batches, depth=depth, timeout_s=self.timeout, batch_size=size)
         return EpochIterator(
             pipeline if work.decodes_on_gpu else self._to_device(pipeline, work),
             record=record,
@@ -370,7 +360,6 @@ class DataLoader(torch.utils.data.DataLoader[Sample]):
             pin=may_pin(self.pin_memory or on_gpu),
             threads=self.num_workers,
             memory=self._memory,
-            pool=_pool_for(self._choice.backend, self.num_workers),
             stats=self._stats,
         )
 
@@ -385,10 +374,6 @@ class DataLoader(torch.utils.data.DataLoader[Sample]):
         view_seed = saved if saved is not None else self.seed if self.seed is not None else base_seed
         batches.state = replace(batches.state, view_seed=view_seed)
         return view_seed
-
-    def _largest_batch(self) -> int:
-        size = getattr(self.batch_sampler, "batch_size", None)
-        return size if isinstance(size, int) and size > 0 else _LARGEST_UNKNOWN_BATCH
 
     def _length(self) -> int | None:
         try:
@@ -413,15 +398,3 @@ class DataLoader(torch.utils.data.DataLoader[Sample]):
         """Warns of too many worker processes, as torch does; the image pipeline starts none."""
         if not find_route(self).is_image_pipeline:
             super().check_worker_number_rationality()
-
-
-def _jobs(work: ImageWork, batches: EpochBatches) -> Iterator[ImageBatch | ReadyBatch]:
-    make: type[ImageBatch | ReadyBatch] = AheadBatch if work.pipelined else ImageBatch
-    if isinstance(work.backend, SyntheticBackend) and work.in_place:
-        make = ReadyBatch
-    for number, indices in enumerate(batches):
-        yield make(work, number, indices, batches.copies_of(indices))
-
-
-def _pool_for(backend: Backend, threads: int) -> Pool | None:
-    return backend.make_pool(threads) if isinstance(backend, NativeBackend) and threads > 0 else None

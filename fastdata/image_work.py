@@ -48,7 +48,6 @@ class ImageWork:
         dali: further choices for DALI.
         pin: allocate batches in pinned memory.
         threads: how many will share a batch's tasks.
-        pool: threads of the native core; None makes it work in the caller's.
         memory: where batches that are not pinned come from.
         stats: where each batch reports what it cost.
     """
@@ -65,7 +64,6 @@ class ImageWork:
     dali: DaliOptions = field(default_factory=DaliOptions)
     pin: bool = False
     threads: int = 0
-    pool: Pool | None = None
     memory: BatchMemory = field(default_factory=lambda: BatchMemory(keep=0))
     stats: PipelineStats = field(default_factory=PipelineStats)
 
@@ -98,6 +96,13 @@ class ImageWork:
     def decodes_on_gpu(self) -> bool:
         """True when DALI decodes whole batches on the device where they go."""
         return self.pipelined and self.on_gpu and self.decode_device == "mixed"
+
+    @cached_property
+    def pool(self) -> Pool | None:
+        """Threads of the native core, as many as decode threads; None makes it work in the caller's."""
+        if not isinstance(self.backend, NativeBackend) or self.threads == 0:
+            return None
+        return self.backend.make_pool(self.threads)
 
     @cached_property
     def file_loader(self) -> FileLoader | None:

@@ -111,7 +111,7 @@ def test_substitutes_are_those_of_the_other_backends(spoiled: Path) -> None:
 
 
 def test_a_batch_larger_than_announced_is_decoded_and_said(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fastdata.dataloader._LARGEST_UNKNOWN_BATCH", 3)
+    monkeypatch.setattr("fastdata.open_pipeline._LARGEST_UNKNOWN_BATCH", 3)
     batches = [[3, 4, 5, 6, 7], [1, 2], [8, 9, 10]]
     dataset = ImageFolder(folder, TRAIN)
     expected = list(DataLoader(dataset, batch_sampler=batches, backend="pil", seed=3))

@@ -24,7 +24,7 @@ FLOORS = [
     {"compile", "finish"},
     {"auto", "options", "pipeline", "prefetch", "convert", "memory"},
     {"transforms", "image_work", "image_batch", "pipelined"},
-    {"fetch", "routes", "epoch"},
+    {"fetch", "routes", "epoch", "open_pipeline"},
     {"datasets", "explain"},
     {"shards"},
     {"dataloader"},
