@@ -14,8 +14,6 @@ from fastdata.shards.commands import add_commands
 
 __all__ = ["main"]
 
-_MEAN, _STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command and returns its exit status."""
@@ -122,7 +120,7 @@ def _training_transform() -> Any:
             transforms.RandomResizedCrop(224),
             transforms.RandomHorizontalFlip(),
             transforms.ToTensor(),
-            transforms.Normalize(_MEAN, _STD),
+            transforms.Normalize(transforms.IMAGENET_MEAN, transforms.IMAGENET_STD),
         ]
     )
 

@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 __all__ = [
+    "IMAGENET_MEAN",
+    "IMAGENET_STD",
     "CenterCrop",
     "ColorJitter",
     "Compose",
@@ -56,6 +58,8 @@ __all__ = [
     "ToTensor",
     "TrivialAugmentWide",
 ]
+
+IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of RGB from 0 to 1
 
 
 class Compose:

@@ -18,12 +18,12 @@ from fastdata.datasets import ImageFolder
 from fastdata.loaders import available_backends, create_backend
 from fastdata.loaders.backend import Encoded, Pixels
 from fastdata.plan import Interpolation
+from fastdata.transforms import IMAGENET_MEAN, IMAGENET_STD
 from fastdata.views import View
 
 __all__ = ["TORCH", "compare_loaders", "decode_speeds", "resized_copies"]
 
 TORCH = "torch + torchvision"
-_MEAN, _STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
 def compare_loaders(
@@ -44,7 +44,7 @@ def compare_loaders(
     from torchvision import transforms
 
     steps = [transforms.RandomResizedCrop(224), transforms.RandomHorizontalFlip()]
-    transform = transforms.Compose([*steps, transforms.ToTensor(), transforms.Normalize(_MEAN, _STD)])
+    transform = transforms.Compose([*steps, transforms.ToTensor(), transforms.Normalize(IMAGENET_MEAN, IMAGENET_STD)])
     dataset = _torchvision_folder(folder, transform)
     options: dict[str, Any] = {"batch_size": batch_size, "shuffle": True, "num_workers": workers}
     theirs = torch.utils.data.DataLoader(dataset, persistent_workers=workers > 0, **options)

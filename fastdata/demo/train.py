@@ -15,11 +15,17 @@ from fastdata.train.model import small_resnet
 from fastdata.train.options import TrainOptions
 from fastdata.train.seeing import Watch
 from fastdata.train.state import Training
-from fastdata.transforms import Compose, Normalize, RandomHorizontalFlip, RandomResizedCrop, ToTensor
+from fastdata.transforms import (
+    IMAGENET_MEAN,
+    IMAGENET_STD,
+    Compose,
+    Normalize,
+    RandomHorizontalFlip,
+    RandomResizedCrop,
+    ToTensor,
+)
 
 __all__ = ["Epoch", "train_one_epoch"]
-
-_MEAN, _STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,7 +54,9 @@ def train_one_epoch(folder: Path, *, size: int = 96, batch_size: int = 32) -> Ep
         batch_size=batch_size, opt="adamw", lr=2e-3, lr_scheduler="constant", amp="bf16", profile="steps"
     )
     crop = RandomResizedCrop(size, scale=(0.5, 1.0))
-    dataset = ImageFolder(folder, Compose([crop, RandomHorizontalFlip(), ToTensor(), Normalize(_MEAN, _STD)]))
+    dataset = ImageFolder(
+        folder, Compose([crop, RandomHorizontalFlip(), ToTensor(), Normalize(IMAGENET_MEAN, IMAGENET_STD)])
+    )
     loader: Any = DataLoader(
         dataset,
         batch_size,

@@ -14,6 +14,7 @@ import torch
 from torch import fx, nn
 
 from fastdata.errors import OptionError, TrainError
+from fastdata.train.model import last_linear, put_module
 from fastdata.train.options import TrainOptions
 from fastdata.train.state import Training
 
@@ -70,12 +71,7 @@ class PaddedClasses(nn.Module):
 
     def __init__(self, model: nn.Module, classes: int) -> None:
         super().__init__()
-        linears = [(name, module) for name, module in model.named_modules() if isinstance(module, nn.Linear)]
-        names = [name for name, module in linears if module.out_features == classes]
-        if not names:
-            raise TrainError(f"the model has no nn.Linear with {classes} outputs that could be padded")
-        last = model.get_submodule(names[-1])
-        assert isinstance(last, nn.Linear)
+        name, last = last_linear(model, classes)
         padded = nn.Linear(last.in_features, -(-last.out_features // 8) * 8, bias=last.bias is not None)
         with torch.no_grad():
             padded.weight[: last.out_features] = last.weight
@@ -83,8 +79,7 @@ class PaddedClasses(nn.Module):
             if last.bias is not None:
                 padded.bias.zero_()
                 padded.bias[: last.out_features] = last.bias
-        parent, _, child = names[-1].rpartition(".")
-        setattr(model.get_submodule(parent), child, padded)
+        put_module(model, name, padded)
         self.model, self.classes = model, classes
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
@@ -207,12 +202,7 @@ def find_batch_size(model: nn.Module, options: TrainOptions, side: int, classes:
             images = torch.zeros(size, 3, side, side, device=device)
             labels = torch.zeros(size, dtype=torch.int64, device=device)
             for _ in range(2):  # the second update has the optimiser's state, too
-                images, labels = training.to_device(images, labels)
-                with training.autocast():
-                    loss = training.criterion(training.forward(images), labels)
-                training.scaler.scale(loss).backward()
-                training.note(loss, 1.0)
-                training.update(exact=True)
+                training.learn(images, labels)
             torch.cuda.synchronize(device)
             return True
         except torch.cuda.OutOfMemoryError:
@@ -261,12 +251,7 @@ def find_lr(
         rate = low * factor**number
         for group in training.optimizer.param_groups:
             group["lr"] = rate
-        images, labels = training.to_device(images, labels)
-        with training.autocast():
-            loss = training.criterion(training.forward(images), labels)
-        training.scaler.scale(loss).backward()
-        training.note(loss, 1.0)
-        training.update(exact=True)
+        loss = training.learn(images, labels)
         smooth = 0.9 * smooth + 0.1 * loss.item()  # waits, on purpose: the search ends with the loss
         rates.append(rate)
         losses.append(smooth / (1 - 0.9 ** (number + 1)))

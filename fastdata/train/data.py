@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,45 +17,39 @@ from fastdata import transforms as T  # noqa: N812 - as torchvision's own exampl
 from fastdata.dataloader import DataLoader
 from fastdata.datasets import ImageFolder
 from fastdata.errors import DatasetError, OptionError
+from fastdata.image_work import ON_ERROR
 from fastdata.loaders import BACKENDS
 from fastdata.samplers import EpochSampler
 from fastdata.shards.dataset import ShardDataset
-from fastdata.train.options import TrainOptions
+from fastdata.train.options import TrainOptions, flag
 from fastdata.train.ranks import Ranks
 
 __all__ = ["DataOptions", "Loaders", "make_loaders", "slow_storage"]
 
-_MEAN, _STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 AUGMENTS = ("none", "randaugment", "trivial", "jitter")
 _NETWORK = {"nfs", "nfs4", "cifs", "smb3", "lustre", "ceph", "glusterfs", "fuse.sshfs", "beegfs", "9p"}
 _VIRTUAL = ("vd", "xvd", "loop", "dm-", "zram")  # these say they rotate, whatever is below them
 _VALIDATION_EVERY = 5  # without a val folder every fifth sample of a class is held out
 
 
-def _opt(default: Any, help: str, **more: Any) -> Any:  # noqa: A002
-    return field(default=default, metadata={"help": help, **more})
-
-
 @dataclass(frozen=True, kw_only=True)
 class DataOptions:
     """Where images come from and how they are seen; each field is a flag of `python -m fastdata.train`, too."""
 
-    data_path: str = _opt(
+    data_path: str = flag(
         "", "a folder or shards, with train and val inside, or one with classes, of which a fifth is held out"
     )
-    data_backend: str = _opt("auto", "who decodes", choices=("auto", *BACKENDS))
-    workers: str = _opt("auto", "decode threads per process, or auto", short="-j")
-    train_crop_size: int = _opt(224, "side of the random crops, in pixels")
-    val_resize_size: int = _opt(256, "shorter side before the middle is taken for validation")
-    val_crop_size: int = _opt(224, "side of the middle that is validated")
-    smallest_crop: int = _opt(0, "progressive resizing: side in the first epoch, growing to train_crop_size; 0 is off")
-    min_scale: float = _opt(0.08, "smallest share of the image that a random crop shows")
-    auto_augment: str = _opt("none", "none, randaugment, trivial, jitter; on the device", choices=AUGMENTS)
-    random_erase: float = _opt(0.0, "probability of erasing a rectangle")
-    on_error: str = _opt(
-        "raise", "what a damaged image does: raise, skip, replace", choices=("raise", "skip", "replace")
-    )
-    drop_last: bool = _opt(False, "leave out the last batch if it is not full")
+    data_backend: str = flag("auto", "who decodes", choices=("auto", *BACKENDS))
+    workers: str = flag("auto", "decode threads per process, or auto", short="-j")
+    train_crop_size: int = flag(224, "side of the random crops, in pixels")
+    val_resize_size: int = flag(256, "shorter side before the middle is taken for validation")
+    val_crop_size: int = flag(224, "side of the middle that is validated")
+    smallest_crop: int = flag(0, "progressive resizing: side in the first epoch, growing to train_crop_size; 0 is off")
+    min_scale: float = flag(0.08, "smallest share of the image that a random crop shows")
+    auto_augment: str = flag("none", "none, randaugment, trivial, jitter; on the device", choices=AUGMENTS)
+    random_erase: float = flag(0.0, "probability of erasing a rectangle")
+    on_error: str = flag("raise", "what a damaged image does: raise, skip, replace", choices=ON_ERROR)
+    drop_last: bool = flag(False, "leave out the last batch if it is not full")
 
     def __post_init__(self) -> None:
         if self.workers != "auto" and not self.workers.isdigit():
@@ -136,13 +131,13 @@ def _train_transform(data: DataOptions, side: int) -> T.Compose:
         "jitter": [T.ColorJitter(0.4, 0.4, 0.4)],
     }
     steps: list[Any] = [T.RandomResizedCrop(side, scale=(data.min_scale, 1.0)), T.RandomHorizontalFlip()]
-    steps += [*augment[data.auto_augment], T.ToTensor(), T.Normalize(_MEAN, _STD)]
+    steps += [*augment[data.auto_augment], T.ToTensor(), T.Normalize(T.IMAGENET_MEAN, T.IMAGENET_STD)]
     return T.Compose([*steps, T.RandomErasing(data.random_erase)] if data.random_erase else steps)
 
 
 def _val_transform(data: DataOptions) -> T.Compose:
     middle: list[Any] = [T.Resize(data.val_resize_size), T.CenterCrop(data.val_crop_size)]
-    return T.Compose([*middle, T.ToTensor(), T.Normalize(_MEAN, _STD)])
+    return T.Compose([*middle, T.ToTensor(), T.Normalize(T.IMAGENET_MEAN, T.IMAGENET_STD)])
 
 
 def _datasets(data: DataOptions) -> tuple[Any, Any, list[str]]:
@@ -197,8 +192,6 @@ def _open(path: str) -> Any:
 
 def _seen_by(dataset: Any, transform: Any) -> Any:
     """A copy of the dataset with a transform; the list of samples is shared."""
-    import copy
-
     if isinstance(dataset, Subset):
         return Subset(_seen_by(dataset.dataset, transform), dataset.indices)
     other = copy.copy(dataset)

@@ -16,7 +16,15 @@ from fastdata.errors import OptionError, TrainError
 from fastdata.train.options import TrainOptions
 from fastdata.train.ranks import Ranks
 
-__all__ = ["checkpoint_activations", "checkpoint_modules", "create_model", "prepare_model", "small_resnet"]
+__all__ = [
+    "checkpoint_activations",
+    "checkpoint_modules",
+    "create_model",
+    "last_linear",
+    "prepare_model",
+    "put_module",
+    "small_resnet",
+]
 
 
 class _Block(nn.Module):
@@ -86,16 +94,31 @@ def create_model(name: str, classes: int, *, weights: str | None = None) -> nn.M
     raise OptionError(f"model={name!r} is unknown; asked: {', '.join(asked)}")
 
 
+def last_linear(model: nn.Module, outputs: int | None = None) -> tuple[str, nn.Linear]:
+    """Name and module of the last nn.Linear, of those with a number of outputs if one is given.
+
+    Raises:
+        TrainError: there is none.
+    """
+    linears = [(name, each) for name, each in model.named_modules() if isinstance(each, nn.Linear)]
+    fitting = [(name, each) for name, each in linears if outputs in (None, each.out_features)]
+    if not fitting:
+        kind = "nn.Linear" if outputs is None else f"nn.Linear with {outputs} outputs"
+        raise TrainError(f"the model has no {kind} that gives the classes")
+    return fitting[-1]
+
+
+def put_module(model: nn.Module, name: str, module: nn.Module) -> None:
+    """Replaces a module by its name."""
+    parent, _, child = name.rpartition(".")
+    setattr(model.get_submodule(parent), child, module)
+
+
 def _with_classes(model: nn.Module, classes: int) -> nn.Module:
     """Replaces the last linear layer if it has another number of outputs."""
-    names = [name for name, module in model.named_modules() if isinstance(module, nn.Linear)]
-    if not names:
-        raise TrainError("the model has no nn.Linear that could be given other classes")
-    last = model.get_submodule(names[-1])
-    assert isinstance(last, nn.Linear)
+    name, last = last_linear(model)
     if last.out_features != classes:
-        parent, _, child = names[-1].rpartition(".")
-        setattr(model.get_submodule(parent), child, nn.Linear(last.in_features, classes, last.bias is not None))
+        put_module(model, name, nn.Linear(last.in_features, classes, last.bias is not None))
     return model
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from typing import Any, cast
 
 import torch
@@ -73,7 +72,7 @@ def make_scheduler(
     rest, half_cycle = max(1, total - warmup), max(1, round(options.lr_step_size * updates_per_epoch))
     if options.lr_scheduler == "onecycle":
         return lr_scheduler.OneCycleLR(
-            optimizer, lr, total_steps=max(2, total), cycle_momentum=_has_momentum(optimizer.param_groups)
+            optimizer, lr, total_steps=max(2, total), cycle_momentum=bool({"momentum", "betas"} & {*optimizer.defaults})
         )
     if options.lr_scheduler == "cyclic":
         return lr_scheduler.CyclicLR(
@@ -90,7 +89,3 @@ def make_scheduler(
         return main
     growing = lr_scheduler.LinearLR(optimizer, 0.01, total_iters=warmup)
     return lr_scheduler.SequentialLR(optimizer, [growing, main], [warmup])
-
-
-def _has_momentum(groups: Iterable[dict[str, Any]]) -> bool:
-    return all("momentum" in group or "betas" in group for group in groups)

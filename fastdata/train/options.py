@@ -9,7 +9,7 @@ import torch
 
 from fastdata.errors import OptionError
 
-__all__ = ["TrainOptions"]
+__all__ = ["TrainOptions", "flag"]
 
 AMP = ("none", "bf16", "fp16", "fp8")
 OPTIMIZERS = ("sgd", "adamw", "lars", "lamb")
@@ -19,7 +19,8 @@ PROFILES = ("none", "steps", "trace", "cprofile")
 LR_SCALING = ("none", "linear", "sqrt")
 
 
-def _opt(default: Any, help: str, **more: Any) -> Any:  # noqa: A002
+def flag(default: Any, help: str, **more: Any) -> Any:  # noqa: A002
+    """A field that is a flag of the command line, too."""
     return field(default=default, metadata={"help": help, **more})
 
 
@@ -32,63 +33,63 @@ class TrainOptions:
     """
 
     # ---- length and size
-    epochs: int = _opt(10, "passes over the data")
-    batch_size: int = _opt(64, "images per process and step", short="-b")
-    accumulate: int = _opt(1, "batches whose gradients make one update")
-    device: str = _opt("auto", "cpu, cuda, cuda:1; auto takes CUDA where there is one")
-    seed: int = _opt(0, "of weights, order, crops and augmentations")
+    epochs: int = flag(10, "passes over the data")
+    batch_size: int = flag(64, "images per process and step", short="-b")
+    accumulate: int = flag(1, "batches whose gradients make one update")
+    device: str = flag("auto", "cpu, cuda, cuda:1; auto takes CUDA where there is one")
+    seed: int = flag(0, "of weights, order, crops and augmentations")
 
     # ---- optimiser
-    opt: str = _opt("sgd", "sgd (with Nesterov momentum), adamw, lars, lamb", choices=OPTIMIZERS)
-    lr: float = _opt(0.1, "learning rate, at its peak")
-    momentum: float = _opt(0.9, "of sgd and lars")
-    betas: tuple[float, float] | None = _opt(None, "of adamw and lamb: two numbers")
-    weight_decay: float = _opt(1e-4, "of all weights but those of norms and biases", short="--wd")
-    norm_weight_decay: float = _opt(0.0, "of norms and biases")
-    label_smoothing: float = _opt(0.0, "share of each label spread over all classes")
-    clip_grad_norm: float | None = _opt(None, "largest norm of an update's gradient")
-    clip_grad_value: float | None = _opt(None, "largest entry of an update's gradient")
-    model_ema: float | None = _opt(None, "keep an average of the weights with this decay, and validate that")
+    opt: str = flag("sgd", "sgd (with Nesterov momentum), adamw, lars, lamb", choices=OPTIMIZERS)
+    lr: float = flag(0.1, "learning rate, at its peak")
+    momentum: float = flag(0.9, "of sgd and lars")
+    betas: tuple[float, float] | None = flag(None, "of adamw and lamb: two numbers")
+    weight_decay: float = flag(1e-4, "of all weights but those of norms and biases", short="--wd")
+    norm_weight_decay: float = flag(0.0, "of norms and biases")
+    label_smoothing: float = flag(0.0, "share of each label spread over all classes")
+    clip_grad_norm: float | None = flag(None, "largest norm of an update's gradient")
+    clip_grad_value: float | None = flag(None, "largest entry of an update's gradient")
+    model_ema: float | None = flag(None, "keep an average of the weights with this decay, and validate that")
 
     # ---- schedule, by update
-    lr_scheduler: str = _opt("cosine", "cosine, onecycle, cyclic, step, constant", choices=SCHEDULES)
-    lr_warmup_epochs: float = _opt(0.0, "epochs in which the rate grows from a hundredth (not for onecycle, cyclic)")
-    lr_step_size: float = _opt(30.0, "epochs between the drops of step; half a cycle of cyclic")
-    lr_gamma: float = _opt(0.1, "factor of a drop of step")
-    lr_scaling: str = _opt("none", "grow the rate with the joint batch: none, linear, sqrt", choices=LR_SCALING)
-    base_batch: int = _opt(256, "joint batch for which lr is meant when it is scaled")
+    lr_scheduler: str = flag("cosine", "cosine, onecycle, cyclic, step, constant", choices=SCHEDULES)
+    lr_warmup_epochs: float = flag(0.0, "epochs in which the rate grows from a hundredth (not for onecycle, cyclic)")
+    lr_step_size: float = flag(30.0, "epochs between the drops of step; half a cycle of cyclic")
+    lr_gamma: float = flag(0.1, "factor of a drop of step")
+    lr_scaling: str = flag("none", "grow the rate with the joint batch: none, linear, sqrt", choices=LR_SCALING)
+    base_batch: int = flag(256, "joint batch for which lr is meant when it is scaled")
 
     # ---- precision and kernels
-    amp: str = _opt("none", "autocast: none, bf16, fp16 (with a GradScaler), fp8", choices=AMP)
-    tf32: bool = _opt(True, "TF32 for float32 products on GPUs that have it")
-    cudnn_benchmark: bool = _opt(True, "let cuDNN try its kernels for the sizes at hand")
-    channels_last: bool = _opt(True, "NHWC memory for images and weights")
-    compile: str = _opt("none", "torch.compile: default, reduce-overhead (CUDA graphs), max-autotune", choices=COMPILE)
-    checkpoint_every_k: int = _opt(0, "recompute activations, every k blocks; 0 keeps them all")
-    checkpoint_modules: str | None = _opt(None, "recompute those of the modules named, separated by commas")
+    amp: str = flag("none", "autocast: none, bf16, fp16 (with a GradScaler), fp8", choices=AMP)
+    tf32: bool = flag(True, "TF32 for float32 products on GPUs that have it")
+    cudnn_benchmark: bool = flag(True, "let cuDNN try its kernels for the sizes at hand")
+    channels_last: bool = flag(True, "NHWC memory for images and weights")
+    compile: str = flag("none", "torch.compile: default, reduce-overhead (CUDA graphs), max-autotune", choices=COMPILE)
+    checkpoint_every_k: int = flag(0, "recompute activations, every k blocks; 0 keeps them all")
+    checkpoint_modules: str | None = flag(None, "recompute those of the modules named, separated by commas")
 
     # ---- mixing
-    mixup_alpha: float = _opt(0.0, "mixup with shares from Beta(alpha, alpha); 0 leaves it out")
-    cutmix_alpha: float = _opt(0.0, "cutmix likewise; with both, updates take turns")
+    mixup_alpha: float = flag(0.0, "mixup with shares from Beta(alpha, alpha); 0 leaves it out")
+    cutmix_alpha: float = flag(0.0, "cutmix likewise; with both, updates take turns")
 
     # ---- several processes
-    sync_bn: bool = _opt(False, "batch statistics of all processes")
-    static_graph: bool = _opt(False, "tell DDP that every step uses the same parameters")
-    bf16_gradients: bool = _opt(False, "send gradients as bfloat16 (CUDA)")
-    timeout_s: float = _opt(300.0, "how long a process waits for the others before it gives up")
+    sync_bn: bool = flag(False, "batch statistics of all processes")
+    static_graph: bool = flag(False, "tell DDP that every step uses the same parameters")
+    bf16_gradients: bool = flag(False, "send gradients as bfloat16 (CUDA)")
+    timeout_s: float = flag(300.0, "how long a process waits for the others before it gives up")
 
     # ---- seeing
-    print_freq: int = _opt(20, "updates between two looks at the loss; each look waits for the device")
-    profile: str = _opt("none", "steps (a table), trace (torch.profiler), cprofile", choices=PROFILES)
-    detect_syncs: bool = _opt(False, "name the lines that wait for the device")
-    detect_anomaly: bool = _opt(False, "autograd's search for what made a NaN; slow")
-    tensorboard: bool = _opt(False, "write a TensorBoard log")
+    print_freq: int = flag(20, "updates between two looks at the loss; each look waits for the device")
+    profile: str = flag("none", "steps (a table), trace (torch.profiler), cprofile", choices=PROFILES)
+    detect_syncs: bool = flag(False, "name the lines that wait for the device")
+    detect_anomaly: bool = flag(False, "autograd's search for what made a NaN; slow")
+    tensorboard: bool = flag(False, "write a TensorBoard log")
 
     # ---- keeping
-    output_dir: str | None = _opt(None, "where checkpoints, logs and plots go")
-    resume: str | None = _opt(None, "a checkpoint, or 'auto' for the latest in output_dir")
-    keep: int = _opt(2, "checkpoints kept")
-    save_every: int = _opt(0, "updates between two checkpoints; 0 saves after each epoch")
+    output_dir: str | None = flag(None, "where checkpoints, logs and plots go")
+    resume: str | None = flag(None, "a checkpoint, or 'auto' for the latest in output_dir")
+    keep: int = flag(2, "checkpoints kept")
+    save_every: int = flag(0, "updates between two checkpoints; 0 saves after each epoch")
 
     def __post_init__(self) -> None:
         for name in ("epochs", "batch_size", "accumulate", "print_freq", "keep", "base_batch"):

@@ -25,7 +25,6 @@ class Ranks:
 
     rank: int = 0
     world_size: int = 1
-    local_rank: int = 0
 
     @property
     def is_main(self) -> bool:
@@ -83,12 +82,11 @@ def join_ranks(device: torch.device, timeout_s: float) -> Ranks:
         return Ranks()
     if ":" in str(device):
         raise OptionError(f"device={device} under torchrun would put every process there; say device=cuda")
-    local_rank = int(os.environ.get("LOCAL_RANK", "0"))
     if device.type == "cuda":
-        torch.cuda.set_device(local_rank)
+        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
     backend = "nccl" if device.type == "cuda" else "gloo"
     dist.init_process_group(backend, timeout=timedelta(seconds=timeout_s))
-    return Ranks(rank=dist.get_rank(), world_size=dist.get_world_size(), local_rank=local_rank)
+    return Ranks(rank=dist.get_rank(), world_size=dist.get_world_size())
 
 
 def leave_ranks() -> None:

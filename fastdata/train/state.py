@@ -102,6 +102,16 @@ class Training:
         self._totals[0] += weight
         self._totals[1] += loss.detach() * weight
 
+    def learn(self, images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        """One whole update from one batch, for searches; returns its loss, on the device."""
+        images, labels = self.to_device(images, labels)
+        with self.autocast():
+            loss: torch.Tensor = self.criterion(self.forward(images), labels)
+        self.scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
+        self.note(loss, 1.0)
+        self.update(exact=True)
+        return loss
+
     def update(self, *, exact: bool) -> torch.Tensor:
         """Makes one update from the gradients summed so far.
 
