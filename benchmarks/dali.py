@@ -12,17 +12,11 @@ Result: benchmarks/results/dali.json.
 from __future__ import annotations
 
 import argparse
-from functools import partial
 from pathlib import Path
-from typing import Any
 
 import torch
-from rivals import MEAN, STD, Work, dali_loader
-from torch.utils.data import ConcatDataset
-from torchvision import transforms
-from torchvision.datasets import ImageFolder
+from rivals import Work, dali_loader, our_loader
 
-from fastdata import DataLoader
 from fastdata.bench import Contender, Measurement, measure, ratios, table, write_json
 
 BY_HAND = "DALI by hand"
@@ -31,20 +25,13 @@ BY_HAND = "DALI by hand"
 def run(folder: Path, *, as_float: bool, workers: int, rounds: int) -> list[Measurement]:
     """Measures both for one kind of output."""
     work = Work(folder=folder, as_float=as_float, images=5000)
-    end = [transforms.ToTensor(), transforms.Normalize(MEAN, STD)] if as_float else [transforms.PILToTensor()]
-    steps = [transforms.RandomResizedCrop(work.size), transforms.RandomHorizontalFlip(), *end]
-    files = work.files()
-    dataset = ImageFolder(folder, transforms.Compose(steps))
-    repeated: Any = ConcatDataset([dataset] * (len(files) // len(dataset)))
-    options: dict[str, Any] = {"batch_size": 64, "shuffle": True, "num_workers": workers, "backend": "dali"}
     layout = torch.contiguous_format if as_float else torch.channels_last
-    loader = DataLoader(repeated, memory_format=layout, **options)
-    by_hand = dali_loader(work, workers)
-    contenders = [
-        Contender(name=BY_HAND, epoch=by_hand, images=len(files)),
-        Contender(name="fastdata, dali", epoch=partial(iter, loader), images=len(repeated)),
-    ]
-    return measure(contenders, rounds=rounds)
+    loaders = {
+        BY_HAND: dali_loader(work, workers),
+        "fastdata, dali": our_loader(work, workers, backend="dali", memory_format=layout),
+    }
+    images = len(work.files())
+    return measure([Contender(name=name, epoch=epoch, images=images) for name, epoch in loaders.items()], rounds=rounds)
 
 
 def main() -> None:
