@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from fastdata import augment
-from fastdata.augment import Augmentation
+from fastdata.augmentation import Augmentation
 from fastdata.errors import OptionError
 from fastdata.plan import (
     CenterCrop,
@@ -31,6 +31,7 @@ from fastdata.plan import (
 
 __all__ = ["PlanResult", "compile_transform"]
 
+_OWN_MODULES = ("fastdata.transforms", "fastdata.augment", "fastdata.augment_policies")
 _V2_FLOATS = (torch.float32, torch.float16, torch.bfloat16)
 
 
@@ -148,7 +149,7 @@ def _preset_steps(preset: Any) -> list[Any]:
 def _is_known_module(step: object) -> bool:
     # A subclass in the user's own module may do anything, so only the libraries' own classes are read.
     module = type(step).__module__
-    return module.startswith("torchvision.transforms.") or module in ("fastdata.transforms", "fastdata.augment")
+    return module.startswith("torchvision.transforms.") or module in _OWN_MODULES
 
 
 def _name(step: object) -> str:

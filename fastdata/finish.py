@@ -9,7 +9,7 @@ from typing import TypeAlias
 import numpy as np
 import torch
 
-from fastdata.augment import Draws, Parameters
+from fastdata.augmentation import Draws, Parameters
 from fastdata.device_ops import normalise
 from fastdata.draws import Key
 from fastdata.plan import Plan

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from fastdata import device_ops as ops
+from fastdata.augmentation import Printable
 from fastdata.draws import Floats, Key, random_words, uniform
 from fastdata.errors import OptionError
 
@@ -17,7 +18,7 @@ __all__ = ["CutMix", "MixUp"]
 _STREAM_SHARES, _STREAM_ACROSS, _STREAM_DOWN = 3001, 3002, 3003  # of the counter-based generator
 
 
-class _Mix(ABC):
+class _Mix(Printable, ABC):
     """Mixes each image of a batch with the one before it.
 
     Args:
@@ -64,9 +65,6 @@ class _Mix(ABC):
         self, images: torch.Tensor, partners: torch.Tensor, shares: Floats, step: int
     ) -> tuple[torch.Tensor, Floats]:
         """The mixed images, and which share of each is its own."""
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({', '.join(f'{name}={value}' for name, value in vars(self).items())})"
 
 
 class MixUp(_Mix):

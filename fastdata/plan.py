@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import torch
 
 if TYPE_CHECKING:
-    from fastdata.augment import Augmentation
+    from fastdata.augmentation import Augmentation
 
 __all__ = [
     "CenterCrop",

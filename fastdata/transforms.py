@@ -23,6 +23,7 @@ from fastdata.augment import (
     RandomGrayscale,
     TrivialAugmentWide,
 )
+from fastdata.augmentation import Printable
 from fastdata.compile import compile_transform
 from fastdata.draws import Key
 from fastdata.errors import OptionError
@@ -81,12 +82,7 @@ class Compose:
         return f"Compose({', '.join(map(repr, self.transforms))})"
 
 
-class _Printable:
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({', '.join(f'{name}={value}' for name, value in vars(self).items())})"
-
-
-class _Geometry(_Printable):
+class _Geometry(Printable):
     """A transform that changes where pixels are; drawn and applied as a plan of its own."""
 
     def __call__(self, image: Image) -> Image:
@@ -178,21 +174,21 @@ class RandomVerticalFlip(_Flip):
     """Mirrors top to bottom with probability `p`."""
 
 
-class PILToTensor(_Printable):
+class PILToTensor(Printable):
     """A PIL image as uint8, (C, H, W)."""
 
     def __call__(self, image: Image) -> torch.Tensor:
         return torch.from_numpy(np.array(image.convert("RGB"))).permute(2, 0, 1)
 
 
-class ToTensor(_Printable):
+class ToTensor(Printable):
     """A PIL image as float32, (C, H, W), 0 to 1."""
 
     def __call__(self, image: Image) -> torch.Tensor:
         return PILToTensor()(image).contiguous().to(torch.get_default_dtype()).div(255)
 
 
-class ConvertImageDtype(_Printable):
+class ConvertImageDtype(Printable):
     """uint8 as float32 from 0 to 1.
 
     Args:
@@ -208,7 +204,7 @@ class ConvertImageDtype(_Printable):
         return image.to(self.dtype).div(255)
 
 
-class Normalize(_Printable):
+class Normalize(Printable):
     """(x - mean) / std for each channel of a float tensor (..., C, H, W).
 
     Args:

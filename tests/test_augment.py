@@ -15,7 +15,7 @@ from torchvision.transforms import v2
 from torchvision.transforms.v2 import functional
 
 from fastdata import DataLoader, augment, mix
-from fastdata.augment import Augmentation, Draws
+from fastdata.augmentation import Augmentation, Draws
 from fastdata.draws import Key
 from fastdata.errors import OptionError
 

@@ -20,7 +20,7 @@ FLOORS = [
     {"samplers"},
     {"order", "sources", "device_ops"},
     {"loaders"},
-    {"augment", "mix"},
+    {"augmentation", "augment_policies", "augment", "mix"},
     {"compile", "finish"},
     {"auto", "options", "pipeline", "prefetch", "convert", "memory"},
     {"transforms", "image_work", "image_batch", "pipelined"},
