@@ -9,13 +9,16 @@ from pathlib import Path
 from typing import Any
 
 import images
+import numpy as np
 import pytest
 import torch
 import torchvision.transforms as v1
 from torchvision.datasets import ImageFolder
 
 from fastdata import DaliOptions, DataLoader, DecodeError, OptionError, PipelineError
-from fastdata.loaders import MEAN_TOLERANCE
+from fastdata.errors import BackendError
+from fastdata.loaders import MEAN_TOLERANCE, dali
+from fastdata.plan import Interpolation
 
 BICUBIC, BOX = v1.InterpolationMode.BICUBIC, v1.InterpolationMode.BOX
 NORMALISE = v1.Normalize([0.485, 0.456, 0.406], [0.229, 0.224, 0.225])
@@ -212,3 +215,15 @@ def test_auto_times_dali_only_where_pixels_may_differ(folder: Path) -> None:
         next(iter(loader))
         assert loader._choice is not None
         assert ("dali" in loader._choice.ms_per_image) is names
+
+
+@pytest.mark.parametrize("text", ["CUDA runtime API error: out of memory", "Memory allocation failed"])
+def test_a_gpu_without_memory_is_told_from_a_damaged_image(text: str) -> None:
+    feed: Any = dali.DaliFeed(encoded=[np.zeros(3, np.uint8)] * 7, views=None, owner="batch 4")  # type: ignore[arg-type]
+    on_gpu = dali.DaliFormat(interpolation=Interpolation.BILINEAR, device_index=1)
+    with pytest.raises(
+        BackendError, match=r"out of memory on cuda:1 while decoding batch 4 \(7 images\).*smaller batch"
+    ):
+        dali._check_memory(RuntimeError(text), feed, on_gpu)
+    dali._check_memory(RuntimeError("damaged image"), feed, on_gpu)
+    dali._check_memory(RuntimeError(text), feed, dali.DaliFormat(interpolation=Interpolation.BILINEAR))

@@ -82,6 +82,7 @@ def check_resume(make: Any, *, stop_after: int, resumed: dict[str, Any] | None =
     """Runs two epochs, takes the state in one of them, and continues from it in a loader of its own."""
     torch.manual_seed(21)
     loader = make({})
+    assert loader.batches_left() == len(loader)
     first = list(loader)
     whole = list(loader)
     torch.manual_seed(21)
@@ -96,6 +97,7 @@ def check_resume(make: Any, *, stop_after: int, resumed: dict[str, Any] | None =
     other = make(resumed or {})
     other.load_state_dict(state)
     assert other.state_dict() == state
+    assert other.batches_left() == len(whole) - stop_after
     check_batches(list(other), whole[stop_after:])
 
 
