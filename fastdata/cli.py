@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from fastdata import __version__
-from fastdata.errors import FastdataError
+from fastdata.errors import DatasetError, FastdataError
 from fastdata.shards.commands import add_commands
 
 __all__ = ["main"]
@@ -137,14 +137,19 @@ def _bench(given: Any) -> None:
 
 
 def _explain(given: Any) -> None:
-    from fastdata import DataLoader, ImageFolder, ShardDataset
+    from fastdata import DataLoader
+    from fastdata.shards.opening import open_images
+    from fastdata.storage import slow_storage
 
-    is_shards = (given.folder / "manifest.json").exists()
-    dataset = (ShardDataset if is_shards else ImageFolder)(given.folder, _training_transform())
+    dataset = open_images(str(given.folder), _training_transform())
+    if dataset is None:
+        raise DatasetError(f"no such folder: {given.folder}")
     loader: DataLoader[Any] = DataLoader(dataset, 8, num_workers="auto", backend=given.backend)
     for _ in loader:
         break
     print(loader.explain())
+    if (problem := slow_storage(str(given.folder))) is not None:
+        print(problem)
 
 
 def _demo(given: Any) -> None:

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from torch.utils.data import dataloader as torch_dataloader
 
+from fastdata.optional import need
 from fastdata.order import EpochBatches, LoaderState
 from fastdata.stats import PipelineStats
 
@@ -101,11 +102,7 @@ class EpochIterator:
 
 
 def _progress_bar(length: int | None) -> Any:
-    try:
-        from tqdm.auto import tqdm
-    except ImportError as error:
-        raise ImportError("progress=True needs tqdm; install it with: pip install tqdm") from error
-    return tqdm(total=length, unit="batch", dynamic_ncols=True)
+    return need("tqdm.auto", "progress=True").tqdm(total=length, unit="batch", dynamic_ncols=True)
 
 
 class _Counted(torch_dataloader._BaseDataLoaderIter):

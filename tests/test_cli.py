@@ -29,6 +29,15 @@ def test_explain_reads_a_batch_and_says_who_decodes(folder: Path, capsys: pytest
     assert "backend:    turbojpeg: named by you" in capsys.readouterr().out
 
 
+def test_explain_takes_tar_files_as_well(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["convert", str(folder), str(tmp_path / "shards"), "--workers", "1"]) == 0
+    assert main(["explain", str(tmp_path / "shards"), "--backend", "pil"]) == 0
+    assert "backend:    pil: named by you" in capsys.readouterr().out
+    (tmp_path / "shards" / "manifest.json").unlink()
+    assert main(["explain", str(tmp_path / "shards")]) == 1
+    assert "has tar files but no manifest.json; make one with: fastdata index" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("command", ["explain", "bench"])
 def test_a_missing_folder_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str], command: str) -> None:
     assert main([command, str(tmp_path / "none")]) == 1

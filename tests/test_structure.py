@@ -13,7 +13,7 @@ import fastdata
 
 PACKAGE = Path(fastdata.__file__).parent
 FLOORS = [
-    {"errors", "cpus", "files", "header", "plan"},
+    {"errors", "cpus", "files", "header", "optional", "plan", "storage", "syncs"},
     {"native"},
     {"draws"},
     {"views", "stats", "seeded"},

@@ -17,6 +17,7 @@ from multiprocessing import connection
 from typing import Any, TypeVar
 
 from fastdata.errors import ConversionError, OptionError
+from fastdata.optional import need
 
 __all__ = ["ENGINES", "run_jobs"]
 
@@ -90,10 +91,7 @@ def _take(running: set[Future[Done]]) -> Iterator[Done]:
 
 
 def _on_ray(work: Callable[[Job], Done], jobs: Iterable[Job], workers: int) -> Iterator[Done]:
-    try:
-        import ray
-    except ImportError as error:
-        raise OptionError("engine='ray' needs ray; install it with: pip install ray") from error
+    ray = need("ray", "engine='ray'")
     with contextlib.ExitStack() as stack:
         if not ray.is_initialized():
             ray.init(log_to_driver=False)

@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 from fastdata.errors import ConversionError
+from fastdata.optional import need
 from fastdata.shards.folders import SPLIT_NAMES
 from fastdata.shards.format import crc32c
 from fastdata.shards.samples import Split
@@ -33,11 +34,8 @@ def parquet_splits(paths: Sequence[str], image_column: str | None, label_column:
 
 
 def _parquet(paths: Sequence[str], image_column: str | None, label_column: str | None) -> Split:
-    try:
-        import pyarrow
-        import pyarrow.parquet as parquet
-    except ImportError as error:
-        raise ConversionError("reading Parquet needs pyarrow; install it with: pip install pyarrow") from error
+    pyarrow = need("pyarrow", "reading Parquet", error=ConversionError)
+    parquet = need("pyarrow.parquet", "reading Parquet", error=ConversionError)
     try:
         schema = parquet.read_schema(paths[0])
     except pyarrow.ArrowException as error:

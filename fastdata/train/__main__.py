@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import sys
-import types
-import typing
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 
 from fastdata.errors import FastdataError
-from fastdata.train import checks
+from fastdata.train import checks, searches
 from fastdata.train.data import DataOptions, make_loaders
+from fastdata.train.flags import add_flags, from_flags
 from fastdata.train.keeping import load_checkpoint
 from fastdata.train.loop import evaluate, fit
 from fastdata.train.model import create_model
@@ -37,35 +34,15 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--remove-biases", action="store_true", help="drop biases that a BatchNorm makes useless")
     made.add_argument("--pad-classes", action="store_true", help="pad the last layer to a multiple of 8")
     for cls in (DataOptions, TrainOptions):
-        group = made.add_argument_group(cls.__name__)
-        hints = typing.get_type_hints(cls)
-        for each in dataclasses.fields(cls):
-            _add_flag(group, each, hints[each.name])
+        add_flags(made, cls)
     return made
-
-
-def _add_flag(group: Any, each: dataclasses.Field[Any], hint: Any) -> None:
-    names = [*([each.metadata["short"]] if "short" in each.metadata else []), f"--{each.name.replace('_', '-')}"]
-    default = "" if each.default in (None, "") else f" ({each.default})"
-    more: dict[str, Any] = {"default": each.default, "help": each.metadata["help"] + default, "dest": each.name}
-    kinds = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
-    kind = kinds[0]
-    if kind is bool:
-        more["action"] = argparse.BooleanOptionalAction
-    elif typing.get_origin(kind) is tuple:
-        more |= {"type": float, "nargs": 2, "metavar": "X"}
-    else:
-        more["type"] = kind
-        if "choices" in each.metadata:
-            more["choices"] = each.metadata["choices"]
-    group.add_argument(*names, **more)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The command; returns its exit status."""
     given = parser().parse_args(argv)
     try:
-        data, options = (_from(cls, given) for cls in (DataOptions, TrainOptions))
+        data, options = (from_flags(cls, given) for cls in (DataOptions, TrainOptions))
         return _run(given, data, options)
     except KeyboardInterrupt:
         print("\nstopped by Ctrl-C; SIGTERM would have saved first", file=sys.stderr)
@@ -75,11 +52,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
     finally:
         leave_ranks()
-
-
-def _from(cls: Any, given: argparse.Namespace) -> Any:
-    values = {each.name: getattr(given, each.name) for each in dataclasses.fields(cls)}
-    return cls(**{name: tuple(value) if isinstance(value, list) else value for name, value in values.items()})
 
 
 def _run(given: argparse.Namespace, data: DataOptions, options: TrainOptions) -> int:
@@ -96,10 +68,10 @@ def _run(given: argparse.Namespace, data: DataOptions, options: TrainOptions) ->
         print(checks.advice(model, example, batch_size=options.batch_size))
         return 0
     if given.find_batch_size:
-        print(checks.find_batch_size(model, options, data.train_crop_size, len(loaders.classes)))
+        print(searches.find_batch_size(model, options, data.train_crop_size, len(loaders.classes)))
         return 0
     if given.find_lr:
-        print(checks.find_lr(model, loaders.train(0), options))
+        print(searches.find_lr(model, loaders.train(0), options))
         return 0
     if given.test_only:
         training = Training(model, options, ranks=ranks, batches_per_epoch=1, num_classes=len(loaders.classes))

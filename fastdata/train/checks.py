@@ -1,31 +1,20 @@
-"""What slows a model down and can be seen before training, and searches for batch size and learning rate."""
+"""What slows a model down and can be seen before training, and what mends it."""
 
 from __future__ import annotations
 
 import copy
-import csv
-import math
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 import torch
 from torch import fx, nn
 
-from fastdata.errors import OptionError, TrainError
+from fastdata.errors import TrainError
 from fastdata.train.model import last_linear, put_module
-from fastdata.train.options import TrainOptions
-from fastdata.train.state import Training
 
 __all__ = [
-    "FoundLr",
     "PaddedClasses",
     "advice",
-    "find_batch_size",
-    "find_lr",
     "gradients_are_right",
-    "largest_that_fits",
     "odd_sizes",
     "remove_useless_biases",
     "useless_biases",
@@ -33,7 +22,6 @@ __all__ = [
 
 _CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Linear)
 _NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
-_HEAD_ROOM = 0.9
 
 
 def advice(model: nn.Module, example: torch.Tensor, *, batch_size: int) -> str:
@@ -160,143 +148,3 @@ def gradients_are_right(model: nn.Module, images: torch.Tensor) -> bool:
     """
     exact = copy.deepcopy(model).double().eval()
     return bool(torch.autograd.gradcheck(exact, images.double().requires_grad_(), fast_mode=True))
-
-
-# ---- searches
-
-
-def largest_that_fits(fits: Callable[[int], bool], *, start: int = 8, most: int = 65536) -> int:
-    """The largest multiple of 8, less some head-room, for which `fits` is true: doubling, then halving the interval.
-
-    Raises:
-        TrainError: not even `start` fits.
-    """
-    if not fits(start):
-        raise TrainError(f"not even a batch of {start} fits")
-    good = start
-    while good < most and fits(min(most, 2 * good)):
-        good = min(most, 2 * good)
-    bad = 2 * good
-    while good < most and bad - good > max(8, good // 16):
-        middle = (good + bad) // 16 * 8
-        good, bad = (middle, bad) if fits(middle) else (good, middle)
-    return max(start, int(good * _HEAD_ROOM) // 8 * 8)
-
-
-def find_batch_size(model: nn.Module, options: TrainOptions, side: int, classes: int) -> int:
-    """The largest batch that trains within the GPU's memory, with a tenth left free.
-
-    Raises:
-        OptionError: there is no GPU whose memory could run out; on a CPU the machine would swap or kill the process.
-    """
-    device = options.torch_device()
-    if device.type != "cuda":
-        raise OptionError(
-            f"find_batch_size needs a CUDA device, device is {device}; on a CPU memory does not run out cleanly"
-        )
-
-    def fits(size: int) -> bool:
-        training = None
-        try:
-            training = Training(copy.deepcopy(model), options, batches_per_epoch=1, num_classes=classes)
-            images = torch.zeros(size, 3, side, side, device=device)
-            labels = torch.zeros(size, dtype=torch.int64, device=device)
-            for _ in range(2):  # the second update has the optimiser's state, too
-                training.learn(images, labels)
-            torch.cuda.synchronize(device)
-            return True
-        except torch.cuda.OutOfMemoryError:
-            return False
-        finally:
-            del training
-            torch.cuda.empty_cache()
-
-    return largest_that_fits(fits)
-
-
-@dataclass(frozen=True, kw_only=True)
-class FoundLr:
-    """A learning rate range test: rates, smoothed losses, and where the loss falls fastest."""
-
-    rates: list[float]
-    losses: list[float]
-    suggestion: float
-
-    def __str__(self) -> str:
-        return f"suggested peak learning rate: {self.suggestion:.2g} (the loss falls fastest there)"
-
-
-def find_lr(
-    model: nn.Module,
-    loader: Iterable[Any],
-    options: TrainOptions,
-    *,
-    low: float = 1e-6,
-    high: float = 10.0,
-    steps: int = 100,
-) -> FoundLr:
-    """Trains a copy of the model while the rate grows exponentially, until the loss explodes.
-
-    Writes lr.csv and, where matplotlib is installed, lr.png into output_dir.  The model itself is not changed.
-
-    Source: Smith, "Cyclical learning rates for training neural networks", WACV 2017.
-    """
-    options = replace(
-        options, lr=low, lr_scheduler="constant", lr_warmup_epochs=0.0, resume=None, mixup_alpha=0.0, cutmix_alpha=0.0
-    )
-    training = Training(copy.deepcopy(model), options, batches_per_epoch=steps)
-    factor, rates, losses, smooth = (high / low) ** (1 / steps), [], [], 0.0
-    training.model.train()
-    for number, (images, labels) in enumerate(_endless(loader, steps)):
-        rate = low * factor**number
-        for group in training.optimizer.param_groups:
-            group["lr"] = rate
-        loss = training.learn(images, labels)
-        smooth = 0.9 * smooth + 0.1 * loss.item()  # waits, on purpose: the search ends with the loss
-        rates.append(rate)
-        losses.append(smooth / (1 - 0.9 ** (number + 1)))
-        if not math.isfinite(losses[-1]) or losses[-1] > 4 * min(losses):
-            break
-    if len(losses) < 5:
-        raise TrainError(f"the range test ended after {len(losses)} updates; begin with a lower rate than {low}")
-    found = FoundLr(rates=rates, losses=losses, suggestion=_steepest(rates, losses))
-    if options.output_dir is not None:
-        _write_lr(found, Path(options.output_dir))
-    return found
-
-
-def _steepest(rates: list[float], losses: list[float]) -> float:
-    """The rate where the smoothed loss falls most per step; the first fifth only warms up."""
-    span = max(1, len(losses) // 20)
-    falls = [losses[at] - losses[at + span] for at in range(len(losses) - span)]
-    first = min(len(falls) - 1, len(losses) // 5)
-    return rates[max(range(first, len(falls)), key=lambda at: falls[at])]
-
-
-def _endless(loader: Iterable[Any], steps: int) -> Iterable[Any]:
-    done = before = 0
-    while done < steps:
-        for batch in loader:
-            yield batch
-            done += 1
-            if done == steps:
-                return
-        if done == before:
-            raise TrainError("the loader yields nothing")
-        before = done
-
-
-def _write_lr(found: FoundLr, folder: Path) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / "lr.csv").open("w", newline="") as file:
-        csv.writer(file).writerows([("lr", "loss"), *zip(found.rates, found.losses, strict=True)])
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        return
-    figure = Figure(figsize=(6, 4), layout="constrained")
-    axes = figure.subplots()
-    axes.semilogx(found.rates, found.losses)
-    axes.axvline(found.suggestion, linestyle=":")
-    axes.set(xlabel="learning rate", ylabel="smoothed loss", title=str(found))
-    figure.savefig(folder / "lr.png", dpi=110)

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import copy
-import os
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -15,20 +13,19 @@ from torch.utils.data import Subset
 
 from fastdata import transforms as T  # noqa: N812 - as torchvision's own examples do
 from fastdata.dataloader import DataLoader
-from fastdata.datasets import ImageFolder
 from fastdata.errors import DatasetError, OptionError
 from fastdata.image_work import ON_ERROR
 from fastdata.loaders import BACKENDS
 from fastdata.samplers import EpochSampler
-from fastdata.shards.dataset import ShardDataset
-from fastdata.train.options import TrainOptions, flag
+from fastdata.shards.opening import open_images
+from fastdata.storage import slow_storage
+from fastdata.train.flags import check, check_flags, flag
+from fastdata.train.options import TrainOptions
 from fastdata.train.ranks import Ranks
 
-__all__ = ["DataOptions", "Loaders", "make_loaders", "slow_storage"]
+__all__ = ["DataOptions", "Loaders", "make_loaders"]
 
 AUGMENTS = ("none", "randaugment", "trivial", "jitter")
-_NETWORK = {"nfs", "nfs4", "cifs", "smb3", "lustre", "ceph", "glusterfs", "fuse.sshfs", "beegfs", "9p"}
-_VIRTUAL = ("vd", "xvd", "loop", "dm-", "zram")  # these say they rotate, whatever is below them
 _VALIDATION_EVERY = 5  # without a val folder every fifth sample of a class is held out
 
 
@@ -36,30 +33,28 @@ _VALIDATION_EVERY = 5  # without a val folder every fifth sample of a class is h
 class DataOptions:
     """Where images come from and how they are seen; each field is a flag of `python -m fastdata.train`, too."""
 
-    data_path: str = flag(
-        "", "a folder or shards, with train and val inside, or one with classes, of which a fifth is held out"
-    )
+    data_path: str = flag("", "a folder or shards; of one without train and val inside, a fifth is held out")
     data_backend: str = flag("auto", "who decodes", choices=("auto", *BACKENDS))
     workers: str = flag("auto", "decode threads per process, or auto", short="-j")
-    train_crop_size: int = flag(224, "side of the random crops, in pixels")
-    val_resize_size: int = flag(256, "shorter side before the middle is taken for validation")
-    val_crop_size: int = flag(224, "side of the middle that is validated")
-    smallest_crop: int = flag(0, "progressive resizing: side in the first epoch, growing to train_crop_size; 0 is off")
-    min_scale: float = flag(0.08, "smallest share of the image that a random crop shows")
-    auto_augment: str = flag("none", "none, randaugment, trivial, jitter; on the device", choices=AUGMENTS)
-    random_erase: float = flag(0.0, "probability of erasing a rectangle")
-    on_error: str = flag("raise", "what a damaged image does: raise, skip, replace", choices=ON_ERROR)
+    train_crop_size: int = flag(224, "side of the random crops, in pixels", lies_in="[1, inf)")
+    val_resize_size: int = flag(256, "shorter side before the middle is taken for validation", lies_in="[1, inf)")
+    val_crop_size: int = flag(224, "side of the middle that is validated", lies_in="[1, inf)")
+    smallest_crop: int = flag(0, "progressive resizing: side in the first epoch; 0 is off", lies_in="[0, inf)")
+    min_scale: float = flag(0.08, "smallest share of the image that a random crop shows", lies_in="(0, 1]")
+    auto_augment: str = flag("none", "augmentation, on the device", choices=AUGMENTS)
+    random_erase: float = flag(0.0, "probability of erasing a rectangle", lies_in="[0, 1]")
+    on_error: str = flag("raise", "what a damaged image does", choices=ON_ERROR)
     drop_last: bool = flag(False, "leave out the last batch if it is not full")
 
     def __post_init__(self) -> None:
-        if self.workers != "auto" and not self.workers.isdigit():
-            raise OptionError(f"workers={self.workers!r}; accepted: a whole number from 0 on, or auto")
-        if not 0 < self.min_scale <= 1:
-            raise OptionError(f"min_scale={self.min_scale} is not a share between 0 and 1")
-        if self.smallest_crop > self.train_crop_size:
-            raise OptionError(f"smallest_crop={self.smallest_crop} is above train_crop_size={self.train_crop_size}")
-        if self.val_crop_size > self.val_resize_size:
-            raise OptionError(f"val_crop_size={self.val_crop_size} is above val_resize_size={self.val_resize_size}")
+        check_flags(self)
+        check(
+            self.workers == "auto" or self.workers.isdigit(),
+            f"workers={self.workers!r}; accepted: a whole number from 0 on, or auto",
+        )
+        for small, large in (("smallest_crop", "train_crop_size"), ("val_crop_size", "val_resize_size")):
+            sides = getattr(self, small), getattr(self, large)
+            check(sides[0] <= sides[1], f"{small}={sides[0]} is above {large}={sides[1]}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,9 +138,9 @@ def _val_transform(data: DataOptions) -> T.Compose:
 def _datasets(data: DataOptions) -> tuple[Any, Any, list[str]]:
     """Training and validation samples without a transform, and the names of the classes."""
     train_path = _inside(data.data_path, "train")
-    train = _open(train_path)
+    train = open_images(train_path)
     if train is not None:
-        val = _open(_inside(data.data_path, "val"))
+        val = open_images(_inside(data.data_path, "val"))
         if val is None:
             raise DatasetError(
                 f"{data.data_path} has a train folder, but none called val; point at {train_path} to hold out a fifth"
@@ -155,7 +150,7 @@ def _datasets(data: DataOptions) -> tuple[Any, Any, list[str]]:
             odd = sorted(set(classes) ^ set(others))
             raise DatasetError(f"train and val of {data.data_path} have different classes: {', '.join(odd[:5])}")
         return train, val, classes
-    whole = _open(data.data_path)
+    whole = open_images(data.data_path)
     if whole is None:
         raise DatasetError(f"there is neither a folder nor a set of shards at {data.data_path}")
     seen: dict[int, int] = {}
@@ -179,17 +174,6 @@ def _inside(path: str, name: str) -> str:
     return f"{path.rstrip('/')}/{name}"
 
 
-def _open(path: str) -> Any:
-    if "://" in path:
-        try:
-            return ShardDataset(path)
-        except DatasetError:  # there is none at this place
-            return None
-    if any(Path(path).glob("*.tar")) or (Path(path) / "manifest.json").exists():
-        return ShardDataset(path)
-    return ImageFolder(path) if Path(path).is_dir() else None
-
-
 def _seen_by(dataset: Any, transform: Any) -> Any:
     """A copy of the dataset with a transform; the list of samples is shared."""
     if isinstance(dataset, Subset):
@@ -197,33 +181,3 @@ def _seen_by(dataset: Any, transform: Any) -> Any:
     other = copy.copy(dataset)
     other.transform = transform
     return other
-
-
-def slow_storage(
-    path: str, *, mounts: Path = Path("/proc/self/mounts"), devices: Path = Path("/sys/dev/block")
-) -> str | None:
-    """Why reading small files at random from a path will be slow, and what helps; None where nothing says so.
-
-    Args:
-        path: a folder of images, or of shards, for which there is nothing to say.
-        mounts: the kernel's list of file systems.
-        devices: its description of block devices, by number.
-    """
-    if "://" in path or any(any(Path(path).glob(pattern)) for pattern in ("*.tar", "*/*.tar")):
-        return None
-    try:
-        real, number = os.path.realpath(path), os.stat(path).st_dev
-        places = [line.split()[1:3] for line in mounts.read_text().splitlines()]
-    except OSError:  # not Linux
-        return None
-    inside = [(place, kind) for place, kind in places if f"{real}/".startswith(f"{place.rstrip('/')}/")]
-    kind = max(inside, key=lambda place: len(place[0]), default=("", ""))[1]
-    advice = "shards are read in long stretches: fastdata convert FOLDER SHARDS, then EpochSampler(order='windowed')"
-    if kind in _NETWORK:
-        return f"{path} lies on a network file system ({kind}); {advice}"
-    device = (devices / f"{os.major(number)}:{os.minor(number)}").resolve()
-    disk = device if (device / "queue").exists() else device.parent  # a partition's disk
-    rotates = disk / "queue" / "rotational"
-    if disk.name.startswith(_VIRTUAL) or not rotates.exists() or rotates.read_text().strip() != "1":
-        return None
-    return f"{path} lies on a rotating disk; {advice}"

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
-from typing import Any, cast
+from typing import cast
 
 import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
-from torch.utils.checkpoint import checkpoint
 
 from fastdata.errors import OptionError, TrainError
+from fastdata.optional import need
 from fastdata.train.options import TrainOptions
 from fastdata.train.ranks import Ranks
+from fastdata.train.recompute import checkpoint_activations, checkpoint_modules
 
 __all__ = [
-    "checkpoint_activations",
-    "checkpoint_modules",
     "create_model",
     "last_linear",
     "prepare_model",
@@ -139,7 +135,7 @@ def prepare_model(
     if options.sync_bn and ranks.world_size > 1:
         model = nn.SyncBatchNorm.convert_sync_batchnorm(model)  # type: ignore[no-untyped-call]
     if options.amp == "fp8":
-        model = _with_fp8(model)
+        model = need("torchao.float8", "amp='fp8'").convert_to_float8_training(model)
     layout = torch.channels_last if options.channels_last else torch.contiguous_format
     model = model.to(device, memory_format=layout)  # type: ignore[call-overload]
     ddp = None
@@ -158,90 +154,3 @@ def prepare_model(
     if options.compile != "none":
         called = torch.compile(called, mode=options.compile)  # type: ignore[assignment]
     return model, ddp, called
-
-
-def _with_fp8(model: nn.Module) -> nn.Module:
-    try:
-        from torchao.float8 import convert_to_float8_training
-    except ImportError as error:
-        raise OptionError("amp='fp8' needs torchao; install it with: pip install torchao") from error
-    return convert_to_float8_training(model)  # type: ignore[no-any-return]
-
-
-def checkpoint_activations(model: nn.Module, every: int) -> list[str]:
-    """Makes every `every`-th block recompute its activations in the backward pass instead of keeping them.
-
-    Blocks are modules of one class that stand in an nn.Sequential or nn.ModuleList (residual blocks, transformer
-    layers): of all such classes the one with most parameters.  BatchNorm counts each batch once all the same.
-
-    Returns:
-        The names of the blocks changed.
-
-    Raises:
-        TrainError: the model has no such blocks.
-
-    Source: Chen et al., "Training deep nets with sublinear memory cost", 2016.
-    """
-    chains: dict[str, list[str]] = {}
-    for parent_name, parent in model.named_modules():
-        if isinstance(parent, nn.Sequential | nn.ModuleList):
-            for child_name, child in parent.named_children():
-                if list(child.children()) and not isinstance(child, nn.Sequential | nn.ModuleList):
-                    name = f"{parent_name}.{child_name}" if parent_name else child_name
-                    chains.setdefault(type(child).__name__, []).append(name)
-    repeated = [names for names in chains.values() if len(names) > 1]
-    if not repeated:
-        raise TrainError("checkpoint_every_k found no repeated blocks in the model; leave it out")
-    names = max(repeated, key=lambda some: sum(_size(model.get_submodule(name)) for name in some))
-    names = [name for name in names if not any(name.startswith(f"{other}.") for other in names)]
-    for name in names[::every]:
-        _recompute(model.get_submodule(name))
-    return names[::every]
-
-
-def checkpoint_modules(model: nn.Module, names: Sequence[str]) -> None:
-    """Makes the modules named recompute their activations.
-
-    Raises:
-        OptionError: the model has no module of that name.
-    """
-    known = [name for name, _ in model.named_modules() if name]
-    for name in names:
-        if name not in known:
-            near = ", ".join(difflib.get_close_matches(name, known, n=3)) or ", ".join(known[:8]) + ", …"
-            raise OptionError(f"checkpoint_modules: the model has no module {name!r}; it has {near}")
-        _recompute(model.get_submodule(name))
-
-
-def _size(module: nn.Module) -> int:
-    return sum(parameter.numel() for parameter in module.parameters())
-
-
-def _recompute(block: nn.Module) -> None:
-    """Gives a block a class whose forward is recomputed; a copy of the block has it, too."""
-    kind = type(block)
-
-    class Recomputed(kind):  # type: ignore[misc, valid-type]
-        def forward(self, *args: Any, **kwargs: Any) -> Any:
-            forward = super().forward
-            if not torch.is_grad_enabled():
-                return forward(*args, **kwargs)
-            contexts = lambda: (nullcontext(), _statistics_off(self))  # noqa: E731
-            return checkpoint(forward, *args, use_reentrant=False, context_fn=contexts, **kwargs)
-
-    Recomputed.__name__ = kind.__name__
-    block.__class__ = Recomputed
-
-
-@contextmanager
-def _statistics_off(block: nn.Module) -> Iterator[None]:
-    """Keeps BatchNorms from counting a batch a second time."""
-    norms = [each for each in block.modules() if isinstance(each, nn.modules.batchnorm._BatchNorm)]
-    before = [(norm.momentum, norm.num_batches_tracked) for norm in norms]
-    for norm in norms:
-        norm.momentum, norm.num_batches_tracked = 0.0, None
-    try:
-        yield
-    finally:
-        for norm, (momentum, tracked) in zip(norms, before, strict=True):
-            norm.momentum, norm.num_batches_tracked = momentum, tracked

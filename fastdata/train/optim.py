@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.optim import lr_scheduler
 
-from fastdata.errors import OptionError
+from fastdata.optional import need
 from fastdata.train.options import TrainOptions
 
 __all__ = ["make_optimizer", "make_scheduler", "parameter_groups", "scaled_lr"]
@@ -54,13 +54,10 @@ def make_optimizer(model: nn.Module, options: TrainOptions, *, world_size: int =
         return optimizer
     if options.opt == "adamw":
         return torch.optim.AdamW(groups, lr, betas=options.betas or (0.9, 0.999), fused=True)
-    try:
-        from timm import optim
-    except ImportError as error:
-        raise OptionError(f"opt={options.opt!r} is timm's; install it with: pip install timm") from error
+    timm = need("timm.optim", f"opt={options.opt!r}")
     if options.opt == "lars":
-        return cast(torch.optim.Optimizer, optim.Lars(groups, lr, momentum=options.momentum, nesterov=True))
-    return cast(torch.optim.Optimizer, optim.Lamb(groups, lr, betas=options.betas or (0.9, 0.999)))
+        return cast(torch.optim.Optimizer, timm.Lars(groups, lr, momentum=options.momentum, nesterov=True))
+    return cast(torch.optim.Optimizer, timm.Lamb(groups, lr, betas=options.betas or (0.9, 0.999)))
 
 
 def make_scheduler(

@@ -9,21 +9,21 @@ import json
 import pstats
 import sys
 import time
-import traceback
-import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from fastdata.errors import OptionError
 from fastdata.files import write_whole
+from fastdata.optional import need
+from fastdata.syncs import SyncFinder
+from fastdata.train.plots import plot_run
 from fastdata.train.state import Training
 
-__all__ = ["SyncFinder", "Watch", "watching"]
+__all__ = ["Watch", "watching"]
 
 _COLUMNS = ("update", "epoch", "loss", "lr", "images_per_s", "wait_share")
 _TRACED = (5, 15)  # updates: after the first ones, which warm up
@@ -44,7 +44,10 @@ class Watch:
         self._images = self._images_before = 0
         self._rows: list[dict[str, Any]] = []
         self._log_is_ours = False
-        self._board = _tensorboard(self.folder) if options.tensorboard and self.folder is not None else None
+        self._board: Any = None
+        if options.tensorboard and self.folder is not None:
+            board = need("torch.utils.tensorboard", "tensorboard=True", package="tensorboard")
+            self._board = board.SummaryWriter(str(self.folder / "tensorboard"))
         self.trace: torch.profiler.profile | None = None
 
     # ---- in the step
@@ -88,10 +91,7 @@ class Watch:
             row = (number, training.epoch, repr(loss), lr, round(rate, 1), round(share, 4))  # repr: every bit
             self._rows.append(dict(zip(_COLUMNS, row, strict=True)))
         self._write_rows()
-        if self._board is not None:
-            self._board.add_scalar("loss", losses[-1], training.updates)
-            self._board.add_scalar("images per second", rate, training.updates)
-            self._board.add_scalar("learning rate", lr, training.updates)
+        self._show_on_board({"loss": losses[-1], "images per second": rate, "learning rate": lr}, training.updates)
         if self.is_main and sys.stderr.isatty():
             told = f"epoch {training.epoch} {training.batch}/{training.batches_per_epoch}"
             print(
@@ -126,9 +126,7 @@ class Watch:
             print(f"\r{told}", flush=True)
             if self.training.scaler.is_enabled():
                 print(f"updates skipped by fp16 so far: {int(self.training.skipped)}")
-        if self._board is not None:
-            for name, value in entry.items():
-                self._board.add_scalar(f"epoch/{name}", value, int(entry["epoch"]))
+        self._show_on_board({f"epoch/{name}": value for name, value in entry.items()}, int(entry["epoch"]))
         if self._profiled and self.is_main:
             print(self.table())
         self.seconds = dict.fromkeys(self.seconds, 0.0)
@@ -140,7 +138,7 @@ class Watch:
         """Writes the summary and the plots."""
         if self.folder is not None:
             write_whole(self.folder / "result.json", json.dumps(vars(result), indent=1).encode())
-            _plot(result, self.folder / "curves.png")
+            plot_run(result.losses, result.epochs, self.folder / "curves.png")
         if self._board is not None:
             self._board.close()
         if self.finder is not None and self.is_main:
@@ -151,6 +149,10 @@ class Watch:
         total = sum(self.seconds.values()) or 1.0
         lines = [f"  {phase:<9} {seconds:8.3f} s  {seconds / total:6.1%}" for phase, seconds in self.seconds.items()]
         return "\n".join(["where the time went (slower than usual, since each phase is waited for):", *lines])
+
+    def _show_on_board(self, values: dict[str, float], step: int) -> None:
+        for name, value in values.items() if self._board is not None else ():
+            self._board.add_scalar(name, value, step)
 
     def _write_rows(self) -> None:
         if self.folder is None or not self._rows:
@@ -190,79 +192,11 @@ def watching(training: Training) -> Iterator[Watch]:
     with ExitStack() as stack:
         if options.detect_syncs:
             watch.finder = stack.enter_context(SyncFinder(training.device))
-            _set_cuda_mode(training.device, "warn")
-            stack.callback(_set_cuda_mode, training.device, "default")
         if options.profile == "trace" and watch.folder is not None:
             watch.trace = stack.enter_context(_tracer(training, watch.folder))
         if options.profile == "cprofile":
             stack.enter_context(_cprofile(watch))
         yield watch
-
-
-class SyncFinder(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Notes each line outside of torch that waits for the device: `.item()`, `.tolist()`, `.cpu()`, `nonzero`, ….
-
-    Works by looking at the operations as they are dispatched, so it finds them on a CPU, too, where they cost nothing.
-    What happens below that (indexing by a mask, copies from pageable memory, compiled code) CUDA's own sync debug mode
-    warns of, which a run with `detect_syncs` switches on, too.
-    """
-
-    _WAITING = ("_local_scalar_dense", "nonzero", "equal", "masked_select", "unique")
-
-    def __init__(self, device: torch.device) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self._device = device
-        self._paused = False
-        self.places: dict[str, int] = {}
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if not self._paused and self._waits(func, args, kwargs or {}):
-            place = _place_outside_torch()
-            if place is not None:
-                self.places[place] = self.places.get(place, 0) + 1
-        return func(*args, **(kwargs or {}))
-
-    @contextmanager
-    def pause(self) -> Iterator[None]:
-        """For places that are meant to wait."""
-        self._paused = True
-        _set_cuda_mode(self._device, "default")
-        try:
-            yield
-        finally:
-            self._paused = False
-            _set_cuda_mode(self._device, "warn")
-
-    def report(self) -> str:
-        """One line per place, most frequent first."""
-        if not self.places:
-            return "no line waits for the device"
-        ordered = sorted(self.places.items(), key=lambda item: -item[1])
-        return "\n".join(["lines that wait for the device:", *(f"  {place}  ({n} times)" for place, n in ordered)])
-
-    def _waits(self, func: Any, args: Any, kwargs: dict[str, Any]) -> bool:
-        name = func.__name__.split(".")[0]
-        on_device = any(isinstance(a, torch.Tensor) and a.device.type == self._device.type for a in args)
-        if name == "_to_copy":  # to the host, and not in the background
-            to = kwargs.get("device")
-            return on_device and to is not None and torch.device(to).type == "cpu" != self._device.type
-        return on_device and name in self._WAITING
-
-
-def _set_cuda_mode(device: torch.device, mode: str) -> None:
-    if device.type == "cuda":
-        torch.cuda.set_sync_debug_mode(mode)
-
-
-def _place_outside_torch() -> str | None:
-    """FILE:LINE of the innermost caller that is not torch's; None when torch's optimiser is at work by itself."""
-    for frame in reversed(traceback.extract_stack()):
-        parts = Path(frame.filename).parts
-        if "torch" in parts and "optim" in parts:
-            return None
-        if "torch" not in parts and frame.filename != __file__:
-            return f"{frame.filename}:{frame.lineno}: {frame.line}"
-    return None
 
 
 def _tracer(training: Training, folder: Path) -> torch.profiler.profile:
@@ -287,32 +221,3 @@ def _cprofile(watch: Watch) -> Iterator[None]:
         profile.dump_stats(watch.folder / "profile.pstats")
     if watch.is_main:
         pstats.Stats(profile).sort_stats("cumulative").print_stats(25)
-
-
-def _tensorboard(folder: Path) -> Any:
-    try:
-        from torch.utils.tensorboard import SummaryWriter
-    except ImportError as error:
-        raise ImportError("tensorboard=True needs TensorBoard; install it with: pip install tensorboard") from error
-    return SummaryWriter(str(folder / "tensorboard"))
-
-
-def _plot(result: Any, path: Path) -> None:
-    """Loss, accuracy, images per second and waiting, where matplotlib is installed."""
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        warnings.warn("no curves.png: matplotlib is not installed (pip install matplotlib)", stacklevel=2)
-        return
-    figure = Figure(figsize=(12, 4), layout="constrained")
-    left, right, speed = figure.subplots(1, 3)
-    left.plot(range(1, len(result.losses) + 1), result.losses, linewidth=0.8)
-    left.set(xlabel="update", ylabel="training loss")
-    for name in ("val_accuracy", "wait_share"):
-        values = [entry[name] for entry in result.epochs if name in entry]
-        right.plot(range(len(values)), values, marker="o", label=name.replace("_", " "))
-    right.set(xlabel="epoch", ylim=(0, 1.02))
-    right.legend()
-    speed.plot([entry["images_per_s"] for entry in result.epochs], marker="o")
-    speed.set(xlabel="epoch", ylabel="images per second", ylim=(0, None))
-    figure.savefig(path, dpi=110)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from PIL import Image
 
 from fastdata import DatasetError, OptionError
 from fastdata.train.__main__ import main, parser
-from fastdata.train.data import DataOptions, _side, make_loaders, slow_storage
+from fastdata.train.data import DataOptions, _side, make_loaders
 from fastdata.train.options import TrainOptions
 from fastdata.train.ranks import Ranks
 
@@ -155,27 +154,6 @@ def test_crops_grow_and_the_order_goes_on(folder: Path) -> None:
 def test_ranks_share_the_samples(folder: Path) -> None:
     shares = [list(loaders(folder, Ranks(rank=rank, world_size=2)).train(0).sampler) for rank in range(2)]
     assert sorted(shares[0] + shares[1]) == list(range(33))
-
-
-def test_slow_storage_is_named(tmp_path: Path) -> None:
-    mounts, devices = tmp_path / "mounts", tmp_path / "devices"
-    data = tmp_path / "data"
-    data.mkdir()
-    number = os.stat(data).st_dev
-    queue = devices / f"{os.major(number)}:{os.minor(number)}" / "queue"
-    queue.mkdir(parents=True)
-    told = {}
-    for kind, rotates in (("ext4", "0"), ("ext4", "1"), ("nfs4", "0")):
-        mounts.write_text(f"/dev/root / ext4 rw 0 0\nserver:/x {tmp_path.resolve()} {kind} rw 0 0\n")
-        (queue / "rotational").write_text(f"{rotates}\n")
-        told[kind, rotates] = slow_storage(str(data), mounts=mounts, devices=devices)
-    assert told["ext4", "0"] is None
-    assert "rotating disk" in (told["ext4", "1"] or "")
-    assert "network file system (nfs4); shards are read in long stretches" in (told["nfs4", "0"] or "")
-    (data / "a.tar").touch()
-    assert slow_storage(str(data), mounts=mounts, devices=devices) is None
-    assert slow_storage("s3://bucket/x") is None
-    assert slow_storage(str(tmp_path / "none"), mounts=mounts) is None
 
 
 def test_the_data_options_reject_what_cannot_be(folder: Path) -> None:

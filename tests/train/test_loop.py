@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from fastdata import DevicePrefetcher, OptionError, TrainError
 from fastdata.train import Training, TrainOptions, evaluate, fit, train_epoch
-from fastdata.train.model import _with_classes, checkpoint_activations, checkpoint_modules, create_model, small_resnet
+from fastdata.train.model import _with_classes, create_model, small_resnet
 from fastdata.train.optim import make_optimizer, make_scheduler, parameter_groups, scaled_lr
 from fastdata.train.ranks import Ranks
 
@@ -213,78 +213,9 @@ def test_validation_counts_every_sample_once() -> None:
     assert training.model.training
 
 
-def test_recomputed_activations_give_the_same_gradients() -> None:
-    torch.manual_seed(0)
-    model = small_resnet(CLASSES)
-    other = copy.deepcopy(model)
-    assert checkpoint_activations(other, 2) == ["1", "3"]
-    images, labels = next(iter(data()))
-    kept = []
-
-    def count_and_grad(module: nn.Module) -> list[torch.Tensor]:
-        saved = 0
-
-        def pack(tensor: torch.Tensor) -> torch.Tensor:
-            nonlocal saved
-            saved += tensor.numel()
-            return tensor
-
-        with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-            loss = nn.functional.cross_entropy(module(images), labels)
-        kept.append(saved)
-        loss.backward()
-        return [parameter.grad.clone() for parameter in module.parameters() if parameter.grad is not None]
-
-    assert close(count_and_grad(model), count_and_grad(other))
-    assert kept[1] < 0.75 * kept[0]
-    with pytest.raises(TrainError, match="no repeated blocks"):
-        checkpoint_activations(plain_model(), 1)
-
-
 def test_a_loss_that_is_no_number_is_named() -> None:
     with pytest.raises(TrainError, match="no number from update"):
         fit(plain_model(), data(), options=options(lr=1e30, momentum=0.0, epochs=3))
-
-
-def test_recomputed_blocks_can_be_copied_and_count_batches_once() -> None:
-    torch.manual_seed(0)
-    plain = small_resnet(CLASSES)
-    model = copy.deepcopy(plain)
-    checkpoint_activations(model, 1)
-    other = copy.deepcopy(model)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.zero_()
-    images, labels = next(iter(data()))
-    for each in (plain, other):
-        nn.functional.cross_entropy(each(images), labels).backward()
-    assert all(torch.equal(a.grad, b.grad) for a, b in zip(plain.parameters(), other.parameters(), strict=True))
-    assert all(torch.equal(a, b) for a, b in zip(plain.buffers(), other.buffers(), strict=True))
-
-
-@pytest.mark.parametrize(
-    ("name", "first"),
-    [
-        ("mobilenet_v2", "features.1"),
-        ("convnext_tiny", "features.1.0"),
-        ("vit_b_16", "encoder.layers.encoder_layer_0"),
-    ],
-)
-def test_blocks_of_known_models(name: str, first: str) -> None:
-    assert checkpoint_activations(create_model(name, 4), 1)[0] == first
-
-
-def test_modules_named_are_recomputed() -> None:
-    model = small_resnet(CLASSES)
-    checkpoint_modules(model, ["1", "3.body"])
-    assert [type(model[1]).__qualname__, type(model[3].body).__qualname__] == ["_recompute.<locals>.Recomputed"] * 2
-    losses = [
-        fit(small_resnet(CLASSES), data(), options=options(checkpoint_modules=names)).losses
-        for names in (None, "1,3.body")
-    ]
-    assert len(losses[0]) == len(losses[1])
-    with pytest.raises(OptionError, match=r"no module '3\.bodi'; it has 3\.body"):
-        checkpoint_modules(model, ["3.bodi"])
 
 
 def test_a_prefetcher_can_be_trained_from() -> None:
@@ -349,31 +280,6 @@ def test_models_by_name() -> None:
     assert create_model("resnet10t", 7).num_classes == 7
     with pytest.raises(OptionError, match="model='resnet19' is unknown; asked: our own: small, torchvision's, timm's"):
         create_model("resnet19", 7)
-
-
-@pytest.mark.parametrize(
-    ("wrong", "message"),
-    [
-        ({"epochs": 0}, "epochs=0"),
-        ({"lr": 0.0}, "lr=0.0"),
-        ({"opt": "adam"}, "opt='adam' is unknown; known: sgd, adamw, lars, lamb"),
-        ({"opt": "lars", "betas": (0.9, 0.99)}, "betas=.* are adamw's and lamb's; opt='lars'"),
-        ({"amp": "fp16"}, "amp='fp16' needs a CUDA device.*amp='bf16' works anywhere"),
-        ({"amp": "fp8"}, "amp='fp8' needs a CUDA device"),
-        ({"bf16_gradients": True}, "needs CUDA"),
-        ({"lr_scheduler": "onecycle", "lr_warmup_epochs": 0.5}, "warms up by itself"),
-        ({"lr_warmup_epochs": 3.0}, "leaves nothing of epochs=1"),
-        ({"resume": "auto"}, "output_dir, which is not set"),
-        ({"model_ema": 1.5}, "model_ema=1.5"),
-        ({"clip_grad_norm": 0.0}, "leave it out to clip nothing"),
-        ({"label_smoothing": 1.0}, "label_smoothing=1.0"),
-        ({"mixup_alpha": -1.0}, "not negative"),
-    ],
-    ids=str,
-)
-def test_wrong_options_teach(wrong: dict[str, Any], message: str) -> None:
-    with pytest.raises(OptionError, match=message):
-        options(**wrong)
 
 
 def test_data_parallel_is_refused() -> None:

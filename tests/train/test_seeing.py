@@ -10,8 +10,8 @@ import pytest
 import torch
 from test_loop import CLASSES, data, options, plain_model
 
+from fastdata.syncs import SyncFinder
 from fastdata.train import fit
-from fastdata.train.seeing import SyncFinder
 
 
 def test_the_log_has_every_bit_of_every_loss(tmp_path: Path) -> None:

@@ -1,0 +1,30 @@
+"""Opening a path of which only the content says what it is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from fastdata.datasets import ImageFolder
+from fastdata.errors import DatasetError
+from fastdata.shards.dataset import ShardDataset
+
+__all__ = ["open_images"]
+
+
+def open_images(path: str, transform: Callable[[Any], Any] | None = None) -> ImageFolder | ShardDataset | None:
+    """Shards or a folder with a folder of images per class; None when there is neither.
+
+    Args:
+        path: a folder, or the URL of shards.
+        transform: of the dataset.
+    """
+    if "://" in path:
+        try:
+            return ShardDataset(path, transform)
+        except DatasetError:  # there is none at this place
+            return None
+    if any(Path(path).glob("*.tar")) or (Path(path) / "manifest.json").exists():
+        return ShardDataset(path, transform)
+    return ImageFolder(path, transform) if Path(path).is_dir() else None

@@ -1,0 +1,92 @@
+"""Dataclasses whose fields are flags of the command line: what each accepts is written once, and checked."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import types
+import typing
+from collections.abc import Sequence
+from typing import Any
+
+from fastdata.errors import OptionError
+
+__all__ = ["add_flags", "check", "check_flags", "flag", "from_flags"]
+
+
+def flag(
+    default: Any,
+    help: str,  # noqa: A002 - as argparse has it
+    *,
+    short: str | None = None,
+    choices: Sequence[str] | None = None,
+    lies_in: str | None = None,
+) -> Any:
+    """A field that is a flag, too.
+
+    Args:
+        default: the field's value if none is given; None may always be given where it is the default.
+        help: what it is, for --help and for the error.
+        short: a second name of the flag.
+        choices: the strings accepted.
+        lies_in: the interval of numbers accepted, like "[0, 1)".
+    """
+    return dataclasses.field(
+        default=default, metadata={"help": help, "short": short, "choices": choices, "lies_in": lies_in}
+    )
+
+
+def check(good: bool, message: str) -> None:
+    """Raises an OptionError unless all is good."""
+    if not good:
+        raise OptionError(message)
+
+
+def check_flags(options: Any) -> None:
+    """Checks each field by itself.
+
+    Raises:
+        OptionError: a value is none of its choices, or outside of its interval.
+    """
+    for each in dataclasses.fields(options):
+        value, choices, interval = getattr(options, each.name), each.metadata["choices"], each.metadata["lies_in"]
+        if value is None and each.default is None:
+            continue
+        if choices is not None:
+            check(value in choices, f"{each.name}={value!r} is unknown; known: {', '.join(choices)}")
+        if interval is not None:
+            told = f"{each.name}={value!r}; it lies in {interval}: {each.metadata['help']}"
+            check(all(_is_inside(one, interval) for one in (value if isinstance(value, tuple) else (value,))), told)
+
+
+def _is_inside(value: object, interval: str) -> bool:
+    low, high = map(float, interval[1:-1].split(","))
+    if not isinstance(value, int | float):
+        return False
+    return (low < value or (interval[0] == "[" and value == low)) and (
+        value < high or (interval[-1] == "]" and value == high)
+    )
+
+
+def add_flags(parser: argparse.ArgumentParser, cls: Any) -> None:
+    """Adds a flag for each field of a class, in a group of their own."""
+    group, hints = parser.add_argument_group(cls.__name__), typing.get_type_hints(cls)
+    for each in dataclasses.fields(cls):
+        names = [*filter(None, [each.metadata["short"]]), f"--{each.name.replace('_', '-')}"]
+        default = "" if each.default in (None, "") else f" ({each.default})"
+        more: dict[str, Any] = {"default": each.default, "help": each.metadata["help"] + default, "dest": each.name}
+        hint = hints[each.name]
+        kind = typing.get_args(hint)[0] if isinstance(hint, types.UnionType) else hint
+        if kind is bool:
+            more["action"] = argparse.BooleanOptionalAction
+        elif typing.get_origin(kind) is tuple:
+            more |= {"type": float, "nargs": 2, "metavar": "X"}
+        else:
+            more |= {"type": kind, "choices": each.metadata["choices"]}
+        group.add_argument(*names, **more)
+
+
+def from_flags(cls: Any, given: argparse.Namespace) -> Any:
+    """An instance of the class from what was given for its flags."""
+    values = {each.name: getattr(given, each.name) for each in dataclasses.fields(cls)}
+    return cls(**{name: tuple(value) if isinstance(value, list) else value for name, value in values.items()})

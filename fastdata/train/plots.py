@@ -1,0 +1,47 @@
+"""Plots of a run and of a search, where matplotlib is installed."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+__all__ = ["plot_rates", "plot_run"]
+
+
+def plot_run(losses: Sequence[float], epochs: Sequence[Mapping[str, float]], path: Path) -> None:
+    """Loss by update; accuracy, waiting and images per second by epoch."""
+    if (figure := _figure(path, (12, 4))) is None:
+        return
+    left, right, speed = figure.subplots(1, 3)
+    left.plot(range(1, len(losses) + 1), losses, linewidth=0.8)
+    left.set(xlabel="update", ylabel="training loss")
+    for name in ("val_accuracy", "wait_share"):
+        values = [entry[name] for entry in epochs if name in entry]
+        right.plot(range(len(values)), values, marker="o", label=name.replace("_", " "))
+    right.set(xlabel="epoch", ylim=(0, 1.02))
+    right.legend()
+    speed.plot([entry["images_per_s"] for entry in epochs], marker="o")
+    speed.set(xlabel="epoch", ylabel="images per second", ylim=(0, None))
+    figure.savefig(path, dpi=110)
+
+
+def plot_rates(rates: Sequence[float], losses: Sequence[float], suggestion: float, path: Path) -> None:
+    """Loss by learning rate, and the rate suggested."""
+    if (figure := _figure(path, (6, 4))) is None:
+        return
+    axes = figure.subplots()
+    axes.semilogx(rates, losses)
+    axes.axvline(suggestion, linestyle=":")
+    axes.set(xlabel="learning rate", ylabel="smoothed loss", title=f"suggested peak: {suggestion:.2g}")
+    figure.savefig(path, dpi=110)
+
+
+def _figure(path: Path, inches: tuple[float, float]) -> Any:
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        warnings.warn(f"no {path.name}: matplotlib is not installed (pip install matplotlib)", stacklevel=3)
+        return None
+    return Figure(figsize=inches, layout="constrained")

@@ -1,0 +1,148 @@
+"""Searches before training: for the largest batch that fits, and for a good learning rate."""
+
+from __future__ import annotations
+
+import copy
+import csv
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from fastdata.errors import OptionError, TrainError
+from fastdata.train.options import TrainOptions
+from fastdata.train.plots import plot_rates
+from fastdata.train.state import Training
+
+__all__ = ["FoundLr", "find_batch_size", "find_lr", "largest_that_fits"]
+
+_HEAD_ROOM = 0.9
+
+
+def largest_that_fits(fits: Callable[[int], bool], *, start: int = 8, most: int = 65536) -> int:
+    """The largest multiple of 8, less some head-room, for which `fits` is true: doubling, then halving the interval.
+
+    Raises:
+        TrainError: not even `start` fits.
+    """
+    if not fits(start):
+        raise TrainError(f"not even a batch of {start} fits")
+    good = start
+    while good < most and fits(min(most, 2 * good)):
+        good = min(most, 2 * good)
+    bad = 2 * good
+    while good < most and bad - good > max(8, good // 16):
+        middle = (good + bad) // 16 * 8
+        good, bad = (middle, bad) if fits(middle) else (good, middle)
+    return max(start, int(good * _HEAD_ROOM) // 8 * 8)
+
+
+def find_batch_size(model: nn.Module, options: TrainOptions, side: int, classes: int) -> int:
+    """The largest batch that trains within the GPU's memory, with a tenth left free.
+
+    Raises:
+        OptionError: there is no GPU whose memory could run out; on a CPU the machine would swap or kill the process.
+    """
+    device = options.torch_device()
+    if device.type != "cuda":
+        raise OptionError(
+            f"find_batch_size needs a CUDA device, device is {device}; on a CPU memory does not run out cleanly"
+        )
+
+    def fits(size: int) -> bool:
+        training = None
+        try:
+            training = Training(copy.deepcopy(model), options, batches_per_epoch=1, num_classes=classes)
+            images = torch.zeros(size, 3, side, side, device=device)
+            labels = torch.zeros(size, dtype=torch.int64, device=device)
+            for _ in range(2):  # the second update has the optimiser's state, too
+                training.learn(images, labels)
+            torch.cuda.synchronize(device)
+            return True
+        except torch.cuda.OutOfMemoryError:
+            return False
+        finally:
+            del training
+            torch.cuda.empty_cache()
+
+    return largest_that_fits(fits)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FoundLr:
+    """A learning rate range test: rates, smoothed losses, and where the loss falls fastest."""
+
+    rates: list[float]
+    losses: list[float]
+    suggestion: float
+
+    def __str__(self) -> str:
+        return f"suggested peak learning rate: {self.suggestion:.2g} (the loss falls fastest there)"
+
+
+def find_lr(
+    model: nn.Module,
+    loader: Iterable[Any],
+    options: TrainOptions,
+    *,
+    low: float = 1e-6,
+    high: float = 10.0,
+    steps: int = 100,
+) -> FoundLr:
+    """Trains a copy of the model while the rate grows exponentially, until the loss explodes.
+
+    Writes lr.csv and, where matplotlib is installed, lr.png into output_dir.  The model itself is not changed.
+
+    Source: Smith, "Cyclical learning rates for training neural networks", WACV 2017.
+    """
+    options = replace(
+        options, lr=low, lr_scheduler="constant", lr_warmup_epochs=0.0, resume=None, mixup_alpha=0.0, cutmix_alpha=0.0
+    )
+    training = Training(copy.deepcopy(model), options, batches_per_epoch=steps)
+    factor, rates, losses, smooth = (high / low) ** (1 / steps), [], [], 0.0
+    training.model.train()
+    for number, (images, labels) in enumerate(_endless(loader, steps)):
+        rate = low * factor**number
+        for group in training.optimizer.param_groups:
+            group["lr"] = rate
+        loss = training.learn(images, labels)
+        smooth = 0.9 * smooth + 0.1 * loss.item()  # waits, on purpose: the search ends with the loss
+        rates.append(rate)
+        losses.append(smooth / (1 - 0.9 ** (number + 1)))
+        if not math.isfinite(losses[-1]) or losses[-1] > 4 * min(losses):
+            break
+    if len(losses) < 5:
+        raise TrainError(f"the range test ended after {len(losses)} updates; begin with a lower rate than {low}")
+    found = FoundLr(rates=rates, losses=losses, suggestion=_steepest(rates, losses))
+    if options.output_dir is not None:
+        folder = Path(options.output_dir)
+        folder.mkdir(parents=True, exist_ok=True)
+        with (folder / "lr.csv").open("w", newline="") as file:
+            csv.writer(file).writerows([("lr", "loss"), *zip(found.rates, found.losses, strict=True)])
+        plot_rates(found.rates, found.losses, found.suggestion, folder / "lr.png")
+    return found
+
+
+def _steepest(rates: list[float], losses: list[float]) -> float:
+    """The rate where the smoothed loss falls most per step; the first fifth only warms up."""
+    span = max(1, len(losses) // 20)
+    falls = [losses[at] - losses[at + span] for at in range(len(losses) - span)]
+    first = min(len(falls) - 1, len(losses) // 5)
+    return rates[max(range(first, len(falls)), key=lambda at: falls[at])]
+
+
+def _endless(loader: Iterable[Any], steps: int) -> Iterable[Any]:
+    done = before = 0
+    while done < steps:
+        for batch in loader:
+            yield batch
+            done += 1
+            if done == steps:
+                return
+        if done == before:
+            raise TrainError("the loader yields nothing")
+        before = done
