@@ -17,7 +17,8 @@ __all__ = ["SyncFinder"]
 class SyncFinder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Notes each line outside of torch that waits for the device: `.item()`, `.tolist()`, `.cpu()`, `nonzero`, ….
 
-    Works by looking at the operations as they are dispatched, so it finds them on a CPU, too, where they cost nothing.
+    Works by looking at the operations as they are dispatched, so it finds them on a CPU, too, where they cost nothing;
+    there it cannot tell them from numbers that are kept on the host on purpose, as timm's Lamb keeps its step.
     What happens below that (indexing by a mask, copies from pageable memory, compiled code) CUDA's own sync debug mode
     warns of, which is switched on for that time, too.
 
@@ -83,11 +84,9 @@ def _set_cuda_mode(device: torch.device, mode: str) -> None:
 
 
 def _place_outside_torch() -> str | None:
-    """FILE:LINE of the innermost caller that is not torch's; None when torch's optimiser is at work by itself."""
+    """FILE:LINE of the innermost caller that is not torch's."""
     for frame in reversed(traceback.extract_stack()):
         parts = Path(frame.filename).parts
-        if "torch" in parts and "optim" in parts:
-            return None
         if "torch" not in parts and frame.filename != __file__:
             return f"{frame.filename}:{frame.lineno}: {frame.line}"
     return None

@@ -26,7 +26,7 @@ from fastdata.train.state import Training
 
 __all__ = ["Keeper", "load_checkpoint"]
 
-VERSION = 1
+VERSION = 2
 _SIGNALS = ("SIGTERM", "SIGUSR1")
 # Options that may differ between a checkpoint and the run that resumes it without a word.
 _FREE = {"resume", "output_dir", "keep", "save_every", "print_freq", "profile", "tensorboard", "timeout_s", "device"}

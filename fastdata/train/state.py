@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 import warnings
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
 from torch import nn
-from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from fastdata.errors import OptionError, TrainError
 from fastdata.mix import CutMix, MixUp
@@ -59,11 +59,7 @@ class Training:
         self._updates_per_epoch = -(-batches_per_epoch // options.accumulate)
         self.scheduler = make_scheduler(self.optimizer, options, updates_per_epoch=self._updates_per_epoch)
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=options.amp == "fp16")
-        self.averaged: AveragedModel | None = None
-        if options.model_ema is not None:
-            average = get_ema_multi_avg_fn(options.model_ema)  # type: ignore[no-untyped-call]
-            # Its counter lies on the device, too, or every update would wait for a copy.
-            self.averaged = AveragedModel(self.model, self.device, multi_avg_fn=average, use_buffers=True)
+        self.averaged = copy.deepcopy(self.model) if options.model_ema is not None else None
         self.criterion = nn.CrossEntropyLoss(label_smoothing=options.label_smoothing)
         self._mixes = _mixes(options, num_classes, ranks.rank)
         self.epoch = self.batch = self.updates = 0
@@ -134,7 +130,7 @@ class Training:
         self.optimizer.zero_grad(set_to_none=True)
         self.scheduler.step()
         if self.averaged is not None:
-            self.averaged.update_parameters(self.model)
+            _average(self.averaged, self.model, (self.options.model_ema or 0.0) if self.updates else 0.0)
         self.updates += 1
         return totals
 
@@ -158,7 +154,7 @@ class Training:
     @property
     def best_weights(self) -> nn.Module:
         """What to validate: the average if there is one."""
-        return self.averaged.module if self.averaged is not None else self.model
+        return self.averaged if self.averaged is not None else self.model
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that `load_state_dict` needs to go on."""
@@ -206,14 +202,11 @@ class Training:
     def load_weights(self, state: dict[str, Any]) -> None:
         """Takes over a checkpoint's weights alone; if it has an average, and this run has none, the average."""
         try:
-            if state["averaged"] is not None and self.averaged is None:
-                weights = {name.removeprefix("module."): value for name, value in state["averaged"].items()}
-                weights.pop("n_averaged")
-                self.model.load_state_dict(weights)
-                return
-            self.model.load_state_dict(state["model"])
-            if self.averaged is not None and state["averaged"] is not None:
-                self.averaged.load_state_dict(state["averaged"])
+            if self.averaged is not None:
+                self.averaged.load_state_dict(state["averaged"] or state["model"])
+                self.model.load_state_dict(state["model"])
+            else:
+                self.model.load_state_dict(state["averaged"] or state["model"])
         except RuntimeError as error:
             told = " ".join(str(error).split())[:300]
             raise TrainError(f"the checkpoint is of another model: {told} …") from error
@@ -224,6 +217,20 @@ class Training:
         names += ["lr_scheduler", "lr_warmup_epochs", "lr_step_size", "lr_gamma", "lr_scaling", "base_batch"]
         facts = {name: getattr(self.options, name) for name in names}
         return {**facts, "batches_per_epoch": self.batches_per_epoch, "ranks": self.ranks.world_size}
+
+
+@torch.no_grad()
+def _average(averaged: nn.Module, model: nn.Module, decay: float) -> None:
+    """Moves an average towards a model's weights and buffers; integers, which count, are copied.
+
+    torch's AveragedModel asks a counter on the device in every update, for which the host waits.
+    """
+    means, values = ([*each.parameters(), *each.buffers()] for each in (averaged, model))
+    floats = [n for n, mean in enumerate(means) if mean.is_floating_point()]
+    torch._foreach_lerp_([means[n] for n in floats], [values[n] for n in floats], 1.0 - decay)
+    for mean, value in zip(means, values, strict=True):
+        if not mean.is_floating_point():
+            mean.copy_(value)
 
 
 def _mixes(options: TrainOptions, num_classes: int | None, rank: int) -> list[MixUp | CutMix]:

@@ -92,18 +92,21 @@ def test_clipped_norm_is_the_length_of_the_update() -> None:
 
 
 def test_the_average_follows_the_weights() -> None:
-    training = Training(plain_model(), options(model_ema=0.9), batches_per_epoch=5)
+    training = Training(nn.Sequential(nn.BatchNorm2d(3), plain_model()), options(model_ema=0.9), batches_per_epoch=5)
     assert training.averaged is not None
     expected = None
     for images, labels in data():
         training.batch = 0
         train_epoch(training, [(images, labels)])
-        weights = [p.detach().clone() for p in training.model.parameters()]
+        weights = [value.clone() for value in training.model.state_dict().values()]
         expected = weights if expected is None else [0.9 * e + 0.1 * w for e, w in zip(expected, weights, strict=True)]
-    averaged = list(training.averaged.module.parameters())
+    averaged = training.averaged.state_dict()
     assert expected is not None
-    assert close([p.detach() for p in averaged], expected)
-    assert training.best_weights is training.averaged.module
+    counts = [n for n, name in enumerate(averaged) if name.endswith("num_batches_tracked")]
+    assert [list(averaged.values())[n] for n in counts] == [torch.tensor(5)]
+    floats = [n for n in range(len(averaged)) if n not in counts]
+    assert close([list(averaged.values())[n] for n in floats], [expected[n] for n in floats])
+    assert training.best_weights is training.averaged
 
 
 def test_norms_and_biases_do_not_decay() -> None:
