@@ -89,11 +89,12 @@ def fit(
                 watch.say(keeper.farewell())
                 break
             entry = watch.end_epoch(result, training.epoch - 1)
-            if val_loader is not None:
-                training.share_buffers()
-                entry |= evaluate(training.best_weights, val_loader, training=training)
-            watch.show_epoch(entry)
-            keeper.save(loader, result)
+            with watch.may_sync():
+                if val_loader is not None:
+                    training.share_buffers()
+                    entry |= evaluate(training.best_weights, val_loader, training=training)
+                watch.show_epoch(entry)
+                keeper.save(loader, result)
     watch.end_run(result)
     return result
 
@@ -136,7 +137,8 @@ def train_epoch(
             _look(losses, training, watch, result)  # waits
         if keeper is not None and keeper.is_due():
             _look(losses, training, watch, result)  # waits
-            keeper.save(loader, result)
+            with watch.may_sync():
+                keeper.save(loader, result)
         if keeper is not None and keeper.told_to_stop:
             return result
     if training.pending:  # the loader had fewer batches than it said, and left a group unfinished
