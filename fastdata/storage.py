@@ -25,11 +25,12 @@ def slow_storage(
         return None
     try:
         real, number = os.path.realpath(path), os.stat(path).st_dev
-        places = [line.split()[1:3] for line in mounts.read_text().splitlines()]
+        places = [line.replace(r"\040", "\0").split()[1:3] for line in mounts.read_text().splitlines()]
     except OSError:  # not Linux
         return None
-    inside = [(place, kind) for place, kind in places if f"{real}/".startswith(f"{place.rstrip('/')}/")]
-    kind = max(inside, key=lambda place: len(place[0]), default=("", ""))[1]
+    mounted = [(place.replace("\0", " "), kind) for place, kind in places]
+    inside = [(place, kind) for place, kind in mounted if f"{real}/".startswith(f"{place.rstrip('/')}/")]
+    kind = max(reversed(inside), key=lambda place: len(place[0]), default=("", ""))[1]  # the last one mounted there
     advice = "shards are read in long stretches: fastdata convert FOLDER SHARDS, then EpochSampler(order='windowed')"
     if kind in _NETWORK:
         return f"{path} lies on a network file system ({kind}); {advice}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+import warnings
 from collections.abc import Sequence
 
 import torch
@@ -12,7 +13,7 @@ from fastdata.errors import FastdataError
 from fastdata.train import checks, searches
 from fastdata.train.data import DataOptions, make_loaders
 from fastdata.train.flags import add_flags, from_flags
-from fastdata.train.keeping import load_checkpoint
+from fastdata.train.keeping import load_checkpoint, naming
 from fastdata.train.loop import evaluate, fit
 from fastdata.train.model import create_model
 from fastdata.train.options import TrainOptions
@@ -24,7 +25,12 @@ __all__ = ["main"]
 
 def parser() -> argparse.ArgumentParser:
     """Flags of both option classes, and a few of its own."""
-    made = argparse.ArgumentParser(prog="python -m fastdata.train", description=__doc__)
+    made = argparse.ArgumentParser(
+        prog="python -m fastdata.train",
+        usage="%(prog)s --data-path DIR_OR_SHARDS [--model NAME] [options; --help lists them]",
+        description="Trains on a folder of class folders or on shards; under torchrun in several processes.",
+        epilog="SIGTERM and SIGUSR1 save a checkpoint into output_dir and end with status 0; --resume auto goes on.",
+    )
     made.add_argument("--model", default="resnet50", help="small, or a name of torchvision's or timm's (%(default)s)")
     made.add_argument("--weights", help="trained weights to begin with, by torchvision's name; 'pretrained' for timm")
     made.add_argument("--test-only", metavar="CHECKPOINT", help="only validate this checkpoint")
@@ -41,17 +47,30 @@ def parser() -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> int:
     """The command; returns its exit status."""
     given = parser().parse_args(argv)
+    format_before, warnings.formatwarning = warnings.formatwarning, _one_line
     try:
         data, options = (from_flags(cls, given) for cls in (DataOptions, TrainOptions))
         return _run(given, data, options)
     except KeyboardInterrupt:
-        print("\nstopped by Ctrl-C; SIGTERM would have saved first", file=sys.stderr)
+        kept = (
+            f"--resume auto goes on from the latest checkpoint in {given.output_dir}"
+            if given.output_dir
+            else "not saved"
+        )
+        print(f"\nstopped by Ctrl-C; {kept} (SIGTERM saves before it stops)", file=sys.stderr)
         return 130
-    except FastdataError as error:
+    except (FastdataError, OSError) as error:
         print(f"{type(error).__name__}: {error}", file=sys.stderr)
         return 1
     finally:
         leave_ranks()
+        warnings.formatwarning = format_before
+
+
+def _one_line(
+    message: Warning | str, category: type[Warning], filename: str, lineno: int, line: str | None = None
+) -> str:
+    return f"{category.__name__}: {message}\n"
 
 
 def _run(given: argparse.Namespace, data: DataOptions, options: TrainOptions) -> int:
@@ -75,7 +94,8 @@ def _run(given: argparse.Namespace, data: DataOptions, options: TrainOptions) ->
         return 0
     if given.test_only:
         training = Training(model, options, ranks=ranks, batches_per_epoch=1, num_classes=len(loaders.classes))
-        training.load_weights(load_checkpoint(given.test_only)["training"])
+        with naming(given.test_only):
+            training.load_weights(load_checkpoint(given.test_only)["training"])
         print(evaluate(training.best_weights, loaders.val, training=training))
         return 0
     result = fit(model, loaders.train, loaders.val, options, ranks=ranks, num_classes=len(loaders.classes))

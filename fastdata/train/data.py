@@ -35,7 +35,7 @@ class DataOptions:
 
     data_path: str = flag("", "a folder or shards; of one without train and val inside, a fifth is held out")
     data_backend: str = flag("auto", "who decodes", choices=("auto", *BACKENDS))
-    workers: str = flag("auto", "decode threads per process, or auto", short="-j")
+    workers: str | int = flag("auto", "decode threads per process, or auto", short="-j")
     train_crop_size: int = flag(224, "side of the random crops, in pixels", lies_in="[1, inf)")
     val_resize_size: int = flag(256, "shorter side before the middle is taken for validation", lies_in="[1, inf)")
     val_crop_size: int = flag(224, "side of the middle that is validated", lies_in="[1, inf)")
@@ -47,9 +47,10 @@ class DataOptions:
     drop_last: bool = flag(False, "leave out the last batch if it is not full")
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "workers", str(self.workers))
         check_flags(self)
         check(
-            self.workers == "auto" or self.workers.isdigit(),
+            self.workers == "auto" or str(self.workers).isdecimal(),
             f"workers={self.workers!r}; accepted: a whole number from 0 on, or auto",
         )
         for small, large in (("smallest_crop", "train_crop_size"), ("val_crop_size", "val_resize_size")):
@@ -78,7 +79,7 @@ def make_loaders(data: DataOptions, options: TrainOptions, ranks: Ranks) -> Load
         warnings.warn(problem, stacklevel=2)
     train_set, val_set, classes = _datasets(data)
     common: dict[str, Any] = {
-        "num_workers": data.workers if data.workers == "auto" else int(data.workers),
+        "num_workers": "auto" if data.workers == "auto" else int(data.workers),
         "backend": data.data_backend,
         "device": options.torch_device(),
         "memory_format": torch.channels_last if options.channels_last else torch.contiguous_format,
@@ -114,8 +115,10 @@ def _side(data: DataOptions, epoch: int, epochs: int) -> int:
     if not data.smallest_crop:
         return data.train_crop_size
     share = min(1.0, epoch / max(1.0, epochs * 2 / 3))
+    if share == 1.0:
+        return data.train_crop_size
     grown = data.smallest_crop + share * (data.train_crop_size - data.smallest_crop)
-    return min(data.train_crop_size, round(grown / 16) * 16)
+    return max(data.smallest_crop, min(data.train_crop_size, round(grown / 16) * 16))
 
 
 def _train_transform(data: DataOptions, side: int) -> T.Compose:
@@ -165,9 +168,15 @@ def _datasets(data: DataOptions) -> tuple[Any, Any, list[str]]:
 
 
 def _classes(dataset: Any, path: str) -> list[str]:
-    if dataset.classes is None:
-        raise DatasetError(f"the samples of {path} have no classes to train on")
-    return list(dataset.classes)
+    """Names of the classes; of shards that have none, their numbers."""
+    if dataset.classes is not None:
+        return list(dataset.classes)
+    labels = dataset.labels
+    if len(labels) == 0 or labels.min() < 0:
+        raise DatasetError(
+            f"the samples of {path} have no classes to train on; fastdata convert writes them with the images"
+        )
+    return [str(number) for number in range(int(labels.max()) + 1)]
 
 
 def _inside(path: str, name: str) -> str:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import os
 import types
 import typing
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
+
+import numpy as np
 
 from fastdata.errors import OptionError
 
@@ -43,15 +46,21 @@ def check(good: bool, message: str) -> None:
 
 
 def check_flags(options: Any) -> None:
-    """Checks each field by itself.
+    """Checks each field by itself, and gives it the type it is declared with (an int where a float is meant, say).
 
     Raises:
-        OptionError: a value is none of its choices, or outside of its interval.
+        OptionError: a value is of another type, none of its choices, or outside of its interval.
     """
     for each in dataclasses.fields(options):
         value, choices, interval = getattr(options, each.name), each.metadata["choices"], each.metadata["lies_in"]
         if value is None and each.default is None:
             continue
+        kind = str(each.type).partition(" |")[0].partition("[")[0]
+        try:
+            value = _KINDS[kind](value)
+        except (TypeError, ValueError) as error:
+            raise OptionError(f"{each.name}={value!r} is no {kind}: {each.metadata['help']}") from error
+        object.__setattr__(options, each.name, value)
         if choices is not None:
             check(value in choices, f"{each.name}={value!r} is unknown; known: {', '.join(choices)}")
         if interval is not None:
@@ -59,10 +68,40 @@ def check_flags(options: Any) -> None:
             check(all(_is_inside(one, interval) for one in (value if isinstance(value, tuple) else (value,))), told)
 
 
-def _is_inside(value: object, interval: str) -> bool:
+def _whole(value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, int | np.integer):
+        raise TypeError
+    return int(value)
+
+
+def _real(value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float | np.number):
+        raise TypeError
+    return float(value)
+
+
+def _truth(value: object) -> bool:
+    if not isinstance(value, bool):
+        raise TypeError
+    return value
+
+
+def _two(value: Any) -> tuple[float, float]:
+    first, second = value
+    return _real(first), _real(second)
+
+
+_KINDS: dict[str, Callable[[Any], Any]] = {
+    "int": _whole,
+    "float": _real,
+    "bool": _truth,
+    "str": os.fspath,
+    "tuple": _two,
+}
+
+
+def _is_inside(value: float, interval: str) -> bool:
     low, high = map(float, interval[1:-1].split(","))
-    if not isinstance(value, int | float):
-        return False
     return (low < value or (interval[0] == "[" and value == low)) and (
         value < high or (interval[-1] == "]" and value == high)
     )

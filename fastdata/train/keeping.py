@@ -7,7 +7,7 @@ process, and the losses so far.
 
 from __future__ import annotations
 
-import random
+import os
 import signal
 import threading
 import warnings
@@ -22,9 +22,10 @@ import torch.distributed as dist
 
 from fastdata.errors import OptionError, TrainError
 from fastdata.files import whole_file
+from fastdata.train.randomness import random_state, seed_anew, set_generators, set_random_state
 from fastdata.train.state import Training
 
-__all__ = ["Keeper", "load_checkpoint"]
+__all__ = ["Keeper", "load_checkpoint", "make_output_dir", "naming"]
 
 VERSION = 2
 _SIGNALS = ("SIGTERM", "SIGUSR1")
@@ -37,22 +38,19 @@ class Keeper:
 
     Attributes:
         told_to_stop: a signal came, and every process knows.
+        has_resumed: from `restore` until the first epoch begins.
     """
 
     def __init__(self, training: Training) -> None:
-        self.training, self.told_to_stop = training, False
+        self.training, self.told_to_stop, self.has_resumed = training, False, False
         folder = training.options.output_dir
         self.folder = Path(folder) if folder is not None else None
         self._signalled = False
-        self._randoms: list[dict[str, Any]] | None = None  # of a checkpoint, until they are put back
         if self.folder is not None and training.ranks.is_main:
-            try:
-                self.folder.mkdir(parents=True, exist_ok=True)
-            except (FileExistsError, NotADirectoryError) as error:
-                raise OptionError(f"output_dir={folder!r} is a file; name a folder") from error
+            make_output_dir(self.folder)
         # What a plain loader's order was drawn from: random states from before its iterator was made.
         self._began: dict[str, Any] = {}
-        self._generator: torch.Tensor | None = None  # of a plain loader, when the checkpoint was taken
+        self._resumed: dict[str, Any] | None = None  # this process's random states in the checkpoint
 
     def is_due(self) -> bool:
         """True after an update when it is time to save; asks the other processes about signals at every look."""
@@ -69,23 +67,22 @@ class Keeper:
         """Writes a checkpoint under its final name once it is whole and on the disk, and removes the oldest."""
         if self.folder is None:
             return
-        training, randoms = self.training, self._random_states()
+        training, randoms = self.training, self._random_states(loader)
         if not training.ranks.is_main:
             return
+        self._check_finite()
         state = {
             "version": VERSION,
             "options": asdict(training.options),
             "training": training.state_dict(),
             "loader": loader.state_dict() if hasattr(loader, "state_dict") else None,
             "random": randoms,
-            "began": self._began,
-            "generator": loader.generator.get_state() if getattr(loader, "generator", None) is not None else None,
             "result": vars(result),
         }
         path = self.folder / f"checkpoint-{training.updates:08}.pt"
         with whole_file(path) as file:
             torch.save(state, file)
-        for old in sorted(self.folder.glob("checkpoint-*.pt"))[: -training.options.keep]:
+        for old in self._kept()[: -training.options.keep]:
             old.unlink()
 
     def restore(self, result: Any) -> Any:
@@ -93,10 +90,13 @@ class Keeper:
         path, training = self._wanted(), self.training
         state = load_checkpoint(path) if path is not None else None
         if state is not None:
-            training.load_state_dict(state["training"])
+            with naming(path):
+                training.load_state_dict(state["training"])
             vars(result).update(state["result"])
-            self._randoms, self._began, self._generator = state["random"], state["began"], state["generator"]
-        self._refuse_strangers()
+            self.has_resumed = True
+            if len(state["random"]) == training.ranks.world_size:
+                self._resumed = state["random"][training.ranks.rank]
+        self._refuse_strangers(path)
         self._check_same_place()
         if training.ranks.is_main and training.options.resume is not None:
             self._say_what_was_resumed(path, state)
@@ -137,14 +137,12 @@ class Keeper:
         wanted = self.training.options.resume
         if wanted == "auto":
             assert self.folder is not None
-            return max(self.folder.glob("checkpoint-*.pt"), default=None)
+            return max(self._kept(), default=None)
         return Path(wanted) if wanted is not None else None
 
-    def _random_states(self) -> list[dict[str, Any]]:
-        """Of every process, in order."""
-        own: dict[str, Any] = {"torch": torch.get_rng_state(), "python": random.getstate()}
-        if self.training.device.type == "cuda":
-            own["cuda"] = torch.cuda.get_rng_state(self.training.device)
+    def _random_states(self, loader: Any) -> list[dict[str, Any]]:
+        """Of every process, in order: now, and when its epoch began."""
+        own = {"now": random_state(loader, self.training.device), "began": self._began}
         if self.training.ranks.world_size == 1:
             return [own]
         states: list[Any] = [None] * self.training.ranks.world_size
@@ -153,30 +151,47 @@ class Keeper:
 
     def begin_epoch(self, loader: Any) -> None:
         """Called before an epoch's iterator is made; a resumed epoch is begun with the numbers it began with."""
-        generator = getattr(loader, "generator", None)
-        if not self.has_resumed:
-            self._began = {"torch": torch.get_rng_state()}
-            if generator is not None:
-                self._began["generator"] = generator.get_state()
-            return
-        if self.training.batch == 0:
+        if self._resumed is not None and self.training.batch == 0:
+            set_generators(self._resumed["now"], loader)
             self.restore_random()
-            if generator is not None and self._generator is not None:
-                generator.set_state(self._generator)
-            self.begin_epoch(loader)
-        elif not hasattr(loader, "load_state_dict") and self._began:
-            torch.set_rng_state(self._began["torch"])
-            if generator is not None and "generator" in self._began:
-                generator.set_state(self._began["generator"])
+        elif self._resumed is not None and not hasattr(loader, "load_state_dict"):
+            set_generators(self._resumed["began"], loader)
+            set_random_state(self._resumed["began"], self.training.device)
+        self._began = random_state(loader, self.training.device)
 
-    def _refuse_strangers(self) -> None:
+    def restore_random(self) -> None:
+        """Puts back the random states of the checkpoint that was restored, once."""
+        if self._resumed is not None:
+            set_random_state(self._resumed["now"], self.training.device)
+        elif self.has_resumed:  # with another number of processes, of which none continues another's
+            seed_anew(self.training.options.seed + 1000 * self.training.updates + self.training.ranks.rank)
+        self.has_resumed, self._resumed = False, None
+
+    def _refuse_strangers(self, resumed: Path | None) -> None:
         """A folder with later checkpoints is another run's, whose files this one would mix with its own."""
-        later = [] if self.folder is None else sorted(self.folder.glob("checkpoint-*.pt"))
-        later = [path for path in later if int(path.stem.rpartition("-")[2]) > self.training.updates]
+        later = [path.name for path in self._kept() if int(path.stem.rpartition("-")[2]) > self.training.updates]
+        if later and resumed is not None and resumed.resolve().parent == self.folder.resolve():  # type: ignore[union-attr]
+            raise TrainError(
+                f"{resumed} has later checkpoints beside it; to go back to it remove {', '.join(later)}, to go on from "
+                "the latest say resume='auto'"
+            )
         if later:
             raise TrainError(
-                f"output_dir {self.folder} holds checkpoints of another run, up to {later[-1].name}; go on with it by "
+                f"output_dir {self.folder} holds checkpoints of another run, up to {later[-1]}; go on with it by "
                 "resume='auto', or name another output_dir"
+            )
+
+    def _kept(self) -> list[Path]:
+        return [] if self.folder is None else sorted(self.folder.glob("checkpoint-[0-9]*.pt"))
+
+    def _check_finite(self) -> None:
+        """Keeps weights that are no numbers out of checkpoints."""
+        values = [each for each in self.training.model.state_dict().values() if each.is_floating_point()]
+        if not torch.stack([value.isfinite().all() for value in values]).all():  # waits
+            last = f"; the latest good checkpoint is {kept[-1].name}" if (kept := self._kept()) else ""
+            raise TrainError(
+                f"weights are no numbers any more after update {self.training.updates}, so they were not saved{last}; "
+                "try a lower lr, a warm-up or clip_grad_norm, and detect_anomaly=True"
             )
 
     def _check_same_place(self) -> None:
@@ -194,24 +209,31 @@ class Keeper:
             kept = f"saved in {self.folder}; resume='auto' goes on"
         return f"stopped by a signal after {self.training.updates} updates, {kept}"
 
-    @property
-    def has_resumed(self) -> bool:
-        """True from `restore` until the first epoch begins."""
-        return self._randoms is not None
 
-    def restore_random(self) -> None:
-        """Puts back the random states of the checkpoint that was restored, once."""
-        states, self._randoms, ranks = self._randoms, None, self.training.ranks
-        if states is None:
-            return
-        if len(states) != ranks.world_size:  # no process continues another's
-            torch.manual_seed(self.training.options.seed + 1000 * self.training.updates + ranks.rank)
-            return
-        own = states[ranks.rank]
-        torch.set_rng_state(own["torch"])
-        random.setstate(own["python"])
-        if "cuda" in own and self.training.device.type == "cuda":
-            torch.cuda.set_rng_state(own["cuda"], self.training.device)
+@contextmanager
+def naming(path: str | Path | None) -> Iterator[None]:
+    """Says in which file a checkpoint that does not fit was found."""
+    try:
+        yield
+    except TrainError as error:
+        raise TrainError(f"{path}: {error}") from error
+
+
+def make_output_dir(folder: Path) -> None:
+    """Makes a folder for results.
+
+    Raises:
+        OptionError: nothing can be written there.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        problem = "" if os.access(folder, os.W_OK) else "may not be written to"
+    except (FileExistsError, NotADirectoryError):
+        problem = "is a file"
+    except OSError as error:
+        problem = f"cannot be made ({error.strerror})"
+    if problem:
+        raise OptionError(f"output_dir={str(folder)!r} {problem}; name another folder")
 
 
 def load_checkpoint(path: str | Path) -> dict[str, Any]:
@@ -224,8 +246,13 @@ def load_checkpoint(path: str | Path) -> dict[str, Any]:
         state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
     except FileNotFoundError as error:
         raise TrainError(f"there is no checkpoint {path}") from error
+    except IsADirectoryError as error:
+        raise TrainError(f"{path} is a folder; name a checkpoint in it, or resume='auto' for the latest") from error
     except Exception as error:  # torch raises many kinds for files that are not its own
-        raise TrainError(f"{path} is not a whole checkpoint: {error}") from error
+        raise TrainError(
+            f"{path} is not a whole checkpoint: it is damaged, or something else wrote it; name another one, or "
+            "resume='auto' for the latest in output_dir"
+        ) from error
     if not isinstance(state, dict) or "version" not in state:
         raise TrainError(f"{path} was not written by fastdata.train; --weights begins with trained weights")
     if state["version"] != VERSION:

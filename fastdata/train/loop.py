@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from fastdata.dataloader import DataLoader
 from fastdata.errors import OptionError, TrainError
 from fastdata.train.keeping import Keeper
 from fastdata.train.options import TrainOptions
@@ -57,7 +58,7 @@ def fit(
         model: any module that gives one value per class; trained in place.
         train_loader: yields (images, labels) and has a length; or a function from an epoch's number to such a loader.
             One with `state_dict` resumes within an epoch by itself, others are skipped through.
-        val_loader: like it, or None.
+        val_loader: yields (images, labels), or None.
         options: see `TrainOptions`.
         ranks: the processes that train together, from `join_ranks`; None is this one alone.
         num_classes: for mixup and cutmix.
@@ -90,6 +91,7 @@ def fit(
                 break
             entry = watch.end_epoch(result, training.epoch - 1)
             with watch.may_sync():
+                watch.count_failures(entry, loader)
                 if val_loader is not None:
                     training.share_buffers()
                     entry |= evaluate(training.best_weights, val_loader, training=training)
@@ -124,15 +126,15 @@ def train_epoch(
         images, labels = training.mix(images, labels)
         with training.without_sync(not last_of_group):
             with training.autocast():
-                loss = training.criterion(training.forward(images), labels)
+                loss = training.loss(images, labels)
             watch.book("forward")
-            training.scaler.scale(loss * weight).backward()
+            training.scaler.scale(loss * weight).backward()  # type: ignore[no-untyped-call]
             watch.book("backward")
         training.note(loss, weight)
         if not last_of_group:
             continue
         losses.append(training.update(exact=whole and weight == 1.0))
-        watch.book("update")
+        watch.count_update()
         if training.updates % options.print_freq == 0:
             _look(losses, training, watch, result)  # waits
         if keeper is not None and keeper.is_due():
@@ -161,7 +163,7 @@ def evaluate(model: nn.Module, loader: Iterable[Any], *, training: Training) -> 
     # Created on the device; sums of loss, hits, images.
     totals = torch.zeros(3, dtype=torch.float64, device=training.device)
     with torch.inference_mode():
-        for images, labels in loader:
+        for images, labels in map(_pair, loader):
             images, labels = training.to_device(images, labels)
             with training.autocast():
                 outputs = model(images)
@@ -170,7 +172,9 @@ def evaluate(model: nn.Module, loader: Iterable[Any], *, training: Training) -> 
             totals[2] += len(labels)
     model.train(was_training)
     loss, hits, images_seen = training.ranks.sum(totals).tolist()  # waits
-    return {"val_loss": loss / max(1, images_seen), "val_accuracy": hits / max(1, images_seen)}
+    if not images_seen:
+        raise TrainError("the validation loader has no images; leave it out to validate nothing")
+    return {"val_loss": loss / images_seen, "val_accuracy": hits / images_seen}
 
 
 def _rest_of_epoch(training: Training, loader: Any, keeper: Keeper | None) -> tuple[Iterator[Any], int]:
@@ -207,6 +211,15 @@ def _check_batch_size(loader: Any, options: TrainOptions) -> None:
         )
 
 
+def _pair(batch: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    if isinstance(batch, tuple | list) and len(batch) == 2 and all(isinstance(each, torch.Tensor) for each in batch):
+        return batch[0], batch[1]
+    kind = type(batch).__name__
+    if isinstance(batch, tuple | list):
+        kind += f" of {', '.join(type(each).__name__ for each in batch)}"
+    raise TrainError(f"the loader yields a {kind}; training takes (images, labels), two tensors: see collate_fn")
+
+
 def _length(loader: Any) -> int:
     try:
         return len(loader)
@@ -225,12 +238,20 @@ def _weighted(
     A process with fewer batches than others repeats one with weight 0: DDP wants everybody in every step.
     """
     latest = None
-    for images, labels in watch.waits_for(batches):
+    for images, labels in watch.waits_for(map(_pair, batches)):
+        if len(labels) == 0 and training.ranks.world_size == 1:  # nothing to learn
+            training.batch += 1
+            continue
         latest = (images, labels) if training.ranks.world_size > 1 else None
         yield images, labels, len(labels) / training.options.batch_size
     while training.ranks.world_size > 1 and training.batch < last:
         if latest is None:  # nothing was left for this process after a resume
-            images, label = loader.dataset[0]
+            try:
+                images, label = loader.dataset[0]
+            except (AttributeError, IndexError) as error:
+                raise TrainError(
+                    f"rank {training.ranks.rank} has no sample at all; use fewer processes than samples"
+                ) from error
             latest = torch.stack([images] * 2), torch.tensor([int(label)] * 2)
         yield *latest, 0.0
 
@@ -242,27 +263,32 @@ def _look(losses: list[torch.Tensor], training: Training, watch: Watch, result: 
     with watch.may_sync():
         totals = torch.stack(losses).tolist()
     losses.clear()
-    values = [loss / weight for weight, loss in totals]
+    values = [loss / weight if weight else float("nan") for weight, loss in totals]  # no image was in the update
     result.losses += values
     samples, loss = (training.options.batch_size * sum(column) for column in zip(*totals, strict=True))
     result.epoch_totals = [result.epoch_totals[0] + samples, result.epoch_totals[1] + loss]
     watch.show_updates(values)
-    if not all(abs(value) < float("inf") for value in values):
-        first = training.updates - len(values) + next(n for n, v in enumerate(values) if not abs(v) < float("inf"))
+    wrong = [number for number, (_, loss) in enumerate(totals, start=1) if not abs(loss) < float("inf")]
+    if wrong:
+        first = training.updates - len(totals) + wrong[0]
         options = training.options
         raise TrainError(
             f"the loss is no number from update {first} on (lr={options.lr}, amp={options.amp!r}, "
             f"clip_grad_norm={options.clip_grad_norm}); try a lower lr, a warm-up or clip_grad_norm, and look for bad "
-            "inputs with detect_anomaly=True; checkpoints saved before that update are good"
+            f"inputs with detect_anomaly=True; checkpoints of fewer than {max(1, first - 1)} updates are good"
         )
 
 
 def _begin_epoch(loader: Any, training: Training, state: Any) -> None:
     """Puts a loader at the start of the epoch, or in its middle after a resume."""
+    batch_sampler = getattr(loader, "batch_sampler", None)
+    places = [loader, getattr(loader, "sampler", None), batch_sampler, getattr(batch_sampler, "sampler", None)]
     if state is not None and hasattr(loader, "load_state_dict"):
         loader.load_state_dict(state)
-        return
-    for each in (loader, getattr(loader, "sampler", None), getattr(loader, "batch_sampler", None)):
+        if isinstance(loader, DataLoader):  # its state has the samplers' epoch
+            return
+        places = places[1:]
+    for each in places:
         if (set_epoch := getattr(each, "set_epoch", None)) is not None:
             set_epoch(training.epoch)
             return

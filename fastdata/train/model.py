@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from typing import cast
 
 import torch
@@ -62,7 +63,8 @@ def create_model(name: str, classes: int, *, weights: str | None = None) -> nn.M
         if weights is not None:
             raise OptionError(f"weights={weights!r}: there are no trained weights of the small model")
         return small_resnet(classes)
-    asked = ["our own: small"]
+    asked, known = ["our own: small"], list[str]()
+    short = name.removeprefix("timm/")
     if not name.startswith("timm/"):
         try:
             from torchvision import models
@@ -76,18 +78,20 @@ def create_model(name: str, classes: int, *, weights: str | None = None) -> nn.M
                 plain = {"aux_logits": False, "init_weights": True} if name in ("inception_v3", "googlenet") else {}
                 return models.get_model(name, num_classes=classes, **plain)  # type: ignore[no-any-return]
             asked.append("torchvision's")
+            known += models.list_models()
         except ImportError:
-            asked.append("torchvision's (not installed)")
+            asked.append("torchvision's (pip install torchvision)")
     try:
         import timm
 
-        short = name.removeprefix("timm/")
         if timm.is_model(short):
             return cast(nn.Module, timm.create_model(short, num_classes=classes, pretrained=weights is not None))
         asked.append("timm's")
+        known += timm.list_models()
     except ImportError:
-        asked.append("timm's (not installed)")
-    raise OptionError(f"model={name!r} is unknown; asked: {', '.join(asked)}")
+        asked.append("timm's (pip install timm)")
+    near = ", ".join(difflib.get_close_matches(short, ["small", *known]))
+    raise OptionError(f"model={name!r} is unknown; asked: {', '.join(asked)}{'; near: ' * bool(near)}{near}")
 
 
 def last_linear(model: nn.Module, outputs: int | None = None) -> tuple[str, nn.Linear]:
@@ -145,6 +149,7 @@ def prepare_model(
             device_ids=[device] if device.type == "cuda" else None,
             gradient_as_bucket_view=True,
             static_graph=options.static_graph,
+            find_unused_parameters=options.find_unused_parameters,
         )
         if options.bf16_gradients:
             from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook

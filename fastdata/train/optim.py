@@ -9,6 +9,7 @@ import torch
 from torch import nn
 from torch.optim import lr_scheduler
 
+from fastdata.errors import OptionError
 from fastdata.optional import need
 from fastdata.train.options import TrainOptions
 
@@ -45,6 +46,8 @@ def make_optimizer(model: nn.Module, options: TrainOptions, *, world_size: int =
         OptionError: lars or lamb without timm.
     """
     groups, lr = parameter_groups(model, options), scaled_lr(options, world_size)
+    if not groups:
+        raise OptionError("no parameter of the model is trained; set requires_grad of some")
     if options.opt == "sgd":
         nesterov = options.momentum > 0
         optimizer = torch.optim.SGD(groups, lr, momentum=options.momentum, nesterov=nesterov, fused=True)
@@ -56,7 +59,9 @@ def make_optimizer(model: nn.Module, options: TrainOptions, *, world_size: int =
         return torch.optim.AdamW(groups, lr, betas=options.betas or (0.9, 0.999), fused=True)
     timm = need("timm.optim", f"opt={options.opt!r}")
     if options.opt == "lars":
-        return cast(torch.optim.Optimizer, timm.Lars(groups, lr, momentum=options.momentum, nesterov=True))
+        return cast(
+            torch.optim.Optimizer, timm.Lars(groups, lr, momentum=options.momentum, nesterov=options.momentum > 0)
+        )
     return cast(torch.optim.Optimizer, timm.Lamb(groups, lr, betas=options.betas or (0.9, 0.999)))
 
 
@@ -66,14 +71,28 @@ def make_scheduler(
     """A scheduler of torch's, to be stepped after every update."""
     total, lr = options.epochs * updates_per_epoch, optimizer.param_groups[0]["lr"]
     warmup = round(options.lr_warmup_epochs * updates_per_epoch)
+    # Momentum, or the first beta, falls while the rate grows; 0.9 gives torch's own defaults.
+    momentum = optimizer.defaults["betas"][0] if "betas" in optimizer.defaults else options.momentum
+    cycles = momentum > 0 and bool({"momentum", "betas"} & {*optimizer.defaults})
     rest, half_cycle = max(1, total - warmup), max(1, round(options.lr_step_size * updates_per_epoch))
     if options.lr_scheduler == "onecycle":
         return lr_scheduler.OneCycleLR(
-            optimizer, lr, total_steps=max(2, total), cycle_momentum=bool({"momentum", "betas"} & {*optimizer.defaults})
+            optimizer,
+            lr,
+            total_steps=max(2, total),
+            cycle_momentum=cycles,
+            base_momentum=max(0.0, momentum - 0.05),
+            max_momentum=min(momentum + 0.05, (1 + momentum) / 2),
         )
     if options.lr_scheduler == "cyclic":
         return lr_scheduler.CyclicLR(
-            optimizer, lr / 10, lr, step_size_up=half_cycle, cycle_momentum="momentum" in optimizer.defaults
+            optimizer,
+            lr / 10,
+            lr,
+            step_size_up=half_cycle,
+            cycle_momentum=cycles and "momentum" in optimizer.defaults,
+            base_momentum=max(0.0, momentum - 0.1),
+            max_momentum=momentum,
         )
     main: lr_scheduler.LRScheduler
     if options.lr_scheduler == "step":

@@ -33,12 +33,12 @@ class TrainOptions:
     batch_size: int = flag(64, "images per process and step", short="-b", lies_in=_FROM_1)
     accumulate: int = flag(1, "batches whose gradients make one update", lies_in=_FROM_1)
     device: str = flag("auto", "cpu, cuda, cuda:1; auto takes CUDA where there is one")
-    seed: int = flag(0, "of weights, order, crops and augmentations")
+    seed: int = flag(0, "of weights, order, crops and augmentations", lies_in="[0, 9e18)")
 
     # ---- optimiser
     opt: str = flag("sgd", "optimiser; sgd has Nesterov momentum, lars and lamb are timm's", choices=_OPTIMIZERS)
     lr: float = flag(0.1, "learning rate, at its peak", lies_in=_ABOVE_0)
-    momentum: float = flag(0.9, "of sgd and lars", lies_in=_BELOW_1)
+    momentum: float = flag(0.9, "of sgd and lars; onecycle and cyclic move it, too", lies_in=_BELOW_1)
     betas: tuple[float, float] | None = flag(None, "of adamw and lamb: two numbers", lies_in=_BELOW_1)
     weight_decay: float = flag(1e-4, "of all weights but those of norms and biases", short="--wd", lies_in=_FROM_0)
     norm_weight_decay: float = flag(0.0, "of norms and biases", lies_in=_FROM_0)
@@ -47,7 +47,9 @@ class TrainOptions:
     clip_grad_value: float | None = flag(
         None, "largest entry of a gradient; left out, none is clipped", lies_in=_ABOVE_0
     )
-    model_ema: float | None = flag(None, "validate an average of the weights, of this decay (0.9999)", lies_in="(0, 1)")
+    model_ema: float | None = flag(
+        None, "validate an average of the weights, of this decay, like 0.9999", lies_in="(0, 1)"
+    )
 
     # ---- schedule, by update
     lr_scheduler: str = flag("cosine", "how the rate changes", choices=_SCHEDULES)
@@ -73,6 +75,7 @@ class TrainOptions:
     # ---- several processes
     sync_bn: bool = flag(False, "batch statistics of all processes")
     static_graph: bool = flag(False, "tell DDP that every step uses the same parameters")
+    find_unused_parameters: bool = flag(False, "for models of which a step may leave parts out")
     bf16_gradients: bool = flag(False, "send gradients as bfloat16 (CUDA)")
     timeout_s: float = flag(300.0, "how long a process waits for the others before it gives up", lies_in=_ABOVE_0)
 
@@ -94,6 +97,10 @@ class TrainOptions:
         check(
             self.betas is None or self.opt in ("adamw", "lamb"),
             f"betas={self.betas} are adamw's and lamb's; opt={self.opt!r} has momentum={self.momentum}",
+        )
+        check(
+            not self.static_graph or self.accumulate == 1,
+            f"static_graph=True with accumulate={self.accumulate}: a static graph sums every gradient; leave one out",
         )
         check(
             self.lr_warmup_epochs == 0 or self.lr_scheduler not in ("onecycle", "cyclic"),

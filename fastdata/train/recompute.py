@@ -54,7 +54,7 @@ def checkpoint_modules(model: nn.Module, names: Sequence[str]) -> None:
         OptionError: the model has no module of that name.
     """
     known = [name for name, _ in model.named_modules() if name]
-    for name in names:
+    for name in map(str.strip, names):
         if name not in known:
             near = ", ".join(difflib.get_close_matches(name, known, n=3)) or ", ".join(known[:8]) + ", …"
             raise OptionError(f"checkpoint_modules: the model has no module {name!r}; it has {near}")
@@ -74,6 +74,8 @@ def _recompute(block: nn.Module) -> None:
             forward = super().forward
             if not torch.is_grad_enabled():
                 return forward(*args, **kwargs)
+            if torch.compiler.is_compiling():  # which traces the statistics once
+                return checkpoint(forward, *args, use_reentrant=False, **kwargs)
             contexts = lambda: (nullcontext(), _statistics_off(self))  # noqa: E731
             return checkpoint(forward, *args, use_reentrant=False, context_fn=contexts, **kwargs)
 

@@ -14,6 +14,8 @@ import torch
 from torch import nn
 
 from fastdata.errors import OptionError, TrainError
+from fastdata.train.keeping import make_output_dir
+from fastdata.train.optim import scaled_lr
 from fastdata.train.options import TrainOptions
 from fastdata.train.plots import plot_rates
 from fastdata.train.state import Training
@@ -74,7 +76,13 @@ def find_batch_size(model: nn.Module, options: TrainOptions, side: int, classes:
 
 @dataclass(frozen=True, kw_only=True)
 class FoundLr:
-    """A learning rate range test: rates, smoothed losses, and where the loss falls fastest."""
+    """A learning rate range test.
+
+    Attributes:
+        rates: of the optimiser, growing.
+        losses: smoothed.
+        suggestion: for the option lr, before lr_scaling: the rate where the loss falls fastest.
+    """
 
     rates: list[float]
     losses: list[float]
@@ -99,9 +107,19 @@ def find_lr(
 
     Source: Smith, "Cyclical learning rates for training neural networks", WACV 2017.
     """
+    scaling = scaled_lr(options, world_size=1) / options.lr
     options = replace(
-        options, lr=low, lr_scheduler="constant", lr_warmup_epochs=0.0, resume=None, mixup_alpha=0.0, cutmix_alpha=0.0
+        options,
+        lr_scaling="none",
+        lr=low,
+        lr_scheduler="constant",
+        lr_warmup_epochs=0.0,
+        resume=None,
+        mixup_alpha=0.0,
+        cutmix_alpha=0.0,
     )
+    if options.output_dir is not None:
+        make_output_dir(Path(options.output_dir))
     training = Training(copy.deepcopy(model), options, batches_per_epoch=steps)
     factor, rates, losses, smooth = (high / low) ** (1 / steps), [], [], 0.0
     training.model.train()
@@ -117,10 +135,9 @@ def find_lr(
             break
     if len(losses) < 5:
         raise TrainError(f"the range test ended after {len(losses)} updates; begin with a lower rate than {low}")
-    found = FoundLr(rates=rates, losses=losses, suggestion=_steepest(rates, losses))
+    found = FoundLr(rates=rates, losses=losses, suggestion=_steepest(rates, losses) / scaling)
     if options.output_dir is not None:
         folder = Path(options.output_dir)
-        folder.mkdir(parents=True, exist_ok=True)
         with (folder / "lr.csv").open("w", newline="") as file:
             csv.writer(file).writerows([("lr", "loss"), *zip(found.rates, found.losses, strict=True)])
         plot_rates(found.rates, found.losses, found.suggestion, folder / "lr.png")

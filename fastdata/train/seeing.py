@@ -13,9 +13,11 @@ from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 
+from fastdata.dataloader import DataLoader
 from fastdata.errors import OptionError
 from fastdata.files import write_whole
 from fastdata.optional import need
@@ -26,7 +28,8 @@ from fastdata.train.state import Training
 __all__ = ["Watch", "watching"]
 
 _COLUMNS = ("update", "epoch", "loss", "lr", "images_per_s", "wait_share")
-_TRACED = (5, 15)  # updates: after the first ones, which warm up
+_NAMED = 5  # images that could not be read
+_TRACED = (3, 15)  # updates, after the first ones, which warm up
 
 
 class Watch:
@@ -44,6 +47,7 @@ class Watch:
         self._images = self._images_before = 0
         self._rows: list[dict[str, Any]] = []
         self._log_is_ours = False
+        self._failures_before: WeakKeyDictionary[Any, int] = WeakKeyDictionary()  # by loader
         self._board: Any = None
         if options.tensorboard and self.folder is not None:
             board = need("torch.utils.tensorboard", "tensorboard=True", package="tensorboard")
@@ -71,6 +75,12 @@ class Watch:
         self.seconds[phase] += now - self._at
         self._at = now
 
+    def count_update(self) -> None:
+        """An update has been made."""
+        self.book("update")
+        if self.trace is not None:
+            self.trace.step()
+
     @contextmanager
     def may_sync(self) -> Iterator[None]:
         """A place where waiting for the device is meant."""
@@ -80,18 +90,18 @@ class Watch:
     def show_updates(self, losses: list[float]) -> None:
         """Logs the updates since the last look."""
         training, now = self.training, time.perf_counter()
-        if self.trace is not None:
-            self.trace.step()
         rate = (self._images - self._images_before) * training.ranks.world_size / max(1e-9, now - self._looked_at)
         share = (self.seconds["wait"] - self._waited_before) / max(1e-9, now - self._looked_at)
         self._looked_at, self._images_before, self._waited_before = now, self._images, self.seconds["wait"]
-        lr = training.optimizer.param_groups[0]["lr"]
+        rates, training.rates = training.rates[-len(losses) :], []
         first = training.updates - len(losses) + 1
-        for number, loss in enumerate(losses, start=first):
+        for number, (loss, lr) in enumerate(zip(losses, rates, strict=True), start=first):
             row = (number, training.epoch, repr(loss), lr, round(rate, 1), round(share, 4))  # repr: every bit
             self._rows.append(dict(zip(_COLUMNS, row, strict=True)))
         self._write_rows()
-        self._show_on_board({"loss": losses[-1], "images per second": rate, "learning rate": lr}, training.updates)
+        self._show_on_board(
+            {"loss": losses[-1], "images per second": rate, "learning rate": rates[-1]}, training.updates
+        )
         if self.is_main and sys.stderr.isatty():
             told = f"epoch {training.epoch} {training.batch}/{training.batches_per_epoch}"
             print(
@@ -118,6 +128,21 @@ class Watch:
         }
         result.epochs.append(entry)
         return entry
+
+    def count_failures(self, entry: dict[str, float], loader: Any) -> None:
+        """Names the images that on_error left out or replaced, and counts those of all processes in the entry."""
+        if not isinstance(loader, DataLoader):
+            return
+        stats, before = loader.stats(), self._failures_before.get(loader, 0)
+        count = stats["failures"] - before
+        self._failures_before[loader] = stats["failures"]
+        named = [where for _, where, _ in stats["quarantine"][before : before + _NAMED]]
+        if count:
+            more = ", …" if count > len(named) else ""
+            print(f"\r{count} images left out or replaced: {', '.join(named)}{more}", flush=True)
+        joint = int(self.training.ranks.sum(torch.tensor(count, device=self.training.device)))  # waits
+        if joint:
+            entry["failures"] = joint
 
     def show_epoch(self, entry: dict[str, float]) -> None:
         """Prints an epoch, with its validation, and begins the next."""
@@ -203,8 +228,7 @@ def _tracer(training: Training, folder: Path) -> torch.profiler.profile:
     activities = [torch.profiler.ProfilerActivity.CPU]
     if training.device.type == "cuda":
         activities.append(torch.profiler.ProfilerActivity.CUDA)
-    looks = [max(1, number // training.options.print_freq) for number in _TRACED]
-    schedule = torch.profiler.schedule(wait=0, warmup=looks[0], active=looks[1], repeat=1)
+    schedule = torch.profiler.schedule(wait=0, warmup=_TRACED[0], active=_TRACED[1], repeat=1)
     return torch.profiler.profile(
         activities=activities,
         schedule=schedule,

@@ -39,6 +39,7 @@ class Training:
         epoch: number of the epoch at hand, from 0.
         batch: batches of it that are done.
         updates: updates made since the beginning.
+        rates: learning rates of the updates since the losses were looked at.
     """
 
     def __init__(
@@ -57,12 +58,14 @@ class Training:
         # Before a schedule changes them.
         self._groups = [{k: v for k, v in group.items() if k != "params"} for group in self.optimizer.param_groups]
         self._updates_per_epoch = -(-batches_per_epoch // options.accumulate)
+        self._planned_updates = options.epochs * self._updates_per_epoch
         self.scheduler = make_scheduler(self.optimizer, options, updates_per_epoch=self._updates_per_epoch)
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=options.amp == "fp16")
         self.averaged = copy.deepcopy(self.model) if options.model_ema is not None else None
         self.criterion = nn.CrossEntropyLoss(label_smoothing=options.label_smoothing)
         self._mixes = _mixes(options, num_classes, ranks.rank)
         self.epoch = self.batch = self.updates = 0
+        self.rates: list[float] = []
         self.pending = False  # gradients have been summed since the last update
         # Created on the device, and left there: (weight, weighted loss) of the update at hand, updates skipped by fp16.
         self._totals = torch.zeros(2, dtype=torch.float64, device=self.device)
@@ -88,6 +91,26 @@ class Training:
         """The precision of the forward pass."""
         return torch.autocast(self.device.type, _AMP_DTYPES[self.options.amp], enabled=self.options.amp != "none")
 
+    def loss(self, images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        """The forward pass; a mean over the batch.
+
+        Raises:
+            TrainError: a label has no output of the model (on the CPU; CUDA stops with an assertion of its own).
+        """
+        outputs = self.forward(images)
+        if not isinstance(outputs, torch.Tensor):
+            raise TrainError(
+                f"the model gives a {type(outputs).__name__}, not one tensor (N, classes); wrap it in a module that "
+                "takes the tensor out"
+            )
+        try:
+            return self.criterion(outputs, labels)  # type: ignore[no-any-return]
+        except IndexError as error:
+            raise TrainError(
+                f"a label has no output: {error} The model gives {outputs.shape[1]} values per image; it needs one for "
+                "each class"
+            ) from error
+
     def without_sync(self, apart: bool) -> AbstractContextManager[Any]:
         """Keeps DDP from summing gradients that will be added to."""
         return self._ddp.no_sync() if apart and self._ddp is not None else nullcontext()
@@ -102,7 +125,7 @@ class Training:
         """One whole update from one batch, for searches; returns its loss, on the device."""
         images, labels = self.to_device(images, labels)
         with self.autocast():
-            loss: torch.Tensor = self.criterion(self.forward(images), labels)
+            loss = self.loss(images, labels)
         self.scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
         self.note(loss, 1.0)
         self.update(exact=True)
@@ -123,12 +146,16 @@ class Training:
         self.scaler.unscale_(self.optimizer)  # so that clipping sees the true gradients
         gradients = [p.grad for p in self.model.parameters() if p.grad is not None]
         if not exact:  # DDP has divided by the number of processes
-            torch._foreach_mul_(gradients, (self.ranks.world_size / totals[0]).float())
+            # An update of damaged images alone has weight 0, and gradients of 0.
+            scale = torch.where(totals[0] > 0, self.ranks.world_size / totals[0], 0.0)
+            torch._foreach_mul_(gradients, scale.float())
         self._clip(gradients)
+        self.rates.append(self.optimizer.param_groups[0]["lr"])
         self.scaler.step(self.optimizer)
         self.scaler.update()
         self.optimizer.zero_grad(set_to_none=True)
-        self.scheduler.step()
+        if self.updates < self._planned_updates:  # a loader may have more batches than it said
+            self.scheduler.step()
         if self.averaged is not None:
             _average(self.averaged, self.model, (self.options.model_ema or 0.0) if self.updates else 0.0)
         self.updates += 1
@@ -196,7 +223,7 @@ class Training:
         self.scheduler = make_scheduler(self.optimizer, self.options, updates_per_epoch=self._updates_per_epoch)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # torch misses the optimiser's steps
-            for _ in range(round(progress * self._updates_per_epoch)):
+            for _ in range(min(self._planned_updates, round(progress * self._updates_per_epoch))):
                 self.scheduler.step()
 
     def load_weights(self, state: dict[str, Any]) -> None:
@@ -208,12 +235,24 @@ class Training:
             else:
                 self.model.load_state_dict(state["averaged"] or state["model"])
         except RuntimeError as error:
-            told = " ".join(str(error).split())[:300]
-            raise TrainError(f"the checkpoint is of another model: {told} …") from error
+            told = _first_difference(state["model"], self.model.state_dict())
+            raise TrainError(
+                f"the checkpoint is of another model: {told}; name the model and the data that it was trained with"
+            ) from error
 
     def _schedule_facts(self) -> dict[str, Any]:
         """All that decides the rates of all updates."""
-        names = ["opt", "lr", "momentum", "weight_decay", "norm_weight_decay", "epochs", "batch_size", "accumulate"]
+        names = [
+            "opt",
+            "lr",
+            "momentum",
+            "betas",
+            "weight_decay",
+            "norm_weight_decay",
+            "epochs",
+            "batch_size",
+            "accumulate",
+        ]
         names += ["lr_scheduler", "lr_warmup_epochs", "lr_step_size", "lr_gamma", "lr_scaling", "base_batch"]
         facts = {name: getattr(self.options, name) for name in names}
         return {**facts, "batches_per_epoch": self.batches_per_epoch, "ranks": self.ranks.world_size}
@@ -231,6 +270,17 @@ def _average(averaged: nn.Module, model: nn.Module, decay: float) -> None:
     for mean, value in zip(means, values, strict=True):
         if not mean.is_floating_point():
             mean.copy_(value)
+
+
+def _first_difference(theirs: dict[str, Any], ours: dict[str, Any]) -> str:
+    for name in [*theirs, *ours]:
+        there, here = (tuple(weights[name].shape) if name in weights else None for weights in (theirs, ours))
+        if there != here:
+            return " and ".join(
+                f"{who} has {name} {shape}" if shape is not None else f"{who} has no {name}"
+                for who, shape in (("it", there), ("this model", here))
+            )
+    return "its values are of another kind"
 
 
 def _mixes(options: TrainOptions, num_classes: int | None, rank: int) -> list[MixUp | CutMix]:

@@ -182,7 +182,7 @@ def test_a_used_folder_is_not_mixed_with_another_run(tmp_path: Path) -> None:
     with pytest.raises(TrainError, match=r"holds checkpoints of another run, up to checkpoint-00000005\.pt"):
         fit(plain_model(), data(), options=options(output_dir=str(tmp_path)))
     earlier = str(tmp_path / "checkpoint-00000004.pt")
-    with pytest.raises(TrainError, match="holds checkpoints of another run"):
+    with pytest.raises(TrainError, match=r"to go back to it remove checkpoint-00000005\.pt, to go on from the latest"):
         fit(plain_model(), data(), options=options(output_dir=str(tmp_path), resume=earlier))
     assert sorted(path.name for path in tmp_path.iterdir()) == before
 
