@@ -11,6 +11,7 @@
     ├── ShardError          (OSError)            a shard, its index or its manifest is damaged or of another version
     ├── ConversionError     (OSError)            a conversion to shards cannot begin or go on
     ├── StoreError          (ConnectionError)    a remote store does not answer, or not with what it should
+    │   └── NotInStore                           it has nothing at that place
     ├── PipelineError       (RuntimeError)       the pipeline timed out or was used after a fork
     ├── TrainError          (RuntimeError)       a training run cannot go on
     └── StateMismatch       (ValueError)         a saved state belongs to something else
@@ -29,6 +30,7 @@ __all__ = [
     "DatasetError",
     "DecodeError",
     "FastdataError",
+    "NotInStore",
     "OptionError",
     "PipelineError",
     "ShardError",
@@ -134,6 +136,10 @@ class ConversionError(FastdataError, OSError):
 
 class StoreError(FastdataError, ConnectionError):
     """A remote store does not answer, or answers with something else than was stored."""
+
+
+class NotInStore(StoreError):
+    """A remote store answers, and has nothing at that place."""
 
 
 class PipelineError(FastdataError, RuntimeError):

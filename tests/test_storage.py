@@ -21,6 +21,12 @@ def test_slow_storage_is_named(tmp_path: Path) -> None:
         (queue / "rotational").write_text(f"{rotates}\n")
         told[kind, rotates] = slow_storage(str(data), mounts=mounts, devices=devices)
     assert told["ext4", "0"] is None
+    spaced = tmp_path / "a folder"
+    (spaced / "inside").mkdir(parents=True)
+    mounts.write_text(
+        f"auto {tmp_path.resolve()}/a\\040folder autofs rw 0 0\nx {tmp_path.resolve()}/a\\040folder nfs rw\n"
+    )
+    assert "network file system (nfs)" in (slow_storage(str(spaced / "inside"), mounts=mounts) or "")
     assert "rotating disk" in (told["ext4", "1"] or "")
     assert "network file system (nfs4); shards are read in long stretches" in (told["nfs4", "0"] or "")
     (data / "a.tar").touch()

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from fastdata.datasets import ImageFolder
-from fastdata.errors import DatasetError
+from fastdata.errors import NotInStore
 from fastdata.shards.dataset import ShardDataset
 
 __all__ = ["open_images"]
@@ -23,7 +23,7 @@ def open_images(path: str, transform: Callable[[Any], Any] | None = None) -> Ima
     if "://" in path:
         try:
             return ShardDataset(path, transform)
-        except DatasetError:  # there is none at this place
+        except NotInStore:
             return None
     if any(Path(path).glob("*.tar")) or (Path(path) / "manifest.json").exists():
         return ShardDataset(path, transform)

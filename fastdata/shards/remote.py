@@ -27,7 +27,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
-from fastdata.errors import DatasetError, OptionError, ShardError, StoreError
+from fastdata.errors import DatasetError, NotInStore, OptionError, ShardError, StoreError
 from fastdata.files import locked, try_lock
 from fastdata.shards.format import MANIFEST_NAME, Manifest, ShardIndex, crc32c, index_name
 from fastdata.shards.inputs import expand_braces
@@ -220,7 +220,9 @@ class _Store:
                 return work()
             except StoreError:
                 raise
-            except (FileNotFoundError, PermissionError) as error:
+            except FileNotFoundError as error:
+                raise NotInStore(f"{url} is not in the store: {error}") from error
+            except PermissionError as error:
                 raise StoreError(f"{url} is not in the store: {type(error).__name__}: {error}") from error
             except Exception as error:  # every store's library has its own
                 if getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT):

@@ -51,6 +51,8 @@ def run(what: str, output: Path, world: int, rank: int, **more: Any) -> dict[str
     shares: dict[str, Any] = {"num_replicas": world, "rank": rank, "uneven": "keep", "seed": 3}
     sampler = EpochSampler(train, order="random", **shares)
     loader: Any = DataLoader(train, options.batch_size, sampler=sampler)
+    if what == "short":
+        loader = Short(loader)
     if what == "killed" and rank == world - 1:
         loader = Dying(loader, after=3)
     val_loader = DataLoader(val, 5, sampler=EpochSampler(val, order="sequential", **shares))
@@ -63,6 +65,19 @@ def run(what: str, output: Path, world: int, rank: int, **more: Any) -> dict[str
         "epochs": result.epochs,
         "weights": [parameter.detach() for parameter in trained.parameters()],
     }
+
+
+class Short:
+    """A loader with fewer batches than it says."""
+
+    def __init__(self, loader: Any) -> None:
+        self.loader, self.dataset, self.sampler = loader, loader.dataset, loader.sampler
+
+    def __len__(self) -> int:
+        return len(self.loader) + 1
+
+    def __iter__(self) -> Any:
+        return iter(self.loader)
 
 
 class Dying:

@@ -14,6 +14,7 @@ import torch
 from PIL import Image
 
 from fastdata import DatasetError, OptionError
+from fastdata.cli import main as index_shards
 from fastdata.train.__main__ import main, parser
 from fastdata.train.data import DataOptions, _side, make_loaders
 from fastdata.train.options import TrainOptions
@@ -148,6 +149,10 @@ def test_crops_grow_and_the_order_goes_on(folder: Path) -> None:
         loader.set_epoch(epoch)
         sizes.add(next(iter(loader))[0].shape[-1])
     assert sizes == {32, 48, 64}
+    for small, full in ((100, 180), (20, 40), (90, 100), (5, 40)):
+        grown = [_side(DataOptions(smallest_crop=small, train_crop_size=full), epoch, 6) for epoch in range(6)]
+        assert grown == sorted(grown)
+        assert (grown[0], grown[-1]) == (small if small > 16 * round(small / 16) else 16 * round(small / 16), full)
     assert {_side(DataOptions(train_crop_size=128), epoch, 9) for epoch in range(9)} == {128}
 
 
@@ -160,3 +165,41 @@ def test_the_data_options_reject_what_cannot_be(folder: Path) -> None:
     with pytest.raises(OptionError, match="data_path"):
         loaders(Path(), data_path="")
     assert torch.is_tensor(next(iter(loaders(folder, random_erase=0.5, auto_augment="jitter").train(0)))[0])
+
+
+def test_images_left_out_are_counted_and_named(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(folder, tmp_path / "set")
+    for name in sorted((tmp_path / "set" / "bear").iterdir())[:2]:
+        name.write_bytes(b"no image")
+    flags = ["--data-path", str(tmp_path / "set"), *SMALL, "--epochs", "2", "--output-dir", str(tmp_path / "out")]
+    assert main([*flags, "--on-error", "skip"]) == 0
+    told = capsys.readouterr().out
+    assert told.count("2 images left out or replaced: ") == 2
+    assert told.count(str(tmp_path / "set" / "bear")) == 4
+    assert [entry["failures"] for entry in result(tmp_path / "out")["epochs"]] == [2, 2]
+
+
+def test_shards_behind_an_address_are_trained_on(converted: Path, tmp_path: Path) -> None:
+    """They have no train inside, which the store has to say first."""
+    assert main(["--data-path", f"file://{converted}", *SMALL]) == 0
+    flags = ["--data-path", f"file://{tmp_path}/none", *SMALL]
+    assert main(flags) == 1
+
+
+def test_shards_without_names_of_classes_have_numbers(own: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (own / "manifest.json").unlink()
+    assert index_shards(["index", str(own), "--workers", "1"]) == 0
+    assert main(["--data-path", str(own), *SMALL]) == 0
+
+
+def test_a_checkpoint_of_another_model_is_told_by_its_first_difference(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flags = ["--data-path", str(folder), *SMALL, "--output-dir", str(tmp_path)]
+    assert main(flags) == 0
+    assert main([*flags, "--pad-classes", "--resume", "auto"]) == 1
+    told = capsys.readouterr().err
+    assert "checkpoint-00000005.pt: the checkpoint is of another model: it has " in told
+    assert "name the model and the data that it was trained with" in told

@@ -10,20 +10,25 @@ import subprocess
 import sys
 import time
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+import torch.utils.data
 import torchvision.transforms as v1
 from test_loop import data, options, plain_model
 from torch import nn
+from torch.utils.data import BatchSampler, RandomSampler, TensorDataset
 from torchvision.datasets import ImageFolder
 
-from fastdata import DataLoader, TrainError
+from fastdata import DataLoader, OptionError, TrainError
 from fastdata.train import Training, fit
 from fastdata.train.__main__ import main
 from fastdata.train.keeping import load_checkpoint
+from fastdata.train.searches import find_lr
 
 FLAGS = ["--model", "small", "-b", "4", "--epochs", "3", "--opt", "adamw", "--lr", "0.003", "--device", "cpu"]
 FLAGS += ["--train-crop-size", "32", "--val-resize-size", "32", "--val-crop-size", "32", "--workers", "2"]
@@ -239,3 +244,102 @@ def test_handlers_are_put_back() -> None:
     before = signal.getsignal(signal.SIGTERM)
     fit(plain_model(), data(), options=options())
     assert signal.getsignal(signal.SIGTERM) is before
+
+
+class Shuffled:
+    """A sampler that draws from Python's generator."""
+
+    def __len__(self) -> int:
+        return 40
+
+    def __iter__(self) -> Iterator[int]:
+        order = list(range(40))
+        random.shuffle(order)
+        return iter(order)
+
+
+class Noisy(TensorDataset):
+    """Samples with noise from NumPy's generator."""
+
+    def __getitem__(self, index: int) -> Any:
+        image, label = super().__getitem__(index)
+        return image + float(np.random.normal()), label
+
+
+@pytest.mark.parametrize("update", [2, 5, 8], ids=["middle", "end of epoch", "second epoch"])
+@pytest.mark.parametrize("kind", ["sampler's generator", "Python's", "NumPy's", "inside a batch sampler"])
+def test_whatever_draws_goes_on_where_it_stood(tmp_path: Path, kind: str, update: int) -> None:
+    def loader() -> Any:
+        dataset = data().dataset
+        drawn = RandomSampler(dataset, generator=torch.Generator().manual_seed(5))
+        made: dict[str, Any] = {
+            "sampler's generator": {"batch_size": 8, "sampler": drawn},
+            "Python's": {"batch_size": 8, "sampler": Shuffled()},
+            "NumPy's": {"batch_size": 8, "shuffle": True},
+            "inside a batch sampler": {"batch_sampler": BatchSampler(drawn, 8, drop_last=False)},
+        }
+        return torch.utils.data.DataLoader(Noisy(*dataset.tensors), **made[kind])
+
+    def run(output: Path, **more: Any) -> list[float]:
+        random.seed(3)
+        np.random.seed(3)
+        given = options(output_dir=str(output), save_every=1, keep=20, epochs=2, **more)
+        return fit(plain_model(), loader(), options=given).losses
+
+    whole = run(tmp_path / "whole")
+    assert run(tmp_path / "again", resume=str(tmp_path / "whole" / f"checkpoint-{update:08}.pt")) == whole
+
+
+def test_weights_that_are_no_numbers_are_not_saved(tmp_path: Path) -> None:
+    """The last loss before them is still one."""
+
+    class Poisoned(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner, self.calls = plain_model(), 0
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            self.calls += 1
+            outputs = self.inner(x)
+            if self.calls == 5:
+                outputs.register_hook(lambda gradient: gradient * float("nan"))
+            return outputs  # type: ignore[no-any-return]
+
+    message = (
+        r"no numbers any more after update 5, so they were not saved; the latest good checkpoint is .*00000004\.pt"
+    )
+    with pytest.raises(TrainError, match=message):
+        fit(Poisoned(), data(), options=options(output_dir=str(tmp_path), save_every=2, epochs=2))
+    assert sorted(path.name[-5:] for path in tmp_path.glob("*.pt")) == ["02.pt", "04.pt"]
+
+
+def test_other_names_in_the_folder_are_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "checkpoint-best.pt").write_bytes(b"the user's")
+    fit(plain_model(), data(), options=options(output_dir=str(tmp_path), keep=1, epochs=2))
+    fit(plain_model(), data(), options=options(output_dir=str(tmp_path), keep=1, epochs=2, resume="auto"))
+    assert sorted(path.name for path in tmp_path.glob("*.pt")) == ["checkpoint-00000010.pt", "checkpoint-best.pt"]
+
+
+@pytest.mark.parametrize("folder", ["file", "file/inside", "/proc/none"])
+def test_a_folder_that_cannot_be_written_is_said_at_once(tmp_path: Path, folder: str) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(OptionError, match=r"output_dir='.*' (is a file|cannot be made|may not be).*name another"):
+        fit(plain_model(), data(), options=options(output_dir=str(tmp_path / folder)))
+    with pytest.raises(OptionError, match="name another folder"):
+        find_lr(plain_model(), data(), options(output_dir=str(tmp_path / folder)))
+
+
+def test_a_schedule_ends_when_epochs_are_taken_away(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    more: dict[str, Any] = {"output_dir": str(tmp_path), "lr_scheduler": "onecycle"}
+    fit(plain_model(), data(), options=options(epochs=3, **more))
+    with pytest.warns(UserWarning, match="epochs was 3, is 1"):
+        fit(plain_model(), data(), options=options(epochs=1, resume="auto", **more))
+    assert "the run was finished" in capsys.readouterr().out
+
+
+def test_new_betas_are_used(tmp_path: Path) -> None:
+    more: dict[str, Any] = {"output_dir": str(tmp_path), "opt": "adamw", "lr": 0.001}
+    fit(plain_model(), data(), options=options(**more))
+    training = Training(plain_model(), options(betas=(0.5, 0.6), **more), batches_per_epoch=5)
+    training.load_state_dict(load_checkpoint(next(tmp_path.glob("*.pt")))["training"])
+    assert training.optimizer.param_groups[0]["betas"] == (0.5, 0.6)

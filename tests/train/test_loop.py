@@ -294,3 +294,84 @@ def test_ranks_alone_sum_nothing() -> None:
     values = torch.ones(3)
     assert Ranks().sum(values) is values
     assert Ranks().largest(5) == 5
+
+
+class Wrapped(nn.Module):
+    """The plain model, whose outputs are changed."""
+
+    def __init__(self, change: Any) -> None:
+        super().__init__()
+        self.inner, self.change = plain_model(), change
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return self.change(self.inner(x))
+
+
+def test_outputs_and_batches_of_another_kind_are_explained() -> None:
+    with pytest.raises(TrainError, match=r"the model gives a dict, not one tensor \(N, classes\); wrap it"):
+        fit(Wrapped(lambda outputs: {"out": outputs}), data(), options=options())
+    with pytest.raises(TrainError, match=r"a label has no output: .* The model gives 2 values per image"):
+        fit(Wrapped(lambda outputs: outputs[:, :2]), data(), options=options())
+    three = [(torch.zeros(8, 3, 16, 16), torch.zeros(8, dtype=torch.int64), torch.arange(8))]
+    with pytest.raises(TrainError, match="the loader yields a tuple of Tensor, Tensor, Tensor; training takes"):
+        fit(plain_model(), three, options=options())
+    with pytest.raises(TrainError, match="the loader yields a dict"):
+        fit(plain_model(), [{"image": three[0][0]}], options=options())
+    with pytest.raises(TrainError, match="the validation loader has no images"):
+        fit(plain_model(), data(), [], options())
+    with pytest.raises(OptionError, match="no parameter of the model is trained"):
+        fit(plain_model().requires_grad_(False), data(), options=options())
+
+
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_an_empty_batch_moves_nothing(accumulate: int) -> None:
+    batches = list(data())
+    empty = (torch.zeros(0, 3, 16, 16), torch.zeros(0, dtype=torch.int64))
+    found = fit(plain_model(), [*batches[:2], empty, *batches[2:4]], options=options(accumulate=accumulate)).losses
+    assert all(map(math.isfinite, found))
+
+
+@pytest.mark.parametrize("kind", ["onecycle", "cyclic"])
+@pytest.mark.parametrize(("opt", "name"), [("sgd", "momentum"), ("adamw", "betas")])
+def test_cycles_move_momentum_around_the_option(kind: str, opt: str, name: str) -> None:
+    given: dict[str, Any] = {"opt": opt, "lr_scheduler": kind, "lr_step_size": 0.5}
+    given |= {"momentum": 0.6} if opt == "sgd" else {"betas": (0.6, 0.9)}
+    training = Training(plain_model(), options(**given), batches_per_epoch=20)
+    seen = []
+    for _ in range(20):
+        value = training.optimizer.param_groups[0][name]
+        seen.append(value[0] if isinstance(value, tuple) else value)
+        training.learn(*next(iter(data())))
+    if kind == "onecycle":
+        assert (min(seen), max(seen)) == pytest.approx((0.55, 0.65), abs=0.01)
+    else:
+        assert (min(seen), max(seen)) == pytest.approx((0.5, 0.6) if opt == "sgd" else (0.6, 0.6), abs=0.01)
+
+
+def test_no_momentum_stays_none() -> None:
+    training = Training(plain_model(), options(lr_scheduler="onecycle", momentum=0.0), batches_per_epoch=5)
+    for images, labels in data():
+        training.learn(images, labels)
+        assert training.optimizer.param_groups[0]["momentum"] == 0.0
+
+
+def test_samplers_are_told_the_epoch_wherever_they_are() -> None:
+    told = []
+
+    class Noting(torch.utils.data.SequentialSampler):
+        def set_epoch(self, epoch: int) -> None:
+            told.append(epoch)
+
+    dataset = data().dataset
+    batches = torch.utils.data.BatchSampler(Noting(dataset), 8, drop_last=False)
+    fit(plain_model(), torch.utils.data.DataLoader(dataset, batch_sampler=batches), options=options(epochs=3))
+    assert told == [0, 1, 2]
+
+
+def test_a_schedule_ends_before_a_loader_that_has_more_than_it_said() -> None:
+    class Longer(list[Any]):
+        def __len__(self) -> int:
+            return 3
+
+    found = fit(plain_model(), Longer(data()), options=options(lr_scheduler="onecycle")).losses
+    assert len(found) == 5

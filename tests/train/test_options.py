@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from test_loop import options
 
 from fastdata import OptionError
+from fastdata.train.data import DataOptions
 
 
 @pytest.mark.parametrize(
@@ -16,7 +19,7 @@ from fastdata import OptionError
         ({"epochs": 0}, "epochs=0"),
         ({"lr": 0.0}, r"lr=0.0; it lies in \(0, inf\): learning rate"),
         ({"lr": float("nan")}, "lr=nan"),
-        ({"lr": "0.1"}, "lr='0.1'"),
+        ({"lr": "0.1"}, "lr='0.1' is no float: learning rate"),
         ({"opt": "adamw", "betas": (0.9, 1.0)}, r"betas=\(0.9, 1.0\); it lies in \[0, 1\)"),
         ({"opt": "adam"}, "opt='adam' is unknown; known: sgd, adamw, lars, lamb"),
         ({"opt": "lars", "betas": (0.9, 0.99)}, "betas=.* are adamw's and lamb's; opt='lars'"),
@@ -25,6 +28,14 @@ from fastdata import OptionError
         ({"bf16_gradients": True}, "needs CUDA"),
         ({"lr_scheduler": "onecycle", "lr_warmup_epochs": 0.5}, "warms up by itself"),
         ({"lr_warmup_epochs": 3.0}, "leaves nothing of epochs=1"),
+        ({"epochs": 2.5}, "epochs=2.5 is no int: passes over the data"),
+        ({"epochs": True}, "epochs=True is no int"),
+        ({"channels_last": "no"}, "channels_last='no' is no bool"),
+        ({"device": None}, "device=None is no str"),
+        ({"betas": 0.9, "opt": "adamw"}, "betas=0.9 is no tuple: of adamw and lamb: two numbers"),
+        ({"betas": (0.9,), "opt": "adamw"}, r"betas=\(0.9,\) is no tuple"),
+        ({"seed": -1}, "seed=-1"),
+        ({"static_graph": True, "accumulate": 2}, "static_graph=True with accumulate=2"),
         ({"resume": "auto"}, "output_dir, which is not set"),
         ({"model_ema": 1.5}, "model_ema=1.5"),
         ({"clip_grad_norm": 0.0}, "left out, none is clipped"),
@@ -36,3 +47,16 @@ from fastdata import OptionError
 def test_wrong_options_teach(wrong: dict[str, Any], message: str) -> None:
     with pytest.raises(OptionError, match=message):
         options(**wrong)
+
+
+def test_values_get_the_type_they_are_declared_with(tmp_path: Path) -> None:
+    made = options(epochs=np.int64(3), lr=1, betas=[0.9, 0.95], opt="adamw", output_dir=tmp_path)
+    assert (made.epochs, made.lr, made.betas, made.output_dir) == (3, 1.0, (0.9, 0.95), str(tmp_path))
+    assert [type(value) for value in (made.epochs, made.lr)] == [int, float]
+    assert [DataOptions(data_path=tmp_path, workers=workers).workers for workers in (4, "4", "auto")] == [
+        "4",
+        "4",
+        "auto",
+    ]
+    with pytest.raises(OptionError, match="workers='²'"):
+        DataOptions(workers="²")

@@ -110,6 +110,13 @@ def test_with_another_number_of_processes_every_sample_is_still_seen_once(
         assert len(rank["epochs"]) == 2
 
 
+def test_an_update_without_any_image_moves_no_weight_to_nowhere(tmp_path: Path) -> None:
+    for rank in results("short", tmp_path, 2):
+        assert [loss == loss for loss in rank["losses"]] == [True, True, True, True, True, False] * 2
+        assert all(torch.isfinite(weight).all() for weight in rank["weights"])
+        assert all(entry["loss"] == entry["loss"] for entry in rank["epochs"])
+
+
 def test_torchrun_starts_the_command(folder: Path, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     command += ["-m", "fastdata.train", "--data-path", str(folder), "--model", "small", "--epochs", "1", "-b", "8"]

@@ -82,3 +82,14 @@ def test_modules_named_are_recomputed() -> None:
     assert len(losses[0]) == len(losses[1])
     with pytest.raises(OptionError, match=r"no module '3\.bodi'; it has 3\.body"):
         checkpoint_modules(model, ["3.bodi"])
+
+
+def test_compiled_blocks_are_recomputed_as_well() -> None:
+    torch.manual_seed(0)
+    model = small_resnet(CLASSES)
+    other = copy.deepcopy(model)
+    plain = fit(model, data(16), options=options()).losses
+    found = fit(other, data(16), options=options(compile="default", checkpoint_every_k=1)).losses
+    assert found == pytest.approx(plain, rel=1e-3)
+    for name, value in other.state_dict().items():
+        assert torch.allclose(value.float(), model.state_dict()[name].float(), rtol=0.01, atol=1e-3), name

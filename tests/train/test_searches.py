@@ -43,4 +43,6 @@ def test_the_range_test_leaves_the_model_alone_and_suggests(tmp_path: Path) -> N
     assert found.rates == sorted(found.rates)
     assert (tmp_path / "lr.csv").read_text().startswith("lr,loss\n")
     assert (tmp_path / "lr.png").stat().st_size > 1000
+    scaled = searches.find_lr(plain_model(), data(), options(lr_scaling="linear", base_batch=2), steps=60)
+    assert scaled.suggestion == pytest.approx(found.suggestion / 4)  # fit multiplies by 8 / 2
     assert "suggested peak learning rate" in str(found)
