@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[1]
 def readme_table(record: dict[str, Any]) -> str:
     """The Markdown table of a loader.json record, with its conditions below."""
     lines = [
-        "| loader | float32: CPU ms/image | times torch | uint8: CPU ms/image | times torch |",
+        "| loader | float32: CPU ms/image | times less | uint8: CPU ms/image | times less |",
         "|---|---:|---:|---:|---:|",
     ]
     floats, bytes_ = record["results"]["float32"], record["results"]["uint8"]

@@ -11,6 +11,7 @@ import importlib.util
 import json
 import os
 import platform
+import shlex
 import statistics
 import subprocess
 import sys
@@ -238,7 +239,7 @@ def write_json(path: Path, *, setup: str, data: str, results: Any) -> None:
         results: JSON-able.
     """
     record = {
-        "command": " ".join(["python", _script(sys.argv[0]), *map(_without_folders, sys.argv[1:])]),
+        "command": shlex.join(["python", _script(sys.argv[0]), *map(_without_folders, sys.argv[1:])]),
         "date": time.strftime("%Y-%m-%d"),
         "commit": _commit(),
         "setup": setup,

@@ -23,6 +23,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (FastdataError, OSError) as error:
         print(f"fastdata: {error}", file=sys.stderr)
         return 1
+    except ImportError as error:
+        print(f"fastdata: {error}; pip install 'fastdata[demo]' has what bench and demo need", file=sys.stderr)
+        return 1
     except KeyboardInterrupt:
         print(f"fastdata: interrupted{getattr(given, 'when_interrupted', '')}", file=sys.stderr)
         return 130
@@ -82,10 +85,9 @@ def _parser() -> argparse.ArgumentParser:
 
 def _positive(text: str) -> int:
     """A whole number above 0, for argparse."""
-    number = int(text)
-    if number <= 0:
-        raise argparse.ArgumentTypeError(f"{text} is not above 0")
-    return number
+    if not text.isdecimal() or int(text) == 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number above 0")
+    return int(text)
 
 
 def _workers(text: str) -> int | str:
@@ -125,11 +127,22 @@ def _training_transform() -> Any:
     )
 
 
+def _check_folder(folder: Path) -> None:
+    """Refuses what would be measured or explained as something else."""
+    if folder.is_file():
+        raise DatasetError(f"{folder} is a file; name a folder")
+    if not (folder / "manifest.json").exists() and all((folder / split).is_dir() for split in ("train", "val")):
+        raise DatasetError(f"{folder} has train and val inside; name one of them: {folder / 'train'}")
+
+
 def _bench(given: Any) -> None:
     from fastdata.bench import table
     from fastdata.demo.compare import compare_loaders
     from fastdata.options import thread_count
 
+    _check_folder(given.folder)
+    if any(given.folder.glob("*.tar")):
+        raise DatasetError(f"{given.folder} holds shards, which torch's DataLoader does not read; name a folder")
     results = compare_loaders(
         given.folder, workers=thread_count(given.workers), batch_size=given.batch_size, rounds=given.rounds
     )
@@ -141,6 +154,7 @@ def _explain(given: Any) -> None:
     from fastdata.shards.opening import open_images
     from fastdata.storage import slow_storage
 
+    _check_folder(given.folder)
     dataset = open_images(str(given.folder), _training_transform())
     if dataset is None:
         raise DatasetError(f"no such folder: {given.folder}")

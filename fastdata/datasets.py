@@ -68,6 +68,8 @@ class ImageFolder(Dataset[tuple[Any, Any]]):
 
     def find_classes(self, directory: str | os.PathLike[str]) -> tuple[list[str], dict[str, int]]:
         """Class names in `directory`, sorted, and their indices; override it for another structure."""
+        if os.path.isfile(directory):
+            raise DatasetError(f"{Path(directory).absolute()} is a file; name the folder that holds a folder per class")
         if not os.path.isdir(directory):
             raise DatasetError(f"no such folder: {Path(directory).absolute()}")
         with os.scandir(directory) as entries:

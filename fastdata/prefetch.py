@@ -41,7 +41,7 @@ def check_device(device: str | torch.device | int) -> torch.device:
     try:
         checked = torch.device(device)
     except RuntimeError as error:
-        raise OptionError(f"device={device!r} is not a device torch knows: {error}") from error
+        raise OptionError(f"device={device!r} is not a device torch knows; cpu, cuda and cuda:N are") from error
     if checked.type == "cuda":
         count = torch.cuda.device_count()
         if count == 0:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -85,3 +86,43 @@ def test_sample_dataset_touches_no_foreign_folder(tmp_path: Path) -> None:
 def test_the_readmes_table_is_that_of_the_results() -> None:
     done = subprocess.run([sys.executable, ROOT / "benchmarks" / "report.py", "--check"], check=False)
     assert done.returncode == 0
+
+
+def test_a_folder_of_splits_or_shards_is_not_measured_as_something_else(
+    folder: Path, converted: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for split in ("train", "val"):
+        (tmp_path / "set" / split).mkdir(parents=True)
+    for command in ("explain", "bench"):
+        assert main([command, str(tmp_path / "set")]) == 1
+        assert f"has train and val inside; name one of them: {tmp_path}/set/train" in capsys.readouterr().err
+        assert main([command, __file__]) == 1
+        assert "is a file; name a folder" in capsys.readouterr().err
+    assert main(["bench", str(converted)]) == 1
+    assert "holds shards, which torch's DataLoader does not read" in capsys.readouterr().err
+
+
+def test_bench_names_a_damaged_image(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shutil.copytree(folder, tmp_path / "set")
+    damaged = sorted((tmp_path / "set" / "bear").iterdir())[0]
+    damaged.write_bytes(b"no image")
+    assert main(["bench", str(tmp_path / "set"), "--rounds", "1", "--workers", "1"]) == 1
+    told = capsys.readouterr().err
+    assert str(damaged) in told
+    assert "Traceback" not in told
+
+
+def test_a_smaller_sample_leaves_nothing_of_a_larger_one(tmp_path: Path) -> None:
+    for count in (12, 10):
+        assert make_sample_dataset(tmp_path, SampleOptions(train=count, val=10))
+    assert len(list(tmp_path.rglob("*.jpg"))) == 20
+
+
+def test_arguments_of_convert_are_checked(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["convert", str(folder), __file__]) == 1
+    assert "is a file; name a folder" in capsys.readouterr().err
+    assert main(["convert", str(folder), str(tmp_path / "x"), "--classes", "none.txt"]) == 1
+    assert "--classes none.txt: there is no such file" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        main(["bench", str(folder), "--batch-size", "x"])
+    assert "'x' is no whole number above 0" in capsys.readouterr().err

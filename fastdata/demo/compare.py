@@ -17,6 +17,7 @@ from fastdata.dataloader import DataLoader
 from fastdata.datasets import ImageFolder
 from fastdata.loaders import available_backends, create_backend
 from fastdata.loaders.backend import Encoded, Pixels
+from fastdata.optional import need
 from fastdata.plan import Interpolation
 from fastdata.transforms import IMAGENET_MEAN, IMAGENET_STD
 from fastdata.views import View
@@ -41,28 +42,27 @@ def compare_loaders(
     Returns:
         torch's DataLoader with torchvision first, then every available backend.
     """
-    from torchvision import transforms
-
+    transforms = need("torchvision.transforms", "comparing with torch's DataLoader")
     steps = [transforms.RandomResizedCrop(224), transforms.RandomHorizontalFlip()]
     transform = transforms.Compose([*steps, transforms.ToTensor(), transforms.Normalize(IMAGENET_MEAN, IMAGENET_STD)])
     dataset = _torchvision_folder(folder, transform)
     options: dict[str, Any] = {"batch_size": batch_size, "shuffle": True, "num_workers": workers}
     theirs = torch.utils.data.DataLoader(dataset, persistent_workers=workers > 0, **options)
-    loaders: dict[str, Any] = {TORCH: theirs}
+    loaders: dict[str, Any] = {}
     for name in available_backends():
         loaders[f"fastdata, {name}"] = DataLoader(dataset, backend=name, **options)
+    loaders[TORCH] = theirs  # last, so that a damaged image is met by loaders that name it
     contenders = [
         Contender(name=name, epoch=partial(_same, loader), images=len(dataset)) for name, loader in loaders.items()
     ]
-    return measure(contenders, rounds=rounds, say=say)
+    *ours, torchs = measure(contenders, rounds=rounds, say=say)
+    return [torchs, *ours]
 
 
 def _torchvision_folder(folder: Path, transform: Any) -> Any:
     """Torchvision's ImageFolder, after fastdata's own has checked the folder with clearer words."""
-    from torchvision.datasets import ImageFolder as TorchvisionImageFolder
-
     ImageFolder(folder)
-    return TorchvisionImageFolder(folder, transform)
+    return need("torchvision.datasets", "comparing with torch's DataLoader").ImageFolder(folder, transform)
 
 
 def decode_speeds(files: Sequence[bytes], *, rounds: int = 3) -> dict[str, float]:

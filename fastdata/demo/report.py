@@ -6,11 +6,12 @@ import base64
 import html
 import io
 import json
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from fastdata.bench import Measurement, spread
+from fastdata.bench import Measurement, ratios, spread
 from fastdata.demo.train import Epoch
 
 __all__ = ["write_report"]
@@ -21,7 +22,7 @@ _PAGE = """<!doctype html>
 img{{max-width:100%}}table{{border-collapse:collapse}}
 td,th{{padding:.2rem .8rem;border-bottom:1px solid #ccc;text-align:right}}
 td:first-child,th:first-child{{text-align:left}}pre{{background:#f4f4f4;padding:1rem;overflow:auto}}</style>
-<h1>fastdata on this machine</h1>
+<h1>fastdata on this machine, {date}</h1>
 <p>RandomResizedCrop(224), flip, float32 normalised; CPU time is that of the whole process tree; median of
 {rounds} interleaved rounds.</p>
 {table}
@@ -42,6 +43,7 @@ def write_report(
 ) -> None:
     """Writes the page; images are inside it."""
     page = _PAGE.format(
+        date=time.strftime("%Y-%m-%d"),
         rounds=len(measurements[0].images_per_s),
         table=_table(measurements),
         loaders=_plot_loaders(measurements),
@@ -57,10 +59,15 @@ def write_report(
 
 
 def _table(measurements: Sequence[Measurement]) -> str:
-    rows = ["<tr><th>loader</th><th>CPU ms per image</th><th>images/s</th></tr>"]
+    heads = ("loader", "CPU ms per image", "times less", "images/s")
+    rows = [f"<tr>{''.join(f'<th>{head}</th>' for head in heads)}</tr>"]
+    times = ratios(measurements, measurements[0].name)
     for measurement in measurements:
         cpu, rate = spread(measurement.cpu_ms_per_image)["median"], spread(measurement.images_per_s)["median"]
-        rows.append(f"<tr><td>{html.escape(measurement.name)}</td><td>{cpu:.2f}</td><td>{rate:.0f}</td></tr>")
+        less = times[measurement.name]["cpu"]["median"]
+        cells = (f"{cpu:.2f}", f"{less:.2f}", f"{rate:.0f}")
+        name = html.escape(measurement.name) + (" (decodes nothing)" if "synthetic" in measurement.name else "")
+        rows.append(f"<tr><td>{name}</td>{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>")
     return f"<table>{''.join(rows)}</table>"
 
 
@@ -73,7 +80,7 @@ def _plot_loaders(measurements: Sequence[Measurement]) -> str:
     axes.barh([m.name for m in shown], [rate["median"] for rate in medians], xerr=[low, high], color="#4477aa")
     axes.invert_yaxis()
     axes.set_xlabel("images/s (bar: median, line: range)")
-    return _image(figure)
+    return _image(figure, "images per second of each loader")
 
 
 def _plot_decoding(decoding: dict[str, dict[str, float]]) -> str:
@@ -86,7 +93,7 @@ def _plot_decoding(decoding: dict[str, dict[str, float]]) -> str:
     axes.set_ylabel("images/s, one thread")
     axes.set_yscale("log")
     axes.legend()
-    return _image(figure)
+    return _image(figure, "images per second of each decoder by size")
 
 
 def _plot_epoch(epoch: Epoch) -> str:
@@ -98,7 +105,7 @@ def _plot_epoch(epoch: Epoch) -> str:
         left += seconds
     axes.set_xlabel("seconds in one epoch")
     axes.legend(ncols=4, loc="lower center", bbox_to_anchor=(0.5, 1.0))
-    return _image(figure)
+    return _image(figure, "parts of the training steps")
 
 
 def _axes(height: float = 3.2) -> tuple[Any, Any]:
@@ -108,7 +115,7 @@ def _axes(height: float = 3.2) -> tuple[Any, Any]:
     return figure, figure.subplots()
 
 
-def _image(figure: Any) -> str:
+def _image(figure: Any, alt: str) -> str:
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", dpi=110)
-    return f'<img alt="" src="data:image/png;base64,{base64.b64encode(buffer.getvalue()).decode()}">'
+    return f'<img alt="{alt}" src="data:image/png;base64,{base64.b64encode(buffer.getvalue()).decode()}">'

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -57,6 +59,8 @@ def run_demo(folder: Path | None, output: Path, *, quick: bool = False) -> None:
         f"{epoch.wait_s / epoch.total_s:.1%}; loss {epoch.loss_first:.2f} → {epoch.loss_last:.2f}"
     )
     print(f"report: {output / 'report.html'}, figures: {output / 'results.json'}")
+    if (Path(sys.prefix) / "pyvenv.cfg").exists() and os.environ.get("VIRTUAL_ENV") != sys.prefix:
+        print(f"to use what was installed here: source {Path(sys.prefix) / 'bin' / 'activate'}")
 
 
 def _sample(output: Path, quick: bool) -> Path:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import io
 import json
+import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -81,6 +82,9 @@ def make_sample_dataset(
         return False
     if root.exists() and any(root.iterdir()) and not marker.exists():
         raise FileExistsError(f"{root} is not empty and holds no sample dataset; name another folder")
+    if marker.exists():  # another sample, of which nothing may be left
+        for split in ("train", "val"):
+            shutil.rmtree(root / split, ignore_errors=True)
     marker.unlink(missing_ok=True)
     textures = _Textures(options.seed)
     jobs = [("train", n) for n in range(options.train)] + [("val", n) for n in range(options.val)]

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from fastdata.cpus import auto_threads
-from fastdata.errors import DatasetError, ShardError
+from fastdata.errors import DatasetError, OptionError, ShardError
 from fastdata.shards.convert import convert
 from fastdata.shards.cut import plan_shards
 from fastdata.shards.engines import ENGINES
@@ -146,6 +146,10 @@ def _convert(given: argparse.Namespace) -> None:
         _estimate(given.source, options, columns, given.workers)
         return
     progress = _Progress()
+    if given.destination.is_file():
+        raise OptionError(f"DEST {given.destination} is a file; name a folder")
+    if given.classes is not None and not given.classes.is_file():
+        raise OptionError(f"--classes {given.classes}: there is no such file")
     try:
         summary = convert(
             given.source,
@@ -245,7 +249,8 @@ def _print_faults(dataset: Path, *, decode: bool, workers: int) -> None:
             print(fault)
             count += 1
     if count:
-        raise ShardError(str(dataset), f"{_count(count, 'fault')}, listed above; copy or convert these shards again")
+        advice = "copy or convert these shards again; what was damaged at the source has to be mended or left out there"
+        raise ShardError(str(dataset), f"{_count(count, 'fault')}, listed above; {advice}")
     print(f"{dataset}: no faults")
 
 

@@ -155,7 +155,9 @@ def _matching(given: str) -> list[Path]:
     found = [Path(path) for one in expand_braces(given) for path in (sorted(glob.glob(one)) or [one])]
     missing = [str(path) for path in found if not path.exists()]
     if missing:
-        raise DatasetError(f"no such shard: {', '.join(missing[:3])}{' and others' if len(missing) > 3 else ''}")
+        raise DatasetError(
+            f"no such folder or shard: {', '.join(missing[:3])}{' and others' if len(missing) > 3 else ''}"
+        )
     return found
 
 

@@ -79,8 +79,8 @@ class Workplace:
         job = self._state / "job.json"
         if job.exists() and job.read_text() != self._content:
             raise ConversionError(
-                f"{self._folder} holds an unfinished conversion of another source or with other options:\n"
-                f"{job.read_text()}\nnow asked for:\n{self._content}\nrepeat it as it was begun, or --overwrite it"
+                f"{self._folder} holds an unfinished conversion of another source or with other options "
+                f"({_differences(job.read_text(), self._content)}); repeat it as it was begun, or --overwrite it"
             )
         write_whole(job, self._content.encode())
 
@@ -169,3 +169,18 @@ def _remove_shards(folder: Path, names: Iterable[str]) -> None:
     for name in names:
         for path in (folder / name, folder / index_name(name), folder / f".{name}.partial"):
             path.unlink(missing_ok=True)
+
+
+def _differences(before: str, now: str) -> str:
+    """Which entries of two jobs differ, in words."""
+    old, new = (dict(_entries(json.loads(text))) for text in (before, now))
+    names = [name for name in {**old, **new} if old.get(name) != new.get(name)]
+    return ", ".join(f"{name} was {old.get(name)!r}, is {new.get(name)!r}" for name in names)
+
+
+def _entries(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
+    if not isinstance(value, dict):
+        yield name, value
+        return
+    for key, inner in value.items():
+        yield from _entries(inner, f"{name}.{key}" if name else key)

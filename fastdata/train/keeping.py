@@ -2,12 +2,15 @@
 
 A checkpoint holds all that the next update depends on, so a run that was killed and resumed gives the losses of one
 that was not: weights, averages, optimiser, schedule, scaler, the loader's place in its epoch, the random state of every
-process, and the losses so far.
+process, and the losses so far.  Worker processes of torch's path begin anew after a resume, as torch's own do: what a
+dataset draws inside of them differs then.
 """
 
 from __future__ import annotations
 
+import io
 import os
+import pickle
 import signal
 import threading
 import warnings
@@ -75,7 +78,7 @@ class Keeper:
             "version": VERSION,
             "options": asdict(training.options),
             "training": training.state_dict(),
-            "loader": loader.state_dict() if hasattr(loader, "state_dict") else None,
+            "loader": _state_of(loader),
             "random": randoms,
             "result": vars(result),
         }
@@ -208,6 +211,23 @@ class Keeper:
         if self.folder is not None:
             kept = f"saved in {self.folder}; resume='auto' goes on"
         return f"stopped by a signal after {self.training.updates} updates, {kept}"
+
+
+def _state_of(loader: Any) -> Any:
+    """The loader's state, once it is sure that it can be loaded again."""
+    if not hasattr(loader, "state_dict"):
+        return None
+    state, file = loader.state_dict(), io.BytesIO()
+    torch.save(state, file)
+    file.seek(0)
+    try:
+        torch.load(file, weights_only=True)
+    except pickle.UnpicklingError as error:
+        raise TrainError(
+            f"the state_dict of {type(loader).__name__} holds more than numbers, strings, lists, dicts and tensors, so "
+            "no checkpoint of it could be resumed"
+        ) from error
+    return state
 
 
 @contextmanager

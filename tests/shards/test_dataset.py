@@ -155,7 +155,7 @@ def test_a_damaged_index_is_refused_when_opened(own: Path) -> None:
 
 
 def test_missing_things_are_named_with_what_to_do(own: Path, tmp_path: Path) -> None:
-    with pytest.raises(DatasetError, match=r"no such shard: .*nowhere"):
+    with pytest.raises(DatasetError, match=r"no such folder or shard: .*nowhere"):
         ShardDataset(tmp_path / "nowhere")
     (tmp_path / "empty").mkdir()
     with pytest.raises(DatasetError, match=r"holds no shards.*fastdata convert"):

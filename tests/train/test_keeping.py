@@ -343,3 +343,12 @@ def test_new_betas_are_used(tmp_path: Path) -> None:
     training = Training(plain_model(), options(betas=(0.5, 0.6), **more), batches_per_epoch=5)
     training.load_state_dict(load_checkpoint(next(tmp_path.glob("*.pt")))["training"])
     assert training.optimizer.param_groups[0]["betas"] == (0.5, 0.6)
+
+
+def test_a_loaders_state_that_could_not_be_resumed_is_refused_when_it_is_saved(tmp_path: Path) -> None:
+    class Odd(list[Any]):
+        def state_dict(self) -> dict[str, Any]:
+            return {"place": Path("here")}
+
+    with pytest.raises(TrainError, match="the state_dict of Odd holds more than numbers"):
+        fit(plain_model(), Odd(data()), options=options(output_dir=str(tmp_path)))
