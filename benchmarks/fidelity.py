@@ -21,7 +21,7 @@ from torch import nn
 
 from fastdata import DataLoader, ImageFolder
 from fastdata.bench import write_json
-from fastdata.train.model import small_resnet
+from fastdata.models import small_resnet
 from fastdata.transforms import CenterCrop, Compose, PILToTensor, RandomHorizontalFlip, RandomResizedCrop, Resize
 
 SIZES = (224, 128, 96, 64)

@@ -31,8 +31,8 @@ from torchvision.datasets import ImageFolder
 from fastdata import DataLoader
 from fastdata.bench import hidden_share, spread, write_json
 from fastdata.loaders import available_backends
+from fastdata.models import create_model
 from fastdata.train import Training, TrainOptions, train_epoch
-from fastdata.train.model import create_model
 from fastdata.train.seeing import Watch
 
 TORCH, SYNTHETIC = "torch + torchvision", "synthetic"

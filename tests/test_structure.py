@@ -13,7 +13,7 @@ import fastdata
 
 PACKAGE = Path(fastdata.__file__).parent
 FLOORS = [
-    {"errors", "cpus", "files", "header", "optional", "plan", "storage", "syncs"},
+    {"errors", "cpus", "files", "flags", "header", "optional", "plan", "random_states", "storage", "syncs"},
     {"native"},
     {"draws"},
     {"views", "stats", "seeded"},
@@ -28,6 +28,7 @@ FLOORS = [
     {"datasets", "explain"},
     {"shards"},
     {"dataloader"},
+    {"models"},
     {"train"},
     {"bench", "demo"},
     {"cli"},

@@ -10,8 +10,8 @@ import torch
 
 from fastdata.dataloader import DataLoader
 from fastdata.datasets import ImageFolder
+from fastdata.models import small_resnet
 from fastdata.train.loop import train_epoch
-from fastdata.train.model import small_resnet
 from fastdata.train.options import TrainOptions
 from fastdata.train.seeing import Watch
 from fastdata.train.state import Training

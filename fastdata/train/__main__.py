@@ -10,12 +10,12 @@ from collections.abc import Sequence
 import torch
 
 from fastdata.errors import FastdataError
-from fastdata.train import checks, searches
+from fastdata.flags import add_flags, from_flags
+from fastdata.models import checks, create_model
+from fastdata.train import searches
 from fastdata.train.data import DataOptions, make_loaders
-from fastdata.train.flags import add_flags, from_flags
 from fastdata.train.keeping import load_checkpoint, naming
 from fastdata.train.loop import evaluate, fit
-from fastdata.train.model import create_model
 from fastdata.train.options import TrainOptions
 from fastdata.train.ranks import join_ranks, leave_ranks
 from fastdata.train.state import Training

@@ -14,12 +14,12 @@ from torch.utils.data import Subset
 from fastdata import transforms as T  # noqa: N812 - as torchvision's own examples do
 from fastdata.dataloader import DataLoader
 from fastdata.errors import DatasetError, OptionError
+from fastdata.flags import check, check_flags, flag
 from fastdata.image_work import ON_ERROR
 from fastdata.loaders import BACKENDS
 from fastdata.samplers import EpochSampler
 from fastdata.shards.opening import open_images
 from fastdata.storage import slow_storage
-from fastdata.train.flags import check, check_flags, flag
 from fastdata.train.options import TrainOptions
 from fastdata.train.ranks import Ranks
 

@@ -25,7 +25,7 @@ import torch.distributed as dist
 
 from fastdata.errors import OptionError, TrainError
 from fastdata.files import whole_file
-from fastdata.train.randomness import random_state, seed_anew, set_generators, set_random_state
+from fastdata.random_states import random_state, seed_anew, set_generators, set_random_state
 from fastdata.train.state import Training
 
 __all__ = ["Keeper", "load_checkpoint", "make_output_dir", "naming"]

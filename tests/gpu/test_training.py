@@ -14,8 +14,8 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 from fastdata import DataLoader
+from fastdata.models import small_resnet
 from fastdata.train import Training, TrainOptions, fit
-from fastdata.train.model import small_resnet
 from fastdata.train.searches import find_batch_size
 
 pytestmark = pytest.mark.gpu

@@ -10,8 +10,7 @@ import torch
 from torch import nn
 
 from fastdata import TrainError
-from fastdata.train import checks
-from fastdata.train.model import small_resnet
+from fastdata.models import checks, small_resnet
 
 
 class Biased(nn.Module):

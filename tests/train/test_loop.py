@@ -12,8 +12,8 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from fastdata import DevicePrefetcher, OptionError, TrainError
+from fastdata.models.create import _with_classes, create_model, small_resnet
 from fastdata.train import Training, TrainOptions, evaluate, fit, train_epoch
-from fastdata.train.model import _with_classes, create_model, small_resnet
 from fastdata.train.optim import make_optimizer, make_scheduler, parameter_groups, scaled_lr
 from fastdata.train.ranks import Ranks
 

@@ -10,9 +10,9 @@ from test_loop import CLASSES, close, data, options, plain_model
 from torch import nn
 
 from fastdata import OptionError, TrainError
+from fastdata.models import create_model, small_resnet
+from fastdata.models.recompute import checkpoint_activations, checkpoint_modules
 from fastdata.train import fit
-from fastdata.train.model import create_model, small_resnet
-from fastdata.train.recompute import checkpoint_activations, checkpoint_modules
 
 
 def test_recomputed_activations_give_the_same_gradients() -> None:

@@ -9,7 +9,7 @@ import torch
 from torch import fx, nn
 
 from fastdata.errors import TrainError
-from fastdata.train.model import last_linear, put_module
+from fastdata.models.create import last_linear, put_module
 
 __all__ = [
     "PaddedClasses",

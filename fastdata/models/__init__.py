@@ -1,0 +1,17 @@
+"""Models and what can be done to them before they are trained; nothing here knows the training loop."""
+
+from fastdata.models.checks import PaddedClasses, advice, odd_sizes, remove_useless_biases, useless_biases
+from fastdata.models.create import create_model, small_resnet
+from fastdata.models.recompute import checkpoint_activations, checkpoint_modules
+
+__all__ = [
+    "PaddedClasses",
+    "advice",
+    "checkpoint_activations",
+    "checkpoint_modules",
+    "create_model",
+    "odd_sizes",
+    "remove_useless_biases",
+    "small_resnet",
+    "useless_biases",
+]
