@@ -2,7 +2,7 @@
 
 Setup: the small ResNet of fastdata.train on the project's sample dataset (4,000 drawn images in ten classes), four
 epochs of 64-pixel crops, each run in a process of its own with one option changed; images per second of the fastest
-epoch but the first, peak resident memory of the process (on a GPU peak device memory is in its log), validation
+epoch but the first, peak resident memory of the largest process, validation
 accuracy at the end.  Repeated with other seeds, since accuracy after four epochs varies.  What means nothing on a CPU
 is marked as not measured where there is no GPU.  Result: benchmarks/results/ablation.json.
 
@@ -12,6 +12,7 @@ is marked as not measured where there is no GPU.  Result: benchmarks/results/abl
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import subprocess
@@ -25,21 +26,10 @@ import torch
 
 from fastdata.bench import spread, write_json
 from fastdata.demo.sample import SampleOptions, make_sample_dataset
+from fastdata.shards.convert import ConvertOptions, convert
 
-BASE = [
-    "--model",
-    "small",
-    "-b",
-    "32",
-    "--opt",
-    "adamw",
-    "--lr",
-    "0.004",
-    "--lr-scheduler",
-    "onecycle",
-    "--epochs",
-    "4",
-]
+BASE = ["--model", "small", "-b", "32", "--opt", "adamw", "--lr", "0.004"]
+BASE += ["--lr-scheduler", "onecycle", "--epochs", "4"]
 BASE += ["--train-crop-size", "64", "--val-resize-size", "72", "--val-crop-size", "64", "--min-scale", "0.5"]
 BASE += ["--workers", "2"]
 SGD = ["--opt", "sgd", "--lr", "0.05"]
@@ -48,6 +38,8 @@ SGD = ["--opt", "sgd", "--lr", "0.05"]
 EVERYWHERE: dict[str, list[str]] = {
     "base": [],
     "decoded by Pillow": ["--data-backend", "pil"],
+    "from shards": ["--data-path", "SHARDS"],
+    "2 processes of 16 (DDP, gloo)": ["-b", "16", "--workers", "1"],
     "channels_last off": ["--no-channels-last"],
     "AMP bf16": ["--amp", "bf16"],
     "torch.compile": ["--compile", "default"],
@@ -55,12 +47,16 @@ EVERYWHERE: dict[str, list[str]] = {
     "activation checkpointing": ["--checkpoint-every-k", "1"],
     "classes padded to 8": ["--pad-classes"],
     "gradient norm clipped at 1": ["--clip-grad-norm", "1"],
+    "gradient values clipped at 0.1": ["--clip-grad-value", "0.1"],
     "batch 128": ["-b", "128"],
-    "batch 128, rate × 2": ["-b", "128", "--lr", "0.008"],
+    "batch 128, rate by root": ["-b", "128", "--lr-scaling", "sqrt", "--base-batch", "32"],
+    "batch 128, rate linear": ["-b", "128", "--lr-scaling", "linear", "--base-batch", "32"],
     "SGD with Nesterov": SGD,
     "LARS": ["--opt", "lars", "--lr", "0.3"],
     "LAMB": ["--opt", "lamb", "--lr", "0.01"],
     "cosine with warm-up": ["--lr-scheduler", "cosine", "--lr-warmup-epochs", "0.5"],
+    "cyclic rate": ["--lr-scheduler", "cyclic", "--lr-step-size", "1"],
+    "step": ["--lr-scheduler", "step", "--lr-step-size", "1.5"],
     "constant rate": ["--lr-scheduler", "constant"],
     "no weight decay": ["--weight-decay", "0"],
     "EMA 0.99": ["--model-ema", "0.99"],
@@ -68,9 +64,13 @@ EVERYWHERE: dict[str, list[str]] = {
     "mixup 0.2": ["--mixup-alpha", "0.2"],
     "cutmix 1": ["--cutmix-alpha", "1"],
     "RandAugment on batches": ["--auto-augment", "randaugment"],
+    "random erasing 0.25": ["--random-erase", "0.25"],
     "progressive resizing from 32": ["--smallest-crop", "32"],
     "validation at 80 pixels": ["--val-resize-size", "80", "--val-crop-size", "80"],
+    "checkpoint every 20 updates": ["--save-every", "20"],
     "profile of steps": ["--profile", "steps"],
+    "cProfile": ["--profile", "cprofile"],
+    "trace of torch.profiler": ["--profile", "trace"],
     "sync detection": ["--detect-syncs"],
     "anomaly detection": ["--detect-anomaly"],
 }
@@ -80,13 +80,19 @@ CUDA_ONLY: dict[str, list[str]] = {
     "cudnn.benchmark off": ["--no-cudnn-benchmark"],
     "TF32 off": ["--no-tf32"],
     "CUDA graphs": ["--compile", "reduce-overhead"],
+    "SyncBatchNorm, 2 processes": ["--sync-bn", "-b", "16"],
+    "bfloat16 gradients, 2 processes": ["--bf16-gradients", "-b", "16"],
 }
 
 
-def run(folder: Path, flags: list[str], seed: int) -> dict[str, float]:
-    """One training in a process of its own."""
+def run(folder: Path, shards: Path, name: str, seed: int) -> dict[str, float]:
+    """One training in a process of its own, or in two."""
+    flags = [str(shards) if flag == "SHARDS" else flag for flag in (EVERYWHERE | CUDA_ONLY)[name]]
     with tempfile.TemporaryDirectory() as output:
-        command = [sys.executable, "-W", "ignore", "-m", "fastdata.train", "--data-path", str(folder)]
+        command = [sys.executable, "-W", "ignore", "-m"]
+        if "2 processes" in name:
+            command += ["torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m"]
+        command += ["fastdata.train", "--data-path", str(folder)]
         command += [*BASE, *flags, "--seed", str(seed), "--output-dir", output]
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
         _, status, usage = os.wait4(process.pid, 0)
@@ -112,14 +118,15 @@ def main() -> None:
     given = parser.parse_args()
     make_sample_dataset(given.folder, SampleOptions(train=4000, val=400))
     techniques = {**EVERYWHERE, **(CUDA_ONLY if torch.cuda.is_available() else {})}
-    chosen = {name: flags for name, flags in techniques.items() if not given.only or name in ("base", *given.only)}
+    chosen = [name for name in techniques if not given.only or name in ("base", *given.only)]
     runs: dict[str, list[dict[str, float]]] = {name: [] for name in chosen}
-    for seed in range(given.seeds):
-        for name, flags in chosen.items():
-            began = time.perf_counter()
-            runs[name].append(run(given.folder, flags, seed))
-            told = "  ".join(f"{key} {value:.4g}" for key, value in runs[name][-1].items())
-            print(f"{name:<30} {told}  ({time.perf_counter() - began:.0f} s)", flush=True)
+    shards = given.folder.with_name(f"{given.folder.name}-shards")
+    convert(str(given.folder), shards, ConvertOptions())
+    for seed, name in itertools.product(range(given.seeds), chosen):
+        began = time.perf_counter()
+        runs[name].append(run(given.folder, shards, name, seed))
+        told = "  ".join(f"{key} {value:.4g}" for key, value in runs[name][-1].items())
+        print(f"{name:<32} {told}  ({time.perf_counter() - began:.0f} s)", flush=True)
     results: dict[str, Any] = {
         name: {key: spread([each[key] for each in some]) for key in some[0]} for name, some in runs.items()
     }
