@@ -114,6 +114,9 @@ def main() -> None:
     parser.add_argument("folder", type=Path, help="the sample dataset; drawn if it is not there")
     parser.add_argument("--seeds", type=int, default=2, help="runs of each (%(default)s)")
     parser.add_argument("--only", nargs="*", help="names of techniques, besides the base")
+    parser.add_argument(
+        "--log", type=Path, help="keeps every run, a JSON line each; those already in it are not repeated"
+    )
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results" / "ablation.json")
     given = parser.parse_args()
     make_sample_dataset(given.folder, SampleOptions(train=4000, val=400))
@@ -122,9 +125,18 @@ def main() -> None:
     runs: dict[str, list[dict[str, float]]] = {name: [] for name in chosen}
     shards = given.folder.with_name(f"{given.folder.name}-shards")
     convert(str(given.folder), shards, ConvertOptions())
+    done = given.log.read_text().splitlines() if given.log is not None and given.log.exists() else []
+    for line in map(json.loads, done):
+        if line["name"] in runs:
+            runs[line["name"]].append(line["run"])
     for seed, name in itertools.product(range(given.seeds), chosen):
+        if seed < len(runs[name]):
+            continue
         began = time.perf_counter()
         runs[name].append(run(given.folder, shards, name, seed))
+        if given.log is not None:
+            with given.log.open("a") as log:
+                log.write(json.dumps({"name": name, "run": runs[name][-1]}) + "\n")
         told = "  ".join(f"{key} {value:.4g}" for key, value in runs[name][-1].items())
         print(f"{name:<32} {told}  ({time.perf_counter() - began:.0f} s)", flush=True)
     results: dict[str, Any] = {

@@ -24,6 +24,7 @@ def flag(
     short: str | None = None,
     choices: Sequence[str] | None = None,
     lies_in: str | None = None,
+    bare: str | float | None = None,
 ) -> Any:
     """A field that is a flag, too.
 
@@ -33,10 +34,10 @@ def flag(
         short: a second name of the flag.
         choices: the strings accepted.
         lies_in: the interval of numbers accepted, like "[0, 1)".
+        bare: what the flag means when it is given without a value.
     """
-    return dataclasses.field(
-        default=default, metadata={"help": help, "short": short, "choices": choices, "lies_in": lies_in}
-    )
+    metadata = {"help": help, "short": short, "choices": choices, "lies_in": lies_in, "bare": bare}
+    return dataclasses.field(default=default, metadata=metadata)
 
 
 def check(good: bool, message: str) -> None:
@@ -122,6 +123,9 @@ def add_flags(parser: argparse.ArgumentParser, cls: Any) -> None:
             more |= {"type": float, "nargs": 2, "metavar": "X"}
         else:
             more |= {"type": kind, "choices": each.metadata["choices"]}
+            if (bare := each.metadata["bare"]) is not None:
+                more |= {"nargs": "?", "const": bare}
+                more["help"] += f"; {bare} if no value is given"
         group.add_argument(*names, **more)
 
 

@@ -189,8 +189,8 @@ class Keeper:
 
     def _check_finite(self) -> None:
         """Keeps weights that are no numbers out of checkpoints."""
-        values = [each for each in self.training.model.state_dict().values() if each.is_floating_point()]
-        if not torch.stack([value.isfinite().all() for value in values]).all():  # waits
+        weights = self.training.model.parameters()  # buffers may hold infinities on purpose, as masks do
+        if not torch.stack([weight.isfinite().all() for weight in weights]).all():  # waits
             last = f"; the latest good checkpoint is {kept[-1].name}" if (kept := self._kept()) else ""
             raise TrainError(
                 f"weights are no numbers any more after update {self.training.updates}, so they were not saved{last}; "

@@ -241,19 +241,25 @@ def _weighted(
     for images, labels in watch.waits_for(map(_pair, batches)):
         if len(labels) == 0 and training.ranks.world_size == 1:  # nothing to learn
             training.batch += 1
-            continue
-        latest = (images, labels) if training.ranks.world_size > 1 else None
-        yield images, labels, len(labels) / training.options.batch_size
+        elif len(labels) == 0:
+            yield *(latest or _stand_in(training, loader)), 0.0
+        else:
+            latest = (images, labels) if training.ranks.world_size > 1 else None
+            yield images, labels, len(labels) / training.options.batch_size
     while training.ranks.world_size > 1 and training.batch < last:
-        if latest is None:  # nothing was left for this process after a resume
-            try:
-                images, label = loader.dataset[0]
-            except (AttributeError, IndexError) as error:
-                raise TrainError(
-                    f"rank {training.ranks.rank} has no sample at all; use fewer processes than samples"
-                ) from error
-            latest = torch.stack([images] * 2), torch.tensor([int(label)] * 2)
+        latest = latest or _stand_in(training, loader)
         yield *latest, 0.0
+
+
+def _stand_in(training: Training, loader: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    """Some batch for a process that has none, as after a resume with more processes."""
+    try:
+        images, label = loader.dataset[0]
+    except (AttributeError, IndexError) as error:
+        raise TrainError(
+            f"rank {training.ranks.rank} has no sample at all; use fewer processes than samples"
+        ) from error
+    return torch.stack([images] * 2), torch.tensor([int(label)] * 2)
 
 
 def _look(losses: list[torch.Tensor], training: Training, watch: Watch, result: Result) -> None:

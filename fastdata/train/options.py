@@ -47,9 +47,7 @@ class TrainOptions:
     clip_grad_value: float | None = flag(
         None, "largest entry of a gradient; left out, none is clipped", lies_in=_ABOVE_0
     )
-    model_ema: float | None = flag(
-        None, "validate an average of the weights, of this decay, like 0.9999", lies_in="(0, 1)"
-    )
+    model_ema: float | None = flag(None, "validate an average of the weights", lies_in="(0, 1)", bare=0.9999)
 
     # ---- schedule, by update
     lr_scheduler: str = flag("cosine", "how the rate changes", choices=_SCHEDULES)
@@ -60,11 +58,11 @@ class TrainOptions:
     base_batch: int = flag(256, "joint batch for which lr is meant when it is scaled", lies_in=_FROM_1)
 
     # ---- precision and kernels
-    amp: str = flag("none", "autocast; fp16 with a GradScaler, fp8 with torchao", choices=_AMP)
+    amp: str = flag("none", "autocast; fp16 with a GradScaler, fp8 with torchao", choices=_AMP, bare="bf16")
     tf32: bool = flag(True, "TF32 for float32 products on GPUs that have it")
     cudnn_benchmark: bool = flag(True, "let cuDNN try its kernels for the sizes at hand")
     channels_last: bool = flag(True, "NHWC memory for images and weights")
-    compile: str = flag("none", "torch.compile; reduce-overhead means CUDA graphs", choices=_COMPILE)
+    compile: str = flag("none", "torch.compile; reduce-overhead means CUDA graphs", choices=_COMPILE, bare="default")
     checkpoint_every_k: int = flag(0, "recompute activations, every k blocks; 0 keeps them all", lies_in=_FROM_0)
     checkpoint_modules: str | None = flag(None, "recompute those of the modules named, separated by commas")
 
@@ -81,7 +79,7 @@ class TrainOptions:
 
     # ---- seeing
     print_freq: int = flag(20, "updates between two looks at the loss; each look waits for the device", lies_in=_FROM_1)
-    profile: str = flag("none", "steps prints a table, trace is torch.profiler's", choices=_PROFILES)
+    profile: str = flag("none", "steps prints a table, trace is torch.profiler's", choices=_PROFILES, bare="steps")
     detect_syncs: bool = flag(False, "name the lines that wait for the device")
     detect_anomaly: bool = flag(False, "autograd's search for what made a NaN; slow")
     tensorboard: bool = flag(False, "write a TensorBoard log")

@@ -51,8 +51,8 @@ def run(what: str, output: Path, world: int, rank: int, **more: Any) -> dict[str
     shares: dict[str, Any] = {"num_replicas": world, "rank": rank, "uneven": "keep", "seed": 3}
     sampler = EpochSampler(train, order="random", **shares)
     loader: Any = DataLoader(train, options.batch_size, sampler=sampler)
-    if what == "short":
-        loader = Short(loader)
+    if what in ("short", "empty"):
+        loader = Short(loader) if what == "short" else Emptied(loader)
     if what == "killed" and rank == world - 1:
         loader = Dying(loader, after=3)
     val_loader = DataLoader(val, 5, sampler=EpochSampler(val, order="sequential", **shares))
@@ -78,6 +78,17 @@ class Short:
 
     def __iter__(self) -> Any:
         return iter(self.loader)
+
+
+class Emptied(Short):
+    """A loader of whose batches one is empty."""
+
+    def __len__(self) -> int:
+        return len(self.loader)
+
+    def __iter__(self) -> Any:
+        for number, (images, labels) in enumerate(self.loader):
+            yield (images[:0], labels[:0]) if number == 1 else (images, labels)
 
 
 class Dying:

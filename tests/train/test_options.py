@@ -10,6 +10,9 @@ import pytest
 from test_loop import options
 
 from fastdata import OptionError
+from fastdata.flags import from_flags
+from fastdata.train import TrainOptions
+from fastdata.train.__main__ import parser
 from fastdata.train.data import DataOptions
 
 
@@ -60,3 +63,11 @@ def test_values_get_the_type_they_are_declared_with(tmp_path: Path) -> None:
     ]
     with pytest.raises(OptionError, match="workers='²'"):
         DataOptions(workers="²")
+
+
+def test_some_flags_need_no_value() -> None:
+    """As in torchvision's reference, where --amp and --model-ema have none."""
+    given = from_flags(TrainOptions, parser().parse_args(["--amp", "--model-ema", "--compile", "--profile", "-b", "8"]))
+    assert (given.amp, given.model_ema, given.compile, given.profile) == ("bf16", 0.9999, "default", "steps")
+    given = from_flags(TrainOptions, parser().parse_args(["--amp", "none", "--model-ema", "0.5"]))
+    assert (given.amp, given.model_ema, given.compile) == ("none", 0.5, "none")

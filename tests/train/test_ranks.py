@@ -117,6 +117,13 @@ def test_an_update_without_any_image_moves_no_weight_to_nowhere(tmp_path: Path) 
         assert all(entry["loss"] == entry["loss"] for entry in rank["epochs"])
 
 
+def test_an_empty_batch_counts_nothing(tmp_path: Path) -> None:
+    """On both processes at once, so that an update has no image."""
+    for rank in results("empty", tmp_path, 2):
+        assert [loss == loss for loss in rank["losses"]] == [True, False, True, True, True] * 2
+        assert all(torch.isfinite(weight).all() for weight in rank["weights"])
+
+
 def test_torchrun_starts_the_command(folder: Path, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     command += ["-m", "fastdata.train", "--data-path", str(folder), "--model", "small", "--epochs", "1", "-b", "8"]
