@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import importlib
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -84,6 +85,8 @@ def join_ranks(device: torch.device, timeout_s: float) -> Ranks:
         raise OptionError(f"device={device} under torchrun would put every process there; say device=cuda")
     if device.type == "cuda":
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
+    # Functions there take the group as a default when they are imported, which DDP does, and would keep it for ever.
+    importlib.import_module("torch.distributed.nn.functional")
     backend = "nccl" if device.type == "cuda" else "gloo"
     dist.init_process_group(backend, timeout=timedelta(seconds=timeout_s))
     return Ranks(rank=dist.get_rank(), world_size=dist.get_world_size())

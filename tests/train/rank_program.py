@@ -113,6 +113,12 @@ class Dying:
         self.loader.load_state_dict(state)
 
 
+def gloo_threads() -> list[str]:
+    """Names of gloo's threads in this process, where the system tells."""
+    names = [path.read_text().strip() for path in Path("/proc/self/task").glob("*/comm")]
+    return [name for name in names if "gloo" in name]
+
+
 if __name__ == "__main__":
     torch.set_num_threads(1)
     what, output = sys.argv[1], Path(sys.argv[2])
@@ -127,4 +133,7 @@ if __name__ == "__main__":
         status = 1
         print(f"TrainError: {error}", file=sys.stderr)
     leave_ranks()
+    if status == 0 and (left := gloo_threads()):  # they would outlive the interpreter, and abort it now and then
+        status = 1
+        print(f"threads left: {left}", file=sys.stderr)
     sys.exit(status)
