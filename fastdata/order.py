@@ -26,6 +26,7 @@ __all__ = [
     "LoaderState",
     "describe_sampler",
     "epoch_sampler",
+    "generator_of",
     "resumed_with",
     "visits_each_sample_once",
 ]
@@ -181,7 +182,7 @@ class EpochBatches:
         """
         self._batches = batches
         self._sampler = batches.sampler if type(batches) is BatchSampler else batches
-        generators = (_generator_of(sampler) for sampler in samplers_in(batches))
+        generators = (generator_of(sampler) for sampler in samplers_in(batches))
         self._generator = next((generator for generator in generators if generator is not None), None)
         self._seen: Counter[int] | None = None if visits_each_sample_once(self._sampler) else Counter()
         self.sizes: list[int] = []
@@ -284,7 +285,8 @@ def _size_of(batch: Any) -> int:
     return len(batch) if hasattr(batch, "__len__") else 1
 
 
-def _generator_of(sampler: object) -> torch.Generator | None:
+def generator_of(sampler: object) -> torch.Generator | None:
+    """The torch.Generator that a sampler or loader draws from, if it has one of its own."""
     generator = getattr(sampler, "generator", None)
     return generator if isinstance(generator, torch.Generator) else None
 

@@ -28,6 +28,7 @@ from typing import Any, Protocol
 import torch
 
 from fastdata.errors import OptionError
+from fastdata.order import epoch_sampler
 
 __all__ = ["DevicePrefetcher", "Streams", "check_device", "index_of", "map_tensors"]
 
@@ -151,10 +152,8 @@ class DevicePrefetcher:
 
     def set_epoch(self, epoch: int) -> None:
         """Tells the loader, or its sampler, if one of them knows epochs."""
-        for each in (self.loader, getattr(self.loader, "sampler", None)):
-            if (set_epoch := getattr(each, "set_epoch", None)) is not None:
-                set_epoch(epoch)
-                return
+        if (knowing := epoch_sampler(self.loader)) is not None:
+            knowing.set_epoch(epoch)
 
     def _moved(self, batches: Iterator[Any]) -> Iterator[Any]:
         for batch in batches:

@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from fastdata.order import generator_of, samplers_in
+
 __all__ = ["random_state", "seed_anew", "set_generators", "set_random_state"]
 
 
@@ -49,8 +51,6 @@ def seed_anew(seed: int) -> None:
 
 
 def _generators(loader: Any) -> list[torch.Generator]:
-    """The loader's, its sampler's, and that of the sampler inside its batch sampler; each once."""
-    batch_sampler = getattr(loader, "batch_sampler", None)
-    places = (loader, getattr(loader, "sampler", None), batch_sampler, getattr(batch_sampler, "sampler", None))
-    found = [getattr(place, "generator", None) for place in places]
-    return list({id(each): each for each in found if isinstance(each, torch.Generator)}.values())
+    """The loader's and its samplers', from the outside in; each once."""
+    found = filter(None, map(generator_of, samplers_in(loader)))
+    return list({id(generator): generator for generator in found}.values())

@@ -13,7 +13,7 @@ import fastdata
 
 PACKAGE = Path(fastdata.__file__).parent
 FLOORS = [
-    {"errors", "cpus", "files", "flags", "header", "optional", "plan", "random_states", "storage", "syncs"},
+    {"errors", "cpus", "files", "flags", "header", "optional", "plan", "storage", "syncs"},
     {"native"},
     {"draws"},
     {"views", "stats", "seeded"},
@@ -22,7 +22,7 @@ FLOORS = [
     {"loaders"},
     {"augmentation", "augment_policies", "augment", "mix"},
     {"compile", "finish"},
-    {"auto", "options", "pipeline", "prefetch", "convert", "memory"},
+    {"auto", "options", "pipeline", "prefetch", "convert", "memory", "random_states"},
     {"transforms", "image_work", "image_batch", "pipelined"},
     {"fetch", "routes", "epoch", "open_pipeline"},
     {"datasets", "explain"},

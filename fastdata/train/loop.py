@@ -14,8 +14,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from fastdata.dataloader import DataLoader
 from fastdata.errors import OptionError, TrainError
+from fastdata.order import epoch_sampler
 from fastdata.train.keeping import Keeper
 from fastdata.train.options import TrainOptions
 from fastdata.train.ranks import Ranks
@@ -287,17 +287,12 @@ def _look(losses: list[torch.Tensor], training: Training, watch: Watch, result: 
 
 def _begin_epoch(loader: Any, training: Training, state: Any) -> None:
     """Puts a loader at the start of the epoch, or in its middle after a resume."""
-    batch_sampler = getattr(loader, "batch_sampler", None)
-    places = [loader, getattr(loader, "sampler", None), batch_sampler, getattr(batch_sampler, "sampler", None)]
-    if state is not None and hasattr(loader, "load_state_dict"):
+    restored = state is not None and hasattr(loader, "load_state_dict")
+    if restored:
         loader.load_state_dict(state)
-        if isinstance(loader, DataLoader):  # its state has the samplers' epoch
-            return
-        places = places[1:]
-    for each in places:
-        if (set_epoch := getattr(each, "set_epoch", None)) is not None:
-            set_epoch(training.epoch)
-            return
+    knowing = epoch_sampler(loader)
+    if knowing is not None and not (restored and knowing is loader):  # its state has the epoch
+        knowing.set_epoch(training.epoch)
 
 
 def _set_switches(options: TrainOptions) -> None:
