@@ -9,8 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from fastdata import __version__
+from fastdata.cpus import parse_workers
 from fastdata.errors import DatasetError, FastdataError
+from fastdata.flags import argument
 from fastdata.shards.commands import add_commands
+from fastdata.storage import holds_shards, slow_storage
 
 __all__ = ["main"]
 
@@ -22,9 +25,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         given.run(given)
     except (FastdataError, OSError) as error:
         print(f"fastdata: {error}", file=sys.stderr)
-        return 1
-    except ImportError as error:
-        print(f"fastdata: {error}; pip install 'fastdata[demo]' has what bench and demo need", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         print(f"fastdata: interrupted{getattr(given, 'when_interrupted', '')}", file=sys.stderr)
@@ -52,7 +52,10 @@ def _parser() -> argparse.ArgumentParser:
     )
     _add_folder(bench)
     bench.add_argument(
-        "--workers", type=_workers, default="auto", help="threads, and torch's worker processes (default: auto)"
+        "--workers",
+        type=argument(parse_workers),
+        default="auto",
+        help="threads, and torch's worker processes (default: auto)",
     )
     bench.add_argument("--batch-size", type=_positive, default=64, help="images per batch (default: %(default)s)")
     bench.add_argument("--rounds", type=_positive, default=3, help="measured passes of each (default: %(default)s)")
@@ -90,15 +93,6 @@ def _positive(text: str) -> int:
     return int(text)
 
 
-def _workers(text: str) -> int | str:
-    """A number of threads, 0 or more, or "auto", for argparse."""
-    if text == "auto":
-        return text
-    if not text.isdigit():
-        raise argparse.ArgumentTypeError(f"{text!r} is neither a whole number from 0 on nor 'auto'")
-    return int(text)
-
-
 def _add_folder(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("folder", type=Path, help="a folder with one folder of images per class")
 
@@ -127,37 +121,32 @@ def _training_transform() -> Any:
     )
 
 
-def _check_folder(folder: Path) -> None:
-    """Refuses what would be measured or explained as something else."""
-    if folder.is_file():
-        raise DatasetError(f"{folder} is a file; name a folder")
-    if not (folder / "manifest.json").exists() and all((folder / split).is_dir() for split in ("train", "val")):
+def _refuse_splits(folder: Path) -> None:
+    """Folders called train and val are not two classes."""
+    if not holds_shards(folder) and all((folder / split).is_dir() for split in ("train", "val")):
         raise DatasetError(f"{folder} has train and val inside; name one of them: {folder / 'train'}")
 
 
 def _bench(given: Any) -> None:
     from fastdata.bench import table
     from fastdata.demo.compare import compare_loaders
-    from fastdata.options import thread_count
 
-    _check_folder(given.folder)
-    if any(given.folder.glob("*.tar")):
+    _refuse_splits(given.folder)
+    if holds_shards(given.folder):
         raise DatasetError(f"{given.folder} holds shards, which torch's DataLoader does not read; name a folder")
-    results = compare_loaders(
-        given.folder, workers=thread_count(given.workers), batch_size=given.batch_size, rounds=given.rounds
-    )
+    results = compare_loaders(given.folder, workers=given.workers, batch_size=given.batch_size, rounds=given.rounds)
     print(table(results, results[0].name))
 
 
 def _explain(given: Any) -> None:
-    from fastdata import DataLoader
+    from fastdata import DataLoader, ImageFolder
     from fastdata.shards.opening import open_images
-    from fastdata.storage import slow_storage
 
-    _check_folder(given.folder)
-    dataset = open_images(str(given.folder), _training_transform())
+    _refuse_splits(given.folder)
+    transform = _training_transform()
+    dataset = open_images(str(given.folder), transform)
     if dataset is None:
-        raise DatasetError(f"no such folder: {given.folder}")
+        dataset = ImageFolder(given.folder, transform)  # which says what is wrong with it
     loader: DataLoader[Any] = DataLoader(dataset, 8, num_workers="auto", backend=given.backend)
     for _ in loader:
         break

@@ -1,4 +1,4 @@
-"""How many CPUs this process may use: affinity, cgroup quota, and its share of the machine."""
+"""How many CPUs this process may use: affinity, cgroup quota, its share of the machine, and what a user says."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import math
 import os
 from pathlib import Path
 
-__all__ = ["auto_threads", "usable_cpus"]
+from fastdata.errors import OptionError
+
+__all__ = ["auto_threads", "parse_workers", "usable_cpus"]
 
 _CGROUP = Path("/sys/fs/cgroup")
 
@@ -38,3 +40,16 @@ def _quota_v1(cgroup: Path) -> float | None:
         return quota / int((cgroup / "cpu" / "cpu.cfs_period_us").read_text()) if quota > 0 else None
     except (OSError, ValueError, ZeroDivisionError):
         return None
+
+
+def parse_workers(text: str, *, least: int = 0) -> int:
+    """A number of workers as a command line has it: digits, or "auto".
+
+    Raises:
+        OptionError: it is neither, or below `least`.
+    """
+    if text == "auto":
+        return auto_threads()
+    if not text.isdecimal() or int(text) < least:
+        raise OptionError(f"workers={text!r}; accepted: a whole number from {least} on, or auto")
+    return int(text)

@@ -14,7 +14,7 @@ import numpy as np
 
 from fastdata.errors import OptionError
 
-__all__ = ["add_flags", "check", "check_flags", "flag", "from_flags"]
+__all__ = ["add_flags", "argument", "check", "check_flags", "flag", "from_flags"]
 
 
 def flag(
@@ -44,6 +44,18 @@ def check(good: bool, message: str) -> None:
     """Raises an OptionError unless all is good."""
     if not good:
         raise OptionError(message)
+
+
+def argument(parse: Callable[[str], Any]) -> Callable[[str], Any]:
+    """A function for argparse's `type`, whose OptionError argparse prints."""
+
+    def parsed(text: str) -> Any:
+        try:
+            return parse(text)
+        except OptionError as error:
+            raise argparse.ArgumentTypeError(str(error)) from error
+
+    return parsed
 
 
 def check_flags(options: Any) -> None:
@@ -131,5 +143,4 @@ def add_flags(parser: argparse.ArgumentParser, cls: Any) -> None:
 
 def from_flags(cls: Any, given: argparse.Namespace) -> Any:
     """An instance of the class from what was given for its flags."""
-    values = {each.name: getattr(given, each.name) for each in dataclasses.fields(cls)}
-    return cls(**{name: tuple(value) if isinstance(value, list) else value for name, value in values.items()})
+    return cls(**{each.name: getattr(given, each.name) for each in dataclasses.fields(cls)})

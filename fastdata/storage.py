@@ -5,10 +5,15 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-__all__ = ["slow_storage"]
+__all__ = ["holds_shards", "slow_storage"]
 
 _NETWORK = {"nfs", "nfs4", "cifs", "smb3", "lustre", "ceph", "glusterfs", "fuse.sshfs", "beegfs", "9p"}
 _VIRTUAL = ("vd", "xvd", "loop", "dm-", "zram")  # these say they rotate, whatever is below them
+
+
+def holds_shards(folder: Path) -> bool:
+    """True for a folder of tar files or of a converted dataset."""
+    return (folder / "manifest.json").exists() or any(folder.glob("*.tar"))
 
 
 def slow_storage(
@@ -21,14 +26,14 @@ def slow_storage(
         mounts: the kernel's list of file systems.
         devices: its description of block devices, by number.
     """
-    if "://" in path or any(any(Path(path).glob(pattern)) for pattern in ("*.tar", "*/*.tar")):
+    if "://" in path or any(map(holds_shards, (Path(path), *Path(path).glob("*/")))):
         return None
     try:
         real, number = os.path.realpath(path), os.stat(path).st_dev
-        places = [line.replace(r"\040", "\0").split()[1:3] for line in mounts.read_text().splitlines()]
+        places = [line.split()[1:3] for line in mounts.read_text().splitlines()]
     except OSError:  # not Linux
         return None
-    mounted = [(place.replace("\0", " "), kind) for place, kind in places]
+    mounted = [(place.replace(r"\040", " "), kind) for place, kind in places]
     inside = [(place, kind) for place, kind in mounted if f"{real}/".startswith(f"{place.rstrip('/')}/")]
     kind = max(reversed(inside), key=lambda place: len(place[0]), default=("", ""))[1]  # the last one mounted there
     advice = "shards are read in long stretches: fastdata convert FOLDER SHARDS, then EpochSampler(order='windowed')"

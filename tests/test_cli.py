@@ -97,7 +97,7 @@ def test_a_folder_of_splits_or_shards_is_not_measured_as_something_else(
         assert main([command, str(tmp_path / "set")]) == 1
         assert f"has train and val inside; name one of them: {tmp_path}/set/train" in capsys.readouterr().err
         assert main([command, __file__]) == 1
-        assert "is a file; name a folder" in capsys.readouterr().err
+        assert "is a file; name the folder" in capsys.readouterr().err
     assert main(["bench", str(converted)]) == 1
     assert "holds shards, which torch's DataLoader does not read" in capsys.readouterr().err
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from fastdata.bench import Measurement, ratios, spread
 from fastdata.demo.train import Epoch
+from fastdata.optional import need
 
 __all__ = ["write_report"]
 
@@ -109,9 +110,7 @@ def _plot_epoch(epoch: Epoch) -> str:
 
 
 def _axes(height: float = 3.2) -> tuple[Any, Any]:
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(8, height), layout="constrained")
+    figure = need("matplotlib.figure", "the report").Figure(figsize=(8, height), layout="constrained")
     return figure, figure.subplots()
 
 

@@ -17,6 +17,7 @@ from fastdata.demo.report import write_report
 from fastdata.demo.sample import SampleOptions, make_sample_dataset
 from fastdata.demo.train import train_one_epoch
 from fastdata.files import read_file
+from fastdata.optional import need
 
 __all__ = ["run_demo"]
 
@@ -72,9 +73,7 @@ def _sample(output: Path, quick: bool) -> Path:
 
 
 def _progress(steps: Iterator[Any], count: int) -> Iterator[Any]:
-    from tqdm import tqdm
-
-    return iter(tqdm(steps, total=count, unit="image"))
+    return iter(need("tqdm", "drawing sample images").tqdm(steps, total=count, unit="image"))
 
 
 def _decode_by_size(data: Path, count: int) -> dict[str, dict[str, float]]:

@@ -8,11 +8,13 @@ import sys
 import tempfile
 import time
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from fastdata.cpus import auto_threads
+from fastdata.cpus import auto_threads, parse_workers
 from fastdata.errors import DatasetError, OptionError, ShardError
+from fastdata.flags import argument
 from fastdata.shards.convert import convert
 from fastdata.shards.cut import plan_shards
 from fastdata.shards.engines import ENGINES
@@ -107,16 +109,12 @@ def _add_convert_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_workers(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--workers", type=_workers, default=auto_threads(), help="processes (default: one per CPU)")
-
-
-def _workers(text: str) -> int:
-    """A number of processes, or "auto", for argparse."""
-    if text == "auto":
-        return auto_threads()
-    if not text.isdigit() or int(text) == 0:
-        raise argparse.ArgumentTypeError(f"{text!r} is neither a whole number from 1 on nor 'auto'")
-    return int(text)
+    parser.add_argument(
+        "--workers",
+        type=argument(partial(parse_workers, least=1)),
+        default=auto_threads(),
+        help="processes (default: one per CPU)",
+    )
 
 
 def _size(text: str) -> int:

@@ -9,6 +9,7 @@ from typing import Any
 from fastdata.datasets import ImageFolder
 from fastdata.errors import NotInStore
 from fastdata.shards.dataset import ShardDataset
+from fastdata.storage import holds_shards
 
 __all__ = ["open_images"]
 
@@ -25,6 +26,6 @@ def open_images(path: str, transform: Callable[[Any], Any] | None = None) -> Ima
             return ShardDataset(path, transform)
         except NotInStore:
             return None
-    if any(Path(path).glob("*.tar")) or (Path(path) / "manifest.json").exists():
+    if holds_shards(Path(path)):
         return ShardDataset(path, transform)
     return ImageFolder(path, transform) if Path(path).is_dir() else None

@@ -52,11 +52,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         data, options = (from_flags(cls, given) for cls in (DataOptions, TrainOptions))
         return _run(given, data, options)
     except KeyboardInterrupt:
-        kept = (
-            f"--resume auto goes on from the latest checkpoint in {given.output_dir}"
-            if given.output_dir
-            else "not saved"
-        )
+        kept = "nothing was saved"
+        if given.output_dir is not None:
+            kept = f"--resume auto goes on from the latest checkpoint in {given.output_dir}"
         print(f"\nstopped by Ctrl-C; {kept} (SIGTERM saves before it stops)", file=sys.stderr)
         return 130
     except (FastdataError, OSError) as error:

@@ -12,6 +12,7 @@ import torch
 from torch.utils.data import Subset
 
 from fastdata import transforms as T  # noqa: N812 - as torchvision's own examples do
+from fastdata.cpus import parse_workers
 from fastdata.dataloader import DataLoader
 from fastdata.errors import DatasetError, OptionError
 from fastdata.flags import check, check_flags, flag
@@ -49,10 +50,7 @@ class DataOptions:
     def __post_init__(self) -> None:
         object.__setattr__(self, "workers", str(self.workers))
         check_flags(self)
-        check(
-            self.workers == "auto" or str(self.workers).isdecimal(),
-            f"workers={self.workers!r}; accepted: a whole number from 0 on, or auto",
-        )
+        parse_workers(str(self.workers))
         for small, large in (("smallest_crop", "train_crop_size"), ("val_crop_size", "val_resize_size")):
             sides = getattr(self, small), getattr(self, large)
             check(sides[0] <= sides[1], f"{small}={sides[0]} is above {large}={sides[1]}")
@@ -79,7 +77,7 @@ def make_loaders(data: DataOptions, options: TrainOptions, ranks: Ranks) -> Load
         warnings.warn(problem, stacklevel=2)
     train_set, val_set, classes = _datasets(data)
     common: dict[str, Any] = {
-        "num_workers": "auto" if data.workers == "auto" else int(data.workers),
+        "num_workers": parse_workers(str(data.workers)),
         "backend": data.data_backend,
         "device": options.torch_device(),
         "memory_format": torch.channels_last if options.channels_last else torch.contiguous_format,
@@ -114,8 +112,8 @@ def _side(data: DataOptions, epoch: int, epochs: int) -> int:
     """
     if not data.smallest_crop:
         return data.train_crop_size
-    share = min(1.0, epoch / max(1.0, epochs * 2 / 3))
-    if share == 1.0:
+    share = epoch / max(1.0, epochs * 2 / 3)
+    if share >= 1:
         return data.train_crop_size
     grown = data.smallest_crop + share * (data.train_crop_size - data.smallest_crop)
     return max(data.smallest_crop, min(data.train_crop_size, round(grown / 16) * 16))
@@ -148,11 +146,10 @@ def _datasets(data: DataOptions) -> tuple[Any, Any, list[str]]:
             raise DatasetError(
                 f"{data.data_path} has a train folder, but none called val; point at {train_path} to hold out a fifth"
             )
-        classes = _classes(train, data.data_path)
-        if (others := _classes(val, data.data_path)) != classes:
-            odd = sorted(set(classes) ^ set(others))
+        if train.classes != val.classes:
+            odd = sorted(set(train.classes or ()) ^ set(val.classes or ()))
             raise DatasetError(f"train and val of {data.data_path} have different classes: {', '.join(odd[:5])}")
-        return train, val, classes
+        return train, val, max((_classes(each, data.data_path) for each in (train, val)), key=len)
     whole = open_images(data.data_path)
     if whole is None:
         raise DatasetError(f"there is neither a folder nor a set of shards at {data.data_path}")

@@ -172,17 +172,18 @@ class Keeper:
 
     def _refuse_strangers(self, resumed: Path | None) -> None:
         """A folder with later checkpoints is another run's, whose files this one would mix with its own."""
-        later = [path.name for path in self._kept() if int(path.stem.rpartition("-")[2]) > self.training.updates]
-        if later and resumed is not None and resumed.resolve().parent == self.folder.resolve():  # type: ignore[union-attr]
+        later = [path for path in self._kept() if int(path.stem.rpartition("-")[2]) > self.training.updates]
+        if not later:
+            return
+        if resumed is not None and resumed.resolve().parent == later[0].resolve().parent:
             raise TrainError(
-                f"{resumed} has later checkpoints beside it; to go back to it remove {', '.join(later)}, to go on from "
-                "the latest say resume='auto'"
+                f"{resumed} has later checkpoints beside it; to go back to it remove "
+                f"{', '.join(path.name for path in later)}, to go on from the latest say resume='auto'"
             )
-        if later:
-            raise TrainError(
-                f"output_dir {self.folder} holds checkpoints of another run, up to {later[-1]}; go on with it by "
-                "resume='auto', or name another output_dir"
-            )
+        raise TrainError(
+            f"output_dir {self.folder} holds checkpoints of another run, up to {later[-1].name}; go on with it by "
+            "resume='auto', or name another output_dir"
+        )
 
     def _kept(self) -> list[Path]:
         return [] if self.folder is None else sorted(self.folder.glob("checkpoint-[0-9]*.pt"))

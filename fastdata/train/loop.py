@@ -91,10 +91,10 @@ def fit(
                 break
             entry = watch.end_epoch(result, training.epoch - 1)
             with watch.may_sync():
-                watch.count_failures(entry, loader)
                 if val_loader is not None:
                     training.share_buffers()
                     entry |= evaluate(training.best_weights, val_loader, training=training)
+                watch.count_failures(entry, loader, val_loader)
                 watch.show_epoch(entry)
                 keeper.save(loader, result)
     watch.end_run(result)

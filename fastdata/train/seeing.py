@@ -129,17 +129,17 @@ class Watch:
         result.epochs.append(entry)
         return entry
 
-    def count_failures(self, entry: dict[str, float], loader: Any) -> None:
+    def count_failures(self, entry: dict[str, float], *loaders: Any) -> None:
         """Names the images that on_error left out or replaced, and counts those of all processes in the entry."""
-        if not isinstance(loader, DataLoader):
-            return
-        stats, before = loader.stats(), self._failures_before.get(loader, 0)
-        count = stats["failures"] - before
-        self._failures_before[loader] = stats["failures"]
-        named = [where for _, where, _ in stats["quarantine"][before : before + _NAMED]]
+        count, named = 0, list[str]()
+        for loader in (each for each in loaders if isinstance(each, DataLoader)):
+            stats, before = loader.stats(), self._failures_before.get(loader, 0)
+            self._failures_before[loader] = stats["failures"]
+            count += stats["failures"] - before
+            named += [where for _, where, _ in stats["quarantine"][before:]]
         if count:
-            more = ", …" if count > len(named) else ""
-            print(f"\r{count} images left out or replaced: {', '.join(named)}{more}", flush=True)
+            more = ", …" if count > _NAMED else ""
+            print(f"\r{count} images left out or replaced: {', '.join(named[:_NAMED])}{more}", flush=True)
         joint = int(self.training.ranks.sum(torch.tensor(count, device=self.training.device)))  # waits
         if joint:
             entry["failures"] = joint

@@ -229,11 +229,9 @@ class Training:
     def load_weights(self, state: dict[str, Any]) -> None:
         """Takes over a checkpoint's weights alone; if it has an average, and this run has none, the average."""
         try:
+            self.best_weights.load_state_dict(state["averaged"] or state["model"])
             if self.averaged is not None:
-                self.averaged.load_state_dict(state["averaged"] or state["model"])
                 self.model.load_state_dict(state["model"])
-            else:
-                self.model.load_state_dict(state["averaged"] or state["model"])
         except RuntimeError as error:
             told = _first_difference(state["model"], self.model.state_dict())
             raise TrainError(
@@ -252,8 +250,9 @@ class Training:
             "epochs",
             "batch_size",
             "accumulate",
+            "lr_scheduler",
         ]
-        names += ["lr_scheduler", "lr_warmup_epochs", "lr_step_size", "lr_gamma", "lr_scaling", "base_batch"]
+        names += ["lr_warmup_epochs", "lr_step_size", "lr_gamma", "lr_scaling", "base_batch"]
         facts = {name: getattr(self.options, name) for name in names}
         return {**facts, "batches_per_epoch": self.batches_per_epoch, "ranks": self.ranks.world_size}
 
