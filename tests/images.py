@@ -60,6 +60,19 @@ def _mpo() -> bytes:
     return buffer.getvalue()
 
 
+def without_segments(data: bytes, marker: int, *, which: int | None = None) -> bytes:
+    """A JPEG without its segments of one kind (0xC4: Huffman tables, 0xDB: quantisation tables), or without one of them."""
+    kept, at, number = bytearray(data[:2]), 2, 0
+    while data[at + 1] != 0xDA:
+        end = at + 2 + int.from_bytes(data[at + 2 : at + 4], "big")
+        if data[at + 1] == marker:
+            number += 1
+        if data[at + 1] != marker or (which is not None and number - 1 != which):
+            kept += data[at:end]
+        at = end
+    return bytes(kept + data[at:])
+
+
 def odd_files() -> dict[str, bytes]:
     """Difficult but valid files by name."""
     exif = Image.Exif()

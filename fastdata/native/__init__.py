@@ -52,13 +52,23 @@ Pixels: TypeAlias = npt.NDArray[np.uint8]
 
 
 class Pool:
-    """Threads of the core, started when first used; `close` joins them, and so does dropping the pool."""
+    """Threads of the core, started when first used; `close` joins them, and so does dropping the pool.
+
+    Nothing is joined at interpreter exit: whoever uses the pool closes it, unless a call hangs in it.
+    """
 
     def __init__(self, core: Core, threads: int) -> None:
+        self._library = core.library
         self.handle = core.library.fd_pool_create(threads)
         if not self.handle:
             raise MemoryError("no memory for the core's thread pool")
         self.close = weakref.finalize(self, core.library.fd_pool_destroy, self.handle)
+        self.close.atexit = False
+
+    def abandon(self) -> None:
+        """Lets go of threads one of which may never come back; waits for nobody."""
+        if self.close.detach() is not None:
+            self._library.fd_pool_abandon(self.handle)
 
 
 class FileLoader:

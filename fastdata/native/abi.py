@@ -26,7 +26,7 @@ __all__ = [
 
 MESSAGE_BYTES = 128
 
-_ABI_VERSION = 5
+_ABI_VERSION = 6
 
 
 class NativeMissing(Exception):
@@ -174,6 +174,7 @@ def _declare(library: ctypes.CDLL) -> None:
         "fd_choose_kernels": (i32, [ctypes.c_char_p]),
         "fd_pool_create": (pointer, [i32]),
         "fd_pool_destroy": (None, [pointer]),
+        "fd_pool_abandon": (None, [pointer]),
         "fd_load": (None, [pointer] * 5),
         "fd_draw_views": (i64, [i64, *[pointer] * 8]),
         "fd_decode": (None, [pointer] * 4),

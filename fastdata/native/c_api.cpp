@@ -196,6 +196,10 @@ void fd_pool_destroy(fd_pool *pool) {
     delete pool;
 }
 
+void fd_pool_abandon(fd_pool *pool) {
+    pool->pool.abandon(); // a call in progress still refers to what is in it
+}
+
 void fd_load(fd_pool *pool, fd_files *files, const fd_geometry *geometry, const fd_format *format,
              const fd_options *options) {
     const int32_t status = guarded([&]() -> int32_t {

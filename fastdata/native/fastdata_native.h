@@ -19,7 +19,7 @@ extern "C" {
 #endif
 
 /* Raised whenever a signature or a struct below changes. */
-#define FD_ABI_VERSION 5
+#define FD_ABI_VERSION 6
 
 /* What became of one image. */
 enum fd_status {
@@ -140,6 +140,10 @@ FD_API fd_pool *fd_pool_create(int32_t threads);
 
 /* Waits for calls in progress, then joins the threads.  In a forked child nothing is joined. */
 FD_API void fd_pool_destroy(fd_pool *pool);
+
+/* For a pool in which a call hangs: waits for nobody.  Its threads end by themselves when they can; a call in progress
+ * may still return.  The little that they share is never freed. */
+FD_API void fd_pool_abandon(fd_pool *pool);
 
 /* Reads N images from files, draws their views and decodes them into the batch.
  *

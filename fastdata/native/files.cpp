@@ -16,7 +16,6 @@ namespace fastdata {
 namespace {
 
 constexpr int64_t kMostAtOnce = int64_t{1} << 30;
-constexpr size_t kKeptBytes = size_t{16} << 20;
 
 #if defined(_WIN32)
 int open_file(const char *path) {
@@ -77,15 +76,6 @@ fd_status FileReader::unreadable() {
     return FD_UNREADABLE;
 }
 
-void FileReader::make_room(size_t bytes) {
-    if (room_ < bytes || (room_ > kKeptBytes && bytes < room_ / 2)) {
-        memory_.reset(); // before taking more
-        room_ = 0;
-        memory_.reset(new uint8_t[bytes]); // not zeroed
-        room_ = bytes;
-    }
-}
-
 fd_status FileReader::read(const char *path, int64_t offset, int64_t length) {
     size_ = 0;
     message_.clear();
@@ -100,11 +90,10 @@ fd_status FileReader::read(const char *path, int64_t offset, int64_t length) {
         return FD_UNREADABLE;
     }
     const int64_t wanted = length >= 0 ? length : size - offset;
-    make_room(static_cast<size_t>(wanted));
+    uint8_t *const to = memory_.take(static_cast<size_t>(wanted)).data();
     while (static_cast<int64_t>(size_) < wanted) {
         const int64_t have = static_cast<int64_t>(size_);
-        const int64_t got =
-            read_at(file.number(), memory_.get() + have, std::min(wanted - have, kMostAtOnce), offset + have);
+        const int64_t got = read_at(file.number(), to + have, std::min(wanted - have, kMostAtOnce), offset + have);
         if (got < 0 && errno == EINTR)
             continue;
         if (got < 0)

@@ -1,10 +1,10 @@
 // Reads files, or parts of them, whole into memory.
 #pragma once
 
+#include "buffer.h"
 #include "fastdata_native.h"
 
 #include <cstdint>
-#include <memory>
 #include <span>
 #include <string>
 
@@ -15,15 +15,14 @@ class FileReader {
   public:
     // length: -1 for the rest of the file.  On success bytes() holds what was read, until the next call.
     fd_status read(const char *path, int64_t offset, int64_t length);
-    std::span<const uint8_t> bytes() const { return {memory_.get(), size_}; }
+    std::span<const uint8_t> bytes() const { return {memory_.data(), size_}; }
     const std::string &message() const { return message_; }
 
   private:
     fd_status unreadable();
-    void make_room(size_t bytes);
 
-    std::unique_ptr<uint8_t[]> memory_;
-    size_t room_ = 0, size_ = 0;
+    Buffer memory_;
+    size_t size_ = 0;
     std::string message_;
 };
 

@@ -1,9 +1,15 @@
-// libFuzzer target: any bytes as a JPEG or PNG, any view of it.  Seeds: tests/native/make_corpus.py.
+// libFuzzer target: any bytes as two JPEGs or PNGs one after the other, any view of them.  What a thread decoded before
+// must not change an image: the second is decoded again by a thread that has decoded nothing, and compared.  Seeds:
+// tests/native/make_corpus.py.
 #include "fastdata_native.h"
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
+#include <cstdlib>
 #include <cstring>
+#include <span>
+#include <thread>
 #include <vector>
 
 namespace {
@@ -11,7 +17,7 @@ namespace {
 constexpr size_t kViewBytes = 16;
 constexpr int kMostSide = 96;
 
-// The file's last bytes choose the view, so that mutations of the image keep it.
+// The file's last bytes choose the view and where the second image begins, so that mutations of the images keep them.
 struct Choice {
     std::array<uint8_t, kViewBytes> bytes{};
 
@@ -25,7 +31,6 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     if (size < kViewBytes)
         return 0;
     std::memcpy(choice.bytes.data(), data + size - kViewBytes, kViewBytes);
-    const auto image_bytes = static_cast<int64_t>(size - kViewBytes);
     const int width = choice.up_to(0, 255), height = choice.up_to(1, 255);
     const int32_t window[4] = {choice.up_to(2, width), choice.up_to(3, height), width, height};
     const int32_t resize[2] = {1 + choice.up_to(4, kMostSide), 1 + choice.up_to(5, kMostSide)};
@@ -44,11 +49,27 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
                                 int64_t{64} << 20};
     const int out_width = crop[2] > crop[0] ? crop[2] - crop[0] : 0;
     const int out_height = crop[3] > crop[1] ? crop[3] - crop[1] : 0;
-    std::vector<uint8_t> out(static_cast<size_t>(out_width) * static_cast<size_t>(out_height) * 3 * 4 + 1);
-    void *const place = out.data();
-    int32_t status = 0;
-    char message[FD_MESSAGE_BYTES];
-    const fd_images images = {1, &data, &image_bytes, window, resize, crop, flips, &place, &status, message};
-    fd_decode(nullptr, &images, &format, &options);
+    const size_t out_bytes = static_cast<size_t>(out_width) * static_cast<size_t>(out_height) * 3 * 4 + 1;
+    const size_t cut = (size - kViewBytes) * (choice.bytes[14] << 8 | choice.bytes[15]) / 65536;
+    const std::span<const uint8_t> both(data, size - kViewBytes), first = both.first(cut), second = both.subspan(cut);
+
+    const auto decode = [&](std::span<const uint8_t> image, std::vector<uint8_t> &out) {
+        const uint8_t *const bytes = image.data();
+        const auto length = static_cast<int64_t>(image.size());
+        void *const place = out.data();
+        int32_t status = 0;
+        char message[FD_MESSAGE_BYTES];
+        const fd_images images = {1, &bytes, &length, window, resize, crop, flips, &place, &status, message};
+        fd_decode(nullptr, &images, &format, &options);
+        return status;
+    };
+    std::vector<uint8_t> used(out_bytes), fresh(out_bytes);
+    decode(first, used);
+    std::fill(used.begin(), used.end(), uint8_t{0});
+    const int32_t status = decode(second, used);
+    int32_t expected = FD_BAD_REQUEST;
+    std::thread([&] { expected = decode(second, fresh); }).join(); // its decoder has seen nothing
+    if (status != expected || (status == FD_OK && used != fresh))
+        std::abort();
     return 0;
 }

@@ -14,7 +14,6 @@ namespace fastdata {
 namespace {
 
 constexpr int kMostRowsPerCall = 16;
-constexpr size_t kScratchKeptBytes = size_t{64} << 20;
 
 // The margin of columns, in iMCUs, and of rows, in iMCU rows.  Fancy upsampling looks one chroma sample further than
 // the pixel it makes, so the nearest whole iMCU is enough.
@@ -123,10 +122,13 @@ const char *JpegDecoder::message() const {
 fd_status JpegDecoder::open(std::span<const uint8_t> data, const JpegLimits &limits) {
     State &state = *state_;
     state.message[0] = '\0';
-    jpeg_abort_decompress(&state.jpeg); // whatever an exception left half done
     state.status = FD_OK;
-    if (setjmp(state.jump) == 0)
+    if (setjmp(state.jump) == 0) {
+        // An abort keeps quantisation and Huffman tables, by which the next file would be decoded if it lacks its own.
+        jpeg_destroy_decompress(&state.jpeg);
+        jpeg_create_decompress(&state.jpeg);
         state.status = open_guarded(data, limits);
+    }
     if (state.status != FD_OK)
         jpeg_abort_decompress(&state.jpeg);
     return state.status;
@@ -224,18 +226,17 @@ void JpegDecoder::read_window(const Box &window) {
         state_->stop(FD_CORRUPT);
     const ptrdiff_t stride = static_cast<ptrdiff_t>(jpeg.output_width) * kPixelBytes;
     const size_t needed = static_cast<size_t>(stride) * static_cast<size_t>(window.bottom - top);
-    if (pixels_.size() < needed || (pixels_.size() > kScratchKeptBytes && needed < pixels_.size() / 2))
-        pixels_ = std::vector<uint8_t>(needed);
+    uint8_t *const pixels = pixels_.take(needed).data();
     while (static_cast<int>(jpeg.output_scanline) < window.bottom) {
         JSAMPROW rows[kMostRowsPerCall];
         const int at = static_cast<int>(jpeg.output_scanline);
         const int wanted = std::min(kMostRowsPerCall, window.bottom - at);
         for (int i = 0; i < wanted; ++i)
-            rows[i] = pixels_.data() + (at - top + i) * stride;
+            rows[i] = pixels + (at - top + i) * stride;
         if (jpeg_read_scanlines(&jpeg, rows, static_cast<JDIMENSION>(wanted)) == 0)
             state_->stop(FD_CORRUPT);
     }
-    const Rows all = {pixels_.data(), stride, static_cast<int>(jpeg.output_width), window.bottom - top};
+    const Rows all = {pixels, stride, static_cast<int>(jpeg.output_width), window.bottom - top};
     const int shift = static_cast<int>(left);
     rows_ = all.part({window.left - shift, window.top - top, window.right - shift, window.bottom - top});
 }

@@ -1,6 +1,7 @@
 // Part of a JPEG by libjpeg-turbo: rows above the window are skipped, rows below never decoded, columns cropped.
 #pragma once
 
+#include "buffer.h"
 #include "fastdata_native.h"
 #include "geometry.h"
 
@@ -8,7 +9,6 @@
 #include <cstdio> // jpeglib.h needs it
 #include <memory>
 #include <span>
-#include <vector>
 
 namespace fastdata {
 
@@ -48,7 +48,7 @@ class JpegDecoder {
     void read_window(const Box &window);
 
     std::unique_ptr<State> state_;
-    std::vector<uint8_t> pixels_;
+    Buffer pixels_;
     Rows rows_{};
 };
 

@@ -66,13 +66,12 @@ fd_status NpyDecoder::decode(const Box &window) {
         return FD_BAD_REQUEST;
     const ptrdiff_t stride = static_cast<ptrdiff_t>(window.width()) * kPixelBytes;
     const size_t needed = static_cast<size_t>(stride) * static_cast<size_t>(window.height());
-    if (pixels_.size() < needed)
-        pixels_.resize(needed);
+    uint8_t *const pixels = pixels_.take(needed).data();
     for (int y = window.top; y < window.bottom; ++y) {
         const ptrdiff_t from = (static_cast<ptrdiff_t>(y) * width_ + window.left) * 3;
-        kernels().unpack(rgb_.data() + from, window.width(), pixels_.data() + (y - window.top) * stride);
+        kernels().unpack(rgb_.data() + from, window.width(), pixels + (y - window.top) * stride);
     }
-    rows_ = {pixels_.data(), stride, window.width(), window.height()};
+    rows_ = {pixels, stride, window.width(), window.height()};
     return FD_OK;
 }
 

@@ -1,12 +1,12 @@
 // Raw pixels in NumPy's file format: uint8 (height, width, 3).
 #pragma once
 
+#include "buffer.h"
 #include "fastdata_native.h"
 #include "geometry.h"
 
 #include <cstdint>
 #include <span>
-#include <vector>
 
 namespace fastdata {
 
@@ -26,7 +26,7 @@ class NpyDecoder {
   private:
     std::span<const uint8_t> rgb_;
     int width_ = 0, height_ = 0;
-    std::vector<uint8_t> pixels_;
+    Buffer pixels_;
     Rows rows_{};
 };
 

@@ -14,7 +14,6 @@ namespace {
 
 constexpr uint8_t kSignature[8] = {0x89, 'P', 'N', 'G', '\r', '\n', 0x1A, '\n'};
 constexpr size_t kHeaderBytes = 13;
-constexpr size_t kKeptBytes = size_t{64} << 20;
 constexpr size_t kMostTextBytes = size_t{1} << 20;
 constexpr int64_t kSlackBytes = 8;       // behind the rows, for reading whole vectors
 constexpr int64_t kMostInflation = 1032; // deflate cannot do better
@@ -299,21 +298,10 @@ bool PngDecoder::is_sane_profile(std::span<const uint8_t> payload) {
         return false;
     if (std::equal(payload.begin(), payload.end(), sane_profile_.begin(), sane_profile_.end()))
         return true; // images of one origin carry the same
-    if (!inflater().inflate_within(payload.last(rest - 2), scratch(kMostTextBytes)))
+    if (!inflater().inflate_within(payload.last(rest - 2), scratch_.take(kMostTextBytes)))
         return false;
     sane_profile_.assign(payload.begin(), payload.end());
     return true;
-}
-
-// Memory that is not zeroed, the same as last time where that suffices.
-std::span<uint8_t> PngDecoder::scratch(size_t bytes) {
-    if (room_ < bytes || (room_ > kKeptBytes && bytes < room_ / 2)) {
-        scratch_.reset(); // before taking more
-        room_ = 0;
-        scratch_.reset(new uint8_t[bytes]);
-        room_ = bytes;
-    }
-    return {scratch_.get(), bytes};
 }
 
 PngDecoder::Inflater &PngDecoder::inflater() {
@@ -327,17 +315,21 @@ fd_status PngDecoder::decode(const Box &window) {
         return FD_BAD_REQUEST;
     std::span<const uint8_t> stream = parts_.front();
     if (parts_.size() > 1) {
-        joined_.clear();
+        size_t bytes = 0;
         for (const auto &part : parts_)
-            joined_.insert(joined_.end(), part.begin(), part.end());
-        stream = joined_;
+            bytes += part.size();
+        const std::span<uint8_t> joined = joined_.take(bytes);
+        auto end = joined.begin();
+        for (const auto &part : parts_)
+            end = std::copy(part.begin(), part.end(), end);
+        stream = joined;
     }
     const int64_t row_bytes = header_.row_bytes();
     const int64_t whole = (row_bytes + 1) * height();
     if (whole > kMostInflation * static_cast<int64_t>(stream.size())) // before memory is taken for it
         return FD_CORRUPT;
     // One row of zeros comes first, for the filters of the first row.
-    filtered_ = scratch(static_cast<size_t>(whole + row_bytes + 1 + kSlackBytes));
+    filtered_ = scratch_.take(static_cast<size_t>(whole + row_bytes + 1 + kSlackBytes));
     const std::span<uint8_t> rows = filtered_.subspan(static_cast<size_t>(row_bytes + 1), static_cast<size_t>(whole));
     if (!inflater().inflate(stream, rows))
         return FD_CORRUPT;
@@ -355,13 +347,13 @@ fd_status PngDecoder::decode(const Box &window) {
 fd_status PngDecoder::expand(const Box &window) {
     const int64_t row_bytes = header_.row_bytes();
     const ptrdiff_t stride = static_cast<ptrdiff_t>(window.width()) * kPixelBytes;
-    pixels_.resize(static_cast<size_t>(stride) * static_cast<size_t>(window.height()));
+    uint8_t *const pixels = pixels_.take(static_cast<size_t>(stride) * static_cast<size_t>(window.height())).data();
     const int channels = header_.channels(), depth = header_.depth;
     const int brightest = (1 << depth) - 1;
     const size_t entries = palette_.size() / 4;
     for (int y = window.top; y < window.bottom; ++y) {
         const uint8_t *const row = filtered_.data() + (y + 1) * (row_bytes + 1) + 1;
-        uint8_t *to = pixels_.data() + (y - window.top) * stride;
+        uint8_t *to = pixels + (y - window.top) * stride;
         for (int x = window.left; x < window.right; ++x, to += kPixelBytes) {
             if (header_.colour == kRgb || header_.colour == kRgba) {
                 const uint8_t *pixel = row + static_cast<ptrdiff_t>(x) * channels;
@@ -377,7 +369,7 @@ fd_status PngDecoder::expand(const Box &window) {
             }
         }
     }
-    rows_ = {pixels_.data(), stride, window.width(), window.height()};
+    rows_ = {pixels, stride, window.width(), window.height()};
     return FD_OK;
 }
 

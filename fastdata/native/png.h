@@ -1,6 +1,7 @@
 // PNG images by libdeflate, which inflates a whole stream at once.
 #pragma once
 
+#include "buffer.h"
 #include "fastdata_native.h"
 #include "geometry.h"
 
@@ -45,17 +46,15 @@ class PngDecoder {
 
     fd_status read_chunk(uint32_t type, std::span<const uint8_t> payload);
     bool is_sane_profile(std::span<const uint8_t> payload);
-    std::span<uint8_t> scratch(size_t bytes);
     Inflater &inflater();
     fd_status expand(const Box &window);
 
     Header header_{};
     std::vector<uint8_t> palette_; // 4 bytes an entry
     std::vector<std::span<const uint8_t>> parts_;
-    std::unique_ptr<uint8_t[]> scratch_;
-    size_t room_ = 0;
+    Buffer scratch_, joined_, pixels_;
     std::span<uint8_t> filtered_; // rows with their filters, inside scratch_
-    std::vector<uint8_t> joined_, pixels_, sane_profile_;
+    std::vector<uint8_t> sane_profile_;
     Rows rows_{};
     std::unique_ptr<Inflater> inflater_;
 };

@@ -2,10 +2,9 @@
 
 #include <atomic>
 #include <condition_variable>
-#include <cstdint>
 #include <deque>
+#include <memory>
 #include <mutex>
-#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -44,14 +43,15 @@ struct Pool::Shared {
     std::deque<Call *> calls; // with items nobody has taken
     int callers = 0;          // inside run()
     bool closing = false;
-    std::vector<std::thread> threads;
+    std::vector<std::thread> threads; // guarded by mutex
 
-    explicit Shared(int count) {
+    // Expects the mutex to be held.
+    void start(int count) {
         threads.reserve(static_cast<size_t>(count));
         try {
-            for (int i = 0; i < count; ++i)
+            while (static_cast<int>(threads.size()) < count)
                 threads.emplace_back([this] { serve(); });
-        } catch (const std::system_error &) { // the system allows no more; fewer do the same work
+        } catch (...) { // no memory, or the system allows no more; fewer threads do the same work
             if (threads.empty())
                 throw;
         }
@@ -68,6 +68,15 @@ struct Pool::Shared {
             thread.join();
     }
 
+    void abandon() {
+        const std::lock_guard lock(mutex);
+        closing = true;
+        for (std::thread &thread : threads)
+            thread.detach();
+        threads.clear();
+        arrived.notify_all();
+    }
+
     void serve() {
 #if defined(__linux__)
         pthread_setname_np(pthread_self(), "fastdata-core");
@@ -76,7 +85,7 @@ struct Pool::Shared {
         for (;;) {
             arrived.wait(lock, [this] { return closing || !calls.empty(); });
             if (calls.empty())
-                return;
+                return; // closing, and nothing is left to do
             Call &call = *calls.front();
             ++call.workers;
             lock.unlock();
@@ -89,8 +98,10 @@ struct Pool::Shared {
         }
     }
 
-    void run(Call &call) {
+    void run(Call &call, int count) {
         std::unique_lock lock(mutex);
+        if (threads.empty())
+            start(count);
         calls.push_back(&call);
         ++callers;
         arrived.notify_all();
@@ -103,18 +114,26 @@ struct Pool::Shared {
 Pool::Pool(int threads) : threads_(threads) {}
 
 Pool::~Pool() {
-    if (shared_ != nullptr && shared_->owner != static_cast<int>(getpid()))
-        shared_.release(); // NOLINT: the child has no such threads to join, and a locked mutex cannot be freed
+    const Shared *const shared = shared_.load();
+    // A child has no such threads to join, and a mutex that was locked in the parent cannot be freed: it is left alone.
+    if (shared != nullptr && shared->owner == static_cast<int>(getpid()))
+        delete shared;
+}
+
+void Pool::abandon() {
+    Shared *const shared = shared_.exchange(nullptr); // its threads use it for as long as they live, so it is not freed
+    if (shared != nullptr && shared->owner == static_cast<int>(getpid()))
+        shared->abandon();
 }
 
 Pool::Shared &Pool::shared() {
-    static std::mutex creation;
-    const std::lock_guard lock(creation);
-    if (shared_ != nullptr && shared_->owner != static_cast<int>(getpid()))
-        (void)shared_.release();
-    if (shared_ == nullptr)
-        shared_ = std::make_unique<Shared>(threads_);
-    return *shared_;
+    Shared *known = shared_.load();
+    if (known != nullptr && known->owner == static_cast<int>(getpid()))
+        return *known;
+    auto fresh = std::make_unique<Shared>();
+    if (shared_.compare_exchange_strong(known, fresh.get()))
+        return *fresh.release();
+    return *known; // another thread was quicker
 }
 
 void Pool::run(int64_t count, const std::function<void(int64_t)> &work) {
@@ -126,7 +145,7 @@ void Pool::run(int64_t count, const std::function<void(int64_t)> &work) {
         return;
     }
     Call call{count, work};
-    shared().run(call);
+    shared().run(call, threads_);
 }
 
 } // namespace fastdata

@@ -1,16 +1,37 @@
-// Exercises the pool for ThreadSanitizer: many callers, large and small calls, creation and destruction, fork.
+// Exercises the pool for ThreadSanitizer: many callers, large and small calls, creation and destruction, fork, refused
+// memory, calls that hang.
 #include "fastdata_native.h"
 
 #include "pool.h"
 
 #include <atomic>
+#include <condition_variable>
 #include <cstdio>
 #include <cstdlib>
+#include <mutex>
+#include <new>
 #include <string>
 #include <sys/wait.h>
 #include <thread>
 #include <unistd.h>
 #include <vector>
+
+namespace {
+std::atomic<int> allocations_left{-1}; // until the next is refused; negative for no limit
+} // namespace
+
+void *operator new(size_t bytes) {
+    void *const memory = allocations_left.fetch_sub(1) == 0 ? nullptr : std::malloc(bytes);
+    if (memory == nullptr)
+        throw std::bad_alloc();
+    return memory;
+}
+void operator delete(void *memory) noexcept {
+    std::free(memory);
+}
+void operator delete(void *memory, size_t) noexcept {
+    std::free(memory);
+}
 
 namespace {
 
@@ -46,6 +67,49 @@ void pools_come_and_go() {
         if (i % 3 != 0)
             expect(sum_with(pool, 50) == 1225, "a new pool works");
     }
+}
+
+// Memory that is refused at any point: an exception and nothing done, or fewer threads that do all of it.
+void refused_memory_leaves_a_pool_that_works() {
+    int refused = 0;
+    for (int allowed = 0; allowed < 40; ++allowed) {
+        fastdata::Pool pool(3);
+        allocations_left = allowed;
+        try {
+            expect(sum_with(pool, 50) == 1225, "fewer threads do the same work");
+        } catch (const std::bad_alloc &) {
+            ++refused;
+        }
+        allocations_left = -1;
+        expect(sum_with(pool, 50) == 1225, "the pool works once there is memory");
+    }
+    expect(refused > 0, "some allocation was refused");
+}
+
+void an_abandoned_pool_holds_nobody_up() {
+    auto *pool = new fastdata::Pool(2); // never freed: a call is in it
+    std::mutex mutex;
+    std::condition_variable changed;
+    bool hangs = false, released = false;
+    std::thread caller([&] {
+        pool->run(8, [&](int64_t) {
+            std::unique_lock lock(mutex);
+            hangs = true;
+            changed.notify_all();
+            changed.wait(lock, [&] { return released; });
+        });
+    });
+    {
+        std::unique_lock lock(mutex);
+        changed.wait(lock, [&] { return hangs; });
+    }
+    pool->abandon(); // returns, though the call does not
+    {
+        const std::lock_guard lock(mutex);
+        released = true;
+    }
+    changed.notify_all();
+    caller.join();
 }
 
 // Results are written by the pool's threads and read here without another lock.
@@ -101,6 +165,32 @@ void a_child_gets_threads_of_its_own() {
     expect(sum_with(*pool, 100) == 4950, "the parent's pool still works");
     delete pool;
 }
+
+// Another thread may be anywhere inside run() when the process forks; what it holds is never given back in the child.
+void a_child_waits_for_no_lock_of_its_parent() {
+    auto *pool = new fastdata::Pool(2);
+    std::atomic<bool> stop{false};
+    std::vector<std::thread> callers;
+    for (int caller = 0; caller < 3; ++caller)
+        callers.emplace_back([&] {
+            while (!stop)
+                sum_with(*pool, 2);
+        });
+    for (int i = 0; i < 200; ++i) {
+        const pid_t child = fork();
+        if (child == 0) {
+            alarm(100); // a deadlock ends here
+            _exit(sum_with(*pool, 100) == 4950 ? 0 : 1);
+        }
+        int status = 0;
+        expect(waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0,
+               "the child of a busy parent works");
+    }
+    stop = true;
+    for (std::thread &caller : callers)
+        caller.join();
+    delete pool;
+}
 #endif
 
 } // namespace
@@ -108,9 +198,12 @@ void a_child_gets_threads_of_its_own() {
 int main() {
     many_callers_share_a_pool();
     pools_come_and_go();
+    refused_memory_leaves_a_pool_that_works();
+    an_abandoned_pool_holds_nobody_up();
     what_threads_wrote_is_seen();
 #if !defined(__SANITIZE_THREAD__)
     a_child_gets_threads_of_its_own();
+    a_child_waits_for_no_lock_of_its_parent();
 #endif
     std::puts("pool_test: passed");
 }

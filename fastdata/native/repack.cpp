@@ -4,18 +4,23 @@
 #include <cstdio>
 #include <cstdlib>
 #include <jpeglib.h>
+#include <memory>
 
 namespace fastdata {
 namespace {
+
+constexpr size_t kFirstRoom = size_t{64} << 10;
 
 // libjpeg reports errors by jumping out, so everything that must be freed lives here.
 struct Job {
     jpeg_decompress_struct from{};
     jpeg_compress_struct to{};
     jpeg_error_mgr errors{};
+    jpeg_destination_mgr target{};
     std::jmp_buf jump{};
-    unsigned char *memory = nullptr; // by libjpeg, with malloc
-    unsigned long size = 0;
+    fd_status failure = FD_CORRUPT;  // what a jump means
+    unsigned char *memory = nullptr; // the output; libjpeg's own destination frees it behind its owner's back
+    size_t room = 0;
     char message[JMSG_LENGTH_MAX] = "";
 
     ~Job() {
@@ -25,7 +30,36 @@ struct Job {
         }
         std::free(memory);
     }
+
+    // Doubles the room behind what has been written.
+    void grow() {
+        const size_t written = room, wanted = room == 0 ? kFirstRoom : 2 * room;
+        void *const larger = std::realloc(memory, wanted);
+        if (larger == nullptr) {
+            failure = FD_OUT_OF_MEMORY;
+            std::longjmp(jump, 1);
+        }
+        memory = static_cast<unsigned char *>(larger);
+        room = wanted;
+        target.next_output_byte = memory + written;
+        target.free_in_buffer = room - written;
+    }
+    size_t size() const { return room - target.free_in_buffer; }
 };
+
+Job &job_of(j_compress_ptr jpeg) {
+    return *static_cast<Job *>(jpeg->client_data);
+}
+
+void write_to_memory(Job &job) {
+    job.target.init_destination = [](j_compress_ptr jpeg) { job_of(jpeg).grow(); };
+    job.target.empty_output_buffer = [](j_compress_ptr jpeg) -> boolean {
+        job_of(jpeg).grow(); // called when all of it is full
+        return TRUE;
+    };
+    job.target.term_destination = [](j_compress_ptr) {};
+    job.to.dest = &job.target;
+}
 
 void stop(j_common_ptr jpeg) {
     auto &job = *static_cast<Job *>(jpeg->client_data);
@@ -60,7 +94,7 @@ fd_status run(Job &job, std::span<const uint8_t> data, const JpegLimits &limits,
     jpeg_copy_critical_parameters(&job.from, &job.to);
     job.to.optimize_coding = TRUE;
     job.to.restart_in_rows = restart_rows;
-    jpeg_mem_dest(&job.to, &job.memory, &job.size);
+    write_to_memory(job);
     jpeg_write_coefficients(&job.to, coefficients);
     jpeg_finish_compress(&job.to);
     jpeg_finish_decompress(&job.from);
@@ -77,10 +111,13 @@ fd_status repack_jpeg(std::span<const uint8_t> data, const JpegLimits &limits, i
     job->errors.error_exit = stop;
     job->errors.emit_message = stop_at_warning;
     job->errors.output_message = [](j_common_ptr) {};
-    const fd_status status = setjmp(job->jump) == 0 ? run(*job, data, limits, restart_rows) : FD_CORRUPT;
-    message = job->message;
+    if (setjmp(job->jump) != 0) {
+        message = job->message;
+        return job->failure;
+    }
+    const fd_status status = run(*job, data, limits, restart_rows);
     if (status == FD_OK)
-        repacked.assign(job->memory, job->memory + job->size);
+        repacked.assign(job->memory, job->memory + job->size());
     return status;
 }
 

@@ -39,7 +39,8 @@ void Resampler::prepare(const View &view, const Source &source, Filter filter, b
     const int shrink = source.height - view.resize_height;
     vertical_first_ =
         shrink_first && filter != Filter::nearest && shrink > 0 && shrink > 2 * (source.width - view.resize_width);
-    rows_.assign(static_cast<size_t>(crop_width_) * kPixelBytes * kRowsAtOnce, 0);
+    rows_ = row_memory_.take(static_cast<size_t>(crop_width_) * kPixelBytes * kRowsAtOnce);
+    std::fill(rows_.begin(), rows_.end(), uint8_t{0});
 }
 
 Box Resampler::source() const {
@@ -80,9 +81,9 @@ void Resampler::write_horizontal_first(const Rows &pixels, RowWriter &writer) {
     if (!horizontal_.is_identity()) {
         const int width = horizontal_.results();
         const ptrdiff_t stride = static_cast<ptrdiff_t>(width) * kPixelBytes;
-        between_.resize(static_cast<size_t>(stride) * static_cast<size_t>(pixels.height));
-        kernels().horizontal(pixels, horizontal_, between_.data(), stride);
-        narrow = {between_.data(), stride, width, pixels.height};
+        uint8_t *const between = between_.take(static_cast<size_t>(stride) * static_cast<size_t>(pixels.height)).data();
+        kernels().horizontal(pixels, horizontal_, between, stride);
+        narrow = {between, stride, width, pixels.height};
     }
     const int bytes = inside_.width() * kPixelBytes;
     for (int y = 0; y < inside_.height(); ++y) {
@@ -97,14 +98,14 @@ void Resampler::write_horizontal_first(const Rows &pixels, RowWriter &writer) {
 
 void Resampler::write_vertical_first(const Rows &pixels, RowWriter &writer) {
     const int bytes = pixels.width * kPixelBytes;
-    between_.resize(static_cast<size_t>(bytes) * kRowsAtOnce);
+    uint8_t *const between = between_.take(static_cast<size_t>(bytes) * kRowsAtOnce).data();
     const ptrdiff_t out_stride = static_cast<ptrdiff_t>(crop_width_) * kPixelBytes;
     for (int y = 0; y < inside_.height(); y += kRowsAtOnce) {
         const int count = std::min(kRowsAtOnce, inside_.height() - y);
         for (int row = 0; row < count; ++row)
             kernels().vertical(pixels.row(vertical_.first(y + row)), pixels.stride_bytes, vertical_, y + row,
-                               between_.data() + static_cast<ptrdiff_t>(row) * bytes, bytes);
-        const Rows flat = {between_.data(), bytes, pixels.width, count};
+                               between + static_cast<ptrdiff_t>(row) * bytes, bytes);
+        const Rows flat = {between, bytes, pixels.width, count};
         kernels().horizontal(flat, horizontal_, row_inside(0), out_stride);
         for (int row = 0; row < count; ++row)
             writer.write(inside_.top + y + row, row_whole(row));

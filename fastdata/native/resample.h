@@ -2,12 +2,13 @@
 #pragma once
 
 #include "axis.h"
+#include "buffer.h"
 #include "fastdata_native.h"
 #include "geometry.h"
 #include "output.h"
 
 #include <cstdint>
-#include <vector>
+#include <span>
 
 namespace fastdata {
 
@@ -53,7 +54,8 @@ class Resampler {
     bool vertical_first_ = false;
     int crop_width_ = 0, crop_height_ = 0;
     Box inside_{}; // the part of the crop, in crop pixels, that lies in the resized window
-    std::vector<uint8_t> between_, rows_;
+    Buffer between_, row_memory_;
+    std::span<uint8_t> rows_; // inside row_memory_
 };
 
 } // namespace fastdata

@@ -1,4 +1,4 @@
-"""Writes the seed corpus of the fuzz target: small JPEGs and PNGs of every kind, each with the bytes of a view behind.
+"""Writes the seed corpus of the fuzz target: two small JPEGs or PNGs of every kind, with the bytes of a view behind.
 
 python tests/native/make_corpus.py FOLDER
 """
@@ -14,7 +14,7 @@ import images
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 # See fuzz.cpp: image width and height, window, resize, crop, flips, format, filter, options.
-VIEW = bytes([60, 50, 10, 10, 128, 90, 128, 128, 255, 255, 1, 2, 90, 1, 0, 0])
+VIEW = bytes([60, 50, 10, 10, 128, 90, 128, 128, 255, 255, 1, 2, 90, 1])
 
 
 def seeds() -> dict[str, bytes]:
@@ -31,11 +31,20 @@ def seeds() -> dict[str, bytes]:
     grey[grey.index(b"\xff\xc0") + 11] = 0x22
     found["grey22"] = bytes(grey)
     found["one"] = images.jpeg(1, 1)
+    found["no-huffman-tables"] = images.without_segments(images.jpeg(60, 50), 0xC4)
+    found["no-quantisation-tables"] = images.without_segments(images.jpeg(60, 50), 0xDB)
     return found | {path.stem: path.read_bytes() for path in GOLDEN.glob("*.jpg")}
+
+
+def behind(first: bytes, second: bytes) -> bytes:
+    """A seed: two images, the view, and the share of the bytes that is the first image."""
+    share = -(-len(first) * 65536 // len(first + second))
+    return first + second + VIEW + share.to_bytes(2, "big")
 
 
 if __name__ == "__main__":
     folder = Path(sys.argv[1])
     folder.mkdir(parents=True, exist_ok=True)
-    for name, data in seeds().items():
-        (folder / name).write_bytes(data + VIEW)
+    found = seeds()
+    for before, (name, data) in zip(found.values(), [*list(found.items())[1:], *list(found.items())[:1]], strict=True):
+        (folder / name).write_bytes(behind(before, data))
