@@ -13,7 +13,7 @@ from torch.utils.data import BatchSampler, Dataset, Sampler, default_collate
 
 from fastdata.auto import Choice, choose_backend
 from fastdata.draws import Key
-from fastdata.epoch import EpochIterator, EpochRecord, MultiProcessIterator, SingleProcessIterator
+from fastdata.epoch import EpochIterator, EpochRecord, MultiProcessIterator, Numbered, SingleProcessIterator
 from fastdata.errors import OptionError, StateMismatch
 from fastdata.explain import explain
 from fastdata.image_work import ON_ERROR, ImageWork
@@ -152,7 +152,6 @@ class DataLoader(torch.utils.data.DataLoader[Sample]):
         if self.backend != "auto":
             self._choice = Choice(backend=create_backend(self.backend, fidelity=self.fidelity), reason="named by you")
         self._stats = PipelineStats()
-        self._memory = BatchMemory(keep=_BLOCKS_KEPT)
         self._record: EpochRecord | None = None
         self._resume_from: LoaderState | None = None
         self._next_epoch = 0
@@ -308,7 +307,7 @@ class DataLoader(torch.utils.data.DataLoader[Sample]):
         record = self._record
         assert record is not None
         return EpochIterator(
-            self._to_device(((number, batch, None) for number, batch in enumerate(inner)), None),
+            self._to_device(Numbered(inner), None),
             record=record,
             stats=self._stats,
             length=self._length(),
@@ -359,7 +358,7 @@ class DataLoader(torch.utils.data.DataLoader[Sample]):
             dali=self.dali,
             pin=may_pin(self.pin_memory or on_gpu),
             threads=self.num_workers,
-            memory=self._memory,
+            memory=BatchMemory(keep=_BLOCKS_KEPT),
             stats=self._stats,
         )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Iterator
 from typing import Any, Protocol
@@ -12,7 +13,7 @@ from fastdata.optional import need
 from fastdata.order import EpochBatches, LoaderState
 from fastdata.stats import PipelineStats
 
-__all__ = ["EpochIterator", "EpochRecord", "MultiProcessIterator", "SingleProcessIterator"]
+__all__ = ["EpochIterator", "EpochRecord", "MultiProcessIterator", "Numbered", "SingleProcessIterator"]
 
 
 class EpochRecord:
@@ -43,10 +44,25 @@ class Closable(Protocol):
     def close(self) -> None: ...
 
 
+class Numbered:
+    """Yields (number, batch, None) for another iterator's batches; one that raises has a number, too."""
+
+    def __init__(self, batches: Iterator[Any]) -> None:
+        self._batches, self._next = batches, 0
+
+    def __iter__(self) -> Iterator[tuple[int, Any, None]]:
+        return self
+
+    def __next__(self) -> tuple[int, Any, None]:
+        number, self._next = self._next, self._next + 1
+        return number, next(self._batches), None
+
+
 class EpochIterator:
     """Yields the batches of one epoch to the caller, counting and timing them.
 
-    Dropping it, or calling `close`, stops the pipeline behind it.
+    After an error of a batch the next call gives the batch behind it, as torch's iterators do.  Dropping the iterator,
+    or calling `close`, stops the pipeline behind it.  Threads that share it take turns: each batch goes to one of them.
     """
 
     def __init__(
@@ -62,6 +78,7 @@ class EpochIterator:
         self._inner, self._record, self._stats = inner, record, stats
         self._length, self._pipeline = length, pipeline
         self._left_at: float | None = None
+        self._turn = threading.Lock()
         self._bar = _progress_bar(length) if progress else None
 
     def __iter__(self) -> Iterator[Any]:
@@ -73,13 +90,22 @@ class EpochIterator:
         return self._length
 
     def __next__(self) -> Any:
+        with self._turn:
+            return self._next_batch()
+
+    def _next_batch(self) -> Any:
         came_at = time.perf_counter()
         if self._left_at is not None:
             self._stats.busy_s += came_at - self._left_at
         try:
             number, batch = next(self._inner)[:2]
-        except BaseException as error:
-            self._record.ended |= isinstance(error, StopIteration)
+        except Exception as error:
+            self._left_at = None
+            if isinstance(error, StopIteration):
+                self._record.ended = True
+                self.close()
+            raise
+        except BaseException:  # Ctrl-C
             self.close()
             raise
         self._record.delivered_batches = number + 1
@@ -111,6 +137,7 @@ class _Counted(torch_dataloader._BaseDataLoaderIter):
     def __init__(self, loader: Any) -> None:
         self._record: EpochRecord = loader._begin_epoch()
         loader._epoch_batches = self._record.batches  # what loader._index_sampler gives while this is made
+        self._failed = 0  # batches that raised since the last that did not
         super().__init__(loader)
 
     def _reset(self, loader: Any, first_iter: bool = False) -> None:
@@ -120,13 +147,22 @@ class _Counted(torch_dataloader._BaseDataLoaderIter):
         super()._reset(loader, first_iter)
 
     def __next__(self) -> Any:
+        taken = self._taken()
         try:
             batch = super().__next__()
         except StopIteration:
             self._record.ended = True
             raise
-        self._record.delivered_batches += 1
+        except Exception:
+            self._failed += self._taken() > taken
+            raise
+        self._record.delivered_batches += 1 + self._failed  # whoever goes on has passed over those that raised
+        self._failed = 0
         return batch
+
+    def _taken(self) -> int:
+        """A count that grows with every batch that was fetched, whether it could be made or not."""
+        raise NotImplementedError
 
     def skip(self, batches: int) -> None:
         """Passes over batches that were delivered before the state was saved."""
@@ -137,9 +173,22 @@ class _Counted(torch_dataloader._BaseDataLoaderIter):
 class SingleProcessIterator(_Counted, torch_dataloader._SingleProcessDataLoaderIter):
     """torch's iterator for num_workers=0."""
 
+    _fetched = 0
+
+    def _next_index(self) -> Any:
+        index = super()._next_index()  # type: ignore[no-untyped-call]
+        self._fetched += 1
+        return index
+
+    def _taken(self) -> int:
+        return self._fetched
+
 
 class MultiProcessIterator(_Counted, torch_dataloader._MultiProcessingDataLoaderIter):
     """torch's iterator for num_workers>0."""
+
+    def _taken(self) -> int:
+        return int(self._rcvd_idx)
 
 
 # torch names its profiler ranges after the class.

@@ -21,7 +21,7 @@ from fastdata.loaders import Encoded, pillow
 from fastdata.loaders.backend import Pixels, Scratch
 from fastdata.loaders.synthetic import SyntheticBackend
 from fastdata.native import Status
-from fastdata.pipeline import SkipResult, Task
+from fastdata.pipeline import SkipResult, Task, stop_if_cancelled
 from fastdata.plan import Output
 from fastdata.seeded import SeededDraws
 from fastdata.sources import file_ranges, location_of, read_targets
@@ -147,11 +147,11 @@ class ImageBatch:
         """Loads samples into their positions and returns the positions that failed."""
         failed: list[int] = []
         with times.stage("read"):
-            samples = [
-                sample
-                for place in zip(positions, indices, copies, strict=True)
-                if (sample := self._read(*place, failed)) is not None
-            ]
+            samples = []
+            for place in zip(positions, indices, copies, strict=True):
+                stop_if_cancelled()
+                if (sample := self._read(*place, failed)) is not None:
+                    samples.append(sample)
         times.samples += len(samples)
         times.encoded_bytes += sum(len(sample.image.data) for sample in samples)
         with times.stage("view"):
@@ -240,6 +240,7 @@ class ImageBatch:
             seeds = self._seeds([s.index for s, _ in good], [s.copy for s, _ in good], _STREAM_TAIL)
             for (sample, _), value, seed in zip(good, objects, seeds, strict=True):
                 if plan.tail:
+                    stop_if_cancelled()
                     with SeededDraws(seed):
                         for step in plan.tail:
                             value = step(value)

@@ -122,6 +122,14 @@ class ImageWork:
         """Stores a sample of its own, before the rest of the transform."""
         return Converter(self.plan)
 
+    def close(self, ended: bool = True) -> None:
+        """Gives back what the epoch's batches shared; `ended` is False if a thread may still be at work."""
+        self.memory.close()
+        if self.pool is not None and ended:
+            self.pool.close()
+        elif self.pool is not None:
+            self.pool.abandon()
+
     def task_size(self, batch_size: int) -> int:
         """Samples per task: several tasks per thread so that one large image holds up nobody."""
         return min(_LARGEST_TASK, max(1, -(-batch_size // (_TASKS_PER_THREAD * max(1, self.threads)))))

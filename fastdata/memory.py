@@ -43,9 +43,6 @@ class BatchMemory:
         self._keep = keep
         self._returned: list[npt.NDArray[np.uint8]] = []
 
-    def __reduce__(self) -> tuple[type[BatchMemory], tuple[int]]:
-        return BatchMemory, (self._keep,)  # a copy of a loader starts with none
-
     def tensor(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
         """An uninitialised contiguous CPU tensor."""
         numpy_dtype = torch.empty(0, dtype=_STAND_INS.get(dtype, dtype)).numpy().dtype
@@ -56,6 +53,11 @@ class BatchMemory:
         lease = _Lease(block, shape, numpy_dtype)
         weakref.finalize(lease, self._give_back, block).atexit = False
         return torch.from_numpy(np.asarray(lease)).view(dtype)
+
+    def close(self) -> None:
+        """Frees returned blocks, and those that are still out when they return."""
+        self._keep = 0
+        self._returned.clear()
 
     def _take(self, size_bytes: int) -> npt.NDArray[np.uint8]:
         while self._returned:

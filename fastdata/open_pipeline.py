@@ -33,7 +33,7 @@ def open_pipeline(
         threads=work.threads,
         depth=depth,
         timeout_s=timeout_s,
-        on_close=work.pool.close if work.pool is not None else None,
+        on_close=work.close,
     )
     if not work.pipelined:
         return jobs

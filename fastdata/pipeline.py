@@ -9,14 +9,16 @@ Life cycle; any deviation is a bug:
 * Start.  Threads start with the first iterator, never on import or construction of a loader.
 * End of epoch.  When the last result has been yielded, threads are joined before StopIteration is raised.
 * Error in a task.  The other tasks of its job are dropped; the error is raised at the job's place in the order, after
-  the results before it.  Then everything later is cancelled and the threads are joined.  The iterator is then at its
-  end.
-* Error in the order (the sampler raised).  The same: raised at its place.
+  the results before it.  Work on later jobs goes on: whoever asks again gets the next result, as from torch; whoever
+  drops the iterator leaves nothing running.
+* Error in the order (the sampler raised).  Raised at its place; nothing comes after it.
 * Consumer stops (`break`, an exception in its loop, Ctrl-C, garbage collection).  Dropping the iterator cancels the
-  queue; a task that is running finishes (a few milliseconds), and the threads are joined.  Ctrl-C inside `next()`
-  closes first and is then raised.
+  queue, ends running tasks where they call `stop_if_cancelled` (between two samples), and joins the threads.  A
+  thread inside of somebody's transform or read is waited for `PATIENCE_S` at most and then left to end by itself.
+  Ctrl-C inside `next()` closes first and is then raised.
 * Timeout.  A thread that hangs in a read cannot be joined: the work is cancelled, the threads are left to end by
-  themselves, and the error is raised in time.
+  themselves, and the error is raised in time.  Nor does interpreter exit wait for them.
+* Several threads call `next`.  They take turns, and each result goes to one of them.
 * Another thread calls `close` while the consumer waits.  The consumer gets a PipelineError.
 * Interpreter exit.  The same, by an exit hook of the iterator.  Threads are daemons, since Python joins others
   before exit hooks run.
@@ -40,7 +42,9 @@ from typing import Any, Protocol, TypeAlias
 
 from fastdata.errors import PipelineError
 
-__all__ = ["Job", "OrderedJobs", "SkipResult", "Task"]
+__all__ = ["Job", "OrderedJobs", "SkipResult", "Task", "stop_if_cancelled"]
+
+PATIENCE_S = 2.0  # for threads that are inside of a transform or a read when everything is cancelled
 
 
 Task: TypeAlias = Callable[[], "Sequence[Task] | None"]
@@ -72,6 +76,20 @@ class SkipResult(Exception):
     """Raised by `Job.result` when a batch has become empty."""
 
 
+class _Cancelled(Exception):
+    """Ends a task whose result nobody will ask for."""
+
+
+def stop_if_cancelled() -> None:
+    """To be called by tasks between two steps that may take long: ends the task if its pipeline is closing."""
+    shared: _Shared | None = getattr(_of_this_thread, "shared", None)
+    if shared is not None and shared.closing:
+        raise _Cancelled
+
+
+_of_this_thread = threading.local()  # in a decode thread, whose it is
+
+
 class _InFlight:
     """A job and how far it is."""
 
@@ -85,6 +103,29 @@ class _InFlight:
     @property
     def done(self) -> bool:
         return self.finished or self.error is not None
+
+    def outcome(self) -> Any:
+        """The job's result, or its error raised, which only its traceback then refers to: no cycle keeps it alive."""
+        error, self.error, self.finished = self.error, None, True
+        if error is None:
+            assert self.job is not None
+            return self.job.result()
+        try:
+            raise error
+        finally:
+            del error
+
+    def run_here(self) -> None:
+        """Runs all tasks in the calling thread; an error of theirs becomes `error`."""
+        if self.job is None:
+            return
+        waiting, self.tasks = deque(self.tasks), []
+        try:
+            while waiting:
+                waiting.extend(waiting.popleft()() or ())
+            self.job.finish()
+        except Exception as error:  # noqa: BLE001 - handed over to the consumer, whatever it is
+            self.error = error
 
     def run(self, task: Task, lock: AbstractContextManager[object]) -> Sequence[Task]:
         """Runs one task, and `finish` after the last; whatever goes wrong becomes `error`.
@@ -111,7 +152,7 @@ class _InFlight:
 class _Shared:
     """What the threads and the consumer share.  Threads refer to this, never to the iterator."""
 
-    def __init__(self, on_close: Callable[[], object] | None) -> None:
+    def __init__(self, on_close: Callable[[bool], object] | None) -> None:
         self.owner_pid = os.getpid()
         self.on_close = on_close
         self.changed = threading.Condition()
@@ -131,6 +172,7 @@ class _Shared:
 
     def work(self) -> None:
         """A decode thread's life."""
+        _of_this_thread.shared = self
         while (entry := self._take()) is not None:
             flight, task = entry
             further = flight.run(task, self.changed)
@@ -153,30 +195,28 @@ class _Shared:
             raise PipelineError("the iterator was closed by another thread while this one waited for a batch")
         return in_time
 
-    def give_up(self) -> None:
-        """Cancels what has not begun and joins no thread: one that hangs in a read would never come back."""
-        with self.changed:
-            self.closing = True
-            self.queue.clear()
-            self.threads.clear()
-            self.on_close = None  # it would wait for the same thread
-            self.changed.notify_all()
+    def shut_down(self, patience_s: float = PATIENCE_S) -> None:
+        """Cancels everything and joins the threads; does nothing in a forked child.
 
-    def shut_down(self) -> None:
-        """Cancels what has not begun and joins the threads; does nothing in a forked child."""
+        Args:
+            patience_s: longest wait for threads that do not end.
+        """
         if os.getpid() != self.owner_pid:
             return
         with self.changed:
             self.closing = True
             self.queue.clear()
             self.changed.notify_all()
-        if threading.current_thread() in self.threads:
-            return  # garbage collection runs this in a decode thread, which cannot wait for itself
+            on_close, self.on_close = self.on_close, None
+        deadline = time.monotonic() + patience_s
+        own = threading.current_thread()  # garbage collection may run this in a decode thread
         for thread in self.threads:
-            thread.join()
+            if thread is not own:
+                thread.join(max(0.0, deadline - time.monotonic()))
+        ended = not any(thread.is_alive() for thread in self.threads)
         self.threads.clear()
-        if self.on_close is not None:
-            self.on_close()
+        if on_close is not None:
+            on_close(ended)
 
 
 class OrderedJobs:
@@ -189,14 +229,14 @@ class OrderedJobs:
         threads: int,
         depth: int,
         timeout_s: float = 0,
-        on_close: Callable[[], object] | None = None,
+        on_close: Callable[[bool], object] | None = None,
     ) -> None:
         """Args:
         jobs: made lazily, in the consumer's thread, at most `depth` ahead of what has been yielded.
         threads: number of threads; 0 runs every task in `next()` itself.
         depth: jobs in flight.
         timeout_s: longest wait for one result; 0 waits for ever.
-        on_close: called once, when the last thread has been joined.
+        on_close: called once, at the end; with False if a thread was left behind that may still work.
         """
         self._jobs = iter(jobs)
         self._depth = max(1, depth) if threads else 1
@@ -220,10 +260,11 @@ class OrderedJobs:
             )
         began = time.perf_counter()
         try:
-            return self._next_result()
-        except BaseException:
-            self.close()
-            raise
+            while True:
+                try:
+                    return self._next_finished().outcome()
+                except SkipResult:
+                    continue
         finally:
             self.waited_s += time.perf_counter() - began
 
@@ -234,35 +275,25 @@ class OrderedJobs:
         self._jobs = iter(())
         self._close()
 
-    def _next_result(self) -> Any:
-        while True:
+    def _next_finished(self) -> _InFlight:
+        """The oldest job, finished or failed; whatever is raised here ends the iteration."""
+        try:
             self._fill()
             if not self._flights:
                 raise StopIteration
             flight = self._flights[0]
-            self._finish(flight)
+            if not self._threads:
+                flight.run_here()
+            elif not self._shared.wait_for(flight, self._timeout_s or None):
+                self._shared.shut_down(patience_s=0)
+                raise PipelineError(f"DataLoader timed out after {self._timeout_s} seconds")
             self._flights.popleft()
             if self._threads:
                 self._fill()  # keep the threads busy while the caller computes
-            if flight.error is not None:
-                raise flight.error
-            assert flight.job is not None
-            try:
-                return flight.job.result()
-            except SkipResult:
-                continue
-
-    def _finish(self, flight: _InFlight) -> None:
-        if not self._threads:
-            if flight.job is not None:
-                waiting = deque(flight.tasks)
-                flight.tasks = []
-                while waiting:
-                    waiting.extend(waiting.popleft()() or ())
-                flight.job.finish()
-        elif not self._shared.wait_for(flight, self._timeout_s or None):
-            self._shared.give_up()
-            raise PipelineError(f"DataLoader timed out after {self._timeout_s} seconds")
+            return flight
+        except BaseException:
+            self.close()
+            raise
 
     def _fill(self) -> None:
         while not self._exhausted and len(self._flights) < self._depth:

@@ -51,8 +51,8 @@ class AheadBatch(ImageBatch):
         """Nothing is left to do before DALI's part."""
 
     def result(self) -> Any:
-        """This batch itself, for `feed`."""
-        if (self._failures and self._work.on_error == "raise") or not any(self._loaded):
+        """This batch itself, for `feed`; what failed is reported by `complete`, behind the batches before it."""
+        if not any(self._loaded) and not (self._failures and self._work.on_error == "raise"):
             self._report()
             raise SkipResult
         return self
@@ -80,6 +80,8 @@ class AheadBatch(ImageBatch):
             SkipResult: no image is left.
             DecodeError: an image is damaged, and errors are to be raised.
         """
+        if self._failures and self._work.on_error == "raise":
+            self._report()
         times = BatchTimes()
         if isinstance(decoded, RuntimeError):
             decoded = self._decode_singly(times, decoded)
@@ -172,7 +174,7 @@ class PipelinedBatches:
     def __init__(self, work: ImageWork, jobs: OrderedJobs, *, largest_batch: int) -> None:
         self._jobs = jobs
         self._pid = os.getpid()
-        self._dali = DaliPipeline((batch.feed() for batch in jobs), _format(work, largest_batch))
+        self._dali = DaliPipeline(_Feeds(jobs, work.plan), _format(work, largest_batch))
 
     def __iter__(self) -> Iterator[tuple[int, Any, Drawn | None]]:
         return self
@@ -182,21 +184,51 @@ class PipelinedBatches:
             raise PipelineError(
                 "this iterator was made in another process; after a fork make a new one with iter(loader)"
             )
-        try:
-            while True:
+        while True:
+            try:
                 feed, decoded = next(self._dali)
-                try:
-                    return feed.owner.complete(decoded)  # type: ignore[no-any-return]
-                except SkipResult:
-                    continue
-        except BaseException:
-            self.close()
-            raise
+            except BaseException:
+                self.close()
+                raise
+            try:
+                return feed.owner.complete(decoded)  # type: ignore[no-any-return]
+            except SkipResult:
+                continue
 
     def close(self) -> None:
         """Takes DALI's pipeline down and joins the reading threads.  Harmless when repeated."""
         self._dali.close()
         self._jobs.close()
+
+
+class _Feeds:
+    """What DALI decodes, batch by batch; for one that could not be made something tiny, so that it keeps its place."""
+
+    def __init__(self, jobs: OrderedJobs, plan: Plan) -> None:
+        self._jobs, self._plan = jobs, plan
+
+    def __iter__(self) -> Iterator[DaliFeed]:
+        return self
+
+    def __next__(self) -> DaliFeed:
+        try:
+            batch: AheadBatch = next(self._jobs)
+        except (StopIteration, PipelineError):
+            raise
+        except Exception as error:  # noqa: BLE001 - raised at its place, after the batches before it
+            return DaliFeed(encoded=[_tiny_jpeg()], views=Views.of([_view_of_tiny(self._plan)]), owner=_Failed(error))
+        return batch.feed()
+
+
+class _Failed:
+    """Stands for a batch that could not be made."""
+
+    def __init__(self, error: Exception) -> None:
+        self._error = error
+
+    def complete(self, decoded: torch.Tensor | RuntimeError) -> None:
+        """Raises what went wrong."""
+        raise self._error
 
 
 def _format(work: ImageWork, largest_batch: int) -> DaliFormat:

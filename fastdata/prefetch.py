@@ -148,50 +148,20 @@ class DevicePrefetcher:
         batches = iter(self.loader)
         if self.device.type == "cuda":
             return self._copied_ahead(batches, _CudaStreams(self.device))
-        return self._moved(batches)
+        return map(self._moved, batches)
 
     def set_epoch(self, epoch: int) -> None:
         """Tells the loader, or its sampler, if one of them knows epochs."""
         if (knowing := epoch_sampler(self.loader)) is not None:
             knowing.set_epoch(epoch)
 
-    def _moved(self, batches: Iterator[Any]) -> Iterator[Any]:
-        for batch in batches:
-            moved = map_tensors(batch, lambda tensor: tensor.to(self.device))
-            moved = self.transform(moved) if self.transform is not None else moved
-            yield self._into_kept(moved) if self.static else moved
+    def _copied_ahead(self, batches: Iterator[Any], streams: Streams) -> _CopiedAhead:
+        return _CopiedAhead(self, batches, streams)
 
-    def _copied_ahead(self, batches: Iterator[Any], streams: Streams) -> Iterator[Any]:
-        ready: deque[tuple[Any, Any]] = deque()
-        failure: Exception | None = None
-        while True:
-            while failure is None and len(ready) <= self.depth:
-                try:
-                    ready.append(self._start_copy(next(batches), streams))
-                except Exception as error:  # noqa: BLE001 - raised at its place, after the batches before it
-                    failure = error
-            if not ready:
-                if isinstance(failure, StopIteration):
-                    return
-                raise failure if failure is not None else AssertionError("nothing copied, nothing failed")
-            yield self._hand_over(*ready.popleft(), streams)
-
-    def _start_copy(self, batch: Any, streams: Streams) -> tuple[Any, Any]:
-        with streams.copying():
-            moved = map_tensors(batch, streams.to_device)
-            if self.transform is not None:
-                moved = self.transform(moved)
-            return moved, streams.copied()
-
-    def _hand_over(self, batch: Any, copied: Any, streams: Streams) -> Any:
-        streams.consumer_waits_for(copied)
-
-        def mark(tensor: torch.Tensor) -> torch.Tensor:
-            streams.consumer_uses(tensor)
-            return tensor
-
-        batch = map_tensors(batch, mark)
-        return self._into_kept(batch) if self.static else batch
+    def _moved(self, batch: Any) -> Any:
+        moved = map_tensors(batch, lambda tensor: tensor.to(self.device))
+        moved = self.transform(moved) if self.transform is not None else moved
+        return self._into_kept(moved) if self.static else moved
 
     def _into_kept(self, batch: Any) -> Any:
         """Copies a batch into the tensors that are handed over every time."""
@@ -205,6 +175,56 @@ class DevicePrefetcher:
             )
         kept = iter(self._kept)
         return map_tensors(batch, lambda tensor: next(kept).copy_(tensor, non_blocking=True))
+
+
+class _CopiedAhead:
+    """One iteration: copies begin ahead of need; a batch that fails raises at its place, and the next goes on."""
+
+    def __init__(self, prefetcher: DevicePrefetcher, batches: Iterator[Any], streams: Streams) -> None:
+        self._prefetcher, self._batches, self._streams = prefetcher, batches, streams
+        self._ready: deque[tuple[Any, Any] | Exception] = deque()
+        self._ended = False
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __next__(self) -> Any:
+        while not self._ended and len(self._ready) <= self._prefetcher.depth:
+            try:
+                self._ready.append(self._start_copy(next(self._batches)))
+            except StopIteration:
+                self._ended = True
+            except Exception as error:  # noqa: BLE001 - raised at its place, after the batches before it
+                self._ready.append(error)
+        if not self._ready:
+            raise StopIteration
+        oldest = self._ready.popleft()
+        if isinstance(oldest, Exception):
+            raise oldest
+        return self._hand_over(*oldest)
+
+    def close(self) -> None:
+        """Drops what was copied ahead, and the iterator behind it."""
+        self._ready.clear()
+        self._batches, self._ended = iter(()), True
+
+    def _start_copy(self, batch: Any) -> tuple[Any, Any]:
+        streams, transform = self._streams, self._prefetcher.transform
+        with streams.copying():
+            moved = map_tensors(batch, streams.to_device)
+            if transform is not None:
+                moved = transform(moved)
+            return moved, streams.copied()
+
+    def _hand_over(self, batch: Any, copied: Any) -> Any:
+        self._streams.consumer_waits_for(copied)
+
+        def mark(tensor: torch.Tensor) -> torch.Tensor:
+            self._streams.consumer_uses(tensor)
+            return tensor
+
+        batch = map_tensors(batch, mark)
+        return self._prefetcher._into_kept(batch) if self._prefetcher.static else batch
 
 
 def map_tensors(value: Any, function: Callable[[torch.Tensor], torch.Tensor]) -> Any:

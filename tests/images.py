@@ -61,7 +61,7 @@ def _mpo() -> bytes:
 
 
 def without_segments(data: bytes, marker: int, *, which: int | None = None) -> bytes:
-    """A JPEG without its segments of one kind (0xC4: Huffman tables, 0xDB: quantisation tables), or without one of them."""
+    """A JPEG without its segments of a kind (0xC4: Huffman, 0xDB: quantisation tables), or without one of them."""
     kept, at, number = bytearray(data[:2]), 2, 0
     while data[at + 1] != 0xDA:
         end = at + 2 + int.from_bytes(data[at + 2 : at + 4], "big")

@@ -105,7 +105,10 @@ def test_a_damaged_image_is_raised_at_its_place(spoiled: Path) -> None:
     next(iterator)
     with pytest.raises(DecodeError, match=r"sample 5 .*apple/05\.jpg"):
         next(iterator)
-    assert next(iterator, None) is None
+    assert [next(iterator)[0].shape[0] for _ in range(5)] == [4] * 5
+    with pytest.raises(DecodeError, match="sample 30 "):
+        next(iterator)
+    assert len(list(iterator)) == 2
 
 
 def test_substitutes_are_those_of_the_other_backends(spoiled: Path) -> None:

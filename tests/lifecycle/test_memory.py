@@ -57,6 +57,22 @@ def test_no_more_blocks_are_held_than_asked() -> None:
     assert len(memory._returned) == 2
 
 
+def test_nothing_is_held_once_the_epoch_is_over_or_left(folder: Path) -> None:
+    gc.collect()
+    held = _blocks_held()
+    loader = DataLoader(ImageFolder(folder, SMALL), 4, num_workers=2)
+    kept = list(loader)
+    for _ in loader:
+        break
+    del kept
+    gc.collect()
+    assert _blocks_held() == held
+
+
+def _blocks_held() -> int:
+    return sum(len(each._returned) for each in gc.get_objects() if type(each) is BatchMemory)
+
+
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.float16, torch.bfloat16, torch.float32])
 def test_tensors_of_every_type_behave(dtype: torch.dtype) -> None:
     tensor = BatchMemory(keep=1).tensor((3, 5), dtype)
