@@ -1,8 +1,8 @@
 """Width, height and kind of an image from its first bytes, without decoding.
 
 A view can only be drawn when the image's size is known, and parsing twenty bytes in place is a hundred times
-cheaper than opening a decoder.  Formats not known here, and headers that make no sense, give ``None``: Pillow is
-then asked, and its verdict counts.
+cheaper than opening a decoder.  Formats not known here, those whose frames may be larger than the header says (GIF),
+and headers that make no sense, give ``None``: Pillow is then asked, and its verdict counts.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import re
 import struct
 from dataclasses import dataclass
 
-__all__ = ["ImageHeader", "JpegFrame", "parse_header"]
+__all__ = ["ImageHeader", "JpegFrame", "has_whole_scans", "parse_header"]
 
 _PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
 _NPY_MAGIC = b"\x93NUMPY\x01"
@@ -19,6 +19,9 @@ _STANDALONE_MARKERS = frozenset({0x01, *range(0xD0, 0xD8)})
 _FRAME_MARKERS = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 _SCAN_MARKER = 0xDA
 _END_MARKERS = frozenset({0xD9, 0xD8})
+_MARKER_IN_SCAN = re.compile(rb"\xff[^\x00\xd0-\xd7\xff]")  # neither a stuffed byte, nor a restart, nor a fill byte
+# Between two scans: tables, restart intervals, comments, application data, the next scan's header.
+_BETWEEN_SCANS = frozenset({0xC4, 0xDB, _SCAN_MARKER, 0xDD, 0xFE, *range(0xE0, 0xF0)})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +52,7 @@ class ImageHeader:
     """Size and kind of an encoded image.
 
     Attributes:
-        kind: "jpeg", "png", "gif", "bmp", "webp", or "npy" (raw pixels).
+        kind: "jpeg", "png", "bmp", "webp", or "npy" (raw pixels).
         width: columns in pixels, before any EXIF rotation.
         height: rows in pixels, before any EXIF rotation.
         jpeg: coding details, for kind "jpeg" only.
@@ -74,8 +77,6 @@ def parse_header(data: bytes) -> ImageHeader | None:
         return _parse_jpeg(data)
     if data[:8] == _PNG_SIGNATURE and data[12:16] == b"IHDR" and len(data) >= 24:
         return _checked("png", *struct.unpack_from(">II", data, 16))
-    if data[:6] in (b"GIF87a", b"GIF89a") and len(data) >= 10:
-        return _checked("gif", *struct.unpack_from("<HH", data, 6))
     if data[:2] == b"BM" and len(data) >= 26:
         return _parse_bmp(data)
     if data[:4] == b"RIFF" and data[8:12] == b"WEBP" and len(data) >= 30:
@@ -83,6 +84,25 @@ def parse_header(data: bytes) -> ImageHeader | None:
     if data[:7] == _NPY_MAGIC:
         return _parse_npy(data)
     return None
+
+
+def has_whole_scans(data: bytes, frame: JpegFrame) -> bool:
+    """True if a JPEG's entropy-coded data runs to an end marker, and holds no marker that has no place there.
+
+    Some libraries make up what is missing, or stop where they stumble, and say nothing; Pillow refuses such a file.
+    """
+    allowed = frozenset() if frame.sequential and frame.single_scan else _BETWEEN_SCANS
+    at = frame.scan_at
+    while at + 4 <= len(data):
+        found = _MARKER_IN_SCAN.search(data, at + 2 + int.from_bytes(data[at + 2 : at + 4], "big"))
+        if found is None:
+            return False
+        at = found.start()
+        if data[at + 1] == 0xD9:
+            return True
+        if data[at + 1] not in allowed:
+            return False
+    return False
 
 
 def _checked(kind: str, width: int, height: int, jpeg: JpegFrame | None = None) -> ImageHeader | None:

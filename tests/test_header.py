@@ -13,7 +13,7 @@ from PIL import Image
 from fastdata.header import parse_header
 
 FILES = {**images.odd_files(), "gif.gif": images.saved(mode="P", kind="GIF")}
-UNKNOWN = {"tiff.tif", "greymap.pgm"}
+UNKNOWN = {"tiff.tif", "greymap.pgm", "gif.gif"}
 
 
 @pytest.mark.parametrize("name", FILES)

@@ -42,7 +42,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fastdata.errors import BackendUnavailable
-from fastdata.header import ImageHeader, JpegFrame, parse_header
+from fastdata.header import ImageHeader, JpegFrame, has_whole_scans, parse_header
 from fastdata.views import View
 
 __all__ = [
@@ -104,9 +104,9 @@ class Encoded:
         """True for the kinds that the native core may decode."""
         return self.is_plain_jpeg() or (self.header is not None and self.header.kind in ("png", "npy"))
 
-    def is_cut_short(self) -> bool:
-        """True for a JPEG without an end; some libraries make up what is missing and say nothing."""
-        return self.jpeg is None or self.data.rfind(b"\xff\xd9") < self.jpeg.scan_at
+    def is_whole_jpeg(self) -> bool:
+        """True for a plain JPEG in which nothing is missing or out of place, for libraries that do not say so."""
+        return self.is_plain_jpeg() and self.jpeg is not None and has_whole_scans(self.data, self.jpeg)
 
     @property
     def jpeg(self) -> JpegFrame | None:

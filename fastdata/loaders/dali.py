@@ -291,12 +291,12 @@ class DaliBackend(Backend):
 
 def is_for_dali(image: Encoded, view: View) -> bool:
     """True for whole plain JPEGs of an allowed size, and filters that DALI has."""
-    if not image.is_plain_jpeg() or view.interpolation not in FILTERS:
+    if view.interpolation not in FILTERS:
         return False
     limit = pillow.most_pixels()
     if limit is not None and image.width * image.height > limit:
         return False
-    return not image.is_cut_short()
+    return image.is_whole_jpeg()
 
 
 def build_pipeline(format: DaliFormat, source: Callable[[], tuple[Any, ...]]) -> Any:  # noqa: A002

@@ -32,7 +32,7 @@ class OpenCvBackend(PerImageBackend):
         return f"OpenCV {cv2.__version__}"
 
     def decode_view(self, image: Encoded, view: View, out: Pixels) -> None:
-        if not image.is_plain_jpeg() or image.is_cut_short():
+        if not image.is_whole_jpeg():
             raise HandBack
         if self.fidelity == "fast":
             self._decode_fast(image, view, out)

@@ -58,10 +58,11 @@ def resize_window(pixels: Pixels, stride_px: int, view: View, out: Pixels) -> No
     """
     order = _exact_order()
     core = native.available()
-    if core is None or order is None:
-        pillow.resize_window(pixels, stride_px, view, out)
-    else:
-        core.resize(pixels, stride_px, view, out, options=options_for(order, view.interpolation, "exact"))
+    if core is not None and order is not None:
+        options = options_for(order, view.interpolation, "exact")
+        if core.resize(pixels, stride_px, view, out, options=options):
+            return
+    pillow.resize_window(pixels, stride_px, view, out)
 
 
 def _agrees(core: native.Core, order: native.PassOrder, size: tuple[int, int]) -> bool:

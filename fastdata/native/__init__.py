@@ -250,7 +250,7 @@ class Core:
         self.library.fd_philox(len(first), *columns, fourth, (ctypes.c_uint32 * 2)(*key), words.ctypes.data)
         return words
 
-    def resize(self, rgbx: Pixels, stride_px: int, view: View, out: Pixels, *, options: Options) -> None:
+    def resize(self, rgbx: Pixels, stride_px: int, view: View, out: Pixels, *, options: Options) -> bool:
         """Resizes, crops and flips a decoded window into uint8 (height, width, 3).
 
         Args:
@@ -259,6 +259,9 @@ class Core:
             view: the view; of its window only the size counts.
             out: contiguous, of the view's size.
             options: filter and pass order.
+
+        Returns:
+            False if the core does not do this: a side would be longer than 65,536 pixels.
         """
         left, top, right, bottom = view.window_px
         if out.shape != (*view.size, 3) or not out.flags.c_contiguous or not rgbx.flags.c_contiguous:
@@ -276,7 +279,9 @@ class Core:
             ctypes.byref(CFormat(0, 1, None)),
             ctypes.byref(options.to_c()),
         )
-        _check(status, f"cannot resize {right - left} × {bottom - top} pixels for {view}")
+        if status == Status.OUT_OF_MEMORY:
+            raise MemoryError(f"no memory to resize {right - left} × {bottom - top} pixels for {view}")
+        return bool(status == Status.OK)
 
     def repack(self, data: bytes, *, restart_rows: int, options: Options) -> bytes | None:
         """Stores a JPEG's coefficients anew: baseline, Huffman tables made for it, no metadata, the same pixels.
