@@ -17,11 +17,15 @@
     └── StateMismatch       (ValueError)         a saved state belongs to something else
 
 Each class is also the builtin that PyTorch or torchvision would have raised in its place, so existing
-``except OSError`` and ``except ValueError`` clauses go on working.  Every message says what was wrong, what was
-given, what is accepted, where, and what to do next.
+``except OSError`` and ``except ValueError`` clauses go on working.  A DecodeError is also an instance of what the
+reader or decoder raised: of FileNotFoundError where a file is missing, of PIL.UnidentifiedImageError where it is no
+image.  Every message says what was wrong, what was given, what is accepted, where, and what to do next.
 """
 
 from __future__ import annotations
+
+from functools import cache
+from typing import Any
 
 __all__ = [
     "BackendError",
@@ -72,8 +76,30 @@ class DecodeError(FastdataError, OSError):
             f"{self.remedy}, or pass on_error='skip' or on_error='replace' to fastdata's DataLoader."
         )
 
+    @classmethod
+    def because(cls, reason: Exception, *, index: int, location: str, backend: str) -> DecodeError:
+        """An error that is also caught as its reason, which it is raised from.
+
+        Args:
+            reason: what the reader or decoder raised.
+            index: position of the sample in the dataset.
+            location: where its bytes came from.
+            backend: who refused it.
+        """
+        made: type[DecodeError] = _also(cls, type(reason))  # type: ignore[arg-type]
+        error = made(index=index, location=location, backend=backend, reason=in_words(reason))
+        if isinstance(reason, OSError):
+            error.errno, error.filename = reason.errno, reason.filename
+        error.__cause__ = reason
+        return error
+
+    def __str__(self) -> str:
+        return str(self.args[0])  # with an errno, OSError would say something of its own
+
     def __reduce__(self) -> tuple[object, ...]:
-        return _rebuild_decode_error, (type(self), self.index, self.location, self.backend, self.reason)
+        kinds: Any = getattr(self, "_kinds", (type(self), type(self)))
+        state = {"errno": self.errno, "filename": self.filename}
+        return _rebuild_decode_error, (*kinds, self.index, self.location, self.backend, self.reason), state
 
 
 class ReadError(DecodeError):
@@ -91,8 +117,25 @@ class ViewError(DecodeError, ValueError):
     problem = "does not fit the transform"
 
 
-def _rebuild_decode_error(cls: type[DecodeError], index: int, location: str, backend: str, reason: str) -> DecodeError:
-    return cls(index=index, location=location, backend=backend, reason=reason)
+@cache  # so that the same two make the same class
+def _also(cls: type[DecodeError], reason: type[Exception]) -> type[DecodeError]:
+    """The class, as one that is caught as `reason`, too; itself where Python cannot combine the two."""
+    if issubclass(cls, reason):
+        return cls
+    try:
+        made = type(cls.__name__, (cls, reason), {"_kinds": (cls, reason), "__doc__": cls.__doc__})
+        made(index=0, location="", backend="", reason="")
+    except TypeError:  # both keep data of their own, as SyntaxError and OSError do
+        return cls
+    made.__module__ = cls.__module__
+    return made
+
+
+def _rebuild_decode_error(
+    cls: type[DecodeError], kind: type[Exception], index: int, location: str, backend: str, reason: str
+) -> DecodeError:
+    made: type[DecodeError] = _also(cls, kind)  # type: ignore[arg-type]
+    return made(index=index, location=location, backend=backend, reason=reason)
 
 
 class BackendError(FastdataError, RuntimeError):

@@ -14,7 +14,7 @@ from torch.profiler import record_function
 from torch.utils.data import default_collate
 
 from fastdata.draws import philox4x32
-from fastdata.errors import DecodeError, PipelineError, ReadError, ViewError, in_words
+from fastdata.errors import DecodeError, PipelineError, ReadError, ViewError
 from fastdata.finish import Drawn
 from fastdata.image_work import ImageWork
 from fastdata.loaders import Encoded, pillow
@@ -32,7 +32,7 @@ __all__ = ["ImageBatch", "ReadyBatch", "Sample"]
 
 _SUBSTITUTES_TRIED = 16
 # Numbers of generator streams; a plan's operations are numbered from 0, its augmentations from 4000.
-_STREAM_TAIL, _STREAM_COLLATE, _STREAM_SUBSTITUTE = 1001, 1002, 1003
+_STREAM_TAIL, _STREAM_COLLATE, _STREAM_SUBSTITUTE, _STREAM_TARGET = 1001, 1002, 1003, 1004
 
 
 @dataclass(frozen=True)
@@ -56,6 +56,7 @@ class ImageBatch:
 
     def __init__(self, work: ImageWork, number: int, indices: Sequence[int], copies: Sequence[int]) -> None:
         self._work, self._number = work, number
+        self._steps, self._target_turn = work.steps, work.target_turn  # made here, in the consumer's thread
         self._indices, self._copies = list(map(int, indices)), list(copies)
         count = len(self._indices)
         self._images = work.empty_batch(count) if work.in_place and not work.pipelined else None
@@ -116,10 +117,10 @@ class ImageBatch:
             loaded = work.file_loader.load(*places, self._indices, self._copies, out, crcs=files.crcs)
         good = loaded.results.statuses == Status.OK
         if good.all():
-            self._targets[:] = read_targets(work.source, self._indices)
+            self._targets[:] = self._read_targets(self._indices, self._copies)
         else:
             for position in np.flatnonzero(good).tolist():
-                self._targets[position] = work.source.read_target(self._indices[position])
+                self._targets[position] = self._read_target(self._indices[position], self._copies[position])
         self._loaded = good.tolist()
         times.seconds.update(read=loaded.read_s, decode=loaded.decode_s)
         times.samples, times.encoded_bytes = int(good.sum()), int(loaded.data_bytes[good].sum())
@@ -171,8 +172,22 @@ class ImageBatch:
         except Exception as error:  # noqa: BLE001 - Pillow's plugins raise many kinds
             self._fail(position, index, error, failed)
             return None
-        self._targets[position] = self._work.source.read_target(index)
+        self._targets[position] = self._read_target(index, copy)
         return Sample(position, index, copy, image)
+
+    def _read_target(self, index: int, copy: int) -> Any:
+        return self._read_targets([index], [copy])[0]
+
+    def _read_targets(self, indices: Sequence[int], copies: Sequence[int]) -> list[Any]:
+        work = self._work
+        if not work.draws_targets:
+            return read_targets(work.source, indices)
+        targets = []
+        for index, seed in zip(indices, self._seeds(indices, copies, _STREAM_TARGET), strict=True):
+            stop_if_cancelled()
+            with self._target_turn, SeededDraws(seed):
+                targets.append(work.source.read_target(index))
+        return targets
 
     def _draw(self, samples: list[Sample], failed: list[int]) -> tuple[list[Sample], list[View]]:
         """Views of samples, without those that the transform cannot see (smaller than a crop)."""
@@ -200,9 +215,9 @@ class ImageBatch:
         with times.stage("decode"):
             statuses = self._work.backend.decode([sample.image for sample in samples], views, places)
         good = []
-        for sample, place, status in zip(samples, places, statuses, strict=True):
+        for sample, view, place, status in zip(samples, views, places, statuses, strict=True):
             if status is None:
-                good.append((sample, place))
+                good.append((sample, view, place))
             else:
                 self._fail(sample.position, sample.index, status, failed)
         if self._images is not None:
@@ -223,35 +238,36 @@ class ImageBatch:
             at += 3 * height * width
         return places
 
-    def _convert_into_batch(self, good: Sequence[tuple[Sample, Pixels]], times: BatchTimes) -> None:
+    def _convert_into_batch(self, good: Sequence[tuple[Sample, View, Pixels]], times: BatchTimes) -> None:
         assert self._images is not None
         with times.stage("convert"):
             if not self._work.converter.in_place:
-                for sample, pixels in good:
+                for sample, _, pixels in good:
                     self._work.converter.store(pixels, self._images[sample.position])
-        for sample, _ in good:
+        for sample, *_ in good:
             self._loaded[sample.position] = True
 
-    def _make_samples(self, good: Sequence[tuple[Sample, Pixels]], times: BatchTimes) -> None:
+    def _make_samples(self, good: Sequence[tuple[Sample, View, Pixels]], times: BatchTimes) -> None:
         plan = self._work.plan
         with times.stage("convert"):
-            objects = [self._as_object(pixels) for _, pixels in good]
+            objects = [self._as_object(*each) for each in good]
+        *tail, _ = self._steps.of_this_thread()
         with times.stage("transform"):
-            seeds = self._seeds([s.index for s, _ in good], [s.copy for s, _ in good], _STREAM_TAIL)
-            for (sample, _), value, seed in zip(good, objects, seeds, strict=True):
+            seeds = self._seeds([s.index for s, *_ in good], [s.copy for s, *_ in good], _STREAM_TAIL)
+            for (sample, *_), value, seed in zip(good, objects, seeds, strict=True):
                 if plan.tail:
                     stop_if_cancelled()
                     with SeededDraws(seed):
-                        for step in plan.tail:
+                        for step in tail:
                             value = step(value)
                 self._samples[sample.position] = value
                 self._loaded[sample.position] = True
 
-    def _as_object(self, pixels: Pixels) -> Any:
+    def _as_object(self, sample: Sample, view: View, pixels: Pixels) -> Any:
         """What torchvision would have at the end of the fused prefix, owning its memory."""
         plan = self._work.plan
         if plan.output is Output.PIL:
-            return pillow.from_pixels(pixels)
+            return pillow.as_seen(sample.image.data, view, pixels)
         if plan.output is Output.UINT8:
             tensor = torch.from_numpy(pixels.copy()).permute(2, 0, 1)
         else:
@@ -265,13 +281,8 @@ class ImageBatch:
         self, position: int, index: int, reason: Exception, failed: list[int], *, kind: type[DecodeError] = DecodeError
     ) -> None:
         failed.append(position)
-        error = kind(
-            index=index,
-            location=location_of(self._work.source, index),
-            backend=self._work.backend.name,
-            reason=in_words(reason),
-        )
-        error.__cause__ = reason
+        location = location_of(self._work.source, index)
+        error = kind.because(reason, index=index, location=location, backend=self._work.backend.name)
         self._failures.append((position, error))
 
     def _replace(self, position: int, times: BatchTimes) -> None:
@@ -294,8 +305,9 @@ class ImageBatch:
     def _collate(self, good: Sequence[int]) -> Any:
         if self._images is None:
             samples = [(self._samples[position], self._targets[position]) for position in good]
+            collate_fn = self._steps.of_this_thread()[-1]
             with SeededDraws(self._seeds([self._number], [0], _STREAM_COLLATE)[0]):
-                return self._pinned(self._work.collate_fn(samples))
+                return self._pinned(collate_fn(samples))
         images = self._images if len(good) == len(self._loaded) else self._pinned(self._images[list(good)])
         if self._work.leave_uint8:
             drawn = self._draw_steps(good)
@@ -339,7 +351,7 @@ class ReadyBatch:
         assert isinstance(work.backend, SyntheticBackend)
         self._number = number
         images = work.backend.ready(len(indices), work.finished_empty_batch)
-        targets = tuple(work.source.read_target(index) for index in indices)
+        targets = tuple(read_targets(work.source, indices))
         self._batch = [images, default_collate(targets)]  # type: ignore[arg-type]
 
     def finish(self) -> None:

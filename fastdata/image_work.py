@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -11,6 +12,7 @@ import torch
 from torch.utils.data import default_collate
 
 from fastdata.convert import Converter
+from fastdata.copies import PerThread
 from fastdata.draws import Key
 from fastdata.finish import Finish
 from fastdata.loaders import Backend
@@ -20,7 +22,7 @@ from fastdata.memory import BatchMemory
 from fastdata.native import FileLoader, Pool
 from fastdata.options import DaliOptions
 from fastdata.plan import Output, Plan
-from fastdata.sources import ImageSource, has_file_ranges
+from fastdata.sources import ImageSource, has_file_ranges, transforms_targets
 from fastdata.stats import PipelineStats
 
 __all__ = ["ON_ERROR", "ImageWork"]
@@ -96,6 +98,21 @@ class ImageWork:
     def decodes_on_gpu(self) -> bool:
         """True when DALI decodes whole batches on the device where they go."""
         return self.pipelined and self.on_gpu and self.decode_device == "mixed"
+
+    @cached_property
+    def steps(self) -> PerThread[Callable[[Any], Any]]:
+        """The rest of the transform, and behind it `collate_fn`, for each thread."""
+        return PerThread((*self.plan.tail, self.collate_fn), self.threads)
+
+    @cached_property
+    def draws_targets(self) -> bool:
+        """True when reading a target calls code of the user's, which may draw random numbers."""
+        return transforms_targets(self.source)
+
+    @cached_property
+    def target_turn(self) -> threading.Lock:
+        """Held while a target_transform is called, of which there is only one."""
+        return threading.Lock()
 
     @cached_property
     def pool(self) -> Pool | None:

@@ -1,24 +1,40 @@
-"""torch's random functions, seeded per sample and per thread.
+"""Random functions of torch, Python and NumPy, seeded per sample and per thread.
 
-Transforms that cannot be fused draw from torch's global generator.  In threads that would make a sample's
-augmentation depend on who came first.  Inside `SeededDraws` the draws of this thread that name no generator come
-from one seeded for the sample; other threads and the global generator are not touched.  The exceptions are functions
-that take no generator at all: dropout, rrelu, and the Gamma, Beta and Dirichlet distributions.
+Transforms that cannot be fused draw from global generators, as they would in a worker process of torch's DataLoader.
+In threads that would make a sample's augmentation depend on who came first, and disturb the training loop's own draws.
+Inside `SeededDraws` the draws of this thread that name no generator come from generators seeded for the sample; so do
+`manual_seed`, `fork_rng`, `get_rng_state`, `random.seed`, `numpy.random.seed` and the like act on these, as they act
+on a worker's own.  Other threads and the global generators are not touched.
+
+torch's draws are found by a `TorchFunctionMode`.  Python's and NumPy's global functions, and torch's functions about
+its global generator, are replaced once, when the first `SeededDraws` is entered, by functions that ask which thread is
+calling and are otherwise what they were.  What escapes: `from random import random` (or `getrandbits`) and
+`from numpy.random import ...` that were executed before that, `numpy.random.default_rng()` without a seed, and torch's
+alpha dropout and rrelu, which take no generator.
 """
 
 from __future__ import annotations
 
+import functools
+import random
+import threading
 from collections.abc import Callable
+from functools import cached_property
 from typing import Any
 
+import numpy as np
 import torch
+import torch.nn.functional as F  # noqa: N812 - as torch's own documentation does
 from torch.overrides import TorchFunctionMode
 
 __all__ = ["SeededDraws"]
 
 _RANDOM_FUNCTIONS = frozenset(
     {
+        torch._sample_dirichlet,
+        torch._standard_gamma,
         torch.bernoulli,
+        torch.binomial,
         torch.multinomial,
         torch.normal,
         torch.poisson,
@@ -48,15 +64,48 @@ _LIKE: dict[Any, Callable[..., Any]] = {
 }
 
 
-class SeededDraws(TorchFunctionMode):
-    """Within this context, CPU draws of this thread come from a generator seeded with `seed`.
+class _Streams:
+    """The generators of one `SeededDraws`; Python's and NumPy's are made when somebody asks for them."""
 
-    Python's `random` and NumPy's global generator are not covered: they have no per-thread state.
-    """
+    def __init__(self, seed: int) -> None:
+        self._seed = seed
+        self.torch = torch.Generator().manual_seed(seed)
+
+    @cached_property
+    def python(self) -> random.Random:
+        """In the place of the functions of Python's `random`."""
+        return random.Random(self._seed)
+
+    @cached_property
+    def numpy(self) -> np.random.RandomState:
+        """In the place of the functions of `numpy.random`."""
+        return np.random.RandomState(self._seed % 2**32)
+
+
+class _Thread(threading.local):
+    streams: _Streams | None = None  # of the SeededDraws that has been entered
+
+
+_this_thread = _Thread()
+
+
+class SeededDraws(TorchFunctionMode):
+    """Within this context, CPU draws of this thread come from generators seeded with `seed`."""
 
     def __init__(self, seed: int) -> None:
         super().__init__()
-        self._generator = torch.Generator().manual_seed(seed)
+        _replace_global_functions()
+        self._own = _Streams(seed)
+        self._outer: _Streams | None = None
+
+    def __enter__(self) -> SeededDraws:
+        self._outer, _this_thread.streams = _this_thread.streams, self._own
+        super().__enter__()  # type: ignore[no-untyped-call]
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        super().__exit__(*error)  # type: ignore[no-untyped-call]
+        _this_thread.streams = self._outer
 
     def __torch_function__(
         self,
@@ -66,10 +115,12 @@ class SeededDraws(TorchFunctionMode):
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         kwargs = kwargs or {}
+        if func in _DROPOUT and _on_cpu(args, kwargs):
+            return _dropout(*args, **kwargs, generator=self._own.torch)
         if func in _LIKE and _on_cpu(args, kwargs):
             func, args, kwargs = _without_like(func, args, kwargs)
         if func in _RANDOM_FUNCTIONS and kwargs.get("generator") is None and _on_cpu(args, kwargs):
-            kwargs = {**kwargs, "generator": self._generator}
+            kwargs = {**kwargs, "generator": self._own.torch}
         return func(*args, **kwargs)
 
 
@@ -85,7 +136,111 @@ def _without_like(
     return draw, (*rest, tuple(tensor.shape)), kwargs
 
 
+def _dropout(
+    input: torch.Tensor,  # noqa: A002 - torch's name
+    p: float = 0.5,
+    train: bool = True,
+    inplace: bool = False,
+    *,
+    generator: torch.Generator,
+    training: bool = True,
+) -> torch.Tensor:
+    """Dropout with torch's numbers on the CPU.  Source: aten/src/ATen/native/Dropout.cpp."""
+    if p == 0 or not (train and training):
+        return input
+    noise = torch.empty_like(input).bernoulli_(1 - p, generator=generator)
+    if p < 1:
+        noise.div_(1 - p)
+    return input.mul_(noise) if inplace else input * noise
+
+
+_DROPOUT = frozenset({F.dropout, torch.dropout})
+
+
 def _on_cpu(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     tensor = args[0] if args and isinstance(args[0], torch.Tensor) else None
     device = kwargs.get("device") or (tensor.device if tensor is not None else "cpu")
     return torch.device(device).type == "cpu"
+
+
+# ---- functions about global generators
+
+
+@functools.cache
+def _replace_global_functions() -> None:
+    """Makes them ask which thread is calling; once in a process."""
+    for name, draw in list(vars(random).items()):
+        if getattr(draw, "__self__", None) is random._inst:
+            setattr(random, name, _redirected(draw, "python", name))
+    random._inst.__class__ = _PythonDraws  # for names imported from the module before
+    numpys = np.random.mtrand._rand
+    for module in (np.random, np.random.mtrand):
+        for name, draw in list(vars(module).items()):
+            if getattr(draw, "__self__", None) is numpys or name in _NUMPYS_FUNCTIONS:
+                setattr(module, name, _redirected(draw, "numpy", _NUMPYS_FUNCTIONS.get(name, name)))
+    for name, redirected in _TORCHS.items():
+        for module in (torch, torch.random):
+            setattr(module, name, functools.wraps(getattr(torch, name))(redirected))
+
+
+# Those that are no methods of the global generator, and the methods that they stand for.
+_NUMPYS_FUNCTIONS = {"seed": "seed", "ranf": "random_sample", "sample": "random_sample"}
+
+
+def _redirected(draw: Callable[..., Any], kind: str, name: str) -> Callable[..., Any]:
+    @functools.wraps(draw)
+    def redirected(*args: Any, **kwargs: Any) -> Any:
+        streams = _this_thread.streams
+        return (draw if streams is None else getattr(getattr(streams, kind), name))(*args, **kwargs)
+
+    redirected.__module__, redirected.__qualname__ = {"python": "random", "numpy": "numpy.random"}[kind], name
+    return redirected  # pickled by these names
+
+
+class _PythonDraws(random.Random):
+    """The class of the generator behind Python's global functions: most of them call these two methods of it."""
+
+    def random(self) -> float:
+        streams = _this_thread.streams
+        return super().random() if streams is None else streams.python.random()
+
+    def getrandbits(self, k: int, /) -> int:
+        streams = _this_thread.streams
+        return super().getrandbits(k) if streams is None else streams.python.getrandbits(k)
+
+
+def _manual_seed(seed: Any, *, original: Callable[..., Any] = torch.manual_seed) -> torch.Generator:
+    streams = _this_thread.streams
+    return original(seed) if streams is None else streams.torch.manual_seed(int(seed))
+
+
+def _seed(*, original: Callable[..., Any] = torch.seed) -> int:
+    streams = _this_thread.streams
+    return int(original() if streams is None else streams.torch.seed())
+
+
+def _initial_seed(*, original: Callable[..., Any] = torch.initial_seed) -> int:
+    streams = _this_thread.streams
+    return int(original() if streams is None else streams.torch.initial_seed())
+
+
+def _get_rng_state(*, original: Callable[..., Any] = torch.get_rng_state) -> torch.Tensor:
+    streams = _this_thread.streams
+    return original() if streams is None else streams.torch.get_state()
+
+
+def _set_rng_state(new_state: torch.Tensor, *, original: Callable[..., Any] = torch.set_rng_state) -> None:
+    streams = _this_thread.streams
+    if streams is None:
+        original(new_state)
+    else:
+        streams.torch.set_state(new_state)
+
+
+_TORCHS: dict[str, Callable[..., Any]] = {
+    "manual_seed": _manual_seed,
+    "seed": _seed,
+    "initial_seed": _initial_seed,
+    "get_rng_state": _get_rng_state,
+    "set_rng_state": _set_rng_state,
+}

@@ -33,7 +33,16 @@ from torch.utils.data import ConcatDataset, Subset
 
 from fastdata.files import read_file
 
-__all__ = ["FileRanges", "ImageSource", "NotASource", "file_ranges", "has_file_ranges", "read_targets", "recognise"]
+__all__ = [
+    "FileRanges",
+    "ImageSource",
+    "NotASource",
+    "file_ranges",
+    "has_file_ranges",
+    "read_targets",
+    "recognise",
+    "transforms_targets",
+]
 
 
 class ImageSource(Protocol):
@@ -135,6 +144,18 @@ def read_targets(source: ImageSource, indices: Sequence[int]) -> list[Any]:
     if _defines_with(source, "read_target", "read_targets"):
         return source.read_targets(indices)  # type: ignore[attr-defined, no-any-return]
     return [source.read_target(index) for index in indices]
+
+
+def transforms_targets(source: ImageSource) -> bool:
+    """True when reading a target calls code of the user's: a target_transform, or a source that is not ours."""
+    if isinstance(source, _SubsetSource):
+        return transforms_targets(source.source)
+    if isinstance(source, _ConcatSource):
+        return any(map(transforms_targets, source.parts))
+    owner = source.folder if isinstance(source, _TorchvisionFolder) else source
+    if getattr(owner, "target_transform", None) is not None:
+        return True
+    return not type(source).read_target.__module__.startswith("fastdata.")
 
 
 @cache

@@ -16,7 +16,7 @@ FLOORS = [
     {"errors", "cpus", "files", "flags", "header", "optional", "plan", "storage", "syncs"},
     {"native"},
     {"draws"},
-    {"views", "stats", "seeded"},
+    {"views", "stats", "seeded", "copies"},
     {"samplers"},
     {"order", "sources", "device_ops"},
     {"loaders"},

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "apply_view",
+    "as_seen",
     "bomb_error",
     "check_pixel_count",
     "decode_scaled",
@@ -38,6 +39,9 @@ __all__ = [
     "version",
     "write_sheet",
 ]
+
+
+_LATE_CHUNKS = (b"tEXt", b"zTXt", b"iTXt", b"eXIf")  # of PNGs, which may come behind the pixels
 
 
 def version() -> str:
@@ -205,6 +209,32 @@ def resize_scaled(pixels: Pixels, full: tuple[int, int], view: View, out: Pixels
 def apply_view(image: Image, view: View) -> Image:
     """Crops, resizes and flips an opened image."""
     return _crop_flip(_crop_resize(image, view.window_px, view), view)
+
+
+def as_seen(data: bytes, view: View, pixels: Pixels) -> Image:
+    """A decoded, cropped and resized image as Pillow would have it: with EXIF, colour profile and the rest of `info`.
+
+    Args:
+        data: the encoded file.
+        view: how it is seen.
+        pixels: RGB (height, width, 3), of the view's size.
+    """
+    import PIL.Image
+
+    left, top, right, bottom = view.crop_px
+    width, height = view.resize_px
+    padded = left < 0 or top < 0 or right > width or bottom > height
+    if padded or data[:6] == b"\x93NUMPY":
+        return from_pixels(pixels)  # padding makes a new image, without info
+    with PIL.Image.open(io.BytesIO(data)) as opened:
+        info = dict(opened.info)
+    if opened.format not in ("JPEG", "MPO") and (info or any(chunk in data for chunk in _LATE_CHUNKS)):
+        # Transparency, animations, chunks behind the pixels: what of it survives convert() differs by mode.
+        seen = apply_view(open_rgb(data), view)
+        return seen if type(seen) is PIL.Image.Image else seen.copy()
+    image = from_pixels(pixels)
+    image.info = info
+    return image
 
 
 def from_pixels(pixels: Pixels) -> Image:

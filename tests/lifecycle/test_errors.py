@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import pickle
 import shutil
@@ -9,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import images
+import PIL
 import pytest
 import torch
 import torchvision.transforms as v1
@@ -169,6 +171,24 @@ def test_missing_empty_and_imageless_folders(tmp_path: Path) -> None:
     assert len(fastdata.ImageFolder(tmp_path, allow_empty=True)) == 0
     with pytest.raises(FileNotFoundError):
         fastdata.ImageFolder(tmp_path)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("backend", ["native", "pil", "dali"])
+def test_the_error_that_torchvision_would_have_raised_is_caught(folder: Path, backend: str, workers: int) -> None:
+    dataset = ImageFolder(folder, SMALL)
+    dataset.samples = [*dataset.samples[:4], (str(folder / "gone.jpg"), 0), (__file__, 1)]
+    iterator = iter(DataLoader(dataset, 1, num_workers=workers, backend=backend))
+    assert [len(next(iterator)[1]) for _ in range(4)] == [1] * 4
+    with pytest.raises(FileNotFoundError, match=r"sample 4 .*gone\.jpg") as gone:
+        next(iterator)
+    assert (gone.value.errno, Path(gone.value.filename).name) == (errno.ENOENT, "gone.jpg")
+    with pytest.raises(PIL.UnidentifiedImageError, match="sample 5 "):
+        next(iterator)
+    copy = pickle.loads(pickle.dumps(gone.value))
+    assert isinstance(copy, FileNotFoundError)
+    assert isinstance(copy, DecodeError)
+    assert (str(copy), copy.errno, copy.index) == (str(gone.value), errno.ENOENT, 4)
 
 
 def test_errors_survive_pickling() -> None:
