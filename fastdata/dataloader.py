@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
 from typing import Any, TypeVar
 
 import torch
 import torch.utils.data
-from torch.utils.data import BatchSampler, Dataset, Sampler, default_collate
+from torch.utils.data import Dataset, Sampler, default_collate
 
 from fastdata.auto import Choice, choose_backend
 from fastdata.draws import Key
 from fastdata.epoch import EpochIterator, EpochRecord, MultiProcessIterator, Numbered, SingleProcessIterator
-from fastdata.errors import OptionError, StateMismatch
 from fastdata.explain import explain
 from fastdata.image_work import ON_ERROR, ImageWork
 from fastdata.loaders import FIDELITIES, check_backend_name, create_backend
@@ -30,10 +28,10 @@ from fastdata.options import (
     may_pin,
     thread_count,
 )
-from fastdata.order import EpochBatches, LoaderState, describe_sampler, epoch_sampler, resumed_with
+from fastdata.order import EpochBatches
 from fastdata.prefetch import DevicePrefetcher, check_device, index_of
 from fastdata.routes import Route, find_route
-from fastdata.samplers import EpochSampler
+from fastdata.stateful import StatefulEpochs
 from fastdata.stats import PipelineStats
 
 __all__ = ["DataLoader"]
@@ -44,7 +42,7 @@ _BLOCKS_KEPT = 4  # batches: one that the caller computes on, two on their way, 
 _MEMORY_FORMATS = (torch.contiguous_format, torch.channels_last)
 
 
-class DataLoader(torch.utils.data.DataLoader[Sample]):
+class DataLoader(StatefulEpochs, torch.utils.data.DataLoader[Sample]):
     """torch.utils.data.DataLoader with an image pipeline behind it.
 
     All of torch's arguments mean what they mean there.  Where the dataset is an image folder (see `sources.py`) and
@@ -61,7 +59,9 @@ class DataLoader(torch.utils.data.DataLoader[Sample]):
         backend: who decodes: "auto" (timed on your samples), or one of `fastdata.loaders.BACKENDS`.
         fidelity: "exact" gives the pixels of Pillow and torchvision; "fast" decodes large JPEGs at reduced size.
         device: where batches are delivered; None and "cpu" leave them in host memory, pinned if `pin_memory`.
-        seed: makes order and views a function of (seed, epoch); None derives them from torch's generator.
+        seed: makes views, and what worker processes draw, a function of (seed, epoch), and the order, too, for every
+            sampler that draws from global generators; one with a seed or generator of its own (DistributedSampler,
+            EpochSampler) keeps to that.  None derives them from torch's generator, as torch does.
         on_error: what a sample that cannot be decoded does: "raise" DecodeError, "skip" (the batch is smaller), or
             "replace" by another sample, the same in every run.
         memory_format: of image batches: torch.contiguous_format, as torch collates, or torch.channels_last.
@@ -152,12 +152,9 @@ class DataLoader(torch.utils.data.DataLoader[Sample]):
         if self.backend != "auto":
             self._choice = Choice(backend=create_backend(self.backend, fidelity=self.fidelity), reason="named by you")
         self._stats = PipelineStats()
-        self._record: EpochRecord | None = None
-        self._resume_from: LoaderState | None = None
-        self._next_epoch = 0
+        self._begin_counting()
         self._epoch_batches: EpochBatches | None = None
         self._warned_of_torch_path = False
-        self._persistent_seed: int | None = None
 
     # ---- what to ask a loader
 
@@ -174,103 +171,10 @@ class DataLoader(torch.utils.data.DataLoader[Sample]):
         entries = self._stats.to_dict()
         return {**entries, "backend": self._choice.backend.name if self._choice is not None else None}
 
-    # ---- order and state
+    # ---- order and state: see StatefulEpochs
 
-    def set_epoch(self, epoch: int) -> None:
-        """Sets the number of the next epoch, here and in the samplers that know epochs."""
-        if self._resume_from is not None and self._resume_from.epoch != epoch:
-            warnings.warn(
-                f"set_epoch({epoch}) discards the loaded state, which is in epoch {self._resume_from.epoch}",
-                stacklevel=2,
-            )
-            self._resume_from = None
-        self._next_epoch = epoch
-        if (sampler := epoch_sampler(super()._index_sampler)) is not None:
-            sampler.set_epoch(epoch)
-
-    def state_dict(self) -> dict[str, Any]:
-        """Where the latest iterator stands, counted in samples handed over; a few plain, JSON-able values.
-
-        Raises:
-            OptionError: with in_order=False on torch's path, where what has been handed over is unknown.
-        """
-        record = self._record
-        if record is None or record.ended or self._resume_from is not None:
-            state = self._resume_from or self._fresh_state()
-        else:
-            if record.batches is not None:
-                record.batches.settle()
-            began = record.batches.state if record.batches is not None else record.start
-            state = replace(
-                began, delivered=record.delivered(), batches=record.start.batches + record.delivered_batches
-            )
-            if not self.in_order and not find_route(self).is_image_pipeline and self.num_workers > 0:
-                raise OptionError("in_order=False hands batches over in no fixed order, so they cannot be counted")
-        if self._dataset_keeps_state():
-            state = replace(state, dataset_state=self.dataset.state_dict())  # type: ignore[attr-defined]
-        return replace(state, dataset_size=self._dataset_size()).to_dict()
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Makes the next iterator continue right after the sample where `state` was taken.
-
-        Raises:
-            StateMismatch: the state is of another format, dataset, sampler or seed.
-        """
-        loaded = LoaderState.from_dict(state)
-        loaded.check_belongs_to(replace(self._fresh_state(), dataset_size=self._dataset_size()))
-        if self.seed is not None and loaded.view_seed not in (None, self.seed):
-            raise StateMismatch(f"state was saved with seed {loaded.view_seed}, this loader has seed {self.seed}")
-        if loaded.dataset_state is not None and self._dataset_keeps_state():
-            self.dataset.load_state_dict(loaded.dataset_state)  # type: ignore[attr-defined]
-        sampler = epoch_sampler(super()._index_sampler)
-        if isinstance(sampler, EpochSampler):
-            loaded = resumed_with(loaded, sampler)
-        elif loaded.sampler_epoch is not None and sampler is not None:
-            sampler.set_epoch(loaded.sampler_epoch)
-        self._resume_from, self._next_epoch = loaded, loaded.epoch
-
-    def batches_left(self) -> int:
-        """How many batches the next iterator will yield: all of an epoch, or what a loaded state left of it."""
-        state, batches = self._resume_from, super()._index_sampler
-        if state is None:
-            return len(self)
-        if type(batches) is not BatchSampler:
-            return max(0, len(self) - state.batches)
-        left = max(0, len(batches.sampler) - state.delivered)  # type: ignore[arg-type]
-        return left // batches.batch_size if batches.drop_last else -(-left // batches.batch_size)
-
-    def _fresh_state(self) -> LoaderState:
-        sampler = None if self._is_iterable() else super()._index_sampler
-        inner = epoch_sampler(sampler)
-        sampler_epoch = getattr(inner, "epoch", None)
-        return LoaderState(
-            sampler=describe_sampler(sampler),
-            epoch=self._next_epoch,
-            sampler_epoch=sampler_epoch if isinstance(sampler_epoch, int) else None,
-            ranks=inner.num_replicas if isinstance(inner, EpochSampler) else None,
-        )
-
-    def _begin_epoch(self) -> EpochRecord:
-        start = self._resume_from or self._fresh_state()
-        if not self._is_iterable() and isinstance(sampler := epoch_sampler(super()._index_sampler), EpochSampler):
-            sampler.set_epoch(start.epoch)
-        self._resume_from, self._next_epoch = None, start.epoch + 1
-        batches = None
-        if not self._is_iterable():
-            order_seed = Key(seed=self.seed, epoch=start.epoch).words()[0] if self.seed is not None else None
-            batches = EpochBatches(super()._index_sampler, start=start, order_seed=order_seed)
-        self._record = EpochRecord(start, batches)
-        return self._record
-
-    def _dataset_size(self) -> int:
-        return -1 if self._is_iterable() else len(self.dataset)  # type: ignore[arg-type]
-
-    def _is_iterable(self) -> bool:
-        return isinstance(self.dataset, torch.utils.data.IterableDataset)
-
-    def _dataset_keeps_state(self) -> bool:
-        """True for an iterable dataset with a state of its own that lives in this process."""
-        return self._is_iterable() and self.num_workers == 0 and hasattr(self.dataset, "state_dict")
+    def _torchs_sampler(self) -> Any:
+        return super()._index_sampler
 
     @property
     def _index_sampler(self) -> Any:
@@ -290,17 +194,16 @@ class DataLoader(torch.utils.data.DataLoader[Sample]):
         return self._iterate_torch()
 
     def _get_iterator(self) -> Any:
+        start = self._resume_from
+        if start is not None:
+            self._warn_of_other_draws(start)
         try:
             if self.num_workers == 0:
-                iterator: Any = SingleProcessIterator(self)
-            else:
-                self.check_worker_number_rationality()
-                iterator = MultiProcessIterator(self)
+                return SingleProcessIterator(self)
+            self.check_worker_number_rationality()
+            return MultiProcessIterator(self)
         finally:
             self._epoch_batches = None
-        if iterator._record.batches is None and not self._dataset_keeps_state():
-            iterator.skip(iterator._record.start.batches)
-        return iterator
 
     def _iterate_torch(self) -> EpochIterator:
         inner = super().__iter__()
@@ -360,19 +263,8 @@ class DataLoader(torch.utils.data.DataLoader[Sample]):
             threads=self.num_workers,
             memory=BatchMemory(keep=_BLOCKS_KEPT),
             stats=self._stats,
+            order=record.batches,
         )
-
-    def _view_seed(self, batches: EpochBatches) -> int:
-        """The seed of the epoch's views, kept in its state; draws torch's base seed as torch's iterator does."""
-        base_seed = self._persistent_seed
-        if base_seed is None:
-            base_seed = int(torch.empty((), dtype=torch.int64).random_(generator=self.generator).item())
-        if self.persistent_workers:
-            self._persistent_seed = base_seed  # torch's persistent iterator draws it once
-        saved = batches.state.view_seed
-        view_seed = saved if saved is not None else self.seed if self.seed is not None else base_seed
-        batches.state = replace(batches.state, view_seed=view_seed)
-        return view_seed
 
     def _length(self) -> int | None:
         try:

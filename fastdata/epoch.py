@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any, Protocol
 
 from torch.utils.data import dataloader as torch_dataloader
 
+from fastdata.loader_state import LoaderState
 from fastdata.optional import need
-from fastdata.order import EpochBatches, LoaderState
+from fastdata.order import EpochBatches
+from fastdata.random_states import GlobalStates
 from fastdata.stats import PipelineStats
 
 __all__ = ["EpochIterator", "EpochRecord", "MultiProcessIterator", "Numbered", "SingleProcessIterator"]
@@ -24,12 +29,31 @@ class EpochRecord:
         batches: its index batches; None for iterable datasets.
         delivered_batches: batches handed to the caller, counted from `start`.
         ended: the caller has seen StopIteration.
+        keeper: the dataset in this process, or its iterator, if it has a state of its own.
+        first_state: that state after the epoch's first batch.
     """
 
     def __init__(self, start: LoaderState, batches: EpochBatches | None) -> None:
         self.start, self.batches = start, batches
         self.delivered_batches = 0
         self.ended = False
+        self.keeper: Any = None
+        self.first_state: Any = start.dataset_first
+
+    def state(self) -> LoaderState:
+        """Where the epoch stands, with what its order follows from."""
+        batches = self.start.batches + self.delivered_batches
+        if self.batches is None:
+            return replace(self.start, batches=batches, dataset_random=None, dataset_state=None)
+        self.batches.settle()
+        return replace(
+            self.batches.state,
+            delivered=self.delivered(),
+            batches=batches,
+            checksum=self.batches.checksum_after(self.delivered_batches),
+            dataset_random=None,
+            dataset_state=None,
+        )
 
     def delivered(self) -> int:
         """Samples of the epoch handed to the caller, including those before `start`."""
@@ -136,15 +160,47 @@ class _Counted(torch_dataloader._BaseDataLoaderIter):
 
     def __init__(self, loader: Any) -> None:
         self._record: EpochRecord = loader._begin_epoch()
+        self._saved_seed = self._record.start.worker_seed
+        if loader.seed is not None and self._saved_seed is None:
+            self._saved_seed = loader._key(self._record.start.epoch)[1]
         loader._epoch_batches = self._record.batches  # what loader._index_sampler gives while this is made
         self._failed = 0  # batches that raised since the last that did not
-        super().__init__(loader)
+        start = self._record.start
+        if self._record.batches is not None or start.batches == 0:
+            super().__init__(loader)
+        else:  # an iterable dataset, which is run again with the random numbers that it had
+            assert start.sampler_random is not None
+            with GlobalStates.from_json(start.sampler_random).drawing():
+                super().__init__(loader)
+                self._pass_over(loader, start)
+        if start.dataset_random is not None and loader.num_workers == 0:
+            GlobalStates.from_json(start.dataset_random).put_back()
+
+    @property
+    def _base_seed(self) -> int:
+        """What the random numbers of worker processes follow from; a resumed epoch has that of the epoch it resumes."""
+        return self._seed
+
+    @_base_seed.setter
+    def _base_seed(self, drawn: int) -> None:
+        self._seed = self._saved_seed if self._saved_seed is not None else drawn
+        if self._record.batches is None:
+            self._record.start = replace(self._record.start, worker_seed=self._seed)
+        else:
+            self._record.batches.state = replace(self._record.batches.state, worker_seed=self._seed)
+
+    def _pass_over(self, loader: Any, start: LoaderState) -> None:
+        """Drops the batches of an iterable dataset that were delivered before the state was saved."""
+        for _ in range(start.batches):
+            super().__next__()
 
     def _reset(self, loader: Any, first_iter: bool = False) -> None:
         if not first_iter:  # persistent workers begin another epoch
             self._record = loader._begin_epoch()
             self._index_sampler = self._record.batches if self._record.batches is not None else self._index_sampler
         super()._reset(loader, first_iter)
+        if not first_iter and self._record.batches is None:
+            self._pass_over(loader, self._record.start)
 
     def __next__(self) -> Any:
         taken = self._taken()
@@ -156,24 +212,53 @@ class _Counted(torch_dataloader._BaseDataLoaderIter):
         except Exception:
             self._failed += self._taken() > taken
             raise
+        batch = self._not_begun_anew(batch)
         self._record.delivered_batches += 1 + self._failed  # whoever goes on has passed over those that raised
         self._failed = 0
+        return batch
+
+    def _not_begun_anew(self, batch: Any) -> Any:
+        """The batch, or that which belongs here, if a dataset that was given its state back began anew all the same."""
+        record, start = self._record, self._record.start
+        if record.keeper is None or record.delivered_batches > 0:
+            return batch
+        state = copy.deepcopy(record.keeper.state_dict())
+        if start.batches == 0:
+            record.first_state = state
+        elif record.batches is None and _same(state, record.first_state):
+            for _ in range(start.batches):
+                batch = super().__next__()
         return batch
 
     def _taken(self) -> int:
         """A count that grows with every batch that was fetched, whether it could be made or not."""
         raise NotImplementedError
 
-    def skip(self, batches: int) -> None:
-        """Passes over batches that were delivered before the state was saved."""
-        for _ in range(batches):
-            super().__next__()
+
+def _keeps_state(thing: object) -> bool:
+    return hasattr(thing, "state_dict") and hasattr(thing, "load_state_dict")
+
+
+def _same(one: Any, other: Any) -> bool:
+    return pickle.dumps(one) == pickle.dumps(other)
 
 
 class SingleProcessIterator(_Counted, torch_dataloader._SingleProcessDataLoaderIter):
     """torch's iterator for num_workers=0."""
 
     _fetched = 0
+
+    def __init__(self, loader: Any) -> None:
+        super().__init__(loader)
+        keepers = (self._dataset, getattr(self._dataset_fetcher, "dataset_iter", None))
+        self._record.keeper = next(filter(_keeps_state, keepers), None)
+
+    def _pass_over(self, loader: Any, start: LoaderState) -> None:
+        iterator = self._dataset_fetcher.dataset_iter
+        if start.dataset_state is None or not (_keeps_state(self._dataset) or _keeps_state(iterator)):
+            super()._pass_over(loader, start)
+        elif not _keeps_state(self._dataset):  # which has been given its state before
+            iterator.load_state_dict(copy.deepcopy(start.dataset_state))
 
     def _next_index(self) -> Any:
         index = super()._next_index()  # type: ignore[no-untyped-call]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -57,7 +58,7 @@ class ImageBatch:
     def __init__(self, work: ImageWork, number: int, indices: Sequence[int], copies: Sequence[int]) -> None:
         self._work, self._number = work, number
         self._steps, self._target_turn = work.steps, work.target_turn  # made here, in the consumer's thread
-        self._indices, self._copies = list(map(int, indices)), list(copies)
+        self._indices, self._copies = list(map(operator.index, indices)), list(copies)
         count = len(self._indices)
         self._images = work.empty_batch(count) if work.in_place and not work.pipelined else None
         self._samples: list[Any] = [None] * count
@@ -286,11 +287,12 @@ class ImageBatch:
         self._failures.append((position, error))
 
     def _replace(self, position: int, times: BatchTimes) -> None:
-        """Loads another sample of the dataset in place of one that failed, the same one in every run."""
+        """Loads another of the epoch's samples in place of one that failed, the same one in every run."""
         index, copy = self._indices[position], self._copies[position]
+        candidates = self._work.order.candidates(self._number) if self._work.order is not None else self._indices
         original = next(error for place, error in self._failures if place == position)
         for seed in self._seeds([index] * _SUBSTITUTES_TRIED, range(_SUBSTITUTES_TRIED), _STREAM_SUBSTITUTE):
-            substitute = seed % len(self._work.source)
+            substitute = operator.index(candidates[seed % len(candidates)])
             if not self._load([position], [substitute], [copy], times):
                 return
         raise original from PipelineError(f"{_SUBSTITUTES_TRIED} substitutes could not be decoded either")

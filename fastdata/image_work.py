@@ -21,6 +21,7 @@ from fastdata.loaders.native import NativeBackend
 from fastdata.memory import BatchMemory
 from fastdata.native import FileLoader, Pool
 from fastdata.options import DaliOptions
+from fastdata.order import EpochBatches
 from fastdata.plan import Output, Plan
 from fastdata.sources import ImageSource, has_file_ranges, transforms_targets
 from fastdata.stats import PipelineStats
@@ -52,6 +53,7 @@ class ImageWork:
         threads: how many will share a batch's tasks.
         memory: where batches that are not pinned come from.
         stats: where each batch reports what it cost.
+        order: what the sampler gives in this epoch, from which substitutes for bad samples are taken.
     """
 
     source: ImageSource
@@ -68,6 +70,7 @@ class ImageWork:
     threads: int = 0
     memory: BatchMemory = field(default_factory=lambda: BatchMemory(keep=0))
     stats: PipelineStats = field(default_factory=PipelineStats)
+    order: EpochBatches | None = None
 
     @property
     def in_place(self) -> bool:

@@ -1,120 +1,37 @@
 """Which samples come when, and how to continue after any of them.
 
 The order of an epoch is a pure function of a few integers for the samplers known here, so resuming is slicing.  An
-unknown sampler is run again from its recorded random state and fast-forwarded by index; no sample is read for it.
+unknown sampler is run again from the recorded states of the generators it may draw from, and fast-forwarded by index;
+no sample is read for it.  That it gives what it gave before is checked by a checksum of the indices passed over.
 """
 
 from __future__ import annotations
 
-import base64
 import itertools
+import operator
+import zlib
+from array import array
 from collections import Counter
-from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass, fields, replace
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import nullcontext
+from dataclasses import replace
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch.utils.data import BatchSampler, DistributedSampler, RandomSampler, SequentialSampler
+from torch.utils.data import BatchSampler, DistributedSampler, RandomSampler, SequentialSampler, SubsetRandomSampler
 
 from fastdata.errors import StateMismatch
+from fastdata.loader_state import LoaderState
+from fastdata.random_states import GlobalStates, set_states_of, states_of
+from fastdata.sampler_chain import own_generators, visits_each_sample_once
 from fastdata.samplers import EpochSampler
 
-__all__ = [
-    "STATE_VERSION",
-    "EpochBatches",
-    "LoaderState",
-    "describe_sampler",
-    "epoch_sampler",
-    "generator_of",
-    "resumed_with",
-    "visits_each_sample_once",
-]
-
-STATE_VERSION = 1
+__all__ = ["EpochBatches", "planned", "recorded", "resumed_with"]
 
 _MOST_RANKS = 1 << 20
+_NOTHING = object()
 _STATELESS = (SequentialSampler, DistributedSampler, EpochSampler)  # their order needs no generator
-
-
-@dataclass(frozen=True, kw_only=True)
-class LoaderState:
-    """Where a loader stands, as plain JSON-able values.
-
-    Attributes:
-        version: format version of this state.
-        dataset_size: samples in the dataset, or -1 where it has no length.
-        sampler: the sampler and what decides its order, in words; see `describe_sampler`.
-        epoch: the epoch under way.
-        delivered: samples of that epoch handed to the caller (skipped bad ones included).
-        batches: batches of that epoch handed to the caller.
-        view_seed: seed of the random views of that epoch.
-        order_seed: seed of a RandomSampler's permutation, if it was drawn from torch's generator.
-        rng_state: torch generator state before the epoch's order was drawn (base64), for other samplers.
-        sampler_epoch: the `epoch` of the sampler, or of one inside it, that has `set_epoch` (DistributedSampler).
-        dataset_state: an iterable dataset's own state, where it has one.
-        ranks: number of ranks of an EpochSampler; `delivered` counts one rank's samples since the last change of it.
-        history: (ranks, samples delivered by each) before that.
-    """
-
-    version: int = STATE_VERSION
-    dataset_size: int = -1
-    sampler: str
-    epoch: int = 0
-    delivered: int = 0
-    batches: int = 0
-    view_seed: int | None = None
-    order_seed: int | None = None
-    rng_state: str | None = None
-    sampler_epoch: int | None = None
-    dataset_state: Any = None
-    ranks: int | None = None
-    history: list[list[int]] | None = None
-
-    def to_dict(self) -> dict[str, Any]:
-        """A dictionary that `json.dumps` accepts (if the dataset's own state does)."""
-        return asdict(self)
-
-    @classmethod
-    def from_dict(cls, state: dict[str, Any]) -> LoaderState:
-        """Checks and reads a dictionary written by `to_dict`.
-
-        Raises:
-            StateMismatch: it is no such dictionary, or of another version.
-        """
-        names = {field.name for field in fields(cls)}
-        if not isinstance(state, dict) or not {"version", "dataset_size", "sampler"} <= state.keys():
-            given = f"a dictionary with {list(state)[:5]}" if isinstance(state, dict) else type(state).__name__
-            raise StateMismatch(f"not a loader state but {given}; pass what the loader's state_dict() returned")
-        if state["version"] != STATE_VERSION:
-            raise StateMismatch(
-                f"state has format version {state['version']!r}, this fastdata reads {STATE_VERSION}; "
-                "resume with the fastdata that saved it, or start the epoch anew"
-            )
-        unknown = state.keys() - names
-        if foreign := sorted(name for name in unknown if not name.startswith("_")):  # accelerate adds one with _
-            raise StateMismatch(f"state has unknown entries {foreign}")
-        return cls(**{name: value for name, value in state.items() if name in names})
-
-    def check_belongs_to(self, other: LoaderState) -> None:
-        """Raises StateMismatch unless both come from the same dataset and kind of sampler."""
-        for name in ("dataset_size", "sampler"):
-            saved, here = getattr(self, name), getattr(other, name)
-            if saved != here:
-                raise StateMismatch(
-                    f"state was saved with {name} = {saved!r}, this loader has {name} = {here!r}; "
-                    "make the loader as it was made when the state was saved"
-                )
-
-
-def samplers_in(sampler: object) -> list[Any]:
-    """A sampler and those it wraps, from the outside in."""
-    chain: list[Any] = []
-    while sampler is not None and all(sampler is not outer for outer in chain):
-        chain.append(sampler)
-        inner = getattr(sampler, "batch_sampler", None)
-        sampler = inner if inner is not None else getattr(sampler, "sampler", None)
-    return chain
 
 
 def resumed_with(state: LoaderState, sampler: EpochSampler) -> LoaderState:
@@ -132,41 +49,6 @@ def resumed_with(state: LoaderState, sampler: EpochSampler) -> LoaderState:
     return replace(state, ranks=sampler.num_replicas, history=history or None)
 
 
-def epoch_sampler(sampler: object) -> Any:
-    """The outermost of `samplers_in` that knows epochs, or None."""
-    return next((each for each in samplers_in(sampler) if hasattr(each, "set_epoch")), None)
-
-
-def describe_sampler(sampler: object) -> str:
-    """Class names from the outside in, with what decides the order of those known here."""
-    names = [_describe_one(each) for each in samplers_in(sampler) if type(each) is not BatchSampler]
-    return " of ".join(names) or type(sampler).__name__
-
-
-def _describe_one(sampler: Any) -> str:
-    name = type(sampler).__name__
-    if isinstance(sampler, DistributedSampler):
-        return f"{name}(num_replicas={sampler.num_replicas}, shuffle={sampler.shuffle}, seed={sampler.seed})"
-    if isinstance(sampler, EpochSampler):
-        return repr(sampler)
-    if isinstance(sampler, RandomSampler):
-        return f"{name}({'with a' if sampler.generator is not None else 'without'} generator)"
-    return name
-
-
-def visits_each_sample_once(sampler: object) -> bool:
-    """True for samplers known to draw no sample twice in an epoch, across all ranks."""
-    return (
-        type(sampler) is SequentialSampler
-        or type(sampler) in (DistributedSampler, EpochSampler)
-        or (type(sampler) is RandomSampler and _is_plain_permutation(sampler))
-    )
-
-
-def _is_plain_permutation(sampler: RandomSampler) -> bool:
-    return not sampler.replacement and sampler.num_samples == len(sampler.data_source)
-
-
 class EpochBatches:
     """The index batches of one epoch, from any sample on; stands in for a loader's batch sampler.
 
@@ -174,32 +56,66 @@ class EpochBatches:
     holds what is needed to do that again.
     """
 
-    def __init__(self, batches: Iterable[Any], *, start: LoaderState, order_seed: int | None) -> None:
+    def __init__(
+        self,
+        batches: Iterable[Any],
+        *,
+        start: LoaderState,
+        order_seed: int | None,
+        batched: bool = True,
+        draw_due: bool = False,
+        keep_given: bool = False,
+    ) -> None:
         """Args:
         batches: what to iterate: a batch sampler, or a plain sampler for unbatched loading.
         start: the state to begin from; `delivered` is 0 for a fresh epoch.
-        order_seed: decides a RandomSampler's order; None draws it as RandomSampler does.
+        order_seed: decides the order of samplers that draw from global generators; None lets them draw as they do.
+        batched: False if each item is one index.
+        draw_due: the order is known, but torch's sampler would draw from the global generator now, which then moves on.
+        keep_given: remember what an unknown sampler gives, for `candidates`.
         """
-        self._batches = batches
+        self._batches, self._batched, self._draw_due = batches, batched, draw_due
         self._sampler = batches.sampler if type(batches) is BatchSampler else batches
-        generators = (generator_of(sampler) for sampler in samplers_in(batches))
-        self._generator = next((generator for generator in generators if generator is not None), None)
         self._seen: Counter[int] | None = None if visits_each_sample_once(self._sampler) else Counter()
+        self._is_random = type(self._sampler) is RandomSampler and (
+            self._sampler.generator is None or order_seed is not None
+        )
+        self._is_known = self._is_random or type(self._sampler) in _STATELESS
+        self._streams: GlobalStates | None = None  # what an unknown sampler draws from, if not the global generators
+        self._given = array("q") if keep_given and not self._is_known else None
+        self._known_order: Sequence[int] | None = None
         self.sizes: list[int] = []
+        self._checksum = 0
+        self.checksums: list[int] = []
         self.state = start if start.order_seed is not None else replace(start, order_seed=order_seed)
 
     def __len__(self) -> int:
         return len(self._batches)  # type: ignore[arg-type]
 
     def __iter__(self) -> Iterator[Any]:
-        self.sizes = []
-        for batch in self._remaining():
-            self.sizes.append(_size_of(batch))
+        self.sizes, self.checksums, self._checksum = [], [], 0
+        remaining = self._remaining()
+        while True:
+            with self._drawing():
+                batch: Any = next(remaining, _NOTHING)
+            if batch is _NOTHING:
+                return
+            self._note(batch if self._batched else [batch])
+            self.sizes.append(len(batch) if self._batched else 1)
+            self.checksums.append(self._checksum)
             yield batch
+
+    # ---- what has been given
 
     def delivered_after(self, batches: int) -> int:
         """Samples delivered in this epoch once `batches` of the batches here have been handed over."""
         return self.state.delivered + sum(self.sizes[:batches])
+
+    def checksum_after(self, batches: int) -> int | None:
+        """CRC-32 of the indices delivered then; None for samplers whose order is computed."""
+        if self._is_known:
+            return None
+        return self.checksums[batches - 1] if batches else self.state.checksum or 0
 
     def copies_of(self, batch: Iterable[int]) -> list[int]:
         """Numbers that tell apart several visits of one sample in this epoch, on this rank and on others.
@@ -210,43 +126,94 @@ class EpochBatches:
             return [0 for _ in batch]
         rank = dist.get_rank() if dist.is_available() and dist.is_initialized() else 0
         copies = []
-        for index in map(int, batch):
+        for index in map(operator.index, batch):
             copies.append((rank << 16 | self._seen[index] & 0xFFFF) & 0xFFFFFFFF)
             self._seen[index] += 1
         return copies
 
-    def _remaining(self) -> Iterator[Any]:
-        skip = self.state.delivered
-        fresh = self.state.rng_state is None
-        self.settle()
-        if type(self._sampler) is RandomSampler and self._sampler.generator is None:
-            return self._skip(self._batched(self._random_order(self._sampler)), skip)
-        if type(self._sampler) is SequentialSampler:
-            rest = range(skip, max(skip, len(self._sampler)))
-            return self._batched(iter(rest))
-        if type(self._sampler) is EpochSampler:
-            return self._batched(iter(self._sampler.remaining(skip).tolist()))
-        if type(self._sampler) is DistributedSampler:
-            return self._skip(iter(self._batches), skip)
-        return self._skip(iter(self._batches), skip) if fresh else self._replayed(skip)
+    def candidates(self, number: int) -> Sequence[int]:
+        """Indices that the sampler gives this rank in this epoch, to take a substitute from.
 
-    def _batched(self, order: Iterator[int]) -> Iterator[Any]:
-        if isinstance(self._batches, BatchSampler):
-            return iter(BatchSampler(order, self._batches.batch_size, self._batches.drop_last))
-        return order
+        Of a sampler whose order cannot be computed those given so far, with batch `number`; so they do not depend on
+        how far others have read ahead.
+        """
+        if type(self._sampler) is SubsetRandomSampler:
+            return self._sampler.indices
+        if self._given is not None:
+            return self._given[: self.delivered_after(number + 1)]
+        if self._known_order is None:
+            self._known_order = self._whole_order()
+        return self._known_order
+
+    def _whole_order(self) -> Sequence[int]:
+        sampler = self._sampler
+        if type(sampler) is SequentialSampler:
+            return range(len(sampler))
+        if type(sampler) is EpochSampler:
+            return sampler.indices()  # type: ignore[return-value]
+        return list(self._random_order(sampler) if self._is_random else sampler)  # type: ignore[arg-type]
+
+    def _note(self, indices: Sequence[Any]) -> None:
+        if self._is_known:
+            return
+        self._checksum = _checksum_of(indices, self._checksum)
+        if self._given is not None:
+            self._given.extend(map(operator.index, indices))
+
+    # ---- in which order
 
     def settle(self) -> None:
         """Decides an order that has not been drawn yet, so that `state` describes it."""
-        if type(self._sampler) is RandomSampler and self._sampler.generator is None:
-            if self.state.order_seed is None:  # as RandomSampler.__iter__ draws it
+        if self._is_random:
+            if self.state.order_seed is None or self._draw_due:  # as RandomSampler.__iter__ draws it
                 seed = int(torch.empty((), dtype=torch.int64).random_().item())
-                self.state = replace(self.state, order_seed=seed)
-        elif (
-            type(self._sampler) not in (SequentialSampler, DistributedSampler, EpochSampler)
-            and self.state.rng_state is None
-        ):
-            rng = self._generator.get_state() if self._generator is not None else torch.get_rng_state()
-            self.state = replace(self.state, rng_state=base64.b64encode(rng.numpy().tobytes()).decode())
+                self.state = replace(self.state, order_seed=self.state.order_seed or seed)
+                self._draw_due = False
+        elif not self._is_known and self.state.sampler_own is None:
+            self.state = recorded(self.state, self._batches)
+
+    def _remaining(self) -> Iterator[Any]:
+        state, skip = self.state, self.state.delivered
+        self.settle()
+        if self._is_random:
+            order = self._random_order(self._sampler)  # type: ignore[arg-type]
+            passed = itertools.islice(order, skip)
+            if self._seen is not None:
+                self._seen.update(passed)
+            return self._batched_again(itertools.islice(order, 0 if self._seen is not None else skip, None))
+        if type(self._sampler) is SequentialSampler:
+            return self._batched_again(iter(range(skip, max(skip, len(self._sampler)))))
+        if type(self._sampler) is EpochSampler:
+            return self._batched_again(iter(self._sampler.remaining(skip).tolist()))
+        if type(self._sampler) is DistributedSampler:
+            return self._after(skip)
+        if state.sampler_own is not None:  # recorded before
+            self._set_own(state.sampler_own)
+        if self.state.order_seed is not None:
+            self._streams = GlobalStates.of_seed(self.state.order_seed)
+        elif state.sampler_random is not None:
+            streams = _global_states(state.sampler_random)
+            self._streams = streams if streams != GlobalStates.now() else None  # nobody has drawn since
+        with self._drawing():
+            return self._after(skip)
+
+    def _set_own(self, states: Sequence[Any]) -> None:
+        generators = own_generators(self._batches)
+        try:
+            set_states_of(generators, states)
+        except (TypeError, ValueError, KeyError, RuntimeError) as error:
+            raise StateMismatch(
+                f"the state has {len(states)} generators of the sampler's own, the sampler has {len(generators)}, or "
+                f"of other kinds ({error}); make the sampler as it was made when the state was saved"
+            ) from error
+
+    def _drawing(self) -> Any:
+        return self._streams.drawing() if self._streams is not None else nullcontext()
+
+    def _batched_again(self, order: Iterator[int]) -> Iterator[Any]:
+        if isinstance(self._batches, BatchSampler):
+            return iter(BatchSampler(order, self._batches.batch_size, self._batches.drop_last))
+        return order
 
     def _random_order(self, sampler: RandomSampler) -> Iterator[int]:
         """RandomSampler's own order, from the seed that is kept.  Source: torch.utils.data.RandomSampler."""
@@ -259,52 +226,122 @@ class EpochBatches:
         )
         return iter(seeded)
 
-    def _replayed(self, skip: int) -> Iterator[Any]:
-        """Any other sampler: recorded random state, then fast-forward by index."""
-        assert self.state.rng_state is not None
-        with _restored(self._generator, self.state.rng_state):
-            rest = self._skip(iter(self._batches), skip)
-            return itertools.chain(list(itertools.islice(rest, 1)), rest)  # most draw all with the first
+    def _after(self, skip: int) -> Iterator[Any]:
+        """The sampler's own iteration without its first `skip` indices, which must be those delivered before."""
+        if type(self._batches) is BatchSampler:
+            order = iter(self._batches.sampler)
+            passed = list(itertools.islice(order, skip))
+            self._pass_over(passed, skip)
+            return self._batched_again(order)
+        if not self._batched:
+            order = iter(self._batches)
+            self._pass_over(list(itertools.islice(order, skip)), skip)
+            return order
+        return self._after_in_batches(map(_as_batch, self._batches), skip)
 
-    def _skip(self, batches: Iterator[Any], count: int) -> Iterator[Any]:
-        """Drops the first `count` indices; a batch cut in the middle keeps its rest."""
-        while count > 0:
+    def _after_in_batches(self, batches: Iterator[Any], skip: int) -> Iterator[Any]:
+        """The same of whole batches; one that is cut in the middle keeps its rest."""
+        passed: list[Any] = []
+        rest: list[Any] = []
+        while len(passed) < skip:
             batch = next(batches, None)
             if batch is None:
-                return iter(())
-            size = _size_of(batch)
-            if self._seen is not None:
-                self._seen.update(map(int, batch[:count] if hasattr(batch, "__len__") else [batch]))
-            if size > count:
-                return itertools.chain([batch[count:]], batches)
-            count -= size
-        return batches
+                break
+            missing = skip - len(passed)
+            passed.extend(batch[:missing])
+            rest = batch[missing:]
+        self._pass_over(passed, skip)
+        return itertools.chain([rest] if len(rest) else [], batches)
+
+    def _pass_over(self, passed: list[Any], skip: int) -> None:
+        self._note(passed)
+        if self._seen is not None:
+            self._seen.update(map(_plain, passed))
+        if len(passed) < skip or (self.state.checksum is not None and self.state.checksum != self._checksum):
+            raise StateMismatch(
+                f"the sampler does not give again the {skip} samples that were delivered before the state was saved "
+                f"({type(self._sampler).__name__} gave {len(passed)}); it draws from something that is not saved with "
+                "the state, or the dataset has changed: give the sampler a generator, a seed or set_epoch, or start "
+                "the epoch anew"
+            )
 
 
-def _size_of(batch: Any) -> int:
-    return len(batch) if hasattr(batch, "__len__") else 1
+def recorded(
+    state: LoaderState, sampler: object, generator: torch.Generator | None = None, *, drawn: bool = False
+) -> LoaderState:
+    """The state with those of all generators that a sampler may draw its next order from.
+
+    Args:
+        state: of the loader.
+        sampler: whose order is meant.
+        generator: the loader's own.
+        drawn: say what they will be once torch's iterator has drawn its base seed, from that generator or globally.
+    """
+    own = own_generators(sampler)
+    before = generator.get_state() if drawn and generator is not None else None
+    if drawn and generator is not None:
+        torch.empty((), dtype=torch.int64).random_(generator=generator)
+    own_states = states_of(own)
+    if generator is not None and before is not None:
+        generator.set_state(before)
+    now = GlobalStates.now()
+    now = now.after_a_draw(generator) if drawn else now
+    # With an order_seed global draws come from there.
+    globally = now.to_json() if state.order_seed is None else None
+    return replace(state, sampler_own=own_states, sampler_random=globally)
 
 
-def generator_of(sampler: object) -> torch.Generator | None:
-    """The torch.Generator that a sampler or loader draws from, if it has one of its own."""
-    generator = getattr(sampler, "generator", None)
-    return generator if isinstance(generator, torch.Generator) else None
+def planned(state: LoaderState, sampler: Any, generator: torch.Generator | None, *, drawn: bool) -> LoaderState:
+    """A state before its epoch has begun, with what will decide the epoch's order and views if nobody draws before.
+
+    Args:
+        state: of the loader, with an order_seed where `seed` decides.
+        sampler: the loader's batch sampler, or plain sampler.
+        generator: the loader's own.
+        drawn: torch's iterator will draw a base seed first, from that generator or globally.
+    """
+    inner = sampler.sampler if type(sampler) is BatchSampler else sampler
+    if state.order_seed is not None or type(inner) in _STATELESS:
+        return state
+    if type(inner) is not RandomSampler or inner.generator is not None:
+        return recorded(state, sampler, generator, drawn=drawn)
+    ahead = torch.Generator()
+    ahead.set_state(torch.get_rng_state())
+    base_seed = _draw(ahead) if drawn and generator is None else None
+    return replace(state, view_seed=state.view_seed or base_seed, order_seed=_draw(ahead))
 
 
-class _restored:  # noqa: N801 - a context manager, used like a function
-    """Sets a generator (torch's global one for None) to a recorded state; the global one is put back afterwards."""
+def _draw(generator: torch.Generator) -> int:
+    return int(torch.empty((), dtype=torch.int64).random_(generator=generator).item())
 
-    def __init__(self, generator: torch.Generator | None, recorded: str) -> None:
-        self._generator = generator
-        self._recorded = torch.frombuffer(bytearray(base64.b64decode(recorded)), dtype=torch.uint8)
 
-    def __enter__(self) -> None:
-        if self._generator is not None:
-            self._generator.set_state(self._recorded)
-        else:
-            self._before = torch.get_rng_state()
-            torch.set_rng_state(self._recorded)
+def _global_states(values: Sequence[Any]) -> GlobalStates:
+    try:
+        states = GlobalStates.from_json(values)
+        with states.drawing():
+            pass
+    except (TypeError, ValueError, KeyError, RuntimeError) as error:
+        raise StateMismatch(f"the state's recorded generators cannot be read ({error}); was it edited?") from error
+    return states
 
-    def __exit__(self, *_: object) -> None:
-        if self._generator is None:
-            torch.set_rng_state(self._before)
+
+def _as_batch(batch: Any) -> Any:
+    """A batch that has a length and can be cut: lists, tuples and arrays as they are, others as a list."""
+    if isinstance(batch, list | tuple | torch.Tensor) or type(batch).__module__ == "numpy":
+        return batch
+    return list(batch)
+
+
+def _plain(index: Any) -> Any:
+    """A whole number as Python's; other indices as they are."""
+    try:
+        return operator.index(index)
+    except TypeError:
+        return index
+
+
+def _checksum_of(indices: Iterable[Any], begun: int) -> int:
+    """CRC-32 of indices one after the other, whatever batches they came in."""
+    for index in indices:
+        begun = zlib.crc32(f"{_plain(index)}\n".encode(), begun)
+    return begun

@@ -28,7 +28,7 @@ from typing import Any, Protocol
 import torch
 
 from fastdata.errors import OptionError
-from fastdata.order import epoch_sampler
+from fastdata.sampler_chain import epoch_sampler
 
 __all__ = ["DevicePrefetcher", "Streams", "check_device", "index_of", "map_tensors"]
 

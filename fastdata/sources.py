@@ -22,6 +22,7 @@ DatasetFolder, and Subset and ConcatDataset of any of these, are recognised with
 from __future__ import annotations
 
 import bisect
+import operator
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -251,22 +252,22 @@ class _SubsetSource:
         return len(self.indices)
 
     def read_encoded(self, index: int) -> bytes:
-        return self.source.read_encoded(int(self.indices[index]))
+        return self.source.read_encoded(operator.index(self.indices[index]))
 
     def read_target(self, index: int) -> Any:
-        return self.source.read_target(int(self.indices[index]))
+        return self.source.read_target(operator.index(self.indices[index]))
 
     def location(self, index: int) -> str:
-        return location_of(self.source, int(self.indices[index]))
+        return location_of(self.source, operator.index(self.indices[index]))
 
     def file_range(self, index: int) -> tuple[Any, ...]:
-        return self.source.file_range(int(self.indices[index]))  # type: ignore[attr-defined, no-any-return]
+        return self.source.file_range(operator.index(self.indices[index]))  # type: ignore[attr-defined, no-any-return]
 
     def file_ranges(self, indices: Sequence[int]) -> FileRanges:
-        return file_ranges(self.source, [int(self.indices[index]) for index in indices])
+        return file_ranges(self.source, [operator.index(self.indices[index]) for index in indices])
 
     def read_targets(self, indices: Sequence[int]) -> list[Any]:
-        return read_targets(self.source, [int(self.indices[index]) for index in indices])
+        return read_targets(self.source, [operator.index(self.indices[index]) for index in indices])
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from fastdata.errors import OptionError, TrainError
-from fastdata.order import epoch_sampler
+from fastdata.sampler_chain import epoch_sampler
 from fastdata.train.keeping import Keeper
 from fastdata.train.options import TrainOptions
 from fastdata.train.ranks import Ranks

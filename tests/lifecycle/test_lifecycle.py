@@ -141,6 +141,7 @@ class Failing(torch.utils.data.Dataset[Any]):
         return index, index
 
 
+@pytest.mark.filterwarnings("ignore:the order continues exactly")
 @pytest.mark.parametrize("options", [{}, {"num_workers": 2}, {"device": "cpu"}, {"progress": True}])
 def test_on_torchs_path_too_and_a_state_counts_the_batches_that_failed(options: dict[str, Any]) -> None:
     def loader() -> DataLoader:

@@ -216,8 +216,11 @@ def test_iterable_datasets(dataset: Any) -> None:
     ("change", "message"),
     [
         ({"dataset_size": 7}, "dataset_size = 7, this loader has dataset_size = 39"),
-        ({"version": 9}, "format version 9, this fastdata reads 1"),
-        ({"sampler": "RandomSampler"}, "sampler = 'RandomSampler', this loader has sampler = 'SequentialSampler'"),
+        ({"version": 9}, "format version 9, this fastdata reads 2"),
+        (
+            {"sampler": "RandomSampler"},
+            "sampler = 'RandomSampler', this loader has sampler = 'SequentialSampler\\(39\\)'",
+        ),
         ({"view_seed": 4}, "seed 4, this loader has seed 3"),
         ({"colour": 1}, r"unknown entries \['colour'\]"),
     ],
