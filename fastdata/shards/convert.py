@@ -2,8 +2,9 @@
 
 The samples of a split are cut into shards by their sizes in the source, before anything is written, so a shard is a
 function of its samples and of the options and can be made anywhere.  Every finished shard leaves a note in the folder
-`.conversion`; whoever runs the conversion again makes only what has none.  The manifest is written last and the notes
-are removed, so a dataset with a manifest is whole.
+`.conversion`, which says of which samples it is; whoever runs the conversion again makes only what has none, or what is
+of other samples now, because files came to the source or went.  The manifest is written last and the notes are removed,
+so a dataset with a manifest is whole.
 
     out of disk      the shard under way is removed, the others stay; run it again with more room
     kill -9          a file under a temporary name is written over by the next run
@@ -110,6 +111,7 @@ def convert(
             with space_errors(folder):
                 shards = run_jobs(write_shard, jobs, workers=workers, engine=engine)
                 done = list(_reported(shards, progress))
+            workplace.remove_others(name, [each.info.name for each in done])
             summary.ignored[name] = split.ignored
             summary.manifests[name] = _manifest(source, split, options, done)
         for name, manifest in summary.manifests.items():

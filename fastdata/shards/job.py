@@ -46,8 +46,15 @@ class ConvertOptions:
             raise OptionError(f"on_error={self.on_error!r} is not accepted; use one of {', '.join(ON_ERROR)}")
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything that decides the bytes, as plain values."""
+        """All of them, as plain values."""
         return asdict(self)
+
+    def bytes_decided_by(self) -> dict[str, Any]:
+        """Those by which one conversion goes on where another ended.
+
+        What becomes of an unreadable image is not among them: a shard's note names the images that it is without.
+        """
+        return {name: value for name, value in self.to_dict().items() if name != "on_error"}
 
 
 @dataclass(frozen=True)
@@ -108,6 +115,7 @@ def write_shard(job: ShardJob) -> ShardDone:
         return finished
     skipped: list[tuple[str, str]] = []
     source_bytes = 0
+    Path(job.note).touch()  # until it says more, it says whose the shard is that may be there already
     with space_errors(job.folder):
         with ShardWriter(Path(job.folder), job.name) as writer, _Ranges() as ranges:
             for ref in job.refs:
@@ -119,7 +127,7 @@ def write_shard(job: ShardJob) -> ShardDone:
                     if job.options.on_error == "raise":
                         raise ConversionError(
                             f"{ref.path} ({ref.key}) cannot be converted: {_in_words(error)}; repair or remove it, or "
-                            "skip such files with --on-error skip"
+                            "skip such files with --on-error skip; either way the same command goes on from here"
                         ) from error
                     skipped.append((ref.key, _in_words(error)))
                     continue
@@ -157,7 +165,8 @@ def _finished(job: ShardJob) -> ShardDone | None:
     except (OSError, ValueError, KeyError, TypeError):
         return None
     same = done.listing == listing(job.refs) and crc32c(index) == done.info.index_crc32c
-    return done if whole and same else None
+    accepted = not done.skipped or job.options.on_error == "skip"
+    return done if whole and same and accepted else None
 
 
 class _Ranges:
