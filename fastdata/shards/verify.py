@@ -12,14 +12,21 @@ from fastdata.errors import DatasetError, ShardError
 from fastdata.files import write_whole
 from fastdata.header import parse_header
 from fastdata.shards.engines import run_jobs
-from fastdata.shards.format import MANIFEST_NAME, NO_LABEL, Manifest, ShardIndex, ShardInfo, crc32c, index_name
+from fastdata.shards.format import (
+    MANIFEST_NAME,
+    NO_LABEL,
+    Manifest,
+    ShardIndex,
+    ShardInfo,
+    crc32c,
+    file_crc32c,
+    index_name,
+)
 from fastdata.shards.inputs import list_tar
 from fastdata.shards.store import is_unfinished, missing_manifest
 from fastdata.shards.writer import IndexBuilder
 
 __all__ = ["Fault", "index_folder", "verify_folder"]
-
-_CHUNK_BYTES = 16 << 20
 
 
 @dataclass(frozen=True)
@@ -77,7 +84,7 @@ def _verify_shard(info: ShardInfo, *, folder: str, decode: bool, classes: int | 
 def _read_index(path: str, info: ShardInfo) -> tuple[ShardIndex, list[Fault]]:
     data = Path(index_name(path)).read_bytes()
     index = ShardIndex.from_bytes(data, index_name(path))
-    size, crc = os.path.getsize(path), _checksum_of(path)
+    size, crc = os.path.getsize(path), file_crc32c(path)
     pairs = [
         ("checksum of the index", f"{info.index_crc32c:08x}", f"{crc32c(data):08x}"),
         ("samples in the index", info.samples, len(index)),
@@ -90,14 +97,6 @@ def _read_index(path: str, info: ShardInfo) -> tuple[ShardIndex, list[Fault]]:
         for what, expected, found in pairs
         if expected != found
     ]
-
-
-def _checksum_of(path: str) -> int:
-    crc = 0
-    with open(path, "rb") as file:
-        while chunk := file.read(_CHUNK_BYTES):
-            crc = crc32c(chunk, crc)
-    return crc
 
 
 def _compare_with_tar(path: str, index: ShardIndex, classes: int | None) -> list[Fault]:
@@ -189,7 +188,7 @@ def _index_tar(name: str, *, folder: str, force: bool) -> ShardInfo:
             data = file.read(ref.size)
             width, height = _size_of(data)
             builder.add(ref.key, ref.label, ref.offset, data, width, height)
-    tar_bytes, tar_crc = os.path.getsize(path), _checksum_of(path)
+    tar_bytes, tar_crc = os.path.getsize(path), file_crc32c(path)
     if not force:
         _check_unchanged(path, tar_crc)
     index = builder.build(tar_bytes, tar_crc).to_bytes()

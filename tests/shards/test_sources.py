@@ -203,7 +203,7 @@ def test_workers_end_with_their_parent(source: Path, tmp_path: Path) -> None:
         time.sleep(0.02)
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
-    _, alive = psutil.wait_procs(children, timeout=20)
+    _, alive = psutil.wait_procs(children, timeout=100)
     assert alive == []
 
 
