@@ -14,12 +14,13 @@ so a dataset with a manifest is whole.
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from fastdata.errors import ConversionError
+from fastdata.errors import ConversionError, OptionError
 from fastdata.files import write_whole
 from fastdata.shards.engines import run_jobs
 from fastdata.shards.format import MANIFEST_NAME, STATE_FOLDER, Manifest, ShardInfo
@@ -28,7 +29,7 @@ from fastdata.shards.job import ConvertOptions, ShardDone, space_errors, write_s
 from fastdata.shards.samples import Split
 from fastdata.shards.workplace import Workplace, fingerprint_of
 
-__all__ = ["ConvertOptions", "Summary", "convert"]
+__all__ = ["ConvertOptions", "Summary", "convert", "local_folder"]
 
 
 @dataclass
@@ -90,8 +91,9 @@ def convert(
     Raises:
         ConversionError: `destination` holds something else, the disk is full, or an image is unreadable.
         DatasetError: the source has nothing to convert.
+        OptionError: `destination` is a URL.
     """
-    folder = Path(destination)
+    folder = local_folder(destination)
     _check_apart(source, folder)
     for left in folder.glob(f"{STATE_FOLDER}-done-*"):  # a run was killed while it removed its notes
         shutil.rmtree(left, ignore_errors=True)
@@ -118,6 +120,21 @@ def convert(
             write_whole(folder / name / MANIFEST_NAME, manifest.to_text().encode())
         workplace.finish()
     return summary
+
+
+def local_folder(destination: str | os.PathLike[str]) -> Path:
+    """The folder that a destination is.
+
+    Raises:
+        OptionError: it is a URL.
+    """
+    given = os.fspath(destination)
+    if re.match(r"[A-Za-z][\w+.-]+:/", given):  # a path has made one slash of two; and C:/ is a disk
+        raise OptionError(
+            f"the destination {given} is a URL; conversions are written to a local folder, so name one, and copy it "
+            "when it is whole (aws s3 sync FOLDER URL, gsutil -m rsync -r FOLDER URL); ShardDataset reads URLs"
+        )
+    return Path(given)
 
 
 def _check_apart(source: str, folder: Path) -> None:

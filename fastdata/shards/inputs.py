@@ -42,6 +42,11 @@ def open_source(source: str, *, image_column: str | None = None, label_column: s
         DatasetError: there is nothing of that kind.
         ConversionError: samples have no labels or keys that fit.
     """
+    if "://" in source:
+        raise DatasetError(
+            f"{source} is a URL, and convert reads local files: copy it first (aws s3 sync, gsutil -m rsync -r), or "
+            "name a function as module:function that yields (key, bytes, label)"
+        )
     if not os.path.exists(source) and re.fullmatch(r"[\w.]+:\w+", source):
         return {"": _function(source)}
     paths = _files(source)
