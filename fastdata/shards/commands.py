@@ -72,6 +72,7 @@ _CONVERT = """Writes images as shards: tar files in WebDataset's naming, each wi
 SOURCE  a folder of class folders; one of train/ and val/ with class folders, which become two datasets; tar files
         (a folder, one file, or a pattern like "a-{000..009}.tar"); Parquet files with encoded images and labels; or
         module:function, which yields (key, bytes, label)
+Images that are written anew keep EXIF orientation and ICC profile, and lose all other metadata; raw pixels have none.
 DEST    a local folder, to be copied to a store when it is whole; the result is the same for any number of workers.  A
         conversion that was interrupted in any way is continued by the same command."""
 
@@ -87,8 +88,8 @@ def _add_convert_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--lossless",
         action="store_true",
-        help="repack JPEGs: baseline, Huffman tables of their own, markers to skip by, no metadata; the same pixels, "
-        "which is checked for each",
+        help="repack JPEGs that become smaller by it: baseline, Huffman tables of their own, markers to skip by; the "
+        "same pixels, which is checked for each",
     )
     parser.add_argument("--raw", type=int, metavar="SIZE", help="store pixels, of images shrunk to this longer side")
     parser.add_argument(
