@@ -76,12 +76,15 @@ Images that are written anew keep EXIF orientation and ICC profile, and lose all
 DEST    a local folder, to be copied to a store when it is whole; the result is the same for any number of workers.  A
         conversion that was interrupted in any way is continued by the same command."""
 
+_SHUFFLE = """write samples in a random order, drawn by this number; of Parquet files and functions, whose samples come
+one after the other, all are put down beside the shards first, which needs twice the disk"""
+
 
 def _add_convert_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("source", metavar="SOURCE", help="what to convert")
     parser.add_argument("destination", metavar="DEST", help="a local folder, where to")
     parser.add_argument("--shard-size", type=_size, default=256 << 20, help="bytes per shard, like 256M (the default)")
-    parser.add_argument("--shuffle-seed", type=int, help="write samples in a random order, drawn by this number")
+    parser.add_argument("--shuffle-seed", type=int, help=_SHUFFLE)
     parser.add_argument("--max-side", type=int, help="shrink images whose longer side is longer than so many pixels")
     parser.add_argument("--min-side", type=int, help="shrink images whose shorter side is longer than so many pixels")
     parser.add_argument("--quality", type=int, help="of JPEGs written anew, 1 to 100 (90); alone: write all anew")
@@ -182,6 +185,10 @@ def _estimate(source: str, options: ConvertOptions, columns: tuple[str | None, s
     for name, split in open_source(source, image_column=columns[0], label_column=columns[1]).items():
         if split.refs is None:
             print(f"{name or 'dataset'}: a stream, whose length nobody knows before it has been read")
+            if options.shuffle_seed is not None:
+                print(
+                    "  to be shuffled, all of it is put down beside the shards first: have twice its size on the disk"
+                )
             continue
         step = max(1, len(split.refs) // _TRIED_IN_DRY_RUN)
         tried: list[Ref] = split.refs[::step]

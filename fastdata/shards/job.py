@@ -18,7 +18,7 @@ from fastdata.shards.recode import Recoding
 from fastdata.shards.samples import Ref, listing
 from fastdata.shards.writer import ShardWriter
 
-__all__ = ["ON_ERROR", "ConvertOptions", "ShardDone", "ShardJob", "space_errors", "write_shard"]
+__all__ = ["ON_ERROR", "ConvertOptions", "ShardDone", "ShardJob", "finished_shard", "space_errors", "write_shard"]
 
 ON_ERROR = ("raise", "skip")
 
@@ -67,6 +67,7 @@ class ShardJob:
         refs: its samples.
         options: how.
         note: the file that says it is done.
+        stage: a file that is there for this shard alone, and goes when it is done.
     """
 
     folder: str
@@ -74,6 +75,7 @@ class ShardJob:
     refs: list[Ref]
     options: ConvertOptions
     note: str
+    stage: str | None = None
 
 
 @dataclass(frozen=True)
@@ -110,9 +112,15 @@ def write_shard(job: ShardJob) -> ShardDone:
     Raises:
         ConversionError: an image is unreadable, or the disk is full.
     """
-    finished = _finished(job)
-    if finished is not None:
-        return finished
+    done = finished_shard(job.folder, job.name, Path(job.note), on_error=job.options.on_error)
+    if done is None or done.listing != listing(job.refs):
+        done = _make_shard(job)
+    if job.stage is not None:
+        Path(job.stage).unlink(missing_ok=True)
+    return done
+
+
+def _make_shard(job: ShardJob) -> ShardDone:
     skipped: list[tuple[str, str]] = []
     source_bytes = 0
     Path(job.note).touch()  # until it says more, it says whose the shard is that may be there already
@@ -156,17 +164,16 @@ def _in_words(error: Exception) -> str:
     return error.strerror if isinstance(error, OSError) and error.strerror else in_words(error)
 
 
-def _finished(job: ShardJob) -> ShardDone | None:
-    folder = Path(job.folder)
+def finished_shard(folder: str, name: str, note: Path, *, on_error: str) -> ShardDone | None:
+    """What the note of a shard says, if the shard is there as it says, and without images only where that may be."""
     try:
-        done = ShardDone.from_text(Path(job.note).read_text())
-        whole = (folder / job.name).stat().st_size == done.info.tar_bytes
-        index = (folder / index_name(job.name)).read_bytes()
+        done = ShardDone.from_text(note.read_text())
+        whole = os.path.getsize(os.path.join(folder, name)) == done.info.tar_bytes
+        index = Path(folder, index_name(name)).read_bytes()
     except (OSError, ValueError, KeyError, TypeError):
         return None
-    same = done.listing == listing(job.refs) and crc32c(index) == done.info.index_crc32c
-    accepted = not done.skipped or job.options.on_error == "skip"
-    return done if whole and same and accepted else None
+    accepted = not done.skipped or on_error == "skip"
+    return done if whole and accepted and crc32c(index) == done.info.index_crc32c else None
 
 
 class _Ranges:

@@ -15,13 +15,17 @@ MOST_LABELS = 1 << 62
 
 
 class Ref(NamedTuple):
-    """Where one sample's encoded image lies; at offset 0 it is a file of its own."""
+    """Where one sample's encoded image lies; at offset 0 it is a file of its own.
+
+    The checksum of its bytes is there where they were read to find it: in a stream.
+    """
 
     key: str
     label: int
     path: str
     offset: int
     size: int
+    crc32c: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,8 +49,12 @@ class Split:
 
 def listing(refs: Iterable[Ref]) -> int:
     """A checksum of which samples these are."""
-    lines = "\n".join(f"{ref.key}\t{ref.label}\t{ref.size}" for ref in refs)
-    return crc32c(lines.encode("utf-8", "backslashreplace"))
+    return crc32c("\n".join(map(_line, refs)).encode("utf-8", "backslashreplace"))
+
+
+def _line(ref: Ref) -> str:
+    bytes_too = f"\t{ref.crc32c:08x}" if ref.crc32c is not None else ""
+    return f"{ref.key}\t{ref.label}\t{ref.size}{bytes_too}"
 
 
 class Keys:

@@ -7,17 +7,17 @@ import os
 import shutil
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from fastdata.errors import ConversionError
 from fastdata.files import remove_durably, try_lock, write_whole
-from fastdata.shards.cut import plan_shards, room_in, stored_bytes
+from fastdata.shards.cut import plan_shards
 from fastdata.shards.folders import SPLIT_NAMES
 from fastdata.shards.format import MANIFEST_NAME, STATE_FOLDER, Manifest, crc32c, index_name
-from fastdata.shards.job import ConvertOptions, ShardJob
+from fastdata.shards.job import ConvertOptions, ShardJob, finished_shard
 from fastdata.shards.samples import Ref, Split
+from fastdata.shards.stage import staged
 
 __all__ = ["Workplace", "fingerprint_of"]
 
@@ -94,16 +94,26 @@ class Workplace:
         """The shards of a split, planned one after the other where the source is a stream."""
         notes = self._state / (name or "_")
         notes.mkdir(parents=True, exist_ok=True)
+        stays = split.refs is not None or self._options.shuffle_seed is not None
+        for number, refs in enumerate(self._planned(split, notes, str(self._folder / name))):
+            shard = _shard_name(number)
+            stage = None if stays else refs[0].path
+            yield ShardJob(str(self._folder / name), shard, refs, self._options, str(notes / f"{shard}.json"), stage)
+
+    def _planned(self, split: Split, notes: Path, folder: str) -> Iterable[list[Ref]]:
+        """The samples of each shard; those of a stream that is shuffled must all be there before the first."""
+
+        def finished(number: int) -> int | None:
+            shard = _shard_name(number)
+            done = finished_shard(folder, shard, notes / f"{shard}.json", on_error=self._options.on_error)
+            return done.listing if done is not None else None
+
         if split.refs is not None:
-            shards: Iterable[list[Ref]] = plan_shards(split.refs, self._options)
-        elif self._options.shuffle_seed is None:
-            shards = _staged(split, notes, self._options)
-        else:
-            unshuffled = replace(self._options, shuffle_seed=None)
-            shards = plan_shards([ref for shard in _staged(split, notes, unshuffled) for ref in shard], self._options)
-        for number, refs in enumerate(shards):
-            shard = f"shard-{number:06}.tar"
-            yield ShardJob(str(self._folder / name), shard, refs, self._options, str(notes / f"{shard}.json"))
+            return plan_shards(split.refs, self._options)
+        if self._options.shuffle_seed is None:
+            return staged(split, notes, self._options, finished)
+        whole = [ref for shard in staged(split, notes, self._options, lambda _: None) for ref in shard]
+        return plan_shards(whole, self._options)
 
     def remove_others(self, name: str, shards: Iterable[str]) -> None:
         """Removes shards of an earlier plan, which had more: files have gone from the source since."""
@@ -123,32 +133,8 @@ class Workplace:
         self._stack.close()
 
 
-def _staged(split: Split, folder: Path, options: ConvertOptions) -> Iterator[list[Ref]]:
-    """Puts a stream down in files of a shard's size, from which workers read; yields each when it is full."""
-    assert split.stream is not None
-    refs: list[Ref] = []
-    room, number = 0, 0
-    stage: Any = None
-    try:
-        for key, data, label in split.stream():
-            size = stored_bytes(len(data))
-            if stage is None or size > room:
-                if stage is not None:
-                    stage.close()
-                    yield refs
-                path = folder / f"stage-{number:06}.bin"
-                stage, refs, room = open(path, "wb"), [], room_in(options)  # noqa: SIM115
-                stage.write(b"\0")  # an offset of 0 means a file of its own
-                number += 1
-            refs.append(Ref(key, label, str(path), stage.tell(), len(data)))
-            stage.write(data)
-            room -= size
-        if stage is not None:
-            stage.close()
-            yield refs
-    finally:
-        if stage is not None:
-            stage.close()
+def _shard_name(number: int) -> str:
+    return f"shard-{number:06}.tar"
 
 
 def fingerprint_of(source: str, split: Split) -> int:
