@@ -70,8 +70,9 @@ def add_commands(commands: Any) -> None:
 _CONVERT = """Writes images as shards: tar files in WebDataset's naming, each with an index, and one manifest.
 
 SOURCE  a folder of class folders; one of train/ and val/ with class folders, which become two datasets; tar files
-        (a folder, one file, or a pattern like "a-{000..009}.tar"); Parquet files with encoded images and labels; or
-        module:function, which yields (key, bytes, label)
+        (a folder, one file, or a pattern like "a-{000..009}.tar"), of which captions and the like are kept, too;
+        Parquet files with encoded images and labels, also the folder of a dataset as hubs lay it out; or
+        module:function, which yields (key, bytes, label), the label an integer
 Images that are written anew keep EXIF orientation and ICC profile, and lose all other metadata; raw pixels have none.
 DEST    a local folder, to be copied to a store when it is whole; the result is the same for any number of workers.  A
         conversion that was interrupted in any way is continued by the same command."""
@@ -107,7 +108,8 @@ def _add_convert_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--classes",
         type=Path,
-        help="a text file with the name of class 0, class 1, ... on a line each, for tar files and functions",
+        help="a text file with the name of class 0, class 1, ... on a line each; labels that are names get these "
+        "numbers (else names are numbered in sorted order)",
     )
     parser.add_argument("--engine", choices=ENGINES, default="processes", help="who works (%(default)s)")
     parser.add_argument("--overwrite", action="store_true", help="replace what was converted into DEST before")

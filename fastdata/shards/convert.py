@@ -23,7 +23,7 @@ from pathlib import Path
 from fastdata.errors import ConversionError, OptionError
 from fastdata.files import write_whole
 from fastdata.shards.engines import run_jobs
-from fastdata.shards.format import MANIFEST_NAME, STATE_FOLDER, Manifest, ShardInfo
+from fastdata.shards.format import MANIFEST_NAME, NO_LABEL, STATE_FOLDER, Manifest, ShardIndex, ShardInfo
 from fastdata.shards.inputs import open_source
 from fastdata.shards.job import ConvertOptions, ShardDone, space_errors, write_shard
 from fastdata.shards.samples import Split
@@ -39,10 +39,12 @@ class Summary:
     Attributes:
         manifests: by split.
         ignored: files of the source that are no images by their names, by split.
+        unlabelled: samples without a label, by split.
     """
 
     manifests: dict[str, Manifest] = field(default_factory=dict)
     ignored: dict[str, int] = field(default_factory=dict)
+    unlabelled: dict[str, int] = field(default_factory=dict)
 
     def __str__(self) -> str:
         lines = []
@@ -54,6 +56,11 @@ class Summary:
             )
             if ignored := self.ignored.get(split):
                 lines.append(f"  {ignored} files with other names than images were left out")
+            if unlabelled := self.unlabelled.get(split):
+                lines.append(
+                    f"  {unlabelled} samples have no label (-1): neither a .cls beside the image nor a number as "
+                    "label, cls or target in its .json"
+                )
             lines += [f"  skipped {key}: {reason}" for key, reason in manifest.skipped]
         return "\n".join(lines)
 
@@ -97,7 +104,7 @@ def convert(
     _check_apart(source, folder)
     for left in folder.glob(f"{STATE_FOLDER}-done-*"):  # a run was killed while it removed its notes
         shutil.rmtree(left, ignore_errors=True)
-    splits = open_source(source, image_column=columns[0], label_column=columns[1])
+    splits = open_source(source, image_column=columns[0], label_column=columns[1], classes=classes)
     if classes is not None:
         splits = {name: _named(split, classes) for name, split in splits.items()}
     if not overwrite and (finished := _finished_before(folder, splits, options)) is not None:
@@ -116,6 +123,7 @@ def convert(
             workplace.remove_others(name, [each.info.name for each in done])
             summary.ignored[name] = split.ignored
             summary.manifests[name] = _manifest(source, split, options, done)
+            summary.unlabelled[name] = _unlabelled(target, summary.manifests[name])
         for name, manifest in summary.manifests.items():
             write_whole(folder / name / MANIFEST_NAME, manifest.to_text().encode())
         workplace.finish()
@@ -188,7 +196,17 @@ def _finished_before(folder: Path, splits: dict[str, Split], options: ConvertOpt
         if not same or not all(_is_there(folder / name, shard) for shard in manifest.shards):
             return None
         summary.manifests[name] = manifest
+        summary.unlabelled[name] = _unlabelled(folder / name, manifest)
     return summary
+
+
+def _unlabelled(folder: Path, manifest: Manifest) -> int:
+    """How many samples have no label, by the indices."""
+    count = 0
+    for shard in manifest.shards:
+        path = folder / shard.index_name
+        count += int((ShardIndex.from_bytes(path.read_bytes(), str(path)).records["label"] == NO_LABEL).sum())
+    return count
 
 
 def _is_there(folder: Path, shard: ShardInfo) -> bool:

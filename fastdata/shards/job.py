@@ -131,6 +131,8 @@ def _make_shard(job: ShardJob) -> ShardDone:
                     data = ranges.read(ref)
                     source_bytes += len(data)
                     image = job.options.recoding.apply(data)
+                    parts = ranges.read_parts(ref)
+                    _check_apart(image.extension, ref)
                 except Exception as error:
                     if job.options.on_error == "raise":
                         raise ConversionError(
@@ -139,7 +141,7 @@ def _make_shard(job: ShardJob) -> ShardDone:
                         ) from error
                     skipped.append((ref.key, _in_words(error)))
                     continue
-                writer.add(ref.key, image.extension, image.data, ref.label, image.width, image.height)
+                writer.add(ref.key, image.extension, image.data, ref.label, image.width, image.height, parts)
             done = ShardDone(writer.finish(), listing(job.refs), len(job.refs), source_bytes, skipped)
         write_whole(Path(job.note), done.to_text().encode())
     return done
@@ -176,6 +178,15 @@ def finished_shard(folder: str, name: str, note: Path, *, on_error: str) -> Shar
     return done if whole and accepted and crc32c(index) == done.info.index_crc32c else None
 
 
+def _check_apart(extension: str, ref: Ref) -> None:
+    """An image is stored under what it is, which must not be the name of another part of its sample."""
+    if extension in (part.extension.lower() for part in ref.parts):
+        raise ConversionError(
+            f"it would be stored as {ref.key}.{extension}, and the sample has another part of that name; rename "
+            "that in the source"
+        )
+
+
 class _Ranges:
     """Reads samples, keeping the file of the latest one open."""
 
@@ -183,20 +194,26 @@ class _Ranges:
         self._path, self._file = "", -1
 
     def read(self, ref: Ref) -> bytes:
-        data = read_file(ref.path) if ref.offset == 0 else self._read_part(ref)  # 0: a file of its own
+        data = (
+            read_file(ref.path) if ref.offset == 0 else self._read_range(ref.path, ref.offset, ref.size)
+        )  # 0: a file of its own
         if len(data) != ref.size:
             raise ConversionError(f"it had {ref.size} bytes when it was listed and has {len(data)} now")
         return data
 
-    def _read_part(self, ref: Ref) -> bytes:
-        if ref.path != self._path:
+    def read_parts(self, ref: Ref) -> list[tuple[str, bytes]]:
+        """Extensions and bytes of what belongs to a sample beside its image."""
+        return [(part.extension, self._read_range(ref.path, part.offset, part.size)) for part in ref.parts]
+
+    def _read_range(self, path: str, offset: int, size: int) -> bytes:
+        if path != self._path:
             self.close()
-            self._path, self._file = ref.path, os.open(ref.path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
-        os.lseek(self._file, ref.offset, os.SEEK_SET)
-        data = b""
-        while len(data) < ref.size and (more := os.read(self._file, ref.size - len(data))):
+            self._path, self._file = path, os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
+        os.lseek(self._file, offset, os.SEEK_SET)
+        data = bytearray()
+        while len(data) < size and (more := os.read(self._file, size - len(data))):
             data += more
-        return data
+        return bytes(data)
 
     def close(self) -> None:
         if self._file >= 0:

@@ -9,13 +9,19 @@ from typing import NamedTuple
 
 from fastdata.shards.format import crc32c
 
-__all__ = ["MOST_LABELS", "Keys", "Ref", "Split", "listing", "readable"]
+__all__ = ["Keys", "Part", "Ref", "Split", "listing", "readable"]
 
-MOST_LABELS = 1 << 62
+
+class Part(NamedTuple):
+    """Where another file of a sample lies, like a caption, in the same tar file as its image."""
+
+    extension: str
+    offset: int
+    size: int
 
 
 class Ref(NamedTuple):
-    """Where one sample's encoded image lies; at offset 0 it is a file of its own.
+    """Where one sample's encoded image lies, at offset 0 a file of its own, and what else belongs to the sample.
 
     The checksum of its bytes is there where they were read to find it: in a stream.
     """
@@ -26,6 +32,7 @@ class Ref(NamedTuple):
     offset: int
     size: int
     crc32c: int | None = None
+    parts: tuple[Part, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,8 +60,9 @@ def listing(refs: Iterable[Ref]) -> int:
 
 
 def _line(ref: Ref) -> str:
-    bytes_too = f"\t{ref.crc32c:08x}" if ref.crc32c is not None else ""
-    return f"{ref.key}\t{ref.label}\t{ref.size}{bytes_too}"
+    checksum = f"\t{ref.crc32c:08x}" if ref.crc32c is not None else ""
+    parts = "".join(f"\t{part.extension}:{part.size}" for part in ref.parts)
+    return f"{ref.key}\t{ref.label}\t{ref.size}{checksum}{parts}"
 
 
 class Keys:

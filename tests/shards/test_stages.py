@@ -1,4 +1,4 @@
-"""Streams are put down a few shards at a time, and a conversion that goes on puts down only what is still to be made."""
+"""Streams are put down a few shards at a time; a conversion that goes on puts down only what is not made yet."""
 
 from __future__ import annotations
 
