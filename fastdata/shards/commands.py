@@ -73,9 +73,10 @@ SOURCE  a folder of class folders; one of train/ and val/ with class folders, wh
         (a folder, one file, or a pattern like "a-{000..009}.tar"), of which captions and the like are kept, too;
         Parquet files with encoded images and labels, also the folder of a dataset as hubs lay it out; or
         module:function, which yields (key, bytes, label), the label an integer
-Images that are written anew keep EXIF orientation and ICC profile, and lose all other metadata; raw pixels have none.
 DEST    a local folder, to be copied to a store when it is whole; the result is the same for any number of workers.  A
-        conversion that was interrupted in any way is continued by the same command."""
+        conversion that was interrupted in any way is continued by the same command.
+
+Images that are written anew keep EXIF orientation and ICC profile, and lose other metadata; raw pixels have none."""
 
 _SHUFFLE = """write samples in a random order, drawn by this number; of Parquet files and functions, whose samples come
 one after the other, all are put down beside the shards first, which needs twice the disk"""

@@ -104,16 +104,13 @@ def convert(
     _check_apart(source, folder)
     for left in folder.glob(f"{STATE_FOLDER}-done-*"):  # a run was killed while it removed its notes
         shutil.rmtree(left, ignore_errors=True)
-    splits = open_source(source, image_column=columns[0], label_column=columns[1], classes=classes)
-    if classes is not None:
-        splits = {name: _named(split, classes) for name, split in splits.items()}
+    splits = _open(source, columns, classes)
     if not overwrite and (finished := _finished_before(folder, splits, options)) is not None:
         return finished
     summary = Summary()
     with Workplace(folder, source, options, splits, overwrite=overwrite, resume=resume) as workplace:
         for name, split in splits.items():
-            target = folder / name
-            target.mkdir(parents=True, exist_ok=True)
+            (folder / name).mkdir(parents=True, exist_ok=True)
             if planned is not None:
                 planned(len(split.refs) if split.refs is not None else None)
             jobs = workplace.jobs(name, split)
@@ -123,7 +120,7 @@ def convert(
             workplace.remove_others(name, [each.info.name for each in done])
             summary.ignored[name] = split.ignored
             summary.manifests[name] = _manifest(source, split, options, done)
-            summary.unlabelled[name] = _unlabelled(target, summary.manifests[name])
+            summary.unlabelled[name] = _unlabelled(folder / name, summary.manifests[name])
         for name, manifest in summary.manifests.items():
             write_whole(folder / name / MANIFEST_NAME, manifest.to_text().encode())
         workplace.finish()
@@ -154,10 +151,14 @@ def _check_apart(source: str, folder: Path) -> None:
         raise ConversionError(f"{folder} and the source {source} lie inside of each other; choose another destination")
 
 
-def _named(split: Split, classes: list[str]) -> Split:
-    if split.classes not in (None, classes):
+def _open(source: str, columns: tuple[str | None, str | None], classes: list[str] | None) -> dict[str, Split]:
+    """The source's splits, with the names of classes that are given."""
+    splits = open_source(source, image_column=columns[0], label_column=columns[1], classes=classes)
+    if classes is None:
+        return splits
+    if any(split.classes not in (None, classes) for split in splits.values()):
         raise ConversionError("the source has class names of its own, and others are given; leave them out")
-    return replace(split, classes=classes)
+    return {name: replace(split, classes=classes) for name, split in splits.items()}
 
 
 def _reported(finished: Iterable[ShardDone], progress: Callable[[ShardDone], object] | None) -> Iterator[ShardDone]:

@@ -94,8 +94,9 @@ def _files_in(folder: str) -> list[str] | None:
     """The tar or Parquet files in a folder or in those of its splits, unless there are images in class folders."""
     places = [folder, *(os.path.join(folder, name) for name in SPLIT_NAMES)]
     found = sorted(path for place in places for path in glob.glob(f"{glob.escape(place)}/*") if _is_archive(path))
-    found = found or _hub_files(folder)
     pictures = any(name.lower().endswith(FOLDER_EXTENSIONS) for sub in folders_in(folder) for name in _some_names(sub))
+    if not found and not pictures:
+        return _hub_files(folder) or None
     if found and pictures:
         raise ConversionError(
             f"{folder} holds both folders of images and {found[0]}; name what is meant, as a pattern of files "

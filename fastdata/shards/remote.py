@@ -5,6 +5,8 @@ Life cycle of a shard; any deviation is a bug:
 * Fetch.  One process downloads, under a lock that the system releases when it dies; others that want the shard wait.
   The bytes get their name only after their checksum has been compared; failures are tried again, with growing pauses.
 * Use.  A shard in use is touched, so that the least recently used is known.
+* Damage.  A copy in which an image does not have its checksum is fetched again once, and exchanged by renaming; where
+  the store's is damaged, too, that is an error.
 * Eviction.  Before a download, files go until there is room for it beside the downloads of others.  A reader that has a
   file open keeps reading it; one that comes too late fetches it again.
 * Ahead.  A thread fetches the shards that `expect` named, as far as half of the cache beyond the latest one that was

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import shutil
 import sys
 import tarfile
 from pathlib import Path
@@ -225,6 +226,12 @@ def test_the_layouts_of_dataset_hubs(tmp_path: Path, layout: dict[str, str]) -> 
     convert(str(tmp_path / "set"), tmp_path / "out", OPTIONS)
     for number, name in enumerate(layout):
         assert ShardDataset(tmp_path / "out" / name).targets == [number] * (number + 2)
+
+
+def test_a_parquet_file_beside_the_images_of_a_class_is_left_out(folder: Path, tmp_path: Path) -> None:
+    shutil.copytree(folder, tmp_path / "set")
+    write_parquet(tmp_path / "set" / "apple" / "more.parquet", [1])
+    assert convert(str(tmp_path / "set"), tmp_path / "out", OPTIONS).manifests[""].samples == 39
 
 
 def test_several_configurations_are_not_mixed(tmp_path: Path) -> None:
