@@ -30,8 +30,10 @@ __all__ = [
     "encode_png",
     "from_pixels",
     "kind_of",
+    "look_of",
     "most_pixels",
     "open_rgb",
+    "orientation_exif",
     "resize_scaled",
     "resize_window",
     "shrunk",
@@ -39,6 +41,8 @@ __all__ = [
     "version",
     "write_sheet",
 ]
+
+_ORIENTATION = 0x0112  # EXIF's number for it
 
 
 _LATE_CHUNKS = (b"tEXt", b"zTXt", b"iTXt", b"eXIf")  # of PNGs, which may come behind the pixels
@@ -116,10 +120,40 @@ def shrunk(data: bytes, size: tuple[int, int] | None) -> Image:
     return image if size is None else image.resize(size, Image.Resampling.LANCZOS)
 
 
-def encode_jpeg(image: Image, quality: int) -> bytes:
-    """A baseline JPEG with Huffman tables of its own."""
+def look_of(data: bytes) -> tuple[int, bytes | None]:
+    """What an image's metadata say about how its pixels look: EXIF orientation (1: as they are) and ICC profile.
+
+    The profile is None where there is none, or one of other colours than RGB, since the pixels are converted to that.
+    """
+    from PIL import Image
+
+    with Image.open(io.BytesIO(data)) as image:
+        if image.format == "TIFF":
+            image.load()  # which turns it, and says so
+        profile = image.info.get("icc_profile")
+        try:
+            orientation = image.getexif().get(_ORIENTATION, 1)
+        except Exception:  # noqa: BLE001 - of damaged EXIF Pillow raises many kinds, and the pixels need none of it
+            orientation = 1
+    is_rgb = isinstance(profile, bytes) and profile[16:20] == b"RGB "
+    return orientation if orientation in range(1, 9) else 1, profile if is_rgb else None
+
+
+def orientation_exif(orientation: int) -> bytes:
+    """The content of a JPEG's EXIF segment that says nothing but an orientation."""
+    from PIL import Image
+
+    exif = Image.Exif()
+    exif[_ORIENTATION] = orientation
+    return exif.tobytes()
+
+
+def encode_jpeg(image: Image, quality: int, *, orientation: int = 1, profile: bytes | None = None) -> bytes:
+    """A baseline JPEG with Huffman tables of its own, and no metadata but what is given."""
     buffer = io.BytesIO()
-    image.save(buffer, "JPEG", quality=quality, optimize=True)
+    exif = orientation_exif(orientation) if orientation != 1 else b""
+    no = {"comment": b"", "xmp": b""}  # which would be the opened file's
+    image.save(buffer, "JPEG", quality=quality, optimize=True, exif=exif, icc_profile=profile, **no)
     return buffer.getvalue()
 
 

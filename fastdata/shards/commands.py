@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import re
-import sys
 import tempfile
 import time
 from dataclasses import replace
@@ -15,12 +14,13 @@ from typing import Any
 from fastdata.cpus import auto_threads, parse_workers
 from fastdata.errors import DatasetError, OptionError, ShardError
 from fastdata.flags import argument
-from fastdata.shards.convert import convert
+from fastdata.shards.convert import convert, local_folder
 from fastdata.shards.cut import plan_shards
 from fastdata.shards.engines import ENGINES
 from fastdata.shards.format import MANIFEST_NAME, Manifest
 from fastdata.shards.inputs import open_source
-from fastdata.shards.job import ON_ERROR, ConvertOptions, ShardDone, ShardJob, write_shard
+from fastdata.shards.job import ON_ERROR, ConvertOptions, ShardJob, write_shard
+from fastdata.shards.progress import Progress
 from fastdata.shards.recode import Recoding
 from fastdata.shards.samples import Ref
 from fastdata.shards.store import missing_manifest
@@ -56,34 +56,45 @@ def add_commands(commands: Any) -> None:
     index.add_argument("--force", action="store_true", help="also where a tar file is not what its index says it was")
     index.set_defaults(run=_index)
 
-    inspect = commands.add_parser("inspect", help="say what is in a dataset, and show some of its images")
+    inspect = commands.add_parser("inspect", help="say what is in a dataset, and draw some of its images if asked")
     inspect.add_argument("dataset", type=Path, help="a folder that convert made")
-    inspect.add_argument("--sheet", type=Path, help="where to write a contact sheet (DATASET/../NAME-sheet.png)")
+    inspect.add_argument(
+        "--sheet",
+        type=Path,
+        metavar="PNG",
+        help="draw a contact sheet into this file; of several splits, one for each, with its name at the end",
+    )
     inspect.set_defaults(run=_inspect)
 
 
 _CONVERT = """Writes images as shards: tar files in WebDataset's naming, each with an index, and one manifest.
 
 SOURCE  a folder of class folders; one of train/ and val/ with class folders, which become two datasets; tar files
-        (a folder, one file, or a pattern like "a-{000..009}.tar"); Parquet files with encoded images and labels; or
-        module:function, which yields (key, bytes, label)
-DEST    a folder; the result is the same for any number of workers.  A conversion that was interrupted in any way is
-        continued by the same command."""
+        (a folder, one file, or a pattern like "a-{000..009}.tar"), of which captions and the like are kept, too;
+        Parquet files with encoded images and labels, also the folder of a dataset as hubs lay it out; or
+        module:function, which yields (key, bytes, label), the label an integer
+DEST    a local folder, to be copied to a store when it is whole; the result is the same for any number of workers.  A
+        conversion that was interrupted in any way is continued by the same command.
+
+Images that are written anew keep EXIF orientation and ICC profile, and lose other metadata; raw pixels have none."""
+
+_SHUFFLE = """write samples in a random order, drawn by this number; of Parquet files and functions, whose samples come
+one after the other, all are put down beside the shards first, which needs twice the disk"""
 
 
 def _add_convert_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("source", metavar="SOURCE", help="what to convert")
-    parser.add_argument("destination", metavar="DEST", type=Path, help="where to")
+    parser.add_argument("destination", metavar="DEST", help="a local folder, where to")
     parser.add_argument("--shard-size", type=_size, default=256 << 20, help="bytes per shard, like 256M (the default)")
-    parser.add_argument("--shuffle-seed", type=int, help="write samples in a random order, drawn by this number")
+    parser.add_argument("--shuffle-seed", type=int, help=_SHUFFLE)
     parser.add_argument("--max-side", type=int, help="shrink images whose longer side is longer than so many pixels")
     parser.add_argument("--min-side", type=int, help="shrink images whose shorter side is longer than so many pixels")
     parser.add_argument("--quality", type=int, help="of JPEGs written anew, 1 to 100 (90); alone: write all anew")
     parser.add_argument(
         "--lossless",
         action="store_true",
-        help="repack JPEGs: baseline, Huffman tables of their own, markers to skip by, no metadata; the same pixels, "
-        "which is checked for each",
+        help="repack JPEGs that become smaller by it: baseline, Huffman tables of their own, markers to skip by; the "
+        "same pixels, which is checked for each",
     )
     parser.add_argument("--raw", type=int, metavar="SIZE", help="store pixels, of images shrunk to this longer side")
     parser.add_argument(
@@ -98,7 +109,8 @@ def _add_convert_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--classes",
         type=Path,
-        help="a text file with the name of class 0, class 1, ... on a line each, for tar files and functions",
+        help="a text file with the name of class 0, class 1, ... on a line each; labels that are names get these "
+        "numbers (else names are numbered in sorted order)",
     )
     parser.add_argument("--engine", choices=ENGINES, default="processes", help="who works (%(default)s)")
     parser.add_argument("--overwrite", action="store_true", help="replace what was converted into DEST before")
@@ -140,18 +152,19 @@ def _options(given: argparse.Namespace) -> ConvertOptions:
 
 def _convert(given: argparse.Namespace) -> None:
     options, columns = _options(given), (given.image_column, given.label_column)
+    destination = local_folder(given.destination)
     if given.dry_run:
         _estimate(given.source, options, columns, given.workers)
         return
-    progress = _Progress()
-    if given.destination.is_file():
-        raise OptionError(f"DEST {given.destination} is a file; name a folder")
+    progress = Progress()
+    if destination.is_file():
+        raise OptionError(f"DEST {destination} is a file; name a folder")
     if given.classes is not None and not given.classes.is_file():
         raise OptionError(f"--classes {given.classes}: there is no such file")
     try:
         summary = convert(
             given.source,
-            given.destination,
+            destination,
             options,
             workers=given.workers,
             engine=given.engine,
@@ -167,49 +180,7 @@ def _convert(given: argparse.Namespace) -> None:
     print(summary)
     if given.verify:
         for split in summary.manifests:
-            _print_faults(given.destination / split, decode=True, workers=given.workers)
-
-
-class _Progress:
-    """A bar of images with images/s, MB/s and the time left; plain lines where tqdm is not installed."""
-
-    def __init__(self) -> None:
-        self._began, self._images, self._bytes, self._total = time.monotonic(), 0, 0, 0
-        self._bar: Any = None
-
-    def plan(self, images: int | None) -> None:
-        """So many images more will come; None where nobody knows."""
-        self._total += images or 0
-        try:
-            from tqdm import tqdm
-        except ImportError:
-            return
-        if self._bar is None:
-            self._bar = tqdm(total=self._total or None, unit="image", dynamic_ncols=True)
-        else:
-            self._bar.total = self._total or None
-
-    def add(self, done: ShardDone) -> None:
-        """A shard is finished."""
-        self._images += done.source_samples
-        self._bytes += done.source_bytes
-        seconds = max(time.monotonic() - self._began, 1e-9)
-        rate = f"{self._bytes / 1e6 / seconds:.0f} MB/s"
-        if self._bar is not None:
-            self._bar.set_postfix_str(rate, refresh=False)
-            self._bar.update(done.source_samples)
-        else:
-            left = (self._total - self._images) * seconds / max(self._images, 1)
-            print(
-                f"{done.info.name}: {self._images} of {self._total or '?'} images, "
-                f"{self._images / seconds:.0f} images/s, {rate}, {max(left, 0):.0f} s left",
-                file=sys.stderr,
-            )
-
-    def close(self) -> None:
-        """Ends the bar's line."""
-        if self._bar is not None:
-            self._bar.close()
+            _print_faults(destination / split, decode=True, workers=given.workers)
 
 
 def _estimate(source: str, options: ConvertOptions, columns: tuple[str | None, str | None], workers: int) -> None:
@@ -217,6 +188,10 @@ def _estimate(source: str, options: ConvertOptions, columns: tuple[str | None, s
     for name, split in open_source(source, image_column=columns[0], label_column=columns[1]).items():
         if split.refs is None:
             print(f"{name or 'dataset'}: a stream, whose length nobody knows before it has been read")
+            if options.shuffle_seed is not None:
+                print(
+                    "  to be shuffled, all of it is put down beside the shards first: have twice its size on the disk"
+                )
             continue
         step = max(1, len(split.refs) // _TRIED_IN_DRY_RUN)
         tried: list[Ref] = split.refs[::step]
@@ -268,12 +243,13 @@ def _index(given: argparse.Namespace) -> None:
 
 
 def _inspect(given: argparse.Namespace) -> None:
-    for folder in _datasets_in(given.dataset):
+    folders = _datasets_in(given.dataset)
+    for folder in folders:
         _describe(folder)
-        sheet = given.sheet or folder.resolve().parent / f"{folder.resolve().name}-sheet.png"
-        if given.sheet is None and sheet.exists():
-            print(f"  contact sheet: {sheet} is there already; another is written with --sheet")
+        if given.sheet is None:
+            print("  --sheet PNG draws a contact sheet of its images")
             continue
+        sheet = given.sheet if len(folders) == 1 else given.sheet.with_stem(f"{given.sheet.stem}-{folder.name}")
         _write_sheet(folder, sheet)
         print(f"  contact sheet: {sheet}")
 

@@ -2,8 +2,9 @@
 
 The samples of a split are cut into shards by their sizes in the source, before anything is written, so a shard is a
 function of its samples and of the options and can be made anywhere.  Every finished shard leaves a note in the folder
-`.conversion`; whoever runs the conversion again makes only what has none.  The manifest is written last and the notes
-are removed, so a dataset with a manifest is whole.
+`.conversion`, which says of which samples it is; whoever runs the conversion again makes only what has none, or what is
+of other samples now, because files came to the source or went.  The manifest is written last and the notes are removed,
+so a dataset with a manifest is whole.
 
     out of disk      the shard under way is removed, the others stay; run it again with more room
     kill -9          a file under a temporary name is written over by the next run
@@ -13,21 +14,22 @@ are removed, so a dataset with a manifest is whole.
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from fastdata.errors import ConversionError
+from fastdata.errors import ConversionError, OptionError
 from fastdata.files import write_whole
 from fastdata.shards.engines import run_jobs
-from fastdata.shards.format import MANIFEST_NAME, STATE_FOLDER, Manifest, ShardInfo
+from fastdata.shards.format import MANIFEST_NAME, NO_LABEL, STATE_FOLDER, Manifest, ShardIndex, ShardInfo
 from fastdata.shards.inputs import open_source
 from fastdata.shards.job import ConvertOptions, ShardDone, space_errors, write_shard
 from fastdata.shards.samples import Split
 from fastdata.shards.workplace import Workplace, fingerprint_of
 
-__all__ = ["ConvertOptions", "Summary", "convert"]
+__all__ = ["ConvertOptions", "Summary", "convert", "local_folder"]
 
 
 @dataclass
@@ -37,10 +39,12 @@ class Summary:
     Attributes:
         manifests: by split.
         ignored: files of the source that are no images by their names, by split.
+        unlabelled: samples without a label, by split.
     """
 
     manifests: dict[str, Manifest] = field(default_factory=dict)
     ignored: dict[str, int] = field(default_factory=dict)
+    unlabelled: dict[str, int] = field(default_factory=dict)
 
     def __str__(self) -> str:
         lines = []
@@ -52,6 +56,11 @@ class Summary:
             )
             if ignored := self.ignored.get(split):
                 lines.append(f"  {ignored} files with other names than images were left out")
+            if unlabelled := self.unlabelled.get(split):
+                lines.append(
+                    f"  {unlabelled} samples have no label (-1): neither a .cls beside the image nor a number as "
+                    "label, cls or target in its .json"
+                )
             lines += [f"  skipped {key}: {reason}" for key, reason in manifest.skipped]
         return "\n".join(lines)
 
@@ -89,33 +98,48 @@ def convert(
     Raises:
         ConversionError: `destination` holds something else, the disk is full, or an image is unreadable.
         DatasetError: the source has nothing to convert.
+        OptionError: `destination` is a URL.
     """
-    folder = Path(destination)
+    folder = local_folder(destination)
     _check_apart(source, folder)
     for left in folder.glob(f"{STATE_FOLDER}-done-*"):  # a run was killed while it removed its notes
         shutil.rmtree(left, ignore_errors=True)
-    splits = open_source(source, image_column=columns[0], label_column=columns[1])
-    if classes is not None:
-        splits = {name: _named(split, classes) for name, split in splits.items()}
+    splits = _open(source, columns, classes)
     if not overwrite and (finished := _finished_before(folder, splits, options)) is not None:
         return finished
     summary = Summary()
     with Workplace(folder, source, options, splits, overwrite=overwrite, resume=resume) as workplace:
         for name, split in splits.items():
-            target = folder / name
-            target.mkdir(parents=True, exist_ok=True)
+            (folder / name).mkdir(parents=True, exist_ok=True)
             if planned is not None:
                 planned(len(split.refs) if split.refs is not None else None)
             jobs = workplace.jobs(name, split)
             with space_errors(folder):
                 shards = run_jobs(write_shard, jobs, workers=workers, engine=engine)
                 done = list(_reported(shards, progress))
+            workplace.remove_others(name, [each.info.name for each in done])
             summary.ignored[name] = split.ignored
             summary.manifests[name] = _manifest(source, split, options, done)
+            summary.unlabelled[name] = _unlabelled(folder / name, summary.manifests[name])
         for name, manifest in summary.manifests.items():
             write_whole(folder / name / MANIFEST_NAME, manifest.to_text().encode())
         workplace.finish()
     return summary
+
+
+def local_folder(destination: str | os.PathLike[str]) -> Path:
+    """The folder that a destination is.
+
+    Raises:
+        OptionError: it is a URL.
+    """
+    given = os.fspath(destination)
+    if re.match(r"[A-Za-z][\w+.-]+:/", given):  # a path has made one slash of two; and C:/ is a disk
+        raise OptionError(
+            f"the destination {given} is a URL; conversions are written to a local folder, so name one, and copy it "
+            "when it is whole (aws s3 sync FOLDER URL, gsutil -m rsync -r FOLDER URL); ShardDataset reads URLs"
+        )
+    return Path(given)
 
 
 def _check_apart(source: str, folder: Path) -> None:
@@ -127,10 +151,14 @@ def _check_apart(source: str, folder: Path) -> None:
         raise ConversionError(f"{folder} and the source {source} lie inside of each other; choose another destination")
 
 
-def _named(split: Split, classes: list[str]) -> Split:
-    if split.classes not in (None, classes):
+def _open(source: str, columns: tuple[str | None, str | None], classes: list[str] | None) -> dict[str, Split]:
+    """The source's splits, with the names of classes that are given."""
+    splits = open_source(source, image_column=columns[0], label_column=columns[1], classes=classes)
+    if classes is None:
+        return splits
+    if any(split.classes not in (None, classes) for split in splits.values()):
         raise ConversionError("the source has class names of its own, and others are given; leave them out")
-    return replace(split, classes=classes)
+    return {name: replace(split, classes=classes) for name, split in splits.items()}
 
 
 def _reported(finished: Iterable[ShardDone], progress: Callable[[ShardDone], object] | None) -> Iterator[ShardDone]:
@@ -169,7 +197,17 @@ def _finished_before(folder: Path, splits: dict[str, Split], options: ConvertOpt
         if not same or not all(_is_there(folder / name, shard) for shard in manifest.shards):
             return None
         summary.manifests[name] = manifest
+        summary.unlabelled[name] = _unlabelled(folder / name, manifest)
     return summary
+
+
+def _unlabelled(folder: Path, manifest: Manifest) -> int:
+    """How many samples have no label, by the indices."""
+    count = 0
+    for shard in manifest.shards:
+        path = folder / shard.index_name
+        count += int((ShardIndex.from_bytes(path.read_bytes(), str(path)).records["label"] == NO_LABEL).sum())
+    return count
 
 
 def _is_there(folder: Path, shard: ShardInfo) -> bool:

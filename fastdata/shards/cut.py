@@ -24,7 +24,7 @@ def plan_shards(refs: Sequence[Ref], options: ConvertOptions) -> list[list[Ref]]
     room = 0
     for position in order:
         ref = refs[position]
-        size = stored_bytes(ref.size)
+        size = stored_bytes(ref.size, *(part.size for part in ref.parts))
         if not shards or size > room:
             shards.append([])
             room = room_in(options)
@@ -38,9 +38,9 @@ def room_in(options: ConvertOptions) -> int:
     return options.shard_bytes - len(END_OF_ARCHIVE)
 
 
-def stored_bytes(size: int) -> int:
-    """Bytes that a sample takes in a tar file, label included."""
-    return size + padding(size) + _SAMPLE_OVERHEAD
+def stored_bytes(size: int, *parts: int) -> int:
+    """Bytes that a sample takes in a tar file, label included: of its image, and of other files that belong to it."""
+    return size + padding(size) + _SAMPLE_OVERHEAD + sum(part + padding(part) + BLOCK for part in parts)
 
 
 def _permutation(count: int, seed: int) -> list[int]:

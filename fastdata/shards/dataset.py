@@ -120,12 +120,14 @@ class ShardDataset(Dataset[Any]):
         """The bytes of the image at `index`.
 
         Raises:
-            ShardError: they are not those that were written.
+            ShardError: they are not those that were written, also once a copy of a remote shard was fetched again.
         """
         shard, _ = self._place(index)
-        offset, size = int(self._offsets[index]), int(self._sizes[index])
+        offset, size, expected = int(self._offsets[index]), int(self._sizes[index]), int(self._crcs[index])
         data = self._shards.read(shard, offset, size)
-        expected, found = int(self._crcs[index]), crc32c(data)
+        if crc32c(data) != expected and self._shards.renew(shard):
+            data = self._shards.read(shard, offset, size)
+        found = crc32c(data)
         if found != expected:
             raise ShardError(
                 self._shards.name(shard),

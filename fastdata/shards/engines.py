@@ -1,7 +1,8 @@
 """Who makes shards: processes of this machine, or a Ray cluster.  Results come as they are finished.
 
-Life cycle of a worker process; any deviation is a bug: it starts with the first job, ends when the last result has been
-taken or the consumer stops, and ends by itself when its parent is no more, for which a thread waits.
+Life cycle of a worker process; any deviation is a bug: it starts with the first job and ends when the last result has
+been taken.  After an error it finishes the job it has.  When the consumer stops, or is interrupted, or is no more, it
+ends at once, in the middle of its job: a thread waits for that.  Ctrl-C reaches the consumer alone.
 """
 
 from __future__ import annotations
@@ -9,11 +10,12 @@ from __future__ import annotations
 import contextlib
 import multiprocessing
 import os
+import signal
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from multiprocessing import connection
+from multiprocessing import connection, resource_tracker
 from typing import Any, TypeVar
 
 from fastdata.errors import ConversionError, OptionError
@@ -54,15 +56,20 @@ def run_jobs(
 def _in_processes(work: Callable[[Job], Done], jobs: Iterable[Job], workers: int) -> Iterator[Done]:
     # Started afresh rather than forked, which threads of the caller could not survive.
     context = multiprocessing.get_context("spawn")
-    pool = ProcessPoolExecutor(workers, mp_context=context, initializer=_end_with_parent)
+    wanted, stop = context.Pipe(duplex=False)
+    pool = ProcessPoolExecutor(workers, mp_context=context, initializer=_begin, initargs=(wanted,))
     running: set[Future[Done]] = set()
     try:
         for job in jobs:
-            running.add(pool.submit(work, job))
+            with _without_ctrl_c():
+                running.add(pool.submit(work, job))
             if len(running) > workers:
                 yield from _take(running)
         while running:
             yield from _take(running)
+    except (KeyboardInterrupt, GeneratorExit):
+        stop.close()
+        raise
     except BrokenProcessPool as error:
         raise ConversionError(
             "a worker process was killed, perhaps for lack of memory (use fewer --workers); finished shards stay: run "
@@ -70,14 +77,53 @@ def _in_processes(work: Callable[[Job], Done], jobs: Iterable[Job], workers: int
         ) from error
     finally:
         pool.shutdown(cancel_futures=True)
+        stop.close()
+        wanted.close()
 
 
-def _end_with_parent() -> None:
+@contextlib.contextmanager
+def _without_ctrl_c() -> Iterator[None]:
+    """Keeps Ctrl-C back while processes are started, which would be left half begun; it comes afterwards.
+
+    The processes never get one, not even before they can say that they ignore it.
+    """
+    came: list[int] = []
+    handler = signal.getsignal(signal.SIGINT)
+    holds_back = callable(handler) and threading.current_thread() is threading.main_thread()
+    if holds_back:
+        signal.signal(signal.SIGINT, lambda number, _: came.append(number))
+    try:
+        with _blocked():
+            yield
+    finally:
+        if holds_back:
+            signal.signal(signal.SIGINT, handler)
+    if came and callable(handler):
+        handler(signal.SIGINT, None)
+
+
+@contextlib.contextmanager
+def _blocked() -> Iterator[None]:
+    """Processes that start meanwhile inherit that Ctrl-C is blocked; Windows has no such thing."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    resource_tracker.ensure_running()  # it would be started now, and let Ctrl-C through again
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _begin(wanted: connection.Connection) -> None:
+    """Prepares a worker process, which ends when nobody holds the other end of `wanted`, or with its parent."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     parent = multiprocessing.parent_process()
     assert parent is not None
 
     def wait_for_the_end() -> None:
-        connection.wait([parent.sentinel])
+        connection.wait([parent.sentinel, wanted])
         os._exit(1)
 
     threading.Thread(target=wait_for_the_end, daemon=True).start()

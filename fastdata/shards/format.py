@@ -6,6 +6,7 @@ Everything read here is untrusted: sizes are checked before memory is taken, che
 from __future__ import annotations
 
 import json
+import os
 import struct
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import PurePosixPath
@@ -27,6 +28,8 @@ __all__ = [
     "ShardIndex",
     "ShardInfo",
     "crc32c",
+    "file_crc32c",
+    "index_name",
 ]
 
 INDEX_SUFFIX = ".idx"
@@ -51,11 +54,21 @@ _INDEX_VERSION = 1
 _HEADER = struct.Struct("<8sIIQQQII12xI")
 _MANIFEST_FORMAT = "fastdata-shards"
 _MANIFEST_VERSION = 1
+_CHUNK_BYTES = 16 << 20
 
 
 def crc32c(data: bytes | memoryview, crc: int = 0) -> int:
     """CRC-32C (Castagnoli; RFC 3720, appendix B.4) of some bytes, continued from `crc`."""
     return int(google_crc32c.extend(crc, data if isinstance(data, bytes) else bytes(data)))
+
+
+def file_crc32c(path: str | os.PathLike[str]) -> int:
+    """The same of a whole file."""
+    crc = 0
+    with open(path, "rb") as file:
+        while chunk := file.read(_CHUNK_BYTES):
+            crc = crc32c(chunk, crc)
+    return crc
 
 
 @dataclass(frozen=True)

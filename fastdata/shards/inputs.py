@@ -8,25 +8,30 @@ from __future__ import annotations
 
 import glob
 import importlib
-import json
 import os
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from fastdata.errors import ConversionError, DatasetError
 from fastdata.shards.folders import FOLDER_EXTENSIONS, SPLIT_NAMES, folder_splits, folders_in
-from fastdata.shards.format import MANIFEST_NAME, NO_LABEL
-from fastdata.shards.parquet import LABEL_COLUMNS, parquet_splits
-from fastdata.shards.samples import MOST_LABELS, Keys, Ref, Split, listing
-from fastdata.shards.tar import IMAGE_EXTENSIONS, members, split_name
+from fastdata.shards.labels import integer_label
+from fastdata.shards.parquet import parquet_splits
+from fastdata.shards.samples import Keys, Split
+from fastdata.shards.tars import tar_splits
 
-__all__ = ["expand_braces", "list_tar", "open_source"]
+__all__ = ["expand_braces", "open_source"]
 
 
-def open_source(source: str, *, image_column: str | None = None, label_column: str | None = None) -> dict[str, Split]:
+def open_source(
+    source: str,
+    *,
+    image_column: str | None = None,
+    label_column: str | None = None,
+    classes: list[str] | None = None,
+) -> dict[str, Split]:
     """Finds out what a source is and lists it.
 
     Args:
@@ -34,6 +39,7 @@ def open_source(source: str, *, image_column: str | None = None, label_column: s
             a converted dataset; a tar or Parquet file, or a pattern of them ("{000..009}", "*"); or "module:function".
         image_column: Parquet's column of encoded images; None finds it.
         label_column: the same for labels.
+        classes: names by number, for labels that are names; None numbers those that occur in sorted order.
 
     Returns:
         Splits by name.
@@ -42,14 +48,19 @@ def open_source(source: str, *, image_column: str | None = None, label_column: s
         DatasetError: there is nothing of that kind.
         ConversionError: samples have no labels or keys that fit.
     """
+    if "://" in source:
+        raise DatasetError(
+            f"{source} is a URL, and convert reads local files: copy it first (aws s3 sync, gsutil -m rsync -r), or "
+            "name a function as module:function that yields (key, bytes, label)"
+        )
     if not os.path.exists(source) and re.fullmatch(r"[\w.]+:\w+", source):
         return {"": _function(source)}
     paths = _files(source)
     if paths is None:
         return folder_splits(Path(source))
     if all(path.endswith(".parquet") for path in paths):
-        return parquet_splits(paths, image_column, label_column)
-    return _tar_splits(paths)
+        return parquet_splits(paths, image_column, label_column, classes)
+    return tar_splits(paths, classes)
 
 
 def expand_braces(pattern: str) -> list[str]:
@@ -84,6 +95,8 @@ def _files_in(folder: str) -> list[str] | None:
     places = [folder, *(os.path.join(folder, name) for name in SPLIT_NAMES)]
     found = sorted(path for place in places for path in glob.glob(f"{glob.escape(place)}/*") if _is_archive(path))
     pictures = any(name.lower().endswith(FOLDER_EXTENSIONS) for sub in folders_in(folder) for name in _some_names(sub))
+    if not found and not pictures:
+        return _hub_files(folder) or None
     if found and pictures:
         raise ConversionError(
             f"{folder} holds both folders of images and {found[0]}; name what is meant, as a pattern of files "
@@ -95,6 +108,19 @@ def _files_in(folder: str) -> list[str] | None:
     return found or None
 
 
+def _hub_files(folder: str) -> list[str]:
+    """Parquet files as dataset hubs lay them out: data/train-00000-of-00002.parquet, default/train/0000.parquet."""
+    found: dict[str, list[str]] = {}
+    for place in folders_in(folder):
+        inside = [place, *(os.path.join(place, name) for name in SPLIT_NAMES)]
+        paths = sorted(path for each in inside for path in glob.glob(f"{glob.escape(each)}/*.parquet"))
+        if paths:
+            found[place] = paths
+    if len(found) > 1:
+        raise ConversionError(f"{folder} holds Parquet files in {', '.join(found)}; name one of these folders")
+    return next(iter(found.values()), [])
+
+
 def _is_archive(path: str) -> bool:
     return path.endswith((".tar", ".parquet")) and os.path.isfile(path)
 
@@ -102,85 +128,6 @@ def _is_archive(path: str) -> bool:
 def _some_names(folder: str) -> list[str]:
     """Names in a folder and in the folders of it."""
     return [*os.listdir(folder), *(name for sub in folders_in(folder) for name in os.listdir(sub))]
-
-
-# ---- tar files
-
-
-def _tar_splits(paths: Sequence[str]) -> dict[str, Split]:
-    """One dataset, or one for each folder that the files lie in."""
-    by_folder: dict[str, list[str]] = {}
-    for path in paths:
-        by_folder.setdefault(os.path.dirname(os.path.abspath(path)), []).append(path)
-    if len(by_folder) == 1:
-        return {"": _tars(paths)}
-    if len({os.path.basename(folder) for folder in by_folder}) < len(by_folder):
-        raise ConversionError(
-            f"folders of the same name hold tar files: {', '.join(by_folder)}; convert them one by one"
-        )
-    return {os.path.basename(folder): _tars(found) for folder, found in by_folder.items()}
-
-
-def _tars(paths: Sequence[str]) -> Split:
-    refs, keys = [], Keys()
-    for path in paths:
-        for ref in list_tar(path):
-            refs.append(ref._replace(key=keys.unique(ref.key)))
-    if not refs:
-        raise DatasetError(f"no images in {paths[0]}{' and others' if len(paths) > 1 else ''}")
-    return Split(classes=_classes_beside(paths[0]), refs=refs, fingerprint=listing(refs))
-
-
-def list_tar(path: str) -> list[Ref]:
-    """The images in a tar file, each with the label that lies beside it under the same key.
-
-    Raises:
-        ShardError: the file is damaged.
-    """
-    refs: list[Ref] = []
-    image: Ref | None = None
-    labels: dict[str, int] = {}
-    key = None
-    with open(path, "rb") as file:
-        for member in members(file, path):
-            name, extension = split_name(member.name)
-            if name != key:
-                refs += _labelled(image, labels)
-                key, image, labels = name, None, {}
-            if extension in IMAGE_EXTENSIONS and image is None:
-                image = Ref(name, NO_LABEL, path, member.offset, member.size)
-            elif extension in ("cls", "json") and member.size < 1 << 20:
-                place = file.tell()
-                file.seek(member.offset)
-                labels |= _label_in(extension, file.read(member.size))
-                file.seek(place)
-    return refs + _labelled(image, labels)
-
-
-def _labelled(image: Ref | None, labels: dict[str, int]) -> list[Ref]:
-    if image is None:
-        return []
-    return [image._replace(label=labels.get("cls", labels.get("json", NO_LABEL)))]
-
-
-def _label_in(extension: str, data: bytes) -> dict[str, int]:
-    try:
-        content = int(data) if extension == "cls" else json.loads(data)
-    except (ValueError, RecursionError):
-        return {}
-    if isinstance(content, dict):
-        content = next((content[name] for name in LABEL_COLUMNS if name in content), None)
-    if not isinstance(content, int) or isinstance(content, bool) or not 0 <= content < MOST_LABELS:
-        return {}
-    return {extension: content}
-
-
-def _classes_beside(path: str) -> list[str] | None:
-    try:
-        classes = json.loads(Path(path).with_name(MANIFEST_NAME).read_bytes()).get("classes")
-    except (OSError, ValueError, AttributeError):
-        return None
-    return classes if isinstance(classes, list) else None
 
 
 # ---- functions
@@ -200,10 +147,9 @@ def _function(spec: str) -> Split:
         for number, item in enumerate(function()):
             try:
                 key, data, label = item
-                if not 0 <= int(label) < MOST_LABELS and int(label) != NO_LABEL:
-                    raise ValueError(f"label {label}")
-                yield keys.unique(str(key)), bytes(memoryview(data)), int(label)
+                encoded = bytes(memoryview(data))
             except (TypeError, ValueError) as error:
                 raise ConversionError(f"{spec}: item {number} is not (key, bytes, label): {error}") from error
+            yield keys.unique(str(key)), encoded, integer_label(label, f"{spec}: item {number} ({key})")
 
     return Split(classes=getattr(function, "classes", None), stream=stream)

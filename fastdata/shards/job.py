@@ -18,7 +18,7 @@ from fastdata.shards.recode import Recoding
 from fastdata.shards.samples import Ref, listing
 from fastdata.shards.writer import ShardWriter
 
-__all__ = ["ON_ERROR", "ConvertOptions", "ShardDone", "ShardJob", "space_errors", "write_shard"]
+__all__ = ["ON_ERROR", "ConvertOptions", "ShardDone", "ShardJob", "finished_shard", "space_errors", "write_shard"]
 
 ON_ERROR = ("raise", "skip")
 
@@ -46,8 +46,15 @@ class ConvertOptions:
             raise OptionError(f"on_error={self.on_error!r} is not accepted; use one of {', '.join(ON_ERROR)}")
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything that decides the bytes, as plain values."""
+        """All of them, as plain values."""
         return asdict(self)
+
+    def bytes_decided_by(self) -> dict[str, Any]:
+        """Those by which one conversion goes on where another ended.
+
+        What becomes of an unreadable image is not among them: a shard's note names the images that it is without.
+        """
+        return {name: value for name, value in self.to_dict().items() if name != "on_error"}
 
 
 @dataclass(frozen=True)
@@ -60,6 +67,7 @@ class ShardJob:
         refs: its samples.
         options: how.
         note: the file that says it is done.
+        stage: a file that is there for this shard alone, and goes when it is done.
     """
 
     folder: str
@@ -67,6 +75,7 @@ class ShardJob:
     refs: list[Ref]
     options: ConvertOptions
     note: str
+    stage: str | None = None
 
 
 @dataclass(frozen=True)
@@ -103,11 +112,18 @@ def write_shard(job: ShardJob) -> ShardDone:
     Raises:
         ConversionError: an image is unreadable, or the disk is full.
     """
-    finished = _finished(job)
-    if finished is not None:
-        return finished
+    done = finished_shard(job.folder, job.name, Path(job.note), on_error=job.options.on_error)
+    if done is None or done.listing != listing(job.refs):
+        done = _make_shard(job)
+    if job.stage is not None:
+        Path(job.stage).unlink(missing_ok=True)
+    return done
+
+
+def _make_shard(job: ShardJob) -> ShardDone:
     skipped: list[tuple[str, str]] = []
     source_bytes = 0
+    Path(job.note).touch()  # until it says more, it says whose the shard is that may be there already
     with space_errors(job.folder):
         with ShardWriter(Path(job.folder), job.name) as writer, _Ranges() as ranges:
             for ref in job.refs:
@@ -115,15 +131,17 @@ def write_shard(job: ShardJob) -> ShardDone:
                     data = ranges.read(ref)
                     source_bytes += len(data)
                     image = job.options.recoding.apply(data)
+                    parts = ranges.read_parts(ref)
+                    _check_apart(image.extension, ref)
                 except Exception as error:
                     if job.options.on_error == "raise":
                         raise ConversionError(
                             f"{ref.path} ({ref.key}) cannot be converted: {_in_words(error)}; repair or remove it, or "
-                            "skip such files with --on-error skip"
+                            "skip such files with --on-error skip; either way the same command goes on from here"
                         ) from error
                     skipped.append((ref.key, _in_words(error)))
                     continue
-                writer.add(ref.key, image.extension, image.data, ref.label, image.width, image.height)
+                writer.add(ref.key, image.extension, image.data, ref.label, image.width, image.height, parts)
             done = ShardDone(writer.finish(), listing(job.refs), len(job.refs), source_bytes, skipped)
         write_whole(Path(job.note), done.to_text().encode())
     return done
@@ -148,16 +166,25 @@ def _in_words(error: Exception) -> str:
     return error.strerror if isinstance(error, OSError) and error.strerror else in_words(error)
 
 
-def _finished(job: ShardJob) -> ShardDone | None:
-    folder = Path(job.folder)
+def finished_shard(folder: str, name: str, note: Path, *, on_error: str) -> ShardDone | None:
+    """What the note of a shard says, if the shard is there as it says, and without images only where that may be."""
     try:
-        done = ShardDone.from_text(Path(job.note).read_text())
-        whole = (folder / job.name).stat().st_size == done.info.tar_bytes
-        index = (folder / index_name(job.name)).read_bytes()
+        done = ShardDone.from_text(note.read_text())
+        whole = os.path.getsize(os.path.join(folder, name)) == done.info.tar_bytes
+        index = Path(folder, index_name(name)).read_bytes()
     except (OSError, ValueError, KeyError, TypeError):
         return None
-    same = done.listing == listing(job.refs) and crc32c(index) == done.info.index_crc32c
-    return done if whole and same else None
+    accepted = not done.skipped or on_error == "skip"
+    return done if whole and accepted and crc32c(index) == done.info.index_crc32c else None
+
+
+def _check_apart(extension: str, ref: Ref) -> None:
+    """An image is stored under what it is, which must not be the name of another part of its sample."""
+    if extension in (part.extension.lower() for part in ref.parts):
+        raise ConversionError(
+            f"it would be stored as {ref.key}.{extension}, and the sample has another part of that name; rename "
+            "that in the source"
+        )
 
 
 class _Ranges:
@@ -167,20 +194,26 @@ class _Ranges:
         self._path, self._file = "", -1
 
     def read(self, ref: Ref) -> bytes:
-        data = read_file(ref.path) if ref.offset == 0 else self._read_part(ref)  # 0: a file of its own
+        data = (
+            read_file(ref.path) if ref.offset == 0 else self._read_range(ref.path, ref.offset, ref.size)
+        )  # 0: a file of its own
         if len(data) != ref.size:
             raise ConversionError(f"it had {ref.size} bytes when it was listed and has {len(data)} now")
         return data
 
-    def _read_part(self, ref: Ref) -> bytes:
-        if ref.path != self._path:
+    def read_parts(self, ref: Ref) -> list[tuple[str, bytes]]:
+        """Extensions and bytes of what belongs to a sample beside its image."""
+        return [(part.extension, self._read_range(ref.path, part.offset, part.size)) for part in ref.parts]
+
+    def _read_range(self, path: str, offset: int, size: int) -> bytes:
+        if path != self._path:
             self.close()
-            self._path, self._file = ref.path, os.open(ref.path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
-        os.lseek(self._file, ref.offset, os.SEEK_SET)
-        data = b""
-        while len(data) < ref.size and (more := os.read(self._file, ref.size - len(data))):
+            self._path, self._file = path, os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
+        os.lseek(self._file, offset, os.SEEK_SET)
+        data = bytearray()
+        while len(data) < size and (more := os.read(self._file, size - len(data))):
             data += more
-        return data
+        return bytes(data)
 
     def close(self) -> None:
         if self._file >= 0:

@@ -6,57 +6,125 @@ import json
 import os
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 from fastdata.errors import ConversionError
 from fastdata.optional import need
 from fastdata.shards.folders import SPLIT_NAMES
 from fastdata.shards.format import crc32c
+from fastdata.shards.labels import LABEL_NAMES, class_number, class_numbers, classes_for, integer_label
 from fastdata.shards.samples import Split
 
-__all__ = ["LABEL_COLUMNS", "parquet_splits"]
-
-LABEL_COLUMNS = ("label", "labels", "cls", "target", "fine_label")
+__all__ = ["parquet_splits"]
 
 _IMAGE_COLUMNS = ("image", "img", "jpg", "png", "bytes")
 _ROWS_AT_ONCE = 256
 _FOOTER_BYTES = 1 << 16
 
 
-def parquet_splits(paths: Sequence[str], image_column: str | None, label_column: str | None) -> dict[str, Split]:
-    """Files are split by the beginning of their names, as Hugging Face names them: train-00000-of-00257.parquet."""
+def parquet_splits(
+    paths: Sequence[str], image_column: str | None, label_column: str | None, classes: list[str] | None
+) -> dict[str, Split]:
+    """Files are split as hubs name them: train-00000-of-00257.parquet, or train/0000.parquet.
+
+    Raises:
+        ConversionError: some files name a split and others do not, or their columns are not what is needed.
+    """
     by_split: dict[str, list[str]] = {}
     for path in paths:
-        name = re.split(r"[-_.]", os.path.basename(path))[0]
-        by_split.setdefault(name if name in SPLIT_NAMES else "", []).append(path)
-    if "" in by_split:
-        by_split = {"": list(paths)}
-    return {name: _parquet(found, image_column, label_column) for name, found in by_split.items()}
+        by_split.setdefault(_split_of(path), []).append(path)
+    if "" in by_split and len(by_split) > 1:
+        named = next(found[0] for name, found in by_split.items() if name)
+        raise ConversionError(
+            f"{named} names a split and {by_split[''][0]} none of {', '.join(SPLIT_NAMES)}; name the files that are "
+            "meant as a pattern, those of a split at a time"
+        )
+    tables = {name: [_Table.of(path, image_column, label_column) for path in found] for name, found in by_split.items()}
+    everything = [table for found in tables.values() for table in found]
+    in_schema = next((table.classes for table in everything if table.classes is not None), None)
+    known = classes_for(
+        ((label, table.path) for table in everything for label in table.kinds()),
+        in_schema if in_schema is not None else classes,
+    )
+    return {name: _split(found, known) for name, found in tables.items()}
 
 
-def _parquet(paths: Sequence[str], image_column: str | None, label_column: str | None) -> Split:
-    pyarrow = need("pyarrow", "reading Parquet", error=ConversionError)
-    parquet = need("pyarrow.parquet", "reading Parquet", error=ConversionError)
-    try:
-        schema = parquet.read_schema(paths[0])
-    except pyarrow.ArrowException as error:
-        raise ConversionError(f"{paths[0]} is no Parquet file, or damaged: {error}") from error
-    image = _column(schema.names, image_column, _IMAGE_COLUMNS, "image", paths[0])
-    label = _column(schema.names, label_column, LABEL_COLUMNS, "label", paths[0])
+def _split_of(path: str) -> str:
+    """The split that a file's name begins with, or that its folder is called; "" for none."""
+    beginning = re.split(r"[-_.]", os.path.basename(path))[0]
+    folder = os.path.basename(os.path.dirname(os.path.abspath(path)))
+    return next((name for name in (beginning, folder) if name in SPLIT_NAMES), "")
 
+
+def _split(tables: Sequence[_Table], classes: list[str] | None) -> Split:
     def stream() -> Iterator[tuple[str, bytes, int]]:
-        number = 0
-        for path in paths:
-            for batch in parquet.ParquetFile(path).iter_batches(_ROWS_AT_ONCE, columns=[image, label]):
-                for value, given in zip(batch[image].to_pylist(), batch[label].to_pylist(), strict=True):
-                    data = value["bytes"] if isinstance(value, dict) else value
-                    if not isinstance(data, bytes) or not isinstance(given, int):
-                        kinds = f"{type(data).__name__} and {type(given).__name__}"
-                        raise ConversionError(f"{path}: row {number} holds {kinds}, not bytes and an integer")
-                    yield f"{number:09}", data, given
-                    number += 1
+        rows = (row for table in tables for row in table.rows(classes))
+        for number, (data, label) in enumerate(rows):
+            yield f"{number:09}", data, label
 
-    fingerprint = crc32c(b"".join(map(_end_of, paths)))
-    return Split(classes=_class_names(schema.metadata, label), stream=stream, fingerprint=fingerprint)
+    fingerprint = crc32c(b"".join(_end_of(table.path) for table in tables))
+    return Split(classes=classes, stream=stream, fingerprint=fingerprint)
+
+
+@dataclass(frozen=True)
+class _Table:
+    """One file: its columns of images and of labels, whether labels are names, and class names in its schema."""
+
+    path: str
+    image: str
+    label: str
+    has_names: bool
+    classes: list[str] | None
+
+    @classmethod
+    def of(cls, path: str, image_column: str | None, label_column: str | None) -> _Table:
+        """Reads the file's schema."""
+        pyarrow = need("pyarrow", "reading Parquet", error=ConversionError)
+        parquet = need("pyarrow.parquet", "reading Parquet", error=ConversionError)
+        try:
+            schema = parquet.read_schema(path)
+        except pyarrow.ArrowException as error:
+            raise ConversionError(f"{path} is no Parquet file, or damaged: {error}") from error
+        image = _column(schema.names, image_column, _IMAGE_COLUMNS, "image", path)
+        label = _column(schema.names, label_column, LABEL_NAMES, "label", path)
+        kind, types = schema.field(label).type, pyarrow.types
+        kind = kind.value_type if types.is_dictionary(kind) else kind
+        has_names = types.is_string(kind) or types.is_large_string(kind)
+        if not has_names and not types.is_integer(kind):
+            raise ConversionError(
+                f"{path}: column {label!r} holds {kind}; labels are integers, or strings that name classes: cast the "
+                "column (pyarrow.compute.cast, to int64), or name another one with --label-column"
+            )
+        return cls(path, image, label, has_names, _class_names(schema.metadata, label))
+
+    def kinds(self) -> list[int | str]:
+        """Every name that occurs, or a number where labels are numbers."""
+        if not self.has_names:
+            return [0]
+        column = need("pyarrow.parquet", "reading Parquet").read_table(self.path, columns=[self.label])[self.label]
+        return [name for name in column.unique().to_pylist() if name is not None]
+
+    def rows(self, classes: list[str] | None) -> Iterator[tuple[bytes, int]]:
+        """Encoded images and class numbers."""
+        parquet = need("pyarrow.parquet", "reading Parquet", error=ConversionError)
+        row, numbers = 0, class_numbers(classes)
+        with parquet.ParquetFile(self.path) as file:
+            for batch in file.iter_batches(_ROWS_AT_ONCE, columns=[self.image, self.label]):
+                for value, label in zip(batch[self.image].to_pylist(), batch[self.label].to_pylist(), strict=True):
+                    yield self._sample(value, label, row, numbers)
+                    row += 1
+
+    def _sample(self, value: Any, label: Any, row: int, numbers: dict[str, int]) -> tuple[bytes, int]:
+        where = f"{self.path}: row {row}"
+        data = value.get("bytes") if isinstance(value, dict) else value
+        if not isinstance(data, bytes):
+            raise ConversionError(f"{where} holds {type(data).__name__} in column {self.image!r}, not an encoded image")
+        if label is None:
+            raise ConversionError(
+                f"{where} has no label (null in column {self.label!r}); give it one, or remove the row"
+            )
+        return data, class_number(label, numbers, where) if self.has_names else integer_label(label, where)
 
 
 def _end_of(path: str) -> bytes:

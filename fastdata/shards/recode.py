@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -15,6 +16,7 @@ from fastdata.shards.tar import IMAGE_EXTENSIONS
 __all__ = ["Image", "Recoding"]
 
 _DEFAULT_QUALITY = 90
+_SOI, _SOS, _APP0, _APP1, _APP2 = b"\xff\xd8", 0xDA, 0xE0, 0xE1, 0xE2  # markers of a JPEG's segments
 
 
 class Image(NamedTuple):
@@ -41,9 +43,13 @@ class Recoding:
         max_side: images whose longer side is longer are shrunk to it.
         min_side: images whose shorter side is longer are shrunk to it.
         quality: of JPEGs written anew, 1 to 100.  Given alone, every image is written anew.
-        lossless: JPEGs are stored as baseline with Huffman tables of their own, a restart marker before each row of
-            MCUs, and no metadata: the same pixels, in fewer bytes, quicker to decode.  Others are kept.
+        lossless: JPEGs are stored as baseline with Huffman tables of their own and a restart marker before each row of
+            MCUs: the same pixels, in fewer bytes, quicker to decode.  One that would not become smaller, and other
+            formats, are kept.
         raw: the pixels themselves, of the image shrunk to this longer side.
+
+    Of the metadata of an image that is written anew its EXIF orientation and its ICC profile stay, since they say how
+    its pixels look (of CMYK or grey pixels, which become RGB, the profile goes); raw pixels have none.
     """
 
     max_side: int | None = None
@@ -93,7 +99,9 @@ class Recoding:
             return image
         pixels = pillow.shrunk(data, size)
         quality = self.quality if self.quality is not None else _DEFAULT_QUALITY
-        return Image("jpg", pillow.encode_jpeg(pixels, quality), *pixels.size)
+        orientation, profile = pillow.look_of(data)
+        encoded = pillow.encode_jpeg(pixels, quality, orientation=orientation, profile=profile)
+        return Image("jpg", encoded, *pixels.size)
 
     def _size_for(self, width: int, height: int) -> tuple[int, int] | None:
         """What an image is shrunk to; None to leave it."""
@@ -125,15 +133,57 @@ def _raw(data: bytes, side: int) -> Image:
 
 
 def _repacked(data: bytes) -> bytes:
-    """The image repacked, if it is a JPEG and Pillow sees the same pixels in both."""
+    """The image repacked, if it is a JPEG that becomes smaller, and Pillow sees the same pixels in both.
+
+    Raises:
+        OSError, and whatever else Pillow raises: it is a JPEG that cannot be decoded.
+    """
     from fastdata.loaders import pillow
 
-    core, options = _repacker()
-    repacked: bytes | None = core.repack(data, restart_rows=1, options=options)
-    if repacked is None:
+    if data[:2] != _SOI:
         return data
-    same = np.array_equal(np.asarray(pillow.open_rgb(data)), np.asarray(pillow.open_rgb(repacked)))
-    return repacked if same else data
+    pixels = np.asarray(pillow.open_rgb(data))  # the core repacks what it can, also of a file that is cut short
+    core, options = _repacker()
+    plain: bytes | None = core.repack(data, restart_rows=1, options=options)
+    if plain is None:
+        return data
+    repacked = _with_look(plain, data)
+    if len(repacked) >= len(data) or not np.array_equal(pixels, np.asarray(pillow.open_rgb(repacked))):
+        return data
+    return repacked
+
+
+def _with_look(plain: bytes, original: bytes) -> bytes:
+    """A JPEG with the orientation and the ICC profile of another, whose pixels it has."""
+    from fastdata.loaders import pillow
+
+    orientation, _ = pillow.look_of(original)
+    exif = _segment(_APP1, pillow.orientation_exif(orientation)) if orientation != 1 else b""
+    profile = b"".join(
+        _segment(_APP2, content)
+        for marker, content in _segments(original)
+        if marker == _APP2 and content.startswith(b"ICC_PROFILE\0")
+    )
+    after = len(_SOI)
+    if plain[after : after + 2] == bytes((0xFF, _APP0)):  # JFIF wants to come first
+        after += 2 + int.from_bytes(plain[after + 2 : after + 4], "big")
+    return plain[:after] + exif + profile + plain[after:]
+
+
+def _segment(marker: int, content: bytes) -> bytes:
+    return bytes((0xFF, marker)) + (2 + len(content)).to_bytes(2, "big") + content
+
+
+def _segments(data: bytes) -> Iterator[tuple[int, bytes]]:
+    """The markers and contents of a JPEG's segments before its first scan (ITU T.81, B.1.1.4)."""
+    at = len(_SOI)
+    while at + 4 <= len(data) and data[at] == 0xFF and data[at + 1] != _SOS:
+        if data[at + 1] == 0xFF:  # a fill byte
+            at += 1
+            continue
+        length = int.from_bytes(data[at + 2 : at + 4], "big")
+        yield data[at + 1], data[at + 4 : at + 2 + length]
+        at += 2 + max(2, length)
 
 
 def _repacker() -> tuple[Any, Any]:

@@ -9,19 +9,30 @@ from typing import NamedTuple
 
 from fastdata.shards.format import crc32c
 
-__all__ = ["MOST_LABELS", "Keys", "Ref", "Split", "listing", "readable"]
+__all__ = ["Keys", "Part", "Ref", "Split", "listing", "readable"]
 
-MOST_LABELS = 1 << 62
+
+class Part(NamedTuple):
+    """Where another file of a sample lies, like a caption, in the same tar file as its image."""
+
+    extension: str
+    offset: int
+    size: int
 
 
 class Ref(NamedTuple):
-    """Where one sample's encoded image lies; at offset 0 it is a file of its own."""
+    """Where one sample's encoded image lies, at offset 0 a file of its own, and what else belongs to the sample.
+
+    The checksum of its bytes is there where they were read to find it: in a stream.
+    """
 
     key: str
     label: int
     path: str
     offset: int
     size: int
+    crc32c: int | None = None
+    parts: tuple[Part, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,8 +56,13 @@ class Split:
 
 def listing(refs: Iterable[Ref]) -> int:
     """A checksum of which samples these are."""
-    lines = "\n".join(f"{ref.key}\t{ref.label}\t{ref.size}" for ref in refs)
-    return crc32c(lines.encode("utf-8", "backslashreplace"))
+    return crc32c("\n".join(map(_line, refs)).encode("utf-8", "backslashreplace"))
+
+
+def _line(ref: Ref) -> str:
+    checksum = f"\t{ref.crc32c:08x}" if ref.crc32c is not None else ""
+    parts = "".join(f"\t{part.extension}:{part.size}" for part in ref.parts)
+    return f"{ref.key}\t{ref.label}\t{ref.size}{checksum}{parts}"
 
 
 class Keys:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from fastdata.errors import DatasetError, ShardError
-from fastdata.shards.format import MANIFEST_NAME, STATE_FOLDER, Manifest, ShardIndex, index_name
+from fastdata.shards.format import MANIFEST_NAME, STATE_FOLDER, Manifest, ShardIndex, crc32c, index_name
 from fastdata.shards.inputs import expand_braces
 
 __all__ = ["LocalShards", "Shards", "is_unfinished", "missing_manifest", "open_shards", "read_range"]
@@ -42,6 +42,14 @@ class Shards(ABC):
     def read(self, number: int, offset: int, size: int) -> bytes:
         """Bytes of a shard; fewer where it is cut short."""
         return read_range(self.path(number), offset, size)
+
+    def renew(self, number: int) -> bool:
+        """Gets a shard whose bytes are wrong from where it came, if it came from elsewhere; False where it did not.
+
+        Raises:
+            ShardError: it is damaged there, too.
+        """
+        return False
 
     def expect(self, numbers: Sequence[int]) -> None:  # noqa: B027 - local disks need no notice
         """Says which shards will be read, each once, in order."""
@@ -79,11 +87,14 @@ def open_shards(
         paths += _matching(each) if each not in manifests else [Path(each) / s.name for s in manifests[each].shards]
     if not paths:
         raise DatasetError(f"no shards in {given[0]}")
-    classes = next(iter(manifests.values())).classes if manifests else _classes_beside(paths[0])
+    beside = {folder: _manifest_in(folder) for folder in {path.parent for path in paths}}
+    first = next(iter(manifests.values())) if manifests else beside[paths[0].parent]
+    classes = first.classes if first is not None else None
     for folder, manifest in manifests.items():
         if manifest.classes != classes:
             raise DatasetError(f"{folder} has other classes than the others, so their labels would not agree")
-    return LocalShards(paths, classes)
+    named = {folder / s.name: s.index_crc32c for folder, m in beside.items() if m is not None for s in m.shards}
+    return LocalShards(paths, classes, [named.get(path) for path in paths])
 
 
 def read_range(path: str, offset: int, size: int) -> bytes:
@@ -114,11 +125,13 @@ class LocalShards(Shards):
     Args:
         paths: of the tar files.
         classes: names by label, or None.
+        index_crcs: checksum of each index, where a manifest names it.
     """
 
-    def __init__(self, paths: Sequence[Path], classes: list[str] | None) -> None:
+    def __init__(self, paths: Sequence[Path], classes: list[str] | None, index_crcs: Sequence[int | None]) -> None:
         self.classes = classes
         self._paths = [str(path) for path in paths]
+        self._index_crcs = list(index_crcs)
 
     def __len__(self) -> int:
         return len(self._paths)
@@ -135,10 +148,11 @@ class LocalShards(Shards):
         return self._paths[number]
 
     def read_index(self, number: int) -> ShardIndex:
-        """See `Shards.read_index`; the tar file is there and as long as it says."""
-        path = self._paths[number]
+        """See `Shards.read_index`; it is the one that the manifest names, and the tar file is as long as it says."""
+        path, expected = self._paths[number], self._index_crcs[number]
         try:
-            index = ShardIndex.from_bytes(Path(index_name(path)).read_bytes(), index_name(path))
+            data = Path(index_name(path)).read_bytes()
+            index = ShardIndex.from_bytes(data, index_name(path))
             size = os.path.getsize(path)
         except FileNotFoundError as error:
             if error.filename == path:
@@ -146,6 +160,14 @@ class LocalShards(Shards):
             raise DatasetError(
                 f"{path} has no index {index_name(path)}; make one with: fastdata index {os.path.dirname(path) or '.'}"
             ) from error
+        if expected not in (None, crc32c(data)):
+            raise ShardError(
+                index_name(path),
+                f"not the index that {MANIFEST_NAME} beside it names; copy the shard and its index again, or make all "
+                f"indices anew with: fastdata index {os.path.dirname(path) or '.'}",
+                expected=f"checksum {expected:08x}",
+                found=f"{crc32c(data):08x}",
+            )
         if size != index.tar_bytes:
             raise ShardError(path, "tar file of another length", expected=f"{index.tar_bytes} bytes", found=size)
         return index
@@ -162,9 +184,8 @@ def _matching(given: str) -> list[Path]:
 
 
 def _local_manifest(folder: Path) -> Manifest:
-    path = folder / MANIFEST_NAME
-    if path.exists():
-        return Manifest.from_text(path.read_bytes(), str(path))
+    if (manifest := _manifest_in(folder)) is not None:
+        return manifest
     splits = sorted(found.parent.name for found in folder.glob(f"*/{MANIFEST_NAME}"))
     if splits:
         raise DatasetError(f"{folder} holds {', '.join(splits)}; name one of them: {folder / splits[0]}")
@@ -187,6 +208,6 @@ def missing_manifest(folder: Path) -> str:
     return f"{folder} holds no shards; make some with: fastdata convert SOURCE DEST, and name DEST"
 
 
-def _classes_beside(path: Path) -> list[str] | None:
-    manifest = path.parent / MANIFEST_NAME
-    return Manifest.from_text(manifest.read_bytes(), str(manifest)).classes if manifest.exists() else None
+def _manifest_in(folder: Path) -> Manifest | None:
+    path = folder / MANIFEST_NAME
+    return Manifest.from_text(path.read_bytes(), str(path)) if path.exists() else None

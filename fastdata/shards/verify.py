@@ -12,14 +12,21 @@ from fastdata.errors import DatasetError, ShardError
 from fastdata.files import write_whole
 from fastdata.header import parse_header
 from fastdata.shards.engines import run_jobs
-from fastdata.shards.format import MANIFEST_NAME, NO_LABEL, Manifest, ShardIndex, ShardInfo, crc32c, index_name
-from fastdata.shards.inputs import list_tar
+from fastdata.shards.format import (
+    MANIFEST_NAME,
+    NO_LABEL,
+    Manifest,
+    ShardIndex,
+    ShardInfo,
+    crc32c,
+    file_crc32c,
+    index_name,
+)
 from fastdata.shards.store import is_unfinished, missing_manifest
+from fastdata.shards.tars import list_tar
 from fastdata.shards.writer import IndexBuilder
 
 __all__ = ["Fault", "index_folder", "verify_folder"]
-
-_CHUNK_BYTES = 16 << 20
 
 
 @dataclass(frozen=True)
@@ -56,12 +63,12 @@ def verify_folder(folder: str | os.PathLike[str], *, decode: bool = False, worke
     if not path.exists():
         raise DatasetError(missing_manifest(Path(folder)))
     manifest = Manifest.from_text(path.read_bytes(), str(path))
-    work = partial(_verify_shard, folder=str(folder), decode=decode, classes=len(manifest.classes or ()) or None)
+    work = partial(_verify_shard, folder=str(folder), decode=decode, classes=manifest.classes)
     for faults in run_jobs(work, manifest.shards, workers=workers):
         yield from faults
 
 
-def _verify_shard(info: ShardInfo, *, folder: str, decode: bool, classes: int | None) -> list[Fault]:
+def _verify_shard(info: ShardInfo, *, folder: str, decode: bool, classes: list[str] | None) -> list[Fault]:
     path = os.path.join(folder, info.name)
     try:
         index, faults = _read_index(path, info)
@@ -77,7 +84,7 @@ def _verify_shard(info: ShardInfo, *, folder: str, decode: bool, classes: int | 
 def _read_index(path: str, info: ShardInfo) -> tuple[ShardIndex, list[Fault]]:
     data = Path(index_name(path)).read_bytes()
     index = ShardIndex.from_bytes(data, index_name(path))
-    size, crc = os.path.getsize(path), _checksum_of(path)
+    size, crc = os.path.getsize(path), file_crc32c(path)
     pairs = [
         ("checksum of the index", f"{info.index_crc32c:08x}", f"{crc32c(data):08x}"),
         ("samples in the index", info.samples, len(index)),
@@ -92,17 +99,9 @@ def _read_index(path: str, info: ShardInfo) -> tuple[ShardIndex, list[Fault]]:
     ]
 
 
-def _checksum_of(path: str) -> int:
-    crc = 0
-    with open(path, "rb") as file:
-        while chunk := file.read(_CHUNK_BYTES):
-            crc = crc32c(chunk, crc)
-    return crc
-
-
-def _compare_with_tar(path: str, index: ShardIndex, classes: int | None) -> list[Fault]:
+def _compare_with_tar(path: str, index: ShardIndex, classes: list[str] | None) -> list[Fault]:
     faults = []
-    refs = list_tar(path)
+    refs = list_tar(path, classes)
     if len(refs) != len(index):
         return [Fault(path, None, f"images in the tar file: expected {len(index)}, found {len(refs)}")]
     for row, ref in enumerate(refs):
@@ -111,8 +110,8 @@ def _compare_with_tar(path: str, index: ShardIndex, classes: int | None) -> list
         found = ref.key, ref.label, ref.offset, ref.size
         if expected != found:
             faults.append(Fault(path, ref.offset, f"key, label, offset, size: expected {expected}, found {found}"))
-        if classes is not None and not NO_LABEL <= ref.label < classes:
-            faults.append(Fault(path, ref.offset, f"label {ref.label} of {classes} classes"))
+        if classes and not NO_LABEL <= ref.label < len(classes):
+            faults.append(Fault(path, ref.offset, f"label {ref.label} of {len(classes)} classes"))
     return faults
 
 
@@ -152,6 +151,7 @@ def index_folder(folder: str | os.PathLike[str], *, workers: int = 1, force: boo
 
     Raises:
         DatasetError: there are no tar files, or they are of a conversion that is not finished.
+        ConversionError: labels are names of classes that are not known.
         ShardError: one is damaged, or is not what its index says.
     """
     if is_unfinished(Path(folder)):
@@ -160,10 +160,12 @@ def index_folder(folder: str | os.PathLike[str], *, workers: int = 1, force: boo
     if not names:
         raise DatasetError(f"no tar files in {folder}")
     old = _old_manifest(Path(folder))
-    done = run_jobs(partial(_index_tar, folder=str(folder), force=force), names, workers=workers)
+    classes = old.classes if old is not None else None
+    work = partial(_index_tar, folder=str(folder), force=force, classes=classes)
+    done = run_jobs(work, names, workers=workers)
     shards = sorted(done, key=lambda info: info.name)
     manifest = Manifest(
-        classes=old.classes if old is not None else None,
+        classes=classes,
         shards=shards,
         options=old.options if old is not None else {},
         skipped=old.skipped if old is not None else [],
@@ -180,16 +182,16 @@ def _old_manifest(folder: Path) -> Manifest | None:
         return None
 
 
-def _index_tar(name: str, *, folder: str, force: bool) -> ShardInfo:
+def _index_tar(name: str, *, folder: str, force: bool, classes: list[str] | None) -> ShardInfo:
     path = os.path.join(folder, name)
     builder = IndexBuilder()
     with open(path, "rb") as file:
-        for ref in list_tar(path):
+        for ref in list_tar(path, classes):
             file.seek(ref.offset)
             data = file.read(ref.size)
             width, height = _size_of(data)
             builder.add(ref.key, ref.label, ref.offset, data, width, height)
-    tar_bytes, tar_crc = os.path.getsize(path), _checksum_of(path)
+    tar_bytes, tar_crc = os.path.getsize(path), file_crc32c(path)
     if not force:
         _check_unchanged(path, tar_crc)
     index = builder.build(tar_bytes, tar_crc).to_bytes()

@@ -7,17 +7,17 @@ import os
 import shutil
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from fastdata.errors import ConversionError
 from fastdata.files import remove_durably, try_lock, write_whole
-from fastdata.shards.cut import plan_shards, room_in, stored_bytes
+from fastdata.shards.cut import plan_shards
 from fastdata.shards.folders import SPLIT_NAMES
 from fastdata.shards.format import MANIFEST_NAME, STATE_FOLDER, Manifest, crc32c, index_name
-from fastdata.shards.job import ConvertOptions, ShardJob
+from fastdata.shards.job import ConvertOptions, ShardJob, finished_shard
 from fastdata.shards.samples import Ref, Split
+from fastdata.shards.stage import staged
 
 __all__ = ["Workplace", "fingerprint_of"]
 
@@ -28,7 +28,7 @@ class Workplace:
     Args:
         folder: the destination.
         source: as the user named it.
-        options: what decides the bytes.
+        options: how it is converted.
         splits: what the source holds.
         overwrite: remove what was converted before.
         resume: insist on continuing.
@@ -48,8 +48,11 @@ class Workplace:
         resume: bool,
     ) -> None:
         self._folder, self._state, self._options = folder, folder / STATE_FOLDER, options
-        fingerprints = {name: fingerprint_of(source, split) for name, split in splits.items()}
-        self._content = json.dumps({"sources": fingerprints, "options": options.to_dict()}, indent=1)
+        self._job = {
+            "place": os.path.abspath(source) if all(map(_has_fingerprint, splits.values())) else source,
+            "sources": {name: fingerprint_of(source, split) for name, split in splits.items()},
+            "options": options.bytes_decided_by(),
+        }
         self._overwrite, self._resume, self._splits = overwrite, resume, splits
         self._stack = ExitStack()
 
@@ -69,35 +72,56 @@ class Workplace:
         with ExitStack() as stack:
             if not stack.enter_context(try_lock(self._state / "lock")):
                 raise ConversionError(f"{self._folder} is being converted by another process")
-            if self._overwrite and not (job.exists() and job.read_text() == self._content):
+            if self._overwrite and not (job.exists() and _is_same(_read_job(job), self._job)):
                 _remove_conversion(self._folder, {*SPLIT_NAMES, *self._splits})
-            self._check_same_job()
+            self._check_may_continue(job)
+            write_whole(job, json.dumps(self._job, indent=1).encode())
             self._stack = stack.pop_all()  # the lock is held until the end
         return self
 
-    def _check_same_job(self) -> None:
-        job = self._state / "job.json"
-        if job.exists() and job.read_text() != self._content:
+    def _check_may_continue(self, job: Path) -> None:
+        """A source to which files came, or from which they went, is still the one that was begun."""
+        if not job.exists():
+            return
+        begun = _read_job(job)
+        if not _is_same(begun, self._job) and not _is_same_place(begun, self._job):
             raise ConversionError(
                 f"{self._folder} holds an unfinished conversion of another source or with other options "
-                f"({_differences(job.read_text(), self._content)}); repeat it as it was begun, or --overwrite it"
+                f"({_differences(begun, self._job)}); repeat it as it was begun, or --overwrite it"
             )
-        write_whole(job, self._content.encode())
 
     def jobs(self, name: str, split: Split) -> Iterator[ShardJob]:
         """The shards of a split, planned one after the other where the source is a stream."""
         notes = self._state / (name or "_")
         notes.mkdir(parents=True, exist_ok=True)
+        stays = split.refs is not None or self._options.shuffle_seed is not None
+        for number, refs in enumerate(self._planned(split, notes, str(self._folder / name))):
+            shard = _shard_name(number)
+            stage = None if stays else refs[0].path
+            yield ShardJob(str(self._folder / name), shard, refs, self._options, str(notes / f"{shard}.json"), stage)
+
+    def _planned(self, split: Split, notes: Path, folder: str) -> Iterable[list[Ref]]:
+        """The samples of each shard; those of a stream that is shuffled must all be there before the first."""
+
+        def finished(number: int) -> int | None:
+            shard = _shard_name(number)
+            done = finished_shard(folder, shard, notes / f"{shard}.json", on_error=self._options.on_error)
+            return done.listing if done is not None else None
+
         if split.refs is not None:
-            shards: Iterable[list[Ref]] = plan_shards(split.refs, self._options)
-        elif self._options.shuffle_seed is None:
-            shards = _staged(split, notes, self._options)
-        else:
-            unshuffled = replace(self._options, shuffle_seed=None)
-            shards = plan_shards([ref for shard in _staged(split, notes, unshuffled) for ref in shard], self._options)
-        for number, refs in enumerate(shards):
-            shard = f"shard-{number:06}.tar"
-            yield ShardJob(str(self._folder / name), shard, refs, self._options, str(notes / f"{shard}.json"))
+            return plan_shards(split.refs, self._options)
+        if self._options.shuffle_seed is None:
+            return staged(split, notes, self._options, finished)
+        whole = [ref for shard in staged(split, notes, self._options, lambda _: None) for ref in shard]
+        return plan_shards(whole, self._options)
+
+    def remove_others(self, name: str, shards: Iterable[str]) -> None:
+        """Removes shards of an earlier plan, which had more: files have gone from the source since."""
+        notes, kept = self._state / (name or "_"), {f"{shard}.json" for shard in shards}
+        for note in sorted(notes.glob("shard-*.tar.json")):
+            if note.name not in kept:
+                _remove_shards(self._folder / name, [note.name.removesuffix(".json")])
+                note.unlink()
 
     def finish(self) -> None:
         """Removes the notes: the dataset is whole."""
@@ -109,37 +133,17 @@ class Workplace:
         self._stack.close()
 
 
-def _staged(split: Split, folder: Path, options: ConvertOptions) -> Iterator[list[Ref]]:
-    """Puts a stream down in files of a shard's size, from which workers read; yields each when it is full."""
-    assert split.stream is not None
-    refs: list[Ref] = []
-    room, number = 0, 0
-    stage: Any = None
-    try:
-        for key, data, label in split.stream():
-            size = stored_bytes(len(data))
-            if stage is None or size > room:
-                if stage is not None:
-                    stage.close()
-                    yield refs
-                path = folder / f"stage-{number:06}.bin"
-                stage, refs, room = open(path, "wb"), [], room_in(options)  # noqa: SIM115
-                stage.write(b"\0")  # an offset of 0 means a file of its own
-                number += 1
-            refs.append(Ref(key, label, str(path), stage.tell(), len(data)))
-            stage.write(data)
-            room -= size
-        if stage is not None:
-            stage.close()
-            yield refs
-    finally:
-        if stage is not None:
-            stage.close()
+def _shard_name(number: int) -> str:
+    return f"shard-{number:06}.tar"
 
 
 def fingerprint_of(source: str, split: Split) -> int:
-    """Tells one source from another, by its name where there is nothing better."""
+    """Tells one source from another, by its name where there is nothing better: of a function."""
     return split.fingerprint if split.fingerprint is not None else crc32c(source.encode())
+
+
+def _has_fingerprint(split: Split) -> bool:
+    return split.fingerprint is not None
 
 
 def _is_dataset(folder: Path) -> bool:
@@ -171,9 +175,28 @@ def _remove_shards(folder: Path, names: Iterable[str]) -> None:
             path.unlink(missing_ok=True)
 
 
-def _differences(before: str, now: str) -> str:
+def _read_job(path: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(path.read_bytes())
+    except ValueError:
+        content = None
+    return content if isinstance(content, dict) else {}
+
+
+def _is_same(begun: dict[str, Any], now: dict[str, Any]) -> bool:
+    """The same samples, wherever they lie now, and the same options."""
+    return all(begun.get(entry) == now[entry] for entry in ("sources", "options"))
+
+
+def _is_same_place(begun: dict[str, Any], now: dict[str, Any]) -> bool:
+    """The same options, splits and place, whatever lies there now: a shard says itself of which samples it is."""
+    same = all(begun.get(entry) == now[entry] for entry in ("place", "options"))
+    return same and set(begun.get("sources", ())) == set(now["sources"])
+
+
+def _differences(before: dict[str, Any], now: dict[str, Any]) -> str:
     """Which entries of two jobs differ, in words."""
-    old, new = (dict(_entries(json.loads(text))) for text in (before, now))
+    old, new = (dict(_entries(job)) for job in (before, now))
     names = [name for name in {**old, **new} if old.get(name) != new.get(name)]
     return ", ".join(f"{name} was {old.get(name)!r}, is {new.get(name)!r}" for name in names)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 
@@ -57,7 +58,16 @@ class ShardWriter:
         self._index = IndexBuilder()
         self._at = self._crc = 0
 
-    def add(self, key: str, extension: str, image: bytes, label: int, width: int, height: int) -> None:
+    def add(
+        self,
+        key: str,
+        extension: str,
+        image: bytes,
+        label: int,
+        width: int,
+        height: int,
+        parts: Sequence[tuple[str, bytes]] = (),
+    ) -> None:
         """Appends one sample.
 
         Args:
@@ -67,14 +77,15 @@ class ShardWriter:
             label: class number; `NO_LABEL` writes none.
             width: of the image in pixels.
             height: the same.
+            parts: extensions and bytes of what else belongs to it.
         """
-        self._write(tar_header(f"{key}.{extension}", len(image)))
-        self._index.add(key, label, self._at, image, width, height)
-        self._write(image)
-        self._write(bytes(padding(len(image))))
+        name = f"{key}.{extension}"
+        self._index.add(key, label, self._at + len(tar_header(name, len(image))), image, width, height)
+        self._write_member(name, image)
         if label != NO_LABEL:
-            text = str(label).encode()
-            self._write(tar_header(f"{key}.cls", len(text)) + text + bytes(padding(len(text))))
+            self._write_member(f"{key}.cls", str(label).encode())
+        for name, data in parts:
+            self._write_member(f"{key}.{name}", data)
 
     def finish(self) -> ShardInfo:
         """Writes the index and gives both files their names, the index last.
@@ -95,6 +106,11 @@ class ShardWriter:
             tar_crc32c=self._crc,
             index_crc32c=crc32c(index),
         )
+
+    def _write_member(self, name: str, data: bytes) -> None:
+        self._write(tar_header(name, len(data)))
+        self._write(data)
+        self._write(bytes(padding(len(data))))
 
     def _write(self, data: bytes) -> None:
         self._file.write(data)

@@ -15,7 +15,7 @@ from torch.utils.data import ConcatDataset, Subset
 
 from fastdata import DataLoader, DatasetError, DecodeError, ImageFolder, ShardDataset, ShardError
 from fastdata.shards.convert import ConvertOptions, convert
-from fastdata.shards.format import index_name
+from fastdata.shards.format import ShardIndex, index_name
 from fastdata.shards.recode import Recoding
 from fastdata.sources import has_file_ranges
 
@@ -152,6 +152,21 @@ def test_a_damaged_index_is_refused_when_opened(own: Path) -> None:
     flip(own / "shard-000002.idx", 100)
     with pytest.raises(ShardError, match=r"shard-000002\.idx: damaged index at byte 64"):
         ShardDataset(own)
+
+
+@pytest.mark.parametrize("given", ["", "shard-*.tar"])
+def test_an_index_of_another_shard_is_refused_when_opened(own: Path, given: str) -> None:
+    """It is whole in itself, and its tar file has the right length; only the manifest knows better."""
+    other = ShardIndex.from_bytes((own / "shard-000001.idx").read_bytes(), "")
+    records = other.records.copy()
+    records["label"] = 2
+    path = own / "shard-000001.idx"
+    path.write_bytes(ShardIndex(records, other.keys, other.tar_bytes, other.tar_crc32c).to_bytes())
+    match = r"shard-000001\.idx: not the index that manifest\.json .*: expected checksum [0-9a-f]{8}, found [0-9a-f]{8}"
+    with pytest.raises(ShardError, match=match):
+        ShardDataset(own / given)
+    os.remove(own / "manifest.json")
+    assert len(ShardDataset(own / "shard-000001.tar")) == len(records)
 
 
 def test_missing_things_are_named_with_what_to_do(own: Path, tmp_path: Path) -> None:

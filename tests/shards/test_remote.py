@@ -23,7 +23,7 @@ import torchvision.transforms as v1
 
 from fastdata import DataLoader, EpochSampler, OptionError, ShardDataset, ShardError, StoreError
 from fastdata.files import locked
-from fastdata.shards import remote
+from fastdata.shards import remote_files
 from fastdata.shards.convert import ConvertOptions, convert
 
 CROP = v1.Compose([v1.RandomResizedCrop(24), v1.ToTensor()])
@@ -33,7 +33,7 @@ URL = "memory://bucket/set"
 @pytest.fixture
 def store(converted: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """The dataset in fsspec's memory, where failures cost no time."""
-    monkeypatch.setattr(remote, "_FIRST_PAUSE_S", 0.01)
+    monkeypatch.setattr(remote_files, "_FIRST_PAUSE_S", 0.01)
     system = fsspec.filesystem("memory")
     system.put(f"{converted}/", "/bucket/set/", recursive=True)
     yield system
@@ -133,12 +133,10 @@ def test_a_forked_child_does_not_keep_a_lock(tmp_path: Path) -> None:
     with locked(lock):
         child = os.fork()
         if child == 0:
-            time.sleep(30)
+            time.sleep(600)
             os._exit(0)
-    began = time.monotonic()
     with locked(lock):
-        pass
-    assert time.monotonic() - began < 10
+        assert os.waitpid(child, os.WNOHANG) == (0, 0)  # it lives, and the lock came without its end
     os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
 
@@ -185,7 +183,7 @@ def test_shards_come_ahead_of_need(store: Any, tmp_path: Path) -> None:
     dataset = ShardDataset(URL, cache_dir=tmp_path)
     firsts = [0, *dataset.shard_ends[:-1].tolist()]
     dataset.expect(np.array([firsts[shard] for shard in (3, 3, 1, 3, 2)]))
-    for _ in range(200):
+    for _ in range(5000):
         if len(tars(tmp_path)) == 3:
             break
         time.sleep(0.02)
@@ -199,7 +197,7 @@ def test_the_fetching_thread_ends_with_the_dataset(store: Any, tmp_path: Path) -
     del dataset
     for thread in threading.enumerate():
         if thread.name == "fastdata-fetch":
-            thread.join(5)
+            thread.join(100)
     assert "fastdata-fetch" not in [thread.name for thread in threading.enumerate()]
 
 
@@ -271,16 +269,16 @@ def read_all(url: str, cache: Path, results: Any) -> None:
 
 
 def fetch_and_hang(url: str, cache: Path, started: Any) -> None:
-    remote._CHUNK_BYTES = 1000
-    genuine = remote.crc32c
+    remote_files._CHUNK_BYTES = 1000
+    genuine = remote_files.crc32c
 
     def slowly(data: bytes, crc: int = 0) -> int:
         if crc:  # in the middle of a shard
             started.set()
-            time.sleep(60)
+            time.sleep(600)
         return genuine(data, crc)
 
-    remote.crc32c = slowly
+    remote_files.crc32c = slowly
     ShardDataset(url, cache_dir=cache).read_encoded(0)
 
 
@@ -291,7 +289,7 @@ def test_processes_share_one_cache(server: tuple[str, list[str]], converted: Pat
     processes = [context.Process(target=read_all, args=(url, tmp_path, results)) for _ in range(3)]
     for process in processes:
         process.start()
-    sizes = [results.get(timeout=60) for _ in processes]
+    sizes = [results.get(timeout=100) for _ in processes]
     for process in processes:
         process.join()
     local = ShardDataset(converted)
@@ -305,7 +303,7 @@ def test_a_process_that_dies_while_fetching_holds_up_nobody(server: tuple[str, l
     started = context.Event()
     process = context.Process(target=fetch_and_hang, args=(server[0], tmp_path, started))
     process.start()
-    assert started.wait(60)
+    assert started.wait(100)
     os.kill(process.pid or 0, signal.SIGKILL)
     process.join()
     assert ShardDataset(server[0], cache_dir=tmp_path).read_encoded(0)

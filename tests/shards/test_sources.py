@@ -203,7 +203,7 @@ def test_workers_end_with_their_parent(source: Path, tmp_path: Path) -> None:
         time.sleep(0.02)
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
-    _, alive = psutil.wait_procs(children, timeout=20)
+    _, alive = psutil.wait_procs(children, timeout=100)
     assert alive == []
 
 
@@ -213,6 +213,7 @@ def test_ctrl_c_says_what_to_do(source: Path, tmp_path: Path) -> None:
         [sys.executable, str(TOOL), str(source), str(tmp_path / "out"), *arguments],
         stderr=subprocess.PIPE,
         text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a shell's background jobs ignore it
     )
     while not (tmp_path / "out" / ".conversion" / "job.json").exists():
         time.sleep(0.005)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 
 import images
@@ -86,6 +87,20 @@ def test_index_does_not_make_damage_official(own: Path) -> None:
 def test_without_a_manifest_there_is_nothing_to_verify(tmp_path: Path) -> None:
     with pytest.raises(DatasetError, match="holds no shards"):
         faults(tmp_path)
+
+
+def test_inspect_writes_nothing_unasked(own: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = sorted(own.parent.rglob("*"))
+    assert main(["inspect", str(own)]) == 0
+    assert sorted(own.parent.rglob("*")) == before
+    assert "--sheet PNG draws a contact sheet" in capsys.readouterr().out
+
+
+def test_inspect_draws_a_sheet_for_each_split(own: Path, tmp_path: Path) -> None:
+    for split in ("train", "val"):
+        shutil.copytree(own, tmp_path / "set" / split)
+    assert main(["inspect", str(tmp_path / "set"), "--sheet", str(tmp_path / "sheet.png")]) == 0
+    assert sorted(path.name for path in tmp_path.glob("*.png")) == ["sheet-train.png", "sheet-val.png"]
 
 
 def test_inspect_shows_what_is_inside(own: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

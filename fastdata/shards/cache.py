@@ -1,0 +1,195 @@
+"""Copies of a remote store's shards on a local disk, within bounds, shared by all processes of the machine."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import tempfile
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from fastdata.errors import OptionError, ShardError
+from fastdata.files import locked, try_lock
+from fastdata.shards.format import ShardIndex, crc32c, file_crc32c, index_name
+from fastdata.shards.remote_files import RemoteFiles
+
+__all__ = ["ShardCache"]
+
+_LOOK_AGAIN_S = 0.05
+
+
+class ShardCache:
+    """Copies of remote files in a folder, no more than so many bytes of them; remote.py has their life cycle.
+
+    A shard's name there contains its checksum, so one that was written anew is another one.
+
+    Args:
+        folder: shared by all processes of the machine; None is one in the user's cache.
+        most_bytes: of tar files.
+        store: where they come from.
+    """
+
+    def __init__(self, folder: Path | None, most_bytes: int, store: RemoteFiles) -> None:
+        self.most_bytes = most_bytes
+        folder = folder if folder is not None else _default_folder()
+        self._folder, self._store = folder, store
+        self._beyond_help: set[str] = set()
+        self._facts: dict[str, tuple[int, int]] = {}  # size and checksum of each shard
+        self._eviction_lock = folder / "eviction.lock"
+        folder.mkdir(parents=True, exist_ok=True)
+
+    def index(self, url: str, expected_crc: int | None) -> ShardIndex:
+        """A shard's index: the copy, if it is what the manifest names, else what the store has."""
+        name = index_name(url)
+        place = self._folder / f"{_hash(url)}-{_file_name(name)}"
+        data = place.read_bytes() if expected_crc is not None and place.exists() else None
+        if data is None or crc32c(data) != expected_crc:
+            data = self._store.read(name)
+            if expected_crc not in (None, crc32c(data)):
+                raise ShardError(
+                    name,
+                    "not the index that the manifest names; is the dataset being written?",
+                    expected=f"checksum {expected_crc:08x}",
+                    found=f"{crc32c(data):08x}",
+                )
+            self._folder.mkdir(parents=True, exist_ok=True)
+            with tempfile.NamedTemporaryFile(dir=self._folder, delete=False) as file:
+                file.write(data)
+            os.replace(file.name, place)
+        index = ShardIndex.from_bytes(data, name)
+        self._facts[url] = index.tar_bytes, index.tar_crc32c
+        return index
+
+    def tar_bytes(self, url: str) -> int:
+        """The size of a shard whose index has been read."""
+        return self._facts[url][0]
+
+    def holds_all(self, urls: Sequence[str]) -> bool:
+        """True when all these shards fit in together."""
+        return sum(self.tar_bytes(url) for url in urls) <= self.most_bytes
+
+    def shards_held(self, urls: Sequence[str]) -> int:
+        """About how many of these shards fit in at once."""
+        return int(len(urls) * min(1.0, self.most_bytes / max(1, sum(map(self.tar_bytes, urls)))))
+
+    def fetch(self, url: str) -> tuple[Path, bool]:
+        """The local copy of a shard, downloaded if it is not there; and whether it was."""
+        place, size = self._place(url), self.tar_bytes(url)
+        if _is_there(place, size):
+            return place, False
+        self._folder.mkdir(parents=True, exist_ok=True)
+        with locked(place.with_suffix(".lock")):
+            if _is_there(place, size):  # another process was quicker
+                return place, False
+            self._download(url, place)
+        return place, True
+
+    def renew(self, url: str) -> bool:
+        """Fetches a shard again if its copy is damaged; whoever has the old one open keeps that.
+
+        Returns:
+            Whether it is worth reading again; False where the store's copy was found to be damaged before.
+
+        Raises:
+            ShardError: the store's copy is damaged, too.
+        """
+        if url in self._beyond_help:
+            return False
+        place = self._place(url)
+        with locked(place.with_suffix(".lock")):
+            if place.exists() and file_crc32c(place) != self._facts[url][1]:  # else another reader was quicker
+                try:
+                    self._download(url, place)
+                except ShardError:
+                    self._beyond_help.add(url)
+                    raise
+        return True
+
+    def _place(self, url: str) -> Path:
+        return self._folder / f"{_hash(url)}-{self._facts[url][1]:08x}-{_file_name(url)}"
+
+    def _download(self, url: str, place: Path) -> None:
+        expected = self._facts[url]
+        partial = place.with_suffix(".partial")
+        self._take_room(partial, expected[0], url)
+        try:
+            found = self._store.download(url, partial, expected[0])
+            if found != expected:  # once more: it may have been read while it was replaced
+                found = self._store.download(url, partial, expected[0])
+            if found != expected:
+                (size, crc), (found_size, found_crc) = expected, found
+                raise ShardError(
+                    url,
+                    "the copy in the store is not what its index says",
+                    expected=f"{size} bytes, checksum {crc:08x}",
+                    found=f"{found_size} bytes, checksum {found_crc:08x}",
+                )
+            with locked(self._eviction_lock):  # nobody counts while a file changes its name
+                os.replace(partial, place)
+        finally:
+            partial.unlink(missing_ok=True)
+
+    def _take_room(self, partial: Path, size: int, url: str) -> None:
+        """Makes a file of a shard's size, once others have gone or been finished."""
+        if size > self.most_bytes:
+            raise OptionError(f"cache_bytes={self.most_bytes} does not hold one shard: {url} has {size} bytes")
+        while True:
+            with locked(self._eviction_lock):
+                if self._evict(size):
+                    with open(partial, "wb") as file:
+                        file.truncate(size)
+                    return
+            time.sleep(_LOOK_AGAIN_S)  # downloads by other processes fill the cache
+
+    def _evict(self, size: int) -> bool:
+        """Removes what was used least recently until so many bytes are free; False when they cannot be."""
+        for partial in self._folder.glob("*.partial"):
+            if _is_abandoned(partial):
+                partial.unlink(missing_ok=True)
+        files = [(path, found) for path in self._folder.glob("*.tar") if (found := _stat(path)) is not None]
+        under_way = [found.st_size for path in self._folder.glob("*.partial") if (found := _stat(path)) is not None]
+        total = size + sum(under_way) + sum(found.st_size for _, found in files)
+        for path, found in sorted(files, key=lambda entry: entry[1].st_mtime):
+            if total <= self.most_bytes:
+                break
+            path.unlink(missing_ok=True)
+            total -= found.st_size
+        return total <= self.most_bytes
+
+
+def _stat(path: Path) -> os.stat_result | None:
+    try:
+        return path.stat()
+    except FileNotFoundError:
+        return None
+
+
+def _is_there(place: Path, size: int) -> bool:
+    found = _stat(place)
+    if found is None or found.st_size != size:
+        return False
+    if time.time() - found.st_mtime > 1:
+        with suppress(FileNotFoundError):  # evicted at this moment; whoever opens it fetches it again
+            os.utime(place)
+    return True
+
+
+def _hash(url: str) -> str:
+    return hashlib.sha256(url.encode()).hexdigest()[:16]
+
+
+def _file_name(url: str) -> str:
+    return re.sub(r"[^\w.-]", "_", url.rpartition("/")[2])
+
+
+def _default_folder() -> Path:
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "fastdata" / "shards"
+
+
+def _is_abandoned(partial: Path) -> bool:
+    """True when nobody holds the lock of a download."""
+    with try_lock(partial.with_suffix(".lock")) as free:
+        return free

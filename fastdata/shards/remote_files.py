@@ -1,0 +1,145 @@
+"""Whole files of any store that fsspec knows, read with patience: what may pass is tried again."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+
+from fastdata.errors import NotInStore, StoreError
+from fastdata.shards.format import crc32c
+
+__all__ = ["RemoteFiles"]
+
+Result = TypeVar("Result")
+
+_TRIES = 5
+_FIRST_PAUSE_S = 0.5
+_CHUNK_BYTES = 4 << 20
+_MOST_CAUSES = 20
+_MISSING = (404, 410)
+_PASSING = (408, 425, 429)  # of the statuses that blame the caller: too slow, too early, too often
+
+
+class RemoteFiles:
+    """Reads whole files from any fsspec URL, with patience."""
+
+    def __init__(self) -> None:
+        self._systems: dict[tuple[int, str], Any] = {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"_systems": {}}
+
+    def read(self, url: str) -> bytes:
+        """A small file."""
+        return b"".join(self._patiently(url, lambda: list(self._chunks(url))))
+
+    def download(self, url: str, to: Path, expected_bytes: int) -> tuple[int, int]:
+        """A large file; returns its size, which is not below what is expected, and its checksum."""
+        return self._patiently(url, lambda: self._copy(url, to, expected_bytes))
+
+    def _copy(self, url: str, to: Path, expected_bytes: int) -> tuple[int, int]:
+        crc = size = 0
+        with open(to, "r+b") as file:
+            for chunk in self._chunks(url):
+                file.write(chunk)
+                crc, size = crc32c(chunk, crc), size + len(chunk)
+        if size < expected_bytes:
+            raise ConnectionError(f"it ended after {size} of {expected_bytes} bytes")
+        return size, crc
+
+    def _chunks(self, url: str) -> Iterator[bytes]:
+        system, path = self._system(url)
+        with system.open(path, "rb") as file:
+            while chunk := file.read(_CHUNK_BYTES):
+                yield chunk
+
+    def _system(self, url: str) -> tuple[Any, str]:
+        import fsspec
+
+        key = os.getpid(), url.rpartition("/")[0]  # connections do not survive a fork
+        if key not in self._systems:
+            fresh = not url.startswith("memory:")
+            try:
+                self._systems[key] = fsspec.core.url_to_fs(url, skip_instance_cache=fresh)[0]
+            except (ImportError, ValueError) as error:
+                raise StoreError(f"{url} cannot be opened: {error}") from error
+        return self._systems[key], self._systems[key]._strip_protocol(url)
+
+    def _patiently(self, url: str, work: Callable[[], Result]) -> Result:
+        for attempt in range(_TRIES):
+            try:
+                return work()
+            except StoreError:
+                raise
+            except Exception as error:  # every store's library has its own
+                if getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT):
+                    raise
+                _raise_if_final(url, error)
+                last = error
+                time.sleep(_FIRST_PAUSE_S * 2**attempt if attempt + 1 < _TRIES else 0)
+        raise StoreError(
+            f"{url} could not be read in {_TRIES} attempts ({_in_words(last)}); the store may be gone "
+            "or the network down: try again later, what has been fetched stays"
+        ) from last
+
+
+def _raise_if_final(url: str, error: Exception) -> None:
+    """Raises what asking again would not change.
+
+    Libraries say "not found" of much that is not: fsspec's HTTP raises FileNotFoundError for a busy server, too.  What
+    the store answered is told by the errors from which that was raised.
+    """
+    chain = list(_causes(error))
+    status = next((found for one in chain if (found := _status(one)) is not None), None)
+    if status in _MISSING or (status is None and isinstance(error, FileNotFoundError) and not any(map(_is_net, chain))):
+        raise NotInStore(f"{url} is not in the store: {error}") from error
+    refused = status is not None and 400 <= status < 500 and status not in _PASSING
+    if refused or (status is None and isinstance(error, PermissionError)):
+        raise StoreError(
+            f"the store refuses to give {url} ({_in_words(error)}); check the address and the credentials"
+        ) from error
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    """An error, and those from which it was raised."""
+    for _ in range(_MOST_CAUSES):
+        if error is None:
+            return
+        yield error
+        error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+
+
+def _status(error: BaseException) -> int | None:
+    """The HTTP status that an error of aiohttp, gcsfs, requests or botocore is about."""
+    answer: Any = getattr(error, "response", None)
+    if isinstance(answer, dict):
+        found = answer.get("ResponseMetadata", {}).get("HTTPStatusCode")
+    elif type(error).__module__.startswith("aiohttp"):  # its `code` is 400 for a body that was cut short, too
+        found = getattr(error, "status", None)
+    else:
+        found = getattr(error, "code", getattr(answer, "status_code", None))
+    return found if isinstance(found, int) and 100 <= found < 600 else None
+
+
+def _is_net(error: BaseException) -> bool:
+    """True for what says that a store could not be asked, not what it answered."""
+    if isinstance(error, FileNotFoundError | NotADirectoryError | IsADirectoryError | PermissionError):
+        return False
+    library = type(error).__module__.partition(".")[0]
+    return isinstance(error, OSError | asyncio.TimeoutError) or library in (
+        "aiohttp",
+        "botocore",
+        "requests",
+        "urllib3",
+    )
+
+
+def _in_words(error: Exception) -> str:
+    """The last reason that there is: the one below says what happened, those above what somebody made of it."""
+    reason = next((one for one in _causes(error) if _status(one) is not None or _is_net(one)), error)
+    return f"{type(reason).__name__}: {reason}" if str(reason) else type(reason).__name__

@@ -1,0 +1,144 @@
+"""`fastdata convert` as a process: where it writes, what it says, how it ends."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import images
+import psutil
+import pytest
+from conftest import SHARD_BYTES
+
+from fastdata import ConversionError, DatasetError, OptionError
+from fastdata.cli import main
+from fastdata.shards import progress
+from fastdata.shards.convert import ConvertOptions, convert
+from fastdata.shards.format import ShardInfo
+from fastdata.shards.job import ShardDone
+
+TOOL = Path(__file__).parents[2] / "tools" / "convert_dataset.py"
+
+
+@pytest.mark.parametrize("url", ["s3://bucket/set", "gs://bucket/set", "memory://set", "file:///tmp/set"])
+def test_a_url_is_no_destination(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], url: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for destination in (url, Path(url)):
+        with pytest.raises(
+            OptionError, match=r"is a URL; .*local folder.*aws s3 sync.*gsutil.*ShardDataset reads URLs"
+        ):
+            convert(str(folder), destination, ConvertOptions())
+    for more in ([], ["--dry-run"], ["--overwrite"]):
+        assert main(["convert", str(folder), url, *more]) == 1
+        assert f"the destination {url} is a URL" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_url_is_no_source(tmp_path: Path) -> None:
+    with pytest.raises(DatasetError, match=r"s3://bucket/a.tar is a URL, and convert reads local files: copy it first"):
+        convert("s3://bucket/a.tar", tmp_path / "out", ConvertOptions())
+    assert not (tmp_path / "out").exists()
+
+
+# ---- progress
+
+
+def test_a_log_gets_plain_lines(folder: Path, tmp_path: Path) -> None:
+    command = [sys.executable, str(TOOL), str(folder), str(tmp_path / "out"), "--workers", "1"]
+    done = subprocess.run([*command, "--shard-size", str(SHARD_BYTES)], capture_output=True, text=True, check=True)
+    lines = done.stderr.splitlines()
+    assert re.fullmatch(r"39 of 39 images, \d+ images/s, \d+ MB/s, 0 s left", lines[-1])
+    assert "\r" not in done.stderr
+    assert "it/s" not in done.stderr
+
+
+def test_lines_come_now_and_then_and_at_the_end(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    now = [0.0]
+    monkeypatch.setattr("fastdata.shards.progress.time.monotonic", lambda: now[0])
+    info = ShardInfo(name="a.tar", samples=10, tar_bytes=1, tar_crc32c=1, index_crc32c=1)
+    shown = progress.Progress()
+    shown.plan(40)
+    for now[0] in (4.0, 8.0, 12.0, 16.0):
+        shown.add(ShardDone(info, 0, 10, 10**6, []))
+    shown.close()
+    lines = [line.partition(" images")[0] for line in capsys.readouterr().err.splitlines()]
+    assert lines == ["30 of 40", "40 of 40"]
+
+
+def test_every_command_does_without_tqdm(folder: Path, tmp_path: Path) -> None:
+    script = (
+        "import sys; sys.modules['tqdm'] = None; from fastdata.cli import main; "
+        f"out = {str(tmp_path / 'out')!r}; one = ['--workers', '1']; sys.stderr.isatty = lambda: True; "
+        f"status = [main(['convert', {str(folder)!r}, out, *one]), main(['verify', out, *one]), "
+        "main(['index', out, *one]), main(['inspect', out])]; assert status == [0] * 4, status"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+# ---- Ctrl-C
+
+
+@pytest.fixture
+def much(tmp_path: Path) -> Iterator[Path]:
+    """Enough to be still under way when it is interrupted."""
+    (tmp_path / "much" / "a").mkdir(parents=True)
+    data = images.jpeg(900, 700)
+    for number in range(600):
+        (tmp_path / "much" / "a" / f"{number:04}.jpg").write_bytes(data)
+    yield tmp_path / "much"
+    shutil.rmtree(tmp_path / "much")
+
+
+def listen_to_ctrl_c() -> None:
+    """A shell may have had its background jobs ignore it."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+@pytest.mark.skipif(not hasattr(os, "killpg"), reason="needs process groups")
+@pytest.mark.parametrize("moment", ["start", "work"])
+def test_ctrl_c_at_a_terminal_is_one_line(much: Path, tmp_path: Path, moment: str) -> None:
+    """A terminal sends it to every process of the group: to the workers, too, also while they are starting."""
+    arguments = ["--shard-size", "500K", "--quality", "50", "--workers", "3"]
+    process = subprocess.Popen(
+        [sys.executable, str(TOOL), str(much), str(tmp_path / "out"), *arguments],
+        stderr=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        preexec_fn=listen_to_ctrl_c,
+    )
+    awaited = "job.json" if moment == "start" else "_/shard-*.json"
+    while not list((tmp_path / "out" / ".conversion").glob(awaited)):
+        assert process.poll() is None
+        time.sleep(0.01)
+    workers = psutil.Process(process.pid).children(recursive=True)
+    os.killpg(process.pid, signal.SIGINT)
+    out, said = process.communicate(timeout=100)
+    assert process.returncode == 130, said
+    assert out == ""
+    lines = [line for line in said.splitlines() if " images/s" not in line]
+    assert lines == ["fastdata: interrupted; the same command continues"], said
+    _, alive = psutil.wait_procs(workers, timeout=100)
+    assert alive == []
+
+
+@pytest.mark.skipif(not hasattr(os, "killpg"), reason="needs process groups")
+def test_an_error_lets_the_others_finish_what_they_have(folder: Path, tmp_path: Path) -> None:
+    shutil.copytree(folder, tmp_path / "source")
+    (tmp_path / "source" / "apple" / "00.jpg").write_bytes(b"no image")
+    with pytest.raises(ConversionError):
+        convert(str(tmp_path / "source"), tmp_path / "out", ConvertOptions(shard_bytes=SHARD_BYTES), workers=2)
+    assert list((tmp_path / "out").glob("shard-*.tar"))
+    assert not list((tmp_path / "out").glob("*.partial"))

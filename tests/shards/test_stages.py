@@ -1,0 +1,155 @@
+"""Streams are put down a few shards at a time; a conversion that goes on puts down only what is not made yet."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import images
+import pytest
+
+from fastdata import ConversionError
+from fastdata.shards.convert import ConvertOptions, convert
+
+TOOL = Path(__file__).parents[2] / "tools" / "convert_dataset.py"
+OPTIONS = ConvertOptions(shard_bytes=8_000)
+SOURCE = """
+import images
+
+def samples():
+    for number in range(120):
+        yield f"{number:04}", images.jpeg(40 + number % 7, 30, seed=number), number % 3
+"""
+
+
+@pytest.fixture
+def stream(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A module with a function that yields images."""
+    (tmp_path / "modules").mkdir()
+    (tmp_path / "modules" / "streamed.py").write_text(SOURCE)
+    monkeypatch.syspath_prepend(str(tmp_path / "modules"))
+    monkeypatch.delitem(sys.modules, "streamed", raising=False)
+    import streamed
+
+    yield streamed
+    del sys.modules["streamed"]
+
+
+def tree(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+def stages(out: Path) -> list[str]:
+    return sorted(path.name for path in out.glob(".conversion/*/stage-*.bin"))
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_only_a_few_are_there_at_a_time(
+    stream: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, workers: int
+) -> None:
+    genuine, most = stream.samples, [0]
+
+    def watched() -> Iterator[Any]:
+        for item in genuine():
+            most[0] = max(most[0], len(stages(tmp_path / "out")))
+            yield item
+
+    monkeypatch.setattr(stream, "samples", watched)
+    summary = convert("streamed:samples", tmp_path / "out", OPTIONS, workers=workers)
+    assert len(summary.manifests[""].shards) > 10
+    assert 1 <= most[0] <= workers + 2
+
+
+def test_finished_shards_are_not_put_down_again(stream: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    genuine, shards = stream.samples, tmp_path / "out"
+    convert("streamed:samples", tmp_path / "whole", OPTIONS)
+    monkeypatch.setattr(stream, "samples", lambda: failing(genuine, 100))
+    with pytest.raises(OSError, match="network"):
+        convert("streamed:samples", shards, OPTIONS)
+    before = {path.name: path.stat().st_ino for path in shards.glob("*.tar")}
+    seen: set[str] = set()
+
+    def watched() -> Iterator[Any]:
+        for item in genuine():
+            seen.update(stages(shards))
+            yield item
+
+    monkeypatch.setattr(stream, "samples", watched)
+    convert("streamed:samples", shards, OPTIONS)
+    assert before.items() <= {path.name: path.stat().st_ino for path in shards.glob("*.tar")}.items()
+    assert not {name.replace("shard", "stage").replace("tar", "bin") for name in before} & seen
+    assert tree(shards) == tree(tmp_path / "whole")
+
+
+def failing(genuine: Any, at: int) -> Iterator[Any]:
+    for number, item in enumerate(genuine()):
+        if number == at:
+            raise OSError("the network is down")
+        yield item
+
+
+@pytest.mark.parametrize("changed", [0, 40, 99])
+def test_other_samples_than_those_of_a_note_are_made_anew(
+    stream: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changed: int
+) -> None:
+    """Also where they have the same keys, labels and sizes."""
+    genuine = stream.samples
+
+    def other() -> Iterator[Any]:
+        for number, (key, data, label) in enumerate(genuine()):
+            yield key, data[:-2] + bytes((0, data[-1])) if number == changed else data, label
+
+    monkeypatch.setattr(stream, "samples", lambda: failing(genuine, 100))
+    with pytest.raises(OSError, match="network"):
+        convert("streamed:samples", tmp_path / "out", OPTIONS, workers=2)
+    monkeypatch.setattr(stream, "samples", other)
+    for name in ("out", "whole"):
+        convert("streamed:samples", tmp_path / name, OPTIONS)
+    assert tree(tmp_path / "out") == tree(tmp_path / "whole")
+
+
+def test_a_stream_that_is_never_the_same_is_refused(
+    stream: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    genuine, times = stream.samples, [0]
+
+    def each_time_another() -> Iterator[Any]:
+        times[0] += 1
+        for number, (key, data, label) in enumerate(genuine()):
+            is_late = number > 60 or times[0] > 2
+            yield key, data, (label + times[0] if is_late else label)
+
+    monkeypatch.setattr(stream, "samples", lambda: failing(each_time_another, 100))
+    with pytest.raises(OSError, match="network"):
+        convert("streamed:samples", tmp_path / "out", OPTIONS)
+    monkeypatch.setattr(stream, "samples", each_time_another)
+    with pytest.raises(ConversionError, match="gives other samples each time it is read"):
+        convert("streamed:samples", tmp_path / "out", OPTIONS)
+
+
+@pytest.mark.skipif(not hasattr(os, "killpg"), reason="needs process groups")
+def test_killed_in_the_middle_it_goes_on(stream: Any, tmp_path: Path) -> None:
+    convert("streamed:samples", tmp_path / "whole", OPTIONS)
+    path = os.pathsep.join([str(tmp_path / "modules"), str(Path(images.__file__).parent)])
+    command = [sys.executable, str(TOOL), "streamed:samples", str(tmp_path / "out"), "--shard-size", "8000"]
+    for workers in ("1", "2"):
+        process = subprocess.Popen(
+            [*command, "--workers", workers],
+            env={**os.environ, "PYTHONPATH": path},
+            start_new_session=True,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        before = len(list((tmp_path / "out").glob("*.tar")))
+        while len(list((tmp_path / "out").glob("*.tar"))) == before and process.poll() is None:
+            time.sleep(0.001)
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    convert("streamed:samples", tmp_path / "out", OPTIONS)
+    assert tree(tmp_path / "out") == tree(tmp_path / "whole")
