@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 import time
 from collections.abc import Sequence
 from contextlib import suppress
@@ -13,7 +12,7 @@ import torch
 
 from fastdata.draws import Key
 from fastdata.errors import BackendError
-from fastdata.loaders import BACKENDS, Backend, Encoded, available_backends, create_backend
+from fastdata.loaders import Backend, Encoded, available_backends, create_backend
 from fastdata.loaders.dali import FILTERS, DaliFeed, DaliFormat, DaliPipeline, is_for_dali
 from fastdata.plan import Plan
 from fastdata.sources import ImageSource
@@ -22,10 +21,11 @@ from fastdata.views import View, Views, draw_views
 __all__ = ["Choice", "choose_backend"]
 
 _SAMPLES = 8
+_MOST_TRIED = 3 * _SAMPLES  # where some cannot be read
 _BUDGET_S = 0.3
-_ROUNDS = 3
-# The ceiling decodes nothing.  DALI decodes batches and is timed by them.
-_SINGLY = tuple(name for name in BACKENDS if name not in ("synthetic", "dali"))
+_ROUNDS = 4
+_PREFERENCE = ("native", "turbojpeg", "opencv", "pil")  # as benchmarks/decode.py finds them nearly everywhere
+_CLEARLY = 0.85  # times native's time: what must be reached to be preferred to it, since a busy machine is noisy
 _DALI_BATCHES, _DALI_BATCH = 4, 32
 
 
@@ -36,7 +36,8 @@ class Choice:
     Attributes:
         backend: ready to decode.
         reason: in words, for `explain()`.
-        ms_per_image: median milliseconds per image and thread by backend name; empty when nothing had to be timed.
+        ms_per_image: milliseconds per image and thread by backend name, of each image the least of some rounds; empty
+            when nothing had to be timed.
     """
 
     backend: Backend
@@ -47,11 +48,11 @@ class Choice:
 def choose_backend(
     source: ImageSource, plan: Plan, *, fidelity: str, threads: int = 1, device_index: int | None = None
 ) -> Choice:
-    """Times every available backend on samples spread over the source and takes the fastest.
+    """Times every available backend on samples spread over the source; takes native unless another clearly beats it.
 
     DALI's pixels differ from Pillow's, so it takes part with ``fidelity="fast"`` alone, in its pipeline and where it
-    would run.  Takes about a third of a second at most, with DALI twice that; samples that cannot be read or decoded
-    are left out.
+    would run.  Takes about a third of a second at most, with DALI twice that; samples that cannot be read, decoded or
+    seen (smaller than a crop) are left out.
 
     Args:
         source: the samples.
@@ -61,45 +62,54 @@ def choose_backend(
         device_index: the CUDA device where DALI would decode; None is the CPU.
     """
     available = available_backends()
-    backends = [create_backend(name, fidelity=fidelity) for name in available if name in _SINGLY]
+    backends = [create_backend(name, fidelity=fidelity) for name in _PREFERENCE if name in available]
     if not backends:
         raise BackendError("no decode backend is available; install Pillow")
-    images, views = _some_samples(source, plan)
-    if not images or len(backends) == 1:
-        reason = "the only one available" if len(backends) == 1 else "no sample could be read to time the others"
-        return Choice(backend=backends[0], reason=reason)
-    timings = _time_in_turn(backends, images, views)
-    medians = {backend.name: statistics.median(timings[backend.name]) for backend in backends}
+    if len(backends) == 1:
+        return Choice(backend=backends[0], reason="the only one available")
+    images, views = _some_samples(source, plan, backends)
+    if not images:
+        reason = f"none of {min(len(source), _MOST_TRIED)} samples tried could be decoded, so nothing was timed"
+        return Choice(backend=backends[0], reason=f"preferred; {reason}")
+    timed = _time_in_turn(backends, images, views)
     if fidelity == "fast" and plan.batchable and plan.interpolation in FILTERS and "dali" in available:
         ms = _time_dali(images, views, threads=max(1, threads), device_index=device_index)
         if ms is not None:
             backends.append(create_backend("dali", fidelity=fidelity))
-            medians["dali"] = ms
-    best = min(backends, key=lambda backend: medians[backend.name])
-    listed = ", ".join(f"{name} {ms:.2f}" for name, ms in sorted(medians.items(), key=lambda item: item[1]))
-    return Choice(
-        backend=best,
-        reason=f"fastest on {len(images)} of your samples (ms per image: {listed})",
-        ms_per_image=medians,
-    )
+            timed["dali"] = ms
+    best = min(backends, key=lambda backend: timed[backend.name])
+    reason = f"fastest on {len(images)} of your samples"
+    if best.name != "native" and timed[best.name] > _CLEARLY * timed.get("native", 0.0) > 0:
+        best = next(backend for backend in backends if backend.name == "native")
+        reason = f"preferred; on {len(images)} of your samples no other is clearly faster"
+    listed = ", ".join(f"{name} {ms:.2f}" for name, ms in sorted(timed.items(), key=lambda item: item[1]))
+    return Choice(backend=best, reason=f"{reason} (ms per image: {listed})", ms_per_image=timed)
 
 
-def _some_samples(source: ImageSource, plan: Plan) -> tuple[list[Encoded], list[View]]:
-    images = []
-    step = max(1, len(source) // _SAMPLES)
+def _some_samples(source: ImageSource, plan: Plan, backends: Sequence[Backend]) -> tuple[list[Encoded], list[View]]:
+    """Samples with their views that every backend decodes; this also loads libraries and touches memory."""
+    images: list[Encoded] = []
+    views: list[View] = []
     near = getattr(source, "near_indices", None)  # a remote source would fetch much for samples far apart
-    for index in near(_SAMPLES) if near is not None else range(0, len(source), step)[:_SAMPLES]:
+    step = max(1, len(source) // _MOST_TRIED)
+    for index in near(_SAMPLES) if near is not None else _spread(range(0, len(source), step)[:_MOST_TRIED]):
+        if len(images) == _SAMPLES:
+            break
         with suppress(Exception):  # Pillow's plugins raise many kinds; the epoch will report it
-            images.append(Encoded.of(source.read_encoded(index)))
-    if not images:
-        return [], []
-    sizes = np.array([(image.width, image.height) for image in images], np.int64)
-    indices = np.arange(len(images), dtype=np.int64)
-    try:
-        views = draw_views(plan.ops, sizes, indices, key=Key(seed=0, epoch=0), interpolation=plan.interpolation)
-    except ValueError:  # an image is smaller than a crop
-        return [], []
-    return images, views.rows()
+            image = Encoded.of(source.read_encoded(index))
+            size = np.array([[image.width, image.height]], np.int64)
+            key = Key(seed=0, epoch=0)
+            (view,) = draw_views(plan.ops, size, np.array([index]), key=key, interpolation=plan.interpolation).rows()
+            place = [np.empty((*view.size, 3), np.uint8)]
+            if all(backend.decode([image], [view], place) == [None] for backend in backends):
+                images.append(image)
+                views.append(view)
+    return images, views
+
+
+def _spread(indices: range) -> list[int]:
+    """Every third first, so that those that are used lie apart when all can be."""
+    return [*indices[::3], *indices[1::3], *indices[2::3]]
 
 
 def _time_dali(
@@ -132,22 +142,18 @@ def _time_dali(
     return seconds * 1e3 * threads / (_DALI_BATCHES * _DALI_BATCH)
 
 
-def _time_in_turn(
-    backends: Sequence[Backend], images: Sequence[Encoded], views: Sequence[View]
-) -> dict[str, list[float]]:
-    """Milliseconds per image of each backend, image by image in turn, within the time budget."""
-    timings: dict[str, list[float]] = {backend.name: [] for backend in backends}
+def _time_in_turn(backends: Sequence[Backend], images: Sequence[Encoded], views: Sequence[View]) -> dict[str, float]:
+    """Milliseconds per image of each backend: the least of some rounds for each image, backends taking turns."""
+    least = {backend.name: [float("inf")] * len(images) for backend in backends}
     places = [np.empty((*view.size, 3), np.uint8) for view in views]
     deadline = time.perf_counter() + _BUDGET_S
-    for round_ in range(1 + _ROUNDS):
-        for image, view, place in zip(images, views, places, strict=True):
+    for _ in range(_ROUNDS):
+        for number, (image, view, place) in enumerate(zip(images, views, places, strict=True)):
             for backend in backends:
                 began = time.perf_counter()
                 backend.decode([image], [view], [place])
-                if round_ > 0:  # the first round loads libraries and touches memory
-                    timings[backend.name].append((time.perf_counter() - began) * 1e3)
-            if round_ > 0 and time.perf_counter() > deadline:
-                return timings
-            if round_ == 0:
-                break
-    return timings
+                ms = (time.perf_counter() - began) * 1e3
+                least[backend.name][number] = min(least[backend.name][number], ms)
+        if time.perf_counter() > deadline:
+            break
+    return {name: sum(times) / len(times) for name, times in least.items()}

@@ -29,7 +29,7 @@ from fastdata.plan import (
     Size,
 )
 
-__all__ = ["PlanResult", "compile_transform"]
+__all__ = ["PlanResult", "compile_transform", "has_batch_form"]
 
 _OWN_MODULES = ("fastdata.transforms", "fastdata.augment", "fastdata.augment_policies")
 _V2_FLOATS = (torch.float32, torch.float16, torch.bfloat16)
@@ -37,10 +37,17 @@ _V2_FLOATS = (torch.float32, torch.float16, torch.bfloat16)
 
 @dataclass(frozen=True, kw_only=True)
 class PlanResult:
-    """A plan, or in words why there is none, and why it ends where it ends."""
+    """A plan, or in words why there is none, and why it ends where it ends; and what to change about it."""
 
     plan: Plan | None
     reason: str
+    advice: str | None = None
+
+
+_BEGIN_WITH = (
+    "give the dataset a transform that begins with RandomResizedCrop, Resize, CenterCrop, RandomCrop or a flip of "
+    "torchvision.transforms, or Compose it of such steps first and your own after them"
+)
 
 
 class _NotFusable(Exception):
@@ -94,7 +101,8 @@ def compile_transform(transform: object, *, augment_on: str = "host") -> PlanRes
         A plan and the reason its prefix ended, or no plan and the reason nothing could be fused.
     """
     if transform is None:
-        return PlanResult(plan=None, reason="the dataset has no transform, so its samples are PIL images")
+        reason = "the dataset has no transform, so its samples are PIL images"
+        return PlanResult(plan=None, reason=reason, advice=_BEGIN_WITH)
     steps = _flatten(transform)
     draft, fused, reason = _Draft(), 0, "everything is fused"
     for step in steps:
@@ -105,7 +113,7 @@ def compile_transform(transform: object, *, augment_on: str = "host") -> PlanRes
             break
         fused += 1
     if fused == 0:
-        return PlanResult(plan=None, reason=f"nothing can be fused: {reason}")
+        return PlanResult(plan=None, reason=f"nothing can be fused: {reason}", advice=_BEGIN_WITH)
     if (draft.augmentations or draft.float_augmentations) and (fused < len(steps) or draft.output is Output.PIL):
         why = reason if fused < len(steps) else "the transform does not end with a tensor"
         return replace(compile_transform(transform), reason=f"augmentations stay on the host, since {why}")
@@ -123,6 +131,8 @@ def compile_transform(transform: object, *, augment_on: str = "host") -> PlanRes
 
 
 def _flatten(transform: object) -> list[Any]:
+    if _is_hooked(transform):
+        return [transform]
     if type(transform).__name__ == "Compose" and _is_known_module(transform):
         return [step for child in transform.transforms for step in _flatten(child)]  # type: ignore[attr-defined]
     if (type(transform).__module__, type(transform).__name__) == (
@@ -131,6 +141,20 @@ def _flatten(transform: object) -> list[Any]:
     ):
         return _preset_steps(transform)
     return [transform]
+
+
+def _is_hooked(step: object) -> bool:
+    """True for a module that does more than its class says: it has forward hooks, or a forward of its own."""
+    if not isinstance(step, torch.nn.Module):
+        return False
+    everywhere = torch.nn.modules.module
+    hooks = (
+        step._forward_hooks,
+        step._forward_pre_hooks,
+        everywhere._global_forward_hooks,
+        everywhere._global_forward_pre_hooks,
+    )
+    return any(hooks) or "forward" in vars(step)
 
 
 def _preset_steps(preset: Any) -> list[Any]:
@@ -157,6 +181,8 @@ def _name(step: object) -> str:
 
 
 def _read_step(step: Any, draft: _Draft, augment_on: str) -> None:
+    if _is_hooked(step):
+        raise _NotFusable("it has forward hooks")
     name = type(step).__name__ if _is_known_module(step) else ""
     if name in _AUGMENTATIONS:
         if augment_on != "device":
@@ -297,6 +323,11 @@ _AUGMENTATIONS: dict[str, tuple[type[Augmentation], tuple[str, ...]]] = {
     "RandomGrayscale": (augment.RandomGrayscale, ("p",)),
     "TrivialAugmentWide": (augment.TrivialAugmentWide, ("num_magnitude_bins", "interpolation", "fill")),
 }
+
+
+def has_batch_form(step: object) -> bool:
+    """True for augmentations that `augment_on="device"` would do on whole batches."""
+    return _is_known_module(step) and type(step).__name__ in _AUGMENTATIONS
 
 
 def _augmentation(step: Any) -> Augmentation:

@@ -13,9 +13,9 @@ from torch.utils.data import Dataset, Sampler, default_collate
 from fastdata.auto import Choice, choose_backend
 from fastdata.draws import Key
 from fastdata.epoch import EpochIterator, EpochRecord, MultiProcessIterator, Numbered, SingleProcessIterator
-from fastdata.explain import explain
+from fastdata.explain import explain, without_effect
 from fastdata.image_work import ON_ERROR, ImageWork
-from fastdata.loaders import FIDELITIES, check_backend_name, create_backend
+from fastdata.loaders import FIDELITIES, check_backend_name, create_backend, warn_without_native
 from fastdata.memory import BatchMemory
 from fastdata.open_pipeline import open_pipeline
 from fastdata.options import (
@@ -119,9 +119,8 @@ class DataLoader(StatefulEpochs, torch.utils.data.DataLoader[Sample]):
         check_choice("on_error", on_error, ON_ERROR)
         check_choice("memory_format", memory_format, _MEMORY_FORMATS)
         check_choice("augment_on", augment_on, AUGMENT_ON)
-        check_seed(seed)
         self.backend, self.fidelity, self.device = backend, fidelity, device
-        self.seed, self.on_error = seed, on_error
+        self.seed, self.on_error = check_seed(seed), on_error
         self.memory_format, self.progress = memory_format, progress
         self.augment_on, self.decode_device, self.dali = augment_on, decode_device, check_dali(dali)
         self._device = check_device(device) if device is not None else None
@@ -186,9 +185,9 @@ class DataLoader(StatefulEpochs, torch.utils.data.DataLoader[Sample]):
         route = find_route(self)
         if route.is_image_pipeline:
             return self._iterate_images(route)
-        if self.backend != "auto" and not self._warned_of_torch_path:
+        if (ignored := without_effect(self)) and not self._warned_of_torch_path:
             self._warned_of_torch_path = True
-            warnings.warn(f"backend={self.backend!r} has no effect: {route.reason}", stacklevel=2)
+            warnings.warn(f"{', '.join(ignored)} has no effect: {route.reason}", stacklevel=2)
         if self._device is None and not self.progress:
             return super().__iter__()
         return self._iterate_torch()
@@ -234,6 +233,7 @@ class DataLoader(StatefulEpochs, torch.utils.data.DataLoader[Sample]):
         )
 
     def _image_work(self, route: Route, record: EpochRecord) -> ImageWork:
+        warn_without_native()
         assert route.plan is not None
         assert route.source is not None
         assert record.batches is not None

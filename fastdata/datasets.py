@@ -104,7 +104,10 @@ class ImageFolder(Dataset[tuple[Any, Any]]):
             if getattr(type(self), method) is not getattr(ImageFolder, method):
                 raise NotASource(f"{type(self).__name__} has a {method} of its own")
         if self.loader is not pil_loader:
-            raise NotASource(f"its loader {getattr(self.loader, '__name__', self.loader)!r} is not the default one")
+            raise NotASource(
+                f"its loader {getattr(self.loader, '__name__', self.loader)!r} is not the default one",
+                "leave the dataset's loader at its default",
+            )
 
     def read_encoded(self, index: int) -> bytes:
         """The bytes of the file at `index`."""

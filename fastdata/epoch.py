@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 from torch.utils.data import dataloader as torch_dataloader
 
+from fastdata.errors import DatasetError
 from fastdata.loader_state import LoaderState
 from fastdata.optional import need
 from fastdata.order import EpochBatches
@@ -103,6 +104,7 @@ class EpochIterator:
         self._length, self._pipeline = length, pipeline
         self._left_at: float | None = None
         self._turn = threading.Lock()
+        self._failures_before = stats.failures
         self._bar = _progress_bar(length) if progress else None
 
     def __iter__(self) -> Iterator[Any]:
@@ -128,6 +130,7 @@ class EpochIterator:
             if isinstance(error, StopIteration):
                 self._record.ended = True
                 self.close()
+                self._check_not_all_failed()
             raise
         except BaseException:  # Ctrl-C
             self.close()
@@ -140,6 +143,16 @@ class EpochIterator:
             self._bar.set_postfix_str(f"waiting {self._stats.wait_share:.0%}", refresh=False)
             self._bar.update()
         return batch
+
+    def _check_not_all_failed(self) -> None:
+        """Raises DatasetError if an epoch gave nothing because every sample failed."""
+        failures, self._failures_before = self._stats.failures - self._failures_before, self._stats.failures
+        if failures and self._record.start.delivered == 0 and self._record.delivered_batches == 0:
+            index, location, reason = self._stats.quarantine[-1]
+            raise DatasetError(
+                f"all {failures} samples of the epoch failed and were skipped, the last of them sample {index} "
+                f"({location}): {reason}; see stats()['quarantine'], or pass on_error='raise'"
+            )
 
     def close(self) -> None:
         """Stops the pipeline and joins its threads.  Harmless when repeated."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import warnings
 from dataclasses import dataclass
 from typing import Any
@@ -81,20 +82,27 @@ def check_choice(name: str, value: Any, accepted: tuple[Any, ...]) -> None:
         raise OptionError(f"{name}={value!r} is not accepted; use one of {', '.join(map(repr, accepted))}")
 
 
-def check_seed(seed: Any) -> None:
-    """Raises OptionError unless a seed is a whole number or None."""
-    if seed is not None and (not isinstance(seed, int) or isinstance(seed, bool)):
+def check_seed(seed: Any) -> int | None:
+    """A seed as Python's integer, if it is a whole number of any kind or None.
+
+    Raises:
+        OptionError: it is neither.
+    """
+    if seed is None:
+        return None
+    if isinstance(seed, bool) or not hasattr(seed, "__index__"):
         raise OptionError(f"seed={seed!r} is not an integer")
+    return operator.index(seed)
 
 
-def thread_count(num_workers: int | str) -> int:
+def thread_count(num_workers: Any) -> int:
     """The number that `num_workers` stands for."""
     if num_workers == "auto":
         return auto_threads()
-    if not isinstance(num_workers, int) or isinstance(num_workers, bool):
+    if isinstance(num_workers, bool) or not hasattr(num_workers, "__index__"):
         hint = f"; write {num_workers} without quotes" if isinstance(num_workers, str) and num_workers.isdigit() else ""
         raise OptionError(f"num_workers={num_workers!r}; accepted: a whole number or 'auto'{hint}")
-    return num_workers
+    return operator.index(num_workers)
 
 
 def may_pin(wanted: bool) -> bool:

@@ -20,11 +20,13 @@ class Route:
         source: where images come from; None on torch's path.
         plan: what happens to them; None on torch's path.
         reason: in words: why torch's path was taken, or why the fused prefix ended where it did.
+        advice: on torch's path, what would change that.
     """
 
     source: ImageSource | None = None
     plan: Plan | None = None
     reason: str
+    advice: str | None = None
 
     @property
     def is_image_pipeline(self) -> bool:
@@ -35,25 +37,29 @@ class Route:
 def find_route(loader: Any) -> Route:
     """Decides the route of a loader from its public attributes."""
     if problem := _unsuited_argument(loader):
-        return Route(reason=problem)
+        return Route(reason=problem[0], advice=problem[1])
     try:
         source = recognise(loader.dataset)
     except NotASource as error:
-        return Route(reason=str(error))
+        return Route(reason=str(error), advice=error.advice)
     compiled = compile_transform(source.transform, augment_on=loader.augment_on)
     if compiled.plan is None:
-        return Route(reason=compiled.reason)
+        return Route(reason=compiled.reason, advice=compiled.advice)
     return Route(source=source, plan=compiled.plan, reason=compiled.reason)
 
 
-def _unsuited_argument(loader: Any) -> str | None:
+def _unsuited_argument(loader: Any) -> tuple[str, str | None] | None:
+    """Why the image pipeline cannot be used, and what to change."""
     if loader.batch_sampler is None:
-        return "batch_size=None asks for single samples, or the dataset is iterable"
+        return "batch_size=None asks for single samples, or the dataset is iterable", "give a batch_size"
     if loader.num_workers > 0 and loader.worker_init_fn is not None:
         return (
-            "worker_init_fn runs in worker processes, which the image pipeline does not have; "
-            "its views are seeded per sample, so a seeding worker_init_fn can be dropped"
+            "worker_init_fn runs in worker processes, which the image pipeline does not have",
+            "drop a worker_init_fn that only seeds: views are seeded per sample",
         )
     if loader.multiprocessing_context is not None:
-        return "multiprocessing_context asks for worker processes, which the image pipeline does not have"
+        return (
+            "multiprocessing_context asks for worker processes, which the image pipeline does not have",
+            "leave multiprocessing_context out",
+        )
     return None

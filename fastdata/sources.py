@@ -93,8 +93,23 @@ class FileRanges:
         return cls([each[0] for each in ranges], offsets, lengths, crcs)
 
 
+_DEFAULT_LOADER = "leave the dataset's loader at its default"
+_OFFER = (
+    "use torchvision.datasets.ImageFolder or fastdata.ImageFolder, or give the dataset read_encoded(index), "
+    "read_target(index) and transform (see fastdata/sources.py)"
+)
+
+
 class NotASource(Exception):
-    """Says in words why a dataset cannot go through the image pipeline."""
+    """Says in words why a dataset cannot go through the image pipeline.
+
+    Attributes:
+        advice: what would change that.
+    """
+
+    def __init__(self, reason: str, advice: str = "") -> None:
+        super().__init__(reason)
+        self.advice = advice or _OFFER
 
 
 def recognise(dataset: Any) -> ImageSource:
@@ -120,7 +135,7 @@ def recognise(dataset: Any) -> ImageSource:
         return dataset  # type: ignore[no-any-return]
     if _is_torchvision_folder(dataset):
         return _TorchvisionFolder(dataset)
-    raise NotASource(f"{type(dataset).__name__} is not an image dataset that fastdata recognises")
+    raise NotASource(f"{type(dataset).__name__} is not an image dataset that fastdata recognises", _OFFER)
 
 
 def has_file_ranges(source: ImageSource) -> bool:
@@ -191,11 +206,15 @@ def _is_torchvision_folder(dataset: Any) -> bool:
         ("torchvision.datasets.folder", "default_loader"),
         ("torchvision.datasets.folder", "pil_loader"),
     ):
-        raise NotASource(f"its loader {getattr(loader, '__name__', loader)!r} is not torchvision's default")
+        raise NotASource(
+            f"its loader {getattr(loader, '__name__', loader)!r} is not torchvision's default", _DEFAULT_LOADER
+        )
     from torchvision import get_image_backend  # the dataset is torchvision's, so it is installed
 
     if get_image_backend() != "PIL":
-        raise NotASource(f"torchvision's image backend is {get_image_backend()!r}, not 'PIL'")
+        raise NotASource(
+            f"torchvision's image backend is {get_image_backend()!r}, not 'PIL'", "set_image_backend('PIL')"
+        )
     return True
 
 
@@ -280,7 +299,8 @@ class _ConcatSource:
     def __post_init__(self) -> None:
         first = self.parts[0].transform
         if any(part.transform is not first for part in self.parts):
-            raise NotASource("the parts of the ConcatDataset have different transforms")
+            reason = "the parts of the ConcatDataset have different transforms"
+            raise NotASource(reason, "give its parts one transform, the same object")
 
     @property
     def transform(self) -> Callable[[Any], Any] | None:

@@ -6,7 +6,9 @@ Adding a backend means adding its file and one line to `BACKENDS`.
 from __future__ import annotations
 
 import difflib
+import warnings
 from dataclasses import dataclass
+from functools import cache
 from importlib import import_module
 
 from fastdata.errors import BackendUnavailable, OptionError
@@ -24,6 +26,8 @@ __all__ = [
     "check_backend_name",
     "create_backend",
     "describe_backends",
+    "native_problem",
+    "warn_without_native",
 ]
 
 BACKENDS: dict[str, tuple[str, str]] = {
@@ -82,6 +86,18 @@ def create_backend(name: str, *, fidelity: str = "exact") -> Backend:
 def describe_backends() -> list[BackendInfo]:
     """Every known backend with its version, or with what to install."""
     return [_describe(name) for name in BACKENDS]
+
+
+def native_problem() -> str | None:
+    """Why the native core cannot be used, and how to get it; None where it can."""
+    return _describe("native").problem
+
+
+@cache
+def warn_without_native() -> None:
+    """Says, once in a process, that an installation has lost its native core."""
+    if (problem := native_problem()) is not None:
+        warnings.warn(f"images are decoded at a fraction of the speed: {problem}", stacklevel=4)
 
 
 def available_backends() -> list[str]:
