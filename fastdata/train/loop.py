@@ -118,6 +118,8 @@ def train_epoch(
     watch, losses = watch or Watch(training), []
     whole = options.accumulate == 1 and training.ranks.world_size == 1
     batches, last = _rest_of_epoch(training, loader, keeper)
+    if last >= 0:
+        training.set_pace(last)
     training.model.train()
     for images, labels, weight in _weighted(training, loader, batches, last, watch):
         training.batch += 1
@@ -146,7 +148,7 @@ def train_epoch(
     if training.pending:  # the loader had fewer batches than it said, and left a group unfinished
         losses.append(training.update(exact=False))
     _look(losses, training, watch, result)  # waits
-    training.epoch, training.batch = training.epoch + 1, 0
+    training.end_epoch()
     return result
 
 

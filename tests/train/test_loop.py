@@ -14,8 +14,9 @@ from torch.utils.data import DataLoader, TensorDataset
 from fastdata import DevicePrefetcher, OptionError, TrainError
 from fastdata.models.create import _with_classes, create_model, small_resnet
 from fastdata.train import Training, TrainOptions, evaluate, fit, train_epoch
-from fastdata.train.optim import make_optimizer, make_scheduler, parameter_groups, scaled_lr
+from fastdata.train.optim import make_optimizer, parameter_groups, scaled_lr
 from fastdata.train.ranks import Ranks
+from fastdata.train.schedule import Schedule
 
 CLASSES = 4
 
@@ -128,7 +129,7 @@ def test_every_optimiser_learns_under_every_schedule(name: str, schedule: str) -
 def rates(total: int = 20, **more: Any) -> list[float]:
     made = options(**more)
     optimizer = make_optimizer(plain_model(), made)
-    scheduler = make_scheduler(optimizer, made, updates_per_epoch=total // made.epochs)
+    scheduler = Schedule(optimizer, made, updates_per_epoch=total // made.epochs)
     seen = []
     for _ in range(total):
         seen.append(optimizer.param_groups[0]["lr"])

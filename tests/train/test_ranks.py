@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 import os
 import socket
 import subprocess
@@ -108,6 +110,11 @@ def test_with_another_number_of_processes_every_sample_is_still_seen_once(
         assert all(torch.isfinite(weight).all() for weight in rank["weights"])
         assert all(torch.equal(a, b) for a, b in zip(rank["weights"], rest[0]["weights"], strict=True))
         assert len(rank["epochs"]) == 2
+    rows = (tmp_path / "run" / "log.csv").read_text().splitlines()[1:]
+    rates = [float(row.split(",")[3]) for row in rows]
+    assert all(later < earlier for earlier, later in itertools.pairwise(rates))
+    steps = 2 * -(-COUNT // (2 * after))  # of the second run's plan, to whose end the rate falls
+    assert rates[-1] == pytest.approx(0.025 * (1 + math.cos(math.pi * (1 - 1 / steps))))
 
 
 def test_an_update_without_any_image_moves_no_weight_to_nowhere(tmp_path: Path) -> None:
