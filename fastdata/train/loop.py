@@ -80,6 +80,11 @@ def fit(
     keeper, result = Keeper(training), Result()
     loader_state = keeper.restore(result)
     with ranks.together(), watching(training) as watch, keeper.listening():
+        if keeper.owes_validation:
+            loader = loader_of(training.epoch - 1)
+            keeper.begin_validation(loader, loader_state)
+            with watch.may_sync():
+                _end_epoch(training, loader, val_loader, keeper=keeper, watch=watch, result=result)
         while training.epoch < options.epochs:
             loader = loader_of(training.epoch)
             _begin_epoch(loader, training, loader_state)
@@ -89,16 +94,27 @@ def fit(
                 result.stopped = True
                 watch.say(keeper.farewell())
                 break
-            entry = watch.end_epoch(result, training.epoch - 1)
+            watch.end_epoch(result, training.epoch - 1)
             with watch.may_sync():
+                watch.count_failures(result.epochs[-1], loader)
                 if val_loader is not None:
-                    training.share_buffers()
-                    entry |= evaluate(training.best_weights, val_loader, training=training)
-                watch.count_failures(entry, loader, val_loader)
-                watch.show_epoch(entry)
-                keeper.save(loader, result)
+                    keeper.save(loader, result, validated=False)  # a damaged image may end the validation
+                _end_epoch(training, loader, val_loader, keeper=keeper, watch=watch, result=result)
     watch.end_run(result)
     return result
+
+
+def _end_epoch(
+    training: Training, loader: Any, val_loader: Any, *, keeper: Keeper, watch: Watch, result: Result
+) -> None:
+    """What follows an epoch's training: the validation, the epoch's line, a checkpoint with both."""
+    entry = result.epochs[-1]
+    if val_loader is not None:
+        training.share_buffers()
+        entry |= evaluate(training.best_weights, val_loader, training=training)
+        watch.count_failures(entry, val_loader)
+    watch.show_epoch(entry)
+    keeper.save(loader, result)
 
 
 def train_epoch(

@@ -130,7 +130,7 @@ class Watch:
         return entry
 
     def count_failures(self, entry: dict[str, float], *loaders: Any) -> None:
-        """Names the images that on_error left out or replaced, and counts those of all processes in the entry."""
+        """Names the images that on_error left out or replaced, and adds those of all processes to the entry."""
         count, named = 0, list[str]()
         for loader in (each for each in loaders if isinstance(each, DataLoader)):
             stats, before = loader.stats(), self._failures_before.get(loader, 0)
@@ -142,7 +142,7 @@ class Watch:
             print(f"\r{count} images left out or replaced: {', '.join(named[:_NAMED])}{more}", flush=True)
         joint = int(self.training.ranks.sum(torch.tensor(count, device=self.training.device)))  # waits
         if joint:
-            entry["failures"] = joint
+            entry["failures"] = entry.get("failures", 0) + joint
 
     def show_epoch(self, entry: dict[str, float]) -> None:
         """Prints an epoch, with its validation, and begins the next."""
