@@ -8,8 +8,8 @@ from typing import Any, Protocol
 
 from torch.utils.data import dataloader as torch_dataloader
 
-from fastdata.optional import need
 from fastdata.order import EpochBatches, LoaderState
+from fastdata.progress import Progress
 from fastdata.stats import PipelineStats
 
 __all__ = ["EpochIterator", "EpochRecord", "MultiProcessIterator", "SingleProcessIterator"]
@@ -62,7 +62,7 @@ class EpochIterator:
         self._inner, self._record, self._stats = inner, record, stats
         self._length, self._pipeline = length, pipeline
         self._left_at: float | None = None
-        self._bar = _progress_bar(length) if progress else None
+        self._shown = Progress(length, unit="batch", what="this epoch") if progress else None
 
     def __iter__(self) -> Iterator[Any]:
         return self
@@ -86,9 +86,8 @@ class EpochIterator:
         self._stats.batches += 1
         self._left_at = time.perf_counter()
         self._stats.wait_s += self._left_at - came_at
-        if self._bar is not None:
-            self._bar.set_postfix_str(f"waiting {self._stats.wait_share:.0%}", refresh=False)
-            self._bar.update()
+        if self._shown is not None:
+            self._shown.update(f"waiting {self._stats.wait_share:.0%}")
         return batch
 
     def close(self) -> None:
@@ -96,13 +95,9 @@ class EpochIterator:
         self._left_at = None
         if self._pipeline is not None:
             self._pipeline.close()
-        if self._bar is not None:
-            self._bar.close()
-            self._bar = None
-
-
-def _progress_bar(length: int | None) -> Any:
-    return need("tqdm.auto", "progress=True").tqdm(total=length, unit="batch", dynamic_ncols=True)
+        if self._shown is not None:
+            self._shown.close()
+            self._shown = None
 
 
 class _Counted(torch_dataloader._BaseDataLoaderIter):
