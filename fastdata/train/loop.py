@@ -133,6 +133,7 @@ def train_epoch(
     options, result = training.options, result if result is not None else Result()
     watch, losses = watch or Watch(training), []
     whole = options.accumulate == 1 and training.ranks.world_size == 1
+    watch.begin_epoch()
     batches, last = _rest_of_epoch(training, loader, keeper)
     if last >= 0:
         training.set_pace(last)
@@ -155,6 +156,7 @@ def train_epoch(
         watch.count_update()
         if training.updates % options.print_freq == 0:
             _look(losses, training, watch, result)  # waits
+        watch.tell()
         if keeper is not None and keeper.is_due():
             _look(losses, training, watch, result)  # waits
             with watch.may_sync():
