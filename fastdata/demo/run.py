@@ -43,7 +43,7 @@ def run_demo(folder: Path | None, output: Path, *, quick: bool = False) -> None:
         "loaders": [measurement.to_dict() for measurement in measurements],
         "times_better": ratios(measurements, TORCH),
         "decode_images_per_s": decoding,
-        "epoch": {**vars(epoch), "total_s": epoch.total_s},
+        "epoch": {**vars(epoch), "total_s": epoch.total_s, "wait_share": epoch.share("wait")},
     }
     write_json(
         output / "results.json",
@@ -56,7 +56,7 @@ def run_demo(folder: Path | None, output: Path, *, quick: bool = False) -> None:
     rate = spread(measurements[0].images_per_s)["median"]
     print(
         f"torch + torchvision delivers {rate:.0f} images/s here; wait share of the trained epoch: "
-        f"{epoch.wait_s / epoch.total_s:.1%}; loss {epoch.loss_first:.2f} → {epoch.loss_last:.2f}"
+        f"{epoch.share('wait'):.1%}; loss {epoch.loss_first:.2f} → {epoch.loss_last:.2f}"
     )
     print(f"report: {output / 'report.html'}, figures: {output / 'results.json'}")
     if (Path(sys.prefix) / "pyvenv.cfg").exists() and os.environ.get("VIRTUAL_ENV") != sys.prefix:
