@@ -16,17 +16,27 @@ __all__ = ["make_optimizer", "parameter_groups", "scaled_lr"]
 
 
 def parameter_groups(model: nn.Module, options: TrainOptions) -> list[dict[str, Any]]:
-    """Weights, and apart from them norms and biases (everything of one dimension), which do not decay."""
+    """Weights, and apart from them what does not decay: norms and biases (of one dimension), and what models name."""
     weights: list[nn.Parameter] = []
     others: list[nn.Parameter] = []
-    for parameter in model.parameters():
+    named = _named_not_to_decay(model)
+    for name, parameter in model.named_parameters():
         if parameter.requires_grad:
-            (weights if parameter.ndim > 1 else others).append(parameter)
+            (weights if parameter.ndim > 1 and name not in named else others).append(parameter)
     groups = [
         {"params": weights, "weight_decay": options.weight_decay},
         {"params": others, "weight_decay": options.norm_weight_decay},
     ]
     return [group for group in groups if group["params"]]
+
+
+def _named_not_to_decay(model: nn.Module) -> set[str]:
+    """Parameters that timm's models, wherever they are inside, name by their method no_weight_decay."""
+    named: set[str] = set()
+    for prefix, module in model.named_modules():
+        if callable(names := getattr(module, "no_weight_decay", None)):
+            named |= {f"{prefix}.{name}" if prefix else name for name in names()}
+    return named
 
 
 def scaled_lr(options: TrainOptions, world_size: int) -> float:
