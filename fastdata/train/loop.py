@@ -24,6 +24,10 @@ from fastdata.train.state import Training
 
 __all__ = ["Result", "evaluate", "fit", "train_epoch"]
 
+# Losses of validation are summed in whole multiples of 1/_UNITS: that is exact, whatever the order and the batches.
+_UNITS = 2.0**28
+_FORGOTTEN = 0.1  # share of a moving average that its first weights may still have at the end of a run
+
 
 @dataclass(kw_only=True)
 class Result:
@@ -77,6 +81,7 @@ def fit(
         raise TrainError("the training loader has no batches; with drop_last, there are fewer samples than batch_size")
     _check_batch_size(loader_of(0), options)
     training = Training(model, options, ranks=ranks, batches_per_epoch=batches, num_classes=num_classes)
+    _check_average(training)
     keeper, result = Keeper(training), Result()
     loader_state = keeper.restore(result)
     with ranks.together(), watching(training) as watch, keeper.listening():
@@ -187,14 +192,15 @@ def evaluate(model: nn.Module, loader: Iterable[Any], *, training: Training) -> 
             images, labels = training.to_device(images, labels)
             with training.autocast():
                 outputs = model(images)
-            totals[0] += nn.functional.cross_entropy(outputs.float(), labels, reduction="sum")
+            losses = nn.functional.cross_entropy(outputs.float(), labels, reduction="none")
+            totals[0] += (losses.double() * _UNITS).round().sum()
             totals[1] += (outputs.argmax(1) == labels).sum()
             totals[2] += len(labels)
     model.train(was_training)
     loss, hits, images_seen = training.ranks.sum(totals).tolist()  # waits
     if not images_seen:
         raise TrainError("the validation loader has no images; leave it out to validate nothing")
-    return {"val_loss": loss / images_seen, "val_accuracy": hits / images_seen}
+    return {"val_loss": loss / _UNITS / images_seen, "val_accuracy": hits / images_seen}
 
 
 def _rest_of_epoch(training: Training, loader: Any, keeper: Keeper | None) -> tuple[Iterator[Any], int]:
@@ -229,6 +235,19 @@ def _check_batch_size(loader: Any, options: TrainOptions) -> None:
             "learning rates and logs are wrong",
             stacklevel=3,
         )
+
+
+def _check_average(training: Training) -> None:
+    """Says when a run is too short for its average of the weights, which the validation would see nearly untrained."""
+    decay, updates = training.options.model_ema, training.scheduler.total
+    if decay is None or not training.ranks.is_main or (left := decay ** (updates - 1)) <= _FORGOTTEN:
+        return
+    advice = f"set model_ema={1 - 10 / updates:.2g}, or leave it out" if updates >= 20 else "leave it out"
+    warnings.warn(
+        f"model_ema={decay} averages over about {1 / (1 - decay):.0f} updates, and this run makes {updates}: at its "
+        f"end {left:.0%} of what is validated are the weights after the first update; {advice}",
+        stacklevel=3,
+    )
 
 
 def _pair(batch: Any) -> tuple[torch.Tensor, torch.Tensor]:
