@@ -15,7 +15,7 @@ import torch.distributed as dist
 
 from fastdata.errors import FastdataError, OptionError, TrainError
 
-__all__ = ["Ranks", "Vote", "join_ranks", "leave_ranks"]
+__all__ = ["Ranks", "Vote", "join_ranks", "leave_ranks", "launched_ranks"]
 
 _LOST = ("connection closed", "connection reset", "broken pipe", "timed out", "gloo", "nccl", "socket")  # in messages
 
@@ -94,9 +94,14 @@ class Vote:
         return bool(self._answers.numpy()[0])
 
 
+def launched_ranks() -> Ranks:
+    """This process among those that torchrun started, before it joins them."""
+    return Ranks(rank=int(os.environ.get("RANK", "0")), world_size=int(os.environ.get("WORLD_SIZE", "1")))
+
+
 def join_ranks(device: torch.device, timeout_s: float) -> Ranks:
     """Joins the processes that torchrun started (RANK and WORLD_SIZE are set), by NCCL or gloo; alone otherwise."""
-    if int(os.environ.get("WORLD_SIZE", "1")) == 1:
+    if launched_ranks().world_size == 1:
         return Ranks()
     if ":" in str(device):
         raise OptionError(f"device={device} under torchrun would put every process there; say device=cuda")

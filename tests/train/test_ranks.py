@@ -138,12 +138,42 @@ def test_an_empty_batch_counts_nothing(tmp_path: Path) -> None:
         assert all(torch.isfinite(weight).all() for weight in rank["weights"])
 
 
-def test_torchrun_starts_the_command(folder: Path, tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    command += ["-m", "fastdata.train", "--data-path", str(folder), "--model", "small", "--epochs", "1", "-b", "8"]
-    command += ["--train-crop-size", "32", "--val-resize-size", "32", "--val-crop-size", "32", "--device", "cpu"]
-    command += ["--output-dir", str(tmp_path), "--workers", "1"]
+FLAGS = ["--model", "small", "--epochs", "1", "-b", "6", "--train-crop-size", "32", "--val-resize-size", "32"]
+FLAGS += ["--val-crop-size", "32", "--device", "cpu", "--workers", "1"]
+
+
+def torchrun(folder: Path, *more: str, world: int = 2) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m"]
+    if world > 1:
+        command += ["torch.distributed.run", "--standalone", "--nproc-per-node", str(world), "-m"]
+    command += ["fastdata.train", "--data-path", str(folder), *FLAGS, *more]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
+    return done
+
+
+def test_torchrun_starts_the_command(folder: Path, tmp_path: Path) -> None:
+    done = torchrun(folder, "--output-dir", str(tmp_path))
     assert done.stdout.count("epoch 0") == 1
     assert (tmp_path / "result.json").exists()
+
+
+def test_a_checkpoint_is_validated_jointly_and_told_once(folder: Path, tmp_path: Path) -> None:
+    """Six images in batches of three, whose losses are summed to the last bit, whoever has which.
+
+    Batches of other sizes may differ by float32's rounding inside of the model.
+    """
+    torchrun(folder, "--output-dir", str(tmp_path), world=1)
+    more = ("-b", "3", "--test-only", str(next(tmp_path.glob("*.pt"))))
+    alone, joint = (torchrun(folder, *more, world=world).stdout for world in (1, 2))
+    assert alone == joint
+    assert alone.count("val_loss") == 1
+
+
+def test_one_process_answers_what_is_only_asked(folder: Path, tmp_path: Path) -> None:
+    assert torchrun(folder, "--check", "--remove-biases").stdout.count("biases removed: none") == 1
+    done = torchrun(folder, "--find-lr", "--output-dir", str(tmp_path))
+    assert done.stdout.count("suggested peak learning rate") == 1
+    assert "2 processes make updates of 12: search with -b 12" in done.stdout
+    alone = torchrun(folder, "--find-lr", world=1).stdout
+    assert done.stdout.startswith(alone)
