@@ -162,7 +162,7 @@ def test_what_is_no_checkpoint_is_refused(tmp_path: Path) -> None:
     with pytest.raises(TrainError, match="of another model: "):
         fit(nn.Sequential(nn.Flatten(), nn.Linear(768, 4)), data(), options=options(resume=str(path)))
     with pytest.raises(TrainError, match="model_ema"):
-        fit(plain_model(), data(), options=options(resume=str(path), model_ema=0.9))
+        fit(plain_model(), data(), options=options(resume=str(path), model_ema=0.5))
 
 
 def test_another_optimiser_is_refused_but_can_be_validated(tmp_path: Path) -> None:

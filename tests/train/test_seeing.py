@@ -61,7 +61,7 @@ def test_a_line_that_waits_is_named(capsys: pytest.CaptureFixture[str]) -> None:
 
 @pytest.mark.parametrize("opt", ["sgd", "adamw"])
 def test_the_loop_itself_waits_nowhere(opt: str, capsys: pytest.CaptureFixture[str]) -> None:
-    more = {"model_ema": 0.9, "clip_grad_norm": 1.0, "mixup_alpha": 0.2, "accumulate": 2, "amp": "bf16"}
+    more = {"model_ema": 0.2, "clip_grad_norm": 1.0, "mixup_alpha": 0.2, "accumulate": 2, "amp": "bf16"}
     fit(plain_model(), list(data()), options=options(detect_syncs=True, opt=opt, **more), num_classes=CLASSES)
     assert "no line waits for the device" in capsys.readouterr().out
 
