@@ -38,7 +38,8 @@ def readme_table(record: dict[str, Any]) -> str:
             "",
             f"{record['data']}; {record['setup']}; {machine['cpu']}, {machine['usable_cpus']} CPUs; torch "
             f"{machine['torch']}, Python {machine['python']}; medians of "
-            f"{len(floats['loaders'][0]['cpu_ms_per_image']['values'])} interleaved rounds, {record['date']}.",
+            f"{len(floats['loaders'][0]['cpu_ms_per_image']['values'])} interleaved rounds, and of the "
+            f"ratios within each, {record['date']}.",
         ]
     )
 

@@ -185,10 +185,11 @@ def _pairs(ours: Sequence[float], theirs: Sequence[float]) -> list[tuple[float, 
 
 
 def table(results: Sequence[Measurement], base: str) -> str:
-    """The results as a Markdown table, with ratios to `base`."""
+    """The results as a Markdown table, with the median ratio to `base`, which is taken within each round."""
     compared = ratios(results, base)
     lines = [
-        f"| loader | CPU ms per image | images/s | CPU, times better than {base} |",
+        "| loader | CPU ms per image: median (range) | images/s: median (range) | "
+        f"CPU, times better than {base}: median of the rounds' ratios |",
         "|---|---:|---:|---:|",
     ]
     for result in results:

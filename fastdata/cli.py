@@ -10,12 +10,15 @@ from typing import Any
 
 from fastdata import __version__
 from fastdata.cpus import parse_workers
-from fastdata.errors import DatasetError, FastdataError
+from fastdata.errors import DatasetError, FastdataError, OptionError
 from fastdata.flags import argument
 from fastdata.shards.commands import add_commands
 from fastdata.storage import holds_shards, slow_storage
 
 __all__ = ["main"]
+
+# What a command needs beyond what fastdata itself does.
+_PACKAGES = {"bench": ("psutil", "torchvision"), "demo": ("matplotlib", "psutil", "torchvision")}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -127,7 +130,18 @@ def _refuse_splits(folder: Path) -> None:
         raise DatasetError(f"{folder} has train and val inside; name one of them: {folder / 'train'}")
 
 
+def _refuse_missing(command: str) -> None:
+    """Says what is to be installed before any work is done."""
+    from fastdata.bench import installed
+
+    if missing := [package for package in _PACKAGES[command] if not installed(package)]:
+        raise OptionError(
+            f"fastdata {command} needs {' and '.join(missing)}; install with: pip install {' '.join(missing)}"
+        )
+
+
 def _bench(given: Any) -> None:
+    _refuse_missing("bench")
     from fastdata.bench import table
     from fastdata.demo.compare import compare_loaders
 
@@ -156,6 +170,7 @@ def _explain(given: Any) -> None:
 
 
 def _demo(given: Any) -> None:
+    _refuse_missing("demo")
     from fastdata.demo.run import run_demo
 
     run_demo(given.folder, given.output, quick=given.quick)

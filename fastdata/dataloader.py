@@ -71,7 +71,7 @@ class DataLoader(StatefulEpochs, torch.utils.data.DataLoader[Sample]):
         decode_device: with backend="dali", who decodes: "cpu", "mixed" (the GPU of `device`) or "auto" (the GPU if
             `device` is one).
         dali: further choices for that backend.
-        progress: show a progress bar with the share of time spent waiting (needs tqdm).
+        progress: show how far an epoch is, and the share of time spent waiting.
 
     Raises:
         OptionError: an argument has a value that cannot work.

@@ -14,8 +14,8 @@ from torch.utils.data import dataloader as torch_dataloader
 
 from fastdata.errors import DatasetError
 from fastdata.loader_state import LoaderState
-from fastdata.optional import need
 from fastdata.order import EpochBatches
+from fastdata.progress import Progress
 from fastdata.random_states import GlobalStates
 from fastdata.stats import PipelineStats
 
@@ -105,7 +105,7 @@ class EpochIterator:
         self._left_at: float | None = None
         self._turn = threading.Lock()
         self._failures_before = stats.failures
-        self._bar = _progress_bar(length) if progress else None
+        self._shown = Progress(length, unit="batch", what="this epoch") if progress else None
 
     def __iter__(self) -> Iterator[Any]:
         return self
@@ -139,9 +139,8 @@ class EpochIterator:
         self._stats.batches += 1
         self._left_at = time.perf_counter()
         self._stats.wait_s += self._left_at - came_at
-        if self._bar is not None:
-            self._bar.set_postfix_str(f"waiting {self._stats.wait_share:.0%}", refresh=False)
-            self._bar.update()
+        if self._shown is not None:
+            self._shown.update(f"waiting {self._stats.wait_share:.0%}")
         return batch
 
     def _check_not_all_failed(self) -> None:
@@ -159,13 +158,9 @@ class EpochIterator:
         self._left_at = None
         if self._pipeline is not None:
             self._pipeline.close()
-        if self._bar is not None:
-            self._bar.close()
-            self._bar = None
-
-
-def _progress_bar(length: int | None) -> Any:
-    return need("tqdm.auto", "progress=True").tqdm(total=length, unit="batch", dynamic_ncols=True)
+        if self._shown is not None:
+            self._shown.close()
+            self._shown = None
 
 
 class _Counted(torch_dataloader._BaseDataLoaderIter):

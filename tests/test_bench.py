@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fastdata.bench import hidden_share
+from fastdata.bench import Measurement, hidden_share, table
 
 
 @pytest.mark.parametrize(
@@ -21,3 +21,12 @@ def test_the_hidden_share_of_copies(
     copies: list[tuple[int, int]], kernels: list[tuple[int, int]], share: float
 ) -> None:
     assert hidden_share(copies, kernels) == pytest.approx(share)
+
+
+def test_a_table_says_which_ratio_it_has() -> None:
+    """The median of the rounds' ratios, which the medians beside it do not give: 5 / 4 is not 1.5."""
+    rounds = {"torch": [3.0, 5.0, 9.0], "ours": [2.0, 5.0, 4.0]}
+    results = [Measurement(name=name, images=1, cpu_ms_per_image=ms, images_per_s=ms) for name, ms in rounds.items()]
+    head, _, _, ours = table(results, "torch").splitlines()
+    assert head.endswith("| CPU, times better than torch: median of the rounds' ratios |")
+    assert ours == "| ours | 4.00 (2.00 to 5.00) | 4 (2 to 5) | 1.50 |"

@@ -55,10 +55,12 @@ def test_demo_writes_a_table_figures_and_a_report(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run_demo(folder, tmp_path, quick=True)
-    assert "| fastdata, turbojpeg |" in capsys.readouterr().out
+    told = capsys.readouterr().out
+    assert "| fastdata, turbojpeg |" in told
     results = json.loads((tmp_path / "results.json").read_text())["results"]
     assert results["epoch"]["images"] == 32
     assert all(row["cpu_ms_per_image"]["median"] > 0 for row in results["loaders"])
+    assert f"wait share of the trained epoch: {results['epoch']['wait_share']:.1%}" in told
     page = (tmp_path / "report.html").read_text()
     assert page.count("data:image/png;base64,") == 3
 
@@ -126,3 +128,47 @@ def test_arguments_of_convert_are_checked(folder: Path, tmp_path: Path, capsys: 
     with pytest.raises(SystemExit):
         main(["bench", str(folder), "--batch-size", "x"])
     assert "'x' is no whole number above 0" in capsys.readouterr().err
+
+
+def without(packages: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """The command where packages are not installed."""
+    script = (
+        f"import sys; sys.modules.update(dict.fromkeys({packages.split()})); from fastdata.cli import main; "
+        "raise SystemExit(main(sys.argv[1:]))"
+    )
+    return subprocess.run(
+        [sys.executable, "-c", script, *arguments], capture_output=True, text=True, timeout=110, check=False
+    )
+
+
+@pytest.mark.parametrize(
+    ("command", "missing"),
+    [("bench", "psutil torchvision"), ("bench", "torchvision"), ("demo", "matplotlib psutil torchvision")],
+)
+def test_what_is_not_installed_is_said_before_any_work(
+    folder: Path, tmp_path: Path, command: str, missing: str
+) -> None:
+    more = ["--output", str(tmp_path / "out")] if command == "demo" else []
+    done = without(missing, command, str(folder), *more)
+    assert (done.returncode, done.stdout) == (1, "")
+    told = " and ".join(missing.split())
+    assert done.stderr == f"fastdata: fastdata {command} needs {told}; install with: pip install {missing}\n"
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.slow
+def test_the_core_alone_explains_and_the_rest_needs_no_tqdm(folder: Path, tmp_path: Path) -> None:
+    done = without("tqdm tqdm.auto matplotlib psutil torchvision cv2 turbojpeg", "explain", str(folder))
+    assert (done.returncode, done.stderr) == (0, "")
+    bench = ("bench", str(folder), "--rounds", "1", "--workers", "1")
+    assert without("tqdm tqdm.auto matplotlib", *bench).returncode == 0
+    script = (
+        "from fastdata.demo.run import _sample; from pathlib import Path; import sys; _sample(Path(sys.argv[1]), True)"
+    )
+    script = f"import sys; sys.modules.update(dict.fromkeys(['tqdm', 'tqdm.auto'])); {script}"
+    drawn = subprocess.run(
+        [sys.executable, "-c", script, str(tmp_path)], capture_output=True, text=True, timeout=110, check=False
+    )
+    assert drawn.returncode == 0, drawn.stderr
+    assert drawn.stderr.splitlines()[-1].startswith("drawing sample images: 140 of 140 images, ")
+    assert len(drawn.stderr.splitlines()) < 20

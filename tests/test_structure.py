@@ -13,7 +13,7 @@ import fastdata
 
 PACKAGE = Path(fastdata.__file__).parent
 FLOORS = [
-    {"errors", "cpus", "files", "flags", "header", "optional", "plan", "storage", "syncs"},
+    {"errors", "cpus", "files", "flags", "header", "optional", "plan", "progress", "storage", "syncs"},
     {"native"},
     {"draws"},
     {"views", "stats", "seeded", "copies"},

@@ -10,9 +10,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from tqdm import tqdm
-
 from fastdata.demo.sample import CLASSES, SampleOptions, make_sample_dataset
+from fastdata.progress import progress
 
 
 def main() -> None:
@@ -28,7 +27,7 @@ def main() -> None:
     try:
         options = SampleOptions(train=given.train, val=given.val, seed=given.seed, quality=given.quality)
         written = make_sample_dataset(
-            given.folder, options, progress=lambda steps, count: iter(tqdm(steps, total=count))
+            given.folder, options, progress=lambda steps, count: progress(steps, count, unit="image", what="drawn")
         )
     except (ValueError, FileExistsError) as error:
         parser.error(str(error))

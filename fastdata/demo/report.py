@@ -60,7 +60,7 @@ def write_report(
 
 
 def _table(measurements: Sequence[Measurement]) -> str:
-    heads = ("loader", "CPU ms per image", "times less", "images/s")
+    heads = ("loader", "CPU ms per image", "times less (median of the rounds' ratios)", "images/s")
     rows = [f"<tr>{''.join(f'<th>{head}</th>' for head in heads)}</tr>"]
     times = ratios(measurements, measurements[0].name)
     for measurement in measurements:
@@ -102,7 +102,7 @@ def _plot_epoch(epoch: Epoch) -> str:
     left = 0.0
     for part in ("wait", "forward", "backward", "step"):
         seconds = getattr(epoch, f"{part}_s")
-        axes.barh(["step"], [seconds], left=left, label=f"{part} {seconds / epoch.total_s:.0%}")
+        axes.barh(["step"], [seconds], left=left, label=f"{part} {epoch.share(part):.1%}")
         left += seconds
     axes.set_xlabel("seconds in one epoch")
     axes.legend(ncols=4, loc="lower center", bbox_to_anchor=(0.5, 1.0))

@@ -5,9 +5,8 @@ from __future__ import annotations
 import itertools
 import os
 import sys
-from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 from fastdata.bench import machine, ratios, spread, table, write_json
 from fastdata.cpus import auto_threads
@@ -17,7 +16,7 @@ from fastdata.demo.report import write_report
 from fastdata.demo.sample import SampleOptions, make_sample_dataset
 from fastdata.demo.train import train_one_epoch
 from fastdata.files import read_file
-from fastdata.optional import need
+from fastdata.progress import progress
 
 __all__ = ["run_demo"]
 
@@ -44,7 +43,7 @@ def run_demo(folder: Path | None, output: Path, *, quick: bool = False) -> None:
         "loaders": [measurement.to_dict() for measurement in measurements],
         "times_better": ratios(measurements, TORCH),
         "decode_images_per_s": decoding,
-        "epoch": {**vars(epoch), "total_s": epoch.total_s},
+        "epoch": {**vars(epoch), "total_s": epoch.total_s, "wait_share": epoch.share("wait")},
     }
     write_json(
         output / "results.json",
@@ -57,7 +56,7 @@ def run_demo(folder: Path | None, output: Path, *, quick: bool = False) -> None:
     rate = spread(measurements[0].images_per_s)["median"]
     print(
         f"torch + torchvision delivers {rate:.0f} images/s here; wait share of the trained epoch: "
-        f"{epoch.wait_s / epoch.total_s:.1%}; loss {epoch.loss_first:.2f} → {epoch.loss_last:.2f}"
+        f"{epoch.share('wait'):.1%}; loss {epoch.loss_first:.2f} → {epoch.loss_last:.2f}"
     )
     print(f"report: {output / 'report.html'}, figures: {output / 'results.json'}")
     if (Path(sys.prefix) / "pyvenv.cfg").exists() and os.environ.get("VIRTUAL_ENV") != sys.prefix:
@@ -68,12 +67,9 @@ def _sample(output: Path, quick: bool) -> Path:
     options = SampleOptions(train=120, val=20) if quick else SampleOptions()
     root = output / ("sample-quick" if quick else "sample")
     print(f"drawing {options.train + options.val} sample images into {root}")
-    make_sample_dataset(root, options, progress=_progress)
+    shown = partial(progress, unit="image", what="drawing sample images")
+    make_sample_dataset(root, options, progress=shown)
     return root / "train"
-
-
-def _progress(steps: Iterator[Any], count: int) -> Iterator[Any]:
-    return iter(need("tqdm", "drawing sample images").tqdm(steps, total=count, unit="image"))
 
 
 def _decode_by_size(data: Path, count: int) -> dict[str, dict[str, float]]:

@@ -45,6 +45,10 @@ class Epoch:
         """All of it."""
         return self.wait_s + self.forward_s + self.backward_s + self.step_s
 
+    def share(self, part: str) -> float:
+        """Of a part ("wait", "forward", "backward" or "step") in all of it."""
+        return float(getattr(self, f"{part}_s")) / self.total_s
+
 
 def train_one_epoch(folder: Path, *, size: int = 96, batch_size: int = 32) -> Epoch:
     """Trains on FOLDER/CLASS/IMAGE for one epoch and times each part of the step."""

@@ -228,7 +228,9 @@ class DaliBackend(Backend):
     """
 
     name = "dali"
-    install_hint = "install it with: pip install 'fastdata[dali]' (Linux; or the DALI wheel for your CUDA version)"
+    install_hint = (
+        "install it with: pip install 'torch-fastdata[dali]' (Linux; or the DALI wheel for your CUDA version)"
+    )
 
     def __init__(self, *, fidelity: str = "exact") -> None:
         super().__init__(fidelity=fidelity)

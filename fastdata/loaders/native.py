@@ -29,7 +29,7 @@ class NativeBackend(Backend):
         "it is part of the wheels; to build it from source install a C++20 compiler and libjpeg-turbo's headers: "
         "apt-get install g++ libjpeg-dev libdeflate-dev (Debian and Ubuntu), "
         "dnf install gcc-c++ libjpeg-turbo-devel libdeflate-devel (Fedora), "
-        "brew install jpeg-turbo libdeflate (macOS), then reinstall fastdata"
+        "brew install jpeg-turbo libdeflate (macOS), then pip install --force-reinstall --no-cache-dir torch-fastdata"
     )
 
     def __init__(self, *, fidelity: str = "exact") -> None:

@@ -17,7 +17,7 @@ class OpenCvBackend(PerImageBackend):
     """OpenCV for JPEGs, Pillow for the rest."""
 
     name = "opencv"
-    install_hint = "install it with: pip install 'fastdata[opencv]' (or your own build of opencv-python)"
+    install_hint = "install it with: pip install 'torch-fastdata[opencv]' (or your own build of opencv-python)"
 
     def __init__(self, *, fidelity: str = "exact") -> None:
         super().__init__(fidelity=fidelity)

@@ -30,7 +30,7 @@ class TurboJpegBackend(PerImageBackend):
 
     name = "turbojpeg"
     install_hint = (
-        "install PyTurboJPEG and the TurboJPEG library: pip install 'fastdata[turbojpeg]', then "
+        "install PyTurboJPEG and the TurboJPEG library: pip install 'torch-fastdata[turbojpeg]', then "
         "apt-get install libturbojpeg0 (Debian; libturbojpeg on Ubuntu), dnf install turbojpeg (Fedora), "
         "or brew install jpeg-turbo (macOS)"
     )

@@ -330,23 +330,23 @@ def load() -> Core:
         NativeMissing: it is not there, or of another version.
     """
     found = _load_once()
-    if isinstance(found, NativeMissing):
-        raise found
+    if isinstance(found, str):
+        raise NativeMissing(found)
     return found
 
 
 def available() -> Core | None:
     """The core, or None; costs nothing once it has been asked for."""
     found = _load_once()
-    return None if isinstance(found, NativeMissing) else found
+    return None if isinstance(found, str) else found
 
 
 @cache
-def _load_once() -> Core | NativeMissing:
+def _load_once() -> Core | str:  # why it is missing; an exception would keep its caller's frames alive
     try:
         return Core(open_library())
     except NativeMissing as missing:
-        return missing
+        return str(missing)
 
 
 def _check(status: int, what: str) -> None:

@@ -20,7 +20,7 @@ from fastdata.shards.engines import ENGINES
 from fastdata.shards.format import MANIFEST_NAME, Manifest
 from fastdata.shards.inputs import open_source
 from fastdata.shards.job import ON_ERROR, ConvertOptions, ShardJob, write_shard
-from fastdata.shards.progress import Progress
+from fastdata.shards.progress import ConversionProgress
 from fastdata.shards.recode import Recoding
 from fastdata.shards.samples import Ref
 from fastdata.shards.store import missing_manifest
@@ -156,7 +156,7 @@ def _convert(given: argparse.Namespace) -> None:
     if given.dry_run:
         _estimate(given.source, options, columns, given.workers)
         return
-    progress = Progress()
+    progress = ConversionProgress()
     if destination.is_file():
         raise OptionError(f"DEST {destination} is a file; name a folder")
     if given.classes is not None and not given.classes.is_file():

@@ -11,13 +11,13 @@ import torch
 
 from fastdata.errors import FastdataError
 from fastdata.flags import add_flags, from_flags
-from fastdata.models import checks, create_model
+from fastdata.models import check_sizes, checks, create_model
 from fastdata.train import searches
 from fastdata.train.data import DataOptions, make_loaders
 from fastdata.train.keeping import load_checkpoint, naming
 from fastdata.train.loop import evaluate, fit
 from fastdata.train.options import TrainOptions
-from fastdata.train.ranks import join_ranks, leave_ranks
+from fastdata.train.ranks import Ranks, join_ranks, launched_ranks, leave_ranks
 from fastdata.train.state import Training
 
 __all__ = ["main"]
@@ -72,13 +72,20 @@ def _one_line(
 
 
 def _run(given: argparse.Namespace, data: DataOptions, options: TrainOptions) -> int:
-    ranks = join_ranks(options.torch_device(), options.timeout_s)
+    launched = launched_ranks()
+    only_asks = given.check or given.find_lr or given.find_batch_size
+    if only_asks and not launched.is_main:  # one process answers for all
+        return 0
+    ranks = Ranks() if only_asks else join_ranks(options.torch_device(), options.timeout_s)
     loaders = make_loaders(data, options, ranks)
     torch.manual_seed(options.seed)
     model = create_model(given.model, len(loaders.classes), weights=given.weights)
     example = torch.zeros(2, 3, data.train_crop_size, data.train_crop_size)
+    check_sizes(model, given.model, data.sides(options.epochs))
     if given.remove_biases:
-        print(f"biases removed: {', '.join(checks.remove_useless_biases(model, example)) or 'none'}")
+        removed = checks.remove_useless_biases(model, example)
+        if ranks.is_main:
+            print(f"biases removed: {', '.join(removed) or 'none'}")
     if given.pad_classes:
         model = checks.PaddedClasses(model, len(loaders.classes))
     if given.check:
@@ -89,12 +96,21 @@ def _run(given: argparse.Namespace, data: DataOptions, options: TrainOptions) ->
         return 0
     if given.find_lr:
         print(searches.find_lr(model, loaders.train(0), options))
+        if launched.world_size > 1:
+            own, joint = options.batch_size, options.batch_size * launched.world_size
+            print(
+                f"it is that of one process, for batches of {own}; {launched.world_size} processes make updates of "
+                f"{joint}: search with -b {joint}, or see --lr-scaling"
+            )
         return 0
     if given.test_only:
         training = Training(model, options, ranks=ranks, batches_per_epoch=1, num_classes=len(loaders.classes))
         with naming(given.test_only):
             training.load_weights(load_checkpoint(given.test_only)["training"])
-        print(evaluate(training.best_weights, loaders.val, training=training))
+        with ranks.together():
+            found = evaluate(training.best_weights, loaders.val, training=training)
+        if ranks.is_main:
+            print(found)
         return 0
     result = fit(model, loaders.train, loaders.val, options, ranks=ranks, num_classes=len(loaders.classes))
     return 0 if not result.stopped or options.output_dir is not None else 1

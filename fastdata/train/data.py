@@ -55,6 +55,11 @@ class DataOptions:
             sides = getattr(self, small), getattr(self, large)
             check(sides[0] <= sides[1], f"{small}={sides[0]} is above {large}={sides[1]}")
 
+    def sides(self, epochs: int) -> dict[str, int]:
+        """Sizes that a model will see, in pixels, by the option that sets them."""
+        first = {"smallest_crop": _side(self, 0, epochs)} if self.smallest_crop else {}
+        return {**first, "train_crop_size": self.train_crop_size, "val_crop_size": self.val_crop_size}
+
 
 @dataclass(frozen=True, kw_only=True)
 class Loaders:

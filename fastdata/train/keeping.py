@@ -26,11 +26,12 @@ import torch.distributed as dist
 from fastdata.errors import OptionError, TrainError
 from fastdata.files import whole_file
 from fastdata.random_states import random_state, seed_anew, set_generators, set_random_state
+from fastdata.train.ranks import Vote
 from fastdata.train.state import Training
 
 __all__ = ["Keeper", "load_checkpoint", "make_output_dir", "naming"]
 
-VERSION = 2
+VERSION = 3
 _SIGNALS = ("SIGTERM", "SIGUSR1")
 # Options that may differ between a checkpoint and the run that resumes it without a word.
 _FREE = {"resume", "output_dir", "keep", "save_every", "print_freq", "profile", "tensorboard", "timeout_s", "device"}
@@ -42,13 +43,15 @@ class Keeper:
     Attributes:
         told_to_stop: a signal came, and every process knows.
         has_resumed: from `restore` until the first epoch begins.
+        owes_validation: the checkpoint restored was written between an epoch's training and its validation.
     """
 
     def __init__(self, training: Training) -> None:
-        self.training, self.told_to_stop, self.has_resumed = training, False, False
+        self.training, self.told_to_stop, self.has_resumed, self.owes_validation = training, False, False, False
         folder = training.options.output_dir
         self.folder = Path(folder) if folder is not None else None
         self._signalled = False
+        self._vote: Vote | None = None
         if self.folder is not None and training.ranks.is_main:
             make_output_dir(self.folder)
         # What a plain loader's order was drawn from: random states from before its iterator was made.
@@ -56,18 +59,29 @@ class Keeper:
         self._resumed: dict[str, Any] | None = None  # this process's random states in the checkpoint
 
     def is_due(self) -> bool:
-        """True after an update when it is time to save; asks the other processes about signals at every look."""
+        """True after an update when it is time to save.
+
+        Every process learns of a signal to any of them at the same update: they vote after each, in the background, and
+        the votes are looked at one update later.
+        """
         training, options = self.training, self.training.options
         if training.ranks.world_size == 1:
             self.told_to_stop = self._signalled
-        elif training.updates % options.print_freq == 0:
-            self.told_to_stop = training.ranks.largest(int(self._signalled)) > 0  # waits, as the look did
+        else:
+            self.told_to_stop = self._vote is not None and self._vote.is_yes()
+            self._vote = Vote(self._signalled)
         if self.told_to_stop:
             return True
         return options.save_every > 0 and training.updates % options.save_every == 0
 
-    def save(self, loader: Any, result: Any) -> None:
-        """Writes a checkpoint under its final name once it is whole and on the disk, and removes the oldest."""
+    def save(self, loader: Any, result: Any, *, validated: bool = True) -> None:
+        """Writes a checkpoint under its final name once it is whole and on the disk, and removes the oldest.
+
+        Args:
+            loader: of the epoch at hand, or of the one that has just ended.
+            result: so far.
+            validated: False while the validation of the epoch that has ended is still to come.
+        """
         if self.folder is None:
             return
         training, randoms = self.training, self._random_states(loader)
@@ -81,6 +95,7 @@ class Keeper:
             "loader": _state_of(loader),
             "random": randoms,
             "result": vars(result),
+            "validated": validated,
         }
         path = self.folder / f"checkpoint-{training.updates:08}.pt"
         with whole_file(path) as file:
@@ -96,7 +111,7 @@ class Keeper:
             with naming(path):
                 training.load_state_dict(state["training"])
             vars(result).update(state["result"])
-            self.has_resumed = True
+            self.has_resumed, self.owes_validation = True, not state["validated"]
             if len(state["random"]) == training.ranks.world_size:
                 self._resumed = state["random"][training.ranks.rank]
         self._refuse_strangers(path)
@@ -112,6 +127,8 @@ class Keeper:
             return
         place = f"epoch {training.epoch}, batch {training.batch}, after {training.updates} updates"
         done = "; the run was finished" if training.epoch >= training.options.epochs else ""
+        if self.owes_validation:
+            done = f"; epoch {training.epoch - 1} was not validated"
         print(f"resumed {path}: {place}{done}")
         given = asdict(training.options)
         changed = [name for name, value in state["options"].items() if name not in _FREE and given.get(name) != value]
@@ -122,14 +139,15 @@ class Keeper:
     @contextmanager
     def listening(self) -> Iterator[None]:
         """Makes SIGTERM and SIGUSR1 ask for a checkpoint and the end of the run, while in the main thread."""
-        if threading.current_thread() is not threading.main_thread():
-            yield
-            return
-        known = [getattr(signal, name) for name in _SIGNALS if hasattr(signal, name)]
+        in_main = threading.current_thread() is threading.main_thread()
+        known = [getattr(signal, name) for name in _SIGNALS if in_main and hasattr(signal, name)]
         before = {number: signal.signal(number, self._note_signal) for number in known}
         try:
             yield
+            if self._vote is not None:  # nobody leaves before the last votes are counted
+                self._vote.is_yes()
         finally:
+            self._vote = None
             for number, handler in before.items():
                 signal.signal(number, handler)
 
@@ -161,6 +179,15 @@ class Keeper:
             set_generators(self._resumed["began"], loader)
             set_random_state(self._resumed["began"], self.training.device)
         self._began = random_state(loader, self.training.device)
+
+    def begin_validation(self, loader: Any, loader_state: Any) -> None:
+        """Puts everything back to where it stood before a validation that is owed."""
+        self.owes_validation = False
+        if loader_state is not None and hasattr(loader, "load_state_dict"):
+            loader.load_state_dict(loader_state)
+        if self._resumed is not None:
+            set_generators(self._resumed["now"], loader)
+        self.restore_random()
 
     def restore_random(self) -> None:
         """Puts back the random states of the checkpoint that was restored, once."""

@@ -24,6 +24,10 @@ from fastdata.train.state import Training
 
 __all__ = ["Result", "evaluate", "fit", "train_epoch"]
 
+# Losses of validation are summed in whole multiples of 1/_UNITS: that is exact, whatever the order and the batches.
+_UNITS = 2.0**28
+_FORGOTTEN = 0.1  # share of a moving average that its first weights may still have at the end of a run
+
 
 @dataclass(kw_only=True)
 class Result:
@@ -77,9 +81,15 @@ def fit(
         raise TrainError("the training loader has no batches; with drop_last, there are fewer samples than batch_size")
     _check_batch_size(loader_of(0), options)
     training = Training(model, options, ranks=ranks, batches_per_epoch=batches, num_classes=num_classes)
+    _check_average(training)
     keeper, result = Keeper(training), Result()
     loader_state = keeper.restore(result)
     with ranks.together(), watching(training) as watch, keeper.listening():
+        if keeper.owes_validation:
+            loader = loader_of(training.epoch - 1)
+            keeper.begin_validation(loader, loader_state)
+            with watch.may_sync():
+                _end_epoch(training, loader, val_loader, keeper=keeper, watch=watch, result=result)
         while training.epoch < options.epochs:
             loader = loader_of(training.epoch)
             _begin_epoch(loader, training, loader_state)
@@ -89,16 +99,27 @@ def fit(
                 result.stopped = True
                 watch.say(keeper.farewell())
                 break
-            entry = watch.end_epoch(result, training.epoch - 1)
+            watch.end_epoch(result, training.epoch - 1)
             with watch.may_sync():
+                watch.count_failures(result.epochs[-1], loader)
                 if val_loader is not None:
-                    training.share_buffers()
-                    entry |= evaluate(training.best_weights, val_loader, training=training)
-                watch.count_failures(entry, loader, val_loader)
-                watch.show_epoch(entry)
-                keeper.save(loader, result)
+                    keeper.save(loader, result, validated=False)  # a damaged image may end the validation
+                _end_epoch(training, loader, val_loader, keeper=keeper, watch=watch, result=result)
     watch.end_run(result)
     return result
+
+
+def _end_epoch(
+    training: Training, loader: Any, val_loader: Any, *, keeper: Keeper, watch: Watch, result: Result
+) -> None:
+    """What follows an epoch's training: the validation, the epoch's line, a checkpoint with both."""
+    entry = result.epochs[-1]
+    if val_loader is not None:
+        training.share_buffers()
+        entry |= evaluate(training.best_weights, val_loader, training=training)
+        watch.count_failures(entry, val_loader)
+    watch.show_epoch(entry)
+    keeper.save(loader, result)
 
 
 def train_epoch(
@@ -117,7 +138,10 @@ def train_epoch(
     options, result = training.options, result if result is not None else Result()
     watch, losses = watch or Watch(training), []
     whole = options.accumulate == 1 and training.ranks.world_size == 1
+    watch.begin_epoch()
     batches, last = _rest_of_epoch(training, loader, keeper)
+    if last >= 0:
+        training.set_pace(last)
     training.model.train()
     for images, labels, weight in _weighted(training, loader, batches, last, watch):
         training.batch += 1
@@ -137,6 +161,7 @@ def train_epoch(
         watch.count_update()
         if training.updates % options.print_freq == 0:
             _look(losses, training, watch, result)  # waits
+        watch.tell()
         if keeper is not None and keeper.is_due():
             _look(losses, training, watch, result)  # waits
             with watch.may_sync():
@@ -146,7 +171,7 @@ def train_epoch(
     if training.pending:  # the loader had fewer batches than it said, and left a group unfinished
         losses.append(training.update(exact=False))
     _look(losses, training, watch, result)  # waits
-    training.epoch, training.batch = training.epoch + 1, 0
+    training.end_epoch()
     return result
 
 
@@ -167,14 +192,15 @@ def evaluate(model: nn.Module, loader: Iterable[Any], *, training: Training) -> 
             images, labels = training.to_device(images, labels)
             with training.autocast():
                 outputs = model(images)
-            totals[0] += nn.functional.cross_entropy(outputs.float(), labels, reduction="sum")
+            losses = nn.functional.cross_entropy(outputs.float(), labels, reduction="none")
+            totals[0] += (losses.double() * _UNITS).round().sum()
             totals[1] += (outputs.argmax(1) == labels).sum()
             totals[2] += len(labels)
     model.train(was_training)
     loss, hits, images_seen = training.ranks.sum(totals).tolist()  # waits
     if not images_seen:
         raise TrainError("the validation loader has no images; leave it out to validate nothing")
-    return {"val_loss": loss / images_seen, "val_accuracy": hits / images_seen}
+    return {"val_loss": loss / _UNITS / images_seen, "val_accuracy": hits / images_seen}
 
 
 def _rest_of_epoch(training: Training, loader: Any, keeper: Keeper | None) -> tuple[Iterator[Any], int]:
@@ -209,6 +235,19 @@ def _check_batch_size(loader: Any, options: TrainOptions) -> None:
             "learning rates and logs are wrong",
             stacklevel=3,
         )
+
+
+def _check_average(training: Training) -> None:
+    """Says when a run is too short for its average of the weights, which the validation would see nearly untrained."""
+    decay, updates = training.options.model_ema, training.scheduler.total
+    if decay is None or not training.ranks.is_main or (left := decay ** (updates - 1)) <= _FORGOTTEN:
+        return
+    advice = f"set model_ema={1 - 10 / updates:.2g}, or leave it out" if updates >= 20 else "leave it out"
+    warnings.warn(
+        f"model_ema={decay} averages over about {1 / (1 - decay):.0f} updates, and this run makes {updates}: at its "
+        f"end {left:.0%} of what is validated are the weights after the first update; {advice}",
+        stacklevel=3,
+    )
 
 
 def _pair(batch: Any) -> tuple[torch.Tensor, torch.Tensor]:

@@ -1,4 +1,4 @@
-"""Optimisers, their parameter groups, and learning rates by update."""
+"""Optimisers, their parameter groups, and the peak learning rate."""
 
 from __future__ import annotations
 
@@ -7,27 +7,36 @@ from typing import Any, cast
 
 import torch
 from torch import nn
-from torch.optim import lr_scheduler
 
 from fastdata.errors import OptionError
 from fastdata.optional import need
 from fastdata.train.options import TrainOptions
 
-__all__ = ["make_optimizer", "make_scheduler", "parameter_groups", "scaled_lr"]
+__all__ = ["make_optimizer", "parameter_groups", "scaled_lr"]
 
 
 def parameter_groups(model: nn.Module, options: TrainOptions) -> list[dict[str, Any]]:
-    """Weights, and apart from them norms and biases (everything of one dimension), which do not decay."""
+    """Weights, and apart from them what does not decay: norms and biases (of one dimension), and what models name."""
     weights: list[nn.Parameter] = []
     others: list[nn.Parameter] = []
-    for parameter in model.parameters():
+    named = _named_not_to_decay(model)
+    for name, parameter in model.named_parameters():
         if parameter.requires_grad:
-            (weights if parameter.ndim > 1 else others).append(parameter)
+            (weights if parameter.ndim > 1 and name not in named else others).append(parameter)
     groups = [
         {"params": weights, "weight_decay": options.weight_decay},
         {"params": others, "weight_decay": options.norm_weight_decay},
     ]
     return [group for group in groups if group["params"]]
+
+
+def _named_not_to_decay(model: nn.Module) -> set[str]:
+    """Parameters that timm's models, wherever they are inside, name by their method no_weight_decay."""
+    named: set[str] = set()
+    for prefix, module in model.named_modules():
+        if callable(names := getattr(module, "no_weight_decay", None)):
+            named |= {f"{prefix}.{name}" if prefix else name for name in names()}
+    return named
 
 
 def scaled_lr(options: TrainOptions, world_size: int) -> float:
@@ -63,45 +72,3 @@ def make_optimizer(model: nn.Module, options: TrainOptions, *, world_size: int =
             torch.optim.Optimizer, timm.Lars(groups, lr, momentum=options.momentum, nesterov=options.momentum > 0)
         )
     return cast(torch.optim.Optimizer, timm.Lamb(groups, lr, betas=options.betas or (0.9, 0.999)))
-
-
-def make_scheduler(
-    optimizer: torch.optim.Optimizer, options: TrainOptions, *, updates_per_epoch: int
-) -> lr_scheduler.LRScheduler:
-    """A scheduler of torch's, to be stepped after every update."""
-    total, lr = options.epochs * updates_per_epoch, optimizer.param_groups[0]["lr"]
-    warmup = round(options.lr_warmup_epochs * updates_per_epoch)
-    # Momentum, or the first beta, falls while the rate grows; 0.9 gives torch's own defaults.
-    momentum = optimizer.defaults["betas"][0] if "betas" in optimizer.defaults else options.momentum
-    cycles = momentum > 0 and bool({"momentum", "betas"} & {*optimizer.defaults})
-    rest, half_cycle = max(1, total - warmup), max(1, round(options.lr_step_size * updates_per_epoch))
-    if options.lr_scheduler == "onecycle":
-        return lr_scheduler.OneCycleLR(
-            optimizer,
-            lr,
-            total_steps=max(2, total),
-            cycle_momentum=cycles,
-            base_momentum=max(0.0, momentum - 0.05),
-            max_momentum=min(momentum + 0.05, (1 + momentum) / 2),
-        )
-    if options.lr_scheduler == "cyclic":
-        return lr_scheduler.CyclicLR(
-            optimizer,
-            lr / 10,
-            lr,
-            step_size_up=half_cycle,
-            cycle_momentum=cycles and "momentum" in optimizer.defaults,
-            base_momentum=max(0.0, momentum - 0.1),
-            max_momentum=momentum,
-        )
-    main: lr_scheduler.LRScheduler
-    if options.lr_scheduler == "step":
-        main = lr_scheduler.StepLR(optimizer, half_cycle, options.lr_gamma)
-    elif options.lr_scheduler == "cosine":
-        main = lr_scheduler.CosineAnnealingLR(optimizer, rest)
-    else:
-        main = lr_scheduler.ConstantLR(optimizer, factor=1.0, total_iters=0)
-    if warmup == 0:
-        return main
-    growing = lr_scheduler.LinearLR(optimizer, 0.01, total_iters=warmup)
-    return lr_scheduler.SequentialLR(optimizer, [growing, main], [warmup])

@@ -41,7 +41,7 @@ class TrainOptions:
     momentum: float = flag(0.9, "of sgd and lars; onecycle and cyclic move it, too", lies_in=_BELOW_1)
     betas: tuple[float, float] | None = flag(None, "of adamw and lamb: two numbers", lies_in=_BELOW_1)
     weight_decay: float = flag(1e-4, "of all weights but those of norms and biases", short="--wd", lies_in=_FROM_0)
-    norm_weight_decay: float = flag(0.0, "of norms and biases", lies_in=_FROM_0)
+    norm_weight_decay: float = flag(0.0, "of norms, biases, and what timm's models exempt", lies_in=_FROM_0)
     label_smoothing: float = flag(0.0, "share of each label spread over all classes", lies_in=_BELOW_1)
     clip_grad_norm: float | None = flag(None, "largest norm of a gradient; left out, none is clipped", lies_in=_ABOVE_0)
     clip_grad_value: float | None = flag(

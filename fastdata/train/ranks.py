@@ -15,7 +15,7 @@ import torch.distributed as dist
 
 from fastdata.errors import FastdataError, OptionError, TrainError
 
-__all__ = ["Ranks", "join_ranks", "leave_ranks"]
+__all__ = ["Ranks", "Vote", "join_ranks", "leave_ranks", "launched_ranks"]
 
 _LOST = ("connection closed", "connection reset", "broken pipe", "timed out", "gloo", "nccl", "socket")  # in messages
 
@@ -42,10 +42,9 @@ class Ranks:
         """The largest of the processes' numbers."""
         if self.world_size == 1:
             return value
-        device = "cuda" if dist.get_backend() == "nccl" else "cpu"
-        values = torch.tensor(value, device=device)
+        values = torch.tensor([value])
         dist.all_reduce(values, dist.ReduceOp.MAX)
-        return int(values.item())  # waits
+        return int(values.numpy()[0])
 
     def take_over(self, values: torch.Tensor) -> None:
         """Overwrites values with rank 0's."""
@@ -77,9 +76,32 @@ class Ranks:
             ) from error
 
 
+class Vote:
+    """A question to all processes, which they must all ask; the answers come together in the background.
+
+    Args:
+        yes: this process's answer.
+    """
+
+    def __init__(self, yes: bool) -> None:
+        self._answers = torch.tensor([int(yes)])  # on the host, where gloo sums without any device
+        self._work = dist.all_reduce(self._answers, dist.ReduceOp.MAX, async_op=True)
+
+    def is_yes(self) -> bool:
+        """True if any process said yes; waits for the slowest to have been asked."""
+        if self._work is not None:
+            self._work.wait()
+        return bool(self._answers.numpy()[0])
+
+
+def launched_ranks() -> Ranks:
+    """This process among those that torchrun started, before it joins them."""
+    return Ranks(rank=int(os.environ.get("RANK", "0")), world_size=int(os.environ.get("WORLD_SIZE", "1")))
+
+
 def join_ranks(device: torch.device, timeout_s: float) -> Ranks:
     """Joins the processes that torchrun started (RANK and WORLD_SIZE are set), by NCCL or gloo; alone otherwise."""
-    if int(os.environ.get("WORLD_SIZE", "1")) == 1:
+    if launched_ranks().world_size == 1:
         return Ranks()
     if ":" in str(device):
         raise OptionError(f"device={device} under torchrun would put every process there; say device=cuda")
@@ -87,7 +109,7 @@ def join_ranks(device: torch.device, timeout_s: float) -> Ranks:
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
     # Functions there take the group as a default when they are imported, which DDP does, and would keep it for ever.
     importlib.import_module("torch.distributed.nn.functional")
-    backend = "nccl" if device.type == "cuda" else "gloo"
+    backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"  # what is on the host waits for no device
     dist.init_process_group(backend, timeout=timedelta(seconds=timeout_s))
     return Ranks(rank=dist.get_rank(), world_size=dist.get_world_size())
 

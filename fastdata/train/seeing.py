@@ -21,6 +21,7 @@ from fastdata.dataloader import DataLoader
 from fastdata.errors import OptionError
 from fastdata.files import write_whole
 from fastdata.optional import need
+from fastdata.progress import clock_time, shows_bars
 from fastdata.syncs import SyncFinder
 from fastdata.train.plots import plot_run
 from fastdata.train.state import Training
@@ -29,6 +30,7 @@ __all__ = ["Watch", "watching"]
 
 _COLUMNS = ("update", "epoch", "loss", "lr", "images_per_s", "wait_share")
 _NAMED = 5  # images that could not be read
+_LINE_EVERY_S = 30.0  # in a log
 _TRACED = (3, 15)  # updates, after the first ones, which warm up
 
 
@@ -39,12 +41,12 @@ class Watch:
         self.training, options = training, training.options
         self.is_main = training.ranks.is_main
         self.folder = Path(options.output_dir) if options.output_dir is not None and self.is_main else None
-        self.seconds = dict.fromkeys(("wait", "forward", "backward", "update", "rest"), 0.0)
         self.finder: SyncFinder | None = None
         self._profiled = options.profile == "steps"
-        self._at = self._epoch_began = self._looked_at = time.perf_counter()
-        self._waited_before = 0.0
-        self._images = self._images_before = 0
+        self.begin_epoch()
+        self._began, self._told_at = (self._at, training.scheduler.place), self._at
+        self._loss: float | None = None
+        self._has_bars = shows_bars()
         self._rows: list[dict[str, Any]] = []
         self._log_is_ours = False
         self._failures_before: WeakKeyDictionary[Any, int] = WeakKeyDictionary()  # by loader
@@ -56,9 +58,15 @@ class Watch:
 
     # ---- in the step
 
+    def begin_epoch(self) -> None:
+        """Sets the clocks to zero; making the loader's iterator is waiting for data already."""
+        self.seconds = dict.fromkeys(("wait", "forward", "backward", "update", "rest"), 0.0)
+        self._at = self._epoch_began = self._looked_at = time.perf_counter()
+        self._waited_before = 0.0
+        self._images = self._images_before = 0
+
     def waits_for(self, loader: Iterable[Any]) -> Iterator[Any]:
         """The loader's batches; the time until each comes is "wait"."""
-        self._at = time.perf_counter()
         for batch in loader:
             self.book("wait", always=True)
             self._images += len(batch[1])
@@ -102,11 +110,37 @@ class Watch:
         self._show_on_board(
             {"loss": losses[-1], "images per second": rate, "learning rate": rates[-1]}, training.updates
         )
-        if self.is_main and sys.stderr.isatty():
-            told = f"epoch {training.epoch} {training.batch}/{training.batches_per_epoch}"
-            print(
-                f"\r{told}  loss {losses[-1]:.4f}  {rate:.0f} images/s  waiting {share:.0%} ", end="", file=sys.stderr
-            )
+        self._loss = losses[-1]
+        if self.is_main and self._has_bars:
+            print(f"\r{self._line(rates[-1])} ", end="", file=sys.stderr)
+
+    def tell(self) -> None:
+        """In a log, a line now and then; its loss is that of the last look, so that nothing waits for the device."""
+        if not self.is_main or self._has_bars or time.perf_counter() - self._told_at < _LINE_EVERY_S:
+            return
+        self._told_at = time.perf_counter()
+        print(self._line(self.training.optimizer.param_groups[0]["lr"]), file=sys.stderr, flush=True)
+
+    def _line(self, lr: float) -> str:
+        """The epoch so far, and when the run will be over at the pace of all that this process has done."""
+        training, schedule, now = self.training, self.training.scheduler, time.perf_counter()
+        began, place = self._began
+        left_s = (schedule.total - schedule.place) * (now - began) / max(1e-9, schedule.place - place)
+        rate = self._images * training.ranks.world_size / max(1e-9, now - self._epoch_began)
+        parts = [
+            f"epoch {training.epoch}",
+            f"update {-(-training.batch // training.options.accumulate)}/{schedule.updates_per_epoch}",
+            f"loss {self._loss:.4f}" if self._loss is not None else "",
+            f"{rate:.0f} images/s",
+            f"waiting {self.wait_share():.1%}",
+            f"lr {lr:.4g}",
+            f"ETA {clock_time(left_s)}",
+        ]
+        return "  ".join(filter(None, parts))
+
+    def wait_share(self) -> float:
+        """Share of the epoch so far in which there was no batch to train on."""
+        return self.seconds["wait"] / max(1e-9, sum(self.seconds.values()))
 
     # ---- around it
 
@@ -124,13 +158,13 @@ class Watch:
             "epoch": epoch,
             "loss": loss / samples if samples else float("nan"),
             "images_per_s": self._images * self.training.ranks.world_size / seconds,
-            "wait_share": self.seconds["wait"] / seconds,
+            "wait_share": self.wait_share(),
         }
         result.epochs.append(entry)
         return entry
 
     def count_failures(self, entry: dict[str, float], *loaders: Any) -> None:
-        """Names the images that on_error left out or replaced, and counts those of all processes in the entry."""
+        """Names the images that on_error left out or replaced, and adds those of all processes to the entry."""
         count, named = 0, list[str]()
         for loader in (each for each in loaders if isinstance(each, DataLoader)):
             stats, before = loader.stats(), self._failures_before.get(loader, 0)
@@ -142,10 +176,10 @@ class Watch:
             print(f"\r{count} images left out or replaced: {', '.join(named[:_NAMED])}{more}", flush=True)
         joint = int(self.training.ranks.sum(torch.tensor(count, device=self.training.device)))  # waits
         if joint:
-            entry["failures"] = joint
+            entry["failures"] = entry.get("failures", 0) + joint
 
     def show_epoch(self, entry: dict[str, float]) -> None:
-        """Prints an epoch, with its validation, and begins the next."""
+        """Prints an epoch, with its validation."""
         if self.is_main:
             told = "  ".join(f"{name} {value:.4g}" for name, value in entry.items())
             print(f"\r{told}", flush=True)
@@ -154,10 +188,6 @@ class Watch:
         self._show_on_board({f"epoch/{name}": value for name, value in entry.items()}, int(entry["epoch"]))
         if self._profiled and self.is_main:
             print(self.table())
-        self.seconds = dict.fromkeys(self.seconds, 0.0)
-        self._images = self._images_before = 0
-        self._waited_before = 0.0
-        self._epoch_began = self._looked_at = time.perf_counter()
 
     def end_run(self, result: Any) -> None:
         """Writes the summary and the plots."""

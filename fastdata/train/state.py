@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import warnings
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -13,9 +12,10 @@ from torch import nn
 from fastdata.errors import OptionError, TrainError
 from fastdata.mix import CutMix, MixUp
 from fastdata.train.model import prepare_model
-from fastdata.train.optim import make_optimizer, make_scheduler
+from fastdata.train.optim import make_optimizer
 from fastdata.train.options import TrainOptions
 from fastdata.train.ranks import Ranks
+from fastdata.train.schedule import Schedule
 
 __all__ = ["Training"]
 
@@ -57,9 +57,9 @@ class Training:
         self.optimizer = make_optimizer(self.model, options, world_size=ranks.world_size)
         # Before a schedule changes them.
         self._groups = [{k: v for k, v in group.items() if k != "params"} for group in self.optimizer.param_groups]
-        self._updates_per_epoch = -(-batches_per_epoch // options.accumulate)
-        self._planned_updates = options.epochs * self._updates_per_epoch
-        self.scheduler = make_scheduler(self.optimizer, options, updates_per_epoch=self._updates_per_epoch)
+        per_epoch = -(-batches_per_epoch // options.accumulate)
+        self.scheduler = Schedule(self.optimizer, options, updates_per_epoch=per_epoch)
+        self.pace = 1.0  # of the schedule: updates of the plan in one that is made
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=options.amp == "fp16")
         self.averaged = copy.deepcopy(self.model) if options.model_ema is not None else None
         self.criterion = nn.CrossEntropyLoss(label_smoothing=options.label_smoothing)
@@ -154,8 +154,7 @@ class Training:
         self.scaler.step(self.optimizer)
         self.scaler.update()
         self.optimizer.zero_grad(set_to_none=True)
-        if self.updates < self._planned_updates:  # a loader may have more batches than it said
-            self.scheduler.step()
+        self.scheduler.step(self.pace)
         if self.averaged is not None:
             _average(self.averaged, self.model, (self.options.model_ema or 0.0) if self.updates else 0.0)
         self.updates += 1
@@ -176,6 +175,23 @@ class Training:
         for buffer in self.best_weights.buffers():
             self.ranks.take_over(buffer)
 
+    def set_pace(self, last: int) -> None:
+        """Spreads what is left of the epoch in the schedule over the updates that are left.
+
+        Args:
+            last: the number of the epoch's last batch.  After a resume under another plan there may be fewer updates
+                than planned, or more.
+        """
+        every = self.options.accumulate
+        updates = -(-last // every) - self.batch // every
+        end = (self.epoch + 1) * self.scheduler.updates_per_epoch
+        self.pace = (end - self.scheduler.place) / updates if updates > 0 else 1.0
+
+    def end_epoch(self) -> None:
+        """Goes to the beginning of the next epoch, in the schedule, too."""
+        self.epoch, self.batch, self.pace = self.epoch + 1, 0, 1.0
+        self.scheduler.go_to(self.epoch * self.scheduler.updates_per_epoch)
+
     # ---- what is kept
 
     @property
@@ -189,14 +205,13 @@ class Training:
             "model": self.model.state_dict(),
             "averaged": self.averaged.state_dict() if self.averaged is not None else None,
             "optimizer": self.optimizer.state_dict(),
-            "scheduler": self.scheduler.state_dict(),
-            "schedule": self._schedule_facts(),
+            "schedule": {"place": self.scheduler.place, **self._plan()},
             "scaler": self.scaler.state_dict(),
             "counts": {"epoch": self.epoch, "batch": self.batch, "updates": self.updates},
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Goes on where a state was taken.
+        """Goes on where a state was taken; under another plan of updates, at the same share of the epoch.
 
         Raises:
             TrainError: it belongs to another model or optimiser.
@@ -211,20 +226,19 @@ class Training:
         self.scaler.load_state_dict(state["scaler"])
         for name, count in state["counts"].items():
             setattr(self, name, count)
-        if state["schedule"] == self._schedule_facts():
-            self.scheduler.load_state_dict(state["scheduler"])
-            return
-        # Other rates, epochs or numbers of processes: this run's schedule, from the same place in the epochs on.
+        # The options are this run's; what else an optimiser keeps there, as timm's Lamb its step, is the checkpoint's.
         for group, values in zip(self.optimizer.param_groups, self._groups, strict=True):
-            for name in set(group) - set(values) - {"params"}:
-                del group[name]
             group.update(values)
-        progress = self.epoch + self.batch / max(1, state["schedule"]["batches_per_epoch"])
-        self.scheduler = make_scheduler(self.optimizer, self.options, updates_per_epoch=self._updates_per_epoch)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # torch misses the optimiser's steps
-            for _ in range(min(self._planned_updates, round(progress * self._updates_per_epoch))):
-                self.scheduler.step()
+        place, planned = state["schedule"]["place"], self.scheduler.updates_per_epoch
+        if any(state["schedule"][name] != count for name, count in self._plan().items()):
+            place = place / state["schedule"]["updates_per_epoch"] * planned
+            share = place / planned - self.epoch
+            self.batch = max(1, round(share * self.batches_per_epoch)) if self.batch else 0
+        self.scheduler.go_to(place)
+
+    def _plan(self) -> dict[str, int]:
+        """What a place is counted in."""
+        return {"updates_per_epoch": self.scheduler.updates_per_epoch, "batches_per_epoch": self.batches_per_epoch}
 
     def load_weights(self, state: dict[str, Any]) -> None:
         """Takes over a checkpoint's weights alone; if it has an average, and this run has none, the average."""
@@ -237,24 +251,6 @@ class Training:
             raise TrainError(
                 f"the checkpoint is of another model: {told}; name the model and the data that it was trained with"
             ) from error
-
-    def _schedule_facts(self) -> dict[str, Any]:
-        """All that decides the rates of all updates."""
-        names = [
-            "opt",
-            "lr",
-            "momentum",
-            "betas",
-            "weight_decay",
-            "norm_weight_decay",
-            "epochs",
-            "batch_size",
-            "accumulate",
-            "lr_scheduler",
-        ]
-        names += ["lr_warmup_epochs", "lr_step_size", "lr_gamma", "lr_scaling", "base_batch"]
-        facts = {name: getattr(self.options, name) for name in names}
-        return {**facts, "batches_per_epoch": self.batches_per_epoch, "ranks": self.ranks.world_size}
 
 
 @torch.no_grad()

@@ -139,7 +139,7 @@ def test_the_batch_that_is_found_fits() -> None:
 
 
 def test_a_stopped_run_goes_on_where_it_stood(tmp_path: Path) -> None:
-    more: dict[str, Any] = {"epochs": 3, "model_ema": 0.9, "output_dir": str(tmp_path), "save_every": 5, "keep": 9}
+    more: dict[str, Any] = {"epochs": 3, "model_ema": 0.5, "output_dir": str(tmp_path), "save_every": 5, "keep": 9}
     whole = fit(model(), data(), options=options(**more)).losses
     for path in tmp_path.glob("checkpoint-*.pt"):
         if path.name > "checkpoint-00000010.pt":

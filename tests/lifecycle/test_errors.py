@@ -87,7 +87,6 @@ def test_replace_gives_up_when_everything_is_bad(tmp_path: Path) -> None:
         (tmp_path / "a" / f"{number}.jpg").write_bytes(b"bad")
     with pytest.raises(DecodeError, match="not an image"):
         list(DataLoader(ImageFolder(tmp_path, SMALL), 2, on_error="replace"))
-    assert list(DataLoader(ImageFolder(tmp_path, SMALL), 2, on_error="skip", num_workers=2)) == []
 
 
 def test_a_file_that_vanished_is_reported_as_such(folder: Path, tmp_path: Path) -> None:
@@ -149,8 +148,9 @@ def test_a_pipe_is_not_waited_for(tmp_path: Path, backend: str) -> None:
     (tmp_path / "cats").mkdir()
     dataset = fastdata.ImageFolder(tmp_path, SMALL, allow_empty=True)
     dataset.samples.append((_pipe(tmp_path), 0))
-    loader = DataLoader(dataset, num_workers=1, backend=backend, on_error="skip", timeout=20)
-    assert list(loader) == []
+    loader = DataLoader(dataset, num_workers=1, backend=backend, on_error="skip", timeout=100)
+    with pytest.raises(DatasetError, match=r"all 1 samples .*pipe\.jpg"):
+        list(loader)
     assert loader.stats()["failures"] == 1
 
 

@@ -43,9 +43,10 @@ def model() -> nn.Module:
 
 def run(what: str, output: Path, world: int, rank: int, **more: Any) -> dict[str, Any]:
     """Trains this rank's share; returns what the test compares."""
-    given: dict[str, Any] = {"epochs": 2, "lr": 0.05, "device": "cpu", "timeout_s": 20.0, "print_freq": 1, **more}
+    given: dict[str, Any] = {"epochs": 2, "lr": 0.05, "device": "cpu", "timeout_s": 90.0, "print_freq": 1, **more}
     batch = given.pop("batch_size", JOINT // world)
-    options = TrainOptions(batch_size=batch, output_dir=str(output / "run"), save_every=1, keep=50, **given)
+    given = {"save_every": 1, **given}
+    options = TrainOptions(batch_size=batch, output_dir=str(output / "run"), keep=50, **given)
     ranks = join_ranks(options.torch_device(), options.timeout_s)
     train, val = Numbered(), Numbered()
     shares: dict[str, Any] = {"num_replicas": world, "rank": rank, "uneven": "keep", "seed": 3}
@@ -53,6 +54,8 @@ def run(what: str, output: Path, world: int, rank: int, **more: Any) -> dict[str
     loader: Any = DataLoader(train, options.batch_size, sampler=sampler)
     if what in ("short", "empty"):
         loader = Short(loader) if what == "short" else Emptied(loader)
+    if what.startswith("signalled") and what[-1] in (str(rank), "2"):
+        loader = Dying(loader, after=2, by=signal.SIGTERM)
     if what == "killed" and rank == world - 1:
         loader = Dying(loader, after=3)
     val_loader = DataLoader(val, 5, sampler=EpochSampler(val, order="sequential", **shares))
@@ -63,6 +66,7 @@ def run(what: str, output: Path, world: int, rank: int, **more: Any) -> dict[str
         "validated": val.asked,
         "losses": result.losses,
         "epochs": result.epochs,
+        "stopped": result.stopped,
         "weights": [parameter.detach() for parameter in trained.parameters()],
     }
 
@@ -92,10 +96,10 @@ class Emptied(Short):
 
 
 class Dying:
-    """A loader whose process is killed after some batches."""
+    """A loader whose process gets a signal after some batches."""
 
-    def __init__(self, loader: Any, after: int) -> None:
-        self.loader, self.sampler, self.after = loader, loader.sampler, after
+    def __init__(self, loader: Any, after: int, by: int = signal.SIGKILL) -> None:
+        self.loader, self.sampler, self.after, self.by = loader, loader.sampler, after, by
 
     def __len__(self) -> int:
         return len(self.loader)
@@ -103,7 +107,7 @@ class Dying:
     def __iter__(self) -> Any:
         for number, batch in enumerate(self.loader):
             if number == self.after:
-                os.kill(os.getpid(), signal.SIGKILL)
+                os.kill(os.getpid(), self.by)
             yield batch
 
     def state_dict(self) -> dict[str, Any]:
@@ -126,6 +130,8 @@ if __name__ == "__main__":
     more: dict[str, Any] = {"resume": "auto"} if what.startswith("resume") else {}
     if "-" in what:
         more["batch_size"] = int(what.rpartition("-")[2])
+    if what.startswith("signalled"):
+        more |= {"save_every": 0, "print_freq": 1000}
     status = 0
     try:
         torch.save(run(what, output, world, rank, **more), output / f"{what}-{world}-{rank}.pt")

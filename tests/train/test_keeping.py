@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import time
-import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -46,7 +45,7 @@ def start(folder: Path, output: Path, *more: str) -> subprocess.Popen[str]:
 
 
 def wait_for_checkpoint(output: Path, updates: int, process: subprocess.Popen[str]) -> None:
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 100
     while not any(int(path.stem[-8:]) >= updates for path in output.glob("checkpoint-*.pt")):
         assert process.poll() is None, process.communicate()
         assert time.monotonic() < deadline
@@ -73,6 +72,7 @@ def check_equal(ours: dict[str, Any], whole: dict[str, Any]) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(400)
 def test_a_run_killed_at_random_and_resumed_has_the_same_losses(
     folder: Path, tmp_path: Path, whole: dict[str, Any]
 ) -> None:
@@ -89,6 +89,7 @@ def test_a_run_killed_at_random_and_resumed_has_the_same_losses(
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(400)
 @pytest.mark.parametrize("name", ["SIGTERM", "SIGUSR1"])
 def test_a_signal_saves_and_ends_the_run_cleanly(
     folder: Path, tmp_path: Path, whole: dict[str, Any], name: str
@@ -96,7 +97,7 @@ def test_a_signal_saves_and_ends_the_run_cleanly(
     process = start(folder, tmp_path, "--save-every", "0", "--epochs", "300")
     wait_for_checkpoint(tmp_path, 1, process)  # after the first epoch
     process.send_signal(getattr(signal, name))
-    _, errors = process.communicate(timeout=60)
+    _, errors = process.communicate(timeout=100)
     assert process.returncode == 0, errors
     assert result_of(tmp_path)["stopped"]
     latest = load_checkpoint(max(tmp_path.glob("checkpoint-*.pt")))
@@ -150,7 +151,7 @@ def test_what_is_no_checkpoint_is_refused(tmp_path: Path) -> None:
     for wrong, message in (
         (tmp_path / "none.pt", "there is no checkpoint"),
         (tmp_path / "cut.pt", "is not a whole checkpoint"),
-        (tmp_path / "old.pt", "of version 0; this is version 2"),
+        (tmp_path / "old.pt", "of version 0; this is version 3"),
     ):
         if wrong.stem == "cut":
             wrong.write_bytes(path.read_bytes()[:5000])
@@ -161,7 +162,7 @@ def test_what_is_no_checkpoint_is_refused(tmp_path: Path) -> None:
     with pytest.raises(TrainError, match="of another model: "):
         fit(nn.Sequential(nn.Flatten(), nn.Linear(768, 4)), data(), options=options(resume=str(path)))
     with pytest.raises(TrainError, match="model_ema"):
-        fit(plain_model(), data(), options=options(resume=str(path), model_ema=0.9))
+        fit(plain_model(), data(), options=options(resume=str(path), model_ema=0.5))
 
 
 def test_another_optimiser_is_refused_but_can_be_validated(tmp_path: Path) -> None:
@@ -213,10 +214,7 @@ def test_a_resumed_run_takes_its_own_rates(tmp_path: Path, schedule: str) -> Non
     training = Training(plain_model(), options(**longer), batches_per_epoch=5)
     training.load_state_dict(load_checkpoint(max(tmp_path.glob("*.pt")))["training"])
     fresh = Training(plain_model(), options(**longer), batches_per_epoch=5)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        for _ in range(10):
-            fresh.scheduler.step()
+    fresh.scheduler.step(10)
     assert training.optimizer.param_groups[0]["lr"] == pytest.approx(fresh.optimizer.param_groups[0]["lr"])
     assert training.optimizer.param_groups[0]["weight_decay"] == 0.3
     with pytest.warns(UserWarning, match=r"epochs was 2, is 4"):

@@ -14,8 +14,9 @@ from torch.utils.data import DataLoader, TensorDataset
 from fastdata import DevicePrefetcher, OptionError, TrainError
 from fastdata.models.create import _with_classes, create_model, small_resnet
 from fastdata.train import Training, TrainOptions, evaluate, fit, train_epoch
-from fastdata.train.optim import make_optimizer, make_scheduler, parameter_groups, scaled_lr
+from fastdata.train.optim import make_optimizer, parameter_groups, scaled_lr
 from fastdata.train.ranks import Ranks
+from fastdata.train.schedule import Schedule
 
 CLASSES = 4
 
@@ -117,6 +118,23 @@ def test_norms_and_biases_do_not_decay() -> None:
     assert sum(len(group["params"]) for group in groups) == len(list(model.parameters()))
 
 
+def test_what_timms_models_exempt_does_not_decay() -> None:
+    model = create_model("timm/vit_tiny_patch16_224", CLASSES)
+    assert {"pos_embed", "cls_token"} <= set(model.no_weight_decay())
+    for made in (model, nn.Sequential(model)):
+        weights, others = parameter_groups(made, options())
+        assert not any(parameter is model.pos_embed or parameter is model.cls_token for parameter in weights["params"])
+        assert sum(parameter is model.pos_embed for parameter in others["params"]) == 1
+
+
+def test_an_average_over_more_updates_than_there_are_is_said() -> None:
+    with pytest.warns(UserWarning, match=r"averages over about 10000 updates, and this run makes 25.*model_ema=0\.6"):
+        fit(plain_model(), data(), options=options(model_ema=0.9999, epochs=5))
+    with pytest.warns(UserWarning, match="this run makes 5: .* leave it out"):
+        fit(plain_model(), data(), options=options(model_ema=0.9))
+    fit(plain_model(), data(), options=options(model_ema=0.5))  # says nothing
+
+
 @pytest.mark.parametrize("name", ["sgd", "adamw", "lars", "lamb"])
 @pytest.mark.parametrize("schedule", ["cosine", "onecycle", "cyclic", "step", "constant"])
 def test_every_optimiser_learns_under_every_schedule(name: str, schedule: str) -> None:
@@ -128,7 +146,7 @@ def test_every_optimiser_learns_under_every_schedule(name: str, schedule: str) -
 def rates(total: int = 20, **more: Any) -> list[float]:
     made = options(**more)
     optimizer = make_optimizer(plain_model(), made)
-    scheduler = make_scheduler(optimizer, made, updates_per_epoch=total // made.epochs)
+    scheduler = Schedule(optimizer, made, updates_per_epoch=total // made.epochs)
     seen = []
     for _ in range(total):
         seen.append(optimizer.param_groups[0]["lr"])

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 import os
 import socket
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from rank_program import COUNT, run
 
 PROGRAM = Path(__file__).parent / "rank_program.py"
 TOLERANCE = {"rtol": 1e-4, "atol": 1e-6}  # gradients are summed in another order
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
 
 def start(what: str, output: Path, world: int) -> list[subprocess.Popen[str]]:
@@ -39,7 +40,7 @@ def start(what: str, output: Path, world: int) -> list[subprocess.Popen[str]]:
 def results(what: str, output: Path, world: int) -> list[dict[str, Any]]:
     """Runs all ranks and returns what each saved."""
     for process in start(what, output, world):
-        _, errors = process.communicate(timeout=90)
+        _, errors = process.communicate(timeout=100)
         assert process.returncode == 0, errors
     return [torch.load(output / f"{what}-{world}-{rank}.pt") for rank in range(world)]
 
@@ -77,11 +78,9 @@ def test_a_killed_process_stops_the_others_and_the_run_resumes_with_another_numb
     alone: dict[str, Any], tmp_path: Path
 ) -> None:
     processes = start("killed", tmp_path, 2)
-    processes[1].communicate(timeout=60)
+    processes[1].communicate(timeout=100)
     assert processes[1].returncode == -9
-    died = time.monotonic()
-    _, errors = processes[0].communicate(timeout=30)
-    assert time.monotonic() - died < 20
+    _, errors = processes[0].communicate(timeout=100)
     assert processes[0].returncode == 1
     assert "TrainError: rank 0 of 2 lost another rank" in errors
     assert "resume='auto'" in errors
@@ -108,6 +107,21 @@ def test_with_another_number_of_processes_every_sample_is_still_seen_once(
         assert all(torch.isfinite(weight).all() for weight in rank["weights"])
         assert all(torch.equal(a, b) for a, b in zip(rank["weights"], rest[0]["weights"], strict=True))
         assert len(rank["epochs"]) == 2
+    rows = (tmp_path / "run" / "log.csv").read_text().splitlines()[1:]
+    rates = [float(row.split(",")[3]) for row in rows]
+    assert all(later < earlier for earlier, later in itertools.pairwise(rates))
+    steps = 2 * -(-COUNT // (2 * after))  # of the second run's plan, to whose end the rate falls
+    assert rates[-1] == pytest.approx(0.025 * (1 + math.cos(math.pi * (1 - 1 / steps))))
+
+
+@pytest.mark.parametrize("who", ["signalled0", "signalled1", "signalled2"], ids=["rank 0", "rank 1", "all"])
+def test_a_signal_to_any_process_stops_all_at_the_same_update(tmp_path: Path, who: str) -> None:
+    """It comes while the third batch is read; the next look at the losses would be a thousand updates later."""
+    ours = results(who, tmp_path, 2)
+    assert [rank["stopped"] for rank in ours] == [True, True]
+    (made,) = {len(rank["losses"]) for rank in ours}
+    assert 3 <= made <= 4
+    assert [path.name for path in (tmp_path / "run").glob("checkpoint-*.pt")] == [f"checkpoint-{made:08}.pt"]
 
 
 def test_an_update_without_any_image_moves_no_weight_to_nowhere(tmp_path: Path) -> None:
@@ -124,12 +138,42 @@ def test_an_empty_batch_counts_nothing(tmp_path: Path) -> None:
         assert all(torch.isfinite(weight).all() for weight in rank["weights"])
 
 
-def test_torchrun_starts_the_command(folder: Path, tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    command += ["-m", "fastdata.train", "--data-path", str(folder), "--model", "small", "--epochs", "1", "-b", "8"]
-    command += ["--train-crop-size", "32", "--val-resize-size", "32", "--val-crop-size", "32", "--device", "cpu"]
-    command += ["--output-dir", str(tmp_path), "--workers", "1"]
+FLAGS = ["--model", "small", "--epochs", "1", "-b", "6", "--train-crop-size", "32", "--val-resize-size", "32"]
+FLAGS += ["--val-crop-size", "32", "--device", "cpu", "--workers", "1"]
+
+
+def torchrun(folder: Path, *more: str, world: int = 2) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m"]
+    if world > 1:
+        command += ["torch.distributed.run", "--standalone", "--nproc-per-node", str(world), "-m"]
+    command += ["fastdata.train", "--data-path", str(folder), *FLAGS, *more]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
+    return done
+
+
+def test_torchrun_starts_the_command(folder: Path, tmp_path: Path) -> None:
+    done = torchrun(folder, "--output-dir", str(tmp_path))
     assert done.stdout.count("epoch 0") == 1
     assert (tmp_path / "result.json").exists()
+
+
+def test_a_checkpoint_is_validated_jointly_and_told_once(folder: Path, tmp_path: Path) -> None:
+    """Six images in batches of three, whose losses are summed to the last bit, whoever has which.
+
+    Batches of other sizes may differ by float32's rounding inside of the model.
+    """
+    torchrun(folder, "--output-dir", str(tmp_path), world=1)
+    more = ("-b", "3", "--test-only", str(next(tmp_path.glob("*.pt"))))
+    alone, joint = (torchrun(folder, *more, world=world).stdout for world in (1, 2))
+    assert alone == joint
+    assert alone.count("val_loss") == 1
+
+
+def test_one_process_answers_what_is_only_asked(folder: Path, tmp_path: Path) -> None:
+    assert torchrun(folder, "--check", "--remove-biases").stdout.count("biases removed: none") == 1
+    done = torchrun(folder, "--find-lr", "--output-dir", str(tmp_path))
+    assert done.stdout.count("suggested peak learning rate") == 1
+    assert "2 processes make updates of 12: search with -b 12" in done.stdout
+    alone = torchrun(folder, "--find-lr", world=1).stdout
+    assert done.stdout.startswith(alone)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import csv
 import json
 import math
+import re
+import time
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,7 @@ import torch
 from test_loop import CLASSES, data, options, plain_model
 
 from fastdata.syncs import SyncFinder
-from fastdata.train import fit
+from fastdata.train import fit, seeing
 
 
 def test_the_log_has_every_bit_of_every_loss(tmp_path: Path) -> None:
@@ -59,7 +61,7 @@ def test_a_line_that_waits_is_named(capsys: pytest.CaptureFixture[str]) -> None:
 
 @pytest.mark.parametrize("opt", ["sgd", "adamw"])
 def test_the_loop_itself_waits_nowhere(opt: str, capsys: pytest.CaptureFixture[str]) -> None:
-    more = {"model_ema": 0.9, "clip_grad_norm": 1.0, "mixup_alpha": 0.2, "accumulate": 2, "amp": "bf16"}
+    more = {"model_ema": 0.2, "clip_grad_norm": 1.0, "mixup_alpha": 0.2, "accumulate": 2, "amp": "bf16"}
     fit(plain_model(), list(data()), options=options(detect_syncs=True, opt=opt, **more), num_classes=CLASSES)
     assert "no line waits for the device" in capsys.readouterr().out
 
@@ -117,3 +119,38 @@ def test_anomalies_are_found(capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_tensorboard_log_is_written(tmp_path: Path) -> None:
     fit(plain_model(), data(), data(), options(output_dir=str(tmp_path), tensorboard=True))
     assert list((tmp_path / "tensorboard").glob("events*"))
+
+
+def test_a_log_gets_lines_within_an_epoch(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """At any update when it is time; the loss is that of the last look."""
+    monkeypatch.setattr(seeing, "_LINE_EVERY_S", 0.0)
+    more: dict[str, Any] = {"epochs": 2, "accumulate": 2, "lr_scheduler": "cosine"}
+    result = fit(plain_model(), data(64), options=options(print_freq=3, **more))
+    told = capsys.readouterr().err.splitlines()
+    assert len(told) == 8
+    assert re.fullmatch(r"epoch 0  update 1/4  [0-9]+ images/s  waiting [0-9.]+%  lr 0\.0\d+  ETA 0:\d\d:\d\d", told[0])
+    assert f"epoch 0  update 3/4  loss {result.losses[2]:.4f}  " in told[2]
+    assert f"epoch 1  update 1/4  loss {result.losses[3]:.4f}  " in told[4]
+    assert told[-1].endswith("lr 0  ETA 0:00:00")
+
+
+def test_a_log_is_not_filled(capsys: pytest.CaptureFixture[str]) -> None:
+    fit(plain_model(), data(), options=options(print_freq=1, epochs=3))
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize("profile", ["none", "steps"])
+def test_there_is_one_number_for_the_waiting(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], profile: str
+) -> None:
+    """A loader whose iterator takes long to make is waited for, too."""
+
+    class Slow(list[Any]):
+        def __iter__(self) -> Any:
+            time.sleep(0.5)
+            return super().__iter__()
+
+    monkeypatch.setattr(seeing, "shows_bars", lambda: True)
+    (entry,) = fit(plain_model(), Slow(data()), options=options(profile=profile)).epochs
+    assert entry["wait_share"] * 40 / entry["images_per_s"] > 0.49
+    assert "waiting " in capsys.readouterr().err.split("\r")[-1]

@@ -1,0 +1,122 @@
+"""Learning rates, and momentum where a schedule moves it, as functions of how far the run has come.
+
+The place in a run is a number of this run's updates, and need not be whole: a run that goes on with another batch size,
+or another number of processes, begins between two updates of its own.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+
+from fastdata.train.options import TrainOptions
+
+__all__ = ["Schedule"]
+
+_FIRST_OF_WARMUP = 0.01  # of the peak
+_ONECYCLE = {"rises": 0.3, "first": 1 / 25, "last": 1 / 25 / 1e4}  # share of the updates; shares of the peak
+_LOWEST_OF_CYCLIC = 0.1
+
+
+class Schedule:
+    """Sets the rates of an optimiser's groups.
+
+    Args:
+        optimizer: with the peak rate in its groups.
+        options: name and shape of the schedule.
+        updates_per_epoch: planned for this run.
+
+    Attributes:
+        place: updates of this plan that are behind; the rates are those of the next one.
+
+    Source: the values are those of torch's schedulers of these names (LinearLR before the others for the warm-up).
+    """
+
+    def __init__(self, optimizer: torch.optim.Optimizer, options: TrainOptions, *, updates_per_epoch: int) -> None:
+        self.updates_per_epoch, self.total = updates_per_epoch, options.epochs * updates_per_epoch
+        self._optimizer, self._options = optimizer, options
+        self._peaks = [group["lr"] for group in optimizer.param_groups]
+        self._momentum_range = _momentum_range(optimizer, options)
+        self.place = 0.0
+        self.go_to(0.0)
+
+    def step(self, updates: float = 1.0) -> None:
+        """Goes on; a loader may have more batches than it said, but the schedule ends with the plan."""
+        self.go_to(self.place + updates)
+
+    def go_to(self, place: float) -> None:
+        """Sets the rates of a place."""
+        self.place = min(float(self.total), place)
+        share = self._share()
+        for group, peak in zip(self._optimizer.param_groups, self._peaks, strict=True):
+            group["lr"] = peak * share
+            if self._momentum_range is not None:
+                _set_momentum(group, self._momentum())
+
+    def _share(self) -> float:
+        """Of the peak."""
+        options = self._options
+        if options.lr_scheduler == "onecycle":
+            rising, pct = self._phase()
+            ends = (_ONECYCLE["first"], 1.0) if rising else (1.0, _ONECYCLE["last"])
+            return _along_a_cosine(*ends, pct)
+        epochs = self.place / self.updates_per_epoch
+        if options.lr_scheduler == "cyclic":
+            return _LOWEST_OF_CYCLIC + (1 - _LOWEST_OF_CYCLIC) * self._height()
+        warmup = options.lr_warmup_epochs
+        if epochs < warmup:
+            return _FIRST_OF_WARMUP + (1 - _FIRST_OF_WARMUP) * epochs / warmup
+        if options.lr_scheduler == "cosine":
+            return _along_a_cosine(1.0, 0.0, (epochs - warmup) / (options.epochs - warmup))
+        if options.lr_scheduler == "step":
+            drops = math.floor((epochs - warmup) / options.lr_step_size + 1e-9)  # 0.3 / 0.1 is a little below 3
+            return float(options.lr_gamma**drops)
+        return 1.0
+
+    def _momentum(self) -> float:
+        """Falls while the rate grows."""
+        assert self._momentum_range is not None
+        low, high = self._momentum_range
+        if self._options.lr_scheduler == "cyclic":
+            return high - (high - low) * self._height()
+        rising, pct = self._phase()
+        return _along_a_cosine(high, low, pct) if rising else _along_a_cosine(low, high, pct)
+
+    def _phase(self) -> tuple[bool, float]:
+        """Of onecycle: whether the rate rises, and that phase's share that is over; the last update has its end."""
+        total = max(2, self.total)
+        turn = _ONECYCLE["rises"] * total - 1
+        if turn > 0 and self.place <= turn:
+            return True, self.place / turn
+        return False, min(1.0, (self.place - turn) / (total - 1 - turn))
+
+    def _height(self) -> float:
+        """Of cyclic: 0 at the lowest rate, 1 at the peak, in straight lines."""
+        halves = self.place / self.updates_per_epoch / self._options.lr_step_size
+        return 1 - abs(halves % 2 - 1)
+
+
+def _momentum_range(optimizer: torch.optim.Optimizer, options: TrainOptions) -> tuple[float, float] | None:
+    """What momentum, or the first beta, moves between; 0.9 gives torch's own defaults, and none stays none."""
+    by_betas = "betas" in optimizer.defaults
+    momentum = optimizer.defaults["betas"][0] if by_betas else options.momentum
+    if momentum <= 0 or not (by_betas or "momentum" in optimizer.defaults):
+        return None
+    if options.lr_scheduler == "onecycle":
+        return max(0.0, momentum - 0.05), min(momentum + 0.05, (1 + momentum) / 2)
+    if options.lr_scheduler == "cyclic" and not by_betas:
+        return max(0.0, momentum - 0.1), momentum
+    return None
+
+
+def _set_momentum(group: dict[str, Any], value: float) -> None:
+    if "betas" in group:
+        group["betas"] = (value, *group["betas"][1:])
+    else:
+        group["momentum"] = value
+
+
+def _along_a_cosine(begin: float, end: float, share: float) -> float:
+    return end + (begin - end) * (1 + math.cos(math.pi * share)) / 2

@@ -1,0 +1,280 @@
+"""What a loader chooses or cannot do it says: the backend, arguments without effect, a missing core, what to change."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import images
+import numpy as np
+import pytest
+import torch
+import torchvision.transforms as v1
+import torchvision.transforms.v2 as v2
+from torchvision.datasets import ImageFolder
+
+from fastdata import DaliOptions, DataLoader, DatasetError, auto
+from fastdata.auto import choose_backend
+from fastdata.compile import compile_transform
+from fastdata.sources import recognise
+
+SMALL = v1.Compose([v1.Resize((8, 8)), v1.ToTensor()])
+CROP = v1.Compose([v1.RandomCrop(50), v1.ToTensor()])
+
+
+def with_one(folder: Path, copy: Path, data: bytes) -> Path:
+    """A folder whose first file is another."""
+    import shutil
+
+    shutil.copytree(folder, copy)
+    (copy / "apple" / "00.jpg").write_bytes(data)
+    return copy
+
+
+def choice_for(root: Path, transform: Any = CROP) -> auto.Choice:
+    source = recognise(ImageFolder(root, transform))
+    plan = compile_transform(transform).plan
+    assert plan is not None
+    return choose_backend(source, plan, fidelity="exact")
+
+
+@pytest.mark.parametrize(
+    "data", [b"no image", images.jpeg(90, 70)[:700], images.jpeg(20, 20)], ids=["text", "cut", "small"]
+)
+def test_one_bad_sample_does_not_decide_the_backend(folder: Path, tmp_path: Path, data: bytes) -> None:
+    chosen = choice_for(with_one(folder, tmp_path / "copy", data))
+    assert "of your samples" in chosen.reason
+    assert set(chosen.ms_per_image) == {"native", "turbojpeg", "opencv", "pil"}
+    assert chosen.backend.name != "pil"
+
+
+def test_where_nothing_can_be_timed_the_usually_fastest_is_taken_and_it_says_so(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    for number in range(5):
+        (tmp_path / "a" / f"{number}.jpg").write_bytes(b"damaged")
+    chosen = choice_for(tmp_path)
+    assert chosen.backend.name == "native"
+    assert chosen.reason == "preferred; none of 5 samples tried could be decoded, so nothing was timed"
+
+
+@pytest.mark.parametrize(
+    ("timed", "name", "reason"),
+    [
+        ({"native": 1.0, "turbojpeg": 0.9, "opencv": 2.0, "pil": 3.0}, "native", "no other is clearly faster"),
+        ({"native": 1.0, "turbojpeg": 0.7, "opencv": 2.0, "pil": 3.0}, "turbojpeg", "fastest on"),
+        ({"native": 1.0, "turbojpeg": 1.2, "opencv": 2.0, "pil": 3.0}, "native", "fastest on"),
+    ],
+)
+def test_native_is_preferred_unless_clearly_beaten(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, timed: dict[str, float], name: str, reason: str
+) -> None:
+    monkeypatch.setattr(auto, "_time_in_turn", lambda *_: dict(timed))
+    chosen = choice_for(folder)
+    assert chosen.backend.name == name
+    assert reason in chosen.reason
+
+
+# ---- torch's path
+
+
+GIVEN: dict[str, dict[str, Any]] = {
+    "on_error='skip'": {"on_error": "skip"},
+    "fidelity='fast'": {"fidelity": "fast"},
+    "memory_format=torch.channels_last": {"memory_format": torch.channels_last},
+    "augment_on='device'": {"augment_on": "device"},
+    "decode_device='cpu'": {"decode_device": "cpu"},
+    "dali=DaliOptions(threads=2": {"dali": DaliOptions(threads=2)},
+    "backend='pil', on_error='replace'": {"backend": "pil", "on_error": "replace"},
+}
+
+
+@pytest.mark.parametrize("named", GIVEN)
+def test_arguments_without_effect_are_named_once_and_in_explain(named: str) -> None:
+    loader = DataLoader([1, 2], **GIVEN[named])
+    with pytest.warns(UserWarning, match="has no effect: list is not an image dataset") as warned:
+        list(loader)
+    assert len(warned) == 1
+    assert named in str(warned[0].message)
+    list(loader)
+    assert named in next(line for line in loader.explain().splitlines() if line.startswith("no effect:"))
+
+
+def test_without_such_arguments_nothing_is_said() -> None:
+    loader = DataLoader([1, 2], seed=3)
+    list(loader)
+    assert "no effect" not in loader.explain()
+    assert "seed:       3: decides the order and what worker processes draw, not what" in loader.explain()
+
+
+# ---- explain
+
+
+def line(loader: DataLoader, name: str) -> list[str]:
+    return [text.partition(":")[2].strip() for text in loader.explain().splitlines() if text.startswith(f"{name}:")]
+
+
+def test_fidelity_is_that_of_the_backend_that_decodes(folder: Path) -> None:
+    dataset = ImageFolder(folder, SMALL)
+    assert line(DataLoader(dataset, backend="native"), "fidelity") == ["exact: Pillow's pixels"]
+    for backend, tolerance in (("dali", 0.6), ("opencv", 0.5)):
+        told = f"exact: within {tolerance} of 255 grey levels of Pillow's pixels on average"
+        assert line(DataLoader(dataset, backend=backend), "fidelity") == [told]
+
+
+@pytest.mark.parametrize(
+    ("transform", "options", "output"),
+    [
+        (SMALL, {}, "float32 (N, 3, 8, 8), contiguous; decoded straight into the batch"),
+        (
+            v1.Compose([v1.Resize((8, 9)), v1.PILToTensor()]),
+            {"memory_format": torch.channels_last},
+            "uint8 (N, 3, 8, 9), channels_last; decoded straight into the batch",
+        ),
+        (
+            v2.Compose([v2.Resize((8, 8)), v2.ToImage(), v2.ToDtype(torch.bfloat16, scale=True)]),
+            {},
+            "bfloat16 (N, 3, 8, 8), contiguous; decoded straight into the batch",
+        ),
+        (v1.Compose([v1.Resize((8, 8)), v1.Grayscale(3), v1.ToTensor()]), {}, "what default_collate makes of samples"),
+        (SMALL, {"collate_fn": list}, "what list makes of samples"),
+    ],
+)
+def test_the_output_is_what_the_loop_receives(
+    folder: Path, transform: Any, options: dict[str, Any], output: str
+) -> None:
+    loader = DataLoader(ImageFolder(folder, transform), 4, **options)
+    assert line(loader, "output")[0].startswith(output)
+    batch = next(iter(loader))
+    if isinstance(batch[0], torch.Tensor) and "straight" in output:
+        assert str(batch[0].dtype).removeprefix("torch.") == output.split()[0]
+        assert str(tuple(batch[0].shape[1:]))[1:-1] in output
+
+
+def test_no_step_is_told_twice(folder: Path) -> None:
+    transform = v1.Compose([v1.Resize((8, 8)), v1.RandAugment(), v1.ToTensor(), v1.RandomErasing()])
+    told = DataLoader(ImageFolder(folder, transform), augment_on="device").explain()
+    assert [told.count(name) for name in ("Resize", "RandAugment", "ToTensor", "RandomErasing")] == [1] * 4
+
+
+@pytest.mark.parametrize(
+    ("make", "change"),
+    [
+        (lambda root: DataLoader([1, 2]), "use torchvision.datasets.ImageFolder or fastdata.ImageFolder"),
+        (lambda root: DataLoader(ImageFolder(root)), "begins with RandomResizedCrop, Resize"),
+        (
+            lambda root: DataLoader(ImageFolder(root, SMALL), num_workers=1, worker_init_fn=print),
+            "drop a worker_init_fn",
+        ),
+        (lambda root: DataLoader(ImageFolder(root, SMALL), batch_size=None), "give a batch_size"),
+        (
+            lambda root: DataLoader(ImageFolder(root, SMALL, loader=np.load)),
+            "leave the dataset's loader at its default",
+        ),
+        (lambda root: DataLoader(ImageFolder(root, SMALL)), "num_workers='auto'"),
+        (
+            lambda root: DataLoader(
+                ImageFolder(root, v1.Compose([v1.Resize((8, 8)), v1.RandAugment(), v1.ToTensor()]))
+            ),
+            "augment_on='device'",
+        ),
+    ],
+)
+def test_explain_says_what_to_change(folder: Path, make: Any, change: str) -> None:
+    assert any(change in each for each in line(make(folder), "to change"))
+
+
+def test_nothing_to_change_is_no_advice(folder: Path) -> None:
+    assert line(DataLoader(ImageFolder(folder, SMALL), num_workers=2), "to change") == []
+
+
+# ---- an installation without its core
+
+_WITHOUT_CORE = """
+import sys, warnings
+import torchvision.transforms as v1
+from fastdata import DataLoader, ImageFolder
+from fastdata.cli import main
+loader = DataLoader(ImageFolder(sys.argv[1], v1.Compose([v1.Resize((8, 8)), v1.ToTensor()])), num_workers=1)
+with warnings.catch_warnings(record=True) as warned:
+    warnings.simplefilter("always")
+    for _ in range(2):
+        list(loader)
+print("WARNED", len(warned), warned[0].message)
+print(loader.explain())
+main(["info"])
+"""
+
+
+def test_a_lost_core_is_told_at_first_use_by_explain_and_by_info(folder: Path, tmp_path: Path) -> None:
+    import os
+
+    environment = {**os.environ, "FASTDATA_NATIVE_LIBRARY": str(tmp_path / "gone.so")}
+    command = [sys.executable, "-c", _WITHOUT_CORE, str(folder)]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=True)
+    warned, told, info = (
+        next(text for text in done.stdout.splitlines() if text.lstrip().startswith(begin))
+        for begin in ("WARNED", "to change:", "native")
+    )
+    assert warned.startswith(
+        "WARNED 1 images are decoded at a fraction of the speed: backend 'native' is not available"
+    )
+    for text in (warned, told, info):
+        assert "gone.so cannot be loaded" in text
+        assert "apt-get install g++ libjpeg-dev libdeflate-dev" in text
+        assert "pip install --force-reinstall --no-cache-dir torch-fastdata" in text
+
+
+# ---- arguments and transforms
+
+
+@pytest.mark.parametrize("kind", [np.int64, np.uint8, torch.tensor])
+def test_integers_of_any_kind_are_numbers_of_workers_and_seeds(folder: Path, kind: Any) -> None:
+    loader = DataLoader(ImageFolder(folder, SMALL), num_workers=kind(2), seed=kind(3))
+    assert (type(loader.num_workers), loader.num_workers, type(loader.seed), loader.seed) == (int, 2, int, 3)
+
+
+@pytest.mark.parametrize("hook", ["after", "before", "compose", "everywhere", "forward"])
+def test_forward_hooks_on_transforms_are_called(folder: Path, hook: str) -> None:
+    first = v2.Resize((8, 8))
+    transform = v2.Compose([first, v2.PILToTensor()])
+
+    def darker(image: Any) -> Any:
+        return image.point(lambda level: level // 2) if hasattr(image, "point") else image // 2
+
+    handle = None
+    if hook == "after":
+        first.register_forward_hook(lambda module, given, result: darker(result))
+    elif hook == "before":
+        first.register_forward_pre_hook(lambda module, given: darker(given[0]))
+    elif hook == "compose":
+        transform.register_forward_hook(lambda module, given, result: darker(result))
+    elif hook == "everywhere":
+        handle = torch.nn.modules.module.register_module_forward_hook(
+            lambda module, given, result: darker(result) if module is first else None
+        )
+    else:
+        forward = first.forward
+        first.forward = lambda image: darker(forward(image))
+    try:
+        dataset = ImageFolder(folder, transform)
+        ours, torchs = (next(iter(cls(dataset, 4)))[0] for cls in (DataLoader, torch.utils.data.DataLoader))
+        assert torch.equal(ours, torchs)
+        assert ours.max() < 128
+    finally:
+        if handle is not None:
+            handle.remove()
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_an_epoch_in_which_everything_failed_raises(tmp_path: Path, workers: int) -> None:
+    (tmp_path / "a").mkdir()
+    for number in range(3):
+        (tmp_path / "a" / f"{number}.jpg").write_bytes(b"bad")
+    loader = DataLoader(ImageFolder(tmp_path, SMALL), 2, on_error="skip", num_workers=workers)
+    for _ in range(2):
+        iterator = iter(loader)
+        with pytest.raises(DatasetError, match=r"all 3 samples of the epoch failed.*2\.jpg.*not an image"):
+            next(iterator)
+        assert next(iterator, None) is None
