@@ -1,22 +1,125 @@
-"""What is installed: the whole package, and nothing else."""
+"""What is installed: the whole package, and nothing else; what an index page shows leads somewhere."""
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import zipfile
+from email import message_from_bytes
+from email.message import Message
 from pathlib import Path
 
+import pytest
+
+from fastdata.loaders import BACKENDS, backend_class
+from fastdata.loaders.opencv import OpenCvBackend
+
 ROOT = Path(__file__).parents[1]
+HOME = "https://github.com/torch-fastdata/torch-fastdata"
 
 
-def test_the_wheel_holds_every_module_and_no_sources(tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
     """Built without the core, which takes a second; tools/build_wheel.sh tries the real one."""
+    folder = tmp_path_factory.mktemp("wheel")
     command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--disable-pip-version-check", "--no-deps"]
-    settings = ["--no-build-isolation", "-C", "wheel.cmake=false", "--wheel-dir", str(tmp_path), str(ROOT)]
-    subprocess.run([*command, *settings], check=True, cwd=tmp_path)
-    (wheel,) = tmp_path.glob("*.whl")
-    with zipfile.ZipFile(wheel) as archive:
-        found = {name for name in archive.namelist() if ".dist-info/" not in name}
+    settings = ["--no-build-isolation", "-C", "wheel.cmake=false", "--wheel-dir", str(folder), str(ROOT)]
+    subprocess.run([*command, *settings], check=True, cwd=folder)
+    (built,) = folder.glob("*.whl")
+    return zipfile.ZipFile(built)
+
+
+@pytest.fixture
+def about(wheel: zipfile.ZipFile) -> Message:
+    return message_from_bytes(wheel.read("torch_fastdata-0.1.0.dist-info/METADATA"))
+
+
+def test_the_wheel_holds_every_module_and_no_sources(wheel: zipfile.ZipFile) -> None:
+    found = {name for name in wheel.namelist() if ".dist-info/" not in name}
     modules = {str(path.relative_to(ROOT)) for path in (ROOT / "fastdata").rglob("*.py")}
     assert found == modules | {"fastdata/py.typed"}
+
+
+def test_the_distribution_has_a_name_of_its_own_and_says_where_its_home_is(about: Message) -> None:
+    assert about["Name"] == "torch-fastdata"
+    urls = dict(each.split(", ") for each in about.get_all("Project-URL") or [])
+    assert set(urls) == {"Homepage", "Documentation", "Changelog", "Issues"}
+    assert all(url.startswith(HOME) for url in urls.values())
+
+
+def test_the_readmes_links_are_whole_and_lead_to_files_that_exist(about: Message) -> None:
+    text = str(about.get_payload())
+    links = re.findall(r"\]\(([^)]+)\)", text)
+    assert len(links) > 5
+    for link in links:
+        assert link.startswith("https://")
+        place = re.fullmatch(rf"{HOME}/(?:blob|tree)/main/([^#]+)(?:#.*)?", link)
+        assert place is not None
+        assert (ROOT / place[1]).exists()
+
+
+def test_the_extras_are_what_their_names_say(about: Message) -> None:
+    required = [text.replace(" ", "") for text in about.get_all("Requires-Dist") or []]
+    assert 'opencv-python>=4.8;extra=="opencv"' in required
+    assert 'opencv-python-headless>=4.8;extra=="opencv-headless"' in required
+    assert not [text for text in required if text.endswith('extra=="demo"') and "opencv" in text]  # nor overwrites one
+
+
+def test_every_hint_names_the_distribution_and_extras_that_exist(about: Message) -> None:
+    hints = [backend_class(name).install_hint for name in BACKENDS]
+    named = [extra for hint in hints for extra in re.findall(r"fastdata\[([\w-]+)\]", hint)]
+    assert (
+        {"opencv", "opencv-headless", "turbojpeg", "dali"} <= set(named) <= set(about.get_all("Provides-Extra") or [])
+    )
+    for path in [*(ROOT / "fastdata").rglob("*.py"), ROOT / "README.md", *(ROOT / "docs").glob("*.md")]:
+        assert not re.search(r"pip install '?fastdata\b", path.read_text()), path
+
+
+# ---- the two OpenCVs
+
+
+def test_opencv_says_which_of_its_distributions_it_is() -> None:
+    assert re.fullmatch(r"OpenCV \S+ \(opencv-(contrib-)?python(-headless)?\)", OpenCvBackend.version())
+
+
+_TWO = """
+import sys
+from importlib import metadata
+from pathlib import Path
+for name in ("opencv_python", "opencv_python_headless"):
+    folder = Path(sys.argv[1]) / f"{name}-4.9.0.dist-info"
+    folder.mkdir(parents=True)
+    (folder / "METADATA").write_text(f"Metadata-Version: 2.1\\nName: {name.replace('_', '-')}\\nVersion: 4.9.0\\n")
+sys.path.insert(0, sys.argv[1])
+from fastdata.loaders.opencv import OpenCvBackend
+print(OpenCvBackend.version())
+"""
+
+_NO_LIBGL = """
+import sys
+from pathlib import Path
+Path(sys.argv[1]).joinpath("cv2.py").write_text(
+    "raise ImportError('libGL.so.1: cannot open shared object file: No such file or directory')"
+)
+sys.path.insert(0, sys.argv[1])
+from fastdata.cli import main
+main(["info"])
+"""
+
+
+def run(script: str, folder: Path) -> str:
+    command = [sys.executable, "-c", script, str(folder)]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+
+def test_both_opencvs_at_once_are_told_apart(tmp_path: Path) -> None:
+    told = run(_TWO, tmp_path)
+    assert "opencv-python and opencv-python-headless, which overwrite each other's files: pip uninstall -y" in told
+
+
+def test_a_missing_libgl_is_explained(tmp_path: Path) -> None:
+    told = run(_NO_LIBGL, tmp_path)
+    assert "libGL.so.1: cannot open shared object file" in told
+    assert "apt-get install libgl1" in told
+    assert "pip install 'torch-fastdata[opencv-headless]'" in told

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+from importlib import metadata
 from typing import Any
 
 import numpy as np
@@ -12,12 +14,22 @@ from fastdata.views import View
 
 __all__ = ["OpenCvBackend"]
 
+_DISTRIBUTIONS = (
+    "opencv-python",
+    "opencv-python-headless",
+    "opencv-contrib-python",
+    "opencv-contrib-python-headless",
+)
+
 
 class OpenCvBackend(PerImageBackend):
     """OpenCV for JPEGs, Pillow for the rest."""
 
     name = "opencv"
-    install_hint = "install it with: pip install 'torch-fastdata[opencv]' (or your own build of opencv-python)"
+    install_hint = (
+        "install it with: pip install 'torch-fastdata[opencv]', on a server 'torch-fastdata[opencv-headless]' (or your "
+        "own build of opencv-python)"
+    )
 
     def __init__(self, *, fidelity: str = "exact") -> None:
         super().__init__(fidelity=fidelity)
@@ -28,8 +40,8 @@ class OpenCvBackend(PerImageBackend):
         try:
             import cv2
         except ImportError as error:
-            raise cls.unavailable(error) from error
-        return f"OpenCV {cv2.__version__}"
+            raise cls.unavailable(_in_words(error)) from error
+        return f"OpenCV {cv2.__version__}{_installed()}"
 
     def decode_view(self, image: Encoded, view: View, out: Pixels) -> None:
         if not image.is_whole_jpeg():
@@ -59,6 +71,36 @@ class OpenCvBackend(PerImageBackend):
         rgb = cv2.cvtColor(cv2.resize(window, view.resize_px, interpolation=filter_), cv2.COLOR_BGR2RGBA)
         whole = (0, 0, *view.resize_px)
         resample.resize_window(rgb.reshape(-1), view.resize_px[0], _resized(view, whole), out)
+
+
+def _in_words(error: ImportError) -> str:
+    """What is wrong with an OpenCV that is installed and cannot be imported."""
+    if "libGL" not in str(error):
+        return str(error)
+    return (
+        f"{error}: opencv-python draws windows, for which it needs libGL; apt-get install libgl1, or on a server "
+        "pip uninstall -y opencv-python, then pip install 'torch-fastdata[opencv-headless]'"
+    )
+
+
+@cache
+def _installed() -> str:
+    """Which distributions the module comes from, for `fastdata info`."""
+    known = [name for name in _DISTRIBUTIONS if _is_installed(name)]
+    if len(known) < 2:
+        return f" ({known[0]})" if known else ""
+    return (
+        f" ({' and '.join(known)}, which overwrite each other's files: pip uninstall -y {' '.join(known)}, then "
+        "install one of them)"
+    )
+
+
+def _is_installed(distribution: str) -> bool:
+    try:
+        metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        return False
+    return True
 
 
 def _resized(view: View, window_px: tuple[int, int, int, int]) -> View:

@@ -1,5 +1,7 @@
 #include "crc32c.h"
 
+#include "processor.h"
+
 #include <array>
 #include <cstring>
 
@@ -61,7 +63,7 @@ uint64_t load(const uint8_t *from) {
     return word;
 }
 
-__attribute__((target("sse4.2"))) uint32_t by_instruction(uint32_t crc, std::span<const uint8_t> data) {
+__attribute__((target("sse4.2,crc32"))) uint32_t by_instruction(uint32_t crc, std::span<const uint8_t> data) {
     static const Shift once = make_shift(kStretch);
     while (data.size() >= 3 * kStretch) {
         uint64_t first = crc, second = 0, third = 0;
@@ -85,7 +87,7 @@ __attribute__((target("sse4.2"))) uint32_t by_instruction(uint32_t crc, std::spa
 
 uint32_t crc32c(std::span<const uint8_t> data) {
 #if defined(FASTDATA_AVX2)
-    static const bool has_instruction = __builtin_cpu_supports("sse4.2") != 0;
+    static const bool has_instruction = has_sse42();
     if (has_instruction)
         return ~by_instruction(~uint32_t{0}, data);
 #endif

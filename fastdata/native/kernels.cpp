@@ -1,5 +1,7 @@
 #include "kernels.h"
 
+#include "processor.h"
+
 #include <array>
 #include <atomic>
 #include <cstring>
@@ -10,7 +12,7 @@ namespace {
 bool processor_has(const Kernels &set) {
 #if defined(FASTDATA_AVX2)
     if (&set == &kAvx2Kernels)
-        return __builtin_cpu_supports("avx2") != 0;
+        return has_avx2();
 #endif
     (void)set;
     return true;

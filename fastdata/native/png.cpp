@@ -53,7 +53,7 @@ Wide nearest(const Wide &left, const Wide &above, const Wide &corner) {
     const Wide to_left = absolute(above - corner), to_above = absolute(left - corner);
     const Wide to_corner = absolute(left + above - corner - corner);
     const Wide other = to_above <= to_corner ? above : corner;
-    return (to_left <= to_above) & (to_left <= to_corner) ? left : other;
+    return ((to_left <= to_above) & (to_left <= to_corner)) ? left : other;
 }
 #else
 struct Wide {
