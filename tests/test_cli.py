@@ -51,6 +51,7 @@ def test_help_teaches(capsys: pytest.CaptureFixture[str]) -> None:
     assert "from fastdata import DataLoader" in " ".join(capsys.readouterr().out.split())
 
 
+@pytest.mark.slow
 def test_demo_writes_a_table_figures_and_a_report(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -114,6 +115,7 @@ def test_bench_names_a_damaged_image(folder: Path, tmp_path: Path, capsys: pytes
     assert "Traceback" not in told
 
 
+@pytest.mark.slow
 def test_a_smaller_sample_leaves_nothing_of_a_larger_one(tmp_path: Path) -> None:
     for count in (12, 10):
         assert make_sample_dataset(tmp_path, SampleOptions(train=count, val=10))

@@ -207,6 +207,7 @@ main(["info"])
 """
 
 
+@pytest.mark.slow
 def test_a_lost_core_is_told_at_first_use_by_explain_and_by_info(folder: Path, tmp_path: Path) -> None:
     import os
 

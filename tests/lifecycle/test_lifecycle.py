@@ -403,6 +403,7 @@ def run_script(
     return process.returncode, errors
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "body",
     [
@@ -416,6 +417,7 @@ def test_the_interpreter_exits_cleanly(folder: Path, body: str) -> None:
     assert run_script(body, folder) == (0, "")
 
 
+@pytest.mark.slow
 def test_ctrl_c_while_waiting_is_raised_soon(folder: Path) -> None:
     body = """
         class Slow(ImageFolder): pass
@@ -454,6 +456,7 @@ def test_threads_that_share_an_iterator_take_turns(folder: Path) -> None:
     assert len(iterator._record.batches.sizes) == iterator._record.delivered_batches == 100
 
 
+@pytest.mark.slow
 def test_many_breaks_and_epochs_leave_nothing_behind(folder: Path) -> None:
     loader = DataLoader(ImageFolder(folder, SMALL), 4, num_workers=4)
     process = psutil.Process()

@@ -125,6 +125,7 @@ assert load([{path!r}] * 4, pool=pool).results.statuses.tolist() == [native.Stat
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere the size of a stack is no limit to threads")
 def test_threads_that_the_system_refuses_are_an_answer_not_a_crash(folder: Path) -> None:
     """No thread can have a stack of a thousand terabytes."""

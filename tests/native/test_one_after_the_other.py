@@ -106,7 +106,7 @@ data = open(sys.argv[1], "rb").read()
 whole = core.repack(data, restart_rows=1, options=options)
 used = int(open("/proc/self/statm").read().split()[0]) * 4096
 found = set()
-for step in range(0, 120):
+for step in range(0, 120, 2):
     resource.setrlimit(resource.RLIMIT_AS, (used + (step << 18), resource.RLIM_INFINITY))
     try:
         repacked = core.repack(data, restart_rows=1, options=options)
@@ -119,9 +119,10 @@ assert "whole" in found and len(found) > 1 and found <= {"whole", None, "refused
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="limits memory as Linux does")
 def test_repacking_without_memory_ends_in_an_error_not_in_a_crash(tmp_path: Path) -> None:
-    """Memory is refused at 120 points of the work, also while the output grows."""
+    """Memory is refused at 60 points of the work, also while the output grows."""
     (tmp_path / "large.jpg").write_bytes(images.jpeg(1500, 1200, quality=98))
     command = [sys.executable, "-c", _REPACK_WITHOUT_MEMORY, str(tmp_path / "large.jpg")]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=100)

@@ -42,6 +42,7 @@ def begin(source: Path, out: Path, workers: int = 1) -> dict[str, int]:
     return places(out)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [1, 2])
 def test_shards_stay_when_errors_are_skipped_from_now_on(source: Path, tmp_path: Path, workers: int) -> None:
     before = begin(source, tmp_path / "out", workers)
@@ -51,6 +52,7 @@ def test_shards_stay_when_errors_are_skipped_from_now_on(source: Path, tmp_path:
     assert tree(tmp_path / "out") == tree(tmp_path / "whole")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [1, 2])
 @pytest.mark.parametrize("gone", [BAD, "apple/02.jpg"])
 def test_shards_before_a_file_that_was_removed_stay(source: Path, tmp_path: Path, workers: int, gone: str) -> None:

@@ -50,6 +50,7 @@ def test_bytes_labels_and_order_are_kept(folder: Path, converted: Path) -> None:
     assert all(path.stat().st_size <= SHARD_BYTES for path in converted.glob("*.tar"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [None, 5])
 def test_the_result_does_not_depend_on_the_number_of_workers(folder: Path, tmp_path: Path, seed: int | None) -> None:
     options = ConvertOptions(shard_bytes=SHARD_BYTES, shuffle_seed=seed, recoding=Recoding(max_side=100))
@@ -75,6 +76,7 @@ def run(*arguments: object, **options: Any) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, check=False, **options)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [1, 2])
 def test_killed_at_any_moment_it_goes_on_to_the_same_result(folder: Path, tmp_path: Path, workers: int) -> None:
     arguments = ["--shard-size", "20K", "--max-side", "90", "--shuffle-seed", "3", "--workers", workers]

@@ -75,6 +75,7 @@ def test_lines_come_now_and_then_and_at_the_end(
     assert lines == ["converted: 30 of 40", "converted: 40 of 40"]
 
 
+@pytest.mark.slow
 def test_every_command_does_without_tqdm(folder: Path, tmp_path: Path) -> None:
     script = (
         "import sys; sys.modules['tqdm'] = None; from fastdata.cli import main; "
@@ -105,6 +106,7 @@ def listen_to_ctrl_c() -> None:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "killpg"), reason="needs process groups")
 @pytest.mark.parametrize("moment", ["start", "work"])
 def test_ctrl_c_at_a_terminal_is_one_line(much: Path, tmp_path: Path, moment: str) -> None:

@@ -40,6 +40,7 @@ def test_batches_equal_those_of_the_folder(folder: Path, converted: Path, backen
     assert equal(ours, batches(DataLoader(ImageFolder(folder, CROP), 7, **options)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("context", ["fork", "spawn"])
 def test_torchs_own_loader_reads_it(folder: Path, converted: Path, context: str) -> None:
     options: dict[str, Any] = {"batch_size": 7, "num_workers": 2, "multiprocessing_context": context}

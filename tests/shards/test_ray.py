@@ -40,6 +40,7 @@ def tree(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
+@pytest.mark.slow
 def test_the_bytes_are_those_of_one_process(cluster: Any, folder: Path, tmp_path: Path) -> None:
     options = ConvertOptions(shard_bytes=30_000, shuffle_seed=2, recoding=Recoding(max_side=90))
     convert(str(folder), tmp_path / "here", options)

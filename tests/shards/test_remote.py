@@ -282,6 +282,7 @@ def fetch_and_hang(url: str, cache: Path, started: Any) -> None:
     ShardDataset(url, cache_dir=cache).read_encoded(0)
 
 
+@pytest.mark.slow
 def test_processes_share_one_cache(server: tuple[str, list[str]], converted: Path, tmp_path: Path) -> None:
     url, asked = server
     context = multiprocessing.get_context("spawn")
@@ -298,6 +299,7 @@ def test_processes_share_one_cache(server: tuple[str, list[str]], converted: Pat
     assert len(fetched) == len(set(fetched)) == len(local.shard_ends)
 
 
+@pytest.mark.slow
 def test_a_process_that_dies_while_fetching_holds_up_nobody(server: tuple[str, list[str]], tmp_path: Path) -> None:
     context = multiprocessing.get_context("spawn")
     started = context.Event()

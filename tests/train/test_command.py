@@ -51,6 +51,7 @@ def test_shards_give_the_losses_of_the_folder(folder: Path, converted: Path, tmp
     assert losses[0] == losses[1]
 
 
+@pytest.mark.slow
 def test_it_learns(tmp_path: Path) -> None:
     """Tints are told apart after a few passes; the sample dataset takes minutes (see docs/performance.md)."""
     for label, tint in enumerate(((1.0, 0.5, 0.5), (0.5, 1.0, 0.5), (0.5, 0.5, 1.0))):

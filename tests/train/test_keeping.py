@@ -193,6 +193,7 @@ def test_a_used_folder_is_not_mixed_with_another_run(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("own_generator", [False, True])
 def test_a_plain_shuffled_loader_goes_on_with_its_order(tmp_path: Path, own_generator: bool) -> None:
     def loader() -> Any:

@@ -84,6 +84,7 @@ def test_modules_named_are_recomputed() -> None:
         checkpoint_modules(model, ["3.bodi"])
 
 
+@pytest.mark.slow
 def test_compiled_blocks_are_recomputed_as_well() -> None:
     torch.manual_seed(0)
     model = small_resnet(CLASSES)
