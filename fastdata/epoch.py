@@ -265,7 +265,7 @@ class SingleProcessIterator(_Counted, torch_dataloader._SingleProcessDataLoaderI
         iterator = self._dataset_fetcher.dataset_iter
         if start.dataset_state is None or not (_keeps_state(self._dataset) or _keeps_state(iterator)):
             super()._pass_over(loader, start)
-        elif not _keeps_state(self._dataset):  # which has been given its state before
+        elif iterator is self._dataset or not _keeps_state(self._dataset):  # others were given theirs before
             iterator.load_state_dict(copy.deepcopy(start.dataset_state))
 
     def _next_index(self) -> Any:

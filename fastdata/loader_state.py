@@ -34,6 +34,7 @@ class LoaderState:
         dataset_random: states of the global generators now, where samples are made in the training process.
         dataset_state: the dataset's own state, or its iterator's, where it has one.
         dataset_first: that state after the first batch, by which a dataset is found out that starts anew.
+        workers: worker processes, for iterable datasets, whose order depends on them.
         ranks: number of ranks of an EpochSampler; `delivered` counts one rank's samples since the last change of it.
         history: (ranks, samples delivered by each) before that.
     """
@@ -54,6 +55,7 @@ class LoaderState:
     dataset_random: list[Any] | None = None
     dataset_state: Any = None
     dataset_first: Any = None
+    workers: int | None = None
     ranks: int | None = None
     history: list[list[int]] | None = None
 
@@ -92,7 +94,7 @@ class LoaderState:
                 raise StateMismatch(
                     f"state has {name} = {getattr(self, name)!r}; a whole number from {least} on is expected"
                 )
-        for name in ("checksum", "view_seed", "worker_seed", "order_seed", "sampler_epoch", "ranks"):
+        for name in ("checksum", "view_seed", "worker_seed", "order_seed", "sampler_epoch", "workers", "ranks"):
             value = getattr(self, name)
             if value is not None and (isinstance(value, bool) or not isinstance(value, int)):
                 raise StateMismatch(f"state has {name} = {value!r}; a whole number or None is expected")

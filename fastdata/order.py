@@ -295,20 +295,24 @@ def planned(state: LoaderState, sampler: Any, generator: torch.Generator | None,
     """A state before its epoch has begun, with what will decide the epoch's order and views if nobody draws before.
 
     Args:
-        state: of the loader, with an order_seed where `seed` decides.
-        sampler: the loader's batch sampler, or plain sampler.
+        state: of the loader.
+        sampler: the loader's batch sampler, or plain sampler; None for an iterable dataset.
         generator: the loader's own.
         drawn: torch's iterator will draw a base seed first, from that generator or globally.
     """
     inner = sampler.sampler if type(sampler) is BatchSampler else sampler
-    if state.order_seed is not None or type(inner) in _STATELESS:
+    ahead = torch.Generator()
+    ahead.set_state(torch.get_rng_state())
+    if drawn:
+        own = torch.Generator()
+        own.set_state(generator.get_state() if generator is not None else torch.get_rng_state())
+        base_seed = _draw(ahead) if generator is None else _draw(own)
+        state = replace(state, view_seed=base_seed, worker_seed=base_seed)
+    if sampler is None or type(inner) in _STATELESS:
         return state
     if type(inner) is not RandomSampler or inner.generator is not None:
         return recorded(state, sampler, generator, drawn=drawn)
-    ahead = torch.Generator()
-    ahead.set_state(torch.get_rng_state())
-    base_seed = _draw(ahead) if drawn and generator is None else None
-    return replace(state, view_seed=state.view_seed or base_seed, order_seed=_draw(ahead))
+    return replace(state, order_seed=_draw(ahead))
 
 
 def _draw(generator: torch.Generator) -> int:

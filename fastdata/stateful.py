@@ -99,7 +99,14 @@ class StatefulEpochs:
         if self.seed is not None and loaded.view_seed not in (None, self.seed):
             raise StateMismatch(f"state was saved with seed {loaded.view_seed}, this loader has seed {self.seed}")
         self._check_within_epoch(loaded)
-        if loaded.dataset_state is not None and hasattr(self.dataset, "load_state_dict") and self.num_workers == 0:
+        if loaded.workers not in (None, self.num_workers) and loaded.batches:
+            raise StateMismatch(
+                f"state was saved with num_workers={loaded.workers}, this loader has {self.num_workers}; the order of "
+                "an iterable dataset's batches depends on it"
+            )
+        begins_with_iter = self._is_iterable() and hasattr(self.dataset, "__next__")  # it is its own iterator
+        keeps_state = loaded.dataset_state is not None and hasattr(self.dataset, "load_state_dict")
+        if keeps_state and self.num_workers == 0 and not (begins_with_iter and loaded.batches):
             self.dataset.load_state_dict(copy.deepcopy(loaded.dataset_state))
         sampler = epoch_sampler(self._torchs_sampler())
         if isinstance(sampler, EpochSampler):
@@ -107,6 +114,8 @@ class StatefulEpochs:
         elif loaded.sampler_epoch is not None and sampler is not None:
             sampler.set_epoch(loaded.sampler_epoch)
         self._resume_from, self._next_epoch, self._planned = loaded, loaded.epoch, None
+        self._iterator: Any = None
+        self._persistent_seed = None  # persistent workers have drawn; new ones begin as those did
 
     def _check_within_epoch(self, loaded: LoaderState) -> None:
         """Raises StateMismatch if more was delivered than one epoch has; an EpochSampler's ranks may have changed."""
@@ -146,15 +155,16 @@ class StatefulEpochs:
             epoch=self._next_epoch,
             sampler_epoch=sampler_epoch if isinstance(sampler_epoch, int) else None,
             ranks=inner.num_replicas if isinstance(inner, EpochSampler) else None,
+            workers=self.num_workers if self._is_iterable() else None,
         )
 
     def _plan(self) -> LoaderState:
         """A state before the next epoch, which this loader will keep to as well."""
         state = self._fresh_state()
-        if self._is_iterable() or self.seed is not None:
+        if self.seed is not None:
             return state
-        drawn = self._persistent_seed is None
-        return planned(state, self._torchs_sampler(), self.generator, drawn=drawn)
+        sampler = None if self._is_iterable() else self._torchs_sampler()
+        return planned(state, sampler, self.generator, drawn=self._persistent_seed is None)
 
     def _begin_epoch(self) -> EpochRecord:
         start = self._resume_from or self._planned or self._fresh_state()
@@ -170,7 +180,7 @@ class StatefulEpochs:
                 start=start,
                 order_seed=self._key(start.epoch)[0] if self.seed is not None else None,
                 batched=self.batch_sampler is not None,
-                draw_due=self._resume_from is None and self._planned is not None and self.seed is None,
+                draw_due=start.order_seed is not None and start.delivered == 0 and self.seed is None,
                 keep_given=self.on_error == "replace",
             )
         self._resume_from, self._planned, self._next_epoch = None, None, start.epoch + 1
@@ -199,10 +209,19 @@ class StatefulEpochs:
 
     def _warn_of_other_draws(self, start: LoaderState) -> None:
         """Says so where a resumed epoch may not be what it would have been."""
-        if start.batches == 0 or isinstance(self.dataset, TensorDataset):
+        if start.batches == 0 and not (start.epoch > 0 and (self._is_iterable() or self.persistent_workers)):
+            return
+        if isinstance(self.dataset, TensorDataset):
             return
         if self._is_iterable():
-            if start.dataset_state is None and own_generators(self.dataset):
+            if self.num_workers > 0 and hasattr(self.dataset, "state_dict"):
+                warnings.warn(
+                    f"the state of {type(self.dataset).__name__} in worker processes is not saved; its batches are "
+                    "read again and passed over, which is exact only where they do not depend on earlier epochs; with "
+                    "num_workers=0 it always is",
+                    stacklevel=4,
+                )
+            elif start.dataset_state is None and own_generators(self.dataset):
                 warnings.warn(
                     f"{type(self.dataset).__name__} draws from a generator of its own and has no state_dict, so the "
                     "batches passed over may be others than those delivered before; give it state_dict and "

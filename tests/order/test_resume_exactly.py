@@ -570,3 +570,76 @@ def test_substitutes_come_from_what_the_sampler_gives(folder: Path, tmp_path: Pa
     resumed = DataLoader(dataset, on_error="replace", seed=1, **SUBSTITUTED[name](dataset))
     resumed.load_state_dict(saved(stopped))
     assert [batch[1].tolist() for batch in resumed] == found[1:]
+
+
+# ---- what torchdata's public tests of stateful loaders ask
+
+
+class OwnIterator(IterableDataset[int]):
+    """Is its own iterator, and can be given a state only once it is iterated."""
+
+    def __iter__(self) -> Iterator[int]:
+        self.place = 0
+        return self
+
+    def __next__(self) -> int:
+        if self.place == 20:
+            raise StopIteration
+        self.place += 1
+        return self.place
+
+    def state_dict(self) -> dict[str, int]:
+        return {"place": self.place}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        if not hasattr(self, "place"):
+            raise RuntimeError("not iterated yet")
+        self.place = state["place"]
+
+
+def test_a_dataset_that_is_its_own_iterator_gets_its_state_when_it_is_iterated() -> None:
+    loader = DataLoader(OwnIterator(), 4)
+    iterator = iter(loader)
+    next(iterator), next(iterator)
+    resumed = DataLoader(OwnIterator(), 4)
+    resumed.load_state_dict(saved(loader))
+    assert [batch.tolist() for batch in resumed] == [list(range(n, n + 4)) for n in (9, 13, 17)]
+
+
+def test_streams_need_as_many_workers_as_before() -> None:
+    loader = DataLoader(ShuffledStream(), 4, num_workers=1)
+    next(iter(loader))
+    with pytest.raises(StateMismatch, match="saved with num_workers=1, this loader has 0"):
+        DataLoader(ShuffledStream(), 4).load_state_dict(saved(loader))
+
+
+def test_the_state_of_a_stream_in_workers_is_not_saved_and_the_loader_says_so() -> None:
+    loader = DataLoader(Counts(anew=True), 4, num_workers=1)
+    next(iter(loader))
+    resumed = DataLoader(Counts(anew=True), 4, num_workers=1)
+    resumed.load_state_dict(saved(loader))
+    with pytest.warns(UserWarning, match="state of Counts in worker processes is not saved"):
+        assert [batch[0].item() for batch in resumed] == [5, 9, 13, 17]
+
+
+@pytest.mark.parametrize("persistent", [False, True])
+def test_a_state_before_the_first_batch_repeats_what_workers_draw(persistent: bool) -> None:
+    loader = DataLoader(Draws(), 4, num_workers=2, persistent_workers=persistent)
+    iterator = iter(loader)
+    state = saved(loader)
+    whole = [batch[:, :2] for batch in iterator]
+    loader.load_state_dict(state)
+    assert all(torch.equal(batch[:, :2], then) for batch, then in zip(loader, whole, strict=True))
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_epochs_go_on_over_a_state_as_without_it(workers: int) -> None:
+    torch.manual_seed(0)
+    loader = DataLoader(numbers(), 7, shuffle=True, num_workers=workers)
+    found = [labels(loader), labels(loader)]
+    resumed = DataLoader(numbers(), 7, shuffle=True, num_workers=workers)
+    resumed.load_state_dict(saved(loader))
+    found += [labels(resumed), labels(resumed)]
+    torch.manual_seed(0)
+    loader = DataLoader(numbers(), 7, shuffle=True, num_workers=workers)
+    assert [labels(loader) for _ in range(4)] == found
