@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import threading
 from collections.abc import Callable, Sequence
+from types import MethodType
 from typing import Any, Generic, TypeVar
 
 __all__ = ["PerThread"]
@@ -16,7 +17,8 @@ class PerThread(Generic[Called]):
     """Hands each thread callables of its own, so that one that keeps a state on itself is never in two threads at once.
 
     Copies are made here and now, so that all are of what the user had when the epoch began.  Functions are their own
-    copies.  What cannot be copied is shared and called by one thread at a time.
+    copies.  What cannot be copied is shared and called by one thread at a time; so are methods of an object, which may
+    be the whole dataset.
 
     Args:
         callables: what is called; an object in several of them stays one object in each copy.
@@ -43,6 +45,8 @@ class PerThread(Generic[Called]):
         return own
 
     def _copied(self) -> tuple[Called, ...]:
+        if any(isinstance(each, MethodType) for each in self._callables):
+            return tuple(map(self._copied_or_shared, self._callables))
         try:
             return copy.deepcopy(self._callables)
         except Exception:  # noqa: BLE001 - locks, open files, generators: each type has its own error
@@ -50,9 +54,11 @@ class PerThread(Generic[Called]):
 
     def _copied_or_shared(self, each: Called) -> Called:
         try:
-            return copy.deepcopy(each)
-        except Exception:  # noqa: BLE001
-            return self._shared.setdefault(id(each), _OneAtATime(each))  # type: ignore[return-value]
+            if not isinstance(each, MethodType):
+                return copy.deepcopy(each)
+        except Exception:  # noqa: BLE001 - it is shared, then
+            pass
+        return self._shared.setdefault(id(each), _OneAtATime(each))  # type: ignore[return-value]
 
 
 class _OneAtATime:

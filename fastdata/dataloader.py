@@ -59,9 +59,10 @@ class DataLoader(StatefulEpochs, torch.utils.data.DataLoader[Sample]):
         backend: who decodes: "auto" (timed on your samples), or one of `fastdata.loaders.BACKENDS`.
         fidelity: "exact" gives the pixels of Pillow and torchvision; "fast" decodes large JPEGs at reduced size.
         device: where batches are delivered; None and "cpu" leave them in host memory, pinned if `pin_memory`.
-        seed: makes views, and what worker processes draw, a function of (seed, epoch), and the order, too, for every
-            sampler that draws from global generators; one with a seed or generator of its own (DistributedSampler,
-            EpochSampler) keeps to that.  None derives them from torch's generator, as torch does.
+        seed: makes views, and what worker processes draw (but for persistent ones, which go on drawing), a function of
+            (seed, epoch), and the order, too, for every sampler that draws from global generators; one with a seed or
+            generator of its own (DistributedSampler, EpochSampler) keeps to that.  None derives them from torch's
+            generator, as torch does.
         on_error: what a sample that cannot be decoded does: "raise" DecodeError, "skip" (the batch is smaller), or
             "replace" by another sample, the same in every run.
         memory_format: of image batches: torch.contiguous_format, as torch collates, or torch.channels_last.
@@ -206,10 +207,11 @@ class DataLoader(StatefulEpochs, torch.utils.data.DataLoader[Sample]):
 
     def _iterate_torch(self) -> EpochIterator:
         inner = super().__iter__()
+        ahead = self.num_workers == 0 and self._device is not None and self._device.type != "cpu"
         record = self._record
         assert record is not None
         return EpochIterator(
-            self._to_device(Numbered(inner), None),
+            self._to_device(Numbered(inner, ahead=ahead), None),
             record=record,
             stats=self._stats,
             length=self._length(),

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import copy
-import pickle
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Protocol
 
+import numpy as np
+import torch
 from torch.utils.data import dataloader as torch_dataloader
 
-from fastdata.errors import DatasetError
+from fastdata.errors import DatasetError, StateMismatch
 from fastdata.loader_state import LoaderState
 from fastdata.order import EpochBatches
 from fastdata.progress import Progress
@@ -32,6 +33,7 @@ class EpochRecord:
         ended: the caller has seen StopIteration.
         keeper: the dataset in this process, or its iterator, if it has a state of its own.
         first_state: that state after the epoch's first batch.
+        snapshots: states by number of batches, where those are fetched ahead in this process.
     """
 
     def __init__(self, start: LoaderState, batches: EpochBatches | None) -> None:
@@ -40,6 +42,30 @@ class EpochRecord:
         self.ended = False
         self.keeper: Any = None
         self.first_state: Any = start.dataset_first
+        self.snapshots: dict[int, tuple[GlobalStates, Any]] = {}
+
+    def take_snapshot(self, batches: int) -> None:
+        """Keeps what a state after so many batches needs, where batches are fetched before they are delivered."""
+        self.snapshots[batches] = GlobalStates.now(), self._keepers_now()
+        for old in [number for number in self.snapshots if number < self.delivered_batches]:
+            del self.snapshots[old]
+
+    def globals_then(self) -> GlobalStates:
+        """The states of the global generators after the latest delivered batch."""
+        found = self.snapshots.get(self.delivered_batches)
+        return found[0] if found is not None else GlobalStates.now()
+
+    def keepers_then(self) -> Any:
+        """The dataset's own state likewise."""
+        found = self.snapshots.get(self.delivered_batches)
+        return found[1] if found is not None else self._keepers_now()
+
+    def _keepers_now(self) -> Any:
+        return copy.deepcopy(self.keeper.state_dict()) if self.keeper is not None else None
+
+    def end(self) -> None:
+        """The iterator has come to its end, which is the epoch's unless the sampler raised."""
+        self.ended = self.batches is None or not self.batches.broken
 
     def state(self) -> LoaderState:
         """Where the epoch stands, with what its order follows from."""
@@ -70,17 +96,24 @@ class Closable(Protocol):
 
 
 class Numbered:
-    """Yields (number, batch, None) for another iterator's batches; one that raises has a number, too."""
+    """Yields (number, batch, None) for the batches of one of torch's iterators below; those that raised count, too.
 
-    def __init__(self, batches: Iterator[Any]) -> None:
-        self._batches, self._next = batches, 0
+    Args:
+        batches: the iterator.
+        ahead: it is asked before its batches are delivered, so states are kept for each.
+    """
+
+    def __init__(self, batches: Any, *, ahead: bool) -> None:
+        self._batches, self._ahead = batches, ahead
 
     def __iter__(self) -> Iterator[tuple[int, Any, None]]:
         return self
 
     def __next__(self) -> tuple[int, Any, None]:
-        number, self._next = self._next, self._next + 1
-        return number, next(self._batches), None
+        batch = next(self._batches)
+        if self._ahead:
+            self._batches.record.take_snapshot(self._batches.handed)
+        return self._batches.handed - 1, batch, None
 
 
 class EpochIterator:
@@ -128,7 +161,7 @@ class EpochIterator:
         except Exception as error:
             self._left_at = None
             if isinstance(error, StopIteration):
-                self._record.ended = True
+                self._record.end()
                 self.close()
                 self._check_not_all_failed()
             raise
@@ -173,6 +206,7 @@ class _Counted(torch_dataloader._BaseDataLoaderIter):
             self._saved_seed = loader._key(self._record.start.epoch)[1]
         loader._epoch_batches = self._record.batches  # what loader._index_sampler gives while this is made
         self._failed = 0  # batches that raised since the last that did not
+        self.handed = 0  # batches given to whoever asks, who may ask ahead of the caller
         start = self._record.start
         if self._record.batches is not None or start.batches == 0:
             super().__init__(loader)
@@ -199,12 +233,20 @@ class _Counted(torch_dataloader._BaseDataLoaderIter):
 
     def _pass_over(self, loader: Any, start: LoaderState) -> None:
         """Drops the batches of an iterable dataset that were delivered before the state was saved."""
-        for _ in range(start.batches):
-            super().__next__()
+        for number in range(start.batches):
+            try:
+                super().__next__()
+            except StopIteration:
+                raise StateMismatch(
+                    f"the dataset ended after {number} of the {start.batches} batches that were delivered before the "
+                    "state was saved; it gives other samples than it did"
+                ) from None
+            except Exception:  # noqa: BLE001 - it counted when it was delivered, too
+                continue
 
     def _reset(self, loader: Any, first_iter: bool = False) -> None:
         if not first_iter:  # persistent workers begin another epoch
-            self._record = loader._begin_epoch()
+            self._record, self.handed = loader._begin_epoch(), 0
             self._index_sampler = self._record.batches if self._record.batches is not None else self._index_sampler
         super()._reset(loader, first_iter)
         if not first_iter and self._record.batches is None:
@@ -215,20 +257,25 @@ class _Counted(torch_dataloader._BaseDataLoaderIter):
         try:
             batch = super().__next__()
         except StopIteration:
-            self._record.ended = True
+            self._record.end()
             raise
         except Exception:
             self._failed += self._taken() > taken
             raise
         batch = self._not_begun_anew(batch)
-        self._record.delivered_batches += 1 + self._failed  # whoever goes on has passed over those that raised
-        self._failed = 0
+        self.handed += 1 + self._failed  # whoever goes on has passed over those that raised
+        self._record.delivered_batches, self._failed = self.handed, 0
         return batch
+
+    @property
+    def record(self) -> EpochRecord:
+        """Of the epoch under way."""
+        return self._record
 
     def _not_begun_anew(self, batch: Any) -> Any:
         """The batch, or that which belongs here, if a dataset that was given its state back began anew all the same."""
         record, start = self._record, self._record.start
-        if record.keeper is None or record.delivered_batches > 0:
+        if record.keeper is None or self.handed > 0:
             return batch
         state = copy.deepcopy(record.keeper.state_dict())
         if start.batches == 0:
@@ -248,7 +295,18 @@ def _keeps_state(thing: object) -> bool:
 
 
 def _same(one: Any, other: Any) -> bool:
-    return pickle.dumps(one) == pickle.dumps(other)
+    """True for states of the same content, also if one has been through JSON."""
+    return repr(_plain(one)) == repr(_plain(other))
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        value = value.detach().cpu().numpy()
+    if isinstance(value, np.ndarray):
+        value = value.tolist()
+    if isinstance(value, Mapping):
+        return {str(key): _plain(each) for key, each in sorted(value.items(), key=lambda item: str(item[0]))}
+    return [_plain(each) for each in value] if isinstance(value, list | tuple) else value
 
 
 class SingleProcessIterator(_Counted, torch_dataloader._SingleProcessDataLoaderIter):

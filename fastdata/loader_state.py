@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, fields
+import copy
+from dataclasses import dataclass, fields
 from typing import Any
 
 from fastdata.errors import StateMismatch
@@ -61,7 +62,7 @@ class LoaderState:
 
     def to_dict(self) -> dict[str, Any]:
         """A dictionary that `json.dumps` accepts (if the dataset's own state does)."""
-        return asdict(self)
+        return {field.name: copy.deepcopy(getattr(self, field.name)) for field in fields(self)}
 
     @classmethod
     def from_dict(cls, state: dict[str, Any]) -> LoaderState:
@@ -104,7 +105,7 @@ class LoaderState:
                 raise StateMismatch(f"state has {name} = {value!r}; a list or None is expected")
         if not isinstance(self.sampler, str):
             raise StateMismatch(f"state has sampler = {self.sampler!r}; a text is expected")
-        if self.batches > self.delivered >= 0 and self.dataset_size >= 0:
+        if self.batches > self.delivered and self.dataset_size >= 0 and not self.history:
             raise StateMismatch(
                 f"state has {self.batches} batches of {self.delivered} samples, which cannot be; was it edited?"
             )

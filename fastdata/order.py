@@ -17,9 +17,17 @@ from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import torch
 import torch.distributed as dist
-from torch.utils.data import BatchSampler, DistributedSampler, RandomSampler, SequentialSampler, SubsetRandomSampler
+from torch.utils.data import (
+    BatchSampler,
+    DistributedSampler,
+    RandomSampler,
+    SequentialSampler,
+    SubsetRandomSampler,
+    WeightedRandomSampler,
+)
 
 from fastdata.errors import StateMismatch
 from fastdata.loader_state import LoaderState
@@ -31,6 +39,7 @@ __all__ = ["EpochBatches", "planned", "recorded", "resumed_with"]
 
 _MOST_RANKS = 1 << 20
 _NOTHING = object()
+_DRAWING_AT_ONCE = (SubsetRandomSampler, WeightedRandomSampler)  # all of an epoch with its first index
 _STATELESS = (SequentialSampler, DistributedSampler, EpochSampler)  # their order needs no generator
 
 
@@ -75,7 +84,7 @@ class EpochBatches:
         keep_given: remember what an unknown sampler gives, for `candidates`.
         """
         self._batches, self._batched, self._draw_due = batches, batched, draw_due
-        self._sampler = batches.sampler if type(batches) is BatchSampler else batches
+        self._sampler = batches.sampler if batched and type(batches) is BatchSampler else batches
         self._seen: Counter[int] | None = None if visits_each_sample_once(self._sampler) else Counter()
         self._is_random = type(self._sampler) is RandomSampler and (
             self._sampler.generator is None or order_seed is not None
@@ -87,6 +96,7 @@ class EpochBatches:
         self.sizes: list[int] = []
         self._checksum = 0
         self.checksums: list[int] = []
+        self.broken = False  # the sampler raised, so its end is not the epoch's
         self.state = start if start.order_seed is not None else replace(start, order_seed=order_seed)
 
     def __len__(self) -> int:
@@ -94,11 +104,15 @@ class EpochBatches:
 
     def __iter__(self) -> Iterator[Any]:
         self.sizes, self.checksums, self._checksum = [], [], 0
+        self.broken = True
         remaining = self._remaining()
         while True:
             with self._drawing():
                 batch: Any = next(remaining, _NOTHING)
+            if type(self._sampler) in _DRAWING_AT_ONCE:
+                self._streams = None
             if batch is _NOTHING:
+                self.broken = False
                 return
             self._note(batch if self._batched else [batch])
             self.sizes.append(len(batch) if self._batched else 1)
@@ -211,7 +225,7 @@ class EpochBatches:
         return self._streams.drawing() if self._streams is not None else nullcontext()
 
     def _batched_again(self, order: Iterator[int]) -> Iterator[Any]:
-        if isinstance(self._batches, BatchSampler):
+        if self._batched and isinstance(self._batches, BatchSampler):
             return iter(BatchSampler(order, self._batches.batch_size, self._batches.drop_last))
         return order
 
@@ -228,7 +242,7 @@ class EpochBatches:
 
     def _after(self, skip: int) -> Iterator[Any]:
         """The sampler's own iteration without its first `skip` indices, which must be those delivered before."""
-        if type(self._batches) is BatchSampler:
+        if self._batched and type(self._batches) is BatchSampler:
             order = iter(self._batches.sampler)
             passed = list(itertools.islice(order, skip))
             self._pass_over(passed, skip)
@@ -256,7 +270,7 @@ class EpochBatches:
     def _pass_over(self, passed: list[Any], skip: int) -> None:
         self._note(passed)
         if self._seen is not None:
-            self._seen.update(map(_plain, passed))
+            self._seen.update(index for index in map(_plain, passed) if isinstance(index, int))
         if len(passed) < skip or (self.state.checksum is not None and self.state.checksum != self._checksum):
             raise StateMismatch(
                 f"the sampler does not give again the {skip} samples that were delivered before the state was saved "
@@ -291,7 +305,9 @@ def recorded(
     return replace(state, sampler_own=own_states, sampler_random=globally)
 
 
-def planned(state: LoaderState, sampler: Any, generator: torch.Generator | None, *, drawn: bool) -> LoaderState:
+def planned(
+    state: LoaderState, sampler: Any, generator: torch.Generator | None, *, drawn: bool, batched: bool
+) -> LoaderState:
     """A state before its epoch has begun, with what will decide the epoch's order and views if nobody draws before.
 
     Args:
@@ -299,8 +315,9 @@ def planned(state: LoaderState, sampler: Any, generator: torch.Generator | None,
         sampler: the loader's batch sampler, or plain sampler; None for an iterable dataset.
         generator: the loader's own.
         drawn: torch's iterator will draw a base seed first, from that generator or globally.
+        batched: False if the sampler's items are single indices, or batches for a dataset that takes such.
     """
-    inner = sampler.sampler if type(sampler) is BatchSampler else sampler
+    inner = sampler.sampler if batched and type(sampler) is BatchSampler else sampler
     ahead = torch.Generator()
     ahead.set_state(torch.get_rng_state())
     if drawn:
@@ -346,6 +363,17 @@ def _plain(index: Any) -> Any:
 
 def _checksum_of(indices: Iterable[Any], begun: int) -> int:
     """CRC-32 of indices one after the other, whatever batches they came in."""
-    for index in indices:
-        begun = zlib.crc32(f"{_plain(index)}\n".encode(), begun)
+    array = indices.numpy() if isinstance(indices, torch.Tensor) else np.asarray(indices) if _is_flat(indices) else None
+    if array is not None and array.dtype.kind in "iu":
+        return zlib.crc32(np.ascontiguousarray(array, np.int64).tobytes(), begun)
+    for index in map(_plain, indices):
+        text = index.to_bytes(8, "little", signed=True) if isinstance(index, int) else f"{index}\n".encode()
+        begun = zlib.crc32(text, begun)
     return begun
+
+
+def _is_flat(indices: Any) -> bool:
+    """True for arrays, and lists and tuples that begin with a plain number."""
+    if isinstance(indices, np.ndarray):
+        return True
+    return isinstance(indices, list | tuple) and len(indices) > 0 and type(indices[0]) is int

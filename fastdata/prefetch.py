@@ -20,8 +20,9 @@ On the CPU everything is handed through untouched (but for ``static``).
 
 from __future__ import annotations
 
+import copy
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
@@ -237,7 +238,13 @@ def map_tensors(value: Any, function: Callable[[torch.Tensor], torch.Tensor]) ->
         return type(value)(map_tensors(item, function) for item in value)
     if isinstance(value, Mapping):
         mapped = {key: map_tensors(item, function) for key, item in value.items()}
-        return mapped if type(value) is dict else type(value)(mapped)  # type: ignore[call-arg]
+        if type(value) is dict:
+            return mapped
+        if isinstance(value, MutableMapping):  # a defaultdict's constructor takes something else first
+            same = copy.copy(value)
+            same.update(mapped)
+            return same
+        return type(value)(mapped)  # type: ignore[call-arg]
     return value
 
 

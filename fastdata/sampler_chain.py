@@ -69,10 +69,9 @@ def _describe_one(sampler: Any) -> str:
     if isinstance(sampler, RandomSampler):
         drawn = f", {sampler.num_samples} with replacement" if sampler.replacement else f", {sampler.num_samples}"
         return f"{name}({'with a' if sampler.generator is not None else 'without'} generator{drawn})"
-    try:
+    if type(sampler).__module__.startswith("torch."):
         return f"{name}({len(sampler)})"
-    except (TypeError, NotImplementedError):  # it need not have a length
-        return name
+    return name  # its length may be another one in every epoch
 
 
 def visits_each_sample_once(sampler: object) -> bool:

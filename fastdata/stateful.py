@@ -39,7 +39,7 @@ class StatefulEpochs:
         self._record: EpochRecord | None = None
         self._resume_from: LoaderState | None = None
         self._planned: LoaderState | None = None
-        self._next_epoch = 0
+        self._next_epoch = self._epoch_set = 0  # the latter on an EpochSampler, by this loader
         self._persistent_seed: int | None = None
 
     def _torchs_sampler(self) -> Any:
@@ -59,6 +59,7 @@ class StatefulEpochs:
         self._next_epoch = epoch
         if (sampler := epoch_sampler(self._torchs_sampler())) is not None:
             sampler.set_epoch(epoch)
+            self._epoch_set = epoch
 
     def state_dict(self) -> dict[str, Any]:
         """Where the latest iterator stands, counted in samples handed over; a few plain, JSON-able values.
@@ -81,11 +82,9 @@ class StatefulEpochs:
                 if not self.in_order and self.num_workers > 0:
                     raise OptionError("in_order=False hands batches over in no fixed order, so they cannot be counted")
                 if self.num_workers == 0:
-                    state = replace(state, dataset_random=GlobalStates.now().to_json())
+                    state = replace(state, dataset_random=record.globals_then().to_json())
         if record is not None and record.keeper is not None:
-            state = replace(
-                state, dataset_state=copy.deepcopy(record.keeper.state_dict()), dataset_first=record.first_state
-            )
+            state = replace(state, dataset_state=record.keepers_then(), dataset_first=record.first_state)
         return state.to_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -111,6 +110,7 @@ class StatefulEpochs:
         sampler = epoch_sampler(self._torchs_sampler())
         if isinstance(sampler, EpochSampler):
             loaded = resumed_with(loaded, sampler)
+            self._epoch_set = loaded.epoch
         elif loaded.sampler_epoch is not None and sampler is not None:
             sampler.set_epoch(loaded.sampler_epoch)
         self._resume_from, self._next_epoch, self._planned = loaded, loaded.epoch, None
@@ -122,12 +122,12 @@ class StatefulEpochs:
         sampler = self._torchs_sampler()
         if self._is_iterable() or isinstance(epoch_sampler(sampler), EpochSampler):
             return
-        inner: Any = sampler.sampler if type(sampler) is BatchSampler else sampler
+        inner = self._inner_sampler()
         if inner is sampler and self.batch_sampler is not None:
             return  # how many samples its batches have is not known
         try:
             size = len(inner)
-        except (TypeError, NotImplementedError):
+        except (TypeError, NotImplementedError, AttributeError):
             return
         if loaded.delivered > size:
             raise StateMismatch(
@@ -140,7 +140,7 @@ class StatefulEpochs:
         state, batches = self._resume_from, self._torchs_sampler()
         if state is None:
             return len(self)  # type: ignore[arg-type]
-        if type(batches) is not BatchSampler:
+        if type(batches) is not BatchSampler or self.batch_sampler is None:
             return max(0, len(self) - state.batches)  # type: ignore[arg-type]
         left = max(0, len(batches.sampler) - state.delivered)  # type: ignore[arg-type]
         return left // batches.batch_size if batches.drop_last else -(-left // batches.batch_size)
@@ -151,12 +151,23 @@ class StatefulEpochs:
         sampler_epoch = getattr(inner, "epoch", None)
         return LoaderState(
             sampler=describe_sampler(sampler),
-            dataset_size=-1 if self._is_iterable() else len(self.dataset),
+            dataset_size=self._dataset_size(),
             epoch=self._next_epoch,
             sampler_epoch=sampler_epoch if isinstance(sampler_epoch, int) else None,
             ranks=inner.num_replicas if isinstance(inner, EpochSampler) else None,
             workers=self.num_workers if self._is_iterable() else None,
         )
+
+    def _dataset_size(self) -> int:
+        try:
+            return -1 if self._is_iterable() else len(self.dataset)
+        except (TypeError, NotImplementedError):  # with a sampler of its own, a dataset need not have a length
+            return -1
+
+    def _inner_sampler(self) -> Any:
+        """What batches are made from, where torch makes them."""
+        sampler = self._torchs_sampler()
+        return sampler.sampler if type(sampler) is BatchSampler and self.batch_sampler is not None else sampler
 
     def _plan(self) -> LoaderState:
         """A state before the next epoch, which this loader will keep to as well."""
@@ -164,15 +175,18 @@ class StatefulEpochs:
         if self.seed is not None:
             return state
         sampler = None if self._is_iterable() else self._torchs_sampler()
-        return planned(state, sampler, self.generator, drawn=self._persistent_seed is None)
+        alive = self.persistent_workers and self.num_workers > 0 and self._iterator is not None
+        drawn = self._persistent_seed is None and not alive
+        return planned(state, sampler, self.generator, drawn=drawn, batched=self.batch_sampler is not None)
 
     def _begin_epoch(self) -> EpochRecord:
-        start = self._resume_from or self._planned or self._fresh_state()
+        start = self._start_of_epoch()
         if self._is_iterable():
             if start.sampler_random is None:
                 start = replace(start, sampler_random=GlobalStates.now().to_json())
         elif isinstance(sampler := epoch_sampler(self._torchs_sampler()), EpochSampler):
             sampler.set_epoch(start.epoch)
+            self._epoch_set = start.epoch
         batches = None
         if not self._is_iterable():
             batches = EpochBatches(
@@ -186,6 +200,27 @@ class StatefulEpochs:
         self._resume_from, self._planned, self._next_epoch = None, None, start.epoch + 1
         self._record = EpochRecord(start, batches)
         return self._record
+
+    def _start_of_epoch(self) -> LoaderState:
+        """The state to begin with; an epoch that somebody has set on the sampler counts, as everywhere in torch."""
+        start = self._resume_from or self._planned or self._fresh_state()
+        sampler = None if self._is_iterable() else epoch_sampler(self._torchs_sampler())
+        epoch = getattr(sampler, "epoch", None)
+        if not isinstance(epoch, int):
+            return start
+        if isinstance(sampler, EpochSampler):
+            if epoch in (self._epoch_set, start.epoch):
+                return start
+            self._next_epoch = epoch
+        elif epoch == start.sampler_epoch:
+            return start
+        if start.delivered:
+            warnings.warn(
+                f"the sampler's set_epoch({epoch}) discards the loaded state, which is in its epoch "
+                f"{start.epoch if isinstance(sampler, EpochSampler) else start.sampler_epoch}",
+                stacklevel=5,
+            )
+        return replace(self._fresh_state(), epoch=self._next_epoch)
 
     def _key(self, epoch: int) -> tuple[int, int]:
         """Two words from (seed, epoch): for the order, and for torch's worker processes."""
