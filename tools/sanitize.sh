@@ -17,7 +17,7 @@ export ASAN_OPTIONS=detect_leaks=0
 build/sanitize-address/pool_test
 build/sanitize-address/kernels_test
 LD_PRELOAD="$preload" FASTDATA_NATIVE_LIBRARY="$PWD/build/sanitize-address/libfastdata_native.so" \
-    .venv/bin/python -m pytest -q -p no:cacheprovider tests/native
+    .venv/bin/python -m pytest -q -p no:cacheprovider -m "not bounded_memory" tests/native
 
 build sanitize-thread thread
 build/sanitize-thread/pool_test

@@ -20,8 +20,11 @@ namespace {
 std::atomic<int> allocations_left{-1}; // until the next is refused; negative for no limit
 } // namespace
 
+void *operator new(size_t bytes, const std::nothrow_t &) noexcept { // or it would be the sanitizer's own
+    return allocations_left.fetch_sub(1) == 0 ? nullptr : std::malloc(bytes);
+}
 void *operator new(size_t bytes) {
-    void *const memory = allocations_left.fetch_sub(1) == 0 ? nullptr : std::malloc(bytes);
+    void *const memory = operator new(bytes, std::nothrow);
     if (memory == nullptr)
         throw std::bad_alloc();
     return memory;

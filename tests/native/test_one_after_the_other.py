@@ -66,6 +66,7 @@ def test_a_file_without_tables_is_what_pillow_sees_whatever_came_before(name: st
         np.testing.assert_array_equal(decoded, expected)
 
 
+@pytest.mark.bounded_memory
 def test_memory_for_a_huge_image_is_given_back_with_the_next() -> None:
     side = 4000
     huge = {
@@ -121,6 +122,7 @@ assert "whole" in found and len(found) > 1 and found <= {"whole", None, "refused
 
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="limits memory as Linux does")
+@pytest.mark.bounded_memory
 def test_repacking_without_memory_ends_in_an_error_not_in_a_crash(tmp_path: Path) -> None:
     """Memory is refused at 60 points of the work, also while the output grows."""
     (tmp_path / "large.jpg").write_bytes(images.jpeg(1500, 1200, quality=98))
