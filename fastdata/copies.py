@@ -53,11 +53,14 @@ class PerThread(Generic[Called]):
             return tuple(map(self._copied_or_shared, self._callables))
 
     def _copied_or_shared(self, each: Called) -> Called:
+        if isinstance(each, MethodType):
+            return self._shared_one(each)
         try:
-            if not isinstance(each, MethodType):
-                return copy.deepcopy(each)
-        except Exception:  # noqa: BLE001 - it is shared, then
-            pass
+            return copy.deepcopy(each)
+        except Exception:  # noqa: BLE001 - locks, open files, generators: each type has its own error
+            return self._shared_one(each)
+
+    def _shared_one(self, each: Called) -> Called:
         return self._shared.setdefault(id(each), _OneAtATime(each))  # type: ignore[return-value]
 
 

@@ -180,8 +180,9 @@ class EpochBatches:
         """Decides an order that has not been drawn yet, so that `state` describes it."""
         if self._is_random:
             if self.state.order_seed is None or self._draw_due:  # as RandomSampler.__iter__ draws it
-                seed = int(torch.empty((), dtype=torch.int64).random_().item())
-                self.state = replace(self.state, order_seed=self.state.order_seed or seed)
+                seed = _draw(None)
+                if self.state.order_seed is None:
+                    self.state = replace(self.state, order_seed=seed)
                 self._draw_due = False
         elif not self._is_known and self.state.sampler_own is None:
             self.state = recorded(self.state, self._batches)
@@ -291,11 +292,10 @@ def recorded(
         generator: the loader's own.
         drawn: say what they will be once torch's iterator has drawn its base seed, from that generator or globally.
     """
-    own = own_generators(sampler)
     before = generator.get_state() if drawn and generator is not None else None
     if drawn and generator is not None:
-        torch.empty((), dtype=torch.int64).random_(generator=generator)
-    own_states = states_of(own)
+        _draw(generator)
+    own_states = states_of(own_generators(sampler))
     if generator is not None and before is not None:
         generator.set_state(before)
     now = GlobalStates.now()
@@ -332,7 +332,8 @@ def planned(
     return replace(state, order_seed=_draw(ahead))
 
 
-def _draw(generator: torch.Generator) -> int:
+def _draw(generator: torch.Generator | None) -> int:
+    """A seed as torch's samplers and iterators draw theirs, from the global generator if none is given."""
     return int(torch.empty((), dtype=torch.int64).random_(generator=generator).item())
 
 

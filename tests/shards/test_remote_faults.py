@@ -156,7 +156,8 @@ def test_orders_that_suit_a_small_cache_are_not_warned_of(server: Server, tmp_pa
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         for _ in range(4):
-            list(torch.utils.data.DataLoader(dataset, 2, sampler=sampler))
+            batches = list(torch.utils.data.DataLoader(dataset, 2, sampler=sampler))
+            assert sum(len(labels) for _, labels in batches) == len(dataset)
 
 
 # ---- a damaged copy
