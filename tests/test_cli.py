@@ -66,6 +66,7 @@ def test_demo_writes_a_table_figures_and_a_report(
     assert page.count("data:image/png;base64,") == 3
 
 
+@pytest.mark.slow
 def test_sample_dataset_is_the_same_every_time(tmp_path: Path) -> None:
     options = SampleOptions(train=10, val=10)
     for name in ("a", "b"):

@@ -113,11 +113,13 @@ def run(script: str, folder: Path) -> str:
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
 
+@pytest.mark.slow
 def test_both_opencvs_at_once_are_told_apart(tmp_path: Path) -> None:
     told = run(_TWO, tmp_path)
     assert "opencv-python and opencv-python-headless, which overwrite each other's files: pip uninstall -y" in told
 
 
+@pytest.mark.slow
 def test_a_missing_libgl_is_explained(tmp_path: Path) -> None:
     told = run(_NO_LIBGL, tmp_path)
     assert "libGL.so.1: cannot open shared object file" in told

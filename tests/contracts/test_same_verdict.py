@@ -90,7 +90,7 @@ def test_a_gif_whose_frame_exceeds_its_screen_has_pillows_size(backend: str) -> 
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize(("width", "height"), [(1, 1000), (1000, 1)])
+@pytest.mark.parametrize(("width", "height"), [(1, 1000), pytest.param(1000, 1, marks=pytest.mark.slow)])
 def test_very_long_images_are_pillows(backend: str, width: int, height: int) -> None:
     data = images.jpeg(width, height)
     resize = (256, 256 * height) if width < height else (256 * width, 256)

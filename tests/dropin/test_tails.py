@@ -115,7 +115,15 @@ def drawn_in_tails(folder: Path, draw: Callable[[], Any], *, workers: int, seed:
     return drawn
 
 
-@pytest.mark.parametrize("name", DRAWS)
+@pytest.mark.parametrize(
+    "name",
+    [
+        name
+        if name in ("random, by name", "numpy.rand", "torch.rand", "Beta")
+        else pytest.param(name, marks=pytest.mark.slow)
+        for name in DRAWS
+    ],
+)
 def test_draws_follow_from_seed_and_sample_and_leave_the_training_loops_alone(folder: Path, name: str) -> None:
     drawn_in_tails(folder, DRAWS[name], workers=0, seed=1)
     random.seed(0), np.random.seed(0)

@@ -280,6 +280,7 @@ ssize_t pread64(int file, void *to, size_t bytes, off_t offset) { return reading
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="puts a function before the system's as Linux does")
 def test_the_interpreter_ends_after_a_timeout_though_the_cores_read_still_hangs(tmp_path: Path) -> None:
     (tmp_path / "hangs.c").write_text(_HANGS)

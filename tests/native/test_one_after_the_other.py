@@ -67,6 +67,7 @@ def test_a_file_without_tables_is_what_pillow_sees_whatever_came_before(name: st
 
 
 @pytest.mark.bounded_memory
+@pytest.mark.slow
 def test_memory_for_a_huge_image_is_given_back_with_the_next() -> None:
     side = 4000
     huge = {

@@ -340,6 +340,7 @@ def test_a_killed_worker_is_an_error_that_says_what_to_do(folder: Path, tmp_path
 # ---- the command
 
 
+@pytest.mark.slow
 def test_the_command_converts_and_says_so(folder: Path, converted: Path, tmp_path: Path) -> None:
     done = run(folder, tmp_path / "out", "--shard-size", SHARD_BYTES, "--workers", 2, "--verify")
     assert done.returncode == 0, done.stderr
@@ -348,6 +349,7 @@ def test_the_command_converts_and_says_so(folder: Path, converted: Path, tmp_pat
     assert tree(tmp_path / "out") == tree(converted)
 
 
+@pytest.mark.slow
 def test_a_dry_run_writes_nothing(folder: Path, tmp_path: Path) -> None:
     done = run(folder, tmp_path / "out", "--dry-run", "--lossless")
     assert done.returncode == 0, done.stderr

@@ -135,6 +135,7 @@ def test_ctrl_c_at_a_terminal_is_one_line(much: Path, tmp_path: Path, moment: st
     assert alive == []
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "killpg"), reason="needs process groups")
 def test_an_error_lets_the_others_finish_what_they_have(folder: Path, tmp_path: Path) -> None:
     shutil.copytree(folder, tmp_path / "source")

@@ -58,6 +58,7 @@ def work_once_killed(job: tuple[int, str]) -> int:
     return number
 
 
+@pytest.mark.slow
 def test_what_a_lost_worker_had_is_done_again(cluster: Any, tmp_path: Path) -> None:
     sys.modules.setdefault("test_ray", sys.modules[__name__])
     jobs = [(number, str(tmp_path / "died")) for number in range(8)]

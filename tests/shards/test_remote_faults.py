@@ -149,7 +149,7 @@ def test_a_cache_too_small_is_named_in_torchs_loader_too(server: Server, tmp_pat
         list(torch.utils.data.DataLoader(dataset, 4, shuffle=True))
 
 
-@pytest.mark.parametrize("order", ["windowed", "sequential"])
+@pytest.mark.parametrize("order", ["windowed", pytest.param("sequential", marks=pytest.mark.slow)])
 def test_orders_that_suit_a_small_cache_are_not_warned_of(server: Server, tmp_path: Path, order: str) -> None:
     dataset = ShardDataset(server[0], SMALL, cache_dir=tmp_path / "cache", cache_bytes=130_000)
     sampler = EpochSampler(dataset, order=order, window=1) if order == "windowed" else None

@@ -66,6 +66,7 @@ def test_only_a_few_are_there_at_a_time(
     assert 1 <= most[0] <= workers + 2
 
 
+@pytest.mark.slow
 def test_finished_shards_are_not_put_down_again(stream: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     genuine, shards = stream.samples, tmp_path / "out"
     convert("streamed:samples", tmp_path / "whole", OPTIONS)
@@ -94,7 +95,9 @@ def failing(genuine: Any, at: int) -> Iterator[Any]:
         yield item
 
 
-@pytest.mark.parametrize("changed", [0, 40, 99])
+@pytest.mark.parametrize(
+    "changed", [pytest.param(0, marks=pytest.mark.slow), 40, pytest.param(99, marks=pytest.mark.slow)]
+)
 def test_other_samples_than_those_of_a_note_are_made_anew(
     stream: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changed: int
 ) -> None:

@@ -26,7 +26,7 @@ def flip(path: Path, at: int) -> None:
     path.write_bytes(data)
 
 
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_a_sound_dataset_has_none(converted: Path, workers: int) -> None:
     assert faults(converted, decode=True, workers=workers) == []
 

@@ -33,6 +33,7 @@ def loaders(path: Path, ranks: Ranks | None = None, **more: Any) -> Any:
     return make_loaders(data, TrainOptions(batch_size=8, device="cpu", epochs=9), ranks or Ranks())
 
 
+@pytest.mark.slow
 def test_the_backends_give_the_same_losses_to_the_last_bit(folder: Path, tmp_path: Path) -> None:
     losses = {}
     for backend in ("pil", "turbojpeg", "native"):
@@ -42,6 +43,7 @@ def test_the_backends_give_the_same_losses_to_the_last_bit(folder: Path, tmp_pat
     assert losses["pil"] == losses["turbojpeg"] == losses["native"]
 
 
+@pytest.mark.slow
 def test_shards_give_the_losses_of_the_folder(folder: Path, converted: Path, tmp_path: Path) -> None:
     losses = []
     for source in (folder, converted):
@@ -75,6 +77,7 @@ def test_a_checkpoint_is_validated_alone(folder: Path, tmp_path: Path, capsys: p
     assert told == {name: entry[name] for name in ("val_loss", "val_accuracy")}
 
 
+@pytest.mark.slow
 def test_checks_and_searches_by_flag(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     flags = ["--data-path", str(folder), *SMALL]
     assert main([*flags, "--check"]) == 0

@@ -104,6 +104,7 @@ def test_a_signal_saves_and_ends_the_run_cleanly(
     assert latest["training"]["counts"]["updates"] == len(result_of(tmp_path)["losses"])
 
 
+@pytest.mark.slow
 def test_resuming_from_every_update_gives_the_same_weights(folder: Path, tmp_path: Path) -> None:
     """In the middle of an epoch, at its end, and between epochs."""
     random_crop, middle = (
@@ -265,7 +266,14 @@ class Noisy(TensorDataset):
         return image + float(np.random.normal()), label
 
 
-@pytest.mark.parametrize("update", [2, 5, 8], ids=["middle", "end of epoch", "second epoch"])
+@pytest.mark.parametrize(
+    "update",
+    [
+        pytest.param(2, id="middle"),
+        pytest.param(5, id="end of epoch", marks=pytest.mark.slow),
+        pytest.param(8, id="second epoch", marks=pytest.mark.slow),
+    ],
+)
 @pytest.mark.parametrize("kind", ["sampler's generator", "Python's", "NumPy's", "inside a batch sampler"])
 def test_whatever_draws_goes_on_where_it_stood(tmp_path: Path, kind: str, update: int) -> None:
     def loader() -> Any:

@@ -72,8 +72,8 @@ def rate_at(epochs: float, per_epoch: int, **given: Any) -> float:
 
 
 @by_schedule
-@pytest.mark.parametrize(("before", "after"), [(8, 16), (40, 8)])
-@pytest.mark.parametrize("at", [0.35, 1.0], ids=lambda at: f"{at} epochs")
+@pytest.mark.parametrize(("before", "after"), [(8, 16), pytest.param(40, 8, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("at", [0.35, pytest.param(1.0, marks=pytest.mark.slow)], ids=lambda at: f"{at} epochs")
 def test_the_rate_goes_on_under_another_batch_size(
     tmp_path: Path, given: dict[str, Any], before: int, after: int, at: float
 ) -> None:
