@@ -79,7 +79,7 @@ typedef struct {
 
 #define FD_MESSAGE_BYTES 128
 
-/* One step of a transform's geometry; see plan.py.  Sizes are in pixels, ranges are (from, to). */
+/* One step of a transform's geometry; see views/plan.py.  Sizes are in pixels, ranges are (from, to). */
 enum fd_op_kind {
     FD_RANDOM_RESIZED_CROP = 0, /* width, height, scale, ratio, log_ratio */
     FD_RESIZE = 1,              /* shorter and longest (0: no limit), or width and height where shorter is 0 */
@@ -97,7 +97,7 @@ typedef struct {
     double p;
 } fd_op;
 
-/* How the views of samples are drawn, by the counter-based generator of views.py. */
+/* How the views of samples are drawn, by the counter-based generator of views/draw.py. */
 typedef struct {
     const fd_op *ops;
     int64_t op_count;

@@ -12,7 +12,7 @@
 
 namespace fastdata {
 
-// How one image is seen; see View in views.py.
+// How one image is seen; see View in views/draw.py.
 struct View {
     Box window;                      // source pixels
     int resize_width, resize_height; // of the window

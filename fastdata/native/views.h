@@ -1,4 +1,4 @@
-// Which part of an image is seen: the arithmetic of views.py, number for number, for one image at a time.
+// Which part of an image is seen: the arithmetic of views/draw.py, number for number, for one image at a time.
 #pragma once
 
 #include "fastdata_native.h"

@@ -1,0 +1,193 @@
+#include "batch.h"
+
+#include "crc32c.h"
+#include "files.h"
+#include "guard.h"
+#include "output.h"
+#include "views.h"
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstring>
+#include <functional>
+#include <span>
+#include <vector>
+
+namespace fastdata {
+namespace {
+
+void run(Pool *pool, int64_t count, const std::function<void(int64_t)> &work) {
+    if (pool != nullptr)
+        return pool->run(count, work);
+    for (int64_t item = 0; item < count; ++item)
+        work(item);
+}
+
+View view_at(const fd_images &images, int64_t item) {
+    return {box_at(images.windows_px + 4 * item), images.resizes_px[2 * item], images.resizes_px[2 * item + 1],
+            box_at(images.crops_px + 4 * item),   images.flips[2 * item] != 0, images.flips[2 * item + 1] != 0};
+}
+
+int32_t decode_one(const fd_images &images, int64_t item, const fd_format &format, const fd_options &options) {
+    put_message(images.messages, item, "");
+    const auto size = images.data_bytes[item];
+    const View view = view_at(images, item);
+    if (images.data[item] == nullptr || size < 0 || images.out[item] == nullptr || !view.is_valid())
+        return FD_BAD_REQUEST;
+    ImageDecoder &decoder = ImageDecoder::of_this_thread();
+    fd_status status = decoder.open({images.data[item], static_cast<size_t>(size)}, options);
+    if (status == FD_OK)
+        status = decoder.decode(view, images.out[item], format, options);
+    put_message(images.messages, item, status == FD_OK ? "" : decoder.message());
+    return status;
+}
+
+int64_t now_ns() {
+    return std::chrono::steady_clock::now().time_since_epoch() / std::chrono::nanoseconds(1);
+}
+
+// Everything that the images of one fd_load share.
+struct Loading {
+    const fd_files &files;
+    std::span<const fd_op> ops;
+    const fd_geometry &geometry;
+    const fd_format &format;
+    const fd_options &options;
+    std::vector<const char *> paths{};
+    std::atomic<int64_t> read_ns{0}, decode_ns{0};
+
+    int32_t read(int64_t item, FileReader &reader) {
+        const int64_t began = now_ns();
+        fd_status status =
+            reader.read(paths[static_cast<size_t>(item)], files.offsets != nullptr ? files.offsets[item] : 0,
+                        files.lengths != nullptr ? files.lengths[item] : -1);
+        files.data_bytes[item] = static_cast<int64_t>(reader.bytes().size());
+        put_message(files.messages, item, reader.message().c_str());
+        const int64_t expected = files.crcs != nullptr ? files.crcs[item] : -1;
+        if (status == FD_OK && expected >= 0 && crc32c(reader.bytes()) != expected) {
+            put_message(files.messages, item, "wrong checksum");
+            status = FD_CORRUPT;
+        }
+        read_ns += now_ns() - began;
+        return status;
+    }
+
+    int32_t decode(int64_t item, std::span<const uint8_t> data) {
+        ImageDecoder &decoder = ImageDecoder::of_this_thread();
+        View view;
+        const auto draw_and_decode = [&]() -> fd_status {
+            if (const fd_status status = decoder.open(data, options); status != FD_OK)
+                return status;
+            const Draw draw = {files.indices[item], files.copies[item], {geometry.key[0], geometry.key[1]}};
+            if (!draw_view(ops, decoder.width(), decoder.height(), draw, view))
+                return FD_NO_VIEW;
+            if (!view.is_valid() || view.crop.width() != files.out_size_px[0] ||
+                view.crop.height() != files.out_size_px[1])
+                return FD_BAD_REQUEST;
+            return decoder.decode(view, files.out + item * files.out_stride_bytes, format, options);
+        };
+        const int64_t began = now_ns();
+        const fd_status status = draw_and_decode();
+        if (status != FD_OK)
+            put_message(files.messages, item, decoder.message());
+        decode_ns += now_ns() - began;
+        return status;
+    }
+
+    int32_t load(int64_t item) {
+        static thread_local FileReader reader;
+        files.data_bytes[item] = 0;
+        const int32_t status = read(item, reader);
+        return status == FD_OK ? decode(item, reader.bytes()) : status;
+    }
+};
+
+bool is_valid(const fd_files &files, const fd_format &format) {
+    const int64_t image_bytes = int64_t{files.out_size_px[0]} * files.out_size_px[1] * 3 * format.element;
+    return files.paths != nullptr && files.indices != nullptr && files.copies != nullptr && files.out != nullptr &&
+           files.data_bytes != nullptr && files.out_size_px[0] > 0 && files.out_size_px[1] > 0 &&
+           files.out_stride_bytes >= image_bytes;
+}
+
+// Where each of N strings begins; false when there are fewer.
+bool split(const fd_files &files, std::vector<const char *> &paths) {
+    const char *at = files.paths, *const end = files.paths + files.paths_bytes;
+    for (int64_t item = 0; item < files.count; ++item) {
+        const void *last = at < end ? std::memchr(at, 0, static_cast<size_t>(end - at)) : nullptr;
+        if (last == nullptr)
+            return false;
+        paths.push_back(at);
+        at = static_cast<const char *>(last) + 1;
+    }
+    return at == end;
+}
+
+} // namespace
+
+Box box_at(const int32_t *numbers) {
+    return {numbers[0], numbers[1], numbers[2], numbers[3]};
+}
+
+bool is_valid(const fd_geometry &geometry) {
+    return geometry.op_count >= 0 && (geometry.op_count == 0 || geometry.ops != nullptr) &&
+           std::all_of(geometry.ops, geometry.ops + geometry.op_count, [](const fd_op &op) { return is_valid(op); });
+}
+
+void load_batch(Pool *pool, fd_files &files, const fd_geometry &geometry, const fd_format &format,
+                const fd_options &options) {
+    const int32_t status = guarded([&]() -> int32_t {
+        const bool valid = is_valid(format) && is_valid(options) && is_valid(geometry) && is_valid(files, format);
+        Loading loading{files, {geometry.ops, static_cast<size_t>(geometry.op_count)}, geometry, format, options};
+        if (!valid || !split(files, loading.paths))
+            return FD_BAD_REQUEST;
+        run(pool, files.count,
+            [&](int64_t item) { files.statuses[item] = guarded([&] { return loading.load(item); }); });
+        files.read_ns = loading.read_ns;
+        files.decode_ns = loading.decode_ns;
+        return FD_OK;
+    });
+    if (status != FD_OK) // nothing was done
+        std::fill_n(files.statuses, files.count, status);
+}
+
+void decode_batch(Pool *pool, const fd_images &images, const fd_format &format, const fd_options &options) {
+    const bool valid = is_valid(format) && is_valid(options);
+    const int32_t status = guarded([&]() -> int32_t {
+        run(pool, images.count, [&](int64_t item) {
+            images.statuses[item] =
+                valid ? guarded([&] { return decode_one(images, item, format, options); }) : FD_BAD_REQUEST;
+        });
+        return FD_OK;
+    });
+    if (status != FD_OK) // no thread could be started, so nothing was done
+        std::fill_n(images.statuses, images.count, status);
+}
+
+int64_t draw_batch(int64_t count, const int64_t *sizes_px, const int64_t *indices, const int64_t *copies,
+                   const fd_geometry &geometry, const ViewColumns &columns) {
+    if (!is_valid(geometry))
+        return -2;
+    const std::span<const fd_op> ops{geometry.ops, static_cast<size_t>(geometry.op_count)};
+    const auto put = [](const Box &box, int32_t *to) {
+        to[0] = box.left, to[1] = box.top, to[2] = box.right, to[3] = box.bottom;
+    };
+    for (int64_t item = 0; item < count; ++item) {
+        View view;
+        const Draw draw = {indices[item], copies[item], {geometry.key[0], geometry.key[1]}};
+        const int64_t width = sizes_px[2 * item], height = sizes_px[2 * item + 1];
+        if (width <= 0 || height <= 0 || width > INT32_MAX || height > INT32_MAX)
+            return -2;
+        if (!draw_view(ops, static_cast<int>(width), static_cast<int>(height), draw, view))
+            return item;
+        put(view.window, columns.windows_px + 4 * item);
+        put(view.crop, columns.crops_px + 4 * item);
+        columns.resizes_px[2 * item] = view.resize_width;
+        columns.resizes_px[2 * item + 1] = view.resize_height;
+        columns.flips[2 * item] = view.flip_horizontal;
+        columns.flips[2 * item + 1] = view.flip_vertical;
+    }
+    return -1;
+}
+
+} // namespace fastdata
