@@ -24,9 +24,9 @@ from typing import Any
 
 import torch
 
-from fastdata.bench import spread, write_json
 from fastdata.demo.sample import SampleOptions, make_sample_dataset
-from fastdata.shards.convert import ConvertOptions, convert
+from fastdata.doctor.measure import spread, write_json
+from fastdata.shards.conversion.convert import ConvertOptions, convert
 
 BASE = ["--model", "small", "-b", "32", "--opt", "adamw", "--lr", "0.004"]
 BASE += ["--lr-scheduler", "onecycle", "--epochs", "4"]

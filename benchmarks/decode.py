@@ -17,10 +17,10 @@ from typing import Any
 import torch
 
 from fastdata import DataLoader, ImageFolder
-from fastdata.bench import write_json
-from fastdata.cpus import usable_cpus
 from fastdata.demo.compare import decode_speeds, resized_copies
+from fastdata.doctor.measure import write_json
 from fastdata.loaders import available_backends
+from fastdata.system.cpus import usable_cpus
 from fastdata.transforms import Compose, PILToTensor, RandomResizedCrop
 
 SIDES_PX = (128, 256, 512)

@@ -30,17 +30,18 @@ import torch
 from rivals import tiny_copies
 
 from fastdata import DataLoader, ImageFolder, native
-from fastdata.bench import spread, write_json
-from fastdata.compile import compile_transform
-from fastdata.draws import Key
-from fastdata.image_batch import ImageBatch
-from fastdata.loaders import Encoded, resample
+from fastdata.doctor.measure import spread, write_json
+from fastdata.loaders import resample
 from fastdata.loaders.native import NativeBackend
-from fastdata.memory import BatchMemory
-from fastdata.plan import Interpolation
+from fastdata.loaders.per_image import inspect
+from fastdata.pipeline.batch_memory import BatchMemory
+from fastdata.pipeline.image_batch import ImageBatch
 from fastdata.transforms import Compose, Normalize, ToTensor
 from fastdata.transforms import RandomResizedCrop as CropTransform
-from fastdata.views import draw_views
+from fastdata.transforms.compile import compile_transform
+from fastdata.views.draw import draw_views
+from fastdata.views.philox import Key
+from fastdata.views.plan import Interpolation
 
 SIDE = 224
 # Functions of the core by what they do; the rest of the library is "other".
@@ -61,7 +62,7 @@ def decoder(images: list[bytes]) -> tuple[Callable[[native.Format], None], np.nd
     data = [np.frombuffer(image, np.uint8) for image in images]
     addresses = np.array([part.ctypes.data for part in data], np.uint64)
     lengths = np.array([len(part) for part in data], np.int64)
-    sizes = np.array([(image.width, image.height) for image in map(Encoded.of, images)])
+    sizes = np.array([(image.width, image.height) for image in map(inspect, images)])
     plan = compile_transform(CropTransform(SIDE)).plan
     assert plan is not None
     rows = np.arange(len(images))
@@ -71,7 +72,7 @@ def decoder(images: list[bytes]) -> tuple[Callable[[native.Format], None], np.nd
     options = resample.options_for(order, Interpolation.BILINEAR, "exact")
 
     def decode(format_: native.Format) -> None:
-        core.decode(addresses, lengths, views, places, format=format_, options=options)
+        core.decode(addresses, lengths, views.columns(), places, format=format_, options=options)
         assert len(data) == len(images)  # what the addresses point to lives as long as this function
 
     return decode, out
@@ -169,7 +170,7 @@ def small_images_us(folder: Path, rounds: int) -> dict[str, Any]:
         for kind in ("JPEG", "PNG"):
             paths = [path for path, _ in ImageFolder(tiny_copies(folder, Path(scratch), kind)).samples]
             out = np.zeros((len(paths), 3, 32, 32), np.float32)
-            loader = backend.file_loader(plan, Key(seed=1, epoch=1), format=format_, pool=None)
+            loader = backend.core_loader(plan, Key(seed=1, epoch=1), format=format_, pool=None)
             rows = range(len(paths))
             times = [loader.load(paths, None, None, rows, rows, out.ctypes.data) for _ in range(rounds)]
             found[f"{kind}, reading"] = spread([loaded.read_s / len(paths) * 1e6 for loaded in times])

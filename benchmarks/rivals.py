@@ -30,7 +30,7 @@ from torchvision import transforms
 from torchvision.datasets import ImageFolder
 
 from fastdata import DataLoader
-from fastdata.bench import Contender, Measurement, installed, measure, ratios, table, write_json
+from fastdata.doctor.measure import Contender, Measurement, installed, measure, ratios, table, write_json
 
 TORCH = "torch + torchvision"
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)

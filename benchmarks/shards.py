@@ -35,10 +35,10 @@ from inside import decoder
 from torchvision import transforms
 
 from fastdata import DataLoader, EpochSampler, ImageFolder, ShardDataset, native
-from fastdata.bench import Contender, installed, measure, ratios, spread, table, tree_cpu_s, write_json
-from fastdata.shards.convert import ConvertOptions, convert
+from fastdata.doctor.measure import Contender, installed, measure, ratios, spread, table, tree_cpu_s, write_json
+from fastdata.shards.conversion.convert import ConvertOptions, convert
+from fastdata.shards.conversion.recode import Recoding
 from fastdata.shards.format import RECORD, Manifest, ShardIndex, ShardInfo, crc32c, index_name
-from fastdata.shards.recode import Recoding
 from fastdata.shards.store import read_range
 
 WORKERS = 2

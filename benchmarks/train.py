@@ -29,11 +29,11 @@ from torchvision import transforms
 from torchvision.datasets import ImageFolder
 
 from fastdata import DataLoader
-from fastdata.bench import hidden_share, spread, write_json
+from fastdata.doctor.measure import hidden_share, spread, write_json
 from fastdata.loaders import available_backends
 from fastdata.models import create_model
 from fastdata.train import Training, TrainOptions, train_epoch
-from fastdata.train.seeing import Watch
+from fastdata.train.monitor import Monitor
 
 TORCH, SYNTHETIC = "torch + torchvision", "synthetic"
 NOT_MEASURED = "not measured: no CUDA device"
@@ -66,16 +66,16 @@ def measure(given: argparse.Namespace, options: TrainOptions) -> dict[str, Any]:
     rows: dict[str, dict[str, list[float]]] = {name: {each: [] for each in names} for name in loaders}
     for round_ in range(1 + given.rounds):  # the first warms up
         for name, loader in loaders.items():
-            watch, used = Watch(training), _Utilisation(device)
+            monitor, used = Monitor(training), _Utilisation(device)
             began = time.perf_counter()
-            train_epoch(training, used.watching(loader), watch=watch)
+            train_epoch(training, used.monitored(loader), monitor=monitor)
             if device.type == "cuda":
                 torch.cuda.synchronize(device)
             seconds = time.perf_counter() - began
             if round_ > 0:
                 images = len(loader) * given.batch_size
                 rows[name]["images_per_s"].append(images / seconds)
-                rows[name]["wait_share"].append(watch.seconds["wait"] / seconds)
+                rows[name]["wait_share"].append(monitor.seconds["wait"] / seconds)
                 rows[name]["gpu_utilisation"] += used.mean()
         print(f"round {round_} of {given.rounds} done")
     ceiling = rows[SYNTHETIC]["images_per_s"]
@@ -94,7 +94,7 @@ class _Utilisation:
     def __init__(self, device: torch.device) -> None:
         self._device, self._values = device, list[float]()
 
-    def watching(self, loader: Any) -> Any:
+    def monitored(self, loader: Any) -> Any:
         for number, batch in enumerate(loader):
             if self._device.type == "cuda" and number % 10 == 5:
                 with contextlib.suppress(ImportError, RuntimeError):  # pynvml is not installed

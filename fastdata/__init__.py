@@ -9,8 +9,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from fastdata.dataloader import DataLoader
-    from fastdata.datasets import ImageFolder
+    from fastdata.dataloader.loader import DataLoader
+    from fastdata.device.prefetch import DevicePrefetcher
     from fastdata.errors import (
         BackendError,
         BackendUnavailable,
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
         StoreError,
         TrainError,
     )
-    from fastdata.options import DaliOptions
-    from fastdata.prefetch import DevicePrefetcher
-    from fastdata.samplers import EpochSampler
+    from fastdata.image_folder import ImageFolder
+    from fastdata.loaders.dali_options import DaliOptions
+    from fastdata.order.epoch_sampler import EpochSampler
     from fastdata.shards.dataset import ShardDataset
 
 __version__ = "0.1.0"
@@ -36,14 +36,14 @@ _HOMES = {
     "BackendError": "errors",
     "BackendUnavailable": "errors",
     "ConversionError": "errors",
-    "DaliOptions": "options",
-    "DataLoader": "dataloader",
+    "DaliOptions": "loaders.dali_options",
+    "DataLoader": "dataloader.loader",
     "DatasetError": "errors",
     "DecodeError": "errors",
-    "DevicePrefetcher": "prefetch",
-    "EpochSampler": "samplers",
+    "DevicePrefetcher": "device.prefetch",
+    "EpochSampler": "order.epoch_sampler",
     "FastdataError": "errors",
-    "ImageFolder": "datasets",
+    "ImageFolder": "image_folder",
     "OptionError": "errors",
     "PipelineError": "errors",
     "ShardDataset": "shards.dataset",

@@ -1,5 +1,5 @@
 """`python -m fastdata` is the `fastdata` command."""
 
-from fastdata.cli import main
+from fastdata.cli.main import main
 
 raise SystemExit(main())

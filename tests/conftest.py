@@ -46,7 +46,7 @@ def odd_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def converted(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The image folder as shards."""
-    from fastdata.shards.convert import ConvertOptions, convert
+    from fastdata.shards.conversion.convert import ConvertOptions, convert
 
     target = tmp_path_factory.mktemp("shards") / "set"
     convert(str(folder), target, ConvertOptions(shard_bytes=SHARD_BYTES))

@@ -14,10 +14,13 @@ from torchvision.datasets import ImageFolder
 from torchvision.transforms import v2
 from torchvision.transforms.v2 import functional
 
-from fastdata import DataLoader, augment, mix
-from fastdata.augmentation import Augmentation, Draws
-from fastdata.draws import Key
+from fastdata import DataLoader
+from fastdata.augment import mix
+from fastdata.augment import single as augment
+from fastdata.augment.base import Augmentation
 from fastdata.errors import OptionError
+from fastdata.views.philox import Key
+from fastdata.views.streams import Draws
 
 N = 40
 AUGMENTATIONS: dict[str, Augmentation] = {

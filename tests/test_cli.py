@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from fastdata import OptionError
-from fastdata.cli import main
+from fastdata.cli.main import main
 from fastdata.demo.run import run_demo
 from fastdata.demo.sample import CLASSES, SampleOptions, make_sample_dataset
 
@@ -136,7 +136,7 @@ def test_arguments_of_convert_are_checked(folder: Path, tmp_path: Path, capsys: 
 def without(packages: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     """The command where packages are not installed."""
     script = (
-        f"import sys; sys.modules.update(dict.fromkeys({packages.split()})); from fastdata.cli import main; "
+        f"import sys; sys.modules.update(dict.fromkeys({packages.split()})); from fastdata.cli.main import main; "
         "raise SystemExit(main(sys.argv[1:]))"
     )
     return subprocess.run(

@@ -19,7 +19,8 @@ from torchvision.datasets import ImageFolder
 from fastdata import DaliOptions, DataLoader, DecodeError, OptionError, PipelineError
 from fastdata.errors import BackendError
 from fastdata.loaders import MEAN_TOLERANCE, dali
-from fastdata.plan import Interpolation
+from fastdata.loaders.backend import BatchFeed, BatchRequest
+from fastdata.views.plan import Interpolation
 
 BICUBIC, BOX = v1.InterpolationMode.BICUBIC, v1.InterpolationMode.BOX
 NORMALISE = v1.Normalize([0.485, 0.456, 0.406], [0.229, 0.224, 0.225])
@@ -118,11 +119,11 @@ def test_substitutes_are_those_of_the_other_backends(spoiled: Path) -> None:
 
 
 def test_a_batch_larger_than_announced_is_decoded_and_said(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fastdata.open_pipeline._LARGEST_UNKNOWN_BATCH", 3)
+    monkeypatch.setattr("fastdata.loaders.dali._LARGEST_UNKNOWN_BATCH", 3)
     batches = [[3, 4, 5, 6, 7], [1, 2], [8, 9, 10]]
     dataset = ImageFolder(folder, TRAIN)
     expected = list(DataLoader(dataset, batch_sampler=batches, backend="pil", seed=3))
-    with pytest.warns(UserWarning, match=r"DALI gave up on batch 0 .* nothing is damaged"):
+    with pytest.warns(UserWarning, match=r"gave up on batch 0 .* nothing in it is damaged"):
         check_alike(list(DataLoader(dataset, batch_sampler=batches, backend="dali", seed=3)), expected)
 
 
@@ -201,7 +202,7 @@ def test_a_forked_child_is_refused_the_iterator_and_makes_its_own(folder: Path) 
     ("options", "message"),
     [
         ({"decode_device": "gpu"}, "decode_device='gpu' is not accepted"),
-        ({"decode_device": "mixed"}, "decode_device='mixed' decodes on a GPU"),
+        ({"decode_device": "mixed"}, "needs backend='dali' and a CUDA device"),
         ({"decode_device": "mixed", "backend": "pil"}, "backend='pil'"),
     ],
 )
@@ -226,11 +227,11 @@ def test_auto_times_dali_only_where_pixels_may_differ(folder: Path) -> None:
 
 @pytest.mark.parametrize("text", ["CUDA runtime API error: out of memory", "Memory allocation failed"])
 def test_a_gpu_without_memory_is_told_from_a_damaged_image(text: str) -> None:
-    feed: Any = dali.DaliFeed(encoded=[np.zeros(3, np.uint8)] * 7, views=None, owner="batch 4")  # type: ignore[arg-type]
-    on_gpu = dali.DaliFormat(interpolation=Interpolation.BILINEAR, device_index=1)
+    feed: Any = BatchFeed(encoded=[np.zeros(3, np.uint8)] * 7, views=None, owner="batch 4")  # type: ignore[arg-type]
+    on_gpu = BatchRequest(interpolation=Interpolation.BILINEAR, device_index=1)
     with pytest.raises(
         BackendError, match=r"out of memory on cuda:1 while decoding batch 4 \(7 images\).*smaller batch"
     ):
         dali._check_memory(RuntimeError(text), feed, on_gpu)
     dali._check_memory(RuntimeError("damaged image"), feed, on_gpu)
-    dali._check_memory(RuntimeError(text), feed, dali.DaliFormat(interpolation=Interpolation.BILINEAR))
+    dali._check_memory(RuntimeError(text), feed, BatchRequest(interpolation=Interpolation.BILINEAR))

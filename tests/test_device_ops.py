@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torchvision.transforms.v2 import functional as v2
 
-from fastdata import device_ops as ops
+from fastdata.augment import ops
 
 N = 6
 

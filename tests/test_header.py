@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from fastdata.header import parse_header
+from fastdata.views.header import parse_header
 
 FILES = {**images.odd_files(), "gif.gif": images.saved(mode="P", kind="GIF")}
 UNKNOWN = {"tiff.tif", "greymap.pgm", "gif.gif"}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fastdata import ConversionError, OptionError
-from fastdata.optional import need
+from fastdata.system.optional import need
 
 
 def test_a_missing_package_is_named_with_the_command_that_installs_it() -> None:

@@ -103,7 +103,7 @@ Path(sys.argv[1]).joinpath("cv2.py").write_text(
     "raise ImportError('libGL.so.1: cannot open shared object file: No such file or directory')"
 )
 sys.path.insert(0, sys.argv[1])
-from fastdata.cli import main
+from fastdata.cli.main import main
 main(["info"])
 """
 

@@ -12,9 +12,9 @@ import torchvision.transforms as v1
 from torchvision.datasets import ImageFolder
 
 from fastdata import DataLoader, DevicePrefetcher, OptionError
-from fastdata.device_ops import normalise
-from fastdata.plan import Normalisation
-from fastdata.prefetch import map_tensors
+from fastdata.augment.ops import normalise
+from fastdata.device.prefetch import map_tensors
+from fastdata.views.plan import Normalisation
 
 Pair = namedtuple("Pair", ["left", "right"])
 

@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
-from fastdata import progress as module
-from fastdata.progress import Progress, clock_time, progress
+from fastdata.terminal import progress as module
+from fastdata.terminal.progress import Progress, clock_time, progress
 
 
 class Clock:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from fastdata.storage import slow_storage
+from fastdata.system.slow_storage import slow_storage
 
 
 def test_slow_storage_is_named(tmp_path: Path) -> None:

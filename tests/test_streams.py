@@ -17,7 +17,7 @@ import pytest
 import torch
 
 from fastdata import DevicePrefetcher, OptionError
-from fastdata.prefetch import map_tensors
+from fastdata.device.prefetch import map_tensors
 
 SIZE = 64
 

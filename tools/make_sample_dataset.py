@@ -11,7 +11,7 @@ import argparse
 from pathlib import Path
 
 from fastdata.demo.sample import CLASSES, SampleOptions, make_sample_dataset
-from fastdata.progress import progress
+from fastdata.terminal.progress import progress
 
 
 def main() -> None:

@@ -12,15 +12,16 @@ from typing import Any
 import numpy as np
 import torch.utils.data
 
-from fastdata.bench import Contender, Measurement, measure
-from fastdata.dataloader import DataLoader
-from fastdata.datasets import ImageFolder
+from fastdata.dataloader.loader import DataLoader
+from fastdata.doctor.measure import Contender, Measurement, measure
+from fastdata.image_folder import ImageFolder
 from fastdata.loaders import available_backends, create_backend
 from fastdata.loaders.backend import Encoded, Pixels
-from fastdata.optional import need
-from fastdata.plan import Interpolation
+from fastdata.loaders.per_image import inspect
+from fastdata.system.optional import need
 from fastdata.transforms import IMAGENET_MEAN, IMAGENET_STD
-from fastdata.views import View
+from fastdata.views.draw import View
+from fastdata.views.plan import Interpolation
 
 __all__ = ["TORCH", "compare_loaders", "decode_speeds", "resized_copies"]
 
@@ -67,7 +68,7 @@ def _torchvision_folder(folder: Path, transform: Any) -> Any:
 
 def decode_speeds(files: Sequence[bytes], *, rounds: int = 3) -> dict[str, float]:
     """Images per second in one thread, decoding whole files without a resize, by backend; the best of the rounds."""
-    images = [Encoded.of(data) for data in files]
+    images = [inspect(data) for data in files]
     backends = {name: create_backend(name) for name in available_backends() if name != "synthetic"}
     best = dict.fromkeys(backends, 0.0)
     for _ in range(rounds):

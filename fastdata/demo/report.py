@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from fastdata.bench import Measurement, ratios, spread
 from fastdata.demo.train import Epoch
-from fastdata.optional import need
+from fastdata.doctor.measure import Measurement, ratios, spread
+from fastdata.system.optional import need
 
 __all__ = ["write_report"]
 

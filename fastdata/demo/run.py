@@ -8,15 +8,15 @@ import sys
 from functools import partial
 from pathlib import Path
 
-from fastdata.bench import machine, ratios, spread, table, write_json
-from fastdata.cpus import auto_threads
-from fastdata.datasets import ImageFolder
 from fastdata.demo.compare import TORCH, compare_loaders, decode_speeds, resized_copies
 from fastdata.demo.report import write_report
 from fastdata.demo.sample import SampleOptions, make_sample_dataset
 from fastdata.demo.train import train_one_epoch
-from fastdata.files import read_file
-from fastdata.progress import progress
+from fastdata.doctor.measure import machine, ratios, spread, table, write_json
+from fastdata.image_folder import ImageFolder
+from fastdata.system.cpus import auto_threads
+from fastdata.system.files import read_file
+from fastdata.terminal.progress import progress
 
 __all__ = ["run_demo"]
 

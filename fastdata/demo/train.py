@@ -8,13 +8,13 @@ from typing import Any
 
 import torch
 
-from fastdata.dataloader import DataLoader
-from fastdata.datasets import ImageFolder
+from fastdata.dataloader.loader import DataLoader
+from fastdata.image_folder import ImageFolder
 from fastdata.models import small_resnet
 from fastdata.train.loop import train_epoch
+from fastdata.train.monitor import Monitor
 from fastdata.train.options import TrainOptions
-from fastdata.train.seeing import Watch
-from fastdata.train.state import Training
+from fastdata.train.training import Training
 from fastdata.transforms import (
     IMAGENET_MEAN,
     IMAGENET_STD,
@@ -72,15 +72,15 @@ def train_one_epoch(folder: Path, *, size: int = 96, batch_size: int = 32) -> Ep
         seed=0,
     )
     training = Training(small_resnet(len(dataset.classes)), options, batches_per_epoch=len(loader))
-    watch = Watch(training)
-    losses = train_epoch(training, loader, watch=watch).losses
+    monitor = Monitor(training)
+    losses = train_epoch(training, loader, monitor=monitor).losses
     few = max(1, len(losses) // 5)
     return Epoch(
         images=len(losses) * batch_size,
         loss_first=sum(losses[:few]) / few,
         loss_last=sum(losses[-few:]) / few,
-        wait_s=watch.seconds["wait"],
-        forward_s=watch.seconds["forward"],
-        backward_s=watch.seconds["backward"],
-        step_s=watch.seconds["update"] + watch.seconds["rest"],
+        wait_s=monitor.seconds["wait"],
+        forward_s=monitor.seconds["forward"],
+        backward_s=monitor.seconds["backward"],
+        step_s=monitor.seconds["update"] + monitor.seconds["rest"],
     )

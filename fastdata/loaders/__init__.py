@@ -1,6 +1,6 @@
 """Decode backends: `backend.py` is the contract, and one file each implements it.
 
-Adding a backend means adding its file and one line to `BACKENDS`.
+A new backend is one file here and one line in `BACKENDS`, or a class anywhere that is given to `register_backend`.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import warnings
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
+from typing import Literal, TypeAlias
 
 from fastdata.errors import BackendUnavailable, OptionError
 from fastdata.loaders.backend import FIDELITIES, MEAN_TOLERANCE, Backend, Encoded
@@ -20,15 +21,20 @@ __all__ = [
     "MEAN_TOLERANCE",
     "Backend",
     "BackendInfo",
+    "BackendName",
     "Encoded",
+    "auto_backends",
     "available_backends",
     "backend_class",
     "check_backend_name",
     "create_backend",
     "describe_backends",
     "native_problem",
+    "register_backend",
     "warn_without_native",
 ]
+
+BackendName: TypeAlias = Literal["auto", "pil", "native", "turbojpeg", "opencv", "dali", "synthetic"]
 
 BACKENDS: dict[str, tuple[str, str]] = {
     "pil": ("fastdata.loaders.pil", "PilBackend"),
@@ -62,10 +68,50 @@ def check_backend_name(name: str) -> None:
     )
 
 
+def register_backend(backend: type[Backend]) -> None:
+    """Makes a backend from outside of the package known by its `name`, to every loader made afterwards.
+
+    Raises:
+        OptionError: the name is another backend's, or none.
+    """
+    name = getattr(backend, "name", None)
+    home = (backend.__module__, backend.__qualname__)
+    if not isinstance(name, str) or name == "auto" or BACKENDS.get(name, home) != home:
+        raise OptionError(f"{backend.__qualname__} has the name {name!r}; a new backend has one that is not taken")
+    BACKENDS[name] = home
+    _registered[name] = backend
+
+
+_registered: dict[str, type[Backend]] = {}
+
+
 def backend_class(name: str) -> type[Backend]:
-    """The class behind a backend's name; imports its file, not yet its library."""
+    """The class behind a backend's name; imports its file, not yet its library.
+
+    Raises:
+        BackendUnavailable: this installation has no such file.
+    """
+    if name in _registered:
+        return _registered[name]
     module, cls = BACKENDS[name]
-    return getattr(import_module(module), cls)  # type: ignore[no-any-return]
+    try:
+        return getattr(import_module(module), cls)  # type: ignore[no-any-return]
+    except ModuleNotFoundError as error:
+        if error.name != module:
+            raise
+        problem = f"backend {name!r} is not available ({module} is missing); reinstall torch-fastdata"
+        raise BackendUnavailable(problem) from error
+
+
+def auto_backends(fidelity: str) -> list[str]:
+    """Names of the available backends that backend="auto" tries, the preferred ones first."""
+    classes = {name: backend_class(name) for name in available_backends()}
+    tried = [
+        (cls.auto_rank, name)
+        for name, cls in classes.items()
+        if cls.auto_rank is not None and fidelity in cls.auto_fidelities
+    ]
+    return [name for _, name in sorted(tried)]
 
 
 def create_backend(name: str, *, fidelity: str = "exact") -> Backend:

@@ -27,38 +27,60 @@ Failures
 
 Threads
     `decode` may run in several threads at once.  Scratch memory is per thread.
+
+Capabilities
+    Every backend decodes images that it is handed.  One that can do more says so by returning an object where `Backend`
+    returns None, and the pipeline asks for nothing else:
+
+    `file_loader`     reads files and fills a batch, with one call per batch
+    `batch_decoder`   decodes whole batches ahead, in a pipeline of its own
+    `ready_batches`   hands out finished batches without reading anything
 """
 
 from __future__ import annotations
 
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import ClassVar, TypeAlias
+from typing import Any, ClassVar, Literal, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
 from fastdata.errors import BackendUnavailable
-from fastdata.header import ImageHeader, JpegFrame, has_whole_scans, parse_header
-from fastdata.views import View
+from fastdata.native import Format
+from fastdata.views.draw import View, Views
+from fastdata.views.header import ImageHeader, JpegFrame, has_whole_scans
+from fastdata.views.philox import Key
+from fastdata.views.plan import Interpolation, Plan
 
 __all__ = [
     "FIDELITIES",
     "MEAN_TOLERANCE",
     "Backend",
+    "BatchDecoder",
+    "BatchFeed",
+    "BatchRequest",
+    "Decoded",
+    "DecodedBatches",
     "Encoded",
-    "HandBack",
-    "PerImageBackend",
+    "Fidelity",
+    "FileLoader",
+    "LoadedFiles",
+    "ReadyBatches",
     "Scratch",
     "dct_denominator",
 ]
 
 Pixels: TypeAlias = npt.NDArray[np.uint8]
 
-FIDELITIES = ("exact", "fast")
+Ints: TypeAlias = npt.NDArray[np.int64]
+
+Fidelity: TypeAlias = Literal["exact", "fast"]
+FIDELITIES: tuple[Fidelity, ...] = ("exact", "fast")
 
 # Mean absolute difference from Pillow, in grey levels of 255, allowed per image.  "exact" OpenCV decodes with the
 # libjpeg-turbo of its own build; the wheels' build decodes like Pillow's, a distribution's may round chroma otherwise.
@@ -78,22 +100,6 @@ class Encoded:
     header: ImageHeader | None
     width: int
     height: int
-
-    @classmethod
-    def of(cls, data: bytes | bytearray | memoryview) -> Encoded:
-        """Finds an image's size from its header, or by asking Pillow.
-
-        Raises:
-            OSError, PIL.Image.DecompressionBombError: Pillow cannot or will not open it.
-        """
-        data = data if isinstance(data, bytes) else bytes(data)
-        header = parse_header(data)
-        if header is not None:
-            return cls(data=data, header=header, width=header.width, height=header.height)
-        from fastdata.loaders import pillow
-
-        width, height = pillow.size_of(data)
-        return cls(data=data, header=None, width=width, height=height)
 
     def is_plain_jpeg(self) -> bool:
         """True for 8-bit grey or three-component JPEGs, the only files a JPEG library decodes here."""
@@ -119,6 +125,9 @@ class Backend(ABC):
 
     name: ClassVar[str]
     install_hint: ClassVar[str]
+    decode_devices: ClassVar[tuple[str, ...]] = ("cpu",)  # and "mixed", if a GPU decodes what it is handed on the host
+    auto_rank: ClassVar[int | None] = None  # place among those that backend="auto" tries, lowest first; None: never
+    auto_fidelities: ClassVar[tuple[str, ...]] = ("exact", "fast")  # under which it is tried
 
     def __init__(self, *, fidelity: str = "exact") -> None:
         self.fidelity = fidelity
@@ -148,60 +157,163 @@ class Backend(ABC):
             N entries: None, or what stopped that image.
         """
 
+    def file_loader(self, plan: Plan, key: Key, *, format: Format, threads: int) -> FileLoader | None:  # noqa: A002
+        """What reads files and fills whole batches, if this backend does that.
+
+        Args:
+            plan: what is done to each image; its `size` is that of all.
+            key: seed and epoch of the views.
+            format: how pixels are stored in the batch.
+            threads: how many to use; 0 for the calling thread.
+        """
+        return None
+
+    def batch_decoder(self) -> BatchDecoder | None:
+        """What decodes whole batches in a pipeline of its own, if this backend has one."""
+        return None
+
+    def ready_batches(self) -> ReadyBatches | None:
+        """What hands out finished batches, if this backend needs no data."""
+        return None
+
     @classmethod
     def unavailable(cls, reason: object) -> BackendUnavailable:
         """The error that says why this backend cannot be used and what to install."""
         return BackendUnavailable(f"backend '{cls.name}' is not available ({reason}); {cls.install_hint}")
 
 
-class HandBack(Exception):
-    """Raised by `decode_view` for an image that Pillow must decode."""
+@dataclass(frozen=True)
+class LoadedFiles:
+    """What became of N images that a `FileLoader` read.
+
+    Attributes:
+        ok: bool, (N,): True where the image is in the batch; the others are read and decoded again one by one, which
+            finds out what is wrong with them.
+        data_bytes: int64, (N,): encoded bytes read.
+        read_s: seconds spent reading, summed over threads.
+        decode_s: the same for drawing views and decoding.
+    """
+
+    ok: npt.NDArray[np.bool_]
+    data_bytes: Ints
+    read_s: float
+    decode_s: float
 
 
-def by_pillow(image: Encoded, view: View, out: Pixels, refusal: Exception | None = None) -> Exception | None:
-    """Decodes by Pillow what a library did not, unless its refusal is final (no HandBack); returns what went wrong."""
-    from fastdata.loaders import pillow
+class FileLoader(Protocol):
+    """Files to finished images in a batch, with one call per batch."""
 
-    try:
-        pillow.check_pixel_count(image.width, image.height)
-        if refusal is not None and not isinstance(refusal, HandBack):
-            return refusal
-        pillow.decode_view(image.data, view, out)
-    except Exception as error:  # noqa: BLE001 - Pillow's plugins raise many kinds; each is this image's
-        return error
-    return None
+    def load(
+        self,
+        paths: Sequence[Any],
+        offsets: Ints | None,
+        lengths: Ints | None,
+        crcs: Ints | None,
+        *,
+        indices: Sequence[int],
+        copies: Sequence[int],
+        out: int,
+    ) -> LoadedFiles:
+        """Loads N images.
+
+        Args:
+            paths: of the files.
+            offsets: where each image begins in its file; None for 0.
+            lengths: of each in bytes; None, and -1, for the rest of the file.
+            crcs: CRC-32C of each, to be compared; None, and -1, where it is not known.
+            indices: the samples, for which views are drawn.
+            copies: tells apart several views of one sample.
+            out: address of the batch, which holds N images one after the other.
+        """
+        ...
+
+    def close(self, ended: bool) -> None:
+        """Gives up its threads; waits for them if the work has ended, abandons them if a read may hang in one."""
+        ...
 
 
-class PerImageBackend(Backend):
-    """A backend that supplies only `decode_view`; what that hands back goes to Pillow."""
+@dataclass(frozen=True, kw_only=True)
+class BatchFeed:
+    """One batch for a `BatchDecoder`: N encoded images with N views, and whom it belongs to.
 
-    @abstractmethod
-    def decode_view(self, image: Encoded, view: View, out: Pixels) -> None:
-        """Decodes one image into `out`, (height, width, 3).
+    All are such as `BatchDecoder.takes` accepts, or an 8 × 8 JPEG that stands for an image decoded elsewhere.
+    """
+
+    encoded: Sequence[npt.NDArray[np.uint8]]
+    views: Views
+    owner: Any = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class BatchRequest:
+    """What a pipeline of whole batches is opened for.
+
+    Attributes:
+        interpolation: filter of the resize.
+        crops: some views crop after the resize.
+        flips: some views mirror.
+        largest_batch: images; None if unknown.
+        threads: of its own.
+        device_index: CUDA device that decodes; None decodes on the CPU.
+        options: the backend's own, as the user gave them; None for its defaults.
+    """
+
+    interpolation: Interpolation
+    crops: bool = True
+    flips: bool = True
+    largest_batch: int | None = None
+    threads: int = 1
+    device_index: int | None = None
+    options: Any = None
+
+
+Decoded: TypeAlias = torch.Tensor | RuntimeError  # uint8 (N, H, W, 3), or why the whole batch could not be decoded
+
+
+class DecodedBatches(Protocol):
+    """A running pipeline: yields each feed with its images, in order.
+
+    An error that the feeds raise comes at its place.  Tensors are the pipeline's memory: whoever keeps one beyond the
+    next call copies it.
+    """
+
+    def __iter__(self) -> Iterator[tuple[BatchFeed, Decoded]]: ...
+
+    def __next__(self) -> tuple[BatchFeed, Decoded]:
+        """The next batch.
 
         Raises:
-            HandBack: Pillow is to decode this image.
-            Exception: the image cannot be decoded at all.
+            BackendError: it cannot go on at all, for example for want of memory.
         """
+        ...
 
-    def decode(self, images: Sequence[Encoded], views: Sequence[View], out: Sequence[Pixels]) -> list[Exception | None]:
-        statuses: list[Exception | None] = []
-        for image, view, place in zip(images, views, out, strict=True):
-            try:
-                self._decode_or_hand_back(image, view, place)
-                statuses.append(None)
-            except Exception as error:  # noqa: BLE001 - Pillow's plugins raise many kinds; each is this image's
-                statuses.append(error)
-        return statuses
+    def close(self) -> None:
+        """Takes it down.  Harmless when repeated."""
+        ...
 
-    def _decode_or_hand_back(self, image: Encoded, view: View, out: Pixels) -> None:
-        from fastdata.loaders import pillow
 
-        pillow.check_pixel_count(image.width, image.height)
-        try:
-            self.decode_view(image, view, out)
-        except HandBack:
-            pillow.decode_view(image.data, view, out)
+class BatchDecoder(Protocol):
+    """Decodes whole batches, several on their way."""
+
+    def suits(self, plan: Plan) -> bool:
+        """True if it can do what a plan asks for."""
+        ...
+
+    def takes(self, image: Encoded, view: View) -> bool:
+        """True if it can decode an image; what it does not take is Pillow's."""
+        ...
+
+    def open(self, feeds: Iterator[BatchFeed], request: BatchRequest) -> DecodedBatches:
+        """Starts a pipeline that draws from `feeds`, some ahead of what it yields."""
+        ...
+
+
+class ReadyBatches(Protocol):
+    """Finished batches from nothing."""
+
+    def ready(self, count: int, make_empty: Callable[[int], torch.Tensor]) -> torch.Tensor:
+        """A finished batch of `count` images, in memory that `make_empty` makes; it may be the same every time."""
+        ...
 
 
 class Scratch(threading.local):

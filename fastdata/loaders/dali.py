@@ -16,23 +16,24 @@ import os
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
-from fastdata.cpus import usable_cpus
 from fastdata.errors import BackendError
 from fastdata.loaders import pillow
-from fastdata.loaders.backend import Backend, Encoded, Pixels, by_pillow
-from fastdata.plan import Interpolation
-from fastdata.views import View, Views
+from fastdata.loaders.backend import Backend, BatchFeed, BatchRequest, Decoded, Encoded, Pixels
+from fastdata.loaders.dali_options import DaliOptions
+from fastdata.loaders.per_image import by_pillow
+from fastdata.system.cpus import usable_cpus
+from fastdata.views.draw import View, Views
+from fastdata.views.plan import Interpolation, Plan
 
-__all__ = ["FILTERS", "DaliBackend", "DaliFeed", "DaliFormat", "DaliPipeline", "is_for_dali"]
+__all__ = ["FILTERS", "DaliBackend", "DaliBatches", "DaliPipeline", "is_for_dali"]
 
 _LARGEST_BATCH = 64
+_LARGEST_UNKNOWN_BATCH = 4096  # of batch samplers that do not say; DALI wants a bound
 _MOST_THREADS = 16
 # Pillow's filters that DALI has, too; the others are Pillow's.
 FILTERS = {
@@ -44,59 +45,26 @@ FILTERS = {
 _ABANDONED: list[Any] = []  # pipelines inherited by a fork: taking one down would wait for threads that are not there
 
 
-@dataclass(frozen=True, kw_only=True)
-class DaliFormat:
-    """What a pipeline is built for.
-
-    Attributes:
-        interpolation: filter of the resize.
-        crops: some views crop after the resize.
-        flips: some views mirror.
-        largest_batch: images.
-        threads: of DALI's own.
-        prefetch: batches on their way.
-        device_index: CUDA device that decodes; None decodes on the CPU.
-        hw_decoder_load: share of a batch for the hardware JPEG decoder, where the GPU has one.
-    """
-
-    interpolation: Interpolation
-    crops: bool = True
-    flips: bool = True
-    largest_batch: int = _LARGEST_BATCH
-    threads: int = 1
-    prefetch: int = 2
-    device_index: int | None = None
-    hw_decoder_load: float = 0.65
-
-
-@dataclass(frozen=True, kw_only=True)
-class DaliFeed:
-    """One batch for a pipeline: N encoded images with N views, and whom it belongs to."""
-
-    encoded: Sequence[npt.NDArray[np.uint8]]
-    views: Views
-    owner: Any = None
-
-    def columns(self, format: DaliFormat) -> tuple[Any, ...]:  # noqa: A002
-        """The inputs of the pipeline, in its order."""
-        views = self.views
-        windows, crops = (np.asarray(boxes, np.int32) for boxes in (views.window_px, views.crop_px))
-        sizes = np.ascontiguousarray(views.resize_px[:, ::-1], np.float32)
-        columns: list[Any] = [list(self.encoded), windows[:, :2].copy(), windows[:, 2:] - windows[:, :2], sizes]
-        if format.crops:
-            columns += [crops[:, :2].copy(), crops[:, 2:] - crops[:, :2]]
-        if format.flips:
-            columns += [views.flip_horizontal.astype(np.int32), views.flip_vertical.astype(np.int32)]
-        return tuple(columns)
+def _columns(feed: BatchFeed, request: BatchRequest) -> tuple[Any, ...]:
+    """The inputs of the pipeline, in its order."""
+    views = feed.views
+    windows, crops = (np.asarray(boxes, np.int32) for boxes in (views.window_px, views.crop_px))
+    sizes = np.ascontiguousarray(views.resize_px[:, ::-1], np.float32)
+    columns: list[Any] = [list(feed.encoded), windows[:, :2].copy(), windows[:, 2:] - windows[:, :2], sizes]
+    if request.crops:
+        columns += [crops[:, :2].copy(), crops[:, 2:] - crops[:, :2]]
+    if request.flips:
+        columns += [views.flip_horizontal.astype(np.int32), views.flip_vertical.astype(np.int32)]
+    return tuple(columns)
 
 
 class _Flow:
     """Batches on their way into a pipeline and through it.  The pipeline refers to this, never to its owner."""
 
-    def __init__(self, feeds: Iterator[DaliFeed], format: DaliFormat) -> None:  # noqa: A002
-        self.feeds, self.format = feeds, format
-        self.again: deque[DaliFeed] = deque()  # fed to a pipeline that is no more
-        self.in_flight: deque[DaliFeed] = deque()
+    def __init__(self, feeds: Iterator[BatchFeed], request: BatchRequest) -> None:
+        self.feeds, self.request = feeds, request
+        self.again: deque[BatchFeed] = deque()  # fed to a pipeline that is no more
+        self.in_flight: deque[BatchFeed] = deque()
         self.columns: deque[tuple[Any, ...]] = deque()  # of the batches in flight
         self.end: BaseException | None = None  # why `feeds` ended
 
@@ -112,7 +80,7 @@ class _Flow:
             except BaseException as error:  # noqa: BLE001 - raised at its place, after the batches before it
                 self.end = error
                 raise StopIteration from None
-        columns = feed.columns(self.format)
+        columns = _columns(feed, self.request)
         self.in_flight.append(feed)
         self.columns.append(columns)  # on the CPU the pipeline does not copy them
         return columns
@@ -124,12 +92,12 @@ class _Flow:
         self.in_flight.clear()
         self.columns.clear()
 
-    def arrived(self) -> DaliFeed:
+    def arrived(self) -> BatchFeed:
         """The oldest batch in flight, which has been decoded."""
         self.columns.popleft()
         return self.in_flight.popleft()
 
-    def restart(self) -> DaliFeed:
+    def restart(self) -> BatchFeed:
         """After a failure: the batch that failed; those behind it will be fed again."""
         feed = self.in_flight.popleft()
         self.columns.clear()
@@ -143,20 +111,20 @@ class DaliPipeline:
 
     Args:
         feeds: yields the batches; may raise, and its error is raised at its place in the order.
-        format: what to build.
+        request: what to build.
     """
 
-    def __init__(self, feeds: Iterator[DaliFeed], format: DaliFormat) -> None:  # noqa: A002
-        self._flow, self._format = _Flow(feeds, format), format
+    def __init__(self, feeds: Iterator[BatchFeed], request: BatchRequest) -> None:
+        self._flow, self._request = _Flow(feeds, request), request
         self._pipeline: Any = None
         self._latest: Any = None
         self._retired: deque[tuple[Any, torch.cuda.Event]] = deque()
         self._pid = os.getpid()
 
-    def __iter__(self) -> Iterator[tuple[DaliFeed, torch.Tensor | RuntimeError]]:
+    def __iter__(self) -> Iterator[tuple[BatchFeed, Decoded]]:
         return self
 
-    def __next__(self) -> tuple[DaliFeed, torch.Tensor | RuntimeError]:
+    def __next__(self) -> tuple[BatchFeed, Decoded]:
         """The next batch and its images, uint8 (N, H, W, 3), or why DALI gave up on them.
 
         Raises:
@@ -165,7 +133,9 @@ class DaliPipeline:
         self._retire()
         try:
             if self._pipeline is None:
-                self._pipeline = build_pipeline(self._format, self._flow.next_columns)
+                self._pipeline = build_pipeline(
+                    self._request, self._flow.next_columns, prefetch=_options(self._request).prefetch
+                )
             (output,) = self._pipeline.run(self._stream())
         except StopIteration:
             end, self._flow.end = self._flow.end, StopIteration()
@@ -177,7 +147,7 @@ class DaliPipeline:
             if not self._flow.in_flight:  # it was not an image
                 raise BackendError(f"DALI's pipeline could not be built or run: {error}") from error
             failed = self._flow.restart()
-            _check_memory(error, failed, self._format)
+            _check_memory(error, failed, self._request)
             return failed, error
         self._latest = output.as_tensor()
         return self._flow.arrived(), torch.utils.dlpack.from_dlpack(self._latest)
@@ -205,18 +175,18 @@ class DaliPipeline:
 
     def _stream(self) -> Any:
         """The consumer's stream, so that outputs are ordered on it and the host does not wait; None for the host."""
-        index = self._format.device_index
+        index = self._request.device_index
         return None if index is None else torch.cuda.current_stream(index)
 
     def _retire(self) -> None:
         """Keeps the latest output until the consumer's stream has passed this point; see the module's text."""
-        if self._format.device_index is None:
+        if self._request.device_index is None:
             return
         while self._retired and self._retired[0][1].query():  # type: ignore[no-untyped-call]
             self._retired.popleft()
         if self._latest is not None:
             event = torch.cuda.Event()  # type: ignore[no-untyped-call]
-            event.record(torch.cuda.current_stream(self._format.device_index))
+            event.record(torch.cuda.current_stream(self._request.device_index))
             self._retired.append((self._latest, event))
             self._latest = None
 
@@ -228,6 +198,9 @@ class DaliBackend(Backend):
     """
 
     name = "dali"
+    decode_devices = ("cpu", "mixed")
+    auto_rank = 10
+    auto_fidelities = ("fast",)  # "exact" promises Pillow's pixels, and its resize differs
     install_hint = (
         "install it with: pip install 'torch-fastdata[dali]' (Linux; or the DALI wheel for your CUDA version)"
     )
@@ -256,11 +229,14 @@ class DaliBackend(Backend):
             None if row in done else by_pillow(*each) for row, each in enumerate(zip(images, views, out, strict=True))
         ]
 
+    def batch_decoder(self) -> DaliBatches:
+        return DaliBatches()
+
     def _decode_some(
         self, rows: Sequence[int], images: Sequence[Encoded], views: Sequence[View], out: Sequence[Pixels]
     ) -> set[int]:
         """Decodes some rows by DALI and returns those that it could, halving what holds a damaged one."""
-        feed = DaliFeed(
+        feed = BatchFeed(
             encoded=[np.frombuffer(images[row].data, np.uint8) for row in rows],
             views=Views.of([views[row] for row in rows]),
         )
@@ -276,19 +252,36 @@ class DaliBackend(Backend):
         parts = (rows[:half], rows[half:]) if half else ()
         return {row for part in parts for row in self._decode_some(part, images, views, out)}
 
-    def _run(self, feed: DaliFeed) -> Any:
+    def _run(self, feed: BatchFeed) -> Any:
         key = os.getpid(), feed.views.interpolation
         threads = min(usable_cpus(), _MOST_THREADS)
-        format_ = DaliFormat(interpolation=feed.views.interpolation, threads=threads, prefetch=1)
+        request = BatchRequest(interpolation=feed.views.interpolation, threads=threads, largest_batch=_LARGEST_BATCH)
         with self._lock:
             if key not in self._pipelines:
-                self._pipelines[key] = build_pipeline(format_, lambda: self._columns)
-            self._columns = feed.columns(format_)
+                self._pipelines[key] = build_pipeline(request, lambda: self._columns, prefetch=1)
+            self._columns = _columns(feed, request)
             try:
                 return self._pipelines[key].run()[0]
             except RuntimeError:
                 del self._pipelines[key]  # it is of no more use
                 raise
+
+
+class DaliBatches:
+    """See `fastdata.loaders.backend.BatchDecoder`."""
+
+    def suits(self, plan: Plan) -> bool:
+        return plan.interpolation in FILTERS
+
+    def takes(self, image: Encoded, view: View) -> bool:
+        return is_for_dali(image, view)
+
+    def open(self, feeds: Iterator[BatchFeed], request: BatchRequest) -> DaliPipeline:
+        return DaliPipeline(feeds, request)
+
+
+def _options(request: BatchRequest) -> DaliOptions:
+    return request.options if request.options is not None else DaliOptions()
 
 
 def is_for_dali(image: Encoded, view: View) -> bool:
@@ -301,20 +294,20 @@ def is_for_dali(image: Encoded, view: View) -> bool:
     return image.is_whole_jpeg()
 
 
-def build_pipeline(format: DaliFormat, source: Callable[[], tuple[Any, ...]]) -> Any:  # noqa: A002
-    """A pipeline from what `DaliFeed.columns` gives to uint8 images (H, W, 3)."""
+def build_pipeline(request: BatchRequest, source: Callable[[], tuple[Any, ...]], *, prefetch: int) -> Any:
+    """A pipeline from what `_columns` gives to uint8 images (H, W, 3)."""
     from nvidia.dali import fn, pipeline_def, types
 
-    on_gpu = format.device_index is not None
+    on_gpu = request.device_index is not None
 
     @pipeline_def(  # type: ignore[untyped-decorator, unused-ignore]
-        batch_size=format.largest_batch,
-        num_threads=format.threads,
-        device_id=format.device_index,
-        prefetch_queue_depth=format.prefetch,
+        batch_size=request.largest_batch or _LARGEST_UNKNOWN_BATCH,
+        num_threads=_options(request).threads or request.threads,
+        device_id=request.device_index,
+        prefetch_queue_depth=prefetch,
     )
     def define() -> Any:
-        ndim = [1, 1, 1, 1, *((1, 1) if format.crops else ()), *((0, 0) if format.flips else ())]
+        ndim = [1, 1, 1, 1, *((1, 1) if request.crops else ()), *((0, 0) if request.flips else ())]
         dtype = [types.UINT8, types.INT32, types.INT32, types.FLOAT, *(types.INT32,) * (len(ndim) - 4)]
         encoded, anchor, shape, size, *rest = fn.external_source(
             source=source, num_outputs=len(ndim), dtype=dtype, ndim=ndim, no_copy=not on_gpu
@@ -329,28 +322,28 @@ def build_pipeline(format: DaliFormat, source: Callable[[], tuple[Any, ...]]) ->
             normalized_shape=False,
             output_type=types.RGB,
             adjust_orientation=False,
-            hw_decoder_load=format.hw_decoder_load if on_gpu else None,
+            hw_decoder_load=_options(request).hw_decoder_load if on_gpu else None,
         )
-        filter_ = getattr(types, FILTERS[format.interpolation])
+        filter_ = getattr(types, FILTERS[request.interpolation])
         pixels = fn.resize(window, size=size, interp_type=filter_, antialias=True)
-        if format.crops:  # outside of the image is black
+        if request.crops:  # outside of the image is black
             pixels = fn.slice(
                 pixels, rest.pop(0), rest.pop(0), axis_names="WH", out_of_bounds_policy="pad", fill_values=0
             )
-        return fn.flip(pixels, horizontal=rest.pop(0), vertical=rest.pop(0)) if format.flips else pixels
+        return fn.flip(pixels, horizontal=rest.pop(0), vertical=rest.pop(0)) if request.flips else pixels
 
     pipeline = define()
     pipeline.build()
     return pipeline
 
 
-def _check_memory(error: RuntimeError, feed: DaliFeed, format: DaliFormat) -> None:  # noqa: A002
+def _check_memory(error: RuntimeError, feed: BatchFeed, request: BatchRequest) -> None:
     """Raises BackendError when a GPU ran out of memory, which no other decoder would mend."""
     text = str(error).lower()
-    if format.device_index is None or not ("out of memory" in text or "memory allocation" in text):
+    if request.device_index is None or not ("out of memory" in text or "memory allocation" in text):
         return
     raise BackendError(
-        f"DALI ran out of memory on cuda:{format.device_index} while decoding {feed.owner or 'a batch'} "
+        f"DALI ran out of memory on cuda:{request.device_index} while decoding {feed.owner or 'a batch'} "
         f"({len(feed.encoded)} images); use a smaller batch_size, DaliOptions(prefetch=1), a lower "
         "DaliOptions(hw_decoder_load=...), or decode_device='cpu'"
     ) from error

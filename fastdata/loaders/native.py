@@ -3,28 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
-from fastdata.draws import Key
 from fastdata.loaders import resample
-from fastdata.loaders.backend import Backend, Encoded, HandBack, Pixels, by_pillow
-from fastdata.native import Core, FileLoader, Format, Geometry, NativeMissing, PassOrder, Pool, Results, Status
-from fastdata.plan import Plan
-from fastdata.views import View, Views
+from fastdata.loaders.backend import Backend, Encoded, Ints, LoadedFiles, Pixels
+from fastdata.loaders.per_image import HandBack, by_pillow
+from fastdata.native import Core, FileLoader, Format, NativeMissing, PassOrder, Pool, Results, Status
+from fastdata.views.core import geometry
+from fastdata.views.draw import View, Views
+from fastdata.views.philox import Key
+from fastdata.views.plan import Plan
 
-__all__ = ["NativeBackend"]
+__all__ = ["NativeBackend", "NativeFileLoader"]
 
 _PIXELS = Format()
 
 
 class NativeBackend(Backend):
-    """The native core for JPEGs, PNGs and raw pixels, Pillow for the rest.
-
-    Besides the contract it reads files itself, so that a batch costs the interpreter a few calls.
-    """
+    """The native core for JPEGs, PNGs and raw pixels, Pillow for the rest; it reads files itself."""
 
     name = "native"
+    auto_rank = 0
     install_hint = (
         "it is part of the wheels; to build it from source install a C++20 compiler and libjpeg-turbo's headers: "
         "apt-get install g++ libjpeg-dev libdeflate-dev (Debian and Ubuntu), "
@@ -55,30 +56,58 @@ class NativeBackend(Backend):
         results = self._core.decode(
             np.array([_address(images[row].data) for row in rows], np.uint64),
             np.array([len(images[row].data) for row in rows], np.int64),
-            Views.of([views[row] for row in rows]),
+            Views.of([views[row] for row in rows]).columns(),
             np.array([out[row].ctypes.data for row in rows], np.uint64),
             format=_PIXELS,
             options=resample.options_for(self._order, views[0].interpolation, self.fidelity),
         )
         return {row: _error_of(results, at) for at, row in enumerate(rows)}
 
-    # ---- beyond the contract: files to the batch
+    def file_loader(self, plan: Plan, key: Key, *, format: Format, threads: int) -> NativeFileLoader:  # noqa: A002
+        pool = Pool(self._core, threads) if threads else None
+        return NativeFileLoader(self.core_loader(plan, key, format=format, pool=pool), pool)
 
-    def make_pool(self, threads: int) -> Pool:
-        """Threads for `file_loader`."""
-        return Pool(self._core, threads)
-
-    def file_loader(self, plan: Plan, key: Key, *, format: Format, pool: Pool | None) -> FileLoader:  # noqa: A002
-        """Loads files into batches as a plan says, which must have one size for all images."""
+    def core_loader(self, plan: Plan, key: Key, *, format: Format, pool: Pool | None) -> FileLoader:  # noqa: A002
+        """The core's own loader for a plan, which has one size for all images."""
         assert plan.size is not None
         return FileLoader(
             self._core,
             pool,
-            geometry=Geometry(plan.ops, key.words()),
+            geometry=geometry(plan.ops, key),
             format=format,
             options=resample.options_for(self._order, plan.interpolation, self.fidelity),
             size=plan.size,
         )
+
+
+class NativeFileLoader:
+    """See `fastdata.loaders.backend.FileLoader`.
+
+    Args:
+        loader: the core's.
+        pool: its threads, which this closes; None for the calling thread.
+    """
+
+    def __init__(self, loader: FileLoader, pool: Pool | None) -> None:
+        self._loader, self._pool = loader, pool
+
+    def load(
+        self,
+        paths: Sequence[Any],
+        offsets: Ints | None,
+        lengths: Ints | None,
+        crcs: Ints | None,
+        *,
+        indices: Sequence[int],
+        copies: Sequence[int],
+        out: int,
+    ) -> LoadedFiles:
+        loaded = self._loader.load(paths, offsets, lengths, indices, copies, out, crcs=crcs)
+        return LoadedFiles(loaded.results.statuses == Status.OK, loaded.data_bytes, loaded.read_s, loaded.decode_s)
+
+    def close(self, ended: bool) -> None:
+        if self._pool is not None:
+            (self._pool.close if ended else self._pool.abandon)()
 
 
 def _exact_core() -> tuple[Core, PassOrder]:

@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 
 from fastdata.loaders import resample
-from fastdata.loaders.backend import Encoded, HandBack, PerImageBackend, Pixels, dct_denominator
-from fastdata.views import View
+from fastdata.loaders.backend import Encoded, Pixels, dct_denominator
+from fastdata.loaders.per_image import HandBack, PerImageBackend
+from fastdata.views.draw import View
 
 __all__ = ["OpenCvBackend"]
 
@@ -26,6 +27,7 @@ class OpenCvBackend(PerImageBackend):
     """OpenCV for JPEGs, Pillow for the rest."""
 
     name = "opencv"
+    auto_rank = 2
     install_hint = (
         "install it with: pip install 'torch-fastdata[opencv]', on a server 'torch-fastdata[opencv-headless]' (or your "
         "own build of opencv-python)"

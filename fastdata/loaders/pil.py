@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from fastdata.loaders import pillow
-from fastdata.loaders.backend import Encoded, PerImageBackend, Pixels, dct_denominator
-from fastdata.views import View
+from fastdata.loaders.backend import Encoded, Pixels, dct_denominator
+from fastdata.loaders.per_image import PerImageBackend
+from fastdata.views.draw import View
 
 __all__ = ["PilBackend"]
 
@@ -13,6 +14,7 @@ class PilBackend(PerImageBackend):
     """Pillow; always available, and the yardstick of every other backend's pixels."""
 
     name = "pil"
+    auto_rank = 3
     install_hint = "install it with: pip install Pillow"
 
     @classmethod

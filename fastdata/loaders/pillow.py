@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fastdata.header import parse_header
 from fastdata.loaders.backend import Pixels
-from fastdata.views import View
+from fastdata.views.draw import View
+from fastdata.views.header import parse_header
 
 if TYPE_CHECKING:
     from PIL.Image import Image

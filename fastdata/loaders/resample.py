@@ -9,8 +9,8 @@ import numpy as np
 from fastdata import native
 from fastdata.loaders import pillow
 from fastdata.loaders.backend import Pixels
-from fastdata.plan import Interpolation
-from fastdata.views import View
+from fastdata.views.draw import View
+from fastdata.views.plan import Interpolation
 
 __all__ = ["exact_core", "options_for", "resize_window"]
 
@@ -43,7 +43,7 @@ def _exact_order() -> native.PassOrder | None:
 def options_for(order: native.PassOrder, interpolation: Interpolation, fidelity: str) -> native.Options:
     """What the core is told for one filter and fidelity, with Pillow's limit of pixels."""
     return native.Options(
-        interpolation=interpolation, pass_order=order, fast=fidelity == "fast", max_pixels=pillow.most_pixels()
+        filter=interpolation.value, pass_order=order, fast=fidelity == "fast", max_pixels=pillow.most_pixels()
     )
 
 
@@ -60,9 +60,17 @@ def resize_window(pixels: Pixels, stride_px: int, view: View, out: Pixels) -> No
     core = native.available()
     if core is not None and order is not None:
         options = options_for(order, view.interpolation, "exact")
-        if core.resize(pixels, stride_px, view, out, options=options):
+        if _by_core(core, pixels, stride_px, view, out, options):
             return
     pillow.resize_window(pixels, stride_px, view, out)
+
+
+def _by_core(
+    core: native.Core, pixels: Pixels, stride_px: int, view: View, out: Pixels, options: native.Options
+) -> bool:
+    left, top, right, bottom = view.window_px
+    size, flips = (right - left, bottom - top), (view.flip_horizontal, view.flip_vertical)
+    return core.resize(pixels, stride_px, size, view.resize_px, view.crop_px, flips, out, options=options)
 
 
 def _agrees(core: native.Core, order: native.PassOrder, size: tuple[int, int]) -> bool:
@@ -77,6 +85,6 @@ def _agrees(core: native.Core, order: native.PassOrder, size: tuple[int, int]) -
         interpolation=Interpolation.BILINEAR,
     )
     ours, theirs = np.empty((20, 12, 3), np.uint8), np.empty((20, 12, 3), np.uint8)
-    core.resize(pixels, width, view, ours, options=options_for(order, view.interpolation, "exact"))
+    _by_core(core, pixels, width, view, ours, options_for(order, view.interpolation, "exact"))
     pillow.resize_window(pixels, width, view, theirs)
     return bool((ours == theirs).all())

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from fastdata.loaders.backend import Backend, Encoded, Pixels
-from fastdata.views import View
+from fastdata.views.draw import View
 
 __all__ = ["SyntheticBackend"]
 
@@ -35,6 +35,9 @@ class SyntheticBackend(Backend):
         for place in out:
             place[...] = np.random.default_rng(0).integers(0, 256, place.shape, dtype=np.uint8)
         return [None] * len(out)
+
+    def ready_batches(self) -> SyntheticBackend:
+        return self
 
     def ready(self, count: int, make_empty: Callable[[int], torch.Tensor]) -> torch.Tensor:
         """The one batch of `count` images, made by `make_empty` and filled with noise when first asked for."""

@@ -17,8 +17,9 @@ from functools import cache
 from typing import Any
 
 from fastdata.loaders import pillow, resample
-from fastdata.loaders.backend import Encoded, HandBack, PerImageBackend, Pixels, Scratch, dct_denominator
-from fastdata.views import View
+from fastdata.loaders.backend import Encoded, Pixels, Scratch, dct_denominator
+from fastdata.loaders.per_image import HandBack, PerImageBackend
+from fastdata.views.draw import View
 
 __all__ = ["TurboJpegBackend"]
 
@@ -29,6 +30,7 @@ class TurboJpegBackend(PerImageBackend):
     """libjpeg-turbo for JPEGs, Pillow for the rest."""
 
     name = "turbojpeg"
+    auto_rank = 1
     install_hint = (
         "install PyTurboJPEG and the TurboJPEG library: pip install 'torch-fastdata[turbojpeg]', then "
         "apt-get install libturbojpeg0 (Debian; libturbojpeg on Ubuntu), dnf install turbojpeg (Fedora), "

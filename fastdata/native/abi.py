@@ -158,9 +158,8 @@ def _find() -> Path:
     named = os.environ.get("FASTDATA_NATIVE_LIBRARY")
     if named:
         return Path(named)
-    import fastdata
-
-    folders = [Path(folder) / "native" for folder in fastdata.__path__]  # two in an editable install
+    package = sys.modules[__package__.partition(".")[0]]
+    folders = [Path(folder) / "native" for folder in package.__path__]  # two in an editable install
     for folder in folders:
         if (folder / name).exists():
             return folder / name

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import ctypes
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from fastdata.native.abi import MESSAGE_BYTES, CFormat, CGeometry, COp, COptions, OpKind, PassOrder, Status
-from fastdata.plan import CenterCrop, Flip, Interpolation, Op, RandomCrop, RandomResizedCrop, Resize, Size
+from fastdata.native.abi import MESSAGE_BYTES, CFormat, CGeometry, COp, COptions, PassOrder, Status
 
-__all__ = ["Format", "Geometry", "Loaded", "Options", "Results", "width_height"]
+__all__ = ["Format", "Geometry", "Loaded", "Options", "Results", "Windows"]
 
 Ints: TypeAlias = npt.NDArray[np.int64]
 
@@ -52,7 +50,7 @@ class Options:
     """How images are decoded and resized.
 
     Attributes:
-        interpolation: Pillow's filter.
+        filter: Pillow's number of the resampling filter.
         pass_order: as the installed Pillow has it.
         fast: scaled DCT where it fits, and cheap chroma upsampling.
         max_pixels: of a whole image; None for no limit.
@@ -60,7 +58,7 @@ class Options:
         max_memory_bytes: libjpeg's own, for one image.
     """
 
-    interpolation: Interpolation
+    filter: int
     pass_order: PassOrder
     fast: bool = False
     max_pixels: int | None = None
@@ -70,9 +68,7 @@ class Options:
     def to_c(self) -> COptions:
         """The struct."""
         limit = _NO_LIMIT if self.max_pixels is None else self.max_pixels
-        return COptions(
-            self.interpolation.value, self.pass_order, self.fast, self.max_scans, limit, self.max_memory_bytes
-        )
+        return COptions(self.filter, self.pass_order, self.fast, self.max_scans, limit, self.max_memory_bytes)
 
 
 @dataclass(frozen=True)
@@ -100,38 +96,43 @@ class Results:
 
 
 class Geometry:
-    """A plan's geometry and the key of its random numbers.
+    """The steps by which views are drawn, and the key of their random numbers.
 
     Args:
-        ops: the plan's.
+        ops: the steps, in order.
         key: two 32-bit words, from seed and epoch.
     """
 
-    def __init__(self, ops: Sequence[Op], key: tuple[int, int]) -> None:
-        self._struct = CGeometry((COp * len(ops))(*map(_op_to_c, ops)), len(ops), key)
+    def __init__(self, ops: Sequence[COp], key: tuple[int, int]) -> None:
+        self._struct = CGeometry((COp * len(ops))(*ops), len(ops), key)
         self.pointer = ctypes.addressof(self._struct)
 
 
-def _op_to_c(op: Op) -> COp:
-    match op:
-        case RandomResizedCrop():
-            log_ratio = (math.log(op.ratio[0]), math.log(op.ratio[1]))
-            return COp(
-                OpKind.RANDOM_RESIZED_CROP, *width_height(op.size), scale=op.scale, ratio=op.ratio, log_ratio=log_ratio
-            )
-        case Resize():
-            return COp(OpKind.RESIZE, *width_height(op.size), op.shorter or 0, op.longest or 0)
-        case CenterCrop():
-            return COp(OpKind.CENTER_CROP, *width_height(op.size))
-        case RandomCrop():
-            return COp(OpKind.RANDOM_CROP, *width_height(op.size))
-        case Flip():
-            return COp(OpKind.FLIP_HORIZONTAL if op.axis == "horizontal" else OpKind.FLIP_VERTICAL, p=op.p)
+class Windows(NamedTuple):
+    """What is seen of N images.
 
+    Attributes:
+        window_px: int32, (N, 4): left, top, right, bottom in the image.
+        resize_px: int32, (N, 2): width and height the window is resized to.
+        crop_px: int32, (N, 4): left, top, right, bottom in the resized window; black outside.
+        flips: uint8, (N, 2): mirror left to right, mirror top to bottom.
+    """
 
-def width_height(size: Size | None) -> tuple[int, int]:
-    """A size in the order of the C interface; zeros for none."""
-    return (0, 0) if size is None else (size[1], size[0])
+    window_px: npt.NDArray[np.int32]
+    resize_px: npt.NDArray[np.int32]
+    crop_px: npt.NDArray[np.int32]
+    flips: npt.NDArray[np.uint8]
+
+    @classmethod
+    def empty(cls, count: int) -> Windows:
+        """Room for N."""
+        window, resize, crop = (np.empty((count, width), np.int32) for width in (4, 2, 4))
+        return cls(window, resize, crop, np.empty((count, 2), np.uint8))
+
+    def contiguous(self) -> Windows:
+        """The same as the core reads them."""
+        window, resize, crop = (np.ascontiguousarray(column, np.int32) for column in self[:3])
+        return Windows(window, resize, crop, np.ascontiguousarray(self.flips, np.uint8))
 
 
 @dataclass(frozen=True)

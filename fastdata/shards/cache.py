@@ -12,9 +12,9 @@ from contextlib import suppress
 from pathlib import Path
 
 from fastdata.errors import OptionError, ShardError
-from fastdata.files import locked, try_lock
 from fastdata.shards.format import ShardIndex, crc32c, file_crc32c, index_name
 from fastdata.shards.remote_files import RemoteFiles
+from fastdata.system.files import locked, try_lock
 
 __all__ = ["ShardCache"]
 

@@ -11,10 +11,11 @@ import numpy.typing as npt
 from torch.utils.data import Dataset
 
 from fastdata.errors import DatasetError, ShardError
-from fastdata.fetch import fetch_or_loop
+from fastdata.pipeline.getitems import fetch_or_loop
 from fastdata.shards.format import NO_LABEL, crc32c
-from fastdata.shards.store import Shards, open_shards
-from fastdata.sources import FileRanges, NotASource
+from fastdata.shards.opening import open_shards
+from fastdata.shards.store import Shards
+from fastdata.sources.protocol import FileRanges, NotASource
 
 __all__ = ["ShardDataset"]
 
@@ -108,7 +109,7 @@ class ShardDataset(Dataset[Any]):
         shard, row = self._place(index)
         return self._shards.read_index(shard).key(row)
 
-    # The source protocol; see sources.py.
+    # The source protocol; see sources/protocol.py.
 
     def check_source(self) -> None:
         """Raises NotASource if samples do not come from `__getitem__` as it is here."""

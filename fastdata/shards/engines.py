@@ -19,7 +19,7 @@ from multiprocessing import connection, resource_tracker
 from typing import Any, TypeVar
 
 from fastdata.errors import ConversionError, OptionError
-from fastdata.optional import need
+from fastdata.system.optional import need
 
 __all__ = ["ENGINES", "run_jobs"]
 

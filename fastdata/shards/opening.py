@@ -1,31 +1,72 @@
-"""Opening a path of which only the content says what it is."""
+"""Finds the shards that a path, pattern, URL, or list of them stands for."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import glob
+import os
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-from fastdata.datasets import ImageFolder
-from fastdata.errors import NotInStore
-from fastdata.shards.dataset import ShardDataset
-from fastdata.storage import holds_shards
+from fastdata.errors import DatasetError
+from fastdata.shards.format import MANIFEST_NAME, Manifest
+from fastdata.shards.patterns import expand_braces
+from fastdata.shards.remote import RemoteShards
+from fastdata.shards.store import LocalShards, Shards, missing_manifest
 
-__all__ = ["open_images"]
+__all__ = ["open_shards"]
 
 
-def open_images(path: str, transform: Callable[[Any], Any] | None = None) -> ImageFolder | ShardDataset | None:
-    """Shards or a folder with a folder of images per class; None when there is neither.
+def open_shards(
+    path: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+    *,
+    cache_dir: str | os.PathLike[str] | None,
+    cache_bytes: int,
+) -> Shards:
+    """Finds the shards that a path, pattern, URL, or list of them stands for.
 
-    Args:
-        path: a folder, or the URL of shards.
-        transform: of the dataset.
+    Raises:
+        DatasetError: there are none.
     """
-    if "://" in path:
-        try:
-            return ShardDataset(path, transform)
-        except NotInStore:
-            return None
-    if holds_shards(Path(path)):
-        return ShardDataset(path, transform)
-    return ImageFolder(path, transform) if Path(path).is_dir() else None
+    given = [os.fspath(path)] if isinstance(path, str | os.PathLike) else [os.fspath(each) for each in path]
+    if not given:
+        raise DatasetError("an empty list names no shards")
+    if any("://" in each for each in given):
+        return RemoteShards(given, cache_dir, cache_bytes)
+    manifests = {each: _local_manifest(Path(each)) for each in given if os.path.isdir(each)}
+    paths: list[Path] = []
+    for each in given:
+        paths += _matching(each) if each not in manifests else [Path(each) / s.name for s in manifests[each].shards]
+    if not paths:
+        raise DatasetError(f"no shards in {given[0]}")
+    beside = {folder: _manifest_in(folder) for folder in {path.parent for path in paths}}
+    first = next(iter(manifests.values())) if manifests else beside[paths[0].parent]
+    classes = first.classes if first is not None else None
+    for folder, manifest in manifests.items():
+        if manifest.classes != classes:
+            raise DatasetError(f"{folder} has other classes than the others, so their labels would not agree")
+    named = {folder / s.name: s.index_crc32c for folder, m in beside.items() if m is not None for s in m.shards}
+    return LocalShards(paths, classes, [named.get(path) for path in paths])
+
+
+def _matching(given: str) -> list[Path]:
+    found = [Path(path) for one in expand_braces(given) for path in (sorted(glob.glob(one)) or [one])]
+    missing = [str(path) for path in found if not path.exists()]
+    if missing:
+        raise DatasetError(
+            f"no such folder or shard: {', '.join(missing[:3])}{' and others' if len(missing) > 3 else ''}"
+        )
+    return found
+
+
+def _local_manifest(folder: Path) -> Manifest:
+    if (manifest := _manifest_in(folder)) is not None:
+        return manifest
+    splits = sorted(found.parent.name for found in folder.glob(f"*/{MANIFEST_NAME}"))
+    if splits:
+        raise DatasetError(f"{folder} holds {', '.join(splits)}; name one of them: {folder / splits[0]}")
+    raise DatasetError(missing_manifest(folder))
+
+
+def _manifest_in(folder: Path) -> Manifest | None:
+    path = folder / MANIFEST_NAME
+    return Manifest.from_text(path.read_bytes(), str(path)) if path.exists() else None

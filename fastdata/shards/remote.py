@@ -27,7 +27,7 @@ from typing import Any
 from fastdata.errors import DatasetError, OptionError, StoreError
 from fastdata.shards.cache import ShardCache
 from fastdata.shards.format import MANIFEST_NAME, Manifest, ShardIndex
-from fastdata.shards.inputs import expand_braces
+from fastdata.shards.patterns import expand_braces
 from fastdata.shards.remote_files import RemoteFiles
 from fastdata.shards.store import Shards, read_range
 

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import glob
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
 
 from fastdata.errors import DatasetError, ShardError
-from fastdata.shards.format import MANIFEST_NAME, STATE_FOLDER, Manifest, ShardIndex, crc32c, index_name
-from fastdata.shards.inputs import expand_braces
+from fastdata.shards.format import MANIFEST_NAME, STATE_FOLDER, ShardIndex, crc32c, index_name
 
-__all__ = ["LocalShards", "Shards", "is_unfinished", "missing_manifest", "open_shards", "read_range"]
+__all__ = ["LocalShards", "Shards", "is_unfinished", "missing_manifest", "read_range"]
 
 
 class Shards(ABC):
@@ -61,40 +59,6 @@ class Shards(ABC):
     def fit_in_cache(self) -> bool:
         """False for a remote dataset that is larger than its local cache."""
         return True
-
-
-def open_shards(
-    path: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
-    *,
-    cache_dir: str | os.PathLike[str] | None,
-    cache_bytes: int,
-) -> Shards:
-    """Finds the shards that a path, pattern, URL, or list of them stands for.
-
-    Raises:
-        DatasetError: there are none.
-    """
-    given = [os.fspath(path)] if isinstance(path, str | os.PathLike) else [os.fspath(each) for each in path]
-    if not given:
-        raise DatasetError("an empty list names no shards")
-    if any("://" in each for each in given):
-        from fastdata.shards.remote import RemoteShards
-
-        return RemoteShards(given, cache_dir, cache_bytes)
-    manifests = {each: _local_manifest(Path(each)) for each in given if os.path.isdir(each)}
-    paths: list[Path] = []
-    for each in given:
-        paths += _matching(each) if each not in manifests else [Path(each) / s.name for s in manifests[each].shards]
-    if not paths:
-        raise DatasetError(f"no shards in {given[0]}")
-    beside = {folder: _manifest_in(folder) for folder in {path.parent for path in paths}}
-    first = next(iter(manifests.values())) if manifests else beside[paths[0].parent]
-    classes = first.classes if first is not None else None
-    for folder, manifest in manifests.items():
-        if manifest.classes != classes:
-            raise DatasetError(f"{folder} has other classes than the others, so their labels would not agree")
-    named = {folder / s.name: s.index_crc32c for folder, m in beside.items() if m is not None for s in m.shards}
-    return LocalShards(paths, classes, [named.get(path) for path in paths])
 
 
 def read_range(path: str, offset: int, size: int) -> bytes:
@@ -173,25 +137,6 @@ class LocalShards(Shards):
         return index
 
 
-def _matching(given: str) -> list[Path]:
-    found = [Path(path) for one in expand_braces(given) for path in (sorted(glob.glob(one)) or [one])]
-    missing = [str(path) for path in found if not path.exists()]
-    if missing:
-        raise DatasetError(
-            f"no such folder or shard: {', '.join(missing[:3])}{' and others' if len(missing) > 3 else ''}"
-        )
-    return found
-
-
-def _local_manifest(folder: Path) -> Manifest:
-    if (manifest := _manifest_in(folder)) is not None:
-        return manifest
-    splits = sorted(found.parent.name for found in folder.glob(f"*/{MANIFEST_NAME}"))
-    if splits:
-        raise DatasetError(f"{folder} holds {', '.join(splits)}; name one of them: {folder / splits[0]}")
-    raise DatasetError(missing_manifest(folder))
-
-
 def is_unfinished(folder: Path) -> bool:
     """True for a folder, or a split, of a conversion that has not come to its end."""
     return any((place / STATE_FOLDER / "job.json").exists() for place in (folder, folder.absolute().parent))
@@ -206,8 +151,3 @@ def missing_manifest(folder: Path) -> str:
     if any(folder.glob("*.tar")):
         return f"{folder} has tar files but no {MANIFEST_NAME}; make one with: fastdata index {folder}"
     return f"{folder} holds no shards; make some with: fastdata convert SOURCE DEST, and name DEST"
-
-
-def _manifest_in(folder: Path) -> Manifest | None:
-    path = folder / MANIFEST_NAME
-    return Manifest.from_text(path.read_bytes(), str(path)) if path.exists() else None

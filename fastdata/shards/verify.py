@@ -9,8 +9,6 @@ from functools import partial
 from pathlib import Path
 
 from fastdata.errors import DatasetError, ShardError
-from fastdata.files import write_whole
-from fastdata.header import parse_header
 from fastdata.shards.engines import run_jobs
 from fastdata.shards.format import (
     MANIFEST_NAME,
@@ -22,9 +20,11 @@ from fastdata.shards.format import (
     file_crc32c,
     index_name,
 )
+from fastdata.shards.records import list_tar
 from fastdata.shards.store import is_unfinished, missing_manifest
-from fastdata.shards.tars import list_tar
 from fastdata.shards.writer import IndexBuilder
+from fastdata.system.files import write_whole
+from fastdata.views.header import parse_header
 
 __all__ = ["Fault", "index_folder", "verify_folder"]
 

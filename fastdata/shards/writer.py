@@ -9,9 +9,9 @@ from types import TracebackType
 
 import numpy as np
 
-from fastdata.files import sync_file, write_whole
 from fastdata.shards.format import NO_LABEL, RECORD, ShardIndex, ShardInfo, crc32c, index_name
 from fastdata.shards.tar import END_OF_ARCHIVE, padding, tar_header
+from fastdata.system.files import sync_file, write_whole
 
 __all__ = ["IndexBuilder", "ShardWriter"]
 

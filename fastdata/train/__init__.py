@@ -9,6 +9,6 @@
 
 from fastdata.train.loop import Result, evaluate, fit, train_epoch
 from fastdata.train.options import TrainOptions
-from fastdata.train.state import Training
+from fastdata.train.training import Training
 
 __all__ = ["Result", "TrainOptions", "Training", "evaluate", "fit", "train_epoch"]

@@ -10,15 +10,15 @@ from collections.abc import Sequence
 import torch
 
 from fastdata.errors import FastdataError
-from fastdata.flags import add_flags, from_flags
 from fastdata.models import check_sizes, checks, create_model
+from fastdata.terminal.flags import add_flags, from_flags
 from fastdata.train import searches
+from fastdata.train.checkpoints import load_checkpoint, naming
 from fastdata.train.data import DataOptions, make_loaders
-from fastdata.train.keeping import load_checkpoint, naming
 from fastdata.train.loop import evaluate, fit
 from fastdata.train.options import TrainOptions
 from fastdata.train.ranks import Ranks, join_ranks, launched_ranks, leave_ranks
-from fastdata.train.state import Training
+from fastdata.train.training import Training
 
 __all__ = ["main"]
 

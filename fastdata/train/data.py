@@ -12,15 +12,14 @@ import torch
 from torch.utils.data import Subset
 
 from fastdata import transforms as T  # noqa: N812 - as torchvision's own examples do
-from fastdata.cpus import parse_workers
-from fastdata.dataloader import DataLoader
+from fastdata.dataloader.loader import DataLoader
 from fastdata.errors import DatasetError, OptionError
-from fastdata.flags import check, check_flags, flag
-from fastdata.image_work import ON_ERROR
 from fastdata.loaders import BACKENDS
-from fastdata.samplers import EpochSampler
-from fastdata.shards.opening import open_images
-from fastdata.storage import slow_storage
+from fastdata.order.epoch_sampler import EpochSampler
+from fastdata.pipeline.config import ON_ERROR
+from fastdata.shards.open_images import open_images, slow_to_read
+from fastdata.system.cpus import parse_workers
+from fastdata.terminal.flags import check, check_flags, flag
 from fastdata.train.options import TrainOptions
 from fastdata.train.ranks import Ranks
 
@@ -78,7 +77,7 @@ def make_loaders(data: DataOptions, options: TrainOptions, ranks: Ranks) -> Load
     """
     if not data.data_path:
         raise OptionError("data_path is not given; it names a folder of images or of shards")
-    if ranks.is_main and (problem := slow_storage(data.data_path)) is not None:
+    if ranks.is_main and (problem := slow_to_read(data.data_path)) is not None:
         warnings.warn(problem, stacklevel=2)
     train_set, val_set, classes = _datasets(data)
     common: dict[str, Any] = {

@@ -15,12 +15,12 @@ import torch
 from torch import nn
 
 from fastdata.errors import OptionError, TrainError
-from fastdata.sampler_chain import epoch_sampler
-from fastdata.train.keeping import Keeper
+from fastdata.order.sampler_chain import epoch_sampler
+from fastdata.train.checkpoints import Checkpointer
+from fastdata.train.monitor import Monitor, monitored
 from fastdata.train.options import TrainOptions
 from fastdata.train.ranks import Ranks
-from fastdata.train.seeing import Watch, watching
-from fastdata.train.state import Training
+from fastdata.train.training import Training
 
 __all__ = ["Result", "evaluate", "fit", "train_epoch"]
 
@@ -82,52 +82,52 @@ def fit(
     _check_batch_size(loader_of(0), options)
     training = Training(model, options, ranks=ranks, batches_per_epoch=batches, num_classes=num_classes)
     _check_average(training)
-    keeper, result = Keeper(training), Result()
-    loader_state = keeper.restore(result)
-    with ranks.together(), watching(training) as watch, keeper.listening():
-        if keeper.owes_validation:
+    checkpointer, result = Checkpointer(training), Result()
+    loader_state = checkpointer.restore(result)
+    with ranks.together(), monitored(training) as monitor, checkpointer.listening():
+        if checkpointer.owes_validation:
             loader = loader_of(training.epoch - 1)
-            keeper.begin_validation(loader, loader_state)
-            with watch.may_sync():
-                _end_epoch(training, loader, val_loader, keeper=keeper, watch=watch, result=result)
+            checkpointer.begin_validation(loader, loader_state)
+            with monitor.may_sync():
+                _end_epoch(training, loader, val_loader, checkpointer=checkpointer, monitor=monitor, result=result)
         while training.epoch < options.epochs:
             loader = loader_of(training.epoch)
             _begin_epoch(loader, training, loader_state)
             loader_state = None
-            train_epoch(training, loader, watch=watch, keeper=keeper, result=result)
-            if keeper.told_to_stop:
+            train_epoch(training, loader, monitor=monitor, checkpointer=checkpointer, result=result)
+            if checkpointer.told_to_stop:
                 result.stopped = True
-                watch.say(keeper.farewell())
+                monitor.say(checkpointer.stop_message())
                 break
-            watch.end_epoch(result, training.epoch - 1)
-            with watch.may_sync():
-                watch.count_failures(result.epochs[-1], loader)
+            monitor.end_epoch(result, training.epoch - 1)
+            with monitor.may_sync():
+                monitor.count_failures(result.epochs[-1], loader)
                 if val_loader is not None:
-                    keeper.save(loader, result, validated=False)  # a damaged image may end the validation
-                _end_epoch(training, loader, val_loader, keeper=keeper, watch=watch, result=result)
-    watch.end_run(result)
+                    checkpointer.save(loader, result, validated=False)  # a damaged image may end the validation
+                _end_epoch(training, loader, val_loader, checkpointer=checkpointer, monitor=monitor, result=result)
+    monitor.end_run(result)
     return result
 
 
 def _end_epoch(
-    training: Training, loader: Any, val_loader: Any, *, keeper: Keeper, watch: Watch, result: Result
+    training: Training, loader: Any, val_loader: Any, *, checkpointer: Checkpointer, monitor: Monitor, result: Result
 ) -> None:
     """What follows an epoch's training: the validation, the epoch's line, a checkpoint with both."""
     entry = result.epochs[-1]
     if val_loader is not None:
         training.share_buffers()
         entry |= evaluate(training.best_weights, val_loader, training=training)
-        watch.count_failures(entry, val_loader)
-    watch.show_epoch(entry)
-    keeper.save(loader, result)
+        monitor.count_failures(entry, val_loader)
+    monitor.show_epoch(entry)
+    checkpointer.save(loader, result)
 
 
 def train_epoch(
     training: Training,
     loader: Iterable[Any],
     *,
-    watch: Watch | None = None,
-    keeper: Keeper | None = None,
+    monitor: Monitor | None = None,
+    checkpointer: Checkpointer | None = None,
     result: Result | None = None,
 ) -> Result:
     """The rest of one epoch.
@@ -136,14 +136,14 @@ def train_epoch(
     uneven last batch, or a last group of fewer accumulated batches, has its right weight.
     """
     options, result = training.options, result if result is not None else Result()
-    watch, losses = watch or Watch(training), []
+    monitor, losses = monitor or Monitor(training), []
     whole = options.accumulate == 1 and training.ranks.world_size == 1
-    watch.begin_epoch()
-    batches, last = _rest_of_epoch(training, loader, keeper)
+    monitor.begin_epoch()
+    batches, last = _rest_of_epoch(training, loader, checkpointer)
     if last >= 0:
         training.set_pace(last)
     training.model.train()
-    for images, labels, weight in _weighted(training, loader, batches, last, watch):
+    for images, labels, weight in _weighted(training, loader, batches, last, monitor):
         training.batch += 1
         last_of_group = training.batch % options.accumulate == 0 or training.batch == last
         images, labels = training.to_device(images, labels)
@@ -151,26 +151,26 @@ def train_epoch(
         with training.without_sync(not last_of_group):
             with training.autocast():
                 loss = training.loss(images, labels)
-            watch.book("forward")
+            monitor.book("forward")
             training.scaler.scale(loss * weight).backward()  # type: ignore[no-untyped-call]
-            watch.book("backward")
+            monitor.book("backward")
         training.note(loss, weight)
         if not last_of_group:
             continue
         losses.append(training.update(exact=whole and weight == 1.0))
-        watch.count_update()
+        monitor.count_update()
         if training.updates % options.print_freq == 0:
-            _look(losses, training, watch, result)  # waits
-        watch.tell()
-        if keeper is not None and keeper.is_due():
-            _look(losses, training, watch, result)  # waits
-            with watch.may_sync():
-                keeper.save(loader, result)
-        if keeper is not None and keeper.told_to_stop:
+            _look(losses, training, monitor, result)  # waits
+        monitor.tell()
+        if checkpointer is not None and checkpointer.is_due():
+            _look(losses, training, monitor, result)  # waits
+            with monitor.may_sync():
+                checkpointer.save(loader, result)
+        if checkpointer is not None and checkpointer.told_to_stop:
             return result
     if training.pending:  # the loader had fewer batches than it said, and left a group unfinished
         losses.append(training.update(exact=False))
-    _look(losses, training, watch, result)  # waits
+    _look(losses, training, monitor, result)  # waits
     training.end_epoch()
     return result
 
@@ -203,26 +203,26 @@ def evaluate(model: nn.Module, loader: Iterable[Any], *, training: Training) -> 
     return {"val_loss": loss / _UNITS / images_seen, "val_accuracy": hits / images_seen}
 
 
-def _rest_of_epoch(training: Training, loader: Any, keeper: Keeper | None) -> tuple[Iterator[Any], int]:
+def _rest_of_epoch(training: Training, loader: Any, checkpointer: Checkpointer | None) -> tuple[Iterator[Any], int]:
     """The batches that are left, and the number of the epoch's last batch on the rank that has most.
 
     Random numbers go on where they stood when the checkpoint was taken: making an iterator draws from torch's
     generator, and so do a plain loader's order and the batches that are skipped through.
     """
-    if keeper is None and training.ranks.world_size == 1:
+    if checkpointer is None and training.ranks.world_size == 1:
         return iter(loader), -1  # called by hand: the epoch ends where the loader does
-    resumed = keeper is not None and keeper.has_resumed
+    resumed = checkpointer is not None and checkpointer.has_resumed
     keeps_state = hasattr(loader, "load_state_dict")
     left = loader.batches_left() if hasattr(loader, "batches_left") else _length(loader) - training.batch * resumed
     last = training.batch + training.ranks.largest(max(0, left))
-    if keeper is None:
+    if checkpointer is None:
         return iter(loader), last
-    keeper.begin_epoch(loader)
+    checkpointer.begin_epoch(loader)
     batches: Iterator[Any] = iter(loader)
     if resumed and not keeps_state:
         for _ in range(training.batch):
             next(batches, None)
-    keeper.restore_random()
+    checkpointer.restore_random()
     return batches, last
 
 
@@ -270,14 +270,14 @@ def _length(loader: Any) -> int:
 
 
 def _weighted(
-    training: Training, loader: Any, batches: Iterator[Any], last: int, watch: Watch
+    training: Training, loader: Any, batches: Iterator[Any], last: int, monitor: Monitor
 ) -> Iterator[tuple[torch.Tensor, torch.Tensor, float]]:
     """Batches with their weight, 1 for a full one.
 
     A process with fewer batches than others repeats one with weight 0: DDP wants everybody in every step.
     """
     latest = None
-    for images, labels in watch.waits_for(map(_pair, batches)):
+    for images, labels in monitor.waits_for(map(_pair, batches)):
         if len(labels) == 0 and training.ranks.world_size == 1:  # nothing to learn
             training.batch += 1
         elif len(labels) == 0:
@@ -301,18 +301,18 @@ def _stand_in(training: Training, loader: Any) -> tuple[torch.Tensor, torch.Tens
     return torch.stack([images] * 2), torch.tensor([int(label)] * 2)
 
 
-def _look(losses: list[torch.Tensor], training: Training, watch: Watch, result: Result) -> None:
+def _look(losses: list[torch.Tensor], training: Training, monitor: Monitor, result: Result) -> None:
     """Fetches the losses since the last look; the one place of the step that waits for the device."""
     if not losses:
         return
-    with watch.may_sync():
+    with monitor.may_sync():
         totals = torch.stack(losses).tolist()
     losses.clear()
     values = [loss / weight if weight else float("nan") for weight, loss in totals]  # no image was in the update
     result.losses += values
     samples, loss = (training.options.batch_size * sum(column) for column in zip(*totals, strict=True))
     result.epoch_totals = [result.epoch_totals[0] + samples, result.epoch_totals[1] + loss]
-    watch.show_updates(values)
+    monitor.show_updates(values)
     wrong = [number for number, (_, loss) in enumerate(totals, start=1) if not abs(loss) < float("inf")]
     if wrong:
         first = training.updates - len(totals) + wrong[0]

@@ -8,7 +8,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from fastdata.errors import OptionError
 from fastdata.models.recompute import checkpoint_activations, checkpoint_modules
-from fastdata.optional import need
+from fastdata.system.optional import need
 from fastdata.train.options import TrainOptions
 from fastdata.train.ranks import Ranks
 

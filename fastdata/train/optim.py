@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from fastdata.errors import OptionError
-from fastdata.optional import need
+from fastdata.system.optional import need
 from fastdata.train.options import TrainOptions
 
 __all__ = ["make_optimizer", "parameter_groups", "scaled_lr"]

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import torch
 
-from fastdata.flags import check, check_flags, flag
-from fastdata.prefetch import check_device
+from fastdata.device.prefetch import check_device
+from fastdata.terminal.flags import check, check_flags, flag
 
 __all__ = ["TrainOptions"]
 

@@ -14,11 +14,11 @@ import torch
 from torch import nn
 
 from fastdata.errors import OptionError, TrainError
-from fastdata.train.keeping import make_output_dir
+from fastdata.train.checkpoints import make_output_dir
 from fastdata.train.optim import scaled_lr
 from fastdata.train.options import TrainOptions
 from fastdata.train.plots import plot_rates
-from fastdata.train.state import Training
+from fastdata.train.training import Training
 
 __all__ = ["FoundLr", "find_batch_size", "find_lr", "largest_that_fits"]
 

@@ -11,8 +11,9 @@ from PIL import Image
 
 from fastdata.errors import BackendUnavailable, OptionError
 from fastdata.loaders import BACKENDS, MEAN_TOLERANCE, Backend, Encoded, create_backend, describe_backends, pillow
-from fastdata.plan import Interpolation
-from fastdata.views import View
+from fastdata.loaders.per_image import inspect
+from fastdata.views.draw import View
+from fastdata.views.plan import Interpolation
 
 DECODING = [name for name in BACKENDS if name != "synthetic"]
 
@@ -44,7 +45,7 @@ def reference(data: bytes, seen: View) -> np.ndarray:
 
 def decode_one(backend: Backend, data: bytes, seen: View) -> np.ndarray:
     out = np.full((1, *seen.size, 3), 77, np.uint8)
-    (status,) = backend.decode([Encoded.of(data)], [seen], out)
+    (status,) = backend.decode([inspect(data)], [seen], out)
     if status is not None:
         raise status
     return out[0]
@@ -90,7 +91,7 @@ def test_every_filter_equals_pillow(backend: Backend, filter_: Interpolation) ->
 @pytest.mark.parametrize("name", images.odd_files())
 def test_odd_files_equal_pillow(backend: Backend, name: str) -> None:
     data = images.odd_files()[name]
-    image = Encoded.of(data)
+    image = inspect(data)
     seen = view((0, 0, image.width, image.height), (50, 30))
     check_close(decode_one(backend, data, seen), reference(data, seen), backend.name)
 
@@ -113,7 +114,7 @@ def test_a_bad_image_leaves_its_neighbours_unharmed(backend: Backend) -> None:
     cut = good[: len(good) // 2]
     seen = view((10, 10, 100, 80), (32, 32))
     out = np.zeros((3, 32, 32, 3), np.uint8)
-    statuses = backend.decode([Encoded.of(data) for data in (good, cut, good)], [seen] * 3, out)
+    statuses = backend.decode([inspect(data) for data in (good, cut, good)], [seen] * 3, out)
     assert [status is None for status in statuses] == [True, False, True]
     for position in (0, 2):
         check_close(out[position], reference(good, seen), backend.name)
@@ -143,7 +144,7 @@ def test_damage_in_the_scan_is_treated_as_pillow_treats_it(backend: Backend, dam
 
 def test_a_bomb_is_refused_before_decoding(backend: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
     data = images.jpeg(100, 100)
-    image = Encoded.of(data)
+    image = inspect(data)
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 4999)
     out = np.zeros((1, 8, 8, 3), np.uint8)
     (status,) = backend.decode([image], [view((0, 0, 100, 100), (8, 8))], out)

@@ -12,8 +12,9 @@ import pytest
 from PIL import Image
 
 from fastdata.loaders import MEAN_TOLERANCE, Encoded, create_backend
-from fastdata.plan import Interpolation
-from fastdata.views import View
+from fastdata.loaders.per_image import inspect
+from fastdata.views.draw import View
+from fastdata.views.plan import Interpolation
 
 BACKENDS = [name for name in MEAN_TOLERANCE["exact"] if name != "pil"]
 
@@ -33,7 +34,7 @@ def whole(image: Encoded, resize: tuple[int, int] | None = None) -> View:
 
 def decode(backend: str, data: bytes, resize: tuple[int, int] | None = None) -> np.ndarray | None:
     """The first pixels, or None for a refusal."""
-    image = Encoded.of(data)
+    image = inspect(data)
     view = whole(image, resize)
     out = np.zeros((1, *view.size, 3), np.uint8)
     return out[0] if create_backend(backend).decode([image], [view], list(out)) == [None] else None

@@ -15,10 +15,11 @@ import torchvision.transforms as v1
 import torchvision.transforms.v2 as v2
 from torchvision.datasets import ImageFolder
 
-from fastdata import DaliOptions, DataLoader, DatasetError, auto
-from fastdata.auto import choose_backend
-from fastdata.compile import compile_transform
-from fastdata.sources import recognise
+from fastdata import DaliOptions, DataLoader, DatasetError
+from fastdata.pipeline import choose_backend as choosing
+from fastdata.pipeline.choose_backend import choose_backend
+from fastdata.sources.recognise import recognise
+from fastdata.transforms.compile import compile_transform
 
 SMALL = v1.Compose([v1.Resize((8, 8)), v1.ToTensor()])
 CROP = v1.Compose([v1.RandomCrop(50), v1.ToTensor()])
@@ -33,7 +34,7 @@ def with_one(folder: Path, copy: Path, data: bytes) -> Path:
     return copy
 
 
-def choice_for(root: Path, transform: Any = CROP) -> auto.Choice:
+def choice_for(root: Path, transform: Any = CROP) -> choosing.BackendChoice:
     source = recognise(ImageFolder(root, transform))
     plan = compile_transform(transform).plan
     assert plan is not None
@@ -70,7 +71,7 @@ def test_where_nothing_can_be_timed_the_usually_fastest_is_taken_and_it_says_so(
 def test_native_is_preferred_unless_clearly_beaten(
     folder: Path, monkeypatch: pytest.MonkeyPatch, timed: dict[str, float], name: str, reason: str
 ) -> None:
-    monkeypatch.setattr(auto, "_time_in_turn", lambda *_: dict(timed))
+    monkeypatch.setattr(choosing, "_time_in_turn", lambda *_: dict(timed))
     chosen = choice_for(folder)
     assert chosen.backend.name == name
     assert reason in chosen.reason
@@ -195,7 +196,7 @@ _WITHOUT_CORE = """
 import sys, warnings
 import torchvision.transforms as v1
 from fastdata import DataLoader, ImageFolder
-from fastdata.cli import main
+from fastdata.cli.main import main
 loader = DataLoader(ImageFolder(sys.argv[1], v1.Compose([v1.Resize((8, 8)), v1.ToTensor()])), num_workers=1)
 with warnings.catch_warnings(record=True) as warned:
     warnings.simplefilter("always")

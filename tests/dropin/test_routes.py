@@ -41,7 +41,7 @@ def doing_nothing(worker: int) -> None:
 
 
 def opening(path: str) -> Any:
-    return fastdata.datasets.pil_loader(path).rotate(90)
+    return fastdata.image_folder.pil_loader(path).rotate(90)
 
 
 DECLINED = {
@@ -134,7 +134,7 @@ def test_source_protocol_goes_through_the_pipeline(folder: Path) -> None:
     images, names = next(iter(loader))
     assert "image pipeline" in loader.explain()
     assert names == ("apple",) * 4
-    assert torch.equal(images[1], SMALL(fastdata.datasets.pil_loader(str(files[1]))))
+    assert torch.equal(images[1], SMALL(fastdata.image_folder.pil_loader(str(files[1]))))
 
 
 def test_every_argument_is_kept_as_an_attribute(folder: Path) -> None:
@@ -156,7 +156,7 @@ def test_arguments_of_torch_come_first_and_in_torchs_order() -> None:
 
 
 def test_num_workers_auto_counts_usable_cpus(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from fastdata.cpus import usable_cpus
+    from fastdata.system.cpus import usable_cpus
 
     monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)
     assert DataLoader([1], num_workers="auto").num_workers == usable_cpus()
@@ -168,7 +168,7 @@ def test_num_workers_auto_counts_usable_cpus(folder: Path, monkeypatch: pytest.M
 def test_cgroup_quota_is_respected(tmp_path: Path, quota: str, cpus: int | None) -> None:
     import os
 
-    from fastdata.cpus import usable_cpus
+    from fastdata.system.cpus import usable_cpus
 
     (tmp_path / "cpu.max").write_text(quota + "\n")
     affinity = len(os.sched_getaffinity(0))
@@ -192,3 +192,14 @@ def test_bad_extras_name_the_accepted_values(options: dict[str, Any], message: s
     with pytest.raises(fastdata.OptionError) as error:
         DataLoader([1, 2], **options)
     assert message in str(error.value)
+
+
+def test_a_loader_prints_what_it_will_do(folder: Path) -> None:
+    dataset = fastdata.ImageFolder(folder, SMALL)
+    assert repr(DataLoader(dataset, 8, num_workers=2, backend="pil")) == (
+        "DataLoader(ImageFolder, batch_size=8; image pipeline, num_workers=2 (threads), backend='pil')"
+    )
+    assert repr(DataLoader([1, 2], 2)) == (
+        "DataLoader(list, batch_size=2; torch's own path (list is not an image dataset that fastdata recognises), "
+        "num_workers=0 (processes))"
+    )

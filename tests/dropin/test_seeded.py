@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from fastdata.seeded import SeededDraws
+from fastdata.pipeline.seeded_draws import SeededDraws
 
 DRAWS: dict[str, Callable[[], torch.Tensor]] = {
     "rand": lambda: torch.rand(3),

@@ -95,7 +95,7 @@ DRAWS: dict[str, Callable[[], Any]] = {
     "Gamma": lambda: torch.distributions.Gamma(0.5, 0.5).sample().item(),
     "dropout": lambda: torch.nn.functional.dropout(torch.ones(40)).tolist(),
 }
-del DRAWS["random"]  # a name bound before the first tail ran: see seeded.py
+del DRAWS["random"]  # a name bound before the first tail ran: see pipeline/seeded_draws.py
 
 
 def states() -> list[str]:

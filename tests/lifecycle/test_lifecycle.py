@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import multiprocessing
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -23,7 +24,7 @@ import torch.utils.data
 import torchvision.transforms as v1
 from torchvision.datasets import ImageFolder
 
-from fastdata import DataLoader, PipelineError
+from fastdata import DataLoader, DecodeError, PipelineError
 
 SMALL = v1.Compose([v1.RandomResizedCrop(16), v1.ToTensor()])
 
@@ -178,6 +179,26 @@ def _error_of(iterator: Any) -> Any:
         next(iterator)
     except KeyError as error:
         return error.args[0]
+
+
+@pytest.mark.parametrize("backend", ["native", "pil"])
+def test_threads_end_with_an_error_without_waiting_for_the_garbage_collector(
+    folder: Path, tmp_path: Path, backend: str
+) -> None:
+    shutil.copytree(folder, tmp_path / "own")
+    dataset = ImageFolder(tmp_path / "own", SMALL)
+    Path(dataset.samples[5][0]).unlink()
+    gc.collect()
+    gc.disable()
+    try:
+        try:
+            list(DataLoader(dataset, 4, num_workers=2, backend=backend))
+        except DecodeError:
+            caught = True
+        assert caught
+        assert decode_threads() == []
+    finally:
+        gc.enable()
 
 
 def test_an_error_of_the_sampler_comes_at_its_place() -> None:

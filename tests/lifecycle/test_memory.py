@@ -13,7 +13,7 @@ import torch
 import torchvision.transforms as v1
 
 from fastdata import DataLoader, ImageFolder
-from fastdata.memory import BatchMemory
+from fastdata.pipeline.batch_memory import BatchMemory
 
 SMALL = v1.Compose([v1.RandomResizedCrop(16), v1.ToTensor()])
 

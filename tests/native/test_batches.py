@@ -19,12 +19,12 @@ import torchvision.transforms as v1
 from torch.utils.data import ConcatDataset, Subset
 
 from fastdata import DataLoader, DecodeError, ImageFolder, native
-from fastdata.draws import Key
 from fastdata.loaders import create_backend, resample
 from fastdata.loaders.native import NativeBackend
-from fastdata.pipeline import OrderedJobs
-from fastdata.plan import Interpolation, Output, Plan, RandomCrop, Resize
-from fastdata.sources import has_file_ranges
+from fastdata.pipeline.jobs import OrderedJobs
+from fastdata.sources.recognise import has_file_ranges
+from fastdata.views.philox import Key
+from fastdata.views.plan import Interpolation, Output, Plan, RandomCrop, Resize
 
 SMALL = v1.Compose([v1.Resize((20, 24)), v1.RandomHorizontalFlip(), v1.ToTensor()])
 
@@ -93,7 +93,7 @@ def file_loader(size: tuple[int, int] = (8, 8), pool: native.Pool | None = None)
     plan = Plan(ops=(Resize(size=size, interpolation=Interpolation.BILINEAR),), output=Output.UINT8)
     backend = create_backend("native", fidelity="exact")
     assert isinstance(backend, NativeBackend)
-    return backend.file_loader(plan, Key(seed=1, epoch=1), format=native.Format(), pool=pool)
+    return backend.core_loader(plan, Key(seed=1, epoch=1), format=native.Format(), pool=pool)
 
 
 def load(paths: list[str], *, pool: native.Pool | None = None, **ranges: Any) -> native.Loaded:
@@ -182,7 +182,7 @@ def test_a_crop_larger_than_the_image_has_no_view(folder: Path) -> None:
     plan = Plan(ops=(RandomCrop(size=(500, 500)),), output=Output.UINT8)
     backend = create_backend("native", fidelity="exact")
     assert isinstance(backend, NativeBackend)
-    loader = backend.file_loader(plan, Key(seed=1, epoch=1), format=native.Format(), pool=None)
+    loader = backend.core_loader(plan, Key(seed=1, epoch=1), format=native.Format(), pool=None)
     out = np.zeros((500, 500, 3), np.uint8)
     path = ImageFolder(folder).samples[0][0]
     assert loader.load([path], None, None, [0], [0], out.ctypes.data).results.statuses == [native.Status.NO_VIEW]

@@ -14,7 +14,8 @@ import pytest
 from PIL import Image
 from test_windows import view_of
 
-from fastdata.loaders import Encoded, create_backend
+from fastdata.loaders import create_backend
+from fastdata.loaders.per_image import inspect
 
 WIDTH, HEIGHT = 60, 50
 HUFFMAN_TABLES, QUANTISATION_TABLES = 0xC4, 0xDB
@@ -43,7 +44,7 @@ def decode_in_a_row(*files: bytes) -> np.ndarray | None:
     """The last file's pixels, decoded by one thread after the others; None if it is refused."""
     view = view_of((0, 0, WIDTH, HEIGHT))
     out = np.zeros((len(files), HEIGHT, WIDTH, 3), np.uint8)
-    statuses = create_backend("native").decode([Encoded.of(data) for data in files], [view] * len(files), list(out))
+    statuses = create_backend("native").decode([inspect(data) for data in files], [view] * len(files), list(out))
     return out[-1] if statuses[-1] is None else None
 
 
@@ -79,7 +80,7 @@ def test_memory_for_a_huge_image_is_given_back_with_the_next() -> None:
 
     def decode(data: bytes, width: int, height: int) -> None:
         out = np.zeros((1, 8, 8, 3), np.uint8)
-        assert backend.decode([Encoded.of(data)], [view_of((0, 0, width, height), (8, 8))], list(out)) == [None]
+        assert backend.decode([inspect(data)], [view_of((0, 0, width, height), (8, 8))], list(out)) == [None]
 
     small = {"png": images.saved(8, 8, kind="PNG"), "npy": _npy(np.zeros((8, 8, 3), np.uint8)), "jpeg": WHOLE}
     for kind in huge:
@@ -101,7 +102,7 @@ def _npy(pixels: np.ndarray) -> bytes:
 _REPACK_WITHOUT_MEMORY = """
 import resource, sys
 from fastdata.loaders import resample
-from fastdata.plan import Interpolation
+from fastdata.views.plan import Interpolation
 core, order = resample.exact_core()
 options = resample.options_for(order, Interpolation.BILINEAR, "exact")
 data = open(sys.argv[1], "rb").read()

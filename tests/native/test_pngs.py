@@ -17,7 +17,8 @@ from test_windows import decode, reference, view_of, windows
 from fastdata import native
 from fastdata.loaders import create_backend, pillow
 from fastdata.loaders.backend import Encoded
-from fastdata.views import View
+from fastdata.loaders.per_image import inspect
+from fastdata.views.draw import View
 
 WIDTH, HEIGHT = 61, 43
 WHOLE = view_of((0, 0, WIDTH, HEIGHT))
@@ -139,7 +140,7 @@ def verdict(backend: str, data: bytes, view: View) -> tuple[bool, np.ndarray]:
     out = np.zeros((*view.size, 3), np.uint8)
     image = Encoded(data=data, header=None, width=WIDTH, height=HEIGHT)
     if backend == "native":
-        image = Encoded.of(data)
+        image = inspect(data)
     (status,) = create_backend(backend, fidelity="exact").decode([image], [view], [out])
     return status is None, out
 

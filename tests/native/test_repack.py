@@ -14,7 +14,7 @@ from PIL import Image
 from test_windows import decode, reference, view_of, windows
 
 from fastdata.loaders import resample
-from fastdata.plan import Interpolation
+from fastdata.views.plan import Interpolation
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 WIDTH, HEIGHT = 83, 117

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from fastdata import native
 from fastdata.loaders import pillow, resample
-from fastdata.plan import Interpolation
-from fastdata.views import View, Views
+from fastdata.views.draw import View, Views
+from fastdata.views.plan import Interpolation
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 
@@ -27,7 +27,7 @@ def decode(data: bytes, view: View, format_: native.Format | None = None, fideli
     results = core.decode(
         np.array([np.frombuffer(data, np.uint8).ctypes.data], np.uint64),
         np.array([len(data)], np.int64),
-        Views.of([view]),
+        Views.of([view]).columns(),
         np.array([out.ctypes.data], np.uint64),
         format=format_,
         options=resample.options_for(order, view.interpolation, fidelity),

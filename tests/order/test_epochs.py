@@ -21,7 +21,7 @@ from torch.utils.data import (
 )
 
 from fastdata import DataLoader, EpochSampler, StateMismatch
-from fastdata.prefetch import map_tensors
+from fastdata.device.prefetch import map_tensors
 
 
 def labels(batches: Any) -> list[list[int]]:

@@ -557,7 +557,7 @@ def test_substitutes_come_from_what_the_sampler_gives(folder: Path, tmp_path: Pa
 
     allowed = {
         int(index)
-        for batch in DataLoader(dataset, seed=1, **SUBSTITUTED[name](dataset))._torchs_sampler()
+        for batch in DataLoader(dataset, seed=1, **SUBSTITUTED[name](dataset))._index_sampler
         for index in batch
     }
     found = epoch()

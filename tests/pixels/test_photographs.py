@@ -14,10 +14,11 @@ from conftest import SHARED
 from torchvision.datasets import ImageFolder
 
 from fastdata import DataLoader
-from fastdata.compile import compile_transform
-from fastdata.draws import Key
-from fastdata.loaders import MEAN_TOLERANCE, Encoded, create_backend, pillow
-from fastdata.views import draw_views
+from fastdata.loaders import MEAN_TOLERANCE, create_backend, pillow
+from fastdata.loaders.per_image import inspect
+from fastdata.transforms.compile import compile_transform
+from fastdata.views.draw import draw_views
+from fastdata.views.philox import Key
 
 BACKENDS = ["native", "turbojpeg", "opencv"]
 
@@ -26,7 +27,7 @@ def check_file(path: Path, backend: Any, reference: Any) -> None:
     """Same pixels as Pillow's in five random windows, or refused as Pillow refuses."""
     data = path.read_bytes()
     try:
-        image = Encoded.of(data)
+        image = inspect(data)
     except OSError:
         with pytest.raises(OSError, match=r".+"):
             pillow.open_rgb(data)

@@ -14,9 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from fastdata.compile import compile_transform
-from fastdata.draws import Key, philox4x32, portable_exp
-from fastdata.views import _draw_with_numpy, draw_views
+from fastdata.transforms.compile import compile_transform
+from fastdata.views.draw import _draw_with_numpy, draw_views
+from fastdata.views.philox import Key, philox4x32, portable_exp
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "views.json"
 

@@ -10,7 +10,7 @@ import pytest
 from conftest import SHARD_BYTES
 
 from fastdata import ConversionError, ShardDataset
-from fastdata.shards.convert import ConvertOptions, convert
+from fastdata.shards.conversion.convert import ConvertOptions, convert
 
 RAISE = ConvertOptions(shard_bytes=SHARD_BYTES)
 SKIP = ConvertOptions(shard_bytes=SHARD_BYTES, on_error="skip")
@@ -80,7 +80,7 @@ def test_shards_that_are_no_longer_planned_go(source: Path, tmp_path: Path) -> N
 def test_a_shard_of_which_images_were_skipped_is_not_taken_for_a_whole_one(source: Path, tmp_path: Path) -> None:
     begun = tmp_path / "out"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("fastdata.shards.convert.write_whole", _no_space)
+        patch.setattr("fastdata.shards.conversion.convert.write_whole", _no_space)
         with pytest.raises(RuntimeError, match="killed"):
             convert(str(source), begun, SKIP)
     with pytest.raises(ConversionError, match=r"bear/09\.jpg .*cannot be converted"):

@@ -21,8 +21,8 @@ from conftest import SHARD_BYTES
 from PIL import Image
 
 from fastdata import ConversionError, DatasetError, ImageFolder, OptionError, ShardDataset
-from fastdata.shards.convert import ConvertOptions, convert
-from fastdata.shards.recode import Recoding
+from fastdata.shards.conversion.convert import ConvertOptions, convert
+from fastdata.shards.conversion.recode import Recoding
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]

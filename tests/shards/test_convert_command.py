@@ -18,11 +18,11 @@ import pytest
 from conftest import SHARD_BYTES
 
 from fastdata import ConversionError, DatasetError, OptionError
-from fastdata.cli import main
-from fastdata.shards import progress
-from fastdata.shards.convert import ConvertOptions, convert
+from fastdata.cli.main import main
+from fastdata.shards.conversion import progress
+from fastdata.shards.conversion.convert import ConvertOptions, convert
+from fastdata.shards.conversion.job import ShardDone
 from fastdata.shards.format import ShardInfo
-from fastdata.shards.job import ShardDone
 
 TOOL = Path(__file__).parents[2] / "tools" / "convert_dataset.py"
 
@@ -78,7 +78,7 @@ def test_lines_come_now_and_then_and_at_the_end(
 @pytest.mark.slow
 def test_every_command_does_without_tqdm(folder: Path, tmp_path: Path) -> None:
     script = (
-        "import sys; sys.modules['tqdm'] = None; from fastdata.cli import main; "
+        "import sys; sys.modules['tqdm'] = None; from fastdata.cli.main import main; "
         f"out = {str(tmp_path / 'out')!r}; one = ['--workers', '1']; sys.stderr.isatty = lambda: True; "
         f"status = [main(['convert', {str(folder)!r}, out, *one]), main(['verify', out, *one]), "
         "main(['index', out, *one]), main(['inspect', out])]; assert status == [0] * 4, status"

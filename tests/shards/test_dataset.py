@@ -14,10 +14,10 @@ import torchvision.transforms as v1
 from torch.utils.data import ConcatDataset, Subset
 
 from fastdata import DataLoader, DatasetError, DecodeError, ImageFolder, ShardDataset, ShardError
-from fastdata.shards.convert import ConvertOptions, convert
+from fastdata.shards.conversion.convert import ConvertOptions, convert
+from fastdata.shards.conversion.recode import Recoding
 from fastdata.shards.format import ShardIndex, index_name
-from fastdata.shards.recode import Recoding
-from fastdata.sources import has_file_ranges
+from fastdata.sources.recognise import has_file_ranges
 
 CROP = v1.Compose([v1.RandomResizedCrop(24), v1.RandomHorizontalFlip(), v1.ToTensor()])
 SMALL = v1.Compose([v1.Resize((20, 24)), v1.ToTensor()])

@@ -16,8 +16,8 @@ import pytest
 import torch
 
 from fastdata import ConversionError, ShardDataset
-from fastdata.cli import main
-from fastdata.shards.convert import ConvertOptions, convert
+from fastdata.cli.main import main
+from fastdata.shards.conversion.convert import ConvertOptions, convert
 from fastdata.shards.verify import index_folder, verify_folder
 
 OPTIONS = ConvertOptions()
@@ -145,7 +145,7 @@ def test_an_image_does_not_take_the_name_of_another_part(tmp_path: Path) -> None
 
 
 def test_a_part_that_memory_would_not_hold_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fastdata.shards.tars._MOST_MEMBER_BYTES", 5000)
+    monkeypatch.setattr("fastdata.shards.conversion.tars._MOST_MEMBER_BYTES", 5000)
     source = write_tar(tmp_path / "a.tar", [{"jpg": PICTURE, "mp4": bytes(6000)}])
     with pytest.raises(ConversionError, match=r"a\.tar: 000 has a part of 6000 bytes; accepted are 5000"):
         convert(str(source), tmp_path / "out", OPTIONS)

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from fastdata.shards.convert import ConvertOptions, convert
+from fastdata.shards.conversion.convert import ConvertOptions, convert
+from fastdata.shards.conversion.recode import Recoding
 from fastdata.shards.engines import run_jobs
-from fastdata.shards.recode import Recoding
 
 pytestmark = [pytest.mark.ray, pytest.mark.filterwarnings("ignore"), pytest.mark.timeout(300)]
 

@@ -12,8 +12,8 @@ import pytest
 from PIL import Image, ImageCms, ImageOps
 
 from fastdata import ConversionError
-from fastdata.shards.convert import ConvertOptions, convert
-from fastdata.shards.recode import Recoding
+from fastdata.shards.conversion.convert import ConvertOptions, convert
+from fastdata.shards.conversion.recode import Recoding
 
 PROFILE = ImageCms.ImageCmsProfile(ImageCms.createProfile("sRGB")).tobytes()
 SHRINKING = {"max side": {"max_side": 100}, "min side": {"min_side": 60}, "quality": {"quality": 80}}

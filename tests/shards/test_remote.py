@@ -22,9 +22,9 @@ import torch
 import torchvision.transforms as v1
 
 from fastdata import DataLoader, EpochSampler, OptionError, ShardDataset, ShardError, StoreError
-from fastdata.files import locked
 from fastdata.shards import remote_files
-from fastdata.shards.convert import ConvertOptions, convert
+from fastdata.shards.conversion.convert import ConvertOptions, convert
+from fastdata.system.files import locked
 
 CROP = v1.Compose([v1.RandomResizedCrop(24), v1.ToTensor()])
 URL = "memory://bucket/set"

@@ -15,8 +15,8 @@ import psutil
 import pytest
 
 from fastdata import ConversionError, DatasetError, ImageFolder, ShardDataset
-from fastdata.cli import main
-from fastdata.shards.convert import ConvertOptions, convert
+from fastdata.cli.main import main
+from fastdata.shards.conversion.convert import ConvertOptions, convert
 from fastdata.shards.verify import verify_folder
 
 OPTIONS = ConvertOptions()
@@ -111,8 +111,8 @@ def test_overwriting_removes_what_datasets_of_other_names_had_more(folder: Path,
 
 
 def test_a_file_that_changed_since_it_was_listed_is_an_error(source: Path, tmp_path: Path) -> None:
-    from fastdata.shards.inputs import open_source
-    from fastdata.shards.job import ShardJob, write_shard
+    from fastdata.shards.conversion.inputs import open_source
+    from fastdata.shards.conversion.job import ShardJob, write_shard
 
     refs = open_source(str(source))[""].refs
     assert refs is not None

@@ -15,7 +15,7 @@ import images
 import pytest
 
 from fastdata import ConversionError
-from fastdata.shards.convert import ConvertOptions, convert
+from fastdata.shards.conversion.convert import ConvertOptions, convert
 
 TOOL = Path(__file__).parents[2] / "tools" / "convert_dataset.py"
 OPTIONS = ConvertOptions(shard_bytes=8_000)

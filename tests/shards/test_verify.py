@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 from fastdata import DatasetError, ShardDataset
-from fastdata.cli import main
+from fastdata.cli.main import main
 from fastdata.shards.verify import verify_folder
 from fastdata.shards.writer import ShardWriter
 

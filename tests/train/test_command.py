@@ -14,7 +14,7 @@ import torch
 from PIL import Image
 
 from fastdata import DatasetError, OptionError
-from fastdata.cli import main as index_shards
+from fastdata.cli.main import main as index_shards
 from fastdata.train.__main__ import main, parser
 from fastdata.train.data import DataOptions, _side, make_loaders
 from fastdata.train.options import TrainOptions

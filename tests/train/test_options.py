@@ -10,7 +10,7 @@ import pytest
 from test_loop import options
 
 from fastdata import OptionError
-from fastdata.flags import from_flags
+from fastdata.terminal.flags import from_flags
 from fastdata.train import TrainOptions
 from fastdata.train.__main__ import parser
 from fastdata.train.data import DataOptions

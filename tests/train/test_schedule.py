@@ -13,7 +13,7 @@ from test_loop import data, options, plain_model
 from torch.optim import lr_scheduler
 
 from fastdata.train import Training, TrainOptions, fit
-from fastdata.train.keeping import load_checkpoint
+from fastdata.train.checkpoints import load_checkpoint
 from fastdata.train.optim import make_optimizer
 from fastdata.train.schedule import Schedule
 

@@ -1,0 +1,53 @@
+"""What is left to do on a batch of decoded images: augmentations and float arithmetic, wherever the batch is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+import torch
+
+from fastdata.augment.base import Parameters
+from fastdata.augment.ops import normalise
+from fastdata.views.philox import Key
+from fastdata.views.plan import Plan
+from fastdata.views.streams import Draws
+
+__all__ = ["Drawn", "Finish"]
+
+Drawn: TypeAlias = tuple[Parameters, ...]  # of each augmentation; host arrays
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finish:
+    """The steps of a plan after decoding.
+
+    Attributes:
+        plan: whose augmentations and normalisation they are.
+        key: seed and epoch of the draws.
+    """
+
+    plan: Plan
+    key: Key
+
+    def draw(self, indices: Sequence[int], copies: Sequence[int]) -> Drawn:
+        """The parameters of N samples for every augmentation."""
+        assert self.plan.size is not None
+        columns = np.asarray(indices, np.int64), np.asarray(copies, np.int64)
+        return tuple(
+            augmentation.draw(Draws(key=self.key, indices=columns[0], copies=columns[1], step=step), self.plan.size)
+            for step, augmentation in enumerate((*self.plan.augmentations, *self.plan.float_augmentations))
+        )
+
+    def apply(self, images: torch.Tensor, drawn: Drawn) -> torch.Tensor:
+        """Finishes uint8 images (N, 3, H, W); no step waits for their device."""
+        steps = iter(drawn)
+        for augmentation in self.plan.augmentations:
+            images = augmentation.apply(images, next(steps))
+        if self.plan.normalisation is not None:
+            images = normalise(images, self.plan.normalisation)
+        for augmentation in self.plan.float_augmentations:
+            images = augmentation.apply(images, next(steps))
+        return images

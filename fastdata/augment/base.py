@@ -1,0 +1,87 @@
+"""Random augmentations of whole batches: what is drawn for each sample, and the operations of device_ops that do it.
+
+The classes carry torchvision's names, arguments and distributions.  Their arithmetic is that of torchvision's v2
+operators on uint8 tensors.  What is drawn for a sample is a function of (seed, epoch, sample, copy) and the step's
+place in the transform, so it depends neither on the device nor on the backend nor on the place in the batch.
+
+Parameters are drawn on the host and stay there as NumPy arrays; which samples an operation concerns is therefore known
+without asking the device.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from fastdata.augment import ops
+from fastdata.views.philox import Key
+from fastdata.views.streams import Draws
+
+__all__ = ["Augmentation", "Ints", "Levels", "Operation", "Parameters", "Printable", "as_tensor", "by_choice"]
+
+Ints: TypeAlias = npt.NDArray[np.int64]
+Parameters: TypeAlias = Mapping[str, npt.NDArray[Any]]  # each of N rows
+Levels: TypeAlias = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]  # images and N amounts to images
+
+
+class Printable:
+    """Prints as it is made."""
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({', '.join(f'{name}={value}' for name, value in vars(self).items())})"
+
+
+class Augmentation(Printable, ABC):
+    """Draws parameters for samples, and applies them to a batch.
+
+    Called on one uint8 image (3, H, W) or a PIL image, it augments that, drawn from torch's generator.
+    """
+
+    @abstractmethod
+    def draw(self, draws: Draws, size: tuple[int, int]) -> Parameters:
+        """Parameters of N samples whose images are (height, width)."""
+
+    @abstractmethod
+    def apply(self, images: torch.Tensor, parameters: Parameters) -> torch.Tensor:
+        """The augmented batch (N, 3, H, W), on the images' device; the images themselves are not changed."""
+
+    def __call__(self, image: Any) -> Any:
+        """One image, augmented; see the class."""
+        if not isinstance(image, torch.Tensor):
+            from fastdata.loaders import pillow
+
+            pixels = torch.from_numpy(np.array(image.convert("RGB"))).permute(2, 0, 1)
+            return pillow.from_pixels(self(pixels).permute(1, 2, 0).contiguous().numpy())
+        seed = int(torch.empty((), dtype=torch.int64).random_().item())
+        zero = np.zeros(1, np.int64)
+        draws = Draws(key=Key(seed=seed, epoch=0), indices=zero, copies=zero)
+        height, width = image.shape[-2:]
+        return self.apply(image.unsqueeze(0), self.draw(draws, (height, width)))[0]
+
+
+Operation: TypeAlias = Callable[[torch.Tensor, Ints], torch.Tensor]
+
+
+def by_choice(images: torch.Tensor, choices: Ints, operations: Sequence[Operation | None]) -> torch.Tensor:
+    """Applies to each sample the operation it chose; None leaves it as it is."""
+    result = images
+    for number, operation in enumerate(operations):
+        rows = np.flatnonzero(choices == number)
+        if operation is None or len(rows) == 0:
+            continue
+        if len(rows) == len(choices):
+            return operation(images, rows)
+        at = ops.on_device_of(images, as_tensor(rows))
+        result = images.clone() if result is images else result
+        result.index_copy_(0, at, operation(images.index_select(0, at), rows))
+    return result
+
+
+def as_tensor(values: npt.NDArray[Any]) -> torch.Tensor:
+    """Parameters as torch knows them."""
+    return torch.from_numpy(np.ascontiguousarray(values))

@@ -1,0 +1,7 @@
+"""The command `fastdata`."""
+
+from __future__ import annotations
+
+from fastdata.cli.main import main
+
+__all__ = ["main"]

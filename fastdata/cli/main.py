@@ -1,0 +1,182 @@
+"""The `fastdata` command."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from fastdata import __version__
+from fastdata.cli.shards import add_commands
+from fastdata.errors import DatasetError, FastdataError, OptionError
+from fastdata.system.cpus import parse_workers
+from fastdata.terminal.flags import argument
+
+__all__ = ["main"]
+
+# What a command needs beyond what fastdata itself does.
+_PACKAGES = {"bench": ("psutil", "torchvision"), "demo": ("matplotlib", "psutil", "torchvision")}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs one command and returns its exit status."""
+    given = _parser().parse_args(arguments)
+    try:
+        given.run(given)
+    except (FastdataError, OSError) as error:
+        print(f"fastdata: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print(f"fastdata: interrupted{getattr(given, 'when_interrupted', '')}", file=sys.stderr)
+        return 130
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="fastdata",
+        description="Image input for PyTorch training: what is installed, how fast it is here, what it does.",
+        epilog="In Python: replace `from torch.utils.data import DataLoader` by `from fastdata import DataLoader`.",
+    )
+    parser.add_argument("--version", action="version", version=f"fastdata {__version__}")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    info = commands.add_parser("info", help="decode backends, their versions, and what to install for missing ones")
+    info.set_defaults(run=_info)
+
+    bench = commands.add_parser(
+        "bench",
+        help="measure the backends against torch's DataLoader on a folder of yours",
+        description="Interleaved rounds over FOLDER/CLASS/IMAGE with RandomResizedCrop(224), flip, ToTensor and "
+        "Normalize.  CPU time is that of the whole process tree.",
+    )
+    _add_folder(bench)
+    bench.add_argument(
+        "--workers",
+        type=argument(parse_workers),
+        default="auto",
+        help="threads, and torch's worker processes (default: auto)",
+    )
+    bench.add_argument("--batch-size", type=_positive, default=64, help="images per batch (default: %(default)s)")
+    bench.add_argument("--rounds", type=_positive, default=3, help="measured passes of each (default: %(default)s)")
+    bench.set_defaults(run=_bench)
+
+    explain = commands.add_parser(
+        "explain",
+        help="say what a loader over a folder of yours would do, and why",
+        description="Makes a loader with the usual training transform over FOLDER/CLASS/IMAGE, reads one batch, and "
+        "prints what loader.explain() says; your own loaders answer the same call.",
+    )
+    _add_folder(explain)
+    explain.add_argument("--backend", default="auto", help="decode backend (default: auto)")
+    explain.set_defaults(run=_explain)
+
+    add_commands(commands)
+
+    demo = commands.add_parser(
+        "demo",
+        help="sample images, a table of speeds, one trained epoch, and report.html",
+        description="Draws a sample dataset (unless a folder is named), measures every backend against torch's "
+        "DataLoader with torchvision, trains a small ResNet for one epoch, and writes a self-contained report.",
+    )
+    demo.add_argument("folder", type=Path, nargs="?", help="FOLDER/CLASS/IMAGE to use instead of the sample")
+    demo.add_argument("--output", type=Path, default=Path("demo-output"), help="where results go (%(default)s)")
+    demo.add_argument("--quick", action="store_true", help="fewer images and rounds, to see that it works")
+    demo.set_defaults(run=_demo)
+    return parser
+
+
+def _positive(text: str) -> int:
+    """A whole number above 0, for argparse."""
+    if not text.isdecimal() or int(text) == 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number above 0")
+    return int(text)
+
+
+def _add_folder(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("folder", type=Path, help="a folder with one folder of images per class")
+
+
+def _info(given: Any) -> None:
+    from fastdata.doctor.measure import machine
+    from fastdata.loaders import describe_backends
+
+    here = machine()
+    print(f"fastdata {__version__}, torch {here['torch']}, Python {here['python']}, {here['system']}")
+    print(f"CPUs usable: {here['usable_cpus']} ({here['cpu']}); GPU: {here['gpu'] or 'none'}")
+    for backend in describe_backends():
+        print(f"  {backend.name:10} {backend.version or 'missing: ' + str(backend.problem)}")
+
+
+def _training_transform() -> Any:
+    from fastdata import transforms
+
+    return transforms.Compose(
+        [
+            transforms.RandomResizedCrop(224),
+            transforms.RandomHorizontalFlip(),
+            transforms.ToTensor(),
+            transforms.Normalize(transforms.IMAGENET_MEAN, transforms.IMAGENET_STD),
+        ]
+    )
+
+
+def _refuse_splits(folder: Path) -> None:
+    """Folders called train and val are not two classes."""
+    from fastdata.shards.open_images import holds_shards
+
+    if not holds_shards(folder) and all((folder / split).is_dir() for split in ("train", "val")):
+        raise DatasetError(f"{folder} has train and val inside; name one of them: {folder / 'train'}")
+
+
+def _refuse_missing(command: str) -> None:
+    """Says what is to be installed before any work is done."""
+    from fastdata.doctor.measure import installed
+
+    if missing := [package for package in _PACKAGES[command] if not installed(package)]:
+        raise OptionError(
+            f"fastdata {command} needs {' and '.join(missing)}; install with: pip install {' '.join(missing)}"
+        )
+
+
+def _bench(given: Any) -> None:
+    _refuse_missing("bench")
+    from fastdata.demo.compare import compare_loaders
+    from fastdata.doctor.measure import table
+    from fastdata.shards.open_images import holds_shards
+
+    _refuse_splits(given.folder)
+    if holds_shards(given.folder):
+        raise DatasetError(f"{given.folder} holds shards, which torch's DataLoader does not read; name a folder")
+    results = compare_loaders(given.folder, workers=given.workers, batch_size=given.batch_size, rounds=given.rounds)
+    print(table(results, results[0].name))
+
+
+def _explain(given: Any) -> None:
+    from fastdata import DataLoader, ImageFolder
+    from fastdata.shards.open_images import open_images, slow_to_read
+
+    _refuse_splits(given.folder)
+    transform = _training_transform()
+    dataset = open_images(str(given.folder), transform)
+    if dataset is None:
+        dataset = ImageFolder(given.folder, transform)  # which says what is wrong with it
+    loader: DataLoader[Any] = DataLoader(dataset, 8, num_workers="auto", backend=given.backend)
+    for _ in loader:
+        break
+    print(loader.explain())
+    if (problem := slow_to_read(str(given.folder))) is not None:
+        print(problem)
+
+
+def _demo(given: Any) -> None:
+    _refuse_missing("demo")
+    from fastdata.demo.run import run_demo
+
+    run_demo(given.folder, given.output, quick=given.quick)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

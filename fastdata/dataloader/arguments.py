@@ -1,0 +1,129 @@
+"""The arguments of DataLoader: what routes and explanations read, checks of fastdata's own, what some stand for."""
+
+from __future__ import annotations
+
+import operator
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
+
+import torch
+
+from fastdata.errors import OptionError
+from fastdata.loaders import backend_class
+from fastdata.loaders.dali_options import DaliOptions
+from fastdata.system.cpus import auto_threads
+
+__all__ = [
+    "AUGMENT_ON",
+    "DECODE_DEVICES",
+    "AugmentOn",
+    "DecodeDevice",
+    "LoaderArguments",
+    "check_choice",
+    "check_dali",
+    "check_decode_device",
+    "check_seed",
+    "may_pin",
+    "thread_count",
+]
+
+DecodeDevice: TypeAlias = Literal["auto", "cpu", "mixed"]
+DECODE_DEVICES: tuple[DecodeDevice, ...] = ("auto", "cpu", "mixed")
+AugmentOn: TypeAlias = Literal["host", "device"]
+AUGMENT_ON: tuple[AugmentOn, ...] = ("host", "device")
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoaderArguments:
+    """What a loader was asked for, as its attributes say it now; see `fastdata.DataLoader`.
+
+    `decode_on` is what `decode_device` stands for.
+    """
+
+    dataset: Any
+    batch_size: int | None
+    batch_sampler: Any
+    num_workers: int
+    prefetch_factor: int | None
+    collate_fn: Callable[[list[Any]], Any] | None
+    worker_init_fn: Callable[[int], None] | None
+    multiprocessing_context: Any
+    backend: str
+    fidelity: str
+    device: str | torch.device | None
+    seed: int | None
+    on_error: str
+    memory_format: torch.memory_format
+    augment_on: str
+    decode_device: str
+    decode_on: str
+    dali: DaliOptions
+
+
+def check_dali(options: Any) -> DaliOptions:
+    """Raises OptionError unless these are DaliOptions."""
+    if not isinstance(options, DaliOptions):
+        raise OptionError(f"dali={options!r}; accepted: DaliOptions(threads=..., prefetch=..., hw_decoder_load=...)")
+    return options
+
+
+def check_decode_device(decode_device: str, backend: str, device: torch.device | None) -> str:
+    """What `decode_device` stands for: "cpu", or "mixed" (DALI decodes on the GPU where the batches go).
+
+    Raises:
+        OptionError: "mixed" without DALI or without a CUDA device.
+    """
+    check_choice("decode_device", decode_device, DECODE_DEVICES)
+    on_gpu = device is not None and device.type == "cuda"
+    can_mix = backend == "auto" or "mixed" in backend_class(backend).decode_devices
+    if decode_device == "mixed" and not (can_mix and on_gpu):
+        raise OptionError(
+            f"decode_device='mixed' needs backend='dali' and a CUDA device; got backend={backend!r} and device={device}"
+        )
+    if decode_device == "auto":
+        return "mixed" if on_gpu else "cpu"
+    return decode_device
+
+
+def check_choice(name: str, value: Any, accepted: tuple[Any, ...]) -> None:
+    """Raises OptionError unless a value is one of those accepted."""
+    if value not in accepted:
+        raise OptionError(f"{name}={value!r} is not accepted; use one of {', '.join(map(repr, accepted))}")
+
+
+def check_seed(seed: Any) -> int | None:
+    """A seed as Python's integer, if it is a whole number of any kind or None.
+
+    Raises:
+        OptionError: it is neither.
+    """
+    if seed is None:
+        return None
+    if isinstance(seed, bool) or not hasattr(seed, "__index__"):
+        raise OptionError(f"seed={seed!r} is not an integer")
+    return operator.index(seed)
+
+
+def thread_count(num_workers: Any) -> int:
+    """The number that `num_workers` stands for."""
+    if num_workers == "auto":
+        return auto_threads()
+    if isinstance(num_workers, bool) or not hasattr(num_workers, "__index__"):
+        hint = f"; write {num_workers} without quotes" if isinstance(num_workers, str) and num_workers.isdigit() else ""
+        raise OptionError(f"num_workers={num_workers!r}; accepted: a whole number or 'auto'{hint}")
+    return operator.index(num_workers)
+
+
+def may_pin(wanted: bool) -> bool:
+    """True when batches are to be pinned and can be; warns, in torch's words, when they cannot."""
+    if not wanted:
+        return False
+    if torch.accelerator.is_available() and torch.accelerator.current_accelerator().type == "cuda":  # type: ignore[union-attr]
+        return True
+    warnings.warn(
+        "'pin_memory' argument is set as true but no accelerator is found, then device pinned memory won't be used.",
+        stacklevel=4,
+    )
+    return False

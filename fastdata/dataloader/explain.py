@@ -1,0 +1,145 @@
+"""`DataLoader.explain()`: the pipeline in words, and what to change."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.utils.data import default_collate
+
+from fastdata.dataloader.arguments import LoaderArguments
+from fastdata.dataloader.routes import Route
+from fastdata.loaders import MEAN_TOLERANCE, native_problem
+from fastdata.loaders.dali_options import DaliOptions
+from fastdata.pipeline.choose_backend import BackendChoice
+from fastdata.transforms.compile import has_batch_form
+from fastdata.views.plan import Plan
+
+__all__ = ["explain", "without_effect"]
+
+# Arguments of fastdata's own that do nothing on torch's path, with their defaults.
+_OF_THE_PIPELINE: dict[str, Any] = {
+    "backend": "auto",
+    "fidelity": "exact",
+    "on_error": "raise",
+    "memory_format": torch.contiguous_format,
+    "augment_on": "host",
+    "decode_device": "auto",
+    "dali": DaliOptions(),
+}
+
+
+def without_effect(loader: LoaderArguments) -> list[str]:
+    """Arguments that were given and do nothing on torch's path, as they were given."""
+    given = ((name, getattr(loader, name), default) for name, default in _OF_THE_PIPELINE.items())
+    return [f"{name}={value!r}" for name, value, default in given if value != default]
+
+
+def explain(loader: LoaderArguments, route: Route, choice: BackendChoice | None) -> str:
+    """Which way a loader's batches go and why, one fact a line; then what would make it faster."""
+    lines = _on_torchs_path(loader, route) if route.plan is None else _in_the_pipeline(loader, route, choice)
+    advice = [f"to change:  {change}" for change in _advice(loader, route)]
+    return "\n".join([f"{name + ':':<12}{value}" for name, value in lines.items() if value is not None] + advice)
+
+
+def _on_torchs_path(loader: LoaderArguments, route: Route) -> dict[str, str | None]:
+    seed = None
+    if loader.seed is not None:
+        seed = f"{loader.seed}: decides the order and what worker processes draw"
+        seed += "" if loader.num_workers else ", not what the dataset draws in this process"
+    return {
+        "path": "torch's own DataLoader code",
+        "why": route.reason,
+        "workers": _count(loader.num_workers, "worker process", "es"),
+        "seed": seed,
+        "no effect": ", ".join(without_effect(loader)) or None,
+    }
+
+
+def _in_the_pipeline(loader: LoaderArguments, route: Route, choice: BackendChoice | None) -> dict[str, str | None]:
+    plan = route.plan
+    assert plan is not None
+    decodes_on = None
+    if choice is not None and len(choice.backend.decode_devices) > 1:
+        decodes_on = "the GPU (mixed)" if loader.decode_on == "mixed" else "the CPU"
+    return {
+        "path": "fastdata's image pipeline",
+        "source": f"{type(loader.dataset).__name__}, {len(loader.dataset)} samples",
+        "fused": " → ".join(("decode", *_fused(plan))),
+        "on batches": " → ".join(_augmentations(plan)) or "nothing",
+        "per sample": " → ".join(getattr(step, "__name__", type(step).__name__) for step in plan.tail) or "nothing",
+        "why": route.reason,
+        "output": _output(loader, plan),
+        "backend": _backend(loader, choice),
+        "fidelity": _fidelity(loader, choice),
+        "threads": _threads(loader),
+        "on error": loader.on_error,
+        "device": str(loader.device) if loader.device is not None else "host memory",
+        "decodes on": decodes_on,
+    }
+
+
+def _advice(loader: LoaderArguments, route: Route) -> list[str]:
+    """What would help, most effective first."""
+    if route.plan is None:
+        return [route.advice] if route.advice else []
+    changes = []
+    if (problem := native_problem()) is not None:
+        changes.append(problem)
+    if loader.num_workers == 0:
+        changes.append("num_workers='auto' decodes with all CPUs, ahead of the training loop")
+    if any(map(has_batch_form, route.plan.tail)) and loader.augment_on == "host":
+        changes.append(
+            "augment_on='device' does the augmentations on whole batches, where nothing per sample comes before them"
+        )
+    return changes
+
+
+def _augmentations(plan: Plan) -> list[str]:
+    return [type(step).__name__ for step in (*plan.augmentations, *plan.float_augmentations)]
+
+
+def _fused(plan: Plan) -> list[str]:
+    """The steps that are done while decoding: those of the prefix that are not done on batches."""
+    on_batches = _augmentations(plan)
+    return [name for name in plan.fused if name not in on_batches]
+
+
+def _output(loader: LoaderArguments, plan: Plan) -> str:
+    """What the loop receives for images."""
+    if not (plan.batchable and loader.collate_fn in (None, default_collate)):
+        made = "samples are made one by one"
+        collate = getattr(loader.collate_fn, "__name__", type(loader.collate_fn).__name__)
+        return f"what {collate} makes of samples; {made}"
+    assert plan.size is not None
+    dtype = plan.normalisation.dtype if plan.normalisation is not None else torch.uint8
+    layout = "channels_last" if loader.memory_format is torch.channels_last else "contiguous"
+    shape = ", ".join(map(str, ("N", 3, *plan.size)))
+    return f"{str(dtype).removeprefix('torch.')} ({shape}), {layout}; decoded straight into the batch"
+
+
+def _fidelity(loader: LoaderArguments, choice: BackendChoice | None) -> str:
+    """How near pixels are to Pillow's, under the backend that decodes."""
+    known = MEAN_TOLERANCE[loader.fidelity]
+    if choice is None or choice.backend.name not in known:
+        return str(loader.fidelity)
+    tolerance = known[choice.backend.name]
+    if tolerance == 0:
+        return f"{loader.fidelity}: Pillow's pixels"
+    return f"{loader.fidelity}: within {tolerance} of 255 grey levels of Pillow's pixels on average"
+
+
+def _backend(loader: LoaderArguments, choice: BackendChoice | None) -> str:
+    if choice is None:
+        return f"{loader.backend} (timed on your samples at the first iteration)"
+    return f"{choice.backend.name}: {choice.reason}"
+
+
+def _threads(loader: LoaderArguments) -> str:
+    if loader.num_workers == 0:
+        return "none; decodes in the calling thread (num_workers=0)"
+    return f"{_count(loader.num_workers, 'thread', 's')}, {loader.prefetch_factor} batches ahead"
+
+
+def _count(number: int, noun: str, plural: str) -> str:
+    return f"{number} {noun if number == 1 else noun + plural}"

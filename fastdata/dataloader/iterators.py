@@ -1,0 +1,302 @@
+"""The iterators of a loader, which keep count of what has been handed over."""
+
+from __future__ import annotations
+
+import copy
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch.utils.data import dataloader as torch_dataloader
+
+from fastdata.dataloader.record import EpochRecord
+from fastdata.errors import DatasetError, StateMismatch
+from fastdata.order.random_states import GlobalStates
+from fastdata.order.state import LoaderState
+from fastdata.pipeline.stats import PipelineStats
+from fastdata.terminal.progress import Progress
+
+__all__ = ["EpochIterator", "EpochLoader", "MultiProcessIterator", "Numbered", "SingleProcessIterator"]
+
+
+class Closable(Protocol):
+    """What has threads to stop."""
+
+    def close(self) -> None: ...
+
+
+class Numbered:
+    """Yields (number, batch, None) for the batches of one of torch's iterators below; those that raised count, too.
+
+    Args:
+        batches: the iterator.
+        ahead: it is asked before its batches are delivered, so states are kept for each.
+    """
+
+    def __init__(self, batches: Any, *, ahead: bool) -> None:
+        self._batches, self._ahead = batches, ahead
+
+    def __iter__(self) -> Iterator[tuple[int, Any, None]]:
+        return self
+
+    def __next__(self) -> tuple[int, Any, None]:
+        batch = next(self._batches)
+        if self._ahead:
+            self._batches.record.take_snapshot(self._batches.handed)
+        return self._batches.handed - 1, batch, None
+
+
+class EpochIterator:
+    """Yields the batches of one epoch to the caller, counting and timing them.
+
+    After an error of a batch the next call gives the batch behind it, as torch's iterators do.  Dropping the iterator,
+    or calling `close`, stops the pipeline behind it.  Threads that share it take turns: each batch goes to one of them.
+    """
+
+    def __init__(
+        self,
+        inner: Iterator[tuple[Any, ...]],
+        *,
+        record: EpochRecord,
+        stats: PipelineStats,
+        length: int | None,
+        pipeline: Closable | None = None,
+        progress: bool = False,
+    ) -> None:
+        self._inner, self._record, self._stats = inner, record, stats
+        self._length, self._pipeline = length, pipeline
+        self._left_at: float | None = None
+        self._turn = threading.Lock()
+        self._failures_before = stats.failures
+        self._shown = Progress(length, unit="batch", what="this epoch") if progress else None
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __len__(self) -> int:
+        if self._length is None:
+            raise TypeError("this loader has no length")
+        return self._length
+
+    def __next__(self) -> Any:
+        with self._turn:
+            return self._next_batch()
+
+    def _next_batch(self) -> Any:
+        came_at = time.perf_counter()
+        if self._left_at is not None:
+            self._stats.busy_s += came_at - self._left_at
+        try:
+            number, batch = next(self._inner)[:2]
+        except Exception as error:
+            self._left_at = None
+            if isinstance(error, StopIteration):
+                self._record.end()
+                self.close()
+                self._check_not_all_failed()
+            raise
+        except BaseException:  # Ctrl-C
+            self.close()
+            raise
+        self._record.delivered_batches = number + 1
+        self._stats.batches += 1
+        self._left_at = time.perf_counter()
+        self._stats.wait_s += self._left_at - came_at
+        if self._shown is not None:
+            self._shown.update(f"waiting {self._stats.wait_share:.0%}")
+        return batch
+
+    def _check_not_all_failed(self) -> None:
+        """Raises DatasetError if an epoch gave nothing because every sample failed."""
+        failures, self._failures_before = self._stats.failures - self._failures_before, self._stats.failures
+        if failures and self._record.start.delivered == 0 and self._record.delivered_batches == 0:
+            index, location, reason = self._stats.quarantine[-1]
+            raise DatasetError(
+                f"all {failures} samples of the epoch failed and were skipped, the last of them sample {index} "
+                f"({location}): {reason}; see stats()['quarantine'], or pass on_error='raise'"
+            )
+
+    def close(self) -> None:
+        """Stops the pipeline and joins its threads.  Harmless when repeated."""
+        self._left_at = None
+        if self._pipeline is not None:
+            self._pipeline.close()
+        if self._shown is not None:
+            self._shown.close()
+            self._shown = None
+
+
+class EpochLoader(Protocol):
+    """What the iterators below ask of the loader that makes them."""
+
+    num_workers: int
+
+    def begin_epoch(self) -> EpochRecord:
+        """Begins the epoch that comes next."""
+        ...
+
+
+class _WithSampler:
+    """A loader as torch's iterators read it, with the epoch's own index batches."""
+
+    def __init__(self, loader: EpochLoader, index_sampler: Any) -> None:
+        self._loader, self._index_sampler = loader, index_sampler
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._loader, name)
+
+
+class _Counted(torch_dataloader._BaseDataLoaderIter):
+    """torch's own iterator, keeping an `EpochRecord` up to date.
+
+    Args:
+        loader: for which it is made.
+        record: of the epoch under way.
+    """
+
+    def __init__(self, loader: EpochLoader, record: EpochRecord) -> None:
+        self._record, start = record, record.start
+        self._failed = 0  # batches that raised since the last that did not
+        self.handed = 0  # batches given to whoever asks, who may ask ahead of the caller
+        as_torch_reads_it: Any = loader if record.batches is None else _WithSampler(loader, record.batches)
+        if record.batches is not None or start.batches == 0:
+            super().__init__(as_torch_reads_it)
+        else:  # an iterable dataset, which is run again with the random numbers that it had
+            assert start.sampler_random is not None
+            with GlobalStates.from_json(start.sampler_random).drawing():
+                super().__init__(as_torch_reads_it)
+                self._pass_over(start)
+        if start.dataset_random is not None and loader.num_workers == 0:
+            GlobalStates.from_json(start.dataset_random).put_back()
+
+    @property
+    def _base_seed(self) -> int:
+        """What the random numbers of worker processes follow from; a resumed epoch has that of the epoch it resumes."""
+        return self._seed
+
+    @_base_seed.setter
+    def _base_seed(self, drawn: int) -> None:
+        self._seed = self._record.worker_seed if self._record.worker_seed is not None else drawn
+        if self._record.batches is None:
+            self._record.start = replace(self._record.start, worker_seed=self._seed)
+        else:
+            self._record.batches.state = replace(self._record.batches.state, worker_seed=self._seed)
+
+    def _pass_over(self, start: LoaderState) -> None:
+        """Drops the batches of an iterable dataset that were delivered before the state was saved."""
+        for number in range(start.batches):
+            try:
+                super().__next__()
+            except StopIteration:
+                raise StateMismatch(
+                    f"the dataset ended after {number} of the {start.batches} batches that were delivered before the "
+                    "state was saved; it gives other samples than it did"
+                ) from None
+            except Exception:  # noqa: BLE001 - it counted when it was delivered, too
+                continue
+
+    def _reset(self, loader: Any, first_iter: bool = False) -> None:
+        if not first_iter:  # persistent workers begin another epoch
+            self._record, self.handed = loader.begin_epoch(), 0
+            self._index_sampler = self._record.batches if self._record.batches is not None else self._index_sampler
+        super()._reset(loader, first_iter)
+        if not first_iter and self._record.batches is None:
+            self._pass_over(self._record.start)
+
+    def __next__(self) -> Any:
+        taken = self._taken()
+        try:
+            batch = super().__next__()
+        except StopIteration:
+            self._record.end()
+            raise
+        except Exception:
+            self._failed += self._taken() > taken
+            raise
+        batch = self._not_begun_anew(batch)
+        self.handed += 1 + self._failed  # whoever goes on has passed over those that raised
+        self._record.delivered_batches, self._failed = self.handed, 0
+        return batch
+
+    @property
+    def record(self) -> EpochRecord:
+        """Of the epoch under way."""
+        return self._record
+
+    def _not_begun_anew(self, batch: Any) -> Any:
+        """The batch, or that which belongs here, if a dataset that was given its state back began anew all the same."""
+        record, start = self._record, self._record.start
+        if record.stateful is None or self.handed > 0:
+            return batch
+        state = copy.deepcopy(record.stateful.state_dict())
+        if start.batches == 0:
+            record.first_state = state
+        elif record.batches is None and _same(state, record.first_state):
+            for _ in range(start.batches):
+                batch = super().__next__()
+        return batch
+
+    def _taken(self) -> int:
+        """A count that grows with every batch that was fetched, whether it could be made or not."""
+        raise NotImplementedError
+
+
+def _keeps_state(thing: object) -> bool:
+    return hasattr(thing, "state_dict") and hasattr(thing, "load_state_dict")
+
+
+def _same(one: Any, other: Any) -> bool:
+    """True for states of the same content, also if one has been through JSON."""
+    return repr(_plain(one)) == repr(_plain(other))
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        value = value.detach().cpu().numpy()
+    if isinstance(value, np.ndarray):
+        value = value.tolist()
+    if isinstance(value, Mapping):
+        return {str(key): _plain(each) for key, each in sorted(value.items(), key=lambda item: str(item[0]))}
+    return [_plain(each) for each in value] if isinstance(value, list | tuple) else value
+
+
+class SingleProcessIterator(_Counted, torch_dataloader._SingleProcessDataLoaderIter):
+    """torch's iterator for num_workers=0."""
+
+    _fetched = 0
+
+    def __init__(self, loader: EpochLoader, record: EpochRecord) -> None:
+        super().__init__(loader, record)
+        stateful_parts = (self._dataset, getattr(self._dataset_fetcher, "dataset_iter", None))
+        self._record.stateful = next(filter(_keeps_state, stateful_parts), None)
+
+    def _pass_over(self, start: LoaderState) -> None:
+        iterator = self._dataset_fetcher.dataset_iter
+        if start.dataset_state is None or not (_keeps_state(self._dataset) or _keeps_state(iterator)):
+            super()._pass_over(start)
+        elif iterator is self._dataset or not _keeps_state(self._dataset):  # others were given theirs before
+            iterator.load_state_dict(copy.deepcopy(start.dataset_state))
+
+    def _next_index(self) -> Any:
+        index = super()._next_index()  # type: ignore[no-untyped-call]
+        self._fetched += 1
+        return index
+
+    def _taken(self) -> int:
+        return self._fetched
+
+
+class MultiProcessIterator(_Counted, torch_dataloader._MultiProcessingDataLoaderIter):
+    """torch's iterator for num_workers>0."""
+
+    def _taken(self) -> int:
+        return int(self._rcvd_idx)
+
+
+# torch names its profiler ranges after the class.
+SingleProcessIterator.__name__ = "_SingleProcessDataLoaderIter"
+MultiProcessIterator.__name__ = "_MultiProcessingDataLoaderIter"

@@ -1,0 +1,312 @@
+"""DataLoader: torch's class with the same arguments, and an image pipeline behind it where one fits."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import fields
+from typing import Any, Literal, TypeVar
+
+import torch
+import torch.utils.data
+from torch.utils.data import Dataset, Sampler, default_collate
+
+from fastdata.dataloader.arguments import (
+    AUGMENT_ON,
+    AugmentOn,
+    DecodeDevice,
+    LoaderArguments,
+    check_choice,
+    check_dali,
+    check_decode_device,
+    check_seed,
+    may_pin,
+    thread_count,
+)
+from fastdata.dataloader.explain import explain, without_effect
+from fastdata.dataloader.iterators import (
+    EpochIterator,
+    MultiProcessIterator,
+    Numbered,
+    SingleProcessIterator,
+)
+from fastdata.dataloader.record import EpochRecord
+from fastdata.dataloader.routes import Route, find_route
+from fastdata.dataloader.stateful import StatefulEpochs
+from fastdata.device.prefetch import DevicePrefetcher, check_device, index_of
+from fastdata.loaders import FIDELITIES, BackendName, check_backend_name, create_backend, warn_without_native
+from fastdata.loaders.backend import Fidelity
+from fastdata.loaders.dali_options import DaliOptions
+from fastdata.pipeline.build import open_pipeline
+from fastdata.pipeline.choose_backend import BackendChoice, choose_backend
+from fastdata.pipeline.config import ON_ERROR, OnError, PipelineConfig
+from fastdata.pipeline.shared import Shared
+from fastdata.pipeline.stats import PipelineStats
+from fastdata.views.philox import Key
+
+__all__ = ["DataLoader"]
+
+Sample = TypeVar("Sample", covariant=True)
+
+_BLOCKS_KEPT = 4  # batches: one that the caller computes on, two on their way, one to spare
+_MEMORY_FORMATS = (torch.contiguous_format, torch.channels_last)
+
+
+class DataLoader(StatefulEpochs, torch.utils.data.DataLoader[Sample]):
+    """torch.utils.data.DataLoader with an image pipeline behind it.
+
+    All of torch's arguments mean what they mean there.  Where the dataset is an image folder (see
+    `sources/protocol.py`) and its transform begins with steps fastdata can fuse (see `views/plan.py`), `num_workers`
+    counts threads of this process instead of worker processes, and batches are decoded straight into their memory;
+    `explain()` says what was done and why.  Any other dataset goes through torch's own code.
+
+    Args:
+        dataset: as torch's, likewise all further arguments up to `in_order`.
+        num_workers: threads (or, on torch's path, processes); 0 works in the caller's thread, "auto" takes the CPUs
+            this process may use, divided by LOCAL_WORLD_SIZE.
+        prefetch_factor: on torch's path batches per worker; in the image pipeline, where all threads work on the
+            same batch, batches in all.
+        backend: who decodes: "auto" (timed on your samples), or one of `fastdata.loaders.BACKENDS`.
+        fidelity: "exact" gives the pixels of Pillow and torchvision; "fast" decodes large JPEGs at reduced size.
+        device: where batches are delivered; None and "cpu" leave them in host memory, pinned if `pin_memory`.
+        seed: makes views, and what worker processes draw (but for persistent ones, which go on drawing), a function of
+            (seed, epoch), and the order, too, for every sampler that draws from global generators; one with a seed or
+            generator of its own (DistributedSampler, EpochSampler) keeps to that.  None derives them from torch's
+            generator, as torch does.
+        on_error: what to do with a sample that cannot be decoded: "raise" DecodeError, "skip" it (the batch is
+            smaller), or "replace" it by another sample, the same in every run.
+        memory_format: of image batches: torch.contiguous_format, as torch collates, or torch.channels_last.
+        augment_on: "host" calls augmentations (ColorJitter, RandAugment, RandomErasing, …) per sample, as torchvision
+            does; "device" does them on whole batches where those are delivered, with torchvision's arithmetic for
+            tensors, drawn by (seed, epoch, sample).
+        decode_device: with backend="dali", who decodes: "cpu", "mixed" (the GPU of `device`) or "auto" (the GPU if
+            `device` is one).
+        dali: further choices for that backend.
+        progress: show how far an epoch is, and the share of time spent waiting.
+
+    Raises:
+        OptionError: an argument has a value that cannot work.
+        BackendUnavailable: the backend's library is missing.
+
+    Example:
+        >>> from fastdata import DataLoader
+        >>> loader = DataLoader(dataset, batch_size=256, shuffle=True, num_workers=8)
+        >>> for images, labels in loader: ...
+    """
+
+    def __init__(
+        self,
+        dataset: Dataset[Sample],
+        batch_size: int | None = 1,
+        shuffle: bool | None = None,
+        sampler: Sampler[Any] | Iterable[Any] | None = None,
+        batch_sampler: Sampler[list[Any]] | Iterable[list[Any]] | None = None,
+        num_workers: int | Literal["auto"] = 0,
+        collate_fn: Callable[[list[Any]], Any] | None = None,
+        pin_memory: bool = False,
+        drop_last: bool = False,
+        timeout: float = 0,
+        worker_init_fn: Callable[[int], None] | None = None,
+        multiprocessing_context: Any = None,
+        generator: torch.Generator | None = None,
+        *,
+        prefetch_factor: int | None = None,
+        persistent_workers: bool = False,
+        pin_memory_device: str = "",
+        in_order: bool = True,
+        backend: BackendName | str = "auto",
+        fidelity: Fidelity = "exact",
+        device: str | torch.device | None = None,
+        seed: int | None = None,
+        on_error: OnError = "raise",
+        memory_format: torch.memory_format = torch.contiguous_format,
+        augment_on: AugmentOn = "host",
+        decode_device: DecodeDevice = "auto",
+        dali: DaliOptions = DaliOptions(),  # noqa: B008 - frozen
+        progress: bool = False,
+    ) -> None:
+        check_backend_name(backend)
+        check_choice("fidelity", fidelity, FIDELITIES)
+        check_choice("on_error", on_error, ON_ERROR)
+        check_choice("memory_format", memory_format, _MEMORY_FORMATS)
+        check_choice("augment_on", augment_on, AUGMENT_ON)
+        self.backend: str = backend
+        self.fidelity: str = fidelity
+        self.device, self.seed, self.on_error = device, check_seed(seed), on_error
+        self.memory_format, self.progress = memory_format, progress
+        self.augment_on, self.decode_device, self.dali = augment_on, decode_device, check_dali(dali)
+        self._device = check_device(device) if device is not None else None
+        self._decode_on = check_decode_device(decode_device, backend, self._device)
+        self._begin_state()
+        super().__init__(
+            dataset,
+            batch_size,
+            shuffle,
+            sampler,
+            batch_sampler,
+            thread_count(num_workers),
+            collate_fn,
+            pin_memory,
+            drop_last,
+            timeout,
+            worker_init_fn,
+            multiprocessing_context,
+            generator,
+            prefetch_factor=prefetch_factor,
+            persistent_workers=persistent_workers,
+            pin_memory_device=pin_memory_device,
+            in_order=in_order,
+        )
+
+    def _begin_state(self) -> None:
+        self._choice: BackendChoice | None = None
+        if self.backend != "auto":
+            self._choice = BackendChoice(
+                backend=create_backend(self.backend, fidelity=self.fidelity), reason="named by you"
+            )
+        self._stats = PipelineStats()
+        self._begin_counting()
+        self._warned_of_torch_path = False
+
+    # ---- what to ask a loader
+
+    def explain(self) -> str:
+        """In words: which way the batches go, what was fused and what was not, who decodes, and why."""
+        return explain(self._arguments(), self._route(), self._choice)
+
+    def stats(self) -> dict[str, Any]:
+        """Totals since the loader was made: seconds per stage, waiting time, failures and the quarantine list.
+
+        See `fastdata.pipeline.stats.PipelineStats` for the entries.  On torch's path only batches and waiting are
+        counted, and only with `device` or `progress`.
+        """
+        entries = self._stats.to_dict()
+        return {**entries, "backend": self._choice.backend.name if self._choice is not None else None}
+
+    def __repr__(self) -> str:
+        route, batches = self._route(), getattr(self.batch_sampler, "batch_size", self.batch_size)
+        if route.is_image_pipeline:
+            how = f"image pipeline, num_workers={self.num_workers} (threads), backend={self._backend_name()!r}"
+        else:
+            how = f"torch's own path ({route.reason}), num_workers={self.num_workers} (processes)"
+        return f"{type(self).__name__}({type(self.dataset).__name__}, batch_size={batches}; {how})"
+
+    def _backend_name(self) -> str:
+        return self._choice.backend.name if self._choice is not None else self.backend
+
+    def _arguments(self) -> LoaderArguments:
+        names = (field.name for field in fields(LoaderArguments) if field.name != "decode_on")
+        return LoaderArguments(**{name: getattr(self, name) for name in names}, decode_on=self._decode_on)
+
+    def _route(self) -> Route:
+        return find_route(self._arguments())
+
+    def _in_image_pipeline(self) -> bool:
+        return self._route().is_image_pipeline
+
+    # ---- iterating
+
+    def __iter__(self) -> Any:
+        route = self._route()
+        if route.is_image_pipeline:
+            return self._iterate_images(route)
+        if (ignored := without_effect(self._arguments())) and not self._warned_of_torch_path:
+            self._warned_of_torch_path = True
+            warnings.warn(f"{', '.join(ignored)} has no effect: {route.reason}", stacklevel=2)
+        if self._device is None and not self.progress:
+            return super().__iter__()
+        return self._iterate_torch()
+
+    def _get_iterator(self) -> Any:
+        if self._resume_from is not None:
+            self._warn_of_other_draws(self._resume_from)
+        if self.num_workers == 0:
+            return SingleProcessIterator(self, self.begin_epoch())
+        self.check_worker_number_rationality()
+        return MultiProcessIterator(self, self.begin_epoch())
+
+    def _iterate_torch(self) -> EpochIterator:
+        inner = super().__iter__()
+        ahead = self.num_workers == 0 and self._device is not None and self._device.type != "cpu"
+        record = self._record
+        assert record is not None
+        return EpochIterator(
+            self._to_device(Numbered(inner, ahead=ahead), None),
+            record=record,
+            stats=self._stats,
+            length=self._length(),
+            progress=self.progress,
+        )
+
+    def _iterate_images(self, route: Route) -> EpochIterator:
+        record = self.begin_epoch()
+        assert record.batches is not None
+        shared = self._shared(route, record)
+        depth = max(1, self.prefetch_factor or 1)
+        size = getattr(self.batch_sampler, "batch_size", None)
+        pipeline = open_pipeline(shared, record.batches, depth=depth, timeout_s=self.timeout, batch_size=size)
+        return EpochIterator(
+            pipeline if shared.decodes_on_gpu else self._to_device(pipeline, shared),
+            record=record,
+            stats=self._stats,
+            length=self._length(),
+            pipeline=pipeline,
+            progress=self.progress,
+        )
+
+    def _shared(self, route: Route, record: EpochRecord) -> Shared:
+        warn_without_native()
+        assert route.plan is not None
+        assert route.source is not None
+        assert record.batches is not None
+        view_seed = self._view_seed(record.batches)
+        if self._choice is None:
+            self._choice = choose_backend(
+                route.source,
+                route.plan,
+                fidelity=self.fidelity,
+                threads=self.num_workers,
+                device_index=index_of(self._device) if self._decode_on == "mixed" else None,
+            )
+        collate_fn = self.collate_fn if self.collate_fn is not None else default_collate
+        on_gpu = self._device is not None and self._device.type == "cuda"
+        config = PipelineConfig(
+            source=route.source,
+            plan=route.plan,
+            backend=self._choice.backend,
+            key=Key(seed=view_seed, epoch=record.start.epoch),
+            collate_fn=collate_fn,
+            on_error=self.on_error,
+            memory_format=self.memory_format,
+            device=self._device,
+            decode_device=self._decode_on,
+            backend_options=self.dali,
+            pin=may_pin(self.pin_memory or on_gpu),
+            threads=self.num_workers,
+            order=record.batches,
+        )
+        return Shared(config, stats=self._stats, blocks_kept=_BLOCKS_KEPT)
+
+    def _length(self) -> int | None:
+        try:
+            return len(self)
+        except (TypeError, NotImplementedError):  # a custom batch sampler or iterable dataset need not have one
+            return None
+
+    def _to_device(self, numbered: Iterator[tuple[Any, ...]], shared: Shared | None) -> Iterator[tuple[Any, ...]]:
+        """Copies (number, batch, drawn) ahead, and does what was left to the device."""
+        if self._device is None or self._device.type == "cpu":
+            return numbered
+
+        def finish(item: tuple[Any, ...]) -> tuple[Any, ...]:
+            number, batch, drawn = item
+            if shared is not None and drawn is not None:
+                batch = [shared.finish.apply(batch[0], drawn), *batch[1:]]
+            return number, batch
+
+        return iter(DevicePrefetcher(numbered, self._device, transform=finish))
+
+    def check_worker_number_rationality(self) -> None:
+        """Warns of too many worker processes, as torch does; the image pipeline starts none."""
+        if not self._in_image_pipeline():
+            super().check_worker_number_rationality()

@@ -1,0 +1,66 @@
+"""Which way a loader's batches go: the image pipeline, or torch's own path."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fastdata.dataloader.arguments import LoaderArguments
+from fastdata.sources.protocol import ImageSource, NotASource
+from fastdata.sources.recognise import recognise
+from fastdata.transforms.compile import compile_transform
+from fastdata.views.plan import Plan
+
+__all__ = ["Route", "find_route"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Route:
+    """The way taken and why.
+
+    Attributes:
+        source: where images come from; None on torch's path.
+        plan: what happens to them; None on torch's path.
+        reason: in words: why torch's path was taken, or why the fused prefix ended where it did.
+        advice: on torch's path, what would change that.
+    """
+
+    source: ImageSource | None = None
+    plan: Plan | None = None
+    reason: str
+    advice: str | None = None
+
+    @property
+    def is_image_pipeline(self) -> bool:
+        """True when batches come from the image pipeline."""
+        return self.plan is not None
+
+
+def find_route(loader: LoaderArguments) -> Route:
+    """Decides the route of a loader from its arguments."""
+    if problem := _unsuited_argument(loader):
+        return Route(reason=problem[0], advice=problem[1])
+    try:
+        source = recognise(loader.dataset)
+    except NotASource as error:
+        return Route(reason=str(error), advice=error.advice)
+    compiled = compile_transform(source.transform, augment_on=loader.augment_on)
+    if compiled.plan is None:
+        return Route(reason=compiled.reason, advice=compiled.advice)
+    return Route(source=source, plan=compiled.plan, reason=compiled.reason)
+
+
+def _unsuited_argument(loader: LoaderArguments) -> tuple[str, str | None] | None:
+    """Why the image pipeline cannot be used, and what to change."""
+    if loader.batch_sampler is None:
+        return "batch_size=None asks for single samples, or the dataset is iterable", "give a batch_size"
+    if loader.num_workers > 0 and loader.worker_init_fn is not None:
+        return (
+            "worker_init_fn runs in worker processes, which the image pipeline does not have",
+            "drop a worker_init_fn that only seeds: views are seeded per sample",
+        )
+    if loader.multiprocessing_context is not None:
+        return (
+            "multiprocessing_context asks for worker processes, which the image pipeline does not have",
+            "leave multiprocessing_context out",
+        )
+    return None

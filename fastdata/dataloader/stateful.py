@@ -1,0 +1,276 @@
+"""Where a loader stands: which epoch comes next, how far the present one is, and how to go on from a saved state."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch.utils.data import BatchSampler, IterableDataset, TensorDataset
+
+from fastdata.dataloader.record import EpochRecord
+from fastdata.errors import OptionError, StateMismatch
+from fastdata.order.epoch_batches import EpochBatches, planned, resumed_with
+from fastdata.order.epoch_sampler import EpochSampler
+from fastdata.order.random_states import GlobalStates
+from fastdata.order.sampler_chain import describe_sampler, epoch_sampler, own_generators
+from fastdata.order.state import LoaderState
+from fastdata.views.philox import Key
+
+__all__ = ["StatefulEpochs"]
+
+
+class StatefulEpochs:
+    """The part of a DataLoader that counts epochs and samples; expects torch's attributes and methods beside it."""
+
+    dataset: Any
+    batch_sampler: Any
+    generator: torch.Generator | None
+    num_workers: int
+    persistent_workers: bool
+    in_order: bool
+    seed: int | None
+    on_error: str
+
+    def _begin_counting(self) -> None:
+        self._record: EpochRecord | None = None
+        self._resume_from: LoaderState | None = None
+        self._planned: LoaderState | None = None
+        self._next_epoch = self._epoch_set = 0  # the latter on an EpochSampler, by this loader
+        self._persistent_seed: int | None = None
+
+    _index_sampler: Any  # torch's: the batch sampler, or where there is none the sampler
+
+    def _in_image_pipeline(self) -> bool:
+        """True when batches come from the image pipeline."""
+        raise NotImplementedError
+
+    def set_epoch(self, epoch: int) -> None:
+        """Sets the number of the next epoch, here and in the samplers that know epochs."""
+        if self._resume_from is not None and self._resume_from.epoch != epoch:
+            warnings.warn(
+                f"set_epoch({epoch}) discards the loaded state, which is in epoch {self._resume_from.epoch}",
+                stacklevel=2,
+            )
+            self._resume_from = None
+        if self._planned is not None and self._planned.epoch != epoch:
+            self._planned = None
+        self._next_epoch = epoch
+        if (sampler := epoch_sampler(self._index_sampler)) is not None:
+            sampler.set_epoch(epoch)
+            self._epoch_set = epoch
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where the latest iterator stands, counted in samples handed over; a few plain, JSON-able values.
+
+        Raises:
+            OptionError: with in_order=False on torch's path, where what has been handed over is unknown.
+        """
+        record = self._record
+        if self._resume_from is not None:
+            return self._resume_from.to_dict()
+        if record is None or record.ended:
+            if self._planned is None:
+                self._planned = self._plan()
+            state = self._planned
+            if record is None or not hasattr(self.dataset, "state_dict"):
+                record = None
+        else:
+            state = record.state()
+            if not self._in_image_pipeline():
+                if not self.in_order and self.num_workers > 0:
+                    raise OptionError("in_order=False hands batches over in no fixed order, so they cannot be counted")
+                if self.num_workers == 0:
+                    state = replace(state, dataset_random=record.globals_then().to_json())
+        if record is not None and record.stateful is not None:
+            state = replace(state, dataset_state=record.dataset_state_then(), dataset_first=record.first_state)
+        return state.to_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Makes the next iterator continue right after the sample where `state` was taken.
+
+        Raises:
+            StateMismatch: the state is of another format, dataset, sampler or seed, or its numbers cannot be.
+        """
+        loaded = LoaderState.from_dict(state)
+        loaded.check_belongs_to(self._fresh_state())
+        if self.seed is not None and loaded.view_seed not in (None, self.seed):
+            raise StateMismatch(f"state was saved with seed {loaded.view_seed}, this loader has seed {self.seed}")
+        self._check_within_epoch(loaded)
+        if loaded.workers not in (None, self.num_workers) and loaded.batches:
+            raise StateMismatch(
+                f"state was saved with num_workers={loaded.workers}, this loader has {self.num_workers}; the order of "
+                "an iterable dataset's batches depends on it"
+            )
+        begins_with_iter = self._is_iterable() and hasattr(self.dataset, "__next__")  # it is its own iterator
+        keeps_state = loaded.dataset_state is not None and hasattr(self.dataset, "load_state_dict")
+        if keeps_state and self.num_workers == 0 and not (begins_with_iter and loaded.batches):
+            self.dataset.load_state_dict(copy.deepcopy(loaded.dataset_state))
+        sampler = epoch_sampler(self._index_sampler)
+        if isinstance(sampler, EpochSampler):
+            loaded = resumed_with(loaded, sampler)
+            self._epoch_set = loaded.epoch
+        elif loaded.sampler_epoch is not None and sampler is not None:
+            sampler.set_epoch(loaded.sampler_epoch)
+        self._resume_from, self._next_epoch, self._planned = loaded, loaded.epoch, None
+        self._iterator: Any = None
+        self._persistent_seed = None  # persistent workers have drawn; new ones begin as those did
+
+    def _check_within_epoch(self, loaded: LoaderState) -> None:
+        """Raises StateMismatch if more was delivered than one epoch has; an EpochSampler's ranks may have changed."""
+        sampler = self._index_sampler
+        if self._is_iterable() or isinstance(epoch_sampler(sampler), EpochSampler):
+            return
+        inner = self._inner_sampler()
+        if inner is sampler and self.batch_sampler is not None:
+            return  # how many samples its batches have is not known
+        try:
+            size = len(inner)
+        except (TypeError, NotImplementedError, AttributeError):
+            return
+        if loaded.delivered > size:
+            raise StateMismatch(
+                f"state has {loaded.delivered} delivered samples, an epoch of this loader's sampler has {size}; make "
+                "the loader as it was made when the state was saved"
+            )
+
+    def batches_left(self) -> int:
+        """How many batches the next iterator will yield: all of an epoch, or what a loaded state left of it."""
+        state, batches = self._resume_from, self._index_sampler
+        if state is None:
+            return len(self)  # type: ignore[arg-type]
+        if type(batches) is not BatchSampler or self.batch_sampler is None:
+            return max(0, len(self) - state.batches)  # type: ignore[arg-type]
+        left = max(0, len(batches.sampler) - state.delivered)  # type: ignore[arg-type]
+        return left // batches.batch_size if batches.drop_last else -(-left // batches.batch_size)
+
+    def _fresh_state(self) -> LoaderState:
+        sampler = None if self._is_iterable() else self._index_sampler
+        inner = epoch_sampler(sampler)
+        sampler_epoch = getattr(inner, "epoch", None)
+        return LoaderState(
+            sampler=describe_sampler(sampler),
+            dataset_size=self._dataset_size(),
+            epoch=self._next_epoch,
+            sampler_epoch=sampler_epoch if isinstance(sampler_epoch, int) else None,
+            ranks=inner.num_replicas if isinstance(inner, EpochSampler) else None,
+            workers=self.num_workers if self._is_iterable() else None,
+        )
+
+    def _dataset_size(self) -> int:
+        try:
+            return -1 if self._is_iterable() else len(self.dataset)
+        except (TypeError, NotImplementedError):  # with a sampler of its own, a dataset need not have a length
+            return -1
+
+    def _inner_sampler(self) -> Any:
+        """What batches are made from, where torch makes them."""
+        sampler = self._index_sampler
+        return sampler.sampler if type(sampler) is BatchSampler and self.batch_sampler is not None else sampler
+
+    def _plan(self) -> LoaderState:
+        """A state before the next epoch, which this loader will keep to as well."""
+        state = self._fresh_state()
+        if self.seed is not None:
+            return state
+        sampler = None if self._is_iterable() else self._index_sampler
+        alive = self.persistent_workers and self.num_workers > 0 and self._iterator is not None
+        drawn = self._persistent_seed is None and not alive
+        return planned(state, sampler, self.generator, drawn=drawn, batched=self.batch_sampler is not None)
+
+    def begin_epoch(self) -> EpochRecord:
+        """Begins the epoch that comes next: a loaded one where it was, else a new one."""
+        start = self._start_of_epoch()
+        if self._is_iterable():
+            if start.sampler_random is None:
+                start = replace(start, sampler_random=GlobalStates.now().to_json())
+        elif isinstance(sampler := epoch_sampler(self._index_sampler), EpochSampler):
+            sampler.set_epoch(start.epoch)
+            self._epoch_set = start.epoch
+        batches = None
+        if not self._is_iterable():
+            batches = EpochBatches(
+                self._index_sampler,
+                start=start,
+                order_seed=self._key(start.epoch)[0] if self.seed is not None else None,
+                batched=self.batch_sampler is not None,
+                draw_due=start.order_seed is not None and start.delivered == 0 and self.seed is None,
+                keep_given=self.on_error == "replace",
+            )
+        self._resume_from, self._planned, self._next_epoch = None, None, start.epoch + 1
+        worker_seed = start.worker_seed
+        if worker_seed is None and self.seed is not None:
+            worker_seed = self._key(start.epoch)[1]
+        self._record = EpochRecord(start, batches, worker_seed=worker_seed)
+        return self._record
+
+    def _start_of_epoch(self) -> LoaderState:
+        """The state to begin with; an epoch that somebody has set on the sampler counts, as everywhere in torch."""
+        start = self._resume_from or self._planned or self._fresh_state()
+        sampler = None if self._is_iterable() else epoch_sampler(self._index_sampler)
+        epoch = getattr(sampler, "epoch", None)
+        if not isinstance(epoch, int):
+            return start
+        if isinstance(sampler, EpochSampler):
+            if epoch in (self._epoch_set, start.epoch):
+                return start
+            self._next_epoch = epoch
+        elif epoch == start.sampler_epoch:
+            return start
+        if start.delivered:
+            warnings.warn(
+                f"the sampler's set_epoch({epoch}) discards the loaded state, which is in its epoch "
+                f"{start.epoch if isinstance(sampler, EpochSampler) else start.sampler_epoch}",
+                stacklevel=5,
+            )
+        return replace(self._fresh_state(), epoch=self._next_epoch)
+
+    def _key(self, epoch: int) -> tuple[int, int]:
+        """Two words from (seed, epoch): for the order, and for torch's worker processes."""
+        assert self.seed is not None
+        return Key(seed=self.seed, epoch=epoch).words()
+
+    def _view_seed(self, batches: EpochBatches) -> int:
+        """The seed of the epoch's views, kept in its state; draws torch's base seed as torch's iterator does."""
+        base_seed = self._persistent_seed
+        if base_seed is None:
+            base_seed = int(torch.empty((), dtype=torch.int64).random_(generator=self.generator).item())
+        if self.persistent_workers:
+            self._persistent_seed = base_seed  # torch's persistent iterator draws it once
+        saved = batches.state.view_seed
+        view_seed = saved if saved is not None else self.seed if self.seed is not None else base_seed
+        batches.state = replace(batches.state, view_seed=view_seed)
+        return view_seed
+
+    def _is_iterable(self) -> bool:
+        return isinstance(self.dataset, IterableDataset)
+
+    def _warn_of_other_draws(self, start: LoaderState) -> None:
+        """Says so where a resumed epoch may not be what it would have been."""
+        if start.batches == 0 and not (start.epoch > 0 and (self._is_iterable() or self.persistent_workers)):
+            return
+        if isinstance(self.dataset, TensorDataset):
+            return
+        if self._is_iterable():
+            if self.num_workers > 0 and hasattr(self.dataset, "state_dict"):
+                warnings.warn(
+                    f"the state of {type(self.dataset).__name__} in worker processes is not saved; its batches are "
+                    "read again and passed over, which is exact only where they do not depend on earlier epochs; with "
+                    "num_workers=0 it always is",
+                    stacklevel=4,
+                )
+            elif start.dataset_state is None and own_generators(self.dataset):
+                warnings.warn(
+                    f"{type(self.dataset).__name__} draws from a generator of its own and has no state_dict, so the "
+                    "batches passed over may be others than those delivered before; give it state_dict and "
+                    "load_state_dict",
+                    stacklevel=4,
+                )
+        elif self.num_workers > 0 or start.dataset_random is None:
+            warnings.warn(
+                "the order continues exactly, but random numbers that the dataset draws in worker processes are others "
+                "than they would have been; with num_workers=0, or on the image pipeline, these continue, too",
+                stacklevel=4,
+            )

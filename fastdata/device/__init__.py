@@ -1,0 +1,1 @@
+"""Batches on their way to an accelerator, and what makes the host wait for it."""

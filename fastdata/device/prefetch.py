@@ -1,0 +1,259 @@
+"""Batches to the device ahead of need.
+
+One copy stream per prefetcher.  A batch is made pinned (by the loader, or here), copied with ``non_blocking`` on that
+stream, and handed over like this:
+
+* The consumer's stream waits for the event recorded after the copy (and the normalisation, which runs on the copy
+  stream too), so its kernels see finished data.
+* Every tensor handed over is marked with ``record_stream`` for the consumer's stream.  Its memory belongs to the
+  copy stream's pool, and the mark keeps the allocator from giving it to the next copy while the consumer's kernels
+  may still read it.  A ring of buffers would save the allocator's event, but would overwrite a batch that the
+  caller kept; a batch the caller holds is never overwritten here.
+* Pinned memory comes from torch's caching host allocator, which records the copy and gives a block out again only
+  when that is done.  The host batch may therefore be dropped at once.
+
+With ``static=True`` every batch is copied, on the consumer's stream, into the same tensors, as a CUDA graph needs: a
+graph reads fixed addresses.  Then each batch overwrites the one before it, after the consumer's kernels have read that.
+
+On the CPU everything is handed through untouched (but for ``static``).
+"""
+
+from __future__ import annotations
+
+import copy
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
+from contextlib import AbstractContextManager
+from typing import Any, Protocol
+
+import torch
+
+from fastdata.errors import OptionError
+from fastdata.order.sampler_chain import epoch_sampler
+
+__all__ = ["DevicePrefetcher", "Streams", "check_device", "index_of", "map_tensors"]
+
+
+def check_device(device: str | torch.device | int) -> torch.device:
+    """The device as torch names it.
+
+    Raises:
+        OptionError: torch does not know it, or this machine does not have it.
+    """
+    try:
+        checked = torch.device(device)
+    except RuntimeError as error:
+        raise OptionError(f"device={device!r} is not a device torch knows; cpu, cuda and cuda:N are") from error
+    if checked.type == "cuda":
+        count = torch.cuda.device_count()
+        if count == 0:
+            raise OptionError(f"device={device!r}, but torch sees no CUDA device; use device='cpu' or leave it out")
+        if checked.index is not None and checked.index >= count:
+            raise OptionError(f"device={device!r}, but there are only {count} CUDA devices (0 to {count - 1})")
+    return checked
+
+
+def index_of(device: torch.device | None) -> int:
+    """A CUDA device's number; the current one's when it has none."""
+    assert device is not None
+    return device.index if device.index is not None else torch.cuda.current_device()
+
+
+class Streams(Protocol):
+    """A copy stream beside the consumer's; what the hand-over asks of a device."""
+
+    def copying(self) -> AbstractContextManager[Any]:
+        """Within it, work goes to the copy stream."""
+
+    def to_device(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Begins a copy; the result may be used by later work of the copy stream."""
+
+    def copied(self) -> Any:
+        """An event after all work given to the copy stream so far."""
+
+    def consumer_waits_for(self, event: Any) -> None:
+        """Later work of the consumer's stream begins after the event."""
+
+    def consumer_uses(self, tensor: torch.Tensor) -> None:
+        """Keeps the tensor's memory from being given out again before the consumer's present work is done."""
+
+
+class _CudaStreams:
+    """`Streams` of a CUDA device."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        self._producer = torch.cuda.current_stream(device)
+
+    def copying(self) -> AbstractContextManager[Any]:
+        self._producer = torch.cuda.current_stream(self._device)
+        return torch.cuda.stream(self._stream)
+
+    def to_device(self, tensor: torch.Tensor) -> torch.Tensor:
+        if tensor.is_cuda:  # made by kernels that may still run, on the stream the loader was asked from
+            self._stream.wait_stream(self._producer)
+            tensor.record_stream(self._stream)
+        elif not tensor.is_pinned():
+            tensor = tensor.pin_memory()
+        return tensor.to(self._device, non_blocking=True)
+
+    def copied(self) -> torch.cuda.Event:
+        event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        event.record(self._stream)
+        return event
+
+    def consumer_waits_for(self, event: torch.cuda.Event) -> None:
+        torch.cuda.current_stream(self._device).wait_event(event)
+
+    def consumer_uses(self, tensor: torch.Tensor) -> None:
+        tensor.record_stream(torch.cuda.current_stream(self._device))
+
+
+class DevicePrefetcher:
+    """Iterates over a loader with its batches on a device, copied while the caller computes.
+
+    Args:
+        loader: yields tensors, or lists, tuples, named tuples and mappings that hold tensors at any depth; other
+            values are handed through.
+        device: where the batches go.
+        depth: batches copied ahead of the one in use.
+        transform: called on each batch on the device, on the copy stream.
+        static: hand over the same tensors every time, for CUDA graphs; all batches must then have the same shapes.
+
+    Each ``iter()`` starts a fresh iteration of the loader.
+    """
+
+    def __init__(
+        self,
+        loader: Iterable[Any],
+        device: str | torch.device,
+        *,
+        depth: int = 1,
+        transform: Callable[[Any], Any] | None = None,
+        static: bool = False,
+    ) -> None:
+        if depth < 1:
+            raise OptionError(f"depth={depth}; at least 1 batch must be copied ahead")
+        self.loader = loader
+        self.device = check_device(device)
+        self.depth = depth
+        self.transform = transform
+        self.static = static
+        self._kept: list[torch.Tensor] = []  # what a static batch is copied into
+
+    def __len__(self) -> int:
+        return len(self.loader)  # type: ignore[arg-type]
+
+    def __iter__(self) -> Iterator[Any]:
+        batches = iter(self.loader)
+        if self.device.type == "cuda":
+            return self._copied_ahead(batches, _CudaStreams(self.device))
+        return map(self._moved, batches)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Tells the loader, or its sampler, if one of them knows epochs."""
+        if (knowing := epoch_sampler(self.loader)) is not None:
+            knowing.set_epoch(epoch)
+
+    def _copied_ahead(self, batches: Iterator[Any], streams: Streams) -> _CopiedAhead:
+        return _CopiedAhead(self, batches, streams)
+
+    def _moved(self, batch: Any) -> Any:
+        moved = map_tensors(batch, lambda tensor: tensor.to(self.device))
+        moved = self.transform(moved) if self.transform is not None else moved
+        return self._into_kept(moved) if self.static else moved
+
+    def _into_kept(self, batch: Any) -> Any:
+        """Copies a batch into the tensors that are handed over every time."""
+        tensors = _tensors_of(batch)
+        if not self._kept:
+            self._kept = [torch.empty_like(tensor) for tensor in tensors]
+        shapes, known = ([(tuple(t.shape), t.dtype) for t in some] for some in (tensors, self._kept))
+        if shapes != known:
+            raise OptionError(
+                f"a static batch has tensors {known}, this one {shapes}; drop_last=True keeps sizes equal"
+            )
+        kept = iter(self._kept)
+        return map_tensors(batch, lambda tensor: next(kept).copy_(tensor, non_blocking=True))
+
+
+class _CopiedAhead:
+    """One iteration: copies begin ahead of need; a batch that fails raises at its place, and the next goes on."""
+
+    def __init__(self, prefetcher: DevicePrefetcher, batches: Iterator[Any], streams: Streams) -> None:
+        self._prefetcher, self._batches, self._streams = prefetcher, batches, streams
+        self._ready: deque[tuple[Any, Any] | Exception] = deque()
+        self._ended = False
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __next__(self) -> Any:
+        while not self._ended and len(self._ready) <= self._prefetcher.depth:
+            try:
+                self._ready.append(self._start_copy(next(self._batches)))
+            except StopIteration:
+                self._ended = True
+            except Exception as error:  # noqa: BLE001 - raised at its place, after the batches before it
+                self._ready.append(error)
+        if not self._ready:
+            raise StopIteration
+        oldest = self._ready.popleft()
+        if isinstance(oldest, Exception):
+            raise oldest
+        return self._hand_over(*oldest)
+
+    def close(self) -> None:
+        """Drops what was copied ahead, and the iterator behind it."""
+        self._ready.clear()
+        self._batches, self._ended = iter(()), True
+
+    def _start_copy(self, batch: Any) -> tuple[Any, Any]:
+        streams, transform = self._streams, self._prefetcher.transform
+        with streams.copying():
+            moved = map_tensors(batch, streams.to_device)
+            if transform is not None:
+                moved = transform(moved)
+            return moved, streams.copied()
+
+    def _hand_over(self, batch: Any, copied: Any) -> Any:
+        self._streams.consumer_waits_for(copied)
+
+        def mark(tensor: torch.Tensor) -> torch.Tensor:
+            self._streams.consumer_uses(tensor)
+            return tensor
+
+        batch = map_tensors(batch, mark)
+        return self._prefetcher._into_kept(batch) if self._prefetcher.static else batch
+
+
+def map_tensors(value: Any, function: Callable[[torch.Tensor], torch.Tensor]) -> Any:
+    """Applies a function to every tensor in nested lists, tuples, named tuples and mappings."""
+    if isinstance(value, torch.Tensor):
+        return function(value)
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return type(value)(*(map_tensors(item, function) for item in value))
+    if isinstance(value, list | tuple):
+        return type(value)(map_tensors(item, function) for item in value)
+    if isinstance(value, Mapping):
+        mapped = {key: map_tensors(item, function) for key, item in value.items()}
+        if type(value) is dict:
+            return mapped
+        if isinstance(value, MutableMapping):  # a defaultdict's constructor takes something else first
+            same = copy.copy(value)
+            same.update(mapped)
+            return same
+        return type(value)(mapped)  # type: ignore[call-arg]
+    return value
+
+
+def _tensors_of(value: Any) -> list[torch.Tensor]:
+    found: list[torch.Tensor] = []
+
+    def note(tensor: torch.Tensor) -> torch.Tensor:
+        found.append(tensor)
+        return tensor
+
+    map_tensors(value, note)
+    return found

@@ -1,0 +1,273 @@
+"""Measuring loaders fairly: interleaved rounds, CPU time of the whole process tree, spread, and a record in JSON.
+
+On a shared machine wall time swings; CPU milliseconds per image of this process and all its children barely do, so
+they come first and images/s second.  Contenders take turns within every round, and what is compared is the ratio
+within a round.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import platform
+import shlex
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+__all__ = [
+    "Contender",
+    "Measurement",
+    "hidden_share",
+    "installed",
+    "machine",
+    "measure",
+    "ratios",
+    "spread",
+    "table",
+    "tree_cpu_s",
+    "write_json",
+]
+
+
+_SETTLE_S = 0.03
+
+
+@dataclass(frozen=True, kw_only=True)
+class Contender:
+    """Something that yields batches.
+
+    Attributes:
+        name: how the results call it.
+        epoch: makes one pass; called once per round after one unmeasured warm-up pass.
+        images: images in one pass.
+    """
+
+    name: str
+    epoch: Callable[[], Iterable[Any]]
+    images: int
+
+
+@dataclass(kw_only=True)
+class Measurement:
+    """What one contender cost, one entry per round."""
+
+    name: str
+    images: int
+    cpu_ms_per_image: list[float] = field(default_factory=list)
+    images_per_s: list[float] = field(default_factory=list)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Raw rounds with their medians and ranges."""
+        return {
+            "name": self.name,
+            "images_per_round": self.images,
+            "cpu_ms_per_image": spread(self.cpu_ms_per_image),
+            "images_per_s": spread(self.images_per_s),
+        }
+
+
+def measure(contenders: Sequence[Contender], *, rounds: int, say: Callable[[str], None] = print) -> list[Measurement]:
+    """Runs contenders in turn.
+
+    Args:
+        contenders: who takes part.
+        rounds: measured passes of each.
+        say: where progress goes.
+
+    Returns:
+        One measurement per contender, in order.
+    """
+    results = [Measurement(name=contender.name, images=contender.images) for contender in contenders]
+    for contender in contenders:
+        say(f"warming up {contender.name}")
+        _consume(contender.epoch())
+        _settle()
+    for round_ in range(rounds):
+        for contender, result in zip(contenders, results, strict=True):
+            cpu, began = tree_cpu_s(), time.perf_counter()
+            _consume(contender.epoch())
+            seconds = time.perf_counter() - began
+            _settle()
+            cpu = tree_cpu_s() - cpu
+            result.cpu_ms_per_image.append(1e3 * cpu / contender.images)
+            result.images_per_s.append(contender.images / seconds)
+        say(f"round {round_ + 1} of {rounds} done")
+    return results
+
+
+def _settle() -> None:
+    """Waits until nothing runs: what a loader prefetches for its next pass is its own cost, not that of the next."""
+    for _ in range(200):
+        cpu = tree_cpu_s()
+        time.sleep(_SETTLE_S)
+        if tree_cpu_s() - cpu < 0.1 * _SETTLE_S:
+            return
+
+
+def _consume(batches: Iterable[Any]) -> None:
+    for _ in batches:
+        pass
+
+
+def tree_cpu_s() -> float:
+    """CPU seconds used so far by this process, its living descendants, and those it has waited for."""
+    import psutil
+
+    own = psutil.Process()
+    waited_for = own.cpu_times()
+    total = time.process_time() + waited_for.children_user + waited_for.children_system
+    for child in own.children(recursive=True):
+        try:
+            of_child = child.cpu_times()
+            total += of_child.user + of_child.system
+        except psutil.NoSuchProcess:  # it ended between the two calls and is counted by its parent
+            continue
+    return float(total)
+
+
+def installed(module: str) -> bool:
+    """True when a module can be imported, without importing it."""
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:  # the parent package is missing
+        return False
+
+
+def spread(values: Sequence[float]) -> dict[str, Any]:
+    """Median, smallest, largest and all values."""
+    return {
+        "median": statistics.median(values),
+        "min": min(values),
+        "max": max(values),
+        "values": [round(value, 4) for value in values],
+    }
+
+
+def ratios(results: Sequence[Measurement], base: str) -> dict[str, dict[str, Any]]:
+    """How many times better than `base` each contender was, round by round; above 1 is better."""
+    reference = next(result for result in results if result.name == base)
+    return {
+        result.name: {
+            "cpu": spread([b / a for a, b in _pairs(result.cpu_ms_per_image, reference.cpu_ms_per_image)]),
+            "images_per_s": spread([a / b for a, b in _pairs(result.images_per_s, reference.images_per_s)]),
+        }
+        for result in results
+    }
+
+
+def hidden_share(copies: Sequence[tuple[float, float]], kernels: Sequence[tuple[float, float]]) -> float:
+    """Share of the copies' time during which some kernel runs.
+
+    Args:
+        copies: (begin, end) of each, in any unit.
+        kernels: likewise; they may overlap.
+    """
+    merged: list[list[float]] = []
+    for begin, end in sorted(kernels):
+        if merged and begin <= merged[-1][1]:
+            merged[-1][1] = max(merged[-1][1], end)
+        else:
+            merged.append([begin, end])
+    total = sum(end - begin for begin, end in copies)
+    hidden = sum(max(0.0, min(end, stop) - max(begin, start)) for begin, end in copies for start, stop in merged)
+    return hidden / total if total else 0.0
+
+
+def _pairs(ours: Sequence[float], theirs: Sequence[float]) -> list[tuple[float, float]]:
+    return list(zip(ours, theirs, strict=True))
+
+
+def table(results: Sequence[Measurement], base: str) -> str:
+    """The results as a Markdown table, with the median ratio to `base`, which is taken within each round."""
+    compared = ratios(results, base)
+    lines = [
+        "| loader | CPU ms per image: median (range) | images/s: median (range) | "
+        f"CPU, times better than {base}: median of the rounds' ratios |",
+        "|---|---:|---:|---:|",
+    ]
+    for result in results:
+        cpu, rate = spread(result.cpu_ms_per_image), spread(result.images_per_s)
+        ratio = compared[result.name]["cpu"]
+        lines.append(
+            f"| {result.name} | {cpu['median']:.2f} ({cpu['min']:.2f} to {cpu['max']:.2f}) | {rate['median']:.0f} "
+            f"({rate['min']:.0f} to {rate['max']:.0f}) | {ratio['median']:.2f} |"
+        )
+    return "\n".join(lines)
+
+
+def machine() -> dict[str, Any]:
+    """What the figures were measured on and with."""
+    import torch
+
+    from fastdata import __version__
+    from fastdata.loaders import describe_backends
+    from fastdata.system.cpus import usable_cpus
+
+    return {
+        "cpu": _cpu_name(),
+        "usable_cpus": usable_cpus(),
+        "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
+        "system": platform.platform(terse=True),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "fastdata": __version__,
+        "backends": {info.name: info.version for info in describe_backends() if info.version is not None},
+    }
+
+
+def _cpu_name() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        return next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
+    except (OSError, StopIteration):
+        return platform.processor() or platform.machine()
+
+
+def write_json(path: Path, *, setup: str, data: str, results: Any) -> None:
+    """Writes a result file that says how it came about.
+
+    Args:
+        path: where to; folders are made.
+        setup: what was compared and under which conditions, in words.
+        data: what images were used, in words.
+        results: JSON-able.
+    """
+    record = {
+        "command": shlex.join(["python", _script(sys.argv[0]), *map(_without_folders, sys.argv[1:])]),
+        "date": time.strftime("%Y-%m-%d"),
+        "commit": _commit(),
+        "setup": setup,
+        "data": data,
+        "machine": machine(),
+        "results": results,
+    }
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(record, indent=1) + "\n")
+
+
+def _script(path: str) -> str:
+    """A script as it is called from the root of the checkout: its folder and its name."""
+    return "/".join(Path(path).resolve().parts[-2:])
+
+
+def _without_folders(argument: str) -> str:
+    """Where things lie on the machine that measured is nobody's business; what they are called is kept."""
+    return Path(argument).name if os.sep in argument else argument
+
+
+def _commit() -> str | None:
+    done = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=Path(__file__).parent,
+    )
+    return done.stdout.strip() or None

@@ -1,0 +1,71 @@
+"""Backends that decode image by image, and Pillow behind all of them."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+
+from fastdata.loaders import pillow
+from fastdata.loaders.backend import Backend, Encoded, Pixels
+from fastdata.views.draw import View
+from fastdata.views.header import parse_header
+
+__all__ = ["HandBack", "PerImageBackend", "by_pillow", "inspect"]
+
+
+def inspect(data: bytes | bytearray | memoryview) -> Encoded:
+    """Finds an encoded image's size from its header, or by asking Pillow.
+
+    Raises:
+        OSError, PIL.Image.DecompressionBombError: Pillow cannot or will not open it.
+    """
+    data = data if isinstance(data, bytes) else bytes(data)
+    header = parse_header(data)
+    width, height = (header.width, header.height) if header is not None else pillow.size_of(data)
+    return Encoded(data=data, header=header, width=width, height=height)
+
+
+class HandBack(Exception):
+    """Raised by `decode_view` for an image that Pillow must decode."""
+
+
+def by_pillow(image: Encoded, view: View, out: Pixels, refusal: Exception | None = None) -> Exception | None:
+    """Decodes by Pillow what a library did not, unless its refusal is final (no HandBack); returns what went wrong."""
+    try:
+        pillow.check_pixel_count(image.width, image.height)
+        if refusal is not None and not isinstance(refusal, HandBack):
+            return refusal
+        pillow.decode_view(image.data, view, out)
+    except Exception as error:  # noqa: BLE001 - Pillow's plugins raise many kinds; each is this image's
+        return error
+    return None
+
+
+class PerImageBackend(Backend):
+    """A backend that supplies only `decode_view`; what that hands back goes to Pillow."""
+
+    @abstractmethod
+    def decode_view(self, image: Encoded, view: View, out: Pixels) -> None:
+        """Decodes one image into `out`, (height, width, 3).
+
+        Raises:
+            HandBack: Pillow is to decode this image.
+            Exception: the image cannot be decoded at all.
+        """
+
+    def decode(self, images: Sequence[Encoded], views: Sequence[View], out: Sequence[Pixels]) -> list[Exception | None]:
+        statuses: list[Exception | None] = []
+        for image, view, place in zip(images, views, out, strict=True):
+            try:
+                self._decode_or_hand_back(image, view, place)
+                statuses.append(None)
+            except Exception as error:  # noqa: BLE001 - Pillow's plugins raise many kinds; each is this image's
+                statuses.append(error)
+        return statuses
+
+    def _decode_or_hand_back(self, image: Encoded, view: View, out: Pixels) -> None:
+        pillow.check_pixel_count(image.width, image.height)
+        try:
+            self.decode_view(image, view, out)
+        except HandBack:
+            pillow.decode_view(image.data, view, out)

@@ -1,0 +1,332 @@
+"""The functions of the native core, and its thread pool."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import weakref
+from collections.abc import Sequence
+from functools import cache
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from fastdata.native.abi import MESSAGE_BYTES, CFiles, CFormat, CImages, NativeMissing, Status, open_library
+from fastdata.native.describe import Format, Geometry, Loaded, Options, Results, Windows
+
+__all__ = ["Core", "FileLoader", "Pool", "available", "load"]
+
+Ints: TypeAlias = npt.NDArray[np.int64]
+Pixels: TypeAlias = npt.NDArray[np.uint8]
+
+
+class Pool:
+    """Threads of the core, started when first used; `close` joins them, and so does dropping the pool.
+
+    Nothing is joined at interpreter exit: whoever uses the pool closes it, unless a call hangs in it.
+    """
+
+    def __init__(self, core: Core, threads: int) -> None:
+        self._library = core.library
+        self.handle = core.library.fd_pool_create(threads)
+        if not self.handle:
+            raise MemoryError("no memory for the core's thread pool")
+        self.close = weakref.finalize(self, core.library.fd_pool_destroy, self.handle)
+        self.close.atexit = False
+
+    def abandon(self) -> None:
+        """Lets go of threads one of which may never come back; waits for nobody."""
+        if self.close.detach() is not None:
+            self._library.fd_pool_abandon(self.handle)
+
+
+class FileLoader:
+    """Files to finished images in a batch, with one call of the core per batch.
+
+    Args:
+        core: the core.
+        pool: who works; None for the calling thread.
+        geometry: how views are drawn.
+        format: how pixels are stored.
+        options: how to decode.
+        size: (height, width) of every image.
+    """
+
+    def __init__(
+        self,
+        core: Core,
+        pool: Pool | None,
+        *,
+        geometry: Geometry,
+        format: Format,  # noqa: A002 - the C interface's word
+        options: Options,
+        size: tuple[int, int],
+    ) -> None:
+        self._load, self._pool = core.library.fd_load, pool
+        self._geometry, self._format, self._format_c = geometry, format, format.to_c()
+        self._options_c, self._size = options.to_c(), (size[1], size[0])
+        element_bytes = 1 if format.table is None else format.table.itemsize
+        self._stride_bytes = 3 * size[0] * size[1] * element_bytes
+
+    def load(
+        self,
+        paths: Sequence[str | os.PathLike[str]],
+        offsets: Ints | None,
+        lengths: Ints | None,
+        indices: Sequence[int],
+        copies: Sequence[int],
+        out: int,
+        *,
+        crcs: Ints | None = None,
+    ) -> Loaded:
+        """Loads N images.
+
+        Args:
+            paths: of the files.
+            offsets: where each image begins in its file; None for 0.
+            lengths: of each in bytes; None, and -1, for the rest of the file.
+            indices: what views are drawn for.
+            copies: tells apart several views of one sample.
+            out: address of the batch, which holds N images one after the other.
+            crcs: CRC-32C of each, which another makes an image CORRUPT; None, and -1, where it is not known.
+        """
+        count = len(paths)
+        names = _joined(paths)
+        results, data_bytes = Results.empty(count), np.zeros(count, np.int64)
+        given = offsets, lengths, crcs, indices, copies
+        columns = [None if column is None else np.ascontiguousarray(column, np.int64) for column in given]
+        if any(column is not None and len(column) != count for column in columns):
+            raise ValueError(f"columns of other lengths than {count} paths")
+        files = CFiles(
+            count,
+            names,
+            len(names),
+            *(None if column is None else column.ctypes.data for column in columns),
+            out,
+            self._stride_bytes,
+            self._size,
+            results.statuses.ctypes.data,
+            ctypes.addressof(results.messages),
+            data_bytes.ctypes.data,
+        )
+        self._load(
+            self._pool.handle if self._pool is not None else None,
+            ctypes.addressof(files),
+            self._geometry.pointer,
+            ctypes.addressof(self._format_c),
+            ctypes.addressof(self._options_c),
+        )
+        return Loaded(results, data_bytes, files.read_ns / 1e9, files.decode_ns / 1e9)
+
+
+def _joined(paths: Sequence[str | os.PathLike[str]]) -> bytes:
+    """Each path, ended by NUL."""
+    if not paths:
+        return b""
+    try:
+        text = "\0".join(paths)  # type: ignore[arg-type]
+    except TypeError:
+        text = "\0".join([os.fspath(path) for path in paths])
+    return os.fsencode(text + "\0")
+
+
+class Core:
+    """The loaded library.  All methods release the interpreter's lock while they work."""
+
+    def __init__(self, library: ctypes.CDLL) -> None:
+        self.library = library
+        self.description: str = library.fd_description().decode()
+
+    def draw_views(self, sizes_px: Ints, indices: Ints, copies: Ints, geometry: Geometry) -> tuple[Windows, int]:
+        """Draws what is seen of N images; see `fastdata.views.draw`.
+
+        Returns:
+            N windows, and the first row that has none because the image is smaller than a random crop, or -1.
+        """
+        count = len(sizes_px)
+        ints = [np.ascontiguousarray(column, np.int64) for column in (sizes_px, indices, copies)]
+        drawn = Windows.empty(count)
+        row = self.library.fd_draw_views(
+            count,
+            *(column.ctypes.data for column in ints),
+            geometry.pointer,
+            *(column.ctypes.data for column in drawn),
+        )
+        if row < -1:
+            raise ValueError(f"sizes or geometry make no sense: {sizes_px.tolist()}")
+        return drawn, row
+
+    def decode(
+        self,
+        data: npt.NDArray[np.uint64],
+        data_bytes: npt.NDArray[np.int64],
+        windows: Windows,
+        out: npt.NDArray[np.uint64],
+        *,
+        format: Format,  # noqa: A002 - the C interface's word
+        options: Options,
+        pool: Pool | None = None,
+    ) -> Results:
+        """Decodes N images into their places.
+
+        Args:
+            data: addresses of the encoded bytes, which must stay valid during the call.
+            data_bytes: their lengths.
+            windows: of the N images, inside of them.
+            out: addresses of N places, each of the crop's height x width x 3 elements.
+            format: how pixels are stored there.
+            options: how to decode.
+            pool: who works; None for the calling thread.
+        """
+        count = len(windows.window_px)
+        results = Results.empty(count)
+        columns: list[npt.NDArray[Any]] = [
+            np.ascontiguousarray(data, np.uint64),
+            np.ascontiguousarray(data_bytes, np.int64),
+            *windows.contiguous(),
+            np.ascontiguousarray(out, np.uint64),
+            results.statuses,
+        ]
+        if any(len(column) != count for column in columns):
+            raise ValueError(f"columns of {[len(column) for column in columns]} rows for {count} windows")
+        images = CImages(count, *(column.ctypes.data for column in columns), ctypes.addressof(results.messages))
+        self.library.fd_decode(
+            pool.handle if pool is not None else None,
+            ctypes.byref(images),
+            ctypes.byref(format.to_c()),
+            ctypes.byref(options.to_c()),
+        )
+        return results
+
+    def philox(
+        self,
+        first: npt.NDArray[np.int64],
+        second: npt.NDArray[np.int64],
+        third: npt.NDArray[np.int64],
+        fourth: int,
+        key: tuple[int, int],
+    ) -> npt.NDArray[np.uint64]:
+        """Philox-4x32-10 for N contiguous counters: (4, N) words of 32 bits."""
+        words = np.empty((4, len(first)), np.uint64)
+        columns = (column.ctypes.data for column in (first, second, third))
+        self.library.fd_philox(len(first), *columns, fourth, (ctypes.c_uint32 * 2)(*key), words.ctypes.data)
+        return words
+
+    def resize(
+        self,
+        rgbx: Pixels,
+        stride_px: int,
+        size_px: tuple[int, int],
+        resize_px: tuple[int, int],
+        crop_px: tuple[int, int, int, int],
+        flips: tuple[bool, bool],
+        out: Pixels,
+        *,
+        options: Options,
+    ) -> bool:
+        """Resizes, crops and flips a decoded window into uint8 (height, width, 3).
+
+        Args:
+            rgbx: flat 4-byte pixels that begin at the window's first.
+            stride_px: pixels from one row to the next.
+            size_px: (width, height) of the window.
+            resize_px: (width, height) it is resized to.
+            crop_px: (left, top, right, bottom) of the result; black outside.
+            flips: mirror left to right, mirror top to bottom.
+            out: contiguous, of the crop's size.
+            options: filter and pass order.
+
+        Returns:
+            False if the core does not do this: a side would be longer than 65,536 pixels.
+        """
+        left, top, right, bottom = crop_px
+        if out.shape != (bottom - top, right - left, 3) or not out.flags.c_contiguous or not rgbx.flags.c_contiguous:
+            raise ValueError(f"out has shape {out.shape}, the crop is {crop_px}; both arrays must be contiguous")
+        status = self.library.fd_resize(
+            rgbx.ctypes.data,
+            rgbx.nbytes,
+            4 * stride_px,
+            *size_px,
+            (ctypes.c_int32 * 2)(*resize_px),
+            (ctypes.c_int32 * 4)(*crop_px),
+            (ctypes.c_uint8 * 2)(*flips),
+            out.ctypes.data,
+            ctypes.byref(CFormat(0, 1, None)),
+            ctypes.byref(options.to_c()),
+        )
+        if status == Status.OUT_OF_MEMORY:
+            raise MemoryError(f"no memory to resize {size_px[0]} × {size_px[1]} pixels to {resize_px}")
+        return bool(status == Status.OK)
+
+    def repack(self, data: bytes, *, restart_rows: int, options: Options) -> bytes | None:
+        """Stores a JPEG's coefficients anew: baseline, Huffman tables made for it, no metadata, the same pixels.
+
+        Args:
+            data: the file.
+            restart_rows: rows of MCUs between restart markers, by which readers can skip; 0 for none.
+            options: limits.
+
+        Returns:
+            The new file, or None for what is no plain JPEG, damaged, or beyond a limit.
+        """
+        repacked, size = ctypes.c_void_p(), ctypes.c_int64()
+        message = ctypes.create_string_buffer(MESSAGE_BYTES)
+        status = self.library.fd_repack(
+            data,
+            len(data),
+            restart_rows,
+            ctypes.byref(options.to_c()),
+            ctypes.byref(repacked),
+            ctypes.byref(size),
+            message,
+        )
+        if status == Status.OUT_OF_MEMORY:
+            raise MemoryError("no memory to repack an image")
+        if status != Status.OK:
+            return None
+        try:
+            return ctypes.string_at(repacked.value or 0, size.value)
+        finally:
+            self.library.fd_free(repacked)
+
+    def convert(self, rgb: Pixels, out: int, format: Format) -> None:  # noqa: A002
+        """Stores contiguous RGB pixels (height, width, 3) in another format at an address."""
+        height, width, _ = rgb.shape
+        if not rgb.flags.c_contiguous:
+            raise ValueError("pixels must be contiguous")
+        status = self.library.fd_convert(rgb.ctypes.data, width, height, out, ctypes.byref(format.to_c()))
+        _check(status, f"cannot convert {rgb.shape} pixels")
+
+
+def load() -> Core:
+    """The core, loaded once.
+
+    Raises:
+        NativeMissing: it is not there, or of another version.
+    """
+    found = _load_once()
+    if isinstance(found, str):
+        raise NativeMissing(found)
+    return found
+
+
+def available() -> Core | None:
+    """The core, or None; costs nothing once it has been asked for."""
+    found = _load_once()
+    return None if isinstance(found, str) else found
+
+
+@cache
+def _load_once() -> Core | str:  # why it is missing; an exception would keep its caller's frames alive
+    try:
+        return Core(open_library())
+    except NativeMissing as missing:
+        return str(missing)
+
+
+def _check(status: int, what: str) -> None:
+    if status == Status.OUT_OF_MEMORY:
+        raise MemoryError(what)
+    if status != Status.OK:
+        raise ValueError(what)

@@ -1,0 +1,380 @@
+"""Which samples come when, and how to continue after any of them.
+
+The order of an epoch is a pure function of a few integers for the samplers known here, so resuming is slicing.  An
+unknown sampler is run again from the recorded states of the generators it may draw from, and fast-forwarded by index;
+no sample is read for it.  That it gives what it gave before is checked by a checksum of the indices passed over.
+"""
+
+from __future__ import annotations
+
+import itertools
+import operator
+import zlib
+from array import array
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import nullcontext
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch.utils.data import (
+    BatchSampler,
+    DistributedSampler,
+    RandomSampler,
+    SequentialSampler,
+    SubsetRandomSampler,
+    WeightedRandomSampler,
+)
+
+from fastdata.errors import StateMismatch
+from fastdata.order.epoch_sampler import EpochSampler
+from fastdata.order.random_states import GlobalStates, set_states_of, states_of
+from fastdata.order.sampler_chain import own_generators, visits_each_sample_once
+from fastdata.order.state import LoaderState
+
+__all__ = ["EpochBatches", "planned", "recorded", "resumed_with"]
+
+_MOST_RANKS = 1 << 20
+_NOTHING = object()
+_DRAWING_AT_ONCE = (SubsetRandomSampler, WeightedRandomSampler)  # all of an epoch with its first index
+_STATELESS = (SequentialSampler, DistributedSampler, EpochSampler)  # their order needs no generator
+
+
+def resumed_with(state: LoaderState, sampler: EpochSampler) -> LoaderState:
+    """The state for a sampler of perhaps another number of ranks, which it sets to continue there."""
+    try:
+        history = [[int(ranks), int(delivered)] for ranks, delivered in state.history or []]
+    except (TypeError, ValueError) as error:
+        raise StateMismatch(f"the state's history is {state.history!r}, not pairs of ranks and samples") from error
+    if not all(1 <= ranks <= _MOST_RANKS and delivered >= 0 for ranks, delivered in history):
+        raise StateMismatch(f"the state's history is {history}: ranks from 1 on and samples from 0 on are expected")
+    if state.ranks not in (None, sampler.num_replicas) and state.delivered:
+        history.append([state.ranks or 1, state.delivered])
+        state = replace(state, delivered=0)
+    sampler.resume(state.epoch, history)
+    return replace(state, ranks=sampler.num_replicas, history=history or None)
+
+
+class EpochBatches:
+    """The index batches of one epoch, from any sample on; stands in for a loader's batch sampler.
+
+    Iterating yields what the wrapped sampler yields, less the first `state.delivered` indices.  `state` then also
+    holds what is needed to do that again.
+    """
+
+    def __init__(
+        self,
+        batches: Iterable[Any],
+        *,
+        start: LoaderState,
+        order_seed: int | None,
+        batched: bool = True,
+        draw_due: bool = False,
+        keep_given: bool = False,
+    ) -> None:
+        """Args:
+        batches: what to iterate: a batch sampler, or a plain sampler for unbatched loading.
+        start: the state to begin from; `delivered` is 0 for a fresh epoch.
+        order_seed: decides the order of samplers that draw from global generators; None lets them draw as they do.
+        batched: False if each item is one index.
+        draw_due: the order is known, but torch's sampler would draw from the global generator now, which then moves on.
+        keep_given: remember what an unknown sampler gives, for `candidates`.
+        """
+        self._batches, self._batched, self._draw_due = batches, batched, draw_due
+        self._sampler = batches.sampler if batched and type(batches) is BatchSampler else batches
+        self._seen: Counter[int] | None = None if visits_each_sample_once(self._sampler) else Counter()
+        self._is_random = type(self._sampler) is RandomSampler and (
+            self._sampler.generator is None or order_seed is not None
+        )
+        self._is_known = self._is_random or type(self._sampler) in _STATELESS
+        self._streams: GlobalStates | None = None  # what an unknown sampler draws from, if not the global generators
+        self._given = array("q") if keep_given and not self._is_known else None
+        self._known_order: Sequence[int] | None = None
+        self.sizes: list[int] = []
+        self._checksum = 0
+        self.checksums: list[int] = []
+        self.broken = False  # the sampler raised, so its end is not the epoch's
+        self.state = start if start.order_seed is not None else replace(start, order_seed=order_seed)
+
+    def __len__(self) -> int:
+        return len(self._batches)  # type: ignore[arg-type]
+
+    def __iter__(self) -> Iterator[Any]:
+        self.sizes, self.checksums, self._checksum = [], [], 0
+        self.broken = True
+        remaining = self._remaining()
+        while True:
+            with self._drawing():
+                batch: Any = next(remaining, _NOTHING)
+            if type(self._sampler) in _DRAWING_AT_ONCE:
+                self._streams = None
+            if batch is _NOTHING:
+                self.broken = False
+                return
+            self._note(batch if self._batched else [batch])
+            self.sizes.append(len(batch) if self._batched else 1)
+            self.checksums.append(self._checksum)
+            yield batch
+
+    # ---- what has been given
+
+    def delivered_after(self, batches: int) -> int:
+        """Samples delivered in this epoch once `batches` of the batches here have been handed over."""
+        return self.state.delivered + sum(self.sizes[:batches])
+
+    def checksum_after(self, batches: int) -> int | None:
+        """CRC-32 of the indices delivered then; None for samplers whose order is computed."""
+        if self._is_known:
+            return None
+        return self.checksums[batches - 1] if batches else self.state.checksum or 0
+
+    def copies_of(self, batch: Iterable[int]) -> list[int]:
+        """Numbers that tell apart several visits of one sample in this epoch, on this rank and on others.
+
+        Always 0 for samplers that visit each sample once.  Call it once for each batch, in order.
+        """
+        if self._seen is None:
+            return [0 for _ in batch]
+        rank = dist.get_rank() if dist.is_available() and dist.is_initialized() else 0
+        copies = []
+        for index in map(operator.index, batch):
+            copies.append((rank << 16 | self._seen[index] & 0xFFFF) & 0xFFFFFFFF)
+            self._seen[index] += 1
+        return copies
+
+    def candidates(self, number: int) -> Sequence[int]:
+        """Indices that the sampler gives this rank in this epoch, to take a substitute from.
+
+        Of a sampler whose order cannot be computed those given so far, with batch `number`; so they do not depend on
+        how far others have read ahead.
+        """
+        if type(self._sampler) is SubsetRandomSampler:
+            return self._sampler.indices
+        if self._given is not None:
+            return self._given[: self.delivered_after(number + 1)]
+        if self._known_order is None:
+            self._known_order = self._whole_order()
+        return self._known_order
+
+    def _whole_order(self) -> Sequence[int]:
+        sampler = self._sampler
+        if type(sampler) is SequentialSampler:
+            return range(len(sampler))
+        if type(sampler) is EpochSampler:
+            return sampler.indices()  # type: ignore[return-value]
+        return list(self._random_order(sampler) if self._is_random else sampler)  # type: ignore[arg-type]
+
+    def _note(self, indices: Sequence[Any]) -> None:
+        if self._is_known:
+            return
+        self._checksum = _checksum_of(indices, self._checksum)
+        if self._given is not None:
+            self._given.extend(map(operator.index, indices))
+
+    # ---- in which order
+
+    def settle(self) -> None:
+        """Decides an order that has not been drawn yet, so that `state` describes it."""
+        if self._is_random:
+            if self.state.order_seed is None or self._draw_due:  # as RandomSampler.__iter__ draws it
+                seed = _draw(None)
+                if self.state.order_seed is None:
+                    self.state = replace(self.state, order_seed=seed)
+                self._draw_due = False
+        elif not self._is_known and self.state.sampler_own is None:
+            self.state = recorded(self.state, self._batches)
+
+    def _remaining(self) -> Iterator[Any]:
+        state, skip = self.state, self.state.delivered
+        self.settle()
+        if self._is_random:
+            order = self._random_order(self._sampler)  # type: ignore[arg-type]
+            passed = itertools.islice(order, skip)
+            if self._seen is not None:
+                self._seen.update(passed)
+            return self._batched_again(itertools.islice(order, 0 if self._seen is not None else skip, None))
+        if type(self._sampler) is SequentialSampler:
+            return self._batched_again(iter(range(skip, max(skip, len(self._sampler)))))
+        if type(self._sampler) is EpochSampler:
+            return self._batched_again(iter(self._sampler.remaining(skip).tolist()))
+        if type(self._sampler) is DistributedSampler:
+            return self._after(skip)
+        if state.sampler_own is not None:  # recorded before
+            self._set_own(state.sampler_own)
+        if self.state.order_seed is not None:
+            self._streams = GlobalStates.of_seed(self.state.order_seed)
+        elif state.sampler_random is not None:
+            streams = _global_states(state.sampler_random)
+            self._streams = streams if streams != GlobalStates.now() else None  # nobody has drawn since
+        with self._drawing():
+            return self._after(skip)
+
+    def _set_own(self, states: Sequence[Any]) -> None:
+        generators = own_generators(self._batches)
+        try:
+            set_states_of(generators, states)
+        except (TypeError, ValueError, KeyError, RuntimeError) as error:
+            raise StateMismatch(
+                f"the state has {len(states)} generators of the sampler's own, the sampler has {len(generators)}, or "
+                f"of other kinds ({error}); make the sampler as it was made when the state was saved"
+            ) from error
+
+    def _drawing(self) -> Any:
+        return self._streams.drawing() if self._streams is not None else nullcontext()
+
+    def _batched_again(self, order: Iterator[int]) -> Iterator[Any]:
+        if self._batched and isinstance(self._batches, BatchSampler):
+            return iter(BatchSampler(order, self._batches.batch_size, self._batches.drop_last))
+        return order
+
+    def _random_order(self, sampler: RandomSampler) -> Iterator[int]:
+        """RandomSampler's own order, from the seed that is kept.  Source: torch.utils.data.RandomSampler."""
+        assert self.state.order_seed is not None
+        seeded = RandomSampler(
+            sampler.data_source,
+            replacement=sampler.replacement,
+            num_samples=sampler.num_samples,
+            generator=torch.Generator().manual_seed(self.state.order_seed),
+        )
+        return iter(seeded)
+
+    def _after(self, skip: int) -> Iterator[Any]:
+        """The sampler's own iteration without its first `skip` indices, which must be those delivered before."""
+        if self._batched and type(self._batches) is BatchSampler:
+            order = iter(self._batches.sampler)
+            passed = list(itertools.islice(order, skip))
+            self._pass_over(passed, skip)
+            return self._batched_again(order)
+        if not self._batched:
+            order = iter(self._batches)
+            self._pass_over(list(itertools.islice(order, skip)), skip)
+            return order
+        return self._after_in_batches(map(_as_batch, self._batches), skip)
+
+    def _after_in_batches(self, batches: Iterator[Any], skip: int) -> Iterator[Any]:
+        """The same of whole batches; one that is cut in the middle keeps its rest."""
+        passed: list[Any] = []
+        rest: list[Any] = []
+        while len(passed) < skip:
+            batch = next(batches, None)
+            if batch is None:
+                break
+            missing = skip - len(passed)
+            passed.extend(batch[:missing])
+            rest = batch[missing:]
+        self._pass_over(passed, skip)
+        return itertools.chain([rest] if len(rest) else [], batches)
+
+    def _pass_over(self, passed: list[Any], skip: int) -> None:
+        self._note(passed)
+        if self._seen is not None:
+            self._seen.update(index for index in map(_plain, passed) if isinstance(index, int))
+        if len(passed) < skip or (self.state.checksum is not None and self.state.checksum != self._checksum):
+            raise StateMismatch(
+                f"the sampler does not give again the {skip} samples that were delivered before the state was saved "
+                f"({type(self._sampler).__name__} gave {len(passed)}); it draws from something that is not saved with "
+                "the state, or the dataset has changed: give the sampler a generator, a seed or set_epoch, or start "
+                "the epoch anew"
+            )
+
+
+def recorded(
+    state: LoaderState, sampler: object, generator: torch.Generator | None = None, *, drawn: bool = False
+) -> LoaderState:
+    """The state with those of all generators that a sampler may draw its next order from.
+
+    Args:
+        state: of the loader.
+        sampler: whose order is meant.
+        generator: the loader's own.
+        drawn: say what they will be once torch's iterator has drawn its base seed, from that generator or globally.
+    """
+    before = generator.get_state() if drawn and generator is not None else None
+    if drawn and generator is not None:
+        _draw(generator)
+    own_states = states_of(own_generators(sampler))
+    if generator is not None and before is not None:
+        generator.set_state(before)
+    now = GlobalStates.now()
+    now = now.after_a_draw(generator) if drawn else now
+    # With an order_seed global draws come from there.
+    globally = now.to_json() if state.order_seed is None else None
+    return replace(state, sampler_own=own_states, sampler_random=globally)
+
+
+def planned(
+    state: LoaderState, sampler: Any, generator: torch.Generator | None, *, drawn: bool, batched: bool
+) -> LoaderState:
+    """A state before its epoch has begun, with what will decide the epoch's order and views if nobody draws before.
+
+    Args:
+        state: of the loader.
+        sampler: the loader's batch sampler, or plain sampler; None for an iterable dataset.
+        generator: the loader's own.
+        drawn: torch's iterator will draw a base seed first, from that generator or globally.
+        batched: False if the sampler's items are single indices, or batches for a dataset that takes such.
+    """
+    inner = sampler.sampler if batched and type(sampler) is BatchSampler else sampler
+    ahead = torch.Generator()
+    ahead.set_state(torch.get_rng_state())
+    if drawn:
+        own = torch.Generator()
+        own.set_state(generator.get_state() if generator is not None else torch.get_rng_state())
+        base_seed = _draw(ahead) if generator is None else _draw(own)
+        state = replace(state, view_seed=base_seed, worker_seed=base_seed)
+    if sampler is None or type(inner) in _STATELESS:
+        return state
+    if type(inner) is not RandomSampler or inner.generator is not None:
+        return recorded(state, sampler, generator, drawn=drawn)
+    return replace(state, order_seed=_draw(ahead))
+
+
+def _draw(generator: torch.Generator | None) -> int:
+    """A seed as torch's samplers and iterators draw theirs, from the global generator if none is given."""
+    return int(torch.empty((), dtype=torch.int64).random_(generator=generator).item())
+
+
+def _global_states(values: Sequence[Any]) -> GlobalStates:
+    try:
+        states = GlobalStates.from_json(values)
+        with states.drawing():
+            pass
+    except (TypeError, ValueError, KeyError, RuntimeError) as error:
+        raise StateMismatch(f"the state's recorded generators cannot be read ({error}); was it edited?") from error
+    return states
+
+
+def _as_batch(batch: Any) -> Any:
+    """A batch that has a length and can be cut: lists, tuples and arrays as they are, others as a list."""
+    if isinstance(batch, list | tuple | torch.Tensor) or type(batch).__module__ == "numpy":
+        return batch
+    return list(batch)
+
+
+def _plain(index: Any) -> Any:
+    """A whole number as Python's; other indices as they are."""
+    try:
+        return operator.index(index)
+    except TypeError:
+        return index
+
+
+def _checksum_of(indices: Iterable[Any], begun: int) -> int:
+    """CRC-32 of indices one after the other, whatever batches they came in."""
+    array = indices.numpy() if isinstance(indices, torch.Tensor) else np.asarray(indices) if _is_flat(indices) else None
+    if array is not None and array.dtype.kind in "iu":
+        return zlib.crc32(np.ascontiguousarray(array, np.int64).tobytes(), begun)
+    for index in map(_plain, indices):
+        text = index.to_bytes(8, "little", signed=True) if isinstance(index, int) else f"{index}\n".encode()
+        begun = zlib.crc32(text, begun)
+    return begun
+
+
+def _is_flat(indices: Any) -> bool:
+    """True for arrays, and lists and tuples that begin with a plain number."""
+    if isinstance(indices, np.ndarray):
+        return True
+    return isinstance(indices, list | tuple) and len(indices) > 0 and type(indices[0]) is int

@@ -1,0 +1,202 @@
+"""The states of random generators: the global ones of torch, Python and NumPy, a sampler's and a loader's own."""
+
+from __future__ import annotations
+
+import base64
+import random
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from fastdata.order.sampler_chain import generator_of, samplers_in
+
+__all__ = [
+    "GlobalStates",
+    "random_state",
+    "seed_anew",
+    "set_generators",
+    "set_random_state",
+    "set_states_of",
+    "states_of",
+]
+
+
+# ---- of one piece of code, which draws from the global generators
+
+
+@dataclass
+class GlobalStates:
+    """States of the three global generators; `drawing` lends them to a piece of code.
+
+    Attributes:
+        torch_state: as torch.get_rng_state() gives it.
+        python_state: as random.getstate() gives it.
+        numpy_state: as numpy.random.get_state(legacy=False) gives it.
+    """
+
+    torch_state: torch.Tensor
+    python_state: Any
+    numpy_state: Any
+
+    @classmethod
+    def now(cls) -> GlobalStates:
+        """The present states."""
+        return cls(torch.get_rng_state(), random.getstate(), np.random.get_state(legacy=False))
+
+    @classmethod
+    def of_seed(cls, seed: int) -> GlobalStates:
+        """As after seeding all three."""
+        numpys = np.random.RandomState(seed % 2**32).get_state(legacy=False)
+        return cls(torch.Generator().manual_seed(seed).get_state(), random.Random(seed).getstate(), numpys)
+
+    def put_back(self) -> None:
+        """Makes these the states of the global generators."""
+        torch.set_rng_state(self.torch_state)
+        random.setstate(self.python_state)
+        np.random.set_state(self.numpy_state)
+
+    @contextmanager
+    def drawing(self) -> Iterator[None]:
+        """Within it, global draws come from these states and move them on; afterwards nobody has noticed."""
+        outside = GlobalStates.now()
+        self.put_back()
+        try:
+            yield
+        finally:
+            vars(self).update(vars(GlobalStates.now()))
+            outside.put_back()
+
+    def after_a_draw(self, generator: torch.Generator | None) -> GlobalStates:
+        """The states after torch's iterator has drawn its base seed; nothing changes if it draws from `generator`."""
+        if generator is not None:
+            return self
+        moved = torch.Generator()
+        moved.set_state(self.torch_state)
+        torch.empty((), dtype=torch.int64).random_(generator=moved)
+        return replace(self, torch_state=moved.get_state())
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, GlobalStates) and self.to_json() == other.to_json()
+
+    def to_json(self) -> list[Any]:
+        """Plain values."""
+        return [encoded(each) for each in (self.torch_state, self.python_state, self.numpy_state)]
+
+    @classmethod
+    def from_json(cls, values: Sequence[Any]) -> GlobalStates:
+        """Reads what `to_json` wrote."""
+        torchs, pythons, numpys = map(decoded, values)
+        return cls(torchs, pythons, numpys)
+
+
+def encoded(value: Any) -> Any:
+    """A generator's state as plain values; arrays and tuples are marked."""
+    if isinstance(value, torch.Tensor):
+        return {"tensor": base64.b64encode(value.numpy().tobytes()).decode()}
+    if isinstance(value, np.ndarray):
+        return {"array": base64.b64encode(value.tobytes()).decode(), "dtype": value.dtype.str}
+    if isinstance(value, np.integer):
+        return int(value)
+    if isinstance(value, tuple) and len(value) > 100:  # Python's: numbers of 32 bits
+        return {"words": base64.b64encode(np.array(value, np.uint32).tobytes()).decode()}
+    if isinstance(value, tuple):
+        return {"tuple": [encoded(each) for each in value]}
+    if isinstance(value, dict):
+        return {"dict": {name: encoded(each) for name, each in value.items()}}
+    return value
+
+
+def decoded(value: Any) -> Any:
+    """What was `encoded`."""
+    if not isinstance(value, dict):
+        return value
+    if "tensor" in value:
+        return torch.frombuffer(bytearray(base64.b64decode(value["tensor"])), dtype=torch.uint8)
+    if "array" in value:
+        return np.frombuffer(base64.b64decode(value["array"]), np.dtype(value["dtype"])).copy()
+    if "words" in value:
+        return tuple(np.frombuffer(base64.b64decode(value["words"]), np.uint32).tolist())
+    if "tuple" in value:
+        return tuple(map(decoded, value["tuple"]))
+    return {name: decoded(each) for name, each in value["dict"].items()}
+
+
+# ---- of generators that somebody has
+
+
+def states_of(generators: Sequence[Any]) -> list[Any]:
+    """The states of torch's, Python's and NumPy's generator objects, as plain values."""
+    return [encoded(_state_of(each)) for each in generators]
+
+
+def set_states_of(generators: Sequence[Any], states: Sequence[Any]) -> None:
+    """Puts back what `states_of` gave for as many generators of the same kinds."""
+    for generator, state in zip(generators, map(decoded, states), strict=True):
+        if isinstance(generator, torch.Generator):
+            generator.set_state(state)
+        elif isinstance(generator, random.Random):
+            generator.setstate(state)
+        elif isinstance(generator, np.random.RandomState):
+            generator.set_state(state)
+        else:
+            generator.bit_generator.state = state
+
+
+def _state_of(generator: Any) -> Any:
+    if isinstance(generator, torch.Generator):
+        return generator.get_state()
+    if isinstance(generator, random.Random):
+        return generator.getstate()
+    if isinstance(generator, np.random.RandomState):
+        return generator.get_state(legacy=False)
+    return generator.bit_generator.state
+
+
+# ---- of a training run
+
+
+def random_state(loader: Any, device: torch.device) -> dict[str, Any]:
+    """The state of every generator that this process draws from: torch's, Python's, NumPy's, and the loader's own."""
+    name, keys, *rest = np.random.get_state(legacy=True)
+    state = {
+        "torch": torch.get_rng_state(),
+        "python": random.getstate(),
+        "numpy": (name, torch.from_numpy(np.asarray(keys).astype(np.int64)), *rest),
+        "loader": [generator.get_state() for generator in _generators(loader)],
+    }
+    if device.type == "cuda":
+        state["cuda"] = torch.cuda.get_rng_state(device)
+    return state
+
+
+def set_random_state(state: dict[str, Any], device: torch.device) -> None:
+    """Puts back what `random_state` gave, but for the loader's own generators."""
+    torch.set_rng_state(state["torch"])
+    random.setstate(state["python"])
+    name, keys, *rest = state["numpy"]
+    np.random.set_state((name, keys.numpy().astype(np.uint32), *rest))
+    if "cuda" in state and device.type == "cuda":
+        torch.cuda.set_rng_state(state["cuda"], device)
+
+
+def set_generators(state: dict[str, Any], loader: Any) -> None:
+    """Puts back the loader's own generators, before its iterator is made."""
+    for generator, own in zip(_generators(loader), state["loader"], strict=False):
+        generator.set_state(own)
+
+
+def seed_anew(seed: int) -> None:
+    """Seeds all that `set_random_state` would have set."""
+    torch.manual_seed(seed)
+    random.seed(seed)
+    np.random.seed(seed % 2**32)
+
+
+def _generators(loader: Any) -> list[torch.Generator]:
+    """The loader's and its samplers', from the outside in; each once."""
+    found = filter(None, map(generator_of, samplers_in(loader)))
+    return list({id(generator): generator for generator in found}.values())

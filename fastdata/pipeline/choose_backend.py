@@ -1,0 +1,163 @@
+"""backend="auto": time the available backends on a few of the user's own samples."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+
+from fastdata.errors import BackendError
+from fastdata.loaders import Backend, Encoded, auto_backends, create_backend
+from fastdata.loaders.backend import BatchDecoder, BatchFeed, BatchRequest
+from fastdata.loaders.per_image import inspect
+from fastdata.sources.protocol import ImageSource
+from fastdata.views.draw import View, Views, draw_views
+from fastdata.views.philox import Key
+from fastdata.views.plan import Plan
+
+__all__ = ["BackendChoice", "choose_backend"]
+
+_SAMPLES = 8
+_MOST_TRIED = 3 * _SAMPLES  # where some cannot be read
+_BUDGET_S = 0.3
+_ROUNDS = 4
+_CLEARLY = 0.85  # times native's time: what must be reached to be preferred to it, since a busy machine is noisy
+_BATCHES, _BATCH = 4, 32  # for backends that decode whole batches
+
+
+@dataclass(frozen=True, kw_only=True)
+class BackendChoice:
+    """Which backend was chosen, and why.
+
+    Attributes:
+        backend: ready to decode.
+        reason: in words, for `explain()`.
+        ms_per_image: milliseconds per image and thread by backend name, of each image the least of some rounds; empty
+            when nothing had to be timed.
+    """
+
+    backend: Backend
+    reason: str
+    ms_per_image: dict[str, float] = field(default_factory=dict)
+
+
+def choose_backend(
+    source: ImageSource, plan: Plan, *, fidelity: str, threads: int = 1, device_index: int | None = None
+) -> BackendChoice:
+    """Times every available backend on samples spread over the source; takes native unless another clearly beats it.
+
+    Those that decode whole batches, such as DALI, are timed in their own pipelines, where they would run.  Takes about
+    a third of a second at most, with such pipelines twice that; samples that cannot be read, decoded or seen (smaller
+    than a crop) are left out.
+
+    Args:
+        source: the samples.
+        plan: what is done to them.
+        fidelity: as for DataLoader.
+        threads: how many will decode.
+        device_index: the CUDA device where whole batches would be decoded; None is the CPU.
+    """
+    known = [create_backend(name, fidelity=fidelity) for name in auto_backends(fidelity)]
+    backends = [backend for backend in known if backend.batch_decoder() is None]
+    if not backends:
+        raise BackendError("no decode backend is available; install Pillow")
+    if len(backends) == 1:
+        return BackendChoice(backend=backends[0], reason="the only one available")
+    images, views = _some_samples(source, plan, backends)
+    if not images:
+        reason = f"none of {min(len(source), _MOST_TRIED)} samples tried could be decoded, so nothing was timed"
+        return BackendChoice(backend=backends[0], reason=f"preferred; {reason}")
+    timed = _time_in_turn(backends, images, views)
+    for backend in known:
+        decoder = backend.batch_decoder()
+        if decoder is not None and plan.batchable and decoder.suits(plan):
+            ms = _time_batches(decoder, images, views, threads=max(1, threads), device_index=device_index)
+            if ms is not None:
+                backends.append(backend)
+                timed[backend.name] = ms
+    best = min(backends, key=lambda backend: timed[backend.name])
+    reason = f"fastest on {len(images)} of your samples"
+    if best.name != "native" and timed[best.name] > _CLEARLY * timed.get("native", 0.0) > 0:
+        best = next(backend for backend in backends if backend.name == "native")
+        reason = f"preferred; on {len(images)} of your samples no other is clearly faster"
+    listed = ", ".join(f"{name} {ms:.2f}" for name, ms in sorted(timed.items(), key=lambda item: item[1]))
+    return BackendChoice(backend=best, reason=f"{reason} (ms per image: {listed})", ms_per_image=timed)
+
+
+def _some_samples(source: ImageSource, plan: Plan, backends: Sequence[Backend]) -> tuple[list[Encoded], list[View]]:
+    """Samples with their views that every backend decodes; this also loads libraries and touches memory."""
+    images: list[Encoded] = []
+    views: list[View] = []
+    near = getattr(source, "near_indices", None)  # a remote source would fetch much for samples far apart
+    step = max(1, len(source) // _MOST_TRIED)
+    for index in near(_SAMPLES) if near is not None else _spread(range(0, len(source), step)[:_MOST_TRIED]):
+        if len(images) == _SAMPLES:
+            break
+        with suppress(Exception):  # Pillow's plugins raise many kinds; the epoch will report it
+            image = inspect(source.read_encoded(index))
+            size = np.array([[image.width, image.height]], np.int64)
+            key = Key(seed=0, epoch=0)
+            (view,) = draw_views(plan.ops, size, np.array([index]), key=key, interpolation=plan.interpolation).rows()
+            place = [np.empty((*view.size, 3), np.uint8)]
+            if all(backend.decode([image], [view], place) == [None] for backend in backends):
+                images.append(image)
+                views.append(view)
+    return images, views
+
+
+def _spread(indices: range) -> list[int]:
+    """Every third first, so that those that are used lie apart when all can be."""
+    return [*indices[::3], *indices[1::3], *indices[2::3]]
+
+
+def _time_batches(
+    decoder: BatchDecoder, images: Sequence[Encoded], views: Sequence[View], *, threads: int, device_index: int | None
+) -> float | None:
+    """Milliseconds per image, times the threads, of a pipeline of whole batches; None if it cannot decode these."""
+    rows = [row for row in range(len(images)) if decoder.takes(images[row], views[row])]
+    if not rows:
+        return None
+    chosen = [rows[n % len(rows)] for n in range(_BATCH)]
+    feed = BatchFeed(
+        encoded=[np.frombuffer(images[row].data, np.uint8) for row in chosen],
+        views=Views.of([views[row] for row in chosen]),
+    )
+    request = BatchRequest(
+        interpolation=views[0].interpolation, threads=threads, largest_batch=_BATCH, device_index=device_index
+    )
+    pipeline = decoder.open(iter([feed] * (1 + _BATCHES)), request)
+    try:
+        _, first = next(pipeline)  # builds it
+        began = time.perf_counter()
+        outputs = [output for _, output in pipeline]
+        if device_index is not None:
+            torch.cuda.synchronize(device_index)
+        seconds = time.perf_counter() - began
+    except BackendError:
+        return None
+    finally:
+        pipeline.close()
+    if any(isinstance(output, RuntimeError) for output in (first, *outputs)):
+        return None
+    return seconds * 1e3 * threads / (_BATCHES * _BATCH)
+
+
+def _time_in_turn(backends: Sequence[Backend], images: Sequence[Encoded], views: Sequence[View]) -> dict[str, float]:
+    """Milliseconds per image of each backend: the least of some rounds for each image, backends taking turns."""
+    least = {backend.name: [float("inf")] * len(images) for backend in backends}
+    places = [np.empty((*view.size, 3), np.uint8) for view in views]
+    deadline = time.perf_counter() + _BUDGET_S
+    for _ in range(_ROUNDS):
+        for number, (image, view, place) in enumerate(zip(images, views, places, strict=True)):
+            for backend in backends:
+                began = time.perf_counter()
+                backend.decode([image], [view], [place])
+                ms = (time.perf_counter() - began) * 1e3
+                least[backend.name][number] = min(least[backend.name][number], ms)
+        if time.perf_counter() > deadline:
+            break
+    return {name: sum(times) / len(times) for name, times in least.items()}

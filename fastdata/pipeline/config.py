@@ -1,0 +1,78 @@
+"""How the image pipeline makes an epoch's batches, as data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
+
+import torch
+from torch.utils.data import default_collate
+
+from fastdata.loaders import Backend
+from fastdata.order.epoch_batches import EpochBatches
+from fastdata.sources.protocol import ImageSource
+from fastdata.views.philox import Key
+from fastdata.views.plan import Output, Plan
+
+__all__ = ["ON_ERROR", "OnError", "PipelineConfig"]
+
+OnError: TypeAlias = Literal["raise", "skip", "replace"]
+ON_ERROR: tuple[OnError, ...] = ("raise", "skip", "replace")
+
+_LARGEST_TASK = 16
+_TASKS_PER_THREAD = 4
+
+
+@dataclass(frozen=True, kw_only=True)
+class PipelineConfig:
+    """All that is the same for every batch of an epoch.
+
+    Attributes:
+        source: encoded bytes and targets.
+        plan: what happens to each image.
+        backend: who decodes.
+        key: seed and epoch of the random views.
+        collate_fn: merges samples; torch's default_collate makes whole batches in place where the plan allows it.
+        on_error: what to do with a sample that cannot be decoded, one of `ON_ERROR`.
+        memory_format: of the batch, torch.contiguous_format or torch.channels_last.
+        device: where batches go; None is host memory.  A CUDA device also does what is left after decoding.
+        decode_device: where a backend that decodes whole batches does so, "cpu" or "mixed" (the GPU).
+        backend_options: further choices for that backend, of its own type.
+        pin: allocate batches in pinned memory.
+        threads: how many will share a batch's tasks.
+        order: what the sampler gives in this epoch, from which substitutes for bad samples are taken.
+    """
+
+    source: ImageSource
+    plan: Plan
+    backend: Backend
+    key: Key
+    collate_fn: Callable[[list[Any]], Any] = default_collate
+    on_error: str = "raise"
+    memory_format: torch.memory_format = torch.contiguous_format
+    device: torch.device | None = None
+    decode_device: str = "cpu"
+    backend_options: object = None
+    pin: bool = False
+    threads: int = 0
+    order: EpochBatches | None = None
+
+    @property
+    def in_place(self) -> bool:
+        """True when images are decoded straight into the batch tensor."""
+        return self.plan.batchable and self.collate_fn is default_collate
+
+    @property
+    def on_gpu(self) -> bool:
+        """True when batches go to a CUDA device."""
+        return self.device is not None and self.device.type == "cuda"
+
+    @property
+    def leave_uint8(self) -> bool:
+        """True when decoding ends with uint8 and the rest follows: on a device, or before augmentations."""
+        return self.in_place and (self.plan.augments or (self.on_gpu and self.plan.output is Output.FLOAT))
+
+    def task_size(self, batch_size: int) -> int:
+        """Samples per task: several tasks per thread so that one large image holds up nobody."""
+        return min(_LARGEST_TASK, max(1, -(-batch_size // (_TASKS_PER_THREAD * max(1, self.threads)))))

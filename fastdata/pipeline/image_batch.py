@@ -1,0 +1,388 @@
+"""One batch of images: read, draw views, decode, convert, transform, collate.  No threads here; see jobs.py."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch.profiler import record_function
+from torch.utils.data import default_collate
+
+from fastdata.augment.apply import Drawn
+from fastdata.errors import DecodeError, PipelineError, ReadError, ViewError
+from fastdata.loaders import Encoded, pillow
+from fastdata.loaders.backend import Pixels, Scratch
+from fastdata.loaders.per_image import inspect
+from fastdata.pipeline.jobs import SkipResult, Task, stop_if_cancelled
+from fastdata.pipeline.seeded_draws import SeededDraws
+from fastdata.pipeline.shared import Shared
+from fastdata.pipeline.stats import BatchTimes
+from fastdata.sources.protocol import file_ranges, location_of, read_targets
+from fastdata.views.draw import View, Views, draw_views
+from fastdata.views.philox import philox4x32
+from fastdata.views.plan import Output
+from fastdata.views.streams import Stream
+
+__all__ = ["ImageBatch", "ReadyBatch", "Sample"]
+
+_SUBSTITUTES_TRIED = 16
+
+
+@dataclass(frozen=True)
+class Sample:
+    """A sample that has been read: where it goes in the batch, which it is, what it looks like."""
+
+    position: int
+    index: int
+    copy: int
+    image: Encoded
+
+
+class Failure:
+    """What stopped a sample, and its place in the batch; lets go of its error when that is taken.
+
+    The error's cause remembers frames of this file, which refer to the failure: they would keep each other alive, and
+    the pipeline's threads with them.
+    """
+
+    def __init__(self, position: int, error: DecodeError) -> None:
+        self.position = position
+        self._error: DecodeError | None = error
+
+    def take(self) -> DecodeError:
+        """The error; may be called once."""
+        error, self._error = self._error, None
+        assert error is not None
+        return error
+
+
+_scratch = Scratch()
+
+
+class ImageBatch:
+    """A pipeline job: one batch.
+
+    The tasks fill disjoint positions, so they share nothing that needs a lock.
+    """
+
+    def __init__(self, shared: Shared, number: int, indices: Sequence[int], copies: Sequence[int]) -> None:
+        self._shared, self._config, self._number = shared, shared.config, number
+        self._indices, self._copies = list(map(operator.index, indices)), list(copies)
+        count = len(self._indices)
+        in_place = self._config.in_place and shared.batch_decoder is None
+        self._images = shared.empty_batch(count) if in_place else None
+        self._samples: list[Any] = [None] * count
+        self._targets: list[Any] = [None] * count
+        self._loaded = [False] * count
+        self._failures: list[Failure] = []
+        self._times: list[BatchTimes] = []
+        self._result: Any = None
+        self._drawn: Drawn | None = None
+
+    @property
+    def tasks(self) -> list[Task]:
+        """See `Job.tasks`; not kept, or the batch would refer to itself and live until the next garbage collection."""
+        if self._shared.file_loader is not None:
+            return [self._load_files]
+        return self._tasks_for(range(len(self._indices)))
+
+    def finish(self) -> None:
+        """Collates; see `Job.finish`."""
+        if self._failures and self._config.on_error == "raise":
+            return
+        times = BatchTimes()
+        with times.stage("collate"):
+            good: Sequence[int] = range(len(self._loaded))
+            if not all(self._loaded):
+                good = [position for position in good if self._loaded[position]]
+            if good:
+                self._result = self._collate(good)
+        self._times.append(times)
+
+    def result(self) -> Any:
+        """The batch's number, the collated batch, and what is drawn for steps left to the device; see `Job.result`."""
+        self._report()
+        if self._result is None:
+            raise SkipResult
+        return self._number, self._result, self._drawn
+
+    def _report(self) -> None:
+        """Tells the loader's statistics; raises the first failure if failures are to be raised."""
+        stats = self._shared.stats
+        for times in self._times:
+            stats.add(times)
+        errors = [failure.take() for failure in sorted(self._failures, key=lambda failure: failure.position)]
+        for error in errors:
+            stats.add_failure(error.index, error.location, error.reason)
+        self._failures = []
+        if errors and self._config.on_error == "raise":
+            try:
+                raise errors[0]
+            finally:  # the error will remember this frame
+                del errors, error
+
+    # ---- the whole batch in one task
+
+    def _load_files(self) -> Sequence[Task]:
+        """Files to the batch inside the backend; what it leaves over becomes tasks of its own."""
+        times, loader = BatchTimes(), self._shared.file_loader
+        assert loader is not None
+        assert self._images is not None
+        with record_function("fastdata.load"):
+            files = file_ranges(self._config.source, self._indices)
+            ranges, out = (files.paths, files.offsets, files.lengths, files.crcs), self._images.data_ptr()
+            loaded = loader.load(*ranges, indices=self._indices, copies=self._copies, out=out)
+        good = loaded.ok
+        if good.all():
+            self._targets[:] = self._read_targets(self._indices, self._copies)
+        else:
+            for position in np.flatnonzero(good).tolist():
+                self._targets[position] = self._read_target(self._indices[position], self._copies[position])
+        self._loaded = good.tolist()
+        times.seconds.update(read=loaded.read_s, decode=loaded.decode_s)
+        times.samples, times.encoded_bytes = int(good.sum()), int(loaded.data_bytes[good].sum())
+        self._times.append(times)
+        return self._tasks_for(np.flatnonzero(~good).tolist())
+
+    # ---- some samples in one task
+
+    def _tasks_for(self, positions: Sequence[int]) -> list[Task]:
+        step = self._config.task_size(len(positions))
+        return [partial(self._load_some, positions[start : start + step]) for start in range(0, len(positions), step)]
+
+    def _load_some(self, positions: Sequence[int]) -> None:
+        times = BatchTimes()
+        indices, copies = ([column[position] for position in positions] for column in (self._indices, self._copies))
+        failures = self._load(positions, indices, copies, times)
+        self._failures += failures
+        if self._config.on_error == "replace":
+            for failure in failures:
+                self._replace(failure, times)
+        self._times.append(times)
+
+    def _load(
+        self, positions: Sequence[int], indices: Sequence[int], copies: Sequence[int], times: BatchTimes
+    ) -> list[Failure]:
+        """Loads samples into their positions and returns what failed."""
+        with times.stage("read"):
+            outcomes = []
+            for place in zip(positions, indices, copies, strict=True):
+                stop_if_cancelled()
+                outcomes.append(self._read(*place))
+        failures = [outcome for outcome in outcomes if isinstance(outcome, Failure)]
+        samples = [outcome for outcome in outcomes if isinstance(outcome, Sample)]
+        times.samples += len(samples)
+        times.encoded_bytes += sum(len(sample.image.data) for sample in samples)
+        with times.stage("view"):
+            seen, unseen = self._draw(samples)
+        failures += unseen
+        if seen:
+            failures += self._decode([sample for sample, _ in seen], [view for _, view in seen], times)
+        return failures
+
+    def _read(self, position: int, index: int, copy: int) -> Sample | Failure:
+        try:
+            data = self._config.source.read_encoded(index)
+        except OSError as error:
+            return self._failure(position, index, error, kind=ReadError)
+        try:
+            image = inspect(data)
+        except Exception as error:  # noqa: BLE001 - Pillow's plugins raise many kinds
+            return self._failure(position, index, error)
+        self._targets[position] = self._read_target(index, copy)
+        return Sample(position, index, copy, image)
+
+    def _read_target(self, index: int, copy: int) -> Any:
+        return self._read_targets([index], [copy])[0]
+
+    def _read_targets(self, indices: Sequence[int], copies: Sequence[int]) -> list[Any]:
+        source = self._config.source
+        if not self._shared.draws_targets:
+            return read_targets(source, indices)
+        targets = []
+        for index, seed in zip(indices, self._seeds(indices, copies, Stream.TARGET), strict=True):
+            stop_if_cancelled()
+            with self._shared.target_turn, SeededDraws(seed):
+                targets.append(source.read_target(index))
+        return targets
+
+    def _draw(self, samples: Sequence[Sample]) -> tuple[list[tuple[Sample, View]], list[Failure]]:
+        """Samples with their views, and those that the transform cannot see (smaller than a crop)."""
+        if not samples:
+            return [], []
+        sizes = np.array([(sample.image.width, sample.image.height) for sample in samples])
+        try:
+            views = self._draw_views(sizes, *np.array([(s.index, s.copy) for s in samples]).T).rows()
+            return list(zip(samples, views, strict=True)), []
+        except ValueError as error:
+            if len(samples) == 1:
+                return [], [self._failure(samples[0].position, samples[0].index, error, kind=ViewError)]
+        singly = [self._draw([sample]) for sample in samples]
+        return [pair for seen, _ in singly for pair in seen], [each for _, unseen in singly for each in unseen]
+
+    def _draw_views(
+        self, sizes_px: npt.NDArray[Any], indices: npt.NDArray[np.int64], copies: npt.NDArray[np.int64]
+    ) -> Views:
+        plan, key = self._config.plan, self._config.key
+        sizes_px = sizes_px.astype(np.int64)
+        return draw_views(plan.ops, sizes_px, indices, key=key, copies=copies, interpolation=plan.interpolation)
+
+    def _decode(self, samples: Sequence[Sample], views: Sequence[View], times: BatchTimes) -> list[Failure]:
+        places = self._places(samples, views)
+        with times.stage("decode"):
+            statuses = self._config.backend.decode([sample.image for sample in samples], views, places)
+        good, failures = [], []
+        for sample, view, place, status in zip(samples, views, places, statuses, strict=True):
+            if status is None:
+                good.append((sample, view, place))
+            else:
+                failures.append(self._failure(sample.position, sample.index, status))
+        if self._images is not None:
+            self._convert_into_batch(good, times)
+        else:
+            self._make_samples(good, times)
+        return failures
+
+    def _places(self, samples: Sequence[Sample], views: Sequence[View]) -> list[Pixels]:
+        """Where each image is decoded to: the batch itself if it is uint8 in channels_last, else scratch memory."""
+        if self._images is not None and self._shared.batch_format.in_place:
+            rows = self._images.permute(0, 2, 3, 1).numpy()
+            return [rows[sample.position] for sample in samples]
+        sizes = [view.size for view in views]
+        flat = _scratch.take(sum(3 * height * width for height, width in sizes))
+        places, at = [], 0
+        for height, width in sizes:
+            places.append(flat[at : at + 3 * height * width].reshape(height, width, 3))
+            at += 3 * height * width
+        return places
+
+    def _convert_into_batch(self, good: Sequence[tuple[Sample, View, Pixels]], times: BatchTimes) -> None:
+        assert self._images is not None
+        with times.stage("convert"):
+            if not self._shared.batch_format.in_place:
+                for sample, _, pixels in good:
+                    self._shared.batch_format.store(pixels, self._images[sample.position])
+        for sample, *_ in good:
+            self._loaded[sample.position] = True
+
+    def _make_samples(self, good: Sequence[tuple[Sample, View, Pixels]], times: BatchTimes) -> None:
+        plan = self._config.plan
+        with times.stage("convert"):
+            objects = [self._as_object(*each) for each in good]
+        *tail, _ = self._shared.steps.of_this_thread()
+        with times.stage("transform"):
+            seeds = self._seeds([s.index for s, *_ in good], [s.copy for s, *_ in good], Stream.TAIL)
+            for (sample, *_), value, seed in zip(good, objects, seeds, strict=True):
+                if plan.tail:
+                    stop_if_cancelled()
+                    with SeededDraws(seed):
+                        for step in tail:
+                            value = step(value)
+                self._samples[sample.position] = value
+                self._loaded[sample.position] = True
+
+    def _as_object(self, sample: Sample, view: View, pixels: Pixels) -> Any:
+        """What torchvision would have at the end of the fused prefix, owning its memory."""
+        plan = self._config.plan
+        if plan.output is Output.PIL:
+            return pillow.as_seen(sample.image.data, view, pixels)
+        if plan.output is Output.UINT8:
+            tensor = torch.from_numpy(pixels.copy()).permute(2, 0, 1)
+        else:
+            tensor = torch.empty((3, *pixels.shape[:2]), dtype=self._shared.sample_format.dtype)
+            self._shared.sample_format.store(pixels, tensor)
+        return tensor if plan.tensor_class is None else tensor.as_subclass(plan.tensor_class)
+
+    # ---- failures
+
+    def _failure(
+        self, position: int, index: int, reason: Exception, *, kind: type[DecodeError] = DecodeError
+    ) -> Failure:
+        location = location_of(self._config.source, index)
+        error = kind.because(reason, index=index, location=location, backend=self._config.backend.name)
+        return Failure(position, error)
+
+    def _replace(self, failure: Failure, times: BatchTimes) -> None:
+        """Loads another of the epoch's samples in place of one that failed, the same one in every run."""
+        position, order = failure.position, self._config.order
+        index, copy = self._indices[position], self._copies[position]
+        candidates = order.candidates(self._number) if order is not None else self._indices
+        for seed in self._seeds([index] * _SUBSTITUTES_TRIED, range(_SUBSTITUTES_TRIED), Stream.SUBSTITUTE):
+            substitute = operator.index(candidates[seed % len(candidates)])
+            failures = self._load([position], [substitute], [copy], times)
+            if not failures:
+                return
+            self._failures += failures
+        raise failure.take() from PipelineError(f"{_SUBSTITUTES_TRIED} substitutes could not be decoded either")
+
+    def _seeds(self, indices: Sequence[int], copies: Sequence[int], stream: int) -> list[int]:
+        counter = (np.array(indices, np.int64), np.array(list(copies), np.int64), 0, stream)
+        words: list[npt.NDArray[np.uint64]] = philox4x32(counter, self._config.key.words())
+        return [int(high) << 31 | int(low) >> 1 for high, low in zip(words[0], words[1], strict=True)]
+
+    # ---- the whole batch
+
+    def _collate(self, good: Sequence[int]) -> Any:
+        if self._images is None:
+            samples = [(self._samples[position], self._targets[position]) for position in good]
+            collate_fn = self._shared.steps.of_this_thread()[-1]
+            with SeededDraws(self._seeds([self._number], [0], Stream.COLLATE)[0]):
+                return self._pinned(collate_fn(samples))
+        images = self._images if len(good) == len(self._loaded) else self._pinned(self._images[list(good)])
+        if self._config.leave_uint8:
+            drawn = self._draw_steps(good)
+            if self._config.on_gpu:
+                self._drawn = drawn
+            else:
+                images = self._shared.finish.apply(images, drawn)
+        return [images, self._collated_targets(good)]
+
+    def _collated_targets(self, good: Sequence[int]) -> Any:
+        whole = len(good) == len(self._loaded)
+        # A tuple, as default_collate transposes samples.
+        targets = tuple(self._targets if whole else [self._targets[position] for position in good])
+        return self._pinned(default_collate(targets))  # type: ignore[arg-type]
+
+    def _draw_steps(self, good: Sequence[int]) -> Drawn:
+        """What is drawn for the batch's augmentations, by sample."""
+        if not self._config.plan.augments:
+            return ()
+        columns = ([column[position] for position in good] for column in (self._indices, self._copies))
+        return self._shared.finish.draw(*columns)
+
+    def _pinned(self, batch: Any) -> Any:
+        if not self._config.pin:
+            return batch
+        from torch.utils.data._utils.pin_memory import pin_memory
+
+        return pin_memory(batch)  # type: ignore[no-untyped-call]
+
+
+class ReadyBatch:
+    """A pipeline job of a backend with finished batches: the same noise for every batch, with the true targets.
+
+    It shows what a run costs when images are free.  The caller must not write to the images, since every batch of
+    one length is the same memory.
+    """
+
+    tasks: tuple[Task, ...] = ()
+
+    def __init__(self, shared: Shared, number: int, indices: Sequence[int], copies: Sequence[int]) -> None:
+        assert shared.ready_batches is not None
+        self._number = number
+        images = shared.ready_batches.ready(len(indices), shared.finished_empty_batch)
+        targets = tuple(read_targets(shared.config.source, indices))
+        self._batch = [images, default_collate(targets)]  # type: ignore[arg-type]
+
+    def finish(self) -> None:
+        """Nothing is left to do."""
+
+    def result(self) -> tuple[int, Any, None]:
+        """The batch's number and the batch, finished."""
+        return self._number, self._batch, None

@@ -1,0 +1,63 @@
+"""From decoded pixels to what the plan asks for: uint8 or float, channels first or last."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from fastdata.native import Format, available
+from fastdata.views.plan import Output, Plan
+
+__all__ = ["PixelFormat"]
+
+
+class PixelFormat:
+    """Stores decoded images in a batch.
+
+    Args:
+        plan: its output and normalisation count.
+        leave_uint8: stop before the float arithmetic.
+        channels_last: how the batch lies in memory.
+
+    Attributes:
+        dtype: of the batch.
+        in_place: decoded pixels are what the batch holds, so images can be decoded straight into it.
+    """
+
+    def __init__(self, plan: Plan, *, leave_uint8: bool = False, channels_last: bool = False) -> None:
+        self._normalisation = plan.normalisation if plan.output is Output.FLOAT and not leave_uint8 else None
+        self.dtype = torch.uint8 if self._normalisation is None else self._normalisation.dtype
+        self.channels_last = channels_last
+        self.in_place = channels_last and self.dtype is torch.uint8
+
+    @cached_property
+    def native(self) -> Format:
+        """The same for the native core."""
+        if self._normalisation is None:
+            return Format(channels_first=not self.channels_last)
+        table = self._normalisation.table()
+        if table.dtype is torch.bfloat16:
+            table = table.view(torch.int16)  # which NumPy knows
+        return Format(channels_first=not self.channels_last, table=table.numpy())
+
+    def store(self, pixels: npt.NDArray[np.uint8], image: torch.Tensor) -> None:
+        """Stores contiguous RGB pixels (H, W, 3) in one image (3, H, W) of the batch.
+
+        The float values have the bits of ToTensor and Normalize.
+        """
+        core = available()
+        if core is None:
+            _store_by_lookup(pixels, image, self.native.table)
+        else:
+            core.convert(pixels, image.data_ptr(), self.native)
+
+
+def _store_by_lookup(pixels: npt.NDArray[np.uint8], image: torch.Tensor, table: npt.NDArray[Any] | None) -> None:
+    planes = image.view(torch.int16).numpy() if image.dtype is torch.bfloat16 else image.numpy()
+    for channel in range(3):
+        levels = pixels[..., channel]
+        planes[channel] = levels if table is None else table[channel][levels]

@@ -1,0 +1,92 @@
+"""What the batches of one epoch share while they are made: memory, threads of the core, copies of callables."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from fastdata.augment.apply import Finish
+from fastdata.loaders.backend import BatchDecoder, FileLoader, ReadyBatches
+from fastdata.pipeline.batch_memory import BatchMemory
+from fastdata.pipeline.config import PipelineConfig
+from fastdata.pipeline.per_thread import PerThread
+from fastdata.pipeline.pixel_format import PixelFormat
+from fastdata.pipeline.stats import PipelineStats
+from fastdata.sources.recognise import has_file_ranges, transforms_targets
+
+__all__ = ["Shared"]
+
+
+class Shared:
+    """Made once for an epoch, in the consumer's thread, and closed with it.
+
+    Args:
+        config: what is to be made.
+        stats: where each batch reports what it cost.
+        blocks_kept: most returned blocks of batch memory to hold.
+
+    Attributes:
+        finish: the steps after decoding, when the batch is left uint8.
+        steps: the rest of the transform, and behind it `collate_fn`, for each thread.
+        draws_targets: reading a target calls code of the user's, which may draw random numbers.
+        target_turn: held while a target_transform is called, of which there is only one.
+        batch_format: how decoded images are stored in the batch.
+        sample_format: how a sample of its own is stored, before the rest of the transform.
+        ready_batches: the backend's finished batches, if it has such.
+        batch_decoder: the backend's pipeline of whole batches, where it has one that can do this.
+        file_loader: the backend's way from files to the batch, where it has one and the samples are files.
+    """
+
+    def __init__(self, config: PipelineConfig, *, stats: PipelineStats | None = None, blocks_kept: int = 0) -> None:
+        self.config, self.stats = config, stats if stats is not None else PipelineStats()
+        plan, backend = config.plan, config.backend
+        self.finish = Finish(plan=plan, key=config.key)
+        self.steps: PerThread[Callable[[Any], Any]] = PerThread((*plan.tail, config.collate_fn), config.threads)
+        self.draws_targets = transforms_targets(config.source)
+        self.target_turn = threading.Lock()
+        channels_last = config.memory_format is torch.channels_last
+        self.batch_format = PixelFormat(plan, leave_uint8=config.leave_uint8, channels_last=channels_last)
+        self.sample_format = PixelFormat(plan)
+        self.ready_batches: ReadyBatches | None = backend.ready_batches() if config.in_place else None
+        decoder = backend.batch_decoder() if config.in_place else None
+        self.batch_decoder: BatchDecoder | None = decoder if decoder is not None and decoder.suits(plan) else None
+        self.file_loader: FileLoader | None = None
+        if config.in_place and has_file_ranges(config.source):
+            self.file_loader = backend.file_loader(
+                plan, config.key, format=self.batch_format.native, threads=config.threads
+            )
+        self._memory = BatchMemory(keep=blocks_kept)
+
+    @property
+    def decodes_on_gpu(self) -> bool:
+        """True when the backend decodes whole batches on the device where they go."""
+        return self.batch_decoder is not None and self.config.on_gpu and self.config.decode_device == "mixed"
+
+    def close(self, ended: bool = True) -> None:
+        """Gives back what the epoch's batches shared; `ended` is False if a thread may still be at work."""
+        self._memory.close()
+        if self.file_loader is not None:
+            self.file_loader.close(ended)
+
+    def empty_batch(self, count: int) -> torch.Tensor:
+        """An uninitialised batch (N, 3, H, W) in the format asked for."""
+        assert self.config.plan.size is not None
+        height, width = self.config.plan.size
+        last, dtype = self.batch_format.channels_last, self.batch_format.dtype
+        shape = (count, height, width, 3) if last else (count, 3, height, width)
+        if self.config.pin:
+            images = torch.empty(shape, dtype=dtype, pin_memory=True)
+        else:
+            images = self._memory.tensor(shape, dtype)
+        return images.permute(0, 3, 1, 2) if last else images
+
+    def finished_empty_batch(self, count: int) -> torch.Tensor:
+        """An uninitialised batch (N, 3, H, W) as the caller will get it, on its device."""
+        config, plan = self.config, self.config.plan
+        assert plan.size is not None
+        dtype = plan.normalisation.dtype if plan.normalisation is not None else torch.uint8
+        device = config.device if config.on_gpu else None
+        return torch.empty((count, 3, *plan.size), dtype=dtype, device=device, memory_format=config.memory_format)

@@ -1,0 +1,281 @@
+"""Batches for backends that decode whole batches in a pipeline of their own, such as DALI.
+
+Decode threads read and draw (`WholeBatch`, a job like any other); `WholeBatches` hands those batches to the backend's
+pipeline, some ahead, and completes them in order.  Reading, views, failures, order and state are those of every other
+backend.
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Iterator, Sequence
+from functools import cache
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from fastdata.augment.apply import Drawn
+from fastdata.augment.ops import on_device_of
+from fastdata.device.prefetch import index_of, map_tensors
+from fastdata.errors import PipelineError
+from fastdata.loaders import pillow
+from fastdata.loaders.backend import BatchDecoder, BatchFeed, BatchRequest, Decoded, Pixels
+from fastdata.loaders.per_image import by_pillow
+from fastdata.pipeline.image_batch import Failure, ImageBatch, Sample
+from fastdata.pipeline.jobs import OrderedJobs, SkipResult, Task
+from fastdata.pipeline.shared import Shared
+from fastdata.pipeline.stats import BatchTimes
+from fastdata.views.draw import View, Views
+from fastdata.views.plan import CenterCrop, Flip, Plan, RandomCrop
+
+__all__ = ["WholeBatch", "WholeBatches"]
+
+
+class WholeBatch(ImageBatch):
+    """A pipeline job: one batch, read and drawn; what the backend's pipeline does not take is decoded here."""
+
+    def __init__(self, shared: Shared, number: int, indices: Sequence[int], copies: Sequence[int]) -> None:
+        super().__init__(shared, number, indices, copies)
+        self._to_feed: dict[int, tuple[Sample, View]] = {}
+        self._pixels: dict[int, Pixels] = {}  # of the other positions
+        self._given_up = False  # by the backend's pipeline
+
+    @property
+    def tasks(self) -> list[Task]:
+        """See `Job.tasks`."""
+        return self._tasks_for(range(len(self._indices)))
+
+    def finish(self) -> None:
+        """Nothing is left to do before the backend's part."""
+
+    def result(self) -> Any:
+        """This batch itself, for `feed`; what failed is reported by `complete`, behind the batches before it."""
+        if not any(self._loaded) and not (self._failures and self._config.on_error == "raise"):
+            self._report()
+            raise SkipResult
+        return self
+
+    def feed(self) -> BatchFeed:
+        """What the backend's pipeline decodes; a tiny image stands for each position that is not its own."""
+        encoded, views = [], []
+        for position in range(len(self._indices)):
+            if position in self._to_feed:
+                sample, view = self._to_feed[position]
+                encoded.append(np.frombuffer(sample.image.data, np.uint8))
+                views.append(view)
+            else:
+                encoded.append(_tiny_jpeg())
+                views.append(_view_of_tiny(self._config.plan))
+        return BatchFeed(encoded=encoded, views=Views.of(views), owner=self)
+
+    def __repr__(self) -> str:
+        return f"batch {self._number} (samples {self._indices[0]} …)"
+
+    def complete(self, decoded: Decoded) -> tuple[int, Any, Drawn | None]:
+        """The finished batch from the pipeline's output, uint8 (N, H, W, 3), or decoded here if that gave up.
+
+        Raises:
+            SkipResult: no image is left.
+            DecodeError: an image is damaged, and errors are to be raised.
+        """
+        if self._failures and self._config.on_error == "raise":
+            self._report()
+        times = BatchTimes()
+        if isinstance(decoded, RuntimeError):
+            decoded = self._decode_singly(times, decoded)
+        with times.stage("convert"):
+            for position, pixels in self._pixels.items():
+                decoded[position].copy_(on_device_of(decoded, torch.from_numpy(pixels)), non_blocking=True)
+        self._times.append(times)
+        self._report()
+        good = [position for position, loaded in enumerate(self._loaded) if loaded]
+        if not good:
+            raise SkipResult
+        if len(good) < len(self._loaded):
+            decoded = decoded[on_device_of(decoded, torch.tensor(good))]
+        return self._number, *self._finished(decoded, good)
+
+    def _finished(self, decoded: torch.Tensor, good: Sequence[int]) -> tuple[Any, Drawn | None]:
+        config = self._config
+        images = decoded.permute(0, 3, 1, 2)
+        targets = self._collated_targets(good)
+        if not config.leave_uint8:
+            return [self._converted(images), targets], None
+        images = images.contiguous(memory_format=config.memory_format)
+        drawn = self._draw_steps(good)
+        if config.on_gpu and not images.is_cuda:
+            return [self._pinned(images), targets], drawn
+        finished = self._shared.finish.apply(images, drawn)
+        if finished is decoded or finished._is_view():
+            finished = finished.clone()  # the pipeline's memory must not outlive the next batch
+        return [finished, _moved(targets, finished)], None
+
+    def _converted(self, images: torch.Tensor) -> torch.Tensor:
+        """On the host, with the arithmetic of every other backend."""
+        shared = self._shared
+        if shared.batch_format.in_place:
+            return self._pinned(images)  # type: ignore[no-any-return]
+        batch = shared.empty_batch(len(images))
+        for pixels, place in zip(images.permute(0, 2, 3, 1).numpy(), batch, strict=True):
+            shared.batch_format.store(pixels, place)
+        return batch
+
+    def _decode(self, samples: Sequence[Sample], views: Sequence[View], times: BatchTimes) -> list[Failure]:
+        decoder, here = self._shared.batch_decoder, []
+        assert decoder is not None
+        for sample, view in zip(samples, views, strict=True):
+            self._to_feed.pop(sample.position, None)
+            if not self._given_up and decoder.takes(sample.image, view):
+                self._to_feed[sample.position] = sample, view
+                self._loaded[sample.position] = True
+            else:
+                here.append((sample, view))
+        with times.stage("decode"):
+            return self._decode_here(here)
+
+    def _decode_here(self, some: Sequence[tuple[Sample, View]]) -> list[Failure]:
+        """Decodes on the host and keeps the pixels for `complete`."""
+        images, views = [sample.image for sample, _ in some], [view for _, view in some]
+        places: list[Pixels] = [np.empty((*view.size, 3), np.uint8) for view in views]
+        if self._given_up:
+            statuses = self._config.backend.decode(images, views, places)
+        else:
+            statuses = [by_pillow(*each) for each in zip(images, views, places, strict=True)]
+        failures = []
+        for (sample, _), place, status in zip(some, places, statuses, strict=True):
+            self._loaded[sample.position] = status is None
+            if status is None:
+                self._pixels[sample.position] = place
+            else:
+                failures.append(self._failure(sample.position, sample.index, status))
+        return failures
+
+    def _decode_singly(self, times: BatchTimes, refusal: RuntimeError) -> torch.Tensor:
+        """After the pipeline gave up on the batch: finds the damaged images; the others are unharmed."""
+        self._given_up = True
+        with times.stage("decode"):
+            failures = self._decode_here(list(self._to_feed.values()))
+        if not failures:
+            name = self._config.backend.name
+            warnings.warn(
+                f"backend {name!r} gave up on {self!r}, but nothing in it is damaged: {refusal}", stacklevel=2
+            )
+        self._failures += failures
+        if self._config.on_error == "replace":
+            for failure in failures:
+                self._replace(failure, times)
+        assert self._config.plan.size is not None
+        device = self._config.device if self._shared.decodes_on_gpu else None
+        return torch.empty((len(self._indices), *self._config.plan.size, 3), dtype=torch.uint8, device=device)
+
+
+class WholeBatches:
+    """Yields (number, batch, what is to be drawn on the device) in order, with several batches in the pipeline.
+
+    Args:
+        shared: what all batches share.
+        decoder: the backend's.
+        jobs: yields `WholeBatch`.
+        largest_batch: images; None if unknown.
+    """
+
+    def __init__(self, shared: Shared, decoder: BatchDecoder, jobs: OrderedJobs, *, largest_batch: int | None) -> None:
+        self._jobs = jobs
+        self._pid = os.getpid()
+        self._decoded = decoder.open(_Feeds(jobs, shared.config.plan), _request(shared, largest_batch))
+
+    def __iter__(self) -> Iterator[tuple[int, Any, Drawn | None]]:
+        return self
+
+    def __next__(self) -> tuple[int, Any, Drawn | None]:
+        if os.getpid() != self._pid:
+            raise PipelineError(
+                "this iterator was made in another process; after a fork make a new one with iter(loader)"
+            )
+        while True:
+            try:
+                feed, decoded = next(self._decoded)
+            except BaseException:
+                self.close()
+                raise
+            try:
+                return feed.owner.complete(decoded)  # type: ignore[no-any-return]
+            except SkipResult:
+                continue
+
+    def close(self) -> None:
+        """Takes the backend's pipeline down and joins the reading threads.  Harmless when repeated."""
+        self._decoded.close()
+        self._jobs.close()
+
+    def __del__(self) -> None:
+        if hasattr(self, "_decoded") and os.getpid() == self._pid:  # a forked child has none of the threads
+            self.close()
+
+
+class _Feeds:
+    """What the backend decodes, batch by batch; something tiny for one that could not be made, to keep its place."""
+
+    def __init__(self, jobs: OrderedJobs, plan: Plan) -> None:
+        self._jobs, self._plan = jobs, plan
+
+    def __iter__(self) -> Iterator[BatchFeed]:
+        return self
+
+    def __next__(self) -> BatchFeed:
+        try:
+            batch: WholeBatch = next(self._jobs)
+        except (StopIteration, PipelineError):
+            raise
+        except Exception as error:  # noqa: BLE001 - raised at its place, after the batches before it
+            return BatchFeed(encoded=[_tiny_jpeg()], views=Views.of([_view_of_tiny(self._plan)]), owner=_Failed(error))
+        return batch.feed()
+
+
+class _Failed:
+    """Stands for a batch that could not be made."""
+
+    def __init__(self, error: Exception) -> None:
+        self._error = error
+
+    def complete(self, decoded: Decoded) -> None:
+        """Raises what went wrong."""
+        raise self._error
+
+
+def _request(shared: Shared, largest_batch: int | None) -> BatchRequest:
+    config = shared.config
+    return BatchRequest(
+        interpolation=config.plan.interpolation,
+        crops=any(isinstance(op, CenterCrop | RandomCrop) for op in config.plan.ops),
+        flips=any(isinstance(op, Flip) for op in config.plan.ops),
+        largest_batch=largest_batch,
+        threads=max(1, config.threads),
+        device_index=index_of(config.device) if shared.decodes_on_gpu else None,
+        options=config.backend_options,
+    )
+
+
+def _moved(targets: Any, images: torch.Tensor) -> Any:
+    return map_tensors(targets, lambda tensor: on_device_of(images, tensor))
+
+
+@cache
+def _tiny_jpeg() -> npt.NDArray[np.uint8]:
+    return np.frombuffer(pillow.encode_jpeg(pillow.from_pixels(np.zeros((8, 8, 3), np.uint8)), 90), np.uint8)
+
+
+def _view_of_tiny(plan: Plan) -> View:
+    assert plan.size is not None
+    height, width = plan.size
+    return View(
+        window_px=(0, 0, 8, 8),
+        resize_px=(width, height),
+        crop_px=(0, 0, width, height),
+        flip_horizontal=False,
+        flip_vertical=False,
+        interpolation=plan.interpolation,
+    )

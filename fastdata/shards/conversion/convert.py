@@ -1,0 +1,218 @@
+"""Converts a source to shards: the same bytes for any number of workers, and after any number of interruptions.
+
+The samples of a split are cut into shards by their sizes in the source, before anything is written, so a shard is a
+function of its samples and of the options and can be made anywhere.  Every finished shard leaves a note in the folder
+`.conversion`, which says of which samples it is; whoever runs the conversion again makes only what has none, or what is
+of other samples now, because files came to the source or went.  The manifest is written last and the notes are removed,
+so a dataset with a manifest is whole.
+
+    out of disk      the shard under way is removed, the others stay; run it again with more room
+    kill -9          a file under a temporary name is written over by the next run
+    another run      is refused while the first holds the lock
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from fastdata.errors import ConversionError, OptionError
+from fastdata.shards.conversion.destination import Destination, fingerprint_of
+from fastdata.shards.conversion.inputs import open_source
+from fastdata.shards.conversion.job import ConvertOptions, ShardDone, space_errors, write_shard
+from fastdata.shards.conversion.samples import Split
+from fastdata.shards.engines import run_jobs
+from fastdata.shards.format import MANIFEST_NAME, NO_LABEL, STATE_FOLDER, Manifest, ShardIndex, ShardInfo
+from fastdata.system.files import write_whole
+
+__all__ = ["ConvertOptions", "Summary", "convert", "local_folder"]
+
+
+@dataclass
+class Summary:
+    """What a conversion did.
+
+    Attributes:
+        manifests: by split.
+        ignored: files of the source that are no images by their names, by split.
+        unlabelled: samples without a label, by split.
+    """
+
+    manifests: dict[str, Manifest] = field(default_factory=dict)
+    ignored: dict[str, int] = field(default_factory=dict)
+    unlabelled: dict[str, int] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        lines = []
+        for split, manifest in self.manifests.items():
+            before, after = manifest.source["bytes"], sum(shard.tar_bytes for shard in manifest.shards)
+            lines.append(
+                f"{split or 'dataset'}: {manifest.samples} images in {len(manifest.shards)} shards; "
+                f"{before / 1e6:.1f} MB before, {after / 1e6:.1f} MB after; {len(manifest.skipped)} skipped"
+            )
+            if ignored := self.ignored.get(split):
+                lines.append(f"  {ignored} files with other names than images were left out")
+            if unlabelled := self.unlabelled.get(split):
+                lines.append(
+                    f"  {unlabelled} samples have no label (-1): neither a .cls beside the image nor a number as "
+                    "label, cls or target in its .json"
+                )
+            lines += [f"  skipped {key}: {reason}" for key, reason in manifest.skipped]
+        return "\n".join(lines)
+
+
+def convert(
+    source: str,
+    destination: str | os.PathLike[str],
+    options: ConvertOptions,
+    *,
+    workers: int = 1,
+    engine: str = "processes",
+    overwrite: bool = False,
+    resume: bool = False,
+    columns: tuple[str | None, str | None] = (None, None),
+    classes: list[str] | None = None,
+    progress: Callable[[ShardDone], object] | None = None,
+    planned: Callable[[int | None], object] | None = None,
+) -> Summary:
+    """Converts a source to shards with indices and a manifest.
+
+    Args:
+        source: see `inputs.open_source`.
+        destination: a folder; splits become folders inside.
+        options: what decides the bytes.
+        workers: processes that make shards.
+        engine: "processes" of this machine, or "ray", whose workers must see the same files.
+        overwrite: remove what was converted into `destination` before.
+        resume: insist on continuing an unfinished conversion; without it one of the same source and options is
+            continued, too, and anything else is an error.
+        columns: Parquet's columns of images and labels.
+        classes: names by class number, for sources that have none of their own.
+        progress: called with each `ShardDone`.
+        planned: called before each split with its number of images, None for a stream.
+
+    Raises:
+        ConversionError: `destination` holds something else, the disk is full, or an image is unreadable.
+        DatasetError: the source has nothing to convert.
+        OptionError: `destination` is a URL.
+    """
+    folder = local_folder(destination)
+    _check_apart(source, folder)
+    for left in folder.glob(f"{STATE_FOLDER}-done-*"):  # a run was killed while it removed its notes
+        shutil.rmtree(left, ignore_errors=True)
+    splits = _open(source, columns, classes)
+    if not overwrite and (finished := _finished_before(folder, splits, options)) is not None:
+        return finished
+    summary = Summary()
+    with Destination(folder, source, options, splits, overwrite=overwrite, resume=resume) as place:
+        for name, split in splits.items():
+            (folder / name).mkdir(parents=True, exist_ok=True)
+            if planned is not None:
+                planned(len(split.refs) if split.refs is not None else None)
+            jobs = place.jobs(name, split)
+            with space_errors(folder):
+                shards = run_jobs(write_shard, jobs, workers=workers, engine=engine)
+                done = list(_reported(shards, progress))
+            place.remove_others(name, [each.info.name for each in done])
+            summary.ignored[name] = split.ignored
+            summary.manifests[name] = _manifest(source, split, options, done)
+            summary.unlabelled[name] = _unlabelled(folder / name, summary.manifests[name])
+        for name, manifest in summary.manifests.items():
+            write_whole(folder / name / MANIFEST_NAME, manifest.to_text().encode())
+        place.finish()
+    return summary
+
+
+def local_folder(destination: str | os.PathLike[str]) -> Path:
+    """The folder that a destination is.
+
+    Raises:
+        OptionError: it is a URL.
+    """
+    given = os.fspath(destination)
+    if re.match(r"[A-Za-z][\w+.-]+:/", given):  # a path has made one slash of two; and C:/ is a disk
+        raise OptionError(
+            f"the destination {given} is a URL; conversions are written to a local folder, so name one, and copy it "
+            "when it is whole (aws s3 sync FOLDER URL, gsutil -m rsync -r FOLDER URL); ShardDataset reads URLs"
+        )
+    return Path(given)
+
+
+def _check_apart(source: str, folder: Path) -> None:
+    """Shards inside of their source would be found there the next time, and replacing a destination its own source."""
+    if not os.path.isdir(source):
+        return
+    here, there = folder.resolve(), Path(source).resolve()
+    if here.is_relative_to(there) or there.is_relative_to(here):
+        raise ConversionError(f"{folder} and the source {source} lie inside of each other; choose another destination")
+
+
+def _open(source: str, columns: tuple[str | None, str | None], classes: list[str] | None) -> dict[str, Split]:
+    """The source's splits, with the names of classes that are given."""
+    splits = open_source(source, image_column=columns[0], label_column=columns[1], classes=classes)
+    if classes is None:
+        return splits
+    if any(split.classes not in (None, classes) for split in splits.values()):
+        raise ConversionError("the source has class names of its own, and others are given; leave them out")
+    return {name: replace(split, classes=classes) for name, split in splits.items()}
+
+
+def _reported(finished: Iterable[ShardDone], progress: Callable[[ShardDone], object] | None) -> Iterator[ShardDone]:
+    for done in finished:
+        if progress is not None:
+            progress(done)
+        yield done
+
+
+def _manifest(source: str, split: Split, options: ConvertOptions, done: Sequence[ShardDone]) -> Manifest:
+    done = sorted(done, key=lambda each: each.info.name)
+    return Manifest(
+        classes=split.classes,
+        shards=[each.info for each in done],
+        options=options.to_dict(),
+        skipped=[entry for each in done for entry in each.skipped],
+        source={
+            "samples": sum(each.source_samples for each in done),
+            "bytes": sum(each.source_bytes for each in done),
+            "fingerprint": fingerprint_of(source, split),
+        },
+    )
+
+
+def _finished_before(folder: Path, splits: dict[str, Split], options: ConvertOptions) -> Summary | None:
+    """What this very conversion has already made, if it is whole and the source can be told from another."""
+    if (folder / STATE_FOLDER).exists():
+        return None
+    summary = Summary()
+    for name, split in splits.items():
+        path = folder / name / MANIFEST_NAME
+        if not path.exists() or split.fingerprint is None:
+            return None
+        manifest = Manifest.from_text(path.read_bytes(), str(path))
+        same = manifest.options == options.to_dict() and manifest.source["fingerprint"] == split.fingerprint
+        if not same or not all(_is_there(folder / name, shard) for shard in manifest.shards):
+            return None
+        summary.manifests[name] = manifest
+        summary.unlabelled[name] = _unlabelled(folder / name, manifest)
+    return summary
+
+
+def _unlabelled(folder: Path, manifest: Manifest) -> int:
+    """How many samples have no label, by the indices."""
+    count = 0
+    for shard in manifest.shards:
+        path = folder / shard.index_name
+        count += int((ShardIndex.from_bytes(path.read_bytes(), str(path)).records["label"] == NO_LABEL).sum())
+    return count
+
+
+def _is_there(folder: Path, shard: ShardInfo) -> bool:
+    try:
+        size = (folder / shard.name).stat().st_size
+    except FileNotFoundError:
+        return False
+    return size == shard.tar_bytes and (folder / shard.index_name).exists()

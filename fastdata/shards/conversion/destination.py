@@ -1,0 +1,210 @@
+"""A conversion's destination while it is worked on: its lock, what is being converted, notes on finished shards."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from fastdata.errors import ConversionError
+from fastdata.shards.conversion.folders import SPLIT_NAMES
+from fastdata.shards.conversion.job import ConvertOptions, ShardJob, finished_shard
+from fastdata.shards.conversion.samples import Split
+from fastdata.shards.conversion.shard_plan import plan_shards
+from fastdata.shards.conversion.staging import staged
+from fastdata.shards.format import MANIFEST_NAME, STATE_FOLDER, Manifest, crc32c, index_name
+from fastdata.shards.records import Ref
+from fastdata.system.files import remove_durably, try_lock, write_whole
+
+__all__ = ["Destination", "fingerprint_of"]
+
+
+class Destination:
+    """Holds the destination's lock, and plans what is still to be made.
+
+    Args:
+        folder: the destination.
+        source: as the user named it.
+        options: how it is converted.
+        splits: what the source holds.
+        overwrite: remove what was converted before.
+        resume: insist on continuing.
+
+    Raises:
+        ConversionError: the folder holds something else, or another process works on it.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        source: str,
+        options: ConvertOptions,
+        splits: dict[str, Split],
+        *,
+        overwrite: bool,
+        resume: bool,
+    ) -> None:
+        self._folder, self._state, self._options = folder, folder / STATE_FOLDER, options
+        self._job = {
+            "place": os.path.abspath(source) if all(map(_has_fingerprint, splits.values())) else source,
+            "sources": {name: fingerprint_of(source, split) for name, split in splits.items()},
+            "options": options.bytes_decided_by(),
+        }
+        self._overwrite, self._resume, self._splits = overwrite, resume, splits
+        self._stack = ExitStack()
+
+    def __enter__(self) -> Destination:
+        if self._resume and not (self._state / "job.json").exists():
+            raise ConversionError(f"there is no unfinished conversion to resume in {self._folder}")
+        self._folder.mkdir(parents=True, exist_ok=True)
+        job = self._state / "job.json"
+        others = [entry.name for entry in os.scandir(self._folder) if not entry.name.startswith(STATE_FOLDER)]
+        if not job.exists() and others and not self._overwrite:
+            what = "a converted dataset" if _is_dataset(self._folder) else f"{len(others)} other files and folders"
+            raise ConversionError(
+                f"{self._folder} already holds {what}; choose another destination, or --overwrite to replace what was "
+                "converted into it"
+            )
+        self._state.mkdir(exist_ok=True)
+        with ExitStack() as stack:
+            if not stack.enter_context(try_lock(self._state / "lock")):
+                raise ConversionError(f"{self._folder} is being converted by another process")
+            if self._overwrite and not (job.exists() and _is_same(_read_job(job), self._job)):
+                _remove_conversion(self._folder, {*SPLIT_NAMES, *self._splits})
+            self._check_may_continue(job)
+            write_whole(job, json.dumps(self._job, indent=1).encode())
+            self._stack = stack.pop_all()  # the lock is held until the end
+        return self
+
+    def _check_may_continue(self, job: Path) -> None:
+        """A source to which files came, or from which they went, is still the one that was begun."""
+        if not job.exists():
+            return
+        begun = _read_job(job)
+        if not _is_same(begun, self._job) and not _is_same_place(begun, self._job):
+            raise ConversionError(
+                f"{self._folder} holds an unfinished conversion of another source or with other options "
+                f"({_differences(begun, self._job)}); repeat it as it was begun, or --overwrite it"
+            )
+
+    def jobs(self, name: str, split: Split) -> Iterator[ShardJob]:
+        """The shards of a split, planned one after the other where the source is a stream."""
+        notes = self._state / (name or "_")
+        notes.mkdir(parents=True, exist_ok=True)
+        stays = split.refs is not None or self._options.shuffle_seed is not None
+        for number, refs in enumerate(self._planned(split, notes, str(self._folder / name))):
+            shard = _shard_name(number)
+            stage = None if stays else refs[0].path
+            yield ShardJob(str(self._folder / name), shard, refs, self._options, str(notes / f"{shard}.json"), stage)
+
+    def _planned(self, split: Split, notes: Path, folder: str) -> Iterable[list[Ref]]:
+        """The samples of each shard; those of a stream that is shuffled must all be there before the first."""
+
+        def finished(number: int) -> int | None:
+            shard = _shard_name(number)
+            done = finished_shard(folder, shard, notes / f"{shard}.json", on_error=self._options.on_error)
+            return done.listing if done is not None else None
+
+        if split.refs is not None:
+            return plan_shards(split.refs, self._options)
+        if self._options.shuffle_seed is None:
+            return staged(split, notes, self._options, finished)
+        whole = [ref for shard in staged(split, notes, self._options, lambda _: None) for ref in shard]
+        return plan_shards(whole, self._options)
+
+    def remove_others(self, name: str, shards: Iterable[str]) -> None:
+        """Removes shards of an earlier plan, which had more: files have gone from the source since."""
+        notes, kept = self._state / (name or "_"), {f"{shard}.json" for shard in shards}
+        for note in sorted(notes.glob("shard-*.tar.json")):
+            if note.name not in kept:
+                _remove_shards(self._folder / name, [note.name.removesuffix(".json")])
+                note.unlink()
+
+    def finish(self) -> None:
+        """Removes the notes: the dataset is whole."""
+        done = self._folder / f"{STATE_FOLDER}-done-{os.getpid()}"
+        os.rename(self._state, done)  # at once, so that nobody finds half of it
+        shutil.rmtree(done)
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+
+def _shard_name(number: int) -> str:
+    return f"shard-{number:06}.tar"
+
+
+def fingerprint_of(source: str, split: Split) -> int:
+    """Tells one source from another, by its name where there is nothing better: of a function."""
+    return split.fingerprint if split.fingerprint is not None else crc32c(source.encode())
+
+
+def _has_fingerprint(split: Split) -> bool:
+    return split.fingerprint is not None
+
+
+def _is_dataset(folder: Path) -> bool:
+    return any(folder.glob(MANIFEST_NAME)) or any(folder.glob(f"*/{MANIFEST_NAME}"))
+
+
+def _remove_conversion(folder: Path, splits: Iterable[str]) -> None:
+    """Removes what a conversion has made here, by its manifests and notes, and nothing else."""
+    for place in sorted({folder, *(folder / name for name in splits)}):
+        manifest = place / MANIFEST_NAME
+        if not manifest.exists():
+            continue
+        shards = Manifest.from_text(manifest.read_bytes(), str(manifest)).shards
+        remove_durably(manifest)  # first: with it, the dataset would claim to be whole
+        _remove_shards(place, [shard.name for shard in shards])
+    for note in (folder / STATE_FOLDER).glob("**/shard-*.tar.json"):
+        split = note.parent.name
+        _remove_shards(folder if split == "_" else folder / split, [note.name.removesuffix(".json")])
+    for entry in (folder / STATE_FOLDER).iterdir():
+        if entry.is_dir():
+            shutil.rmtree(entry)
+        elif entry.name != "lock":
+            entry.unlink()
+
+
+def _remove_shards(folder: Path, names: Iterable[str]) -> None:
+    for name in names:
+        for path in (folder / name, folder / index_name(name), folder / f".{name}.partial"):
+            path.unlink(missing_ok=True)
+
+
+def _read_job(path: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(path.read_bytes())
+    except ValueError:
+        content = None
+    return content if isinstance(content, dict) else {}
+
+
+def _is_same(begun: dict[str, Any], now: dict[str, Any]) -> bool:
+    """The same samples, wherever they lie now, and the same options."""
+    return all(begun.get(entry) == now[entry] for entry in ("sources", "options"))
+
+
+def _is_same_place(begun: dict[str, Any], now: dict[str, Any]) -> bool:
+    """The same options, splits and place, whatever lies there now: a shard says itself of which samples it is."""
+    same = all(begun.get(entry) == now[entry] for entry in ("place", "options"))
+    return same and set(begun.get("sources", ())) == set(now["sources"])
+
+
+def _differences(before: dict[str, Any], now: dict[str, Any]) -> str:
+    """Which entries of two jobs differ, in words."""
+    old, new = (dict(_entries(job)) for job in (before, now))
+    names = [name for name in {**old, **new} if old.get(name) != new.get(name)]
+    return ", ".join(f"{name} was {old.get(name)!r}, is {new.get(name)!r}" for name in names)
+
+
+def _entries(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
+    if not isinstance(value, dict):
+        yield name, value
+        return
+    for key, inner in value.items():
+        yield from _entries(inner, f"{name}.{key}" if name else key)

@@ -1,0 +1,111 @@
+"""Folders of class folders, as torchvision's ImageFolder reads them, and splits of such."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+from fastdata.errors import ConversionError, DatasetError
+from fastdata.shards.conversion.samples import Keys, Split, readable
+from fastdata.shards.records import Ref, listing
+from fastdata.shards.tar import IMAGE_EXTENSIONS
+
+__all__ = ["FOLDER_EXTENSIONS", "SPLIT_NAMES", "folder_splits", "folders_in"]
+
+SPLIT_NAMES = ("train", "training", "val", "valid", "validation", "test")
+FOLDER_EXTENSIONS = tuple(f".{name}" for name in sorted(IMAGE_EXTENSIONS - {"npy", "image", "img"}))
+
+
+def folder_splits(root: Path) -> dict[str, Split]:
+    """The splits in a folder, or the one dataset that it is.
+
+    Raises:
+        ConversionError: it is unclear what is a split and what a class.
+        DatasetError: there are no images.
+    """
+    names = [os.path.basename(path) for path in folders_in(str(root))]
+    splits = [name for name in names if name in SPLIT_NAMES]
+    if not splits or splits == ["test"]:
+        return {"": _folder(root)}
+    if others := [name for name in names if name not in SPLIT_NAMES]:
+        raise ConversionError(
+            f"{root} holds {', '.join(splits)} beside {', '.join(others[:3])}, so it is unclear whether these are "
+            f"splits or classes; convert {root / splits[0]} by itself, or move the others away"
+        )
+    found = {name: _folder(root / name) for name in splits}
+    _check_same_classes(root, {name: split.classes for name, split in found.items()})
+    return found
+
+
+def _check_same_classes(root: Path, classes: dict[str, list[str] | None]) -> None:
+    first = next(iter(classes))
+    for name, found in classes.items():
+        if found != classes[first]:
+            differing = sorted(set(found or ()) ^ set(classes[first] or ()))
+            raise ConversionError(
+                f"{root}: {first} and {name} have other classes, so their labels would not agree: {differing[:5]}; "
+                "convert them one by one"
+            )
+
+
+def _folder(root: Path) -> Split:
+    folders = folders_in(str(root))
+    if not folders:
+        raise DatasetError(f"no class folders in {root}; expected {root}/CLASS/NAME.jpg, tar files or Parquet files")
+    classes = [readable(os.path.basename(path)) for path in folders]
+    refs: list[Ref] = []
+    keys, ignored = Keys(), 0
+    for label, folder in enumerate(folders):
+        _check_is_class(root, folder)
+        before = len(refs)
+        for path in _walk(folder):
+            found = _stat(path)
+            if not path.lower().endswith(FOLDER_EXTENSIONS) or not stat.S_ISREG(found.st_mode):
+                ignored += 1
+                continue
+            key = keys.unique(os.path.relpath(path, root).rpartition(".")[0])
+            refs.append(Ref(key, label, path, 0, found.st_size))
+        if len(refs) == before:
+            raise DatasetError(
+                f"no images in {folder}; accepted: {' '.join(FOLDER_EXTENSIONS)}; remove the folder if it is no class"
+            )
+    return Split(classes=classes, refs=refs, fingerprint=listing(refs), ignored=ignored)
+
+
+def _check_is_class(root: Path, folder: str) -> None:
+    inside = {os.path.basename(path) for path in folders_in(folder)} & set(SPLIT_NAMES)
+    if inside:
+        raise ConversionError(f"{folder} holds {', '.join(sorted(inside))}: did you mean to convert {folder}?")
+
+
+def folders_in(folder: str) -> list[str]:
+    """Folders that may mean something: not hidden, and not what macOS leaves in archives."""
+    with os.scandir(folder) as entries:
+        names = sorted(entry.name for entry in entries if entry.is_dir())
+    return [os.path.join(folder, name) for name in names if not name.startswith((".", "__MACOSX"))]
+
+
+def _walk(folder: str) -> list[str]:
+    """Every file below a folder, links followed once, folders and names in sorted order."""
+    seen: set[tuple[int, int]] = set()
+    places = []
+    for place, folders, files in os.walk(folder, followlinks=True, onerror=_raise):
+        here = _stat(place)
+        if (here.st_dev, here.st_ino) in seen:  # a link that leads back
+            folders.clear()
+            continue
+        seen.add((here.st_dev, here.st_ino))
+        places.append((place, sorted(files)))
+    return [os.path.join(place, file) for place, files in sorted(places) for file in files]
+
+
+def _raise(error: OSError) -> None:
+    raise error
+
+
+def _stat(path: str) -> os.stat_result:
+    try:
+        return os.stat(path)
+    except FileNotFoundError as error:
+        raise ConversionError(f"{path} is a link to nothing; remove it") from error

@@ -1,0 +1,141 @@
+"""What can be converted: image folders, tar files, Parquet files, and functions that yield samples.
+
+A source is listed (every sample has a place in a file, so that any process can read it) or streamed (samples come one
+after the other, and are put down in a file first).
+"""
+
+from __future__ import annotations
+
+import glob
+import importlib
+import os
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from fastdata.errors import ConversionError, DatasetError
+from fastdata.shards.conversion.folders import FOLDER_EXTENSIONS, SPLIT_NAMES, folder_splits, folders_in
+from fastdata.shards.conversion.parquet import parquet_splits
+from fastdata.shards.conversion.samples import Keys, Split
+from fastdata.shards.conversion.tars import tar_splits
+from fastdata.shards.labels import integer_label
+from fastdata.shards.patterns import expand_braces
+
+__all__ = ["open_source"]
+
+
+def open_source(
+    source: str,
+    *,
+    image_column: str | None = None,
+    label_column: str | None = None,
+    classes: list[str] | None = None,
+) -> dict[str, Split]:
+    """Finds out what a source is and lists it.
+
+    Args:
+        source: a folder of class folders (or of train/ and val/ with class folders), of tar files, of Parquet files, or
+            a converted dataset; a tar or Parquet file, or a pattern of them ("{000..009}", "*"); or "module:function".
+        image_column: Parquet's column of encoded images; None finds it.
+        label_column: the same for labels.
+        classes: names by number, for labels that are names; None numbers those that occur in sorted order.
+
+    Returns:
+        Splits by name.
+
+    Raises:
+        DatasetError: there is nothing of that kind.
+        ConversionError: samples have no labels or keys that fit.
+    """
+    if "://" in source:
+        raise DatasetError(
+            f"{source} is a URL, and convert reads local files: copy it first (aws s3 sync, gsutil -m rsync -r), or "
+            "name a function as module:function that yields (key, bytes, label)"
+        )
+    if not os.path.exists(source) and re.fullmatch(r"[\w.]+:\w+", source):
+        return {"": _function(source)}
+    paths = _files(source)
+    if paths is None:
+        return folder_splits(Path(source))
+    if all(path.endswith(".parquet") for path in paths):
+        return parquet_splits(paths, image_column, label_column, classes)
+    return tar_splits(paths, classes)
+
+
+def _files(source: str) -> list[str] | None:
+    """The tar or Parquet files that are meant; None for a folder of class folders."""
+    if os.path.isdir(source):
+        return _files_in(source)
+    found = sorted({path for one in expand_braces(source) for path in glob.glob(one)})
+    if not found:
+        raise DatasetError(f"no such file, folder or function: {source}; a function is named as module:function")
+    if len({os.path.splitext(path)[1] for path in found}) > 1 or not found[0].endswith((".tar", ".parquet")):
+        raise DatasetError(f"{source} is neither a folder nor a pattern of .tar or of .parquet files")
+    return found
+
+
+def _files_in(folder: str) -> list[str] | None:
+    """The tar or Parquet files in a folder or in those of its splits, unless there are images in class folders."""
+    places = [folder, *(os.path.join(folder, name) for name in SPLIT_NAMES)]
+    found = sorted(path for place in places for path in glob.glob(f"{glob.escape(place)}/*") if _is_archive(path))
+    pictures = any(name.lower().endswith(FOLDER_EXTENSIONS) for sub in folders_in(folder) for name in _some_names(sub))
+    if not found and not pictures:
+        return _hub_files(folder) or None
+    if found and pictures:
+        raise ConversionError(
+            f"{folder} holds both folders of images and {found[0]}; name what is meant, as a pattern of files "
+            f"('{folder}/*{os.path.splitext(found[0])[1]}'), or move the others away"
+        )
+    kinds = {os.path.splitext(path)[1] for path in found}
+    if len(kinds) > 1:
+        raise ConversionError(f"{folder} holds both .tar and .parquet files; name the ones that are meant as a pattern")
+    return found or None
+
+
+def _hub_files(folder: str) -> list[str]:
+    """Parquet files as dataset hubs lay them out: data/train-00000-of-00002.parquet, default/train/0000.parquet."""
+    found: dict[str, list[str]] = {}
+    for place in folders_in(folder):
+        inside = [place, *(os.path.join(place, name) for name in SPLIT_NAMES)]
+        paths = sorted(path for each in inside for path in glob.glob(f"{glob.escape(each)}/*.parquet"))
+        if paths:
+            found[place] = paths
+    if len(found) > 1:
+        raise ConversionError(f"{folder} holds Parquet files in {', '.join(found)}; name one of these folders")
+    return next(iter(found.values()), [])
+
+
+def _is_archive(path: str) -> bool:
+    return path.endswith((".tar", ".parquet")) and os.path.isfile(path)
+
+
+def _some_names(folder: str) -> list[str]:
+    """Names in a folder and in the folders of it."""
+    return [*os.listdir(folder), *(name for sub in folders_in(folder) for name in os.listdir(sub))]
+
+
+# ---- functions
+
+
+def _function(spec: str) -> Split:
+    module_name, _, name = spec.partition(":")
+    if os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())  # as `python -m` has it
+    try:
+        function: Any = getattr(importlib.import_module(module_name), name)
+    except (ImportError, AttributeError) as error:
+        raise DatasetError(f"cannot import {spec}: {error}") from error
+
+    def stream() -> Iterator[tuple[str, bytes, int]]:
+        keys = Keys()
+        for number, item in enumerate(function()):
+            try:
+                key, data, label = item
+                encoded = bytes(memoryview(data))
+            except (TypeError, ValueError) as error:
+                raise ConversionError(f"{spec}: item {number} is not (key, bytes, label): {error}") from error
+            yield keys.unique(str(key)), encoded, integer_label(label, f"{spec}: item {number} ({key})")
+
+    return Split(classes=getattr(function, "classes", None), stream=stream)

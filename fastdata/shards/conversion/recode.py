@@ -1,0 +1,199 @@
+"""What a conversion may do to an image: nothing, repack it without loss, shrink it, or store its pixels."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fastdata.errors import OptionError
+from fastdata.shards.tar import IMAGE_EXTENSIONS
+from fastdata.views.header import parse_header
+
+__all__ = ["Image", "Recoding"]
+
+_DEFAULT_QUALITY = 90
+_SOI, _SOS, _APP0, _APP1, _APP2 = b"\xff\xd8", 0xDA, 0xE0, 0xE1, 0xE2  # markers of a JPEG's segments
+
+
+class Image(NamedTuple):
+    """An image as it is stored.
+
+    Attributes:
+        extension: says what it is: "jpg", "png", ..., or "npy" for raw pixels, uint8 (height, width, 3).
+        data: its bytes.
+        width: in pixels.
+        height: in pixels.
+    """
+
+    extension: str
+    data: bytes
+    width: int
+    height: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recoding:
+    """What is done to every image; by default its bytes are kept.
+
+    Attributes:
+        max_side: images whose longer side is longer are shrunk to it.
+        min_side: images whose shorter side is longer are shrunk to it.
+        quality: of JPEGs written anew, 1 to 100.  Given alone, every image is written anew.
+        lossless: JPEGs are stored as baseline with Huffman tables of their own and a restart marker before each row of
+            MCUs: the same pixels, in fewer bytes, quicker to decode.  One that would not become smaller, and other
+            formats, are kept.
+        raw: the pixels themselves, of the image shrunk to this longer side.
+
+    Of the metadata of an image that is written anew its EXIF orientation and its ICC profile stay, since they say how
+    its pixels look (of CMYK or grey pixels, which become RGB, the profile goes); raw pixels have none.
+    """
+
+    max_side: int | None = None
+    min_side: int | None = None
+    quality: int | None = None
+    lossless: bool = False
+    raw: int | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("max_side", "min_side", "raw"):
+            value = getattr(self, name)
+            if value is not None and not 1 <= value <= 65500:  # what a JPEG can hold
+                raise OptionError(f"{name}={value} is not between 1 and 65500 pixels")
+        if self.quality is not None and not 1 <= self.quality <= 100:
+            raise OptionError(f"quality={self.quality} is not between 1 and 100")
+        shrinking = self.max_side is not None or self.min_side is not None or self.quality is not None
+        if self.lossless + (self.raw is not None) + shrinking > 1:
+            raise OptionError("choose one: lossless, raw, or shrinking by max_side, min_side and quality")
+        if self.lossless:
+            _repacker()  # says at once what is missing
+
+    @property
+    def keeps_bytes(self) -> bool:
+        """True when images are stored as they are."""
+        return self == Recoding()
+
+    def apply(self, data: bytes) -> Image:
+        """Does it to one encoded image.
+
+        Raises:
+            OSError, ValueError, and whatever else Pillow raises: it cannot be decoded.
+        """
+        if self.raw is not None:
+            return _raw(data, self.raw)
+        if self.lossless:
+            data = _repacked(data)
+        elif not self.keeps_bytes:
+            return self._shrunk(data)
+        return _described(data)
+
+    def _shrunk(self, data: bytes) -> Image:
+        from fastdata.loaders import pillow
+
+        image = _described(data)
+        size = self._size_for(image.width, image.height)
+        if size is None and self.quality is None:
+            return image
+        pixels = pillow.shrunk(data, size)
+        quality = self.quality if self.quality is not None else _DEFAULT_QUALITY
+        orientation, profile = pillow.look_of(data)
+        encoded = pillow.encode_jpeg(pixels, quality, orientation=orientation, profile=profile)
+        return Image("jpg", encoded, *pixels.size)
+
+    def _size_for(self, width: int, height: int) -> tuple[int, int] | None:
+        """What an image is shrunk to; None to leave it."""
+        limits = [(self.max_side, max(width, height)), (self.min_side, min(width, height))]
+        ratios = [limit / side for limit, side in limits if limit is not None and side > limit]
+        if not ratios:
+            return None
+        return max(1, round(width * min(ratios))), max(1, round(height * min(ratios)))
+
+
+def _described(data: bytes) -> Image:
+    header = parse_header(data)
+    if header is not None:
+        return Image({"jpeg": "jpg"}.get(header.kind, header.kind), data, header.width, header.height)
+    from fastdata.loaders import pillow
+
+    extension, width, height = pillow.kind_of(data)
+    return Image(extension if extension in IMAGE_EXTENSIONS else "img", data, width, height)
+
+
+def _raw(data: bytes, side: int) -> Image:
+    from fastdata.loaders import pillow
+
+    size = Recoding(max_side=side)._size_for(*pillow.size_of(data))
+    pixels = np.asarray(pillow.shrunk(data, size))
+    buffer = io.BytesIO()
+    np.save(buffer, pixels)
+    return Image("npy", buffer.getvalue(), pixels.shape[1], pixels.shape[0])
+
+
+def _repacked(data: bytes) -> bytes:
+    """The image repacked, if it is a JPEG that becomes smaller, and Pillow sees the same pixels in both.
+
+    Raises:
+        OSError, and whatever else Pillow raises: it is a JPEG that cannot be decoded.
+    """
+    from fastdata.loaders import pillow
+
+    if data[:2] != _SOI:
+        return data
+    pixels = np.asarray(pillow.open_rgb(data))  # the core repacks what it can, also of a file that is cut short
+    core, options = _repacker()
+    plain: bytes | None = core.repack(data, restart_rows=1, options=options)
+    if plain is None:
+        return data
+    repacked = _with_look(plain, data)
+    if len(repacked) >= len(data) or not np.array_equal(pixels, np.asarray(pillow.open_rgb(repacked))):
+        return data
+    return repacked
+
+
+def _with_look(plain: bytes, original: bytes) -> bytes:
+    """A JPEG with the orientation and the ICC profile of another, whose pixels it has."""
+    from fastdata.loaders import pillow
+
+    orientation, _ = pillow.look_of(original)
+    exif = _segment(_APP1, pillow.orientation_exif(orientation)) if orientation != 1 else b""
+    profile = b"".join(
+        _segment(_APP2, content)
+        for marker, content in _segments(original)
+        if marker == _APP2 and content.startswith(b"ICC_PROFILE\0")
+    )
+    after = len(_SOI)
+    if plain[after : after + 2] == bytes((0xFF, _APP0)):  # JFIF wants to come first
+        after += 2 + int.from_bytes(plain[after + 2 : after + 4], "big")
+    return plain[:after] + exif + profile + plain[after:]
+
+
+def _segment(marker: int, content: bytes) -> bytes:
+    return bytes((0xFF, marker)) + (2 + len(content)).to_bytes(2, "big") + content
+
+
+def _segments(data: bytes) -> Iterator[tuple[int, bytes]]:
+    """The markers and contents of a JPEG's segments before its first scan (ITU T.81, B.1.1.4)."""
+    at = len(_SOI)
+    while at + 4 <= len(data) and data[at] == 0xFF and data[at + 1] != _SOS:
+        if data[at + 1] == 0xFF:  # a fill byte
+            at += 1
+            continue
+        length = int.from_bytes(data[at + 2 : at + 4], "big")
+        yield data[at + 1], data[at + 4 : at + 2 + length]
+        at += 2 + max(2, length)
+
+
+def _repacker() -> tuple[Any, Any]:
+    """The native core, which does this with libjpeg-turbo's coefficient interface, and its limits."""
+    from fastdata.loaders import resample
+    from fastdata.native import NativeMissing
+    from fastdata.views.plan import Interpolation
+
+    try:
+        core, order = resample.exact_core()
+    except NativeMissing as error:
+        raise OptionError(f"lossless needs the native core, which is missing: {error}") from error
+    return core, resample.options_for(order, Interpolation.BILINEAR, "exact")

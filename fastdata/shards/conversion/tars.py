@@ -1,0 +1,79 @@
+"""Tar files in WebDataset's naming as a source: images, labels beside them, and whatever else belongs to a sample."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from fastdata.errors import ConversionError, DatasetError
+from fastdata.shards.conversion.samples import Keys, Split
+from fastdata.shards.format import MANIFEST_NAME
+from fastdata.shards.labels import (
+    class_number,
+    class_numbers,
+    classes_for,
+)
+from fastdata.shards.records import TarSample, listing, tar_samples
+
+__all__ = ["tar_splits"]
+
+_MOST_MEMBER_BYTES = 1 << 30  # a sample is held in memory while it is copied
+
+
+def tar_splits(paths: Sequence[str], classes: list[str] | None) -> dict[str, Split]:
+    """One dataset, or one for each folder that the files lie in.
+
+    Raises:
+        ConversionError: labels do not agree, a sample is too large, or folders have the same name.
+        DatasetError: there are no images.
+        ShardError: a file is damaged.
+    """
+    by_folder: dict[str, list[str]] = {}
+    for path in paths:
+        by_folder.setdefault(os.path.dirname(os.path.abspath(path)), []).append(path)
+    names = {folder: os.path.basename(folder) if len(by_folder) > 1 else "" for folder in by_folder}
+    if len(set(names.values())) < len(names):
+        raise ConversionError(
+            f"folders of the same name hold tar files: {', '.join(by_folder)}; convert them one by one"
+        )
+    ignored = dict.fromkeys(by_folder, 0)
+    found: dict[str, list[TarSample]] = {}
+    for folder, inside in by_folder.items():
+        every = [sample for path in inside for sample in tar_samples(path)]
+        found[folder] = [sample for sample in every if isinstance(sample, TarSample)]
+        ignored[folder] = sum(sample for sample in every if isinstance(sample, int))
+    occurring = classes_for(((each.label, each.where) for split in found.values() for each in split), classes)
+    return {
+        names[folder]: replace(
+            _split(samples, by_folder[folder], _classes_beside(by_folder[folder][0]) or occurring),
+            ignored=ignored[folder],
+        )
+        for folder, samples in found.items()
+    }
+
+
+def _split(samples: Sequence[TarSample], paths: Sequence[str], classes: list[str] | None) -> Split:
+    if not samples:
+        raise DatasetError(f"no images in {paths[0]}{' and others' if len(paths) > 1 else ''}")
+    keys, refs, numbers = Keys(), [], class_numbers(classes)
+    for sample in samples:
+        for size in (sample.ref.size, *(part.size for part in sample.ref.parts)):
+            if size > _MOST_MEMBER_BYTES:
+                raise ConversionError(
+                    f"{sample.where} has a part of {size} bytes; accepted are {_MOST_MEMBER_BYTES}, since a sample is "
+                    "held in memory while it is copied: keep such a file outside of the tar file"
+                )
+        label = class_number(sample.label, numbers, sample.where)
+        refs.append(sample.ref._replace(key=keys.unique(sample.ref.key), label=label))
+    return Split(classes=classes, refs=refs, fingerprint=listing(refs))
+
+
+def _classes_beside(path: str) -> list[str] | None:
+    try:
+        classes = json.loads(Path(path).with_name(MANIFEST_NAME).read_bytes()).get("classes")
+    except (OSError, ValueError, AttributeError):
+        return None
+    return classes if isinstance(classes, list) else None

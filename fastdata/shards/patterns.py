@@ -1,0 +1,22 @@
+"""Names for many shards at once."""
+
+from __future__ import annotations
+
+import re
+
+__all__ = ["expand_braces"]
+
+
+def expand_braces(pattern: str) -> list[str]:
+    """Shell braces: "a-{000..002}.tar" and "{a,b}.tar", from left to right."""
+    match = re.search(r"\{([^{}]*)\}", pattern)
+    if match is None:
+        return [pattern]
+    span = re.fullmatch(r"(\d+)\.\.(\d+)", match[1])
+    if span is not None:
+        width = len(span[1]) if span[1].startswith("0") or len(span[1]) == len(span[2]) else 0
+        choices = [f"{number:0{width}}" for number in range(int(span[1]), int(span[2]) + 1)]
+    else:
+        choices = match[1].split(",")
+    head, tail = pattern[: match.start()], pattern[match.end() :]
+    return [expanded for choice in choices for expanded in expand_braces(head + choice + tail)]

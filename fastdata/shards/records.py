@@ -1,0 +1,154 @@
+"""The samples of a tar file: images, each with what lies beside it under the same key."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
+from typing import IO, NamedTuple
+
+from fastdata.errors import ConversionError
+from fastdata.shards.format import NO_LABEL, crc32c
+from fastdata.shards.labels import (
+    LABEL_NAMES,
+    MOST_LABELS,
+    class_number,
+    class_numbers,
+    integer_label,
+)
+from fastdata.shards.tar import IMAGE_EXTENSIONS, Member, members, split_name
+
+_MOST_LABEL_BYTES = 1 << 20  # of what lies beside an image
+
+__all__ = ["Part", "Ref", "TarSample", "list_tar", "listing", "tar_samples"]
+
+
+class Part(NamedTuple):
+    """Where another file of a sample lies, like a caption, in the same tar file as its image."""
+
+    extension: str
+    offset: int
+    size: int
+
+
+class Ref(NamedTuple):
+    """Where one sample's encoded image lies, at offset 0 a file of its own, and what else belongs to the sample.
+
+    The checksum of its bytes is there where they were read to find it: in a stream.
+    """
+
+    key: str
+    label: int
+    path: str
+    offset: int
+    size: int
+    crc32c: int | None = None
+    parts: tuple[Part, ...] = ()
+
+
+class TarSample(NamedTuple):
+    """A sample in a tar file: where it is, and its label, which may be a name."""
+
+    ref: Ref
+    label: int | str
+
+    @property
+    def where(self) -> str:
+        """What messages call it."""
+        return f"{self.ref.path}: {self.ref.key}"
+
+
+def list_tar(path: str, classes: list[str] | None = None) -> list[Ref]:
+    """The images in a tar file, each with the label that lies beside it under the same key.
+
+    Args:
+        path: the file.
+        classes: names by number, for labels that are names.
+
+    Raises:
+        ConversionError: a label is a name that is not among the classes, or no label at all.
+        ShardError: the file is damaged.
+    """
+    numbers = class_numbers(classes)
+    return [
+        found.ref._replace(label=class_number(found.label, numbers, found.where))
+        for found in tar_samples(path)
+        if isinstance(found, TarSample)
+    ]
+
+
+def tar_samples(path: str) -> Iterator[TarSample | int]:
+    """Samples, and how many members lie side by side of which none is an image."""
+    with open(path, "rb") as file:
+        for key, group in groupby(members(file, path), key=lambda member: split_name(member.name)[0]):
+            parts = list(group)
+            place = file.tell()
+            found = _sample(file, path, key, parts)
+            file.seek(place)
+            yield found if found is not None else len(parts)
+
+
+def _sample(file: IO[bytes], path: str, key: str, group: Sequence[Member]) -> TarSample | None:
+    """The sample that some members are; None if none of them is an image."""
+    by_extension = {split_name(member.name)[1]: member for member in reversed(group)}  # of equal ones the first
+    image = next((member for member in group if split_name(member.name)[1] in IMAGE_EXTENSIONS), None)
+    if image is None:
+        return None
+    label: int | str = NO_LABEL
+    if (beside := by_extension.get("cls")) is not None:
+        label = _class_in(_read(file, beside), f"{path}: {beside.name}")
+    if label == NO_LABEL and (beside := by_extension.get("json")) is not None:
+        label = _label_in_json(_read(file, beside))
+    others = tuple(
+        Part(member.name[len(key) + 1 :], member.offset, member.size)
+        for member in group
+        if member is not image and split_name(member.name)[1] not in ("cls", "")
+    )
+    return TarSample(Ref(key, NO_LABEL, path, image.offset, image.size, parts=others), label)
+
+
+def _read(file: IO[bytes], member: Member) -> bytes:
+    if member.size > _MOST_LABEL_BYTES:
+        return b""
+    file.seek(member.offset)
+    return file.read(member.size)
+
+
+def _class_in(data: bytes, where: str) -> int | str:
+    """What a .cls member holds: a number, a name, or nothing."""
+    try:
+        text = data.decode().strip()
+    except UnicodeDecodeError as error:
+        raise ConversionError(
+            f"{where} is no text: {data[:20]!r}; a label is a class number or a class name"
+        ) from error
+    if re.fullmatch(r"[+-]?\d+", text):
+        return integer_label(int(text), where)
+    if re.fullmatch(r"[+-]?\d*\.\d*(e[+-]?\d+)?|nan", text, re.IGNORECASE) and text != ".":
+        raise ConversionError(f"{where} holds {text}; a label is a class number without a point, or a class name")
+    return text or NO_LABEL
+
+
+def _label_in_json(data: bytes) -> int:
+    """The number in a .json member, alone or under one of the usual names; `NO_LABEL` where it is none of these."""
+    try:
+        content = json.loads(data)
+    except (ValueError, RecursionError):
+        return NO_LABEL
+    if isinstance(content, dict):
+        content = next((content[name] for name in LABEL_NAMES if name in content), None)
+    if not isinstance(content, int) or isinstance(content, bool) or not 0 <= content < MOST_LABELS:
+        return NO_LABEL
+    return content
+
+
+def listing(refs: Iterable[Ref]) -> int:
+    """A checksum of which samples these are."""
+    return crc32c("\n".join(map(_line, refs)).encode("utf-8", "backslashreplace"))
+
+
+def _line(ref: Ref) -> str:
+    checksum = f"\t{ref.crc32c:08x}" if ref.crc32c is not None else ""
+    parts = "".join(f"\t{part.extension}:{part.size}" for part in ref.parts)
+    return f"{ref.key}\t{ref.label}\t{ref.size}{checksum}{parts}"

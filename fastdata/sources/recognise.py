@@ -1,0 +1,230 @@
+"""Finds the source inside a dataset: folders of torchvision's, parts and concatenations of sources."""
+
+from __future__ import annotations
+
+import bisect
+import operator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from torch.utils.data import ConcatDataset, Subset
+
+from fastdata.sources.protocol import (
+    FileRanges,
+    ImageSource,
+    NotASource,
+    defines_with,
+    file_ranges,
+    location_of,
+    read_targets,
+)
+from fastdata.system.files import read_file
+
+__all__ = ["has_file_ranges", "recognise", "transforms_targets"]
+
+
+_DEFAULT_LOADER = "leave the dataset's loader at its default"
+
+
+def recognise(dataset: Any) -> ImageSource:
+    """Finds the source inside a dataset.
+
+    Args:
+        dataset: any dataset.
+
+    Returns:
+        A source with the dataset's indices and transform.
+
+    Raises:
+        NotASource: it is none; the text says why.
+    """
+    if type(dataset) is Subset:
+        return _SubsetSource(recognise(dataset.dataset), dataset.indices)
+    if type(dataset) is ConcatDataset:
+        return _ConcatSource([recognise(part) for part in dataset.datasets], dataset.cumulative_sizes)
+    if all(hasattr(type(dataset), method) for method in ("read_encoded", "read_target", "__len__")):
+        check = getattr(dataset, "check_source", None)
+        if check is not None:
+            check()
+        return dataset  # type: ignore[no-any-return]
+    if _is_torchvision_folder(dataset):
+        return _TorchvisionFolder(dataset)
+    raise NotASource(f"{type(dataset).__name__} is not an image dataset that fastdata recognises")
+
+
+def has_file_ranges(source: ImageSource) -> bool:
+    """True when every sample is a file, or a part of one, that can be read without the source."""
+    if isinstance(source, _SubsetSource):
+        return has_file_ranges(source.source)
+    if isinstance(source, _ConcatSource):
+        return all(has_file_ranges(part) for part in source.parts)
+    # A subclass that reads in its own way must say itself which files that amounts to.
+    return defines_with(source, "read_encoded", "file_range")
+
+
+def transforms_targets(source: ImageSource) -> bool:
+    """True when reading a target calls code of the user's: a target_transform, or a source that is not ours."""
+    if isinstance(source, _SubsetSource):
+        return transforms_targets(source.source)
+    if isinstance(source, _ConcatSource):
+        return any(map(transforms_targets, source.parts))
+    owner = source.folder if isinstance(source, _TorchvisionFolder) else source
+    if getattr(owner, "target_transform", None) is not None:
+        return True
+    return not type(source).read_target.__module__.startswith("fastdata.")
+
+
+def _is_torchvision_folder(dataset: Any) -> bool:
+    # By name, so that torchvision is not imported; an overridden __getitem__ may return anything.
+    getter = type(dataset).__getitem__ if hasattr(type(dataset), "__getitem__") else None
+    if (getattr(getter, "__module__", ""), getattr(getter, "__qualname__", "")) != (
+        "torchvision.datasets.folder",
+        "DatasetFolder.__getitem__",
+    ):
+        return False
+    if getattr(type(dataset), "__getitems__", None) is not None:
+        return False
+    loader = dataset.loader
+    if (loader.__module__, getattr(loader, "__name__", "")) not in (
+        ("torchvision.datasets.folder", "default_loader"),
+        ("torchvision.datasets.folder", "pil_loader"),
+    ):
+        raise NotASource(
+            f"its loader {getattr(loader, '__name__', loader)!r} is not torchvision's default", _DEFAULT_LOADER
+        )
+    from torchvision import get_image_backend  # the dataset is torchvision's, so it is installed
+
+    if get_image_backend() != "PIL":
+        raise NotASource(
+            f"torchvision's image backend is {get_image_backend()!r}, not 'PIL'", "set_image_backend('PIL')"
+        )
+    return True
+
+
+@dataclass(frozen=True)
+class _TorchvisionFolder:
+    """torchvision's DatasetFolder and ImageFolder; reads its live attributes, so later changes count."""
+
+    folder: Any
+
+    @property
+    def transform(self) -> Callable[[Any], Any] | None:
+        return self.folder.transform  # type: ignore[no-any-return]
+
+    def __len__(self) -> int:
+        return len(self.folder.samples)
+
+    def read_encoded(self, index: int) -> bytes:
+        return read_file(self.folder.samples[index][0])
+
+    def read_target(self, index: int) -> Any:
+        target = self.folder.samples[index][1]
+        transform = self.folder.target_transform
+        return target if transform is None else transform(target)
+
+    def location(self, index: int) -> str:
+        return str(self.folder.samples[index][0])
+
+    def file_range(self, index: int) -> tuple[str, int, int]:
+        return self.folder.samples[index][0], 0, -1
+
+    def file_ranges(self, indices: Sequence[int]) -> FileRanges:
+        samples = self.folder.samples
+        return FileRanges([samples[index][0] for index in indices])
+
+    def read_targets(self, indices: Sequence[int]) -> list[Any]:
+        if self.folder.target_transform is not None:
+            return [self.read_target(index) for index in indices]
+        samples = self.folder.samples
+        return [samples[index][1] for index in indices]
+
+
+@dataclass(frozen=True)
+class _SubsetSource:
+    """The samples of another source at given indices."""
+
+    source: ImageSource
+    indices: Sequence[int]
+
+    @property
+    def transform(self) -> Callable[[Any], Any] | None:
+        return self.source.transform
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    def read_encoded(self, index: int) -> bytes:
+        return self.source.read_encoded(operator.index(self.indices[index]))
+
+    def read_target(self, index: int) -> Any:
+        return self.source.read_target(operator.index(self.indices[index]))
+
+    def location(self, index: int) -> str:
+        return location_of(self.source, operator.index(self.indices[index]))
+
+    def file_range(self, index: int) -> tuple[Any, ...]:
+        return self.source.file_range(operator.index(self.indices[index]))  # type: ignore[attr-defined, no-any-return]
+
+    def file_ranges(self, indices: Sequence[int]) -> FileRanges:
+        return file_ranges(self.source, [operator.index(self.indices[index]) for index in indices])
+
+    def read_targets(self, indices: Sequence[int]) -> list[Any]:
+        return read_targets(self.source, [operator.index(self.indices[index]) for index in indices])
+
+
+@dataclass(frozen=True)
+class _ConcatSource:
+    """Several sources one after the other; they must share their transform."""
+
+    parts: Sequence[ImageSource]
+    ends: Sequence[int]
+
+    def __post_init__(self) -> None:
+        first = self.parts[0].transform
+        if any(part.transform is not first for part in self.parts):
+            reason = "the parts of the ConcatDataset have different transforms"
+            raise NotASource(reason, "give its parts one transform, the same object")
+
+    @property
+    def transform(self) -> Callable[[Any], Any] | None:
+        return self.parts[0].transform
+
+    def __len__(self) -> int:
+        return self.ends[-1]
+
+    def _find(self, index: int) -> tuple[ImageSource, int]:
+        if index < 0:
+            index += len(self)
+        part = bisect.bisect_right(self.ends, index)
+        return self.parts[part], index - (self.ends[part - 1] if part else 0)
+
+    def read_encoded(self, index: int) -> bytes:
+        part, inner = self._find(index)
+        return part.read_encoded(inner)
+
+    def read_target(self, index: int) -> Any:
+        part, inner = self._find(index)
+        return part.read_target(inner)
+
+    def location(self, index: int) -> str:
+        return location_of(*self._find(index))
+
+    def file_range(self, index: int) -> tuple[Any, ...]:
+        part, inner = self._find(index)
+        return part.file_range(inner)  # type: ignore[attr-defined, no-any-return]
+
+    def _find_all(self, indices: Sequence[int]) -> Iterator[tuple[ImageSource, int]]:
+        if len(indices) and min(indices) < 0:
+            return map(self._find, indices)
+        numbers = np.searchsorted(self.ends, indices, side="right").tolist()
+        begins = [0, *self.ends]
+        return ((self.parts[number], index - begins[number]) for number, index in zip(numbers, indices, strict=True))
+
+    def file_ranges(self, indices: Sequence[int]) -> FileRanges:
+        ranges = [part.file_range(inner) for part, inner in self._find_all(indices)]  # type: ignore[attr-defined]
+        return FileRanges.of(ranges)
+
+    def read_targets(self, indices: Sequence[int]) -> list[Any]:
+        return [part.read_target(inner) for part, inner in self._find_all(indices)]

@@ -1,0 +1,308 @@
+"""Checkpoints: written whole or not at all, the latest few kept; and signals that ask for one before the end.
+
+A checkpoint holds all that the next update depends on, so a run that was killed and resumed gives the losses of one
+that was not: weights, averages, optimiser, schedule, scaler, the loader's place in its epoch, the random state of every
+process, and the losses so far.  Worker processes of torch's path begin anew after a resume, as torch's own do: what a
+dataset draws inside of them differs then.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import pickle
+import signal
+import threading
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from fastdata.errors import OptionError, TrainError
+from fastdata.order.random_states import random_state, seed_anew, set_generators, set_random_state
+from fastdata.system.files import whole_file
+from fastdata.train.ranks import Vote
+from fastdata.train.training import Training
+
+__all__ = ["Checkpointer", "load_checkpoint", "make_output_dir", "naming"]
+
+VERSION = 3
+_SIGNALS = ("SIGTERM", "SIGUSR1")
+# Options that may differ between a checkpoint and the run that resumes it without a word.
+_FREE = {"resume", "output_dir", "keep", "save_every", "print_freq", "profile", "tensorboard", "timeout_s", "device"}
+
+
+class Checkpointer:
+    """Saves and restores a run.
+
+    Attributes:
+        told_to_stop: a signal came, and every process knows.
+        has_resumed: from `restore` until the first epoch begins.
+        owes_validation: the checkpoint restored was written between an epoch's training and its validation.
+    """
+
+    def __init__(self, training: Training) -> None:
+        self.training, self.told_to_stop, self.has_resumed, self.owes_validation = training, False, False, False
+        folder = training.options.output_dir
+        self.folder = Path(folder) if folder is not None else None
+        self._signalled = False
+        self._vote: Vote | None = None
+        if self.folder is not None and training.ranks.is_main:
+            make_output_dir(self.folder)
+        # What a plain loader's order was drawn from: random states from before its iterator was made.
+        self._began: dict[str, Any] = {}
+        self._resumed: dict[str, Any] | None = None  # this process's random states in the checkpoint
+
+    def is_due(self) -> bool:
+        """True after an update when it is time to save.
+
+        Every process learns of a signal to any of them at the same update: they vote after each, in the background, and
+        the votes are looked at one update later.
+        """
+        training, options = self.training, self.training.options
+        if training.ranks.world_size == 1:
+            self.told_to_stop = self._signalled
+        else:
+            self.told_to_stop = self._vote is not None and self._vote.is_yes()
+            self._vote = Vote(self._signalled)
+        if self.told_to_stop:
+            return True
+        return options.save_every > 0 and training.updates % options.save_every == 0
+
+    def save(self, loader: Any, result: Any, *, validated: bool = True) -> None:
+        """Writes a checkpoint under its final name once it is whole and on the disk, and removes the oldest.
+
+        Args:
+            loader: of the epoch at hand, or of the one that has just ended.
+            result: so far.
+            validated: False while the validation of the epoch that has ended is still to come.
+        """
+        if self.folder is None:
+            return
+        training, randoms = self.training, self._random_states(loader)
+        if not training.ranks.is_main:
+            return
+        self._check_finite()
+        state = {
+            "version": VERSION,
+            "options": asdict(training.options),
+            "training": training.state_dict(),
+            "loader": _state_of(loader),
+            "random": randoms,
+            "result": vars(result),
+            "validated": validated,
+        }
+        path = self.folder / f"checkpoint-{training.updates:08}.pt"
+        with whole_file(path) as file:
+            torch.save(state, file)
+        for old in self._kept()[: -training.options.keep]:
+            old.unlink()
+
+    def restore(self, result: Any) -> Any:
+        """Loads the checkpoint that the options name, if there is one; returns the loader's state."""
+        path, training = self._wanted(), self.training
+        state = load_checkpoint(path) if path is not None else None
+        if state is not None:
+            with naming(path):
+                training.load_state_dict(state["training"])
+            vars(result).update(state["result"])
+            self.has_resumed, self.owes_validation = True, not state["validated"]
+            if len(state["random"]) == training.ranks.world_size:
+                self._resumed = state["random"][training.ranks.rank]
+        self._check_output_dir(path)
+        self._check_same_place()
+        if training.ranks.is_main and training.options.resume is not None:
+            self._say_what_was_resumed(path, state)
+        return state["loader"] if state is not None else None
+
+    def _say_what_was_resumed(self, path: Path | None, state: dict[str, Any] | None) -> None:
+        training = self.training
+        if path is None or state is None:
+            print(f"nothing to resume in {self.folder}; beginning anew")
+            return
+        place = f"epoch {training.epoch}, batch {training.batch}, after {training.updates} updates"
+        done = "; the run was finished" if training.epoch >= training.options.epochs else ""
+        if self.owes_validation:
+            done = f"; epoch {training.epoch - 1} was not validated"
+        print(f"resumed {path}: {place}{done}")
+        given = asdict(training.options)
+        changed = [name for name, value in state["options"].items() if name not in _FREE and given.get(name) != value]
+        if changed:
+            told = ", ".join(f"{name} was {state['options'][name]!r}, is {given.get(name)!r}" for name in changed)
+            warnings.warn(f"resuming {path.name} with other options: {told}", stacklevel=4)
+
+    @contextmanager
+    def listening(self) -> Iterator[None]:
+        """Makes SIGTERM and SIGUSR1 ask for a checkpoint and the end of the run, while in the main thread."""
+        in_main = threading.current_thread() is threading.main_thread()
+        known = [getattr(signal, name) for name in _SIGNALS if in_main and hasattr(signal, name)]
+        before = {number: signal.signal(number, self._note_signal) for number in known}
+        try:
+            yield
+            if self._vote is not None:  # nobody leaves before the last votes are counted
+                self._vote.is_yes()
+        finally:
+            self._vote = None
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def _note_signal(self, number: int, frame: Any) -> None:
+        self._signalled = True
+
+    def _wanted(self) -> Path | None:
+        wanted = self.training.options.resume
+        if wanted == "auto":
+            assert self.folder is not None
+            return max(self._kept(), default=None)
+        return Path(wanted) if wanted is not None else None
+
+    def _random_states(self, loader: Any) -> list[dict[str, Any]]:
+        """Of every process, in order: now, and when its epoch began."""
+        own = {"now": random_state(loader, self.training.device), "began": self._began}
+        if self.training.ranks.world_size == 1:
+            return [own]
+        states: list[Any] = [None] * self.training.ranks.world_size
+        dist.all_gather_object(states, own)
+        return states
+
+    def begin_epoch(self, loader: Any) -> None:
+        """Called before an epoch's iterator is made; a resumed epoch is begun with the numbers it began with."""
+        if self._resumed is not None and self.training.batch == 0:
+            set_generators(self._resumed["now"], loader)
+            self.restore_random()
+        elif self._resumed is not None and not hasattr(loader, "load_state_dict"):
+            set_generators(self._resumed["began"], loader)
+            set_random_state(self._resumed["began"], self.training.device)
+        self._began = random_state(loader, self.training.device)
+
+    def begin_validation(self, loader: Any, loader_state: Any) -> None:
+        """Puts everything back to where it stood before a validation that is owed."""
+        self.owes_validation = False
+        if loader_state is not None and hasattr(loader, "load_state_dict"):
+            loader.load_state_dict(loader_state)
+        if self._resumed is not None:
+            set_generators(self._resumed["now"], loader)
+        self.restore_random()
+
+    def restore_random(self) -> None:
+        """Puts back the random states of the checkpoint that was restored, once."""
+        if self._resumed is not None:
+            set_random_state(self._resumed["now"], self.training.device)
+        elif self.has_resumed:  # with another number of processes, of which none continues another's
+            seed_anew(self.training.options.seed + 1000 * self.training.updates + self.training.ranks.rank)
+        self.has_resumed, self._resumed = False, None
+
+    def _check_output_dir(self, resumed: Path | None) -> None:
+        """A folder with later checkpoints is another run's, whose files this one would mix with its own."""
+        later = [path for path in self._kept() if int(path.stem.rpartition("-")[2]) > self.training.updates]
+        if not later:
+            return
+        if resumed is not None and resumed.resolve().parent == later[0].resolve().parent:
+            raise TrainError(
+                f"{resumed} has later checkpoints beside it; to go back to it remove "
+                f"{', '.join(path.name for path in later)}, to go on from the latest say resume='auto'"
+            )
+        raise TrainError(
+            f"output_dir {self.folder} holds checkpoints of another run, up to {later[-1].name}; go on with it by "
+            "resume='auto', or name another output_dir"
+        )
+
+    def _kept(self) -> list[Path]:
+        return [] if self.folder is None else sorted(self.folder.glob("checkpoint-[0-9]*.pt"))
+
+    def _check_finite(self) -> None:
+        """Keeps weights that are no numbers out of checkpoints."""
+        weights = self.training.model.parameters()  # buffers may hold infinities on purpose, as masks do
+        if not torch.stack([weight.isfinite().all() for weight in weights]).all():  # waits
+            last = f"; the latest good checkpoint is {kept[-1].name}" if (kept := self._kept()) else ""
+            raise TrainError(
+                f"weights are no numbers any more after update {self.training.updates}, so they were not saved{last}; "
+                "try a lower lr, a warm-up or clip_grad_norm, and detect_anomaly=True"
+            )
+
+    def _check_same_place(self) -> None:
+        updates, ranks = self.training.updates, self.training.ranks
+        if ranks.largest(updates) != -ranks.largest(-updates):
+            raise TrainError(
+                f"rank {ranks.rank} would begin at update {updates}, others elsewhere; "
+                "output_dir must be a folder that all machines share"
+            )
+
+    def stop_message(self) -> str:
+        """What a run that was told to stop says."""
+        kept = "not saved, since there is no output_dir"
+        if self.folder is not None:
+            kept = f"saved in {self.folder}; resume='auto' goes on"
+        return f"stopped by a signal after {self.training.updates} updates, {kept}"
+
+
+def _state_of(loader: Any) -> Any:
+    """The loader's state, once it is sure that it can be loaded again."""
+    if not hasattr(loader, "state_dict"):
+        return None
+    state, file = loader.state_dict(), io.BytesIO()
+    torch.save(state, file)
+    file.seek(0)
+    try:
+        torch.load(file, weights_only=True)
+    except pickle.UnpicklingError as error:
+        raise TrainError(
+            f"the state_dict of {type(loader).__name__} holds more than numbers, strings, lists, dicts and tensors, so "
+            "no checkpoint of it could be resumed"
+        ) from error
+    return state
+
+
+@contextmanager
+def naming(path: str | Path | None) -> Iterator[None]:
+    """Says in which file a checkpoint that does not fit was found."""
+    try:
+        yield
+    except TrainError as error:
+        raise TrainError(f"{path}: {error}") from error
+
+
+def make_output_dir(folder: Path) -> None:
+    """Makes a folder for results.
+
+    Raises:
+        OptionError: nothing can be written there.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        problem = "" if os.access(folder, os.W_OK) else "may not be written to"
+    except (FileExistsError, NotADirectoryError):
+        problem = "is a file"
+    except OSError as error:
+        problem = f"cannot be made ({error.strerror})"
+    if problem:
+        raise OptionError(f"output_dir={str(folder)!r} {problem}; name another folder")
+
+
+def load_checkpoint(path: str | Path) -> dict[str, Any]:
+    """What `Checkpointer.save` wrote.
+
+    Raises:
+        TrainError: the file is missing, damaged, or of another version.
+    """
+    try:
+        state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
+    except FileNotFoundError as error:
+        raise TrainError(f"there is no checkpoint {path}") from error
+    except IsADirectoryError as error:
+        raise TrainError(f"{path} is a folder; name a checkpoint in it, or resume='auto' for the latest") from error
+    except Exception as error:  # torch raises many kinds for files that are not its own
+        raise TrainError(
+            f"{path} is not a whole checkpoint: it is damaged, or something else wrote it; name another one, or "
+            "resume='auto' for the latest in output_dir"
+        ) from error
+    if not isinstance(state, dict) or "version" not in state:
+        raise TrainError(f"{path} was not written by fastdata.train; --weights begins with trained weights")
+    if state["version"] != VERSION:
+        raise TrainError(f"{path} is a checkpoint of version {state['version']}; this is version {VERSION}")
+    return state

@@ -1,0 +1,288 @@
+"""What a run changes: weights, optimiser, schedule, averages, counts; and how one update is made."""
+
+from __future__ import annotations
+
+import copy
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+from torch import nn
+
+from fastdata.augment.mix import CutMix, MixUp
+from fastdata.errors import OptionError, TrainError
+from fastdata.train.model import prepare_model
+from fastdata.train.optim import make_optimizer
+from fastdata.train.options import TrainOptions
+from fastdata.train.ranks import Ranks
+from fastdata.train.schedule import Schedule
+
+__all__ = ["Training"]
+
+_AMP_DTYPES = {"none": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16, "fp8": torch.bfloat16}
+
+
+class Training:
+    """A model with all that trains it.
+
+    Args:
+        model: its last layer gives one value per class.
+        options: checked already.
+        ranks: the processes that train together.
+        batches_per_epoch: of the process that has most.
+        num_classes: for mixup and cutmix.
+
+    Attributes:
+        model: the module itself, whose weights are saved.
+        forward: what is called: the module compiled and wrapped as asked for.
+        averaged: the moving average of the weights, or None.
+        epoch: number of the epoch at hand, from 0.
+        batch: batches of it that are done.
+        updates: updates made since the beginning.
+        rates: learning rates of the updates since the losses were looked at.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        options: TrainOptions,
+        *,
+        ranks: Ranks = Ranks(),  # noqa: B008 - frozen
+        batches_per_epoch: int,
+        num_classes: int | None = None,
+    ) -> None:
+        self.options, self.ranks, self.device = options, ranks, options.torch_device()
+        self.batches_per_epoch = batches_per_epoch
+        self.model, self._ddp, self.forward = prepare_model(model, options, ranks, self.device)
+        self.optimizer = make_optimizer(self.model, options, world_size=ranks.world_size)
+        # Before a schedule changes them.
+        self._groups = [{k: v for k, v in group.items() if k != "params"} for group in self.optimizer.param_groups]
+        per_epoch = -(-batches_per_epoch // options.accumulate)
+        self.scheduler = Schedule(self.optimizer, options, updates_per_epoch=per_epoch)
+        self.pace = 1.0  # of the schedule: updates of the plan in one that is made
+        self.scaler = torch.amp.GradScaler(self.device.type, enabled=options.amp == "fp16")
+        self.averaged = copy.deepcopy(self.model) if options.model_ema is not None else None
+        self.criterion = nn.CrossEntropyLoss(label_smoothing=options.label_smoothing)
+        self._mixes = _mixes(options, num_classes, ranks.rank)
+        self.epoch = self.batch = self.updates = 0
+        self.rates: list[float] = []
+        self.pending = False  # gradients have been summed since the last update
+        # Created on the device, and left there: (weight, weighted loss) of the update at hand, updates skipped by fp16.
+        self._totals = torch.zeros(2, dtype=torch.float64, device=self.device)
+        self.skipped = torch.zeros((), dtype=torch.int64, device=self.device)
+
+    # ---- the parts of a step, in the order of loop.py
+
+    def to_device(self, images: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """On the device in the right layout; costs nothing when the loader did it."""
+        four = images.dim() == 4
+        layout = torch.channels_last if self.options.channels_last and four else torch.preserve_format
+        images = images.to(self.device, non_blocking=True, memory_format=layout)
+        return images, labels.to(self.device, non_blocking=True)
+
+    def mix(self, images: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Mixup or cutmix, in turns if both are wanted."""
+        if not self._mixes:
+            return images, labels
+        step = self.updates * self.options.accumulate + self.batch % self.options.accumulate
+        return self._mixes[step % len(self._mixes)](images, labels, step=step)
+
+    def autocast(self) -> AbstractContextManager[Any]:
+        """The precision of the forward pass."""
+        return torch.autocast(self.device.type, _AMP_DTYPES[self.options.amp], enabled=self.options.amp != "none")
+
+    def loss(self, images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        """The forward pass; a mean over the batch.
+
+        Raises:
+            TrainError: a label has no output of the model (on the CPU; CUDA stops with an assertion of its own).
+        """
+        outputs = self.forward(images)
+        if not isinstance(outputs, torch.Tensor):
+            raise TrainError(
+                f"the model gives a {type(outputs).__name__}, not one tensor (N, classes); wrap it in a module that "
+                "takes the tensor out"
+            )
+        try:
+            return self.criterion(outputs, labels)  # type: ignore[no-any-return]
+        except IndexError as error:
+            raise TrainError(
+                f"a label has no output: {error} The model gives {outputs.shape[1]} values per image; it needs one for "
+                "each class"
+            ) from error
+
+    def without_sync(self, apart: bool) -> AbstractContextManager[Any]:
+        """Keeps DDP from summing gradients that will be added to."""
+        return self._ddp.no_sync() if apart and self._ddp is not None else nullcontext()
+
+    def note(self, loss: torch.Tensor, weight: float) -> None:
+        """Adds a batch to the totals of the update, on the device."""
+        self.pending = True
+        self._totals[0] += weight
+        self._totals[1] += loss.detach() * weight
+
+    def learn(self, images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        """One whole update from one batch, for searches; returns its loss, on the device."""
+        images, labels = self.to_device(images, labels)
+        with self.autocast():
+            loss = self.loss(images, labels)
+        self.scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
+        self.note(loss, 1.0)
+        self.update(exact=True)
+        return loss
+
+    def update(self, *, exact: bool) -> torch.Tensor:
+        """Makes one update from the gradients summed so far.
+
+        Args:
+            exact: the update is one full batch of one process, so that nothing has to be divided.
+
+        Returns:
+            float64 (2,), on the device: the weight of all batches in the update, on all processes, and their loss times
+            their weight.
+        """
+        totals, self._totals = self.ranks.sum(self._totals), torch.zeros_like(self._totals)
+        self.pending = False
+        self.scaler.unscale_(self.optimizer)  # so that clipping sees the true gradients
+        gradients = [p.grad for p in self.model.parameters() if p.grad is not None]
+        if not exact:  # DDP has divided by the number of processes
+            # An update of damaged images alone has weight 0, and gradients of 0.
+            scale = torch.where(totals[0] > 0, self.ranks.world_size / totals[0], 0.0)
+            torch._foreach_mul_(gradients, scale.float())
+        self._clip(gradients)
+        self.rates.append(self.optimizer.param_groups[0]["lr"])
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
+        self.optimizer.zero_grad(set_to_none=True)
+        self.scheduler.step(self.pace)
+        if self.averaged is not None:
+            _average(self.averaged, self.model, (self.options.model_ema or 0.0) if self.updates else 0.0)
+        self.updates += 1
+        return totals
+
+    def _clip(self, gradients: list[torch.Tensor]) -> None:
+        options = self.options
+        if options.clip_grad_norm is not None or self.scaler.is_enabled():
+            norm = torch.nn.utils.get_total_norm(gradients)
+            self.skipped += ~torch.isfinite(norm)
+            if options.clip_grad_norm is not None:
+                torch.nn.utils.clip_grads_with_norm_(self.model.parameters(), options.clip_grad_norm, norm)
+        if options.clip_grad_value is not None:
+            torch.nn.utils.clip_grad_value_(self.model.parameters(), options.clip_grad_value)
+
+    def share_buffers(self) -> None:
+        """Gives every process rank 0's running statistics, which are validated and saved."""
+        for buffer in self.best_weights.buffers():
+            self.ranks.take_over(buffer)
+
+    def set_pace(self, last: int) -> None:
+        """Spreads what is left of the epoch in the schedule over the updates that are left.
+
+        Args:
+            last: the number of the epoch's last batch.  After a resume under another plan there may be fewer updates
+                than planned, or more.
+        """
+        every = self.options.accumulate
+        updates = -(-last // every) - self.batch // every
+        end = (self.epoch + 1) * self.scheduler.updates_per_epoch
+        self.pace = (end - self.scheduler.place) / updates if updates > 0 else 1.0
+
+    def end_epoch(self) -> None:
+        """Goes to the beginning of the next epoch, in the schedule, too."""
+        self.epoch, self.batch, self.pace = self.epoch + 1, 0, 1.0
+        self.scheduler.go_to(self.epoch * self.scheduler.updates_per_epoch)
+
+    # ---- what is kept
+
+    @property
+    def best_weights(self) -> nn.Module:
+        """What to validate: the average if there is one."""
+        return self.averaged if self.averaged is not None else self.model
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything that `load_state_dict` needs to go on."""
+        return {
+            "model": self.model.state_dict(),
+            "averaged": self.averaged.state_dict() if self.averaged is not None else None,
+            "optimizer": self.optimizer.state_dict(),
+            "schedule": {"place": self.scheduler.place, **self._plan()},
+            "scaler": self.scaler.state_dict(),
+            "counts": {"epoch": self.epoch, "batch": self.batch, "updates": self.updates},
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Goes on where a state was taken; under another plan of updates, at the same share of the epoch.
+
+        Raises:
+            TrainError: it belongs to another model or optimiser.
+        """
+        if (state["averaged"] is None) != (self.averaged is None):
+            raise TrainError("model_ema is set in only one of the checkpoint and this run; set it as it was")
+        self.load_weights(state)
+        try:
+            self.optimizer.load_state_dict(state["optimizer"])
+        except (RuntimeError, ValueError, KeyError) as error:
+            raise TrainError(f"the checkpoint is of another optimiser: {error}") from error
+        self.scaler.load_state_dict(state["scaler"])
+        for name, count in state["counts"].items():
+            setattr(self, name, count)
+        # The options are this run's; what else an optimiser keeps there, as timm's Lamb its step, is the checkpoint's.
+        for group, values in zip(self.optimizer.param_groups, self._groups, strict=True):
+            group.update(values)
+        place, planned = state["schedule"]["place"], self.scheduler.updates_per_epoch
+        if any(state["schedule"][name] != count for name, count in self._plan().items()):
+            place = place / state["schedule"]["updates_per_epoch"] * planned
+            share = place / planned - self.epoch
+            self.batch = max(1, round(share * self.batches_per_epoch)) if self.batch else 0
+        self.scheduler.go_to(place)
+
+    def _plan(self) -> dict[str, int]:
+        """What a place is counted in."""
+        return {"updates_per_epoch": self.scheduler.updates_per_epoch, "batches_per_epoch": self.batches_per_epoch}
+
+    def load_weights(self, state: dict[str, Any]) -> None:
+        """Takes over a checkpoint's weights alone; if it has an average, and this run has none, the average."""
+        try:
+            self.best_weights.load_state_dict(state["averaged"] or state["model"])
+            if self.averaged is not None:
+                self.model.load_state_dict(state["model"])
+        except RuntimeError as error:
+            told = _first_difference(state["model"], self.model.state_dict())
+            raise TrainError(
+                f"the checkpoint is of another model: {told}; name the model and the data that it was trained with"
+            ) from error
+
+
+@torch.no_grad()
+def _average(averaged: nn.Module, model: nn.Module, decay: float) -> None:
+    """Moves an average towards a model's weights and buffers; integers, which count, are copied.
+
+    torch's AveragedModel asks a counter on the device in every update, for which the host waits.
+    """
+    means, values = ([*each.parameters(), *each.buffers()] for each in (averaged, model))
+    floats = [n for n, mean in enumerate(means) if mean.is_floating_point()]
+    torch._foreach_lerp_([means[n] for n in floats], [values[n] for n in floats], 1.0 - decay)
+    for mean, value in zip(means, values, strict=True):
+        if not mean.is_floating_point():
+            mean.copy_(value)
+
+
+def _first_difference(theirs: dict[str, Any], ours: dict[str, Any]) -> str:
+    for name in [*theirs, *ours]:
+        there, here = (tuple(weights[name].shape) if name in weights else None for weights in (theirs, ours))
+        if there != here:
+            return " and ".join(
+                f"{who} has {name} {shape}" if shape is not None else f"{who} has no {name}"
+                for who, shape in (("it", there), ("this model", here))
+            )
+    return "its values are of another kind"
+
+
+def _mixes(options: TrainOptions, num_classes: int | None, rank: int) -> list[MixUp | CutMix]:
+    wanted = [(kind, alpha) for kind, alpha in ((MixUp, options.mixup_alpha), (CutMix, options.cutmix_alpha)) if alpha]
+    if not wanted:
+        return []
+    if num_classes is None:
+        raise OptionError("mixup and cutmix make soft labels, for which fit needs num_classes")
+    seed = options.seed + 1_000_003 * rank
+    return [kind(num_classes=num_classes, alpha=alpha, seed=seed) for kind, alpha in wanted]

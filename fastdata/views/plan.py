@@ -1,0 +1,199 @@
+"""What happens to each image, as data.
+
+A `Plan` is compiled from a transform (fastdata/transforms/compile.py).  What a backend can do while it decodes is
+fused; the rest, `Plan.tail`, is called per sample on the very object torchvision would have handed it.
+
+The fused prefix is always of one shape:
+
+    crops in source pixels → at most one resize → crops → flips → tensor → float → normalise
+
+A transform that would break this shape (a second resize, a flip before a resize, a resize after the image has become
+a tensor, where torchvision uses another filter) ends the prefix.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, Protocol, TypeAlias
+
+import numpy.typing as npt
+import torch
+
+from fastdata.views.streams import Draws
+
+__all__ = [
+    "BatchStep",
+    "CenterCrop",
+    "Flip",
+    "Interpolation",
+    "Normalisation",
+    "Op",
+    "Output",
+    "Plan",
+    "RandomCrop",
+    "RandomResizedCrop",
+    "Resize",
+    "Size",
+]
+
+Size: TypeAlias = tuple[int, int]  # (height, width) in pixels, as torchvision orders them
+
+
+class Interpolation(Enum):
+    """Pillow's resampling filters, with Pillow's numbers."""
+
+    NEAREST = 0
+    LANCZOS = 1
+    BILINEAR = 2
+    BICUBIC = 3
+    BOX = 4
+    HAMMING = 5
+
+
+@dataclass(frozen=True, kw_only=True)
+class RandomResizedCrop:
+    """A random window of the source, resized to `size`."""
+
+    size: Size
+    scale: tuple[float, float]
+    ratio: tuple[float, float]
+    interpolation: Interpolation
+
+
+@dataclass(frozen=True, kw_only=True)
+class Resize:
+    """Resize to `size`, or so that the shorter side is `shorter` and the longer at most `longest`."""
+
+    size: Size | None = None
+    shorter: int | None = None
+    longest: int | None = None
+    interpolation: Interpolation
+
+
+@dataclass(frozen=True, kw_only=True)
+class CenterCrop:
+    """The middle `size` pixels; smaller images are padded with black."""
+
+    size: Size
+
+
+@dataclass(frozen=True, kw_only=True)
+class RandomCrop:
+    """`size` pixels at a random place."""
+
+    size: Size
+
+
+@dataclass(frozen=True, kw_only=True)
+class Flip:
+    """Mirror with probability `p`, left to right ("horizontal") or top to bottom ("vertical")."""
+
+    axis: str
+    p: float
+
+
+Op: TypeAlias = RandomResizedCrop | Resize | CenterCrop | RandomCrop | Flip
+
+
+class Output(Enum):
+    """What the fused prefix hands on for each sample."""
+
+    PIL = "PIL image"
+    UINT8 = "uint8 tensor (C, H, W)"
+    FLOAT = "float tensor (C, H, W)"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Normalisation:
+    """The float arithmetic after decoding, operation by operation, so that every bit can be repeated.
+
+    Attributes:
+        dtype: float32, or what v2's ToDtype names: float16 or bfloat16.
+        scaling: "divide" (ToTensor: x / 255), "multiply" (v2 ToDtype: x * (1 / 255)) or "none".
+        mean: per channel, subtracted after scaling; None when there is no Normalize.
+        std: per channel, divided by last; None when there is no Normalize.
+    """
+
+    dtype: torch.dtype = torch.float32
+    scaling: str
+    mean: tuple[float, float, float] | None = None
+    std: tuple[float, float, float] | None = None
+
+    def table(self) -> torch.Tensor:
+        """The value of every (channel, uint8 level): shape (3, 256)."""
+        levels = torch.arange(256, dtype=torch.uint8).to(self.dtype).repeat(3, 1)
+        if self.scaling == "divide":
+            levels = levels.div(255)
+        elif self.scaling == "multiply":
+            levels = levels.mul_(1.0 / 255)
+        if self.mean is not None and self.std is not None:
+            mean, std = (torch.tensor(values, dtype=self.dtype).view(-1, 1) for values in (self.mean, self.std))
+            levels.sub_(mean).div_(std)
+        return levels
+
+
+class BatchStep(Protocol):
+    """A random step on whole batches of decoded images; `fastdata.augment.base.Augmentation` is one."""
+
+    def draw(self, draws: Draws, size: Size) -> Mapping[str, npt.NDArray[Any]]:
+        """The parameters of N samples, N rows each."""
+        ...
+
+    def apply(self, images: torch.Tensor, parameters: Mapping[str, npt.NDArray[Any]]) -> torch.Tensor:
+        """The step done to images (N, 3, H, W)."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """What a backend and the pipeline do to each image.
+
+    Attributes:
+        ops: geometry, in order.
+        output: what the fused prefix yields.
+        normalisation: float arithmetic, for `Output.FLOAT`.
+        augmentations: steps for the whole batch after decoding, on uint8 images.
+        float_augmentations: likewise, after the float arithmetic.
+        tail: callables run per sample on what the prefix yields.
+        tensor_class: class to view tensors as before the tail (torchvision's tv_tensors.Image), if any.
+        fused: names of the transforms in the prefix.
+    """
+
+    ops: tuple[Op, ...] = ()
+    output: Output = Output.PIL
+    normalisation: Normalisation | None = None
+    augmentations: tuple[BatchStep, ...] = ()
+    float_augmentations: tuple[BatchStep, ...] = ()
+    tail: tuple[Callable[[Any], Any], ...] = ()
+    tensor_class: type[torch.Tensor] | None = None
+    fused: tuple[str, ...] = ()
+
+    @property
+    def interpolation(self) -> Interpolation:
+        """The filter of the one resize, bilinear where there is none."""
+        for op in self.ops:
+            if isinstance(op, RandomResizedCrop | Resize):
+                return op.interpolation
+        return Interpolation.BILINEAR
+
+    @property
+    def size(self) -> Size | None:
+        """(height, width) of every image after the prefix, or None when it differs from image to image."""
+        size: Size | None = None
+        for op in self.ops:
+            if isinstance(op, Flip):
+                continue
+            size = op.size
+        return size
+
+    @property
+    def augments(self) -> bool:
+        """True when whole batches are augmented after decoding."""
+        return bool(self.augmentations or self.float_augmentations)
+
+    @property
+    def batchable(self) -> bool:
+        """True when decoded images go straight into one batch tensor."""
+        return self.size is not None and self.output is not Output.PIL and not self.tail

@@ -1,0 +1,217 @@
+"""Backends from outside of the package, and the package without one of its own."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+import torch
+from torchvision.transforms import v2
+
+import fastdata
+from fastdata import DataLoader, DecodeError, ImageFolder, OptionError
+from fastdata.loaders import BACKENDS, available_backends, register_backend
+from fastdata.loaders.backend import Backend, BatchFeed, BatchRequest, Decoded, Encoded, Pixels
+from fastdata.loaders.per_image import by_pillow
+from fastdata.loaders.pillow import decode_view
+from fastdata.views.draw import View
+from fastdata.views.plan import Plan
+
+TRAIN = v2.Compose(
+    [
+        v2.RandomResizedCrop(24, antialias=True),
+        v2.RandomHorizontalFlip(),
+        v2.ToImage(),
+        v2.ToDtype(torch.float32, scale=True),
+    ]
+)
+
+
+class ToyBatches:
+    """Decodes whole batches, two ahead, and gives up on one that holds a damaged image, as DALI does."""
+
+    opened: ClassVar[list[BatchRequest]] = []
+    running = 0
+
+    def suits(self, plan: Plan) -> bool:
+        return plan.size is not None
+
+    def takes(self, image: Encoded, view: View) -> bool:
+        return image.is_plain_jpeg()
+
+    def open(self, feeds: Iterator[BatchFeed], request: BatchRequest) -> ToyPipeline:
+        ToyBatches.opened.append(request)
+        ToyBatches.running += 1
+        return ToyPipeline(feeds)
+
+
+class ToyPipeline:
+    def __init__(self, feeds: Iterator[BatchFeed]) -> None:
+        self._feeds, self._ahead, self._closed = feeds, [], False  # type: ignore[var-annotated]
+
+    def __iter__(self) -> ToyPipeline:
+        return self
+
+    def __next__(self) -> tuple[BatchFeed, Decoded]:
+        while len(self._ahead) < 2:
+            try:
+                self._ahead.append(next(self._feeds))
+            except Exception as error:  # noqa: BLE001 - raised at its place
+                self._ahead.append(error)
+        first = self._ahead.pop(0)
+        if isinstance(first, Exception):
+            raise first
+        return first, self._decode(first)
+
+    def _decode(self, feed: BatchFeed) -> Decoded:
+        views = feed.views.rows()
+        out = torch.zeros((len(views), *views[0].size, 3), dtype=torch.uint8)
+        for data, view, place in zip(feed.encoded, views, out.numpy(), strict=True):
+            try:
+                decode_view(data.tobytes(), view, place)
+            except OSError:
+                return RuntimeError("something in this batch is damaged")
+        return out
+
+    def close(self) -> None:
+        ToyBatches.running -= not self._closed
+        self._closed = True
+
+
+class ToyBackend(Backend):
+    name = "toy"
+    install_hint = "it is made here"
+
+    @classmethod
+    def version(cls) -> str:
+        return "1"
+
+    def decode(self, images: Sequence[Encoded], views: Sequence[View], out: Sequence[Pixels]) -> list[Exception | None]:
+        return [by_pillow(*each) for each in zip(images, views, out, strict=True)]
+
+    def batch_decoder(self) -> ToyBatches:
+        return ToyBatches()
+
+
+class PlainBackend(ToyBackend):
+    name = "plain"
+
+    def batch_decoder(self) -> None:  # type: ignore[override]
+        return None
+
+
+class NoiseBackend(PlainBackend):
+    name = "noise"
+
+    def ready_batches(self) -> NoiseBackend:
+        return self
+
+    def ready(self, count: int, make_empty: Any) -> torch.Tensor:
+        return make_empty(count).fill_(0.5)  # type: ignore[no-any-return]
+
+
+@pytest.fixture(autouse=True)
+def _registered() -> Iterator[None]:
+    before = dict(BACKENDS)
+    for backend in (ToyBackend, PlainBackend, NoiseBackend):
+        register_backend(backend)
+    yield
+    for name in BACKENDS.keys() - before.keys():
+        del BACKENDS[name]
+
+
+def batches(folder: Path, backend: str, **options: Any) -> list[Any]:
+    loader = DataLoader(ImageFolder(folder, TRAIN), 6, backend=backend, seed=3, shuffle=True, **options)
+    return [[images, labels] for images, labels in loader]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("backend", ["toy", "plain"])
+def test_a_backend_from_outside_gives_pillows_batches(folder: Path, backend: str, workers: int) -> None:
+    ToyBatches.opened.clear()
+    ours, expected = batches(folder, backend, num_workers=workers), batches(folder, "pil")
+    assert all(torch.equal(a, b) for pair in zip(ours, expected, strict=True) for a, b in zip(*pair, strict=True))
+    assert len(ToyBatches.opened) == (backend == "toy")
+    assert ToyBatches.running == 0
+
+
+@pytest.mark.parametrize("on_error", ["raise", "skip", "replace"])
+def test_damaged_images_have_the_same_outcome(folder: Path, tmp_path: Path, on_error: str) -> None:
+    shutil.copytree(folder, tmp_path / "own")
+    damaged = next((tmp_path / "own" / "bear").iterdir())
+    damaged.write_bytes(damaged.read_bytes()[:200])
+    if on_error == "raise":
+        with pytest.raises(DecodeError, match=damaged.name):
+            batches(tmp_path / "own", "toy")
+        return
+    ours, expected = (batches(tmp_path / "own", backend, on_error=on_error) for backend in ("toy", "pil"))
+    assert all(torch.equal(a, b) for pair in zip(ours, expected, strict=True) for a, b in zip(*pair, strict=True))
+    assert ToyBatches.running == 0
+
+
+def test_breaking_off_closes_the_pipeline(folder: Path) -> None:
+    for _ in DataLoader(ImageFolder(folder, TRAIN), 6, backend="toy", num_workers=2):
+        break
+    assert ToyBatches.running == 0
+
+
+def test_ready_batches_are_handed_out(folder: Path) -> None:
+    images, labels = batches(folder, "noise")[0]
+    assert images.shape == (6, 3, 24, 24)
+    assert (images == 0.5).all()
+    assert set(labels.tolist()) <= {0, 1, 2}
+
+
+def test_a_registered_backend_is_known_and_never_chosen_unasked(folder: Path) -> None:
+    assert {"toy", "plain"} <= set(available_backends())
+    assert "toy: named by you" in DataLoader(ImageFolder(folder, TRAIN), backend="toy").explain()
+    assert "toy" not in DataLoader(ImageFolder(folder, TRAIN), 6).explain()
+
+
+@pytest.mark.parametrize("taken", ["native", "auto", None, 3])
+def test_a_name_that_is_taken_is_refused(taken: Any) -> None:
+    with pytest.raises(OptionError, match="not taken"):
+        register_backend(type("Other", (PlainBackend,), {"name": taken}))
+
+
+WITHOUT_DALI = """
+import sys
+import fastdata
+from fastdata import BackendUnavailable, DataLoader, ImageFolder
+from fastdata.loaders import available_backends
+from fastdata.transforms import Compose, Resize, ToTensor
+assert not any(name.startswith("nvidia") for name in sys.modules)
+assert "dali" not in available_backends()
+dataset = ImageFolder(sys.argv[1], Compose([Resize((16, 16)), ToTensor()]))
+for fidelity in ("exact", "fast"):
+    assert sum(len(labels) for _, labels in DataLoader(dataset, 8, fidelity=fidelity)) == len(dataset)
+try:
+    DataLoader(dataset, backend="dali")
+except BackendUnavailable as error:
+    assert "fastdata.loaders.dali is missing" in str(error), error
+else:
+    raise AssertionError("a backend without its file was accepted")
+from fastdata.cli import main
+main(["info"])
+"""
+
+
+def test_without_its_file_dali_is_unavailable_and_all_else_works(folder: Path, tmp_path: Path) -> None:
+    shutil.copytree(Path(fastdata.__file__).parent, tmp_path / "fastdata", ignore=shutil.ignore_patterns("*.pyc"))
+    (tmp_path / "fastdata" / "loaders" / "dali.py").unlink()
+    done = subprocess.run(
+        [sys.executable, "-S", "-c", WITHOUT_DALI, str(folder)],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path[1:]])},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "not available (fastdata.loaders.dali is missing)" in done.stdout

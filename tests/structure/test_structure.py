@@ -1,0 +1,205 @@
+"""The house keeps its floors: imports point down, libraries are imported in one place, the surface is known."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import fastdata
+
+PACKAGE = Path(fastdata.__file__).parent
+# From the ground up.  A room is a folder, or a file beside the folders; imports go to rooms on lower floors only.
+FLOORS = [
+    {"errors"},
+    {"system", "terminal"},
+    {"native"},
+    {"views"},
+    {"order", "sources", "loaders"},
+    {"augment", "device"},
+    {"transforms"},
+    {"pipeline"},
+    {"image_folder"},
+    {"shards"},
+    {"shards.conversion", "dataloader"},
+    {"models"},
+    {"train"},
+    {"doctor"},
+    {"demo"},
+    {"cli"},
+    {"__init__", "__main__"},
+]
+LIBRARIES = {
+    "PIL": "loaders/pillow.py",
+    "turbojpeg": "loaders/turbojpeg.py",
+    "cv2": "loaders/opencv.py",
+    "nvidia": "loaders/dali.py",
+}
+
+
+def modules() -> list[Path]:
+    return sorted(PACKAGE.rglob("*.py"))
+
+
+def imports(path: Path, *, for_types: bool = True) -> list[str]:
+    """Dotted names a file imports, wherever in the file: in functions and, unless told otherwise, for types only."""
+    names = []
+    tree = ast.parse(path.read_text())
+    typing_only = [
+        node for node in ast.walk(tree) if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test)
+    ]
+    hidden = set() if for_types else {id(child) for node in typing_only for child in ast.walk(node)}
+    for node in ast.walk(tree):
+        if id(node) in hidden:
+            continue
+        if isinstance(node, ast.Import):
+            names += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names += [f"{node.module}.{alias.name}" for alias in node.names]
+    return names
+
+
+def module_of(name: str) -> Path | None:
+    """The file of the package that a dotted name comes from."""
+    parts = name.split(".")
+    if parts[0] != "fastdata":
+        return None
+    if len(parts) == 2 and parts[1] in fastdata._HOMES:
+        parts = ["fastdata", *fastdata._HOMES[parts[1]].split(".")]
+    for length in range(len(parts), 0, -1):
+        place = PACKAGE.joinpath(*parts[1:length])
+        for path in (place.with_suffix(".py"), place / "__init__.py"):
+            if path.exists():
+                return path
+    return None
+
+
+def room_of(path: Path) -> str:
+    """The folder of a file, or the file itself where it is in none."""
+    folders = path.relative_to(PACKAGE).parts[:-1]
+    return ".".join(folders) if folders else path.stem
+
+
+def floor_of(room: str) -> int:
+    return next(number for number, floor in enumerate(FLOORS) if room in floor)
+
+
+def upward_imports(path: Path) -> list[str]:
+    """What a file imports from rooms that are not below its own."""
+    own = room_of(path)
+    used = {room_of(module) for module in map(module_of, imports(path)) if module is not None} - {own, "__init__"}
+    return sorted(room for room in used if floor_of(room) >= floor_of(own))
+
+
+@pytest.mark.parametrize("path", modules(), ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_imports_point_down(path: Path) -> None:
+    assert upward_imports(path) == []
+
+
+def test_every_room_has_a_floor_and_says_what_it_is_for() -> None:
+    rooms = {room_of(path) for path in modules()}
+    assert rooms == set().union(*FLOORS)
+    for folder in (PACKAGE.joinpath(*room.split(".")) for room in rooms):
+        if folder.is_dir():
+            assert ast.get_docstring(ast.parse((folder / "__init__.py").read_text())), folder
+
+
+@pytest.mark.parametrize(
+    ("planted", "in_function"),
+    [("from fastdata.dataloader.loader import DataLoader", False), ("from fastdata import DataLoader", True)],
+)
+def test_an_import_against_the_floors_is_found(
+    planted: str, in_function: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = PACKAGE / "order" / "state.py"
+    source = path.read_text() + (f"\ndef late() -> None:\n    {planted}\n" if in_function else f"\n{planted}\n")
+    monkeypatch.setattr(Path, "read_text", lambda _: source)
+    assert upward_imports(path) == ["dataloader"]
+
+
+def test_no_modules_import_each_other_in_a_circle() -> None:
+    """Also within a folder, and also what is imported late or for type checking."""
+    needs = {
+        path: {module for module in map(module_of, imports(path)) if module is not None} - {path} for path in modules()
+    }
+    while free := [path for path, needed in needs.items() if not needed & needs.keys()]:
+        for path in free:
+            del needs[path]
+    assert sorted(str(path.relative_to(PACKAGE)) for path in needs) == []
+
+
+@pytest.mark.parametrize("path", sorted((PACKAGE / "loaders").glob("*.py")), ids=lambda path: path.name)
+def test_backends_do_not_import_each_other(path: Path) -> None:
+    backends = {"native", "pil", "turbojpeg", "opencv", "dali", "synthetic"}
+    used = {name.split(".")[2] for name in imports(path) if name.startswith("fastdata.loaders.")}
+    assert used & backends - {path.stem} == set()
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_each_decoder_library_is_imported_in_one_file(library: str) -> None:
+    users = {
+        str(path.relative_to(PACKAGE))
+        for path in modules()
+        if library in {name.split(".")[0] for name in imports(path, for_types=False)}
+    }
+    assert users - {p for p in users if p.startswith("demo/")} == {LIBRARIES[library]}
+
+
+def test_threads_start_where_their_life_cycle_is_written() -> None:
+    users = [path for path in modules() if "threading.Thread" in path.read_text()]
+    assert [path.name for path in users] == ["jobs.py", "engines.py", "remote.py"]
+    assert all("any deviation is a bug" in path.read_text() for path in users)
+
+
+def test_the_public_names() -> None:
+    assert fastdata.__all__ == sorted(fastdata.__all__)
+    assert set(fastdata.__all__) == {
+        "BackendError",
+        "BackendUnavailable",
+        "ConversionError",
+        "DaliOptions",
+        "DataLoader",
+        "DatasetError",
+        "DecodeError",
+        "DevicePrefetcher",
+        "EpochSampler",
+        "FastdataError",
+        "ImageFolder",
+        "OptionError",
+        "PipelineError",
+        "ShardDataset",
+        "ShardError",
+        "StateMismatch",
+        "StoreError",
+        "TrainError",
+    }
+    for name in fastdata.__all__:
+        assert getattr(fastdata, name).__name__ == name
+    with pytest.raises(AttributeError, match="no attribute 'Dataloader'"):
+        _ = fastdata.Dataloader
+
+
+def test_importing_is_quiet_quick_and_starts_nothing() -> None:
+    script = (
+        "import sys, threading, fastdata; "
+        "assert not {'torch', 'PIL', 'cv2', 'turbojpeg', 'torchvision', 'numpy'} & set(sys.modules), 'heavy import'; "
+        "assert threading.active_count() == 1"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_the_loader_imports_neither_decoders_nor_torchvision() -> None:
+    script = (
+        "import sys; from fastdata import DataLoader, ImageFolder; "
+        "assert not {'cv2', 'turbojpeg', 'torchvision', 'PIL'} & set(sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_loaders_at_the_top_is_a_link_to_the_package() -> None:
+    assert (PACKAGE.parent / "loaders").resolve() == PACKAGE / "loaders"
