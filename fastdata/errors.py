@@ -10,8 +10,8 @@
     │   └── BackendUnavailable (ImportError)     its library is not installed or not usable
     ├── ShardError          (OSError)            a shard, its index or its manifest is damaged or of another version
     ├── ConversionError     (OSError)            a conversion to shards cannot begin or go on
-    ├── StoreError          (ConnectionError)    a remote store does not answer, or not with what it should
-    │   └── NotInStore                           it has nothing at that place
+    ├── StoreError          (ConnectionError)    a remote store does not answer, or returns wrong data
+    │   └── NotInStore                           it has no such file
     ├── PipelineError       (RuntimeError)       the pipeline timed out or was used after a fork
     ├── TrainError          (RuntimeError)       a training run cannot go on
     └── StateMismatch       (ValueError)         a saved state belongs to something else
@@ -103,11 +103,12 @@ class DecodeError(FastdataError, OSError):
 
 
 class ReadError(DecodeError):
-    """The bytes of one sample could not be read, or are not those that were written."""
+    """The bytes of one sample could not be read, or their checksum is wrong."""
 
     problem = "could not be read"
     remedy = (
-        "See that the file is there and readable (a damaged shard is copied again; fastdata verify lists what is wrong)"
+        "Check that the file exists and is readable (a damaged shard must be copied again; "
+        "fastdata verify lists the damage)"
     )
 
 
@@ -178,11 +179,11 @@ class ConversionError(FastdataError, OSError):
 
 
 class StoreError(FastdataError, ConnectionError):
-    """A remote store does not answer, or answers with something else than was stored."""
+    """A remote store does not answer, or returns other data than was stored."""
 
 
 class NotInStore(StoreError):
-    """A remote store answers, and has nothing at that place."""
+    """A remote store has no such file."""
 
 
 class PipelineError(FastdataError, RuntimeError):
@@ -190,7 +191,7 @@ class PipelineError(FastdataError, RuntimeError):
 
 
 class TrainError(FastdataError, RuntimeError):
-    """A training run cannot go on: another process has gone, or a loss is no number."""
+    """A training run cannot go on: another process has died, or the loss is NaN."""
 
 
 class StateMismatch(FastdataError, ValueError):

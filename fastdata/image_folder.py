@@ -106,7 +106,7 @@ class ImageFolder(Dataset[tuple[Any, Any]]):
         if self.loader is not pil_loader:
             raise NotASource(
                 f"its loader {getattr(self.loader, '__name__', self.loader)!r} is not the default one",
-                "leave the dataset's loader at its default",
+                "use the dataset's default loader",
             )
 
     def read_encoded(self, index: int) -> bytes:

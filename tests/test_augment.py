@@ -213,7 +213,7 @@ def test_a_loader_says_what_is_done_on_batches(folder: Path) -> None:
     [
         ([v1.RandAugment(), v1.Resize(20), v1.ToTensor()], "Resize is called per sample: it comes after"),
         ([v1.RandAugment()], "the transform does not end with a tensor"),
-        ([v1.ToTensor(), v1.ColorJitter(0.4)], "the image is float already"),
+        ([v1.ToTensor(), v1.ColorJitter(0.4)], "the image is already float"),
         ([v1.ToTensor(), v1.RandomErasing(value="random")], "noise is not"),
         ([v1.RandAugment(interpolation=v1.InterpolationMode.BICUBIC), v1.ToTensor()], "nearest, bilinear"),
     ],

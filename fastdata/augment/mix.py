@@ -28,7 +28,7 @@ class _Mix(Printable, ABC):
 
     def __init__(self, num_classes: int, *, alpha: float = 1.0, seed: int = 0) -> None:
         if num_classes < 1:
-            raise OptionError(f"num_classes={num_classes}; there must be one at least")
+            raise OptionError(f"num_classes={num_classes}; at least 1 is needed")
         if not alpha > 0 or not math.isfinite(alpha):
             raise OptionError(f"alpha={alpha}; Beta(alpha, alpha) needs a number above 0")
         self.num_classes, self.alpha, self.seed = num_classes, float(alpha), seed
@@ -49,8 +49,8 @@ class _Mix(Printable, ABC):
         """
         if not images.is_floating_point() or labels.dtype != torch.int64 or labels.dim() != 1:
             raise OptionError(
-                f"images are {images.dtype} and labels {labels.dtype} {tuple(labels.shape)}; mixing takes float images "
-                "and one int64 label for each"
+                f"images are {images.dtype} and labels {labels.dtype} {tuple(labels.shape)}; mixing needs float images "
+                "and one int64 label per image"
             )
         count = len(images)
         rng = np.random.Generator(np.random.Philox(key=(self.seed & (2**64 - 1), (step << 12) | Stream.MIX_SHARES)))

@@ -94,7 +94,9 @@ class RandAugment(_Policy):
     ) -> None:
         super().__init__(interpolation, fill)
         if not 0 <= magnitude < num_magnitude_bins:
-            raise OptionError(f"magnitude={magnitude}; accepted: 0 to {num_magnitude_bins - 1}, as there are bins")
+            raise OptionError(
+                f"magnitude={magnitude}; accepted: 0 to {num_magnitude_bins - 1} (num_magnitude_bins - 1)"
+            )
         self.num_ops, self.magnitude, self.num_magnitude_bins = num_ops, magnitude, num_magnitude_bins
 
     def magnitudes(self, size: tuple[int, int]) -> Floats:

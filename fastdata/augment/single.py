@@ -112,7 +112,7 @@ class GaussianBlur(Augmentation):
         self.kernel_size = int(sizes[0])
         low, high = (sigma, sigma) if isinstance(sigma, int | float) else (sigma[0], sigma[1])
         if not 0 < low <= high:
-            raise OptionError(f"sigma={sigma!r}; accepted: a number above 0, or two in order")
+            raise OptionError(f"sigma={sigma!r}; accepted: a number above 0, or two in ascending order")
         self.sigma = float(low), float(high)
 
     def draw(self, draws: Draws, size: tuple[int, int]) -> Parameters:
@@ -146,7 +146,9 @@ class RandomErasing(Augmentation):
         self.p = _probability(p)
         self.scale, self.ratio = tuple(map(float, scale)), tuple(map(float, ratio))
         if not isinstance(value, int | float | list | tuple):
-            raise OptionError(f"value={value!r}; accepted: a number, or one for each channel (noise is not)")
+            raise OptionError(
+                f"value={value!r}; accepted: a number, or one per channel (random noise is not supported)"
+            )
         self.value = tuple(map(float, (value,) * 3 if isinstance(value, int | float) else value))
 
     def draw(self, draws: Draws, size: tuple[int, int]) -> Parameters:
@@ -184,7 +186,9 @@ def _range(
     else:
         (low, high), given_ok = map(float, given), True
     if not given_ok or not least <= low <= high <= most:
-        raise OptionError(f"{name}={given!r}; accepted: one number not below 0, or two in order from {least} to {most}")
+        raise OptionError(
+            f"{name}={given!r}; accepted: a number of at least 0, or two in ascending order from {least} to {most}"
+        )
     return None if low == high == middle else (float(low), float(high))
 
 

@@ -112,7 +112,7 @@ def thread_count(num_workers: Any) -> int:
         return auto_threads()
     if isinstance(num_workers, bool) or not hasattr(num_workers, "__index__"):
         hint = f"; write {num_workers} without quotes" if isinstance(num_workers, str) and num_workers.isdigit() else ""
-        raise OptionError(f"num_workers={num_workers!r}; accepted: a whole number or 'auto'{hint}")
+        raise OptionError(f"num_workers={num_workers!r}; accepted: an integer or 'auto'{hint}")
     return operator.index(num_workers)
 
 

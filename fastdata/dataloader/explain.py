@@ -90,7 +90,7 @@ def _advice(loader: LoaderArguments, route: Route) -> list[str]:
         changes.append("num_workers='auto' decodes with all CPUs, ahead of the training loop")
     if any(map(has_batch_form, route.plan.tail)) and loader.augment_on == "host":
         changes.append(
-            "augment_on='device' does the augmentations on whole batches, where nothing per sample comes before them"
+            "augment_on='device' applies the augmentations to whole batches, if no step per sample comes before them"
         )
     return changes
 
@@ -108,9 +108,8 @@ def _fused(plan: Plan) -> list[str]:
 def _output(loader: LoaderArguments, plan: Plan) -> str:
     """What the loop receives for images."""
     if not (plan.batchable and loader.collate_fn in (None, default_collate)):
-        made = "samples are made one by one"
         collate = getattr(loader.collate_fn, "__name__", type(loader.collate_fn).__name__)
-        return f"what {collate} makes of samples; {made}"
+        return f"the result of {collate}; samples are built one by one"
     assert plan.size is not None
     dtype = plan.normalisation.dtype if plan.normalisation is not None else torch.uint8
     layout = "channels_last" if loader.memory_format is torch.channels_last else "contiguous"
@@ -125,8 +124,8 @@ def _fidelity(loader: LoaderArguments, choice: BackendChoice | None) -> str:
         return str(loader.fidelity)
     tolerance = known[choice.backend.name]
     if tolerance == 0:
-        return f"{loader.fidelity}: Pillow's pixels"
-    return f"{loader.fidelity}: within {tolerance} of 255 grey levels of Pillow's pixels on average"
+        return f"{loader.fidelity}: identical to Pillow's pixels"
+    return f"{loader.fidelity}: mean difference from Pillow's pixels at most {tolerance} of 255 grey levels"
 
 
 def _backend(loader: LoaderArguments, choice: BackendChoice | None) -> str:

@@ -52,11 +52,11 @@ def find_route(loader: LoaderArguments) -> Route:
 def _unsuited_argument(loader: LoaderArguments) -> tuple[str, str | None] | None:
     """Why the image pipeline cannot be used, and what to change."""
     if loader.batch_sampler is None:
-        return "batch_size=None asks for single samples, or the dataset is iterable", "give a batch_size"
+        return "batch_size=None asks for single samples, or the dataset is iterable", "pass a batch_size"
     if loader.num_workers > 0 and loader.worker_init_fn is not None:
         return (
             "worker_init_fn runs in worker processes, which the image pipeline does not have",
-            "drop a worker_init_fn that only seeds: views are seeded per sample",
+            "if it only sets seeds, remove it: random crops are seeded per sample",
         )
     if loader.multiprocessing_context is not None:
         return (

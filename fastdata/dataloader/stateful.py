@@ -132,8 +132,8 @@ class StatefulEpochs:
             return
         if loaded.delivered > size:
             raise StateMismatch(
-                f"state has {loaded.delivered} delivered samples, an epoch of this loader's sampler has {size}; make "
-                "the loader as it was made when the state was saved"
+                f"state has {loaded.delivered} delivered samples, an epoch of this loader's sampler has {size}; create "
+                "the loader as it was created when the state was saved"
             )
 
     def batches_left(self) -> int:
@@ -257,20 +257,20 @@ class StatefulEpochs:
             if self.num_workers > 0 and hasattr(self.dataset, "state_dict"):
                 warnings.warn(
                     f"the state of {type(self.dataset).__name__} in worker processes is not saved; its batches are "
-                    "read again and passed over, which is exact only where they do not depend on earlier epochs; with "
-                    "num_workers=0 it always is",
+                    "read again and skipped, which is exact only if they do not depend on earlier epochs; with "
+                    "num_workers=0 it is always exact",
                     stacklevel=4,
                 )
             elif start.dataset_state is None and own_generators(self.dataset):
                 warnings.warn(
-                    f"{type(self.dataset).__name__} draws from a generator of its own and has no state_dict, so the "
-                    "batches passed over may be others than those delivered before; give it state_dict and "
-                    "load_state_dict",
+                    f"{type(self.dataset).__name__} has its own random generator but no state_dict, so the skipped "
+                    "batches may differ from those delivered before; give it state_dict and load_state_dict",
                     stacklevel=4,
                 )
         elif self.num_workers > 0 or start.dataset_random is None:
             warnings.warn(
-                "the order continues exactly, but random numbers that the dataset draws in worker processes are others "
-                "than they would have been; with num_workers=0, or on the image pipeline, these continue, too",
+                "the order continues exactly, but random numbers that the dataset draws in worker processes differ "
+                "from those of an uninterrupted run; with num_workers=0, or in the image pipeline, they continue "
+                "exactly, too",
                 stacklevel=4,
             )

@@ -43,7 +43,7 @@ def check_device(device: str | torch.device | int) -> torch.device:
     try:
         checked = torch.device(device)
     except RuntimeError as error:
-        raise OptionError(f"device={device!r} is not a device torch knows; cpu, cuda and cuda:N are") from error
+        raise OptionError(f"device={device!r} is not a valid device; use 'cpu', 'cuda' or 'cuda:N'") from error
     if checked.type == "cuda":
         count = torch.cuda.device_count()
         if count == 0:
@@ -172,7 +172,8 @@ class DevicePrefetcher:
         shapes, known = ([(tuple(t.shape), t.dtype) for t in some] for some in (tensors, self._kept))
         if shapes != known:
             raise OptionError(
-                f"a static batch has tensors {known}, this one {shapes}; drop_last=True keeps sizes equal"
+                f"with static=True every batch must have the tensors {known}, but this one has {shapes}; "
+                "drop_last=True keeps sizes equal"
             )
         kept = iter(self._kept)
         return map_tensors(batch, lambda tensor: next(kept).copy_(tensor, non_blocking=True))

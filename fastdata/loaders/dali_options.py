@@ -15,7 +15,7 @@ class DaliOptions:
 
     Attributes:
         threads: DALI's own threads; None takes `num_workers`, at least one.
-        prefetch: batches on their way inside DALI, at least one.
+        prefetch: batches in flight inside DALI, at least one.
         hw_decoder_load: share of a batch, 0 to 1, for the hardware JPEG decoder of GPUs that have one.
     """
 
@@ -27,6 +27,6 @@ class DaliOptions:
         if self.threads is not None and self.threads < 1:
             raise OptionError(f"threads={self.threads}; DALI needs at least one, or None for num_workers")
         if self.prefetch < 1:
-            raise OptionError(f"prefetch={self.prefetch}; at least one batch must be on its way")
+            raise OptionError(f"prefetch={self.prefetch}; at least one batch must be in flight")
         if not 0 <= self.hw_decoder_load <= 1:
             raise OptionError(f"hw_decoder_load={self.hw_decoder_load} is not a share between 0 and 1")

@@ -23,7 +23,7 @@ def exact_core() -> tuple[native.Core, native.PassOrder]:
     """
     core, order = native.load(), _exact_order()
     if order is None:
-        raise native.NativeMissing(f"it resizes otherwise than {pillow.version()}")
+        raise native.NativeMissing(f"its resize differs from that of {pillow.version()}")
     return core, order
 
 

@@ -147,7 +147,7 @@ def open_library() -> ctypes.CDLL:
     try:
         _declare(library)
     except AttributeError as error:
-        raise NativeMissing(f"{path} is of another build: {error}; reinstall it") from error
+        raise NativeMissing(f"{path} comes from another build: {error}; reinstall it") from error
     return library
 
 

@@ -50,7 +50,9 @@ def resumed_with(state: LoaderState, sampler: EpochSampler) -> LoaderState:
     except (TypeError, ValueError) as error:
         raise StateMismatch(f"the state's history is {state.history!r}, not pairs of ranks and samples") from error
     if not all(1 <= ranks <= _MOST_RANKS and delivered >= 0 for ranks, delivered in history):
-        raise StateMismatch(f"the state's history is {history}: ranks from 1 on and samples from 0 on are expected")
+        raise StateMismatch(
+            f"the state's history is {history}: expected pairs of at least 1 rank and at least 0 samples"
+        )
     if state.ranks not in (None, sampler.num_replicas) and state.delivered:
         history.append([state.ranks or 1, state.delivered])
         state = replace(state, delivered=0)
@@ -218,8 +220,8 @@ class EpochBatches:
             set_states_of(generators, states)
         except (TypeError, ValueError, KeyError, RuntimeError) as error:
             raise StateMismatch(
-                f"the state has {len(states)} generators of the sampler's own, the sampler has {len(generators)}, or "
-                f"of other kinds ({error}); make the sampler as it was made when the state was saved"
+                f"the state has {len(states)} random generators of the sampler, but the sampler has {len(generators)}, "
+                f"or other kinds of them ({error}); create the sampler as it was created when the state was saved"
             ) from error
 
     def _drawing(self) -> Any:
@@ -274,10 +276,10 @@ class EpochBatches:
             self._seen.update(index for index in map(_plain, passed) if isinstance(index, int))
         if len(passed) < skip or (self.state.checksum is not None and self.state.checksum != self._checksum):
             raise StateMismatch(
-                f"the sampler does not give again the {skip} samples that were delivered before the state was saved "
-                f"({type(self._sampler).__name__} gave {len(passed)}); it draws from something that is not saved with "
-                "the state, or the dataset has changed: give the sampler a generator, a seed or set_epoch, or start "
-                "the epoch anew"
+                f"the sampler does not repeat the {skip} samples that were delivered before the state was saved "
+                f"({type(self._sampler).__name__} gave {len(passed)}); its order depends on something that is not "
+                "saved in the state, or the dataset has changed: give the sampler a generator or a seed, call its "
+                "set_epoch, or start the epoch from the beginning"
             )
 
 

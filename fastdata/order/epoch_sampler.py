@@ -74,7 +74,7 @@ class EpochSampler(Sampler[int]):
                 f"order='windowed' needs a ShardDataset, not {type(dataset).__name__}; use order='random'"
             )
         if window < 1:
-            raise OptionError(f"window={window} is not above 0")
+            raise OptionError(f"window={window} must be above 0")
         if (num_replicas is None) != (rank is None):
             raise OptionError(f"num_replicas={num_replicas} and rank={rank}: give both, or neither")
         in_use = dist.is_available() and dist.is_initialized()
@@ -84,7 +84,7 @@ class EpochSampler(Sampler[int]):
             raise OptionError(f"rank={self.rank} is not between 0 and {self.num_replicas - 1}")
         if order == "random" and hasattr(dataset, "fits_in_cache") and not dataset.fits_in_cache():
             warnings.warn(
-                "a random order asks for every shard all the time, and the cache holds only some of them; use "
+                "a random order reads from all shards at once, but the cache holds only some of them; use "
                 "order='windowed' or a larger cache_bytes",
                 stacklevel=2,
             )

@@ -78,7 +78,7 @@ class LoaderState:
         if state["version"] != STATE_VERSION:
             raise StateMismatch(
                 f"state has format version {state['version']!r}, this fastdata reads {STATE_VERSION}; "
-                "resume with the fastdata that saved it, or start the epoch anew"
+                "resume with the version of fastdata that saved it, or start the epoch from the beginning"
             )
         unknown = state.keys() - names
         if foreign := sorted(name for name in unknown if not name.startswith("_")):  # accelerate adds one with _
@@ -93,21 +93,21 @@ class LoaderState:
             least = -1 if name == "dataset_size" else 0
             if not _is_count(getattr(self, name), least):
                 raise StateMismatch(
-                    f"state has {name} = {getattr(self, name)!r}; a whole number from {least} on is expected"
+                    f"state has {name} = {getattr(self, name)!r}; expected an integer of at least {least}"
                 )
         for name in ("checksum", "view_seed", "worker_seed", "order_seed", "sampler_epoch", "workers", "ranks"):
             value = getattr(self, name)
             if value is not None and (isinstance(value, bool) or not isinstance(value, int)):
-                raise StateMismatch(f"state has {name} = {value!r}; a whole number or None is expected")
+                raise StateMismatch(f"state has {name} = {value!r}; expected an integer or None")
         for name in ("sampler_random", "sampler_own", "dataset_random", "history"):
             value = getattr(self, name)
             if value is not None and not isinstance(value, list | tuple):
-                raise StateMismatch(f"state has {name} = {value!r}; a list or None is expected")
+                raise StateMismatch(f"state has {name} = {value!r}; expected a list or None")
         if not isinstance(self.sampler, str):
-            raise StateMismatch(f"state has sampler = {self.sampler!r}; a text is expected")
+            raise StateMismatch(f"state has sampler = {self.sampler!r}; expected a string")
         if self.batches > self.delivered and self.dataset_size >= 0 and not self.history:
             raise StateMismatch(
-                f"state has {self.batches} batches of {self.delivered} samples, which cannot be; was it edited?"
+                f"state has {self.batches} batches of {self.delivered} samples, which is impossible; was it edited?"
             )
 
     def check_belongs_to(self, other: LoaderState) -> None:
@@ -117,7 +117,7 @@ class LoaderState:
             if saved != here:
                 raise StateMismatch(
                     f"state was saved with {name} = {saved!r}, this loader has {name} = {here!r}; "
-                    "make the loader as it was made when the state was saved"
+                    "create the loader as it was created when the state was saved"
                 )
 
 

@@ -25,7 +25,7 @@ from fastdata.system.files import read_file
 __all__ = ["has_file_ranges", "recognise", "transforms_targets"]
 
 
-_DEFAULT_LOADER = "leave the dataset's loader at its default"
+_DEFAULT_LOADER = "use the dataset's default loader"
 
 
 def recognise(dataset: Any) -> ImageSource:
@@ -98,7 +98,8 @@ def _is_torchvision_folder(dataset: Any) -> bool:
 
     if get_image_backend() != "PIL":
         raise NotASource(
-            f"torchvision's image backend is {get_image_backend()!r}, not 'PIL'", "set_image_backend('PIL')"
+            f"torchvision's image backend is {get_image_backend()!r}, not 'PIL'",
+            "call torchvision.set_image_backend('PIL')",
         )
     return True
 
@@ -185,7 +186,7 @@ class _ConcatSource:
         first = self.parts[0].transform
         if any(part.transform is not first for part in self.parts):
             reason = "the parts of the ConcatDataset have different transforms"
-            raise NotASource(reason, "give its parts one transform, the same object")
+            raise NotASource(reason, "give all parts the same transform object")
 
     @property
     def transform(self) -> Callable[[Any], Any] | None:

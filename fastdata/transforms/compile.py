@@ -45,8 +45,8 @@ class PlanResult:
 
 
 _BEGIN_WITH = (
-    "give the dataset a transform that begins with RandomResizedCrop, Resize, CenterCrop, RandomCrop or a flip of "
-    "torchvision.transforms, or Compose it of such steps first and your own after them"
+    "use a transform that begins with RandomResizedCrop, Resize, CenterCrop, RandomCrop or a flip of "
+    "torchvision.transforms; your own steps can follow in the same Compose"
 )
 
 
@@ -71,7 +71,7 @@ class _Draft:
         elif isinstance(augmentation, augment.RandomErasing):
             self.float_augmentations.append(augmentation)
         else:
-            raise _NotFusable("the image is float already; put it before ToTensor to have it done on batches")
+            raise _NotFusable("the image is already float; put it before ToTensor, then it is done on batches")
 
     def add_geometry(self, op: Op) -> None:
         if self.augmentations or self.float_augmentations:
@@ -80,7 +80,7 @@ class _Draft:
         if resizes and self.output is not Output.PIL:
             raise _NotFusable("it resizes a tensor, which torchvision filters differently from a PIL image")
         if resizes and any(isinstance(o, RandomResizedCrop | Resize) for o in self.ops):
-            raise _NotFusable("the image has been resized already")
+            raise _NotFusable("the image has already been resized")
         if resizes and any(isinstance(o, CenterCrop) for o in self.ops):
             raise _NotFusable("it comes after a CenterCrop, which may have padded")
         if not isinstance(op, Flip) and any(isinstance(o, Flip) for o in self.ops):
@@ -191,7 +191,7 @@ def _read_step(step: Any, draft: _Draft, augment_on: str) -> None:
         return
     reader = _READERS.get(name)
     if reader is None:
-        raise _NotFusable("fastdata has no fused form of it")
+        raise _NotFusable("fastdata cannot fuse it")
     reader(step, draft)
 
 
@@ -245,7 +245,7 @@ def _read_center_crop(step: Any, draft: _Draft) -> None:
 
 def _read_random_crop(step: Any, draft: _Draft) -> None:
     if step.padding is not None or step.pad_if_needed:
-        raise _NotFusable("it pads")
+        raise _NotFusable("it pads the image")
     draft.add_geometry(RandomCrop(size=_size(step.size)))
 
 
@@ -259,7 +259,7 @@ def _read_vertical_flip(step: Any, draft: _Draft) -> None:
 
 def _read_pil_to_tensor(step: Any, draft: _Draft) -> None:
     if draft.output is not Output.PIL:
-        raise _NotFusable("the image is a tensor already")
+        raise _NotFusable("the image is already a tensor")
     draft.output = Output.UINT8
 
 
@@ -283,7 +283,7 @@ def _become_float(draft: _Draft, scaling: str, dtype: torch.dtype = torch.float3
 
 def _read_to_tensor(step: Any, draft: _Draft) -> None:
     if draft.output is not Output.PIL:
-        raise _NotFusable("the image is a tensor already")
+        raise _NotFusable("the image is already a tensor")
     if torch.get_default_dtype() != torch.float32:
         raise _NotFusable("torch's default dtype is not float32")
     _become_float(draft, "divide")
@@ -292,7 +292,7 @@ def _read_to_tensor(step: Any, draft: _Draft) -> None:
 def _read_to_dtype(step: Any, draft: _Draft) -> None:
     is_v2 = ".v2." in type(step).__module__ or type(step).__name__ == "ToDtype"
     if draft.output is not Output.UINT8 or step.dtype not in (_V2_FLOATS if is_v2 else (torch.float32,)):
-        raise _NotFusable("only uint8 to float32 is fused, and in v2 to float16 and bfloat16")
+        raise _NotFusable("only uint8 to float32 is fused (with v2 also to float16 and bfloat16)")
     if type(step).__name__ == "ToDtype":
         _become_float(draft, "multiply" if step.scale else "none", step.dtype)
     else:
@@ -302,7 +302,7 @@ def _read_to_dtype(step: Any, draft: _Draft) -> None:
 def _read_normalize(step: Any, draft: _Draft) -> None:
     normalisation = draft.normalisation
     if normalisation is None or normalisation.mean is not None:
-        raise _NotFusable("the image is not a fresh float tensor")
+        raise _NotFusable("it must come directly after the conversion to float")
     mean, std = (np.ravel(np.asarray(v, dtype=np.float64)).tolist() for v in (step.mean, step.std))
     if {len(mean), len(std)} != {3}:
         raise _NotFusable("mean and std do not have three values")

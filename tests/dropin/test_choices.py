@@ -118,9 +118,9 @@ def line(loader: DataLoader, name: str) -> list[str]:
 
 def test_fidelity_is_that_of_the_backend_that_decodes(folder: Path) -> None:
     dataset = ImageFolder(folder, SMALL)
-    assert line(DataLoader(dataset, backend="native"), "fidelity") == ["exact: Pillow's pixels"]
+    assert line(DataLoader(dataset, backend="native"), "fidelity") == ["exact: identical to Pillow's pixels"]
     for backend, tolerance in (("dali", 0.6), ("opencv", 0.5)):
-        told = f"exact: within {tolerance} of 255 grey levels of Pillow's pixels on average"
+        told = f"exact: mean difference from Pillow's pixels at most {tolerance} of 255 grey levels"
         assert line(DataLoader(dataset, backend=backend), "fidelity") == [told]
 
 
@@ -138,8 +138,8 @@ def test_fidelity_is_that_of_the_backend_that_decodes(folder: Path) -> None:
             {},
             "bfloat16 (N, 3, 8, 8), contiguous; decoded straight into the batch",
         ),
-        (v1.Compose([v1.Resize((8, 8)), v1.Grayscale(3), v1.ToTensor()]), {}, "what default_collate makes of samples"),
-        (SMALL, {"collate_fn": list}, "what list makes of samples"),
+        (v1.Compose([v1.Resize((8, 8)), v1.Grayscale(3), v1.ToTensor()]), {}, "the result of default_collate"),
+        (SMALL, {"collate_fn": list}, "the result of list"),
     ],
 )
 def test_the_output_is_what_the_loop_receives(
@@ -166,12 +166,12 @@ def test_no_step_is_told_twice(folder: Path) -> None:
         (lambda root: DataLoader(ImageFolder(root)), "begins with RandomResizedCrop, Resize"),
         (
             lambda root: DataLoader(ImageFolder(root, SMALL), num_workers=1, worker_init_fn=print),
-            "drop a worker_init_fn",
+            "if it only sets seeds, remove it",
         ),
-        (lambda root: DataLoader(ImageFolder(root, SMALL), batch_size=None), "give a batch_size"),
+        (lambda root: DataLoader(ImageFolder(root, SMALL), batch_size=None), "pass a batch_size"),
         (
             lambda root: DataLoader(ImageFolder(root, SMALL, loader=np.load)),
-            "leave the dataset's loader at its default",
+            "use the dataset's default loader",
         ),
         (lambda root: DataLoader(ImageFolder(root, SMALL)), "num_workers='auto'"),
         (

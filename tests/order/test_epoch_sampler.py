@@ -116,7 +116,7 @@ def test_the_next_epoch_is_whole_again() -> None:
     [
         ({"order": "shuffled"}, "order='shuffled' is not accepted; use one of random, windowed, sequential"),
         ({"uneven": "no"}, "uneven='no' is not accepted"),
-        ({"window": 0, "order": "windowed"}, "window=0 is not above 0"),
+        ({"window": 0, "order": "windowed"}, "window=0 must be above 0"),
         ({"rank": 2, "num_replicas": 2}, "rank=2 is not between 0 and 1"),
     ],
 )

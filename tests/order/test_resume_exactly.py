@@ -134,7 +134,7 @@ def test_a_sampler_that_cannot_repeat_itself_is_found_out() -> None:
     next(iter(loader))
     resumed = DataLoader(numbers(), 7, sampler=Forgetful())
     resumed.load_state_dict(saved(loader))
-    with pytest.raises(StateMismatch, match=r"does not give again the 7 samples .*Forgetful.*set_epoch"):
+    with pytest.raises(StateMismatch, match=r"does not repeat the 7 samples .*Forgetful.*set_epoch"):
         next(iter(resumed))
 
 
@@ -374,7 +374,7 @@ def test_a_stream_with_a_generator_and_no_state_is_warned_of() -> None:
     next(iter(loader))
     resumed = DataLoader(OwnGenerator(), 4)
     resumed.load_state_dict(saved(loader))
-    with pytest.warns(UserWarning, match="OwnGenerator draws from a generator of its own and has no state_dict"):
+    with pytest.warns(UserWarning, match="OwnGenerator has its own random generator but no state_dict"):
         next(iter(resumed))
 
 
@@ -384,18 +384,18 @@ def test_a_stream_with_a_generator_and_no_state_is_warned_of() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"delivered": -1}, "delivered = -1; a whole number from 0 on"),
+        ({"delivered": -1}, "delivered = -1; expected an integer of at least 0"),
         ({"delivered": 61}, "61 delivered samples, an epoch of this loader's sampler has 60"),
-        ({"delivered": 7.0}, "delivered = 7.0; a whole number"),
-        ({"delivered": "7"}, "delivered = '7'; a whole number"),
-        ({"delivered": True}, "delivered = True; a whole number"),
-        ({"batches": None}, "batches = None; a whole number"),
-        ({"batches": 9}, "9 batches of 7 samples, which cannot be"),
-        ({"epoch": -2}, "epoch = -2; a whole number"),
+        ({"delivered": 7.0}, "delivered = 7.0; expected an integer"),
+        ({"delivered": "7"}, "delivered = '7'; expected an integer"),
+        ({"delivered": True}, "delivered = True; expected an integer"),
+        ({"batches": None}, "batches = None; expected an integer"),
+        ({"batches": 9}, "9 batches of 7 samples, which is impossible"),
+        ({"epoch": -2}, "epoch = -2; expected an integer"),
         ({"dataset_size": "60"}, "dataset_size = '60'"),
-        ({"order_seed": "x"}, "order_seed = 'x'; a whole number or None"),
-        ({"view_seed": [1]}, "view_seed = .* a whole number or None"),
-        ({"sampler_random": "abc"}, "sampler_random = 'abc'; a list or None"),
+        ({"order_seed": "x"}, "order_seed = 'x'; expected an integer or None"),
+        ({"view_seed": [1]}, "view_seed = .* expected an integer or None"),
+        ({"sampler_random": "abc"}, "sampler_random = 'abc'; expected a list or None"),
         ({"sampler": 3}, "sampler = 3"),
     ],
     ids=str,

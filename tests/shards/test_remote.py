@@ -86,7 +86,7 @@ def test_the_cache_stays_within_its_bounds(store: Any, converted: Path, tmp_path
         seen += len(images)
         assert sum(map(_size, tmp_path.glob("*.tar"))) <= most  # some go while they are counted
     assert seen == len(dataset)
-    with pytest.warns(UserWarning, match="random order asks for every shard all the time"):
+    with pytest.warns(UserWarning, match="random order reads from all shards at once"):
         EpochSampler(dataset)
 
 
