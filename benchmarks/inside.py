@@ -125,9 +125,9 @@ def python_us(folder: Path, batch_size: int, threads: int) -> float:
     dataset = ImageFolder(folder, transform)
     dataset.samples = dataset.samples * 5
     loader = DataLoader(dataset, batch_size, shuffle=True, num_workers=threads, backend="native")
-    in_core, in_tasks, load, load_files = [0.0], [0.0], native.FileLoader.load, ImageBatch._load_files
+    in_core, in_tasks, load, load_files = [0.0], [0.0], native.BatchLoader.load, ImageBatch._load_files
 
-    def spy_on_core(self: native.FileLoader, *arguments: Any, **columns: Any) -> native.Loaded:
+    def spy_on_core(self: native.BatchLoader, *arguments: Any, **columns: Any) -> native.Loaded:
         call = self._load
 
         def timed(*pointers: Any) -> None:
@@ -149,14 +149,14 @@ def python_us(folder: Path, batch_size: int, threads: int) -> float:
 
     for _ in loader:  # warm up
         pass
-    native.FileLoader.load = spy_on_core  # type: ignore[method-assign, assignment]
+    native.BatchLoader.load = spy_on_core  # type: ignore[method-assign, assignment]
     if threads:
         ImageBatch._load_files = spy_on_task  # type: ignore[method-assign]
     began = time.thread_time()
     for _ in loader:
         pass
     total = time.thread_time() - began + in_tasks[0] - in_core[0]
-    native.FileLoader.load, ImageBatch._load_files = load, load_files  # type: ignore[method-assign]
+    native.BatchLoader.load, ImageBatch._load_files = load, load_files  # type: ignore[method-assign]
     return round(total / len(dataset) * 1e6, 1)
 
 

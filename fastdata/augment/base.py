@@ -1,4 +1,4 @@
-"""Random augmentations of whole batches: what is drawn for each sample, and the operations of device_ops that do it.
+"""Random augmentations of whole batches: what is drawn for each sample, and the operations of ops.py that do it.
 
 The classes carry torchvision's names, arguments and distributions.  Their arithmetic is that of torchvision's v2
 operators on uint8 tensors.  What is drawn for a sample is a function of (seed, epoch, sample, copy) and the step's

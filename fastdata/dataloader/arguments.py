@@ -1,4 +1,7 @@
-"""The arguments of DataLoader: what routes and explanations read, checks of fastdata's own, what some stand for."""
+"""Checks of DataLoader's arguments, and the view of them that routes and explanations read.
+
+What each argument means is in the docstring of `fastdata.DataLoader` (loader.py).
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,9 @@ import torch
 
 from fastdata.errors import OptionError
 from fastdata.loaders import backend_class
+from fastdata.loaders.backend import Fidelity
 from fastdata.loaders.dali_options import DaliOptions
+from fastdata.pipeline.config import OnError
 from fastdata.system.cpus import auto_threads
 
 __all__ = [
@@ -51,13 +56,13 @@ class LoaderArguments:
     worker_init_fn: Callable[[int], None] | None
     multiprocessing_context: Any
     backend: str
-    fidelity: str
+    fidelity: Fidelity
     device: str | torch.device | None
     seed: int | None
-    on_error: str
+    on_error: OnError
     memory_format: torch.memory_format
-    augment_on: str
-    decode_device: str
+    augment_on: AugmentOn
+    decode_device: DecodeDevice
     decode_on: str
     dali: DaliOptions
 

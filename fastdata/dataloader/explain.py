@@ -111,10 +111,9 @@ def _output(loader: LoaderArguments, plan: Plan) -> str:
         collate = getattr(loader.collate_fn, "__name__", type(loader.collate_fn).__name__)
         return f"the result of {collate}; samples are built one by one"
     assert plan.size is not None
-    dtype = plan.normalisation.dtype if plan.normalisation is not None else torch.uint8
     layout = "channels_last" if loader.memory_format is torch.channels_last else "contiguous"
     shape = ", ".join(map(str, ("N", 3, *plan.size)))
-    return f"{str(dtype).removeprefix('torch.')} ({shape}), {layout}; decoded straight into the batch"
+    return f"{str(plan.output_dtype).removeprefix('torch.')} ({shape}), {layout}; decoded straight into the batch"
 
 
 def _fidelity(loader: LoaderArguments, choice: BackendChoice | None) -> str:

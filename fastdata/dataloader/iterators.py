@@ -37,8 +37,11 @@ class Numbered:
         ahead: it is asked before its batches are delivered, so states are kept for each.
     """
 
-    def __init__(self, batches: Any, *, ahead: bool) -> None:
+    def __init__(self, batches: _Counted, *, ahead: bool) -> None:
         self._batches, self._ahead = batches, ahead
+        batches.delivers = False
+        if ahead:
+            batches.record.take_snapshot(0)
 
     def __iter__(self) -> Iterator[tuple[int, Any, None]]:
         return self
@@ -161,7 +164,8 @@ class _Counted(torch_dataloader._BaseDataLoaderIter):
     def __init__(self, loader: EpochLoader, record: EpochRecord) -> None:
         self._record, start = record, record.start
         self._failed = 0  # batches that raised since the last that did not
-        self.handed = 0  # batches given to whoever asks, who may ask ahead of the caller
+        self.handed = 0  # batches given to whoever asks
+        self.delivers = True  # to the caller himself; False where somebody between asks ahead and counts deliveries
         as_torch_reads_it: Any = loader if record.batches is None else _WithSampler(loader, record.batches)
         if record.batches is not None or start.batches == 0:
             super().__init__(as_torch_reads_it)
@@ -219,7 +223,9 @@ class _Counted(torch_dataloader._BaseDataLoaderIter):
             raise
         batch = self._not_begun_anew(batch)
         self.handed += 1 + self._failed  # whoever goes on has passed over those that raised
-        self._record.delivered_batches, self._failed = self.handed, 0
+        self._failed = 0
+        if self.delivers:
+            self._record.delivered_batches = self.handed
         return batch
 
     @property

@@ -40,7 +40,7 @@ from fastdata.loaders.dali_options import DaliOptions
 from fastdata.pipeline.build import open_pipeline
 from fastdata.pipeline.choose_backend import BackendChoice, choose_backend
 from fastdata.pipeline.config import ON_ERROR, OnError, PipelineConfig
-from fastdata.pipeline.shared import Shared
+from fastdata.pipeline.resources import EpochResources
 from fastdata.pipeline.stats import PipelineStats
 from fastdata.views.philox import Key
 
@@ -131,8 +131,9 @@ class DataLoader(StatefulEpochs, torch.utils.data.DataLoader[Sample]):
         check_choice("memory_format", memory_format, _MEMORY_FORMATS)
         check_choice("augment_on", augment_on, AUGMENT_ON)
         self.backend: str = backend
-        self.fidelity: str = fidelity
-        self.device, self.seed, self.on_error = device, check_seed(seed), on_error
+        self.fidelity: Fidelity = fidelity
+        self.device, self.seed = device, check_seed(seed)
+        self.on_error: OnError = on_error
         self.memory_format, self.progress = memory_format, progress
         self.augment_on, self.decode_device, self.dali = augment_on, decode_device, check_dali(dali)
         self._device = check_device(device) if device is not None else None
@@ -226,13 +227,11 @@ class DataLoader(StatefulEpochs, torch.utils.data.DataLoader[Sample]):
         return MultiProcessIterator(self, self.begin_epoch())
 
     def _iterate_torch(self) -> EpochIterator:
-        inner = super().__iter__()
+        inner: Any = super().__iter__()  # one of the two above
         ahead = self.num_workers == 0 and self._device is not None and self._device.type != "cpu"
-        record = self._record
-        assert record is not None
         return EpochIterator(
             self._to_device(Numbered(inner, ahead=ahead), None),
-            record=record,
+            record=inner.record,
             stats=self._stats,
             length=self._length(),
             progress=self.progress,
@@ -241,12 +240,12 @@ class DataLoader(StatefulEpochs, torch.utils.data.DataLoader[Sample]):
     def _iterate_images(self, route: Route) -> EpochIterator:
         record = self.begin_epoch()
         assert record.batches is not None
-        shared = self._shared(route, record)
+        resources = self._prepare_epoch(route, record)
         depth = max(1, self.prefetch_factor or 1)
         size = getattr(self.batch_sampler, "batch_size", None)
-        pipeline = open_pipeline(shared, record.batches, depth=depth, timeout_s=self.timeout, batch_size=size)
+        pipeline = open_pipeline(resources, record.batches, depth=depth, timeout_s=self.timeout, batch_size=size)
         return EpochIterator(
-            pipeline if shared.decodes_on_gpu else self._to_device(pipeline, shared),
+            pipeline if resources.decodes_on_gpu else self._to_device(pipeline, resources),
             record=record,
             stats=self._stats,
             length=self._length(),
@@ -254,12 +253,12 @@ class DataLoader(StatefulEpochs, torch.utils.data.DataLoader[Sample]):
             progress=self.progress,
         )
 
-    def _shared(self, route: Route, record: EpochRecord) -> Shared:
+    def _prepare_epoch(self, route: Route, record: EpochRecord) -> EpochResources:
         warn_without_native()
         assert route.plan is not None
         assert route.source is not None
         assert record.batches is not None
-        view_seed = self._view_seed(record.batches)
+        view_seed = self._draw_view_seed(record.batches)
         if self._choice is None:
             self._choice = choose_backend(
                 route.source,
@@ -267,6 +266,7 @@ class DataLoader(StatefulEpochs, torch.utils.data.DataLoader[Sample]):
                 fidelity=self.fidelity,
                 threads=self.num_workers,
                 device_index=index_of(self._device) if self._decode_on == "mixed" else None,
+                options=self.dali,
             )
         collate_fn = self.collate_fn if self.collate_fn is not None else default_collate
         on_gpu = self._device is not None and self._device.type == "cuda"
@@ -285,7 +285,7 @@ class DataLoader(StatefulEpochs, torch.utils.data.DataLoader[Sample]):
             threads=self.num_workers,
             order=record.batches,
         )
-        return Shared(config, stats=self._stats, blocks_kept=_BLOCKS_KEPT)
+        return EpochResources(config, stats=self._stats, blocks_kept=_BLOCKS_KEPT)
 
     def _length(self) -> int | None:
         try:
@@ -293,15 +293,17 @@ class DataLoader(StatefulEpochs, torch.utils.data.DataLoader[Sample]):
         except (TypeError, NotImplementedError):  # a custom batch sampler or iterable dataset need not have one
             return None
 
-    def _to_device(self, numbered: Iterator[tuple[Any, ...]], shared: Shared | None) -> Iterator[tuple[Any, ...]]:
+    def _to_device(
+        self, numbered: Iterator[tuple[Any, ...]], resources: EpochResources | None
+    ) -> Iterator[tuple[Any, ...]]:
         """Copies (number, batch, drawn) ahead, and does what was left to the device."""
         if self._device is None or self._device.type == "cpu":
             return numbered
 
         def finish(item: tuple[Any, ...]) -> tuple[Any, ...]:
             number, batch, drawn = item
-            if shared is not None and drawn is not None:
-                batch = [shared.finish.apply(batch[0], drawn), *batch[1:]]
+            if resources is not None and drawn is not None:
+                batch = [resources.finish.apply(batch[0], drawn), *batch[1:]]
             return number, batch
 
         return iter(DevicePrefetcher(numbered, self._device, transform=finish))

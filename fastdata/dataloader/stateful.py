@@ -17,6 +17,7 @@ from fastdata.order.epoch_sampler import EpochSampler
 from fastdata.order.random_states import GlobalStates
 from fastdata.order.sampler_chain import describe_sampler, epoch_sampler, own_generators
 from fastdata.order.state import LoaderState
+from fastdata.pipeline.config import OnError
 from fastdata.views.philox import Key
 
 __all__ = ["StatefulEpochs"]
@@ -32,7 +33,7 @@ class StatefulEpochs:
     persistent_workers: bool
     in_order: bool
     seed: int | None
-    on_error: str
+    on_error: OnError
 
     def _begin_counting(self) -> None:
         self._record: EpochRecord | None = None
@@ -232,7 +233,7 @@ class StatefulEpochs:
         assert self.seed is not None
         return Key(seed=self.seed, epoch=epoch).words()
 
-    def _view_seed(self, batches: EpochBatches) -> int:
+    def _draw_view_seed(self, batches: EpochBatches) -> int:
         """The seed of the epoch's views, kept in its state; draws torch's base seed as torch's iterator does."""
         base_seed = self._persistent_seed
         if base_seed is None:

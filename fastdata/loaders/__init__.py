@@ -13,7 +13,7 @@ from importlib import import_module
 from typing import Literal, TypeAlias
 
 from fastdata.errors import BackendUnavailable, OptionError
-from fastdata.loaders.backend import FIDELITIES, MEAN_TOLERANCE, Backend, Encoded
+from fastdata.loaders.backend import FIDELITIES, MEAN_TOLERANCE, Backend, Encoded, Fidelity
 
 __all__ = [
     "BACKENDS",
@@ -23,6 +23,7 @@ __all__ = [
     "BackendInfo",
     "BackendName",
     "Encoded",
+    "Fidelity",
     "auto_backends",
     "available_backends",
     "backend_class",
@@ -103,7 +104,7 @@ def backend_class(name: str) -> type[Backend]:
         raise BackendUnavailable(problem) from error
 
 
-def auto_backends(fidelity: str) -> list[str]:
+def auto_backends(fidelity: Fidelity) -> list[str]:
     """Names of the available backends that backend="auto" tries, the preferred ones first."""
     classes = {name: backend_class(name) for name in available_backends()}
     tried = [
@@ -114,7 +115,7 @@ def auto_backends(fidelity: str) -> list[str]:
     return [name for _, name in sorted(tried)]
 
 
-def create_backend(name: str, *, fidelity: str = "exact") -> Backend:
+def create_backend(name: str, *, fidelity: Fidelity = "exact") -> Backend:
     """Makes a backend ready to decode.
 
     Raises:

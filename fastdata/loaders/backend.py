@@ -1,6 +1,6 @@
 """The contract between the pipeline and a decode backend.
 
-A backend turns encoded images and the views drawn for them into pixels.  It receives decisions and takes none: it
+A backend turns encoded images and the views drawn for them into pixels.  `decode` receives decisions and takes none: it
 draws no random number, reads no file, starts no thread.
 
 Input
@@ -32,8 +32,9 @@ Capabilities
     Every backend decodes images that it is handed.  One that can do more says so by returning an object where `Backend`
     returns None, and the pipeline asks for nothing else:
 
-    `file_loader`     reads files and fills a batch, with one call per batch
-    `batch_decoder`   decodes whole batches ahead, in a pipeline of its own
+    `file_loader`     reads files and fills a batch with one call, in threads of its own; draws the views that
+                      `fastdata.views.draw` would have drawn for the same key and samples
+    `batch_decoder`   decodes whole batches ahead, in a pipeline and threads of its own
     `ready_batches`   hands out finished batches without reading anything
 """
 
@@ -127,9 +128,9 @@ class Backend(ABC):
     install_hint: ClassVar[str]
     decode_devices: ClassVar[tuple[str, ...]] = ("cpu",)  # and "mixed", if a GPU decodes what it is handed on the host
     auto_rank: ClassVar[int | None] = None  # place among those that backend="auto" tries, lowest first; None: never
-    auto_fidelities: ClassVar[tuple[str, ...]] = ("exact", "fast")  # under which it is tried
+    auto_fidelities: ClassVar[tuple[Fidelity, ...]] = ("exact", "fast")  # under which it is tried
 
-    def __init__(self, *, fidelity: str = "exact") -> None:
+    def __init__(self, *, fidelity: Fidelity = "exact") -> None:
         self.fidelity = fidelity
 
     def __reduce__(self) -> tuple[partial[Backend], tuple[()]]:
@@ -234,14 +235,14 @@ class FileLoader(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class BatchFeed:
-    """One batch for a `BatchDecoder`: N encoded images with N views, and whom it belongs to.
+    """One batch for a `BatchDecoder`: N encoded images with N views, and what messages call it.
 
     All are such as `BatchDecoder.takes` accepts, or an 8 × 8 JPEG that stands for an image decoded elsewhere.
     """
 
     encoded: Sequence[npt.NDArray[np.uint8]]
     views: Views
-    owner: Any = None
+    name: str = "a batch"
 
 
 @dataclass(frozen=True, kw_only=True)

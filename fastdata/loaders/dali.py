@@ -23,7 +23,7 @@ import torch
 
 from fastdata.errors import BackendError
 from fastdata.loaders import pillow
-from fastdata.loaders.backend import Backend, BatchFeed, BatchRequest, Decoded, Encoded, Pixels
+from fastdata.loaders.backend import Backend, BatchFeed, BatchRequest, Decoded, Encoded, Fidelity, Pixels
 from fastdata.loaders.dali_options import DaliOptions
 from fastdata.loaders.per_image import by_pillow
 from fastdata.system.cpus import usable_cpus
@@ -205,7 +205,7 @@ class DaliBackend(Backend):
         "install it with: pip install 'torch-fastdata[dali]' (Linux; or the DALI wheel for your CUDA version)"
     )
 
-    def __init__(self, *, fidelity: str = "exact") -> None:
+    def __init__(self, *, fidelity: Fidelity = "exact") -> None:
         super().__init__(fidelity=fidelity)
         self.version()
         self._lock = threading.Lock()  # a pipeline serves one caller at a time
@@ -343,7 +343,7 @@ def _check_memory(error: RuntimeError, feed: BatchFeed, request: BatchRequest) -
     if request.device_index is None or not ("out of memory" in text or "memory allocation" in text):
         return
     raise BackendError(
-        f"DALI ran out of memory on cuda:{request.device_index} while decoding {feed.owner or 'a batch'} "
+        f"DALI ran out of memory on cuda:{request.device_index} while decoding {feed.name} "
         f"({len(feed.encoded)} images); use a smaller batch_size, DaliOptions(prefetch=1), a lower "
         "DaliOptions(hw_decoder_load=...), or decode_device='cpu'"
     ) from error

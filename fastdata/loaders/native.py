@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 
 from fastdata.loaders import resample
-from fastdata.loaders.backend import Backend, Encoded, Ints, LoadedFiles, Pixels
+from fastdata.loaders.backend import Backend, Encoded, Fidelity, Ints, LoadedFiles, Pixels
 from fastdata.loaders.per_image import HandBack, by_pillow
-from fastdata.native import Core, FileLoader, Format, NativeMissing, PassOrder, Pool, Results, Status
-from fastdata.views.core import geometry
+from fastdata.native import BatchLoader, Core, Format, NativeMissing, PassOrder, Pool, Results, Status
 from fastdata.views.draw import View, Views
 from fastdata.views.philox import Key
 from fastdata.views.plan import Plan
+from fastdata.views.to_native import geometry
 
 __all__ = ["NativeBackend", "NativeFileLoader"]
 
@@ -33,7 +33,7 @@ class NativeBackend(Backend):
         "brew install jpeg-turbo libdeflate (macOS), then pip install --force-reinstall --no-cache-dir torch-fastdata"
     )
 
-    def __init__(self, *, fidelity: str = "exact") -> None:
+    def __init__(self, *, fidelity: Fidelity = "exact") -> None:
         super().__init__(fidelity=fidelity)
         self._core, self._order = _exact_core()
 
@@ -67,10 +67,10 @@ class NativeBackend(Backend):
         pool = Pool(self._core, threads) if threads else None
         return NativeFileLoader(self.core_loader(plan, key, format=format, pool=pool), pool)
 
-    def core_loader(self, plan: Plan, key: Key, *, format: Format, pool: Pool | None) -> FileLoader:  # noqa: A002
+    def core_loader(self, plan: Plan, key: Key, *, format: Format, pool: Pool | None) -> BatchLoader:  # noqa: A002
         """The core's own loader for a plan, which has one size for all images."""
         assert plan.size is not None
-        return FileLoader(
+        return BatchLoader(
             self._core,
             pool,
             geometry=geometry(plan.ops, key),
@@ -88,7 +88,7 @@ class NativeFileLoader:
         pool: its threads, which this closes; None for the calling thread.
     """
 
-    def __init__(self, loader: FileLoader, pool: Pool | None) -> None:
+    def __init__(self, loader: BatchLoader, pool: Pool | None) -> None:
         self._loader, self._pool = loader, pool
 
     def load(

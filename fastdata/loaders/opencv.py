@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from fastdata.loaders import resample
-from fastdata.loaders.backend import Encoded, Pixels, dct_denominator
+from fastdata.loaders.backend import Encoded, Fidelity, Pixels, dct_denominator
 from fastdata.loaders.per_image import HandBack, PerImageBackend
 from fastdata.views.draw import View
 
@@ -33,7 +33,7 @@ class OpenCvBackend(PerImageBackend):
         "own build of opencv-python)"
     )
 
-    def __init__(self, *, fidelity: str = "exact") -> None:
+    def __init__(self, *, fidelity: Fidelity = "exact") -> None:
         super().__init__(fidelity=fidelity)
         self.version()
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import torch
 
-from fastdata.loaders.backend import Backend, Encoded, Pixels
+from fastdata.loaders.backend import Backend, Encoded, Fidelity, Pixels
 from fastdata.views.draw import View
 
 __all__ = ["SyntheticBackend"]
@@ -27,7 +27,7 @@ class SyntheticBackend(Backend):
     def version(cls) -> str:
         return "built in"
 
-    def __init__(self, *, fidelity: str = "exact") -> None:
+    def __init__(self, *, fidelity: Fidelity = "exact") -> None:
         super().__init__(fidelity=fidelity)
         self._ready: dict[int, torch.Tensor] = {}
 

@@ -17,7 +17,7 @@ from functools import cache
 from typing import Any
 
 from fastdata.loaders import pillow, resample
-from fastdata.loaders.backend import Encoded, Pixels, Scratch, dct_denominator
+from fastdata.loaders.backend import Encoded, Fidelity, Pixels, Scratch, dct_denominator
 from fastdata.loaders.per_image import HandBack, PerImageBackend
 from fastdata.views.draw import View
 
@@ -37,7 +37,7 @@ class TurboJpegBackend(PerImageBackend):
         "or brew install jpeg-turbo (macOS)"
     )
 
-    def __init__(self, *, fidelity: str = "exact") -> None:
+    def __init__(self, *, fidelity: Fidelity = "exact") -> None:
         super().__init__(fidelity=fidelity)
         self._scratch = Scratch()
         self._library = _load_library()

@@ -1,19 +1,19 @@
 """The native core, loaded with ctypes: from compressed bytes to the batch without the interpreter.
 
-It takes integers and pointers and knows nothing of transforms; `fastdata.views.core` and `fastdata.loaders.native` say
-in its terms what is wanted.  The package works without it: `load` then says why it is missing.
+It takes integers and pointers and knows nothing of transforms; `fastdata.views.to_native` and `fastdata.loaders.native`
+say in its terms what is wanted.  The package works without it: `load` then says why it is missing.
 """
 
 from __future__ import annotations
 
 from fastdata.native.abi import COp, NativeMissing, OpKind, PassOrder, Status
-from fastdata.native.core import Core, FileLoader, Pool, available, load
+from fastdata.native.core import BatchLoader, Core, Pool, available, load
 from fastdata.native.describe import Format, Geometry, Loaded, Options, Results, Windows
 
 __all__ = [
     "COp",
     "Core",
-    "FileLoader",
+    "BatchLoader",
     "Format",
     "Geometry",
     "Loaded",

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from fastdata.native.abi import MESSAGE_BYTES, CFiles, CFormat, CImages, NativeMissing, Status, open_library
 from fastdata.native.describe import Format, Geometry, Loaded, Options, Results, Windows
 
-__all__ = ["Core", "FileLoader", "Pool", "available", "load"]
+__all__ = ["Core", "BatchLoader", "Pool", "available", "load"]
 
 Ints: TypeAlias = npt.NDArray[np.int64]
 Pixels: TypeAlias = npt.NDArray[np.uint8]
@@ -41,7 +41,7 @@ class Pool:
             self._library.fd_pool_abandon(self.handle)
 
 
-class FileLoader:
+class BatchLoader:
     """Files to finished images in a batch, with one call of the core per batch.
 
     Args:

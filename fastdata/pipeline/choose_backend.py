@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from fastdata.errors import BackendError
-from fastdata.loaders import Backend, Encoded, auto_backends, create_backend
+from fastdata.loaders import Backend, Encoded, Fidelity, auto_backends, create_backend
 from fastdata.loaders.backend import BatchDecoder, BatchFeed, BatchRequest
 from fastdata.loaders.per_image import inspect
 from fastdata.sources.protocol import ImageSource
@@ -25,7 +25,7 @@ _SAMPLES = 8
 _MOST_TRIED = 3 * _SAMPLES  # where some cannot be read
 _BUDGET_S = 0.3
 _ROUNDS = 4
-_CLEARLY = 0.85  # times native's time: what must be reached to be preferred to it, since a busy machine is noisy
+_CLEARLY = 0.85  # times the preferred backend's time: what must be reached to be chosen instead, as machines are noisy
 _BATCHES, _BATCH = 4, 32  # for backends that decode whole batches
 
 
@@ -46,9 +46,15 @@ class BackendChoice:
 
 
 def choose_backend(
-    source: ImageSource, plan: Plan, *, fidelity: str, threads: int = 1, device_index: int | None = None
+    source: ImageSource,
+    plan: Plan,
+    *,
+    fidelity: Fidelity,
+    threads: int = 1,
+    device_index: int | None = None,
+    options: object = None,
 ) -> BackendChoice:
-    """Times every available backend on samples spread over the source; takes native unless another clearly beats it.
+    """Times the available backends on samples spread over the source; takes native unless another is clearly faster.
 
     Those that decode whole batches, such as DALI, are timed in their own pipelines, where they would run.  Takes about
     a third of a second at most, with such pipelines twice that; samples that cannot be read, decoded or seen (smaller
@@ -60,6 +66,7 @@ def choose_backend(
         fidelity: as for DataLoader.
         threads: how many will decode.
         device_index: the CUDA device where whole batches would be decoded; None is the CPU.
+        options: further choices for backends that decode whole batches.
     """
     known = [create_backend(name, fidelity=fidelity) for name in auto_backends(fidelity)]
     backends = [backend for backend in known if backend.batch_decoder() is None]
@@ -75,14 +82,22 @@ def choose_backend(
     for backend in known:
         decoder = backend.batch_decoder()
         if decoder is not None and plan.batchable and decoder.suits(plan):
-            ms = _time_batches(decoder, images, views, threads=max(1, threads), device_index=device_index)
+            request = BatchRequest(
+                interpolation=plan.interpolation,
+                threads=max(1, threads),
+                largest_batch=_BATCH,
+                device_index=device_index if "mixed" in backend.decode_devices else None,
+                options=options,
+            )
+            ms = _time_batches(decoder, request, images, views)
             if ms is not None:
                 backends.append(backend)
                 timed[backend.name] = ms
     best = min(backends, key=lambda backend: timed[backend.name])
     reason = f"fastest on {len(images)} of your samples"
-    if best.name != "native" and timed[best.name] > _CLEARLY * timed.get("native", 0.0) > 0:
-        best = next(backend for backend in backends if backend.name == "native")
+    first = backends[0]  # by rank
+    if first.auto_rank == 0 and best is not first and timed[best.name] > _CLEARLY * timed[first.name]:
+        best = first
         reason = f"preferred; on {len(images)} of your samples no other is clearly faster"
     listed = ", ".join(f"{name} {ms:.2f}" for name, ms in sorted(timed.items(), key=lambda item: item[1]))
     return BackendChoice(backend=best, reason=f"{reason} (ms per image: {listed})", ms_per_image=timed)
@@ -115,7 +130,7 @@ def _spread(indices: range) -> list[int]:
 
 
 def _time_batches(
-    decoder: BatchDecoder, images: Sequence[Encoded], views: Sequence[View], *, threads: int, device_index: int | None
+    decoder: BatchDecoder, request: BatchRequest, images: Sequence[Encoded], views: Sequence[View]
 ) -> float | None:
     """Milliseconds per image, times the threads, of a pipeline of whole batches; None if it cannot decode these."""
     rows = [row for row in range(len(images)) if decoder.takes(images[row], views[row])]
@@ -126,16 +141,13 @@ def _time_batches(
         encoded=[np.frombuffer(images[row].data, np.uint8) for row in chosen],
         views=Views.of([views[row] for row in chosen]),
     )
-    request = BatchRequest(
-        interpolation=views[0].interpolation, threads=threads, largest_batch=_BATCH, device_index=device_index
-    )
     pipeline = decoder.open(iter([feed] * (1 + _BATCHES)), request)
     try:
         _, first = next(pipeline)  # builds it
         began = time.perf_counter()
         outputs = [output for _, output in pipeline]
-        if device_index is not None:
-            torch.cuda.synchronize(device_index)
+        if request.device_index is not None:
+            torch.cuda.synchronize(request.device_index)
         seconds = time.perf_counter() - began
     except BackendError:
         return None
@@ -143,7 +155,7 @@ def _time_batches(
         pipeline.close()
     if any(isinstance(output, RuntimeError) for output in (first, *outputs)):
         return None
-    return seconds * 1e3 * threads / (_BATCHES * _BATCH)
+    return seconds * 1e3 * request.threads / (_BATCHES * _BATCH)
 
 
 def _time_in_turn(backends: Sequence[Backend], images: Sequence[Encoded], views: Sequence[View]) -> dict[str, float]:

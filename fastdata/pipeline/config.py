@@ -49,7 +49,7 @@ class PipelineConfig:
     backend: Backend
     key: Key
     collate_fn: Callable[[list[Any]], Any] = default_collate
-    on_error: str = "raise"
+    on_error: OnError = "raise"
     memory_format: torch.memory_format = torch.contiguous_format
     device: torch.device | None = None
     decode_device: str = "cpu"
@@ -59,7 +59,7 @@ class PipelineConfig:
     order: EpochBatches | None = None
 
     @property
-    def in_place(self) -> bool:
+    def fills_batch(self) -> bool:
         """True when images are decoded straight into the batch tensor."""
         return self.plan.batchable and self.collate_fn is default_collate
 
@@ -71,7 +71,7 @@ class PipelineConfig:
     @property
     def leave_uint8(self) -> bool:
         """True when decoding ends with uint8 and the rest follows: on a device, or before augmentations."""
-        return self.in_place and (self.plan.augments or (self.on_gpu and self.plan.output is Output.FLOAT))
+        return self.fills_batch and (self.plan.augments or (self.on_gpu and self.plan.output is Output.FLOAT))
 
     def task_size(self, batch_size: int) -> int:
         """Samples per task: several tasks per thread so that one large image holds up nobody."""

@@ -13,7 +13,7 @@ from fastdata.loaders import Backend, auto_backends, create_backend
 from fastdata.pipeline.config import PipelineConfig
 from fastdata.pipeline.image_batch import ImageBatch
 from fastdata.pipeline.jobs import OrderedJobs
-from fastdata.pipeline.shared import Shared
+from fastdata.pipeline.resources import EpochResources
 from fastdata.sources.protocol import ImageSource, NotASource
 from fastdata.sources.recognise import recognise
 from fastdata.system.cpus import auto_threads
@@ -53,8 +53,8 @@ def fetch_samples(source: ImageSource, indices: Sequence[int], *, threads: int) 
         collate_fn=list,
         threads=threads,
     )
-    shared = Shared(config)
-    batch = ImageBatch(shared, 0, indices, range(len(indices)))
+    resources = EpochResources(config)
+    batch = ImageBatch(resources, 0, indices, range(len(indices)))
     jobs = OrderedJobs([batch], threads=threads, depth=1)
     try:
         _, samples, _ = next(jobs)

@@ -14,14 +14,14 @@ import torch
 from torch.profiler import record_function
 from torch.utils.data import default_collate
 
-from fastdata.augment.apply import Drawn
 from fastdata.errors import DecodeError, PipelineError, ReadError, ViewError
 from fastdata.loaders import Encoded, pillow
 from fastdata.loaders.backend import Pixels, Scratch
 from fastdata.loaders.per_image import inspect
+from fastdata.pipeline.finish import Drawn
 from fastdata.pipeline.jobs import SkipResult, Task, stop_if_cancelled
+from fastdata.pipeline.resources import EpochResources
 from fastdata.pipeline.seeded_draws import SeededDraws
-from fastdata.pipeline.shared import Shared
 from fastdata.pipeline.stats import BatchTimes
 from fastdata.sources.protocol import file_ranges, location_of, read_targets
 from fastdata.views.draw import View, Views, draw_views
@@ -71,12 +71,12 @@ class ImageBatch:
     The tasks fill disjoint positions, so they share nothing that needs a lock.
     """
 
-    def __init__(self, shared: Shared, number: int, indices: Sequence[int], copies: Sequence[int]) -> None:
-        self._shared, self._config, self._number = shared, shared.config, number
+    def __init__(self, resources: EpochResources, number: int, indices: Sequence[int], copies: Sequence[int]) -> None:
+        self._resources, self._config, self._number = resources, resources.config, number
         self._indices, self._copies = list(map(operator.index, indices)), list(copies)
         count = len(self._indices)
-        in_place = self._config.in_place and shared.batch_decoder is None
-        self._images = shared.empty_batch(count) if in_place else None
+        in_place = self._config.fills_batch and resources.batch_decoder is None
+        self._images = resources.empty_batch(count) if in_place else None
         self._samples: list[Any] = [None] * count
         self._targets: list[Any] = [None] * count
         self._loaded = [False] * count
@@ -88,7 +88,7 @@ class ImageBatch:
     @property
     def tasks(self) -> list[Task]:
         """See `Job.tasks`; not kept, or the batch would refer to itself and live until the next garbage collection."""
-        if self._shared.file_loader is not None:
+        if self._resources.file_loader is not None:
             return [self._load_files]
         return self._tasks_for(range(len(self._indices)))
 
@@ -114,7 +114,7 @@ class ImageBatch:
 
     def _report(self) -> None:
         """Tells the loader's statistics; raises the first failure if failures are to be raised."""
-        stats = self._shared.stats
+        stats = self._resources.stats
         for times in self._times:
             stats.add(times)
         errors = [failure.take() for failure in sorted(self._failures, key=lambda failure: failure.position)]
@@ -131,7 +131,7 @@ class ImageBatch:
 
     def _load_files(self) -> Sequence[Task]:
         """Files to the batch inside the backend; what it leaves over becomes tasks of its own."""
-        times, loader = BatchTimes(), self._shared.file_loader
+        times, loader = BatchTimes(), self._resources.file_loader
         assert loader is not None
         assert self._images is not None
         with record_function("fastdata.load"):
@@ -203,12 +203,12 @@ class ImageBatch:
 
     def _read_targets(self, indices: Sequence[int], copies: Sequence[int]) -> list[Any]:
         source = self._config.source
-        if not self._shared.draws_targets:
+        if not self._resources.draws_targets:
             return read_targets(source, indices)
         targets = []
         for index, seed in zip(indices, self._seeds(indices, copies, Stream.TARGET), strict=True):
             stop_if_cancelled()
-            with self._shared.target_turn, SeededDraws(seed):
+            with self._resources.target_turn, SeededDraws(seed):
                 targets.append(source.read_target(index))
         return targets
 
@@ -251,7 +251,7 @@ class ImageBatch:
 
     def _places(self, samples: Sequence[Sample], views: Sequence[View]) -> list[Pixels]:
         """Where each image is decoded to: the batch itself if it is uint8 in channels_last, else scratch memory."""
-        if self._images is not None and self._shared.batch_format.in_place:
+        if self._images is not None and self._resources.batch_format.is_decoded_form:
             rows = self._images.permute(0, 2, 3, 1).numpy()
             return [rows[sample.position] for sample in samples]
         sizes = [view.size for view in views]
@@ -265,9 +265,9 @@ class ImageBatch:
     def _convert_into_batch(self, good: Sequence[tuple[Sample, View, Pixels]], times: BatchTimes) -> None:
         assert self._images is not None
         with times.stage("convert"):
-            if not self._shared.batch_format.in_place:
+            if not self._resources.batch_format.is_decoded_form:
                 for sample, _, pixels in good:
-                    self._shared.batch_format.store(pixels, self._images[sample.position])
+                    self._resources.batch_format.store(pixels, self._images[sample.position])
         for sample, *_ in good:
             self._loaded[sample.position] = True
 
@@ -275,7 +275,7 @@ class ImageBatch:
         plan = self._config.plan
         with times.stage("convert"):
             objects = [self._as_object(*each) for each in good]
-        *tail, _ = self._shared.steps.of_this_thread()
+        *tail, _ = self._resources.steps.of_this_thread()
         with times.stage("transform"):
             seeds = self._seeds([s.index for s, *_ in good], [s.copy for s, *_ in good], Stream.TAIL)
             for (sample, *_), value, seed in zip(good, objects, seeds, strict=True):
@@ -295,8 +295,8 @@ class ImageBatch:
         if plan.output is Output.UINT8:
             tensor = torch.from_numpy(pixels.copy()).permute(2, 0, 1)
         else:
-            tensor = torch.empty((3, *pixels.shape[:2]), dtype=self._shared.sample_format.dtype)
-            self._shared.sample_format.store(pixels, tensor)
+            tensor = torch.empty((3, *pixels.shape[:2]), dtype=self._resources.sample_format.dtype)
+            self._resources.sample_format.store(pixels, tensor)
         return tensor if plan.tensor_class is None else tensor.as_subclass(plan.tensor_class)
 
     # ---- failures
@@ -331,7 +331,7 @@ class ImageBatch:
     def _collate(self, good: Sequence[int]) -> Any:
         if self._images is None:
             samples = [(self._samples[position], self._targets[position]) for position in good]
-            collate_fn = self._shared.steps.of_this_thread()[-1]
+            collate_fn = self._resources.steps.of_this_thread()[-1]
             with SeededDraws(self._seeds([self._number], [0], Stream.COLLATE)[0]):
                 return self._pinned(collate_fn(samples))
         images = self._images if len(good) == len(self._loaded) else self._pinned(self._images[list(good)])
@@ -340,7 +340,7 @@ class ImageBatch:
             if self._config.on_gpu:
                 self._drawn = drawn
             else:
-                images = self._shared.finish.apply(images, drawn)
+                images = self._resources.finish.apply(images, drawn)
         return [images, self._collated_targets(good)]
 
     def _collated_targets(self, good: Sequence[int]) -> Any:
@@ -354,7 +354,7 @@ class ImageBatch:
         if not self._config.plan.augments:
             return ()
         columns = ([column[position] for position in good] for column in (self._indices, self._copies))
-        return self._shared.finish.draw(*columns)
+        return self._resources.finish.draw(*columns)
 
     def _pinned(self, batch: Any) -> Any:
         if not self._config.pin:
@@ -373,11 +373,11 @@ class ReadyBatch:
 
     tasks: tuple[Task, ...] = ()
 
-    def __init__(self, shared: Shared, number: int, indices: Sequence[int], copies: Sequence[int]) -> None:
-        assert shared.ready_batches is not None
+    def __init__(self, resources: EpochResources, number: int, indices: Sequence[int], copies: Sequence[int]) -> None:
+        assert resources.ready_batches is not None
         self._number = number
-        images = shared.ready_batches.ready(len(indices), shared.finished_empty_batch)
-        targets = tuple(read_targets(shared.config.source, indices))
+        images = resources.ready_batches.ready(len(indices), resources.finished_empty_batch)
+        targets = tuple(read_targets(resources.config.source, indices))
         self._batch = [images, default_collate(targets)]  # type: ignore[arg-type]
 
     def finish(self) -> None:

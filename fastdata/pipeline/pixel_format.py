@@ -25,14 +25,14 @@ class PixelFormat:
 
     Attributes:
         dtype: of the batch.
-        in_place: decoded pixels are what the batch holds, so images can be decoded straight into it.
+        is_decoded_form: decoded pixels are what the batch holds, so images are decoded straight into it, unconverted.
     """
 
     def __init__(self, plan: Plan, *, leave_uint8: bool = False, channels_last: bool = False) -> None:
         self._normalisation = plan.normalisation if plan.output is Output.FLOAT and not leave_uint8 else None
         self.dtype = torch.uint8 if self._normalisation is None else self._normalisation.dtype
         self.channels_last = channels_last
-        self.in_place = channels_last and self.dtype is torch.uint8
+        self.is_decoded_form = channels_last and self.dtype is torch.uint8
 
     @cached_property
     def native(self) -> Format:

@@ -9,24 +9,25 @@ from __future__ import annotations
 
 import os
 import warnings
+from collections import deque
 from collections.abc import Iterator, Sequence
 from functools import cache
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
-from fastdata.augment.apply import Drawn
 from fastdata.augment.ops import on_device_of
 from fastdata.device.prefetch import index_of, map_tensors
 from fastdata.errors import PipelineError
 from fastdata.loaders import pillow
 from fastdata.loaders.backend import BatchDecoder, BatchFeed, BatchRequest, Decoded, Pixels
 from fastdata.loaders.per_image import by_pillow
+from fastdata.pipeline.finish import Drawn
 from fastdata.pipeline.image_batch import Failure, ImageBatch, Sample
 from fastdata.pipeline.jobs import OrderedJobs, SkipResult, Task
-from fastdata.pipeline.shared import Shared
+from fastdata.pipeline.resources import EpochResources
 from fastdata.pipeline.stats import BatchTimes
 from fastdata.views.draw import View, Views
 from fastdata.views.plan import CenterCrop, Flip, Plan, RandomCrop
@@ -37,8 +38,8 @@ __all__ = ["WholeBatch", "WholeBatches"]
 class WholeBatch(ImageBatch):
     """A pipeline job: one batch, read and drawn; what the backend's pipeline does not take is decoded here."""
 
-    def __init__(self, shared: Shared, number: int, indices: Sequence[int], copies: Sequence[int]) -> None:
-        super().__init__(shared, number, indices, copies)
+    def __init__(self, resources: EpochResources, number: int, indices: Sequence[int], copies: Sequence[int]) -> None:
+        super().__init__(resources, number, indices, copies)
         self._to_feed: dict[int, tuple[Sample, View]] = {}
         self._pixels: dict[int, Pixels] = {}  # of the other positions
         self._given_up = False  # by the backend's pipeline
@@ -69,7 +70,7 @@ class WholeBatch(ImageBatch):
             else:
                 encoded.append(_tiny_jpeg())
                 views.append(_view_of_tiny(self._config.plan))
-        return BatchFeed(encoded=encoded, views=Views.of(views), owner=self)
+        return BatchFeed(encoded=encoded, views=Views.of(views), name=repr(self))
 
     def __repr__(self) -> str:
         return f"batch {self._number} (samples {self._indices[0]} …)"
@@ -102,29 +103,29 @@ class WholeBatch(ImageBatch):
         config = self._config
         images = decoded.permute(0, 3, 1, 2)
         targets = self._collated_targets(good)
-        if not config.leave_uint8:
+        if not (config.leave_uint8 or images.is_cuda):
             return [self._converted(images), targets], None
         images = images.contiguous(memory_format=config.memory_format)
         drawn = self._draw_steps(good)
         if config.on_gpu and not images.is_cuda:
             return [self._pinned(images), targets], drawn
-        finished = self._shared.finish.apply(images, drawn)
+        finished = self._resources.finish.apply(images, drawn)
         if finished is decoded or finished._is_view():
             finished = finished.clone()  # the pipeline's memory must not outlive the next batch
         return [finished, _moved(targets, finished)], None
 
     def _converted(self, images: torch.Tensor) -> torch.Tensor:
         """On the host, with the arithmetic of every other backend."""
-        shared = self._shared
-        if shared.batch_format.in_place:
+        resources = self._resources
+        if resources.batch_format.is_decoded_form:
             return self._pinned(images)  # type: ignore[no-any-return]
-        batch = shared.empty_batch(len(images))
+        batch = resources.empty_batch(len(images))
         for pixels, place in zip(images.permute(0, 2, 3, 1).numpy(), batch, strict=True):
-            shared.batch_format.store(pixels, place)
+            resources.batch_format.store(pixels, place)
         return batch
 
     def _decode(self, samples: Sequence[Sample], views: Sequence[View], times: BatchTimes) -> list[Failure]:
-        decoder, here = self._shared.batch_decoder, []
+        decoder, here = self._resources.batch_decoder, []
         assert decoder is not None
         for sample, view in zip(samples, views, strict=True):
             self._to_feed.pop(sample.position, None)
@@ -168,7 +169,7 @@ class WholeBatch(ImageBatch):
             for failure in failures:
                 self._replace(failure, times)
         assert self._config.plan.size is not None
-        device = self._config.device if self._shared.decodes_on_gpu else None
+        device = self._config.device if self._resources.decodes_on_gpu else None
         return torch.empty((len(self._indices), *self._config.plan.size, 3), dtype=torch.uint8, device=device)
 
 
@@ -176,16 +177,19 @@ class WholeBatches:
     """Yields (number, batch, what is to be drawn on the device) in order, with several batches in the pipeline.
 
     Args:
-        shared: what all batches share.
+        resources: what all batches share.
         decoder: the backend's.
         jobs: yields `WholeBatch`.
         largest_batch: images; None if unknown.
     """
 
-    def __init__(self, shared: Shared, decoder: BatchDecoder, jobs: OrderedJobs, *, largest_batch: int | None) -> None:
+    def __init__(
+        self, resources: EpochResources, decoder: BatchDecoder, jobs: OrderedJobs, *, largest_batch: int | None
+    ) -> None:
         self._jobs = jobs
         self._pid = os.getpid()
-        self._decoded = decoder.open(_Feeds(jobs, shared.config.plan), _request(shared, largest_batch))
+        self._feeds = _Feeds(jobs, resources.config.plan)
+        self._decoded = decoder.open(self._feeds, _request(resources, largest_batch))
 
     def __iter__(self) -> Iterator[tuple[int, Any, Drawn | None]]:
         return self
@@ -197,12 +201,12 @@ class WholeBatches:
             )
         while True:
             try:
-                feed, decoded = next(self._decoded)
+                _, decoded = next(self._decoded)
             except BaseException:
                 self.close()
                 raise
             try:
-                return feed.owner.complete(decoded)  # type: ignore[no-any-return]
+                return self._feeds.handed_out.popleft().complete(decoded)
             except SkipResult:
                 continue
 
@@ -221,6 +225,7 @@ class _Feeds:
 
     def __init__(self, jobs: OrderedJobs, plan: Plan) -> None:
         self._jobs, self._plan = jobs, plan
+        self.handed_out: deque[WholeBatch | _Failed] = deque()  # whose images come next
 
     def __iter__(self) -> Iterator[BatchFeed]:
         return self
@@ -231,7 +236,9 @@ class _Feeds:
         except (StopIteration, PipelineError):
             raise
         except Exception as error:  # noqa: BLE001 - raised at its place, after the batches before it
-            return BatchFeed(encoded=[_tiny_jpeg()], views=Views.of([_view_of_tiny(self._plan)]), owner=_Failed(error))
+            self.handed_out.append(_Failed(error))
+            return BatchFeed(encoded=[_tiny_jpeg()], views=Views.of([_view_of_tiny(self._plan)]))
+        self.handed_out.append(batch)
         return batch.feed()
 
 
@@ -241,20 +248,20 @@ class _Failed:
     def __init__(self, error: Exception) -> None:
         self._error = error
 
-    def complete(self, decoded: Decoded) -> None:
+    def complete(self, decoded: Decoded) -> NoReturn:
         """Raises what went wrong."""
         raise self._error
 
 
-def _request(shared: Shared, largest_batch: int | None) -> BatchRequest:
-    config = shared.config
+def _request(resources: EpochResources, largest_batch: int | None) -> BatchRequest:
+    config = resources.config
     return BatchRequest(
         interpolation=config.plan.interpolation,
         crops=any(isinstance(op, CenterCrop | RandomCrop) for op in config.plan.ops),
         flips=any(isinstance(op, Flip) for op in config.plan.ops),
         largest_batch=largest_batch,
         threads=max(1, config.threads),
-        device_index=index_of(config.device) if shared.decodes_on_gpu else None,
+        device_index=index_of(config.device) if resources.decodes_on_gpu else None,
         options=config.backend_options,
     )
 

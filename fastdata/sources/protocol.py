@@ -13,6 +13,7 @@ A source is anything that maps an index to encoded bytes and a target:
                                                      # fourth value is their CRC-32C, which is compared
         def file_ranges(self, indices): ...          # optional: a FileRanges for many, where that is quicker
         def read_targets(self, indices): ...         # optional: the targets of many, where that is quicker
+        def near_indices(self, count): ...           # optional: samples that are quick to read together, for timing
         def check_source(self) -> None: ...          # optional: raises NotASource to decline
 
 A dataset that offers these methods goes through the image pipeline as it is.  torchvision's ImageFolder and

@@ -15,9 +15,9 @@ import numpy as np
 import numpy.typing as npt
 
 from fastdata import native
-from fastdata.views.core import geometry
 from fastdata.views.philox import Key, Words, philox4x32, portable_exp, uniform
 from fastdata.views.plan import CenterCrop, Flip, Interpolation, Op, RandomCrop, RandomResizedCrop, Resize
+from fastdata.views.to_native import geometry
 
 __all__ = ["View", "Views", "draw_views"]
 

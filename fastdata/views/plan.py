@@ -189,6 +189,11 @@ class Plan:
         return size
 
     @property
+    def output_dtype(self) -> torch.dtype:
+        """Of finished images, where they are tensors."""
+        return self.normalisation.dtype if self.normalisation is not None else torch.uint8
+
+    @property
     def augments(self) -> bool:
         """True when whole batches are augmented after decoding."""
         return bool(self.augmentations or self.float_augmentations)

@@ -20,7 +20,11 @@ from fastdata.loaders import BACKENDS, available_backends, register_backend
 from fastdata.loaders.backend import Backend, BatchFeed, BatchRequest, Decoded, Encoded, Pixels
 from fastdata.loaders.per_image import by_pillow
 from fastdata.loaders.pillow import decode_view
+from fastdata.pipeline.config import PipelineConfig
+from fastdata.pipeline.resources import EpochResources
+from fastdata.transforms.compile import compile_transform
 from fastdata.views.draw import View
+from fastdata.views.philox import Key
 from fastdata.views.plan import Plan
 
 TRAIN = v2.Compose(
@@ -215,3 +219,22 @@ def test_without_its_file_dali_is_unavailable_and_all_else_works(folder: Path, t
     )
     assert done.returncode == 0, done.stderr
     assert "not available (fastdata.loaders.dali is missing)" in done.stdout
+
+
+def test_only_a_backend_that_says_so_is_asked_to_decode_on_a_gpu(folder: Path) -> None:
+    class OnGpuToo(ToyBackend):
+        decode_devices = ("cpu", "mixed")
+
+    for backend, on_gpu in ((ToyBackend(), False), (OnGpuToo(), True), (PlainBackend(), False)):
+        dataset = ImageFolder(folder, TRAIN)
+        plan = compile_transform(TRAIN).plan
+        assert plan is not None
+        config = PipelineConfig(
+            source=dataset,
+            plan=plan,
+            backend=backend,
+            key=Key(seed=0, epoch=0),
+            device=torch.device("cuda"),
+            decode_device="mixed",
+        )
+        assert EpochResources(config).decodes_on_gpu is on_gpu

@@ -89,7 +89,7 @@ def test_a_file_with_endless_scans_is_refused(tmp_path: Path) -> None:
         list(DataLoader(ImageFolder(tmp_path, SMALL), backend="native"))
 
 
-def file_loader(size: tuple[int, int] = (8, 8), pool: native.Pool | None = None) -> native.FileLoader:
+def file_loader(size: tuple[int, int] = (8, 8), pool: native.Pool | None = None) -> native.BatchLoader:
     plan = Plan(ops=(Resize(size=size, interpolation=Interpolation.BILINEAR),), output=Output.UINT8)
     backend = create_backend("native", fidelity="exact")
     assert isinstance(backend, NativeBackend)

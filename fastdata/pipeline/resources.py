@@ -8,19 +8,19 @@ from typing import Any
 
 import torch
 
-from fastdata.augment.apply import Finish
 from fastdata.loaders.backend import BatchDecoder, FileLoader, ReadyBatches
 from fastdata.pipeline.batch_memory import BatchMemory
 from fastdata.pipeline.config import PipelineConfig
+from fastdata.pipeline.finish import Finish
 from fastdata.pipeline.per_thread import PerThread
 from fastdata.pipeline.pixel_format import PixelFormat
 from fastdata.pipeline.stats import PipelineStats
 from fastdata.sources.recognise import has_file_ranges, transforms_targets
 
-__all__ = ["Shared"]
+__all__ = ["EpochResources"]
 
 
-class Shared:
+class EpochResources:
     """Made once for an epoch, in the consumer's thread, and closed with it.
 
     Args:
@@ -50,11 +50,11 @@ class Shared:
         channels_last = config.memory_format is torch.channels_last
         self.batch_format = PixelFormat(plan, leave_uint8=config.leave_uint8, channels_last=channels_last)
         self.sample_format = PixelFormat(plan)
-        self.ready_batches: ReadyBatches | None = backend.ready_batches() if config.in_place else None
-        decoder = backend.batch_decoder() if config.in_place else None
+        self.ready_batches: ReadyBatches | None = backend.ready_batches() if config.fills_batch else None
+        decoder = backend.batch_decoder() if config.fills_batch else None
         self.batch_decoder: BatchDecoder | None = decoder if decoder is not None and decoder.suits(plan) else None
         self.file_loader: FileLoader | None = None
-        if config.in_place and has_file_ranges(config.source):
+        if config.fills_batch and has_file_ranges(config.source):
             self.file_loader = backend.file_loader(
                 plan, config.key, format=self.batch_format.native, threads=config.threads
             )
@@ -63,10 +63,12 @@ class Shared:
     @property
     def decodes_on_gpu(self) -> bool:
         """True when the backend decodes whole batches on the device where they go."""
-        return self.batch_decoder is not None and self.config.on_gpu and self.config.decode_device == "mixed"
+        config = self.config
+        wanted = config.on_gpu and config.decode_device == "mixed"
+        return self.batch_decoder is not None and wanted and "mixed" in config.backend.decode_devices
 
     def close(self, ended: bool = True) -> None:
-        """Gives back what the epoch's batches shared; `ended` is False if a thread may still be at work."""
+        """Gives back what the epoch's batches resources; `ended` is False if a thread may still be at work."""
         self._memory.close()
         if self.file_loader is not None:
             self.file_loader.close(ended)
@@ -87,6 +89,7 @@ class Shared:
         """An uninitialised batch (N, 3, H, W) as the caller will get it, on its device."""
         config, plan = self.config, self.config.plan
         assert plan.size is not None
-        dtype = plan.normalisation.dtype if plan.normalisation is not None else torch.uint8
         device = config.device if config.on_gpu else None
-        return torch.empty((count, 3, *plan.size), dtype=dtype, device=device, memory_format=config.memory_format)
+        return torch.empty(
+            (count, 3, *plan.size), dtype=plan.output_dtype, device=device, memory_format=config.memory_format
+        )
