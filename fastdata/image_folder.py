@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch.utils.data import Dataset
 
@@ -15,12 +15,15 @@ from fastdata.pipeline.getitems import fetch_or_loop
 from fastdata.sources.protocol import FileRanges, NotASource
 from fastdata.system.files import read_file
 
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
 __all__ = ["IMG_EXTENSIONS", "ImageFolder"]
 
 IMG_EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
 
 
-def pil_loader(path: str) -> Any:
+def pil_loader(path: str) -> Image:
     """Opens an image file in RGB with Pillow."""
     return pillow.open_rgb(read_file(path))
 

@@ -9,6 +9,7 @@ import operator
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
+from multiprocessing.context import BaseContext
 from typing import Any, Literal, TypeAlias
 
 import torch
@@ -54,7 +55,7 @@ class LoaderArguments:
     prefetch_factor: int | None
     collate_fn: Callable[[list[Any]], Any] | None
     worker_init_fn: Callable[[int], None] | None
-    multiprocessing_context: Any
+    multiprocessing_context: BaseContext | str | None
     backend: str
     fidelity: Fidelity
     device: str | torch.device | None
@@ -67,7 +68,7 @@ class LoaderArguments:
     dali: DaliOptions
 
 
-def check_dali(options: Any) -> DaliOptions:
+def check_dali(options: object) -> DaliOptions:
     """Raises OptionError unless these are DaliOptions."""
     if not isinstance(options, DaliOptions):
         raise OptionError(f"dali={options!r}; accepted: DaliOptions(threads=..., prefetch=..., hw_decoder_load=...)")
@@ -92,7 +93,7 @@ def check_decode_device(decode_device: str, backend: str, device: torch.device |
     return decode_device
 
 
-def check_choice(name: str, value: Any, accepted: tuple[Any, ...]) -> None:
+def check_choice(name: str, value: object, accepted: tuple[Any, ...]) -> None:
     """Raises OptionError unless a value is one of those accepted."""
     if value not in accepted:
         raise OptionError(f"{name}={value!r} is not accepted; use one of {', '.join(map(repr, accepted))}")

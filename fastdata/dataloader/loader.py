@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import fields
+from multiprocessing.context import BaseContext
 from typing import Any, Literal, TypeVar
 
 import torch
@@ -107,7 +108,7 @@ class DataLoader(StatefulEpochs, torch.utils.data.DataLoader[Sample]):
         drop_last: bool = False,
         timeout: float = 0,
         worker_init_fn: Callable[[int], None] | None = None,
-        multiprocessing_context: Any = None,
+        multiprocessing_context: BaseContext | str | None = None,
         generator: torch.Generator | None = None,
         *,
         prefetch_factor: int | None = None,

@@ -9,8 +9,8 @@ sequence and the rest is divided anew; the history of such changes is a list of 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Sequence
-from typing import Any, TypeAlias
+from collections.abc import Iterator, Sequence, Sized
+from typing import Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -25,8 +25,10 @@ __all__ = ["ORDERS", "EpochSampler"]
 
 Ints: TypeAlias = npt.NDArray[np.int64]
 
-ORDERS = ("random", "windowed", "sequential")
-UNEVEN = ("keep", "pad", "drop")
+Order: TypeAlias = Literal["random", "windowed", "sequential"]
+ORDERS: tuple[Order, ...] = ("random", "windowed", "sequential")
+Uneven: TypeAlias = Literal["keep", "pad", "drop"]
+UNEVEN: tuple[Uneven, ...] = ("keep", "pad", "drop")
 
 
 class EpochSampler(Sampler[int]):
@@ -56,14 +58,14 @@ class EpochSampler(Sampler[int]):
 
     def __init__(
         self,
-        dataset: Any,
+        dataset: Sized,
         *,
-        order: str = "random",
+        order: Order = "random",
         window: int = 8,
         num_replicas: int | None = None,
         rank: int | None = None,
         seed: int = 0,
-        uneven: str = "keep",
+        uneven: Uneven = "keep",
     ) -> None:
         if order not in ORDERS:
             raise OptionError(f"order={order!r} is not accepted; use one of {', '.join(ORDERS)}")
@@ -142,7 +144,7 @@ class EpochSampler(Sampler[int]):
             return np.arange(count), None
         if self.order == "random":
             return np.argsort(self._words(np.arange(count), Stream.SAMPLES), kind="stable"), None
-        ends = np.asarray(self.dataset.shard_ends, np.int64)
+        ends = np.asarray(self.dataset.shard_ends, np.int64)  # type: ignore[attr-defined]
         begins = np.concatenate([[0], ends[:-1]])
         shards = np.argsort(self._words(np.arange(len(ends)), Stream.SHARDS), kind="stable")
         lengths = (ends - begins)[shards]

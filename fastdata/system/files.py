@@ -16,7 +16,7 @@ with suppress(ImportError):
     _fcntl = importlib.import_module("fcntl")
 
 
-def read_file(path: Any) -> bytes:
+def read_file(path: str | os.PathLike[str]) -> bytes:
     """The bytes of a file; none of a pipe that nobody writes to, which is not waited for."""
     with open(path, "rb", buffering=0, opener=_open_at_once) as file:
         return file.read()

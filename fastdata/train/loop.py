@@ -7,7 +7,7 @@ updates, one at the end of an epoch, one after validation.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -49,8 +49,8 @@ class Result:
 
 def fit(
     model: nn.Module,
-    train_loader: Any,
-    val_loader: Any = None,
+    train_loader: Iterable[Any] | Callable[[int], Iterable[Any]],
+    val_loader: Iterable[Any] | None = None,
     options: TrainOptions | None = None,
     *,
     ranks: Ranks | None = None,
