@@ -3,24 +3,28 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 import torch
 
 from fastdata.errors import BackendError
 from fastdata.loaders import Backend, Encoded, Fidelity, auto_backends, create_backend
-from fastdata.loaders.backend import BatchDecoder, BatchFeed, BatchRequest
+from fastdata.loaders.backend import BatchDecoder, BatchFeed, BatchRequest, FileLoader
 from fastdata.loaders.per_image import inspect
-from fastdata.sources.protocol import ImageSource
+from fastdata.pipeline.pixel_format import PixelFormat
+from fastdata.sources.protocol import ImageSource, file_ranges
+from fastdata.sources.recognise import has_file_ranges
 from fastdata.views.draw import View, Views, draw_views
 from fastdata.views.philox import Key
 from fastdata.views.plan import Plan
 
 __all__ = ["BackendChoice", "choose_backend"]
 
+_KEY = Key(seed=0, epoch=0)
 _SAMPLES = 8
 _MOST_TRIED = 3 * _SAMPLES  # where some cannot be read
 _BUDGET_S = 0.3
@@ -56,9 +60,10 @@ def choose_backend(
 ) -> BackendChoice:
     """Times the available backends on samples spread over the source; takes native unless another is clearly faster.
 
-    Those that decode whole batches, such as DALI, are timed in their own pipelines, where they would run.  Takes about
-    a third of a second at most, with such pipelines twice that; samples that cannot be read, decoded or seen (smaller
-    than a crop) are left out.
+    Each is timed in the way it would run: one that reads files itself does that, and stores the batch, in the same
+    time; those that decode whole batches, such as DALI, run in their own pipelines.  Takes about a third of a second
+    at most, with such pipelines twice that; samples that cannot be read, decoded or seen (smaller than a crop) are left
+    out.
 
     Args:
         source: the samples.
@@ -74,11 +79,11 @@ def choose_backend(
         raise BackendError("no decode backend is available; install Pillow")
     if len(backends) == 1:
         return BackendChoice(backend=backends[0], reason="the only one available")
-    images, views = _some_samples(source, plan, backends)
+    indices, images, views = _some_samples(source, plan, backends)
     if not images:
         reason = f"none of {min(len(source), _MOST_TRIED)} samples tried could be decoded, so nothing was timed"
         return BackendChoice(backend=backends[0], reason=f"preferred; {reason}")
-    timed = _time_in_turn(backends, images, views)
+    timed = _time_in_turn(backends, images, views, _file_loads(backends, source, plan, indices))
     for backend in known:
         decoder = backend.batch_decoder()
         if decoder is not None and plan.batchable and decoder.suits(plan):
@@ -103,8 +108,11 @@ def choose_backend(
     return BackendChoice(backend=best, reason=f"{reason} (ms per image: {listed})", ms_per_image=timed)
 
 
-def _some_samples(source: ImageSource, plan: Plan, backends: Sequence[Backend]) -> tuple[list[Encoded], list[View]]:
+def _some_samples(
+    source: ImageSource, plan: Plan, backends: Sequence[Backend]
+) -> tuple[list[int], list[Encoded], list[View]]:
     """Samples with their views that every backend decodes; this also loads libraries and touches memory."""
+    indices: list[int] = []
     images: list[Encoded] = []
     views: list[View] = []
     near = getattr(source, "near_indices", None)  # a remote source would fetch much for samples far apart
@@ -115,13 +123,34 @@ def _some_samples(source: ImageSource, plan: Plan, backends: Sequence[Backend]) 
         with suppress(Exception):  # Pillow's plugins raise many kinds; the epoch will report it
             image = inspect(source.read_encoded(index))
             size = np.array([[image.width, image.height]], np.int64)
-            key = Key(seed=0, epoch=0)
-            (view,) = draw_views(plan.ops, size, np.array([index]), key=key, interpolation=plan.interpolation).rows()
+            (view,) = draw_views(plan.ops, size, np.array([index]), key=_KEY, interpolation=plan.interpolation).rows()
             place = [np.empty((*view.size, 3), np.uint8)]
             if all(backend.decode([image], [view], place) == [None] for backend in backends):
+                indices.append(index)
                 images.append(image)
                 views.append(view)
-    return images, views
+    return indices, images, views
+
+
+def _file_loads(
+    backends: Sequence[Backend], source: ImageSource, plan: Plan, indices: Sequence[int]
+) -> dict[str, Callable[[], object]]:
+    """What loads these samples at once, for backends that read files into batches."""
+    if not (plan.batchable and has_file_ranges(source)):
+        return {}
+    assert plan.size is not None
+    files, out = file_ranges(source, indices), torch.empty((len(indices), 3, *plan.size), dtype=plan.output_dtype)
+    ranges, stored = (files.paths, files.offsets, files.lengths, files.crcs), PixelFormat(plan).native
+    loads: dict[str, Callable[[], object]] = {}
+    for backend in backends:
+        loader = backend.file_loader(plan, _KEY, format=stored, threads=0)
+        if loader is not None:
+
+            def load(loader: FileLoader = loader) -> object:
+                return loader.load(*ranges, indices=indices, copies=[0] * len(indices), out=out.data_ptr())
+
+            loads[backend.name] = load
+    return loads
 
 
 def _spread(indices: range) -> list[int]:
@@ -158,18 +187,31 @@ def _time_batches(
     return seconds * 1e3 * request.threads / (_BATCHES * _BATCH)
 
 
-def _time_in_turn(backends: Sequence[Backend], images: Sequence[Encoded], views: Sequence[View]) -> dict[str, float]:
+def _time_in_turn(
+    backends: Sequence[Backend],
+    images: Sequence[Encoded],
+    views: Sequence[View],
+    file_loads: Mapping[str, Callable[[], object]],
+) -> dict[str, float]:
     """Milliseconds per image of each backend: the least of some rounds for each image, backends taking turns."""
-    least = {backend.name: [float("inf")] * len(images) for backend in backends}
     places = [np.empty((*view.size, 3), np.uint8) for view in views]
+    calls: dict[str, list[Callable[[], object]]] = {}
+    for backend in backends:
+        calls[backend.name] = [
+            partial(backend.decode, [image], [view], [place])
+            for image, view, place in zip(images, views, places, strict=True)
+        ]
+        if backend.name in file_loads:
+            calls[backend.name] = [file_loads[backend.name]]
+    least = {name: [float("inf")] * len(own) for name, own in calls.items()}
     deadline = time.perf_counter() + _BUDGET_S
     for _ in range(_ROUNDS):
-        for number, (image, view, place) in enumerate(zip(images, views, places, strict=True)):
-            for backend in backends:
-                began = time.perf_counter()
-                backend.decode([image], [view], [place])
-                ms = (time.perf_counter() - began) * 1e3
-                least[backend.name][number] = min(least[backend.name][number], ms)
+        for number in range(len(images)):
+            for name, own in calls.items():
+                if number < len(own):
+                    began = time.perf_counter()
+                    own[number]()
+                    least[name][number] = min(least[name][number], (time.perf_counter() - began) * 1e3)
         if time.perf_counter() > deadline:
             break
-    return {name: sum(times) / len(times) for name, times in least.items()}
+    return {name: sum(times) / len(images) for name, times in least.items()}

@@ -16,6 +16,7 @@ import torchvision.transforms.v2 as v2
 from torchvision.datasets import ImageFolder
 
 from fastdata import DaliOptions, DataLoader, DatasetError
+from fastdata.loaders import create_backend
 from fastdata.pipeline import choose_backend as choosing
 from fastdata.pipeline.choose_backend import choose_backend
 from fastdata.sources.recognise import recognise
@@ -75,6 +76,17 @@ def test_native_is_preferred_unless_clearly_beaten(
     chosen = choice_for(folder)
     assert chosen.backend.name == name
     assert reason in chosen.reason
+
+
+@pytest.mark.parametrize(("transform", "loads"), [(CROP, {"native"}), (v1.Resize((8, 8)), set())])
+def test_who_reads_files_is_timed_reading_them(folder: Path, transform: Any, loads: set[str]) -> None:
+    source, plan = recognise(ImageFolder(folder, transform)), compile_transform(transform).plan
+    assert plan is not None
+    backends = [create_backend(name) for name in ("native", "pil")]
+    found = choosing._file_loads(backends, source, plan, [0, 5, 7])
+    assert set(found) == loads
+    for load in found.values():
+        assert load().ok.all()  # type: ignore[attr-defined]
 
 
 # ---- torch's path
