@@ -51,9 +51,17 @@ def _on_torchs_path(loader: LoaderArguments, route: Route) -> dict[str, str | No
         "path": "torch's own DataLoader code",
         "why": route.reason,
         "workers": _count(loader.num_workers, "worker process", "es"),
+        "decoding": _decoding(loader),
         "seed": seed,
         "no effect": ", ".join(without_effect(loader)) or None,
     }
+
+
+def _decoding(loader: LoaderArguments) -> str | None:
+    """What helps on torch's path."""
+    if loader.batch_sampler is None or native_problem() is not None:
+        return None
+    return "JPEGs that the dataset opens with PIL.Image.open are decoded by the native core when their pixels are used"
 
 
 def _in_the_pipeline(loader: LoaderArguments, route: Route, choice: BackendChoice | None) -> dict[str, str | None]:

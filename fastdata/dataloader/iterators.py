@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import copy
+import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any, Protocol
 
@@ -137,20 +139,46 @@ class EpochLoader(Protocol):
     """What the iterators below ask of the loader that makes them."""
 
     num_workers: int
+    worker_init_fn: Callable[[int], None] | None
 
     def begin_epoch(self) -> EpochRecord:
         """Begins the epoch that comes next."""
         ...
 
 
-class _WithSampler:
-    """A loader as torch's iterators read it, with the epoch's own index batches."""
+class _MapStyle:
+    """A loader of a map-style dataset as torch's iterators read it: with the epoch's own index batches, and with
+    worker processes in which opened JPEGs stay encoded.
+    """
 
     def __init__(self, loader: EpochLoader, index_sampler: Any) -> None:
         self._loader, self._index_sampler = loader, index_sampler
+        self.worker_init_fn = _OpeningEncoded(loader.worker_init_fn)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._loader, name)
+
+
+class _OpeningEncoded:
+    """A worker_init_fn, and before it: `PIL.Image.open` leaves JPEGs encoded; see loaders/encoded_image.py."""
+
+    def __init__(self, own: Callable[[int], None] | None) -> None:
+        self._own = own
+
+    def __call__(self, worker: int) -> None:
+        if (encoded_image := _encoded_images()) is not None:
+            encoded_image.open_encoded_from_now_on()
+        if self._own is not None:
+            self._own(worker)
+
+
+def _encoded_images() -> Any:
+    """The module, if Pillow is in use in this process and the native core can take its place."""
+    if "PIL.Image" not in sys.modules:
+        return None
+    from fastdata.loaders import encoded_image
+
+    return encoded_image if encoded_image.can_open_encoded() else None
 
 
 class _Counted(torch_dataloader._BaseDataLoaderIter):
@@ -166,7 +194,7 @@ class _Counted(torch_dataloader._BaseDataLoaderIter):
         self._failed = 0  # batches that raised since the last that did not
         self.handed = 0  # batches given to whoever asks
         self.delivers = True  # to the caller himself; False where somebody between asks ahead and counts deliveries
-        as_torch_reads_it: Any = loader if record.batches is None else _WithSampler(loader, record.batches)
+        as_torch_reads_it: Any = loader if record.batches is None else _MapStyle(loader, record.batches)
         if record.batches is not None or start.batches == 0:
             super().__init__(as_torch_reads_it)
         else:  # an iterable dataset, which is run again with the random numbers that it had
@@ -286,6 +314,11 @@ class SingleProcessIterator(_Counted, torch_dataloader._SingleProcessDataLoaderI
             super()._pass_over(start)
         elif iterator is self._dataset or not _keeps_state(self._dataset):  # others were given theirs before
             iterator.load_state_dict(copy.deepcopy(start.dataset_state))
+
+    def _next_data(self) -> Any:
+        encoded_image = _encoded_images() if self._record.batches is not None else None
+        with encoded_image.opening_encoded() if encoded_image is not None else nullcontext():
+            return super()._next_data()  # type: ignore[no-untyped-call]
 
     def _next_index(self) -> Any:
         index = super()._next_index()  # type: ignore[no-untyped-call]

@@ -1,0 +1,281 @@
+"""Images that datasets of one's own open with Pillow stay encoded until their pixels are used, and are Pillow's."""
+
+from __future__ import annotations
+
+import copy
+import io
+import pickle
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import images
+import numpy as np
+import PIL.Image
+import pytest
+import torch
+import torchvision.transforms as v1
+import torchvision.transforms.v2 as v2
+from PIL import Image, ImageOps
+from torchvision.transforms import functional as F  # noqa: N812 - as everybody calls it
+
+from fastdata import DataLoader
+from fastdata.loaders.encoded_image import EncodedImage, opening_encoded
+
+MEAN, STD = (0.5, 0.4, 0.3), (0.2, 0.3, 0.4)
+
+
+class Own(torch.utils.data.Dataset[Any]):
+    """What most people write."""
+
+    def __init__(self, folder: Path, transform: Callable[[Any], Any], opened: str = "path") -> None:
+        self.paths, self.transform, self.opened = sorted(folder.rglob("*.*")), transform, opened
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def open(self, path: Path) -> Image.Image:
+        if self.opened == "path":
+            with Image.open(path) as image:
+                return image.convert("RGB")
+        if self.opened == "bytes":
+            return Image.open(io.BytesIO(path.read_bytes())).convert("RGB")
+        with path.open("rb") as file:  # as torchvision's loader does
+            return Image.open(file).convert("RGB")
+
+    def __getitem__(self, index: int) -> Any:
+        return self.transform(self.open(self.paths[index])), index
+
+
+def by_hand(image: Image.Image) -> torch.Tensor:
+    top, left, height, width = v1.RandomResizedCrop.get_params(image, [0.2, 1], [0.75, 1.33])
+    return F.to_tensor(F.resized_crop(image, top, left, height, width, [20, 24], F.InterpolationMode.BICUBIC))
+
+
+TRANSFORMS: dict[str, Callable[[Any], Any]] = {
+    "training": v1.Compose(
+        [v1.RandomResizedCrop(24), v1.RandomHorizontalFlip(), v1.ToTensor(), v1.Normalize(MEAN, STD)]
+    ),
+    "validation": v1.Compose([v1.Resize(30), v1.CenterCrop(24), v1.ToTensor()]),
+    "v2": v2.Compose(
+        [v2.RandomResizedCrop(24), v2.RandomVerticalFlip(), v2.ToImage(), v2.ToDtype(torch.float32, True)]
+    ),
+    "tensor first": v2.Compose([v2.ToImage(), v2.Resize((24, 24), antialias=True)]),
+    "padded crop": v1.Compose([v1.RandomCrop(50, padding=4, pad_if_needed=True), v1.ToTensor()]),
+    "crop of a flip": v1.Compose([v1.RandomHorizontalFlip(), v1.RandomCrop(40), v1.Resize((20, 20)), v1.ToTensor()]),
+    "larger than the image": v1.Compose([v1.CenterCrop(300), v1.ToTensor()]),
+    "twice": v1.Compose([v1.Resize((60, 60)), v1.Resize((24, 24)), v1.ToTensor()]),
+    "nearest": v1.Compose([v1.Resize((24, 24), F.InterpolationMode.NEAREST), v1.PILToTensor()]),
+    "RandAugment": v1.Compose([v1.Resize((24, 24)), v1.RandAugment(), v1.ToTensor()]),
+    "AutoAugment": v1.Compose([v1.RandomResizedCrop(24), v1.AutoAugment(), v1.ToTensor()]),
+    "colour": v1.Compose(
+        [v1.RandomResizedCrop(24), v1.ColorJitter(0.4, 0.4, 0.4, 0.1), v1.RandomGrayscale(), v1.ToTensor()]
+    ),
+    "rotation": v1.Compose([v1.RandomRotation(30), v1.Resize((24, 24)), v1.ToTensor()]),
+    "by hand": by_hand,
+    "closure": lambda image: F.to_tensor(image.resize((24, 24))),
+    "thumbnail": lambda image: F.to_tensor(ImageOps.fit(image, (24, 24))),
+    "array": lambda image: torch.from_numpy(np.array(image)[:20, :20].copy()),
+}
+
+
+def batches(loader: Any) -> list[Any]:
+    torch.manual_seed(3)
+    return [batch[0] for batch in loader]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("name", TRANSFORMS)
+def test_batches_of_ones_own_dataset_equal_torchs(folder: Path, name: str, workers: int) -> None:
+    dataset = Own(folder, TRANSFORMS[name])
+    ours = batches(DataLoader(dataset, 4, num_workers=workers, shuffle=True))
+    torchs = batches(torch.utils.data.DataLoader(dataset, 4, num_workers=workers, shuffle=True))
+    assert all(torch.equal(*pair) for pair in zip(ours, torchs, strict=True))
+
+
+@pytest.mark.parametrize("opened", ["path", "bytes", "file"])
+def test_every_kind_of_file_is_pillows_however_it_is_opened(odd_folder: Path, opened: str) -> None:
+    def prepared(image: Image.Image) -> torch.Tensor:
+        return F.pil_to_tensor(image.resize((20, 20)))
+
+    dataset = Own(odd_folder, prepared, opened)
+    ours, torchs = DataLoader(dataset, 4), torch.utils.data.DataLoader(dataset, 4)
+    assert all(torch.equal(*pair) for pair in zip(batches(ours), batches(torchs), strict=True))
+
+
+class Watching(Own):
+    """Notes what it opened."""
+
+    def __getitem__(self, index: int) -> Any:
+        with Image.open(self.paths[index]) as image:
+            return type(image).__name__, image.size
+
+
+def test_images_are_encoded_only_while_a_dataset_of_ours_makes_samples(folder: Path) -> None:
+    original = PIL.Image.open
+    dataset = Watching(folder, by_hand)
+    for workers in (0, 1):
+        kinds = [kind for kinds, *_ in DataLoader(dataset, 4, num_workers=workers) for kind in kinds]
+        assert set(kinds) == {"EncodedImage"}
+        assert PIL.Image.open is original
+    assert dataset[0][0] == "JpegImageFile"
+    found = []
+    with opening_encoded():
+        thread = threading.Thread(target=lambda: found.append(dataset[0][0]))
+        thread.start()
+        thread.join()
+        assert isinstance(Image.open(dataset.paths[0]), EncodedImage)
+    assert found == ["JpegImageFile"]
+
+
+class Forgiving(Own):
+    """Takes another image in place of a damaged one, as many do."""
+
+    def __getitem__(self, index: int) -> Any:
+        try:
+            image = self.open(self.paths[index])
+        except OSError:
+            return self[index + 1]
+        return self.transform(image), index
+
+
+@pytest.fixture
+def damaged(folder: Path, tmp_path: Path) -> Path:
+    import shutil
+
+    shutil.copytree(folder / "apple", tmp_path / "own")
+    whole = (tmp_path / "own" / "03.jpg").read_bytes()
+    (tmp_path / "own" / "03.jpg").write_bytes(whole[: len(whole) // 2])
+    (tmp_path / "own" / "05.jpg").write_bytes(b"\xff\xd8\xff no image")
+    return tmp_path / "own"
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_errors_come_where_a_dataset_expects_them(damaged: Path, workers: int) -> None:
+    dataset = Forgiving(damaged, TRANSFORMS["validation"])
+    ours = batches(DataLoader(dataset, 4, num_workers=workers))
+    torchs = batches(torch.utils.data.DataLoader(dataset, 4, num_workers=workers))
+    assert all(torch.equal(*pair) for pair in zip(ours, torchs, strict=True))
+
+
+@pytest.mark.parametrize("index", [3, 5])
+def test_errors_are_those_of_pillow(damaged: Path, index: int) -> None:
+    dataset = Own(damaged, TRANSFORMS["validation"])
+    with pytest.raises(OSError, match="image") as torchs:
+        list(torch.utils.data.DataLoader(dataset, sampler=[index]))
+    with pytest.raises(type(torchs.value)) as ours:
+        list(DataLoader(dataset, sampler=[index]))
+    assert str(ours.value) == str(torchs.value)
+
+
+def test_files_are_closed_and_may_vanish(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own" / "a.jpg").write_bytes(images.jpeg(60, 40))
+
+    class Vanishing(Own):
+        def __getitem__(self, index: int) -> Any:
+            image = Image.open(self.paths[index])
+            self.paths[index].unlink()
+            before = len(list(Path("/proc/self/fd").iterdir())) if Path("/proc/self/fd").exists() else 0
+            pixels = F.pil_to_tensor(image.convert("RGB"))
+            after = len(list(Path("/proc/self/fd").iterdir())) if Path("/proc/self/fd").exists() else 0
+            assert before == after
+            return pixels
+
+    (batch,) = DataLoader(Vanishing(tmp_path / "own", by_hand))
+    assert batch.shape == (1, 3, 40, 60)
+
+
+# ---- the image by itself
+
+
+@pytest.fixture
+def pair(folder: Path) -> tuple[Image.Image, Image.Image]:
+    """An image that stays encoded, and Pillow's of the same file."""
+    data = images.saved(90, 70, exif=Image.Exif().tobytes(), quality=90, dpi=(72, 72), comment=b"words")
+    with opening_encoded():
+        ours = Image.open(io.BytesIO(data))
+    assert isinstance(ours, EncodedImage)
+    return ours, Image.open(io.BytesIO(data))
+
+
+def same(ours: Image.Image, pillows: Image.Image) -> bool:
+    assert (ours.size, ours.mode, ours.info) == (pillows.size, pillows.mode, pillows.info)
+    return np.array_equal(np.asarray(ours), np.asarray(pillows)) and ours.tobytes() == pillows.tobytes()
+
+
+OPERATIONS: dict[str, Callable[[Image.Image], Image.Image]] = {
+    "nothing": lambda image: image,
+    "convert": lambda image: image.convert("RGB"),
+    "convert to grey": lambda image: image.convert("L"),
+    "palette": lambda image: image.convert("P", palette=Image.Palette.ADAPTIVE),
+    "crop": lambda image: image.crop((10, 5, 60, 50)),
+    "crop of fractions": lambda image: image.crop((10.4, 5.5, 60.6, 50.5)),
+    "crop outside": lambda image: image.crop((-10, -5, 120, 50)),
+    "crop beside": lambda image: image.crop((200, 200, 220, 210)),
+    "empty crop": lambda image: image.crop((10, 10, 10, 20)),
+    "crops": lambda image: image.crop((10, 5, 60, 50)).crop((3, 3, 30, 20)),
+    "resize": lambda image: image.resize((30, 20)),
+    "resize by box": lambda image: image.resize((30, 20), Image.Resampling.BILINEAR, (3.5, 2, 60, 50)),
+    "resize with gap": lambda image: image.resize((30, 20), Image.Resampling.BILINEAR, reducing_gap=2.0),
+    "resize to the same": lambda image: image.resize(image.size),
+    "everything": lambda image: (
+        image.crop((5, 5, 80, 60)).resize((30, 20), 2).crop((2, 2, 28, 18)).transpose(0).transpose(1).crop((1, 1, 9, 9))
+    ),
+    "flip, then resize": lambda image: image.transpose(0).resize((30, 20), 2),
+    "resize, pad, resize": lambda image: image.resize((30, 20)).crop((-2, -2, 32, 22)).resize((10, 10)),
+    "rotated": lambda image: image.rotate(30, expand=True),
+    "transposed": lambda image: image.transpose(Image.Transpose.ROTATE_90),
+    "bands": lambda image: Image.merge("RGB", image.split()[::-1]),
+    "filtered": lambda image: ImageOps.autocontrast(image),
+    "pasted": lambda image: (copied := image.copy(), copied.paste((1, 2, 3), (0, 0, 9, 9)))[0],
+    "pixel": lambda image: (copied := image.copy(), copied.putpixel((0, 0), (1, 2, 3)))[0],
+    "thumbnail": lambda image: (copied := image.copy(), copied.thumbnail((40, 40)))[0],
+    "drafted": lambda image: (image.draft("RGB", (30, 30)), image)[1],
+    "drafted thumbnail": lambda image: (image.thumbnail((20, 20)), image)[1],
+    "pickled": lambda image: pickle.loads(pickle.dumps(image)),
+    "deep copy": lambda image: copy.deepcopy(image.crop((1, 1, 40, 40))),
+    "loaded": lambda image: (image.load(), image.resize((20, 20)))[1],
+    "exif": lambda image: ImageOps.exif_transpose(image),
+}
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_whatever_is_done_to_it_is_what_pillow_does(pair: tuple[Image.Image, Image.Image], name: str) -> None:
+    ours, pillows = pair
+    assert same(OPERATIONS[name](ours), OPERATIONS[name](pillows))
+
+
+def test_what_is_asked_of_it_is_what_pillow_says(pair: tuple[Image.Image, Image.Image]) -> None:
+    ours, pillows = pair
+    for name in ("size", "width", "height", "mode", "format", "info", "quantization", "layers", "bits"):
+        assert getattr(ours, name) == getattr(pillows, name), name
+    assert dict(ours.getexif()) == dict(pillows.getexif())
+    assert ours.getbbox() == pillows.getbbox()
+    assert ours.getpixel((3, 4)) == pillows.getpixel((3, 4))
+    assert ours.histogram() == pillows.histogram()
+    ours.verify()
+    with pytest.raises(AttributeError, match="nonsense"):
+        _ = ours.nonsense
+    with pytest.raises(ValueError, match=r"right.* is less than .*left"):
+        ours.crop((9, 0, 3, 4))
+    with ours:
+        pass
+    ours.close()
+    with pytest.raises(ValueError, match="closed image"):
+        ours.load()
+
+
+def test_pictures_that_are_no_ordinary_jpegs_are_opened_by_pillow(odd_folder: Path) -> None:
+    with opening_encoded():
+        for path in sorted(odd_folder.rglob("*.*")):
+            with Image.open(path) as image:
+                assert isinstance(image, EncodedImage) <= (image.format == "JPEG")
+        for name in ("r", "formats"):
+            options: dict[str, Any] = {"formats": ["JPEG"]} if name == "formats" else {"mode": "r"}
+            assert isinstance(Image.open(io.BytesIO(images.jpeg(20, 20)), **options), EncodedImage) is (name == "r")
+
+
+def test_explain_says_so(folder: Path) -> None:
+    assert "decoded by the native core when their pixels are used" in DataLoader(Own(folder, by_hand), 4).explain()
