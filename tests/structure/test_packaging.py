@@ -15,7 +15,7 @@ import pytest
 from fastdata.loaders import BACKENDS, backend_class
 from fastdata.loaders.opencv import OpenCvBackend
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 HOME = "https://github.com/torch-fastdata/torch-fastdata"
 
 
