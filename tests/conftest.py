@@ -11,12 +11,11 @@ import numpy as np
 import pytest
 import torch
 
-sys.path.insert(0, str(Path(__file__).parent))  # for `import images`
+sys.path.insert(0, str(Path(__file__).parent / "helpers"))
 
 import images
-
-SHARD_BYTES = 60_000  # the test folder becomes several shards
-SHARED = Path(__file__).parents[2] / "shared" / "data"
+from folders import SHARD_BYTES
+from places import SHARED
 
 
 @pytest.fixture(scope="session")

@@ -10,7 +10,7 @@ import pytest
 import torch
 import torch.utils.data
 import torchvision.transforms as v1
-from conftest import SHARED
+from places import SHARED
 from torchvision.datasets import ImageFolder
 
 from fastdata import DataLoader
