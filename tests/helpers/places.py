@@ -9,4 +9,3 @@ TESTS = HELPERS.parent
 GOLDEN = TESTS / "golden"
 ROOT = TESTS.parent
 CONVERT = ROOT / "tools" / "convert_dataset.py"
-SHARED = ROOT.parent / "shared" / "data"  # photographs that are not in the repository
