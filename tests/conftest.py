@@ -11,12 +11,11 @@ import numpy as np
 import pytest
 import torch
 
-sys.path.insert(0, str(Path(__file__).parent))  # for `import images`
+sys.path.insert(0, str(Path(__file__).parent / "helpers"))
 
 import images
-
-SHARD_BYTES = 60_000  # the test folder becomes several shards
-SHARED = Path(__file__).parents[2] / "shared" / "data"
+from folders import SHARD_BYTES
+from photographs import PHOTOS, photographs
 
 
 @pytest.fixture(scope="session")
@@ -60,23 +59,22 @@ def own(converted: Path, tmp_path: Path) -> Path:
     return tmp_path / "own"
 
 
-@pytest.fixture
-def shared_images() -> list[Path]:
-    """Real photographs, where the machine has them."""
-    files = sorted((SHARED / "imagenet-sample").glob("*/*"))
-    if not files:
-        pytest.skip("no shared photographs on this machine")
-    return files
-
-
 @pytest.fixture(autouse=True)
 def _fixed_seed() -> None:
     torch.manual_seed(0)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """GPU tests skip where there is none, and fail where one was promised."""
+    """Tests that need a GPU or photographs skip where there are none, and fail where these were promised."""
     if item.get_closest_marker("gpu") is not None and not torch.cuda.is_available():
-        if os.environ.get("FASTDATA_REQUIRE_CUDA") == "1":
-            pytest.fail("FASTDATA_REQUIRE_CUDA=1, but torch sees no CUDA device")
-        pytest.skip("no CUDA device")
+        _skip_or_fail("torch sees no CUDA device", "FASTDATA_REQUIRE_CUDA")
+    marker = item.get_closest_marker("photos")
+    if marker is not None and not photographs(folder := marker.args[0]):
+        missing = f"{PHOTOS} holds no photographs in {folder} (FASTDATA_PHOTOS may name another place)"
+        _skip_or_fail(missing, "FASTDATA_REQUIRE_PHOTOS")
+
+
+def _skip_or_fail(missing: str, promise: str) -> None:
+    if os.environ.get(promise) == "1":
+        pytest.fail(f"{promise}=1, but {missing}", pytrace=False)
+    pytest.skip(f"{missing}; with {promise}=1 this is a failure")

@@ -1,6 +1,6 @@
 // libFuzzer target: any bytes as two JPEGs or PNGs one after the other, any view of them.  What a thread decoded before
 // must not change an image: the second is decoded again by a thread that has decoded nothing, and compared.  Seeds:
-// tests/native/make_corpus.py.
+// tests/helpers/make_corpus.py.
 #include "fastdata_native.h"
 
 #include <algorithm>

@@ -7,6 +7,7 @@ import threading
 import images
 import numpy as np
 import pytest
+from core_alone import view_of
 from PIL import Image
 
 from fastdata.errors import BackendUnavailable, OptionError
@@ -16,18 +17,6 @@ from fastdata.views.draw import View
 from fastdata.views.plan import Interpolation
 
 DECODING = [name for name in BACKENDS if name != "synthetic"]
-
-
-def view(window: tuple[int, int, int, int], size: tuple[int, int], *, flip: bool = False) -> View:
-    """A view of `window` resized to `size` (width, height)."""
-    return View(
-        window_px=window,
-        resize_px=size,
-        crop_px=(0, 0, *size),
-        flip_horizontal=flip,
-        flip_vertical=False,
-        interpolation=Interpolation.BILINEAR,
-    )
 
 
 def reference(data: bytes, seen: View) -> np.ndarray:
@@ -70,7 +59,7 @@ def test_windows_of_every_sampling_equal_pillow(backend: Backend, sampling: str,
     windows += [(width // 4, height // 4, width // 4 + 1, height // 4 + 1), (1, 1, width - 1, height // 2)]
     for window in windows:
         for flip in (False, True):
-            seen = view(window, (40, 56), flip=flip)
+            seen = view_of(window, (40, 56), flip_horizontal=flip)
             check_close(decode_one(backend, data, seen), reference(data, seen), backend.name)
 
 
@@ -92,7 +81,7 @@ def test_every_filter_equals_pillow(backend: Backend, filter_: Interpolation) ->
 def test_odd_files_equal_pillow(backend: Backend, name: str) -> None:
     data = images.odd_files()[name]
     image = inspect(data)
-    seen = view((0, 0, image.width, image.height), (50, 30))
+    seen = view_of((0, 0, image.width, image.height), (50, 30))
     check_close(decode_one(backend, data, seen), reference(data, seen), backend.name)
 
 
@@ -112,7 +101,7 @@ def test_crop_outside_the_image_is_black(backend: Backend) -> None:
 def test_a_bad_image_leaves_its_neighbours_unharmed(backend: Backend) -> None:
     good = images.jpeg(120, 90)
     cut = good[: len(good) // 2]
-    seen = view((10, 10, 100, 80), (32, 32))
+    seen = view_of((10, 10, 100, 80), (32, 32))
     out = np.zeros((3, 32, 32, 3), np.uint8)
     statuses = backend.decode([inspect(data) for data in (good, cut, good)], [seen] * 3, out)
     assert [status is None for status in statuses] == [True, False, True]
@@ -124,7 +113,7 @@ def test_truncation_is_noticed_below_the_window(backend: Backend) -> None:
     data = images.jpeg(200, 400)
     cut = data[: len(data) * 3 // 4]
     with pytest.raises(OSError, match="truncated"):
-        decode_one(backend, cut, view((0, 0, 200, 40), (32, 32)))
+        decode_one(backend, cut, view_of((0, 0, 200, 40), (32, 32)))
 
 
 @pytest.mark.parametrize("damage", ["zeros", "noise"])
@@ -132,7 +121,7 @@ def test_damage_in_the_scan_is_treated_as_pillow_treats_it(backend: Backend, dam
     data = bytearray(images.jpeg(200, 160))
     middle = len(data) // 2
     data[middle : middle + 60] = bytes(60) if damage == "zeros" else bytes(range(60, 120))
-    seen = view((20, 20, 180, 140), (64, 64))
+    seen = view_of((20, 20, 180, 140), (64, 64))
     try:
         expected = reference(bytes(data), seen)
     except OSError:
@@ -147,7 +136,7 @@ def test_a_bomb_is_refused_before_decoding(backend: Backend, monkeypatch: pytest
     image = inspect(data)
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 4999)
     out = np.zeros((1, 8, 8, 3), np.uint8)
-    (status,) = backend.decode([image], [view((0, 0, 100, 100), (8, 8))], out)
+    (status,) = backend.decode([image], [view_of((0, 0, 100, 100), (8, 8))], out)
     assert isinstance(status, pillow.bomb_error())
     assert "9998" in str(status)
     assert "MAX_IMAGE_PIXELS" in str(status)
@@ -155,7 +144,7 @@ def test_a_bomb_is_refused_before_decoding(backend: Backend, monkeypatch: pytest
 
 def test_threads_share_a_backend(backend: Backend) -> None:
     files = [images.jpeg(80 + 9 * n, 130 - 5 * n, seed=n) for n in range(8)]
-    seen = view((5, 5, 70, 80), (48, 48))
+    seen = view_of((5, 5, 70, 80), (48, 48))
     wrong: list[int] = []
 
     def work(number: int) -> None:
@@ -176,7 +165,7 @@ def test_threads_share_a_backend(backend: Backend) -> None:
 @pytest.mark.parametrize("size", [(64, 64), (100, 100), (150, 120)])
 def test_fast_fidelity_stays_within_its_tolerance(name: str, size: tuple[int, int]) -> None:
     data = images.jpeg(640, 480, quality=92)
-    seen = view((40, 30, 620, 460), size)
+    seen = view_of((40, 30, 620, 460), size)
     check_close(decode_one(create_backend(name, fidelity="fast"), data, seen), reference(data, seen), name, "fast")
 
 
@@ -207,6 +196,6 @@ def test_missing_library_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -
 def test_synthetic_fills_every_image_and_needs_no_bytes() -> None:
     out = np.zeros((2, 16, 16, 3), np.uint8)
     image = Encoded(data=b"", header=None, width=1, height=1)
-    statuses = create_backend("synthetic").decode([image] * 2, [view((0, 0, 1, 1), (16, 16))] * 2, out)
+    statuses = create_backend("synthetic").decode([image] * 2, [view_of((0, 0, 1, 1), (16, 16))] * 2, out)
     assert statuses == [None, None]
     assert out.std() > 50

@@ -9,27 +9,22 @@ from collections.abc import Iterator
 import images
 import numpy as np
 import pytest
+from core_alone import view_of
 from PIL import Image
 
 from fastdata.loaders import MEAN_TOLERANCE, Encoded, create_backend
 from fastdata.loaders.per_image import inspect
 from fastdata.views.draw import View
-from fastdata.views.plan import Interpolation
 
 BACKENDS = [name for name in MEAN_TOLERANCE["exact"] if name != "pil"]
 
 
 def whole(image: Encoded, resize: tuple[int, int] | None = None) -> View:
     """All of an image; of a resized one the corner, which nobody could hold whole."""
-    size = resize or (image.width, image.height)
-    return View(
-        window_px=(0, 0, image.width, image.height),
-        resize_px=size,
-        crop_px=(0, 0, *size) if resize is None else (0, 0, min(size[0], 64), min(size[1], 64)),
-        flip_horizontal=False,
-        flip_vertical=False,
-        interpolation=Interpolation.BILINEAR,
-    )
+    window = (0, 0, image.width, image.height)
+    if resize is None:
+        return view_of(window)
+    return view_of(window, resize, crop_px=(0, 0, min(resize[0], 64), min(resize[1], 64)))
 
 
 def decode(backend: str, data: bytes, resize: tuple[int, int] | None = None) -> np.ndarray | None:

@@ -13,6 +13,7 @@ import pytest
 import torch
 import torchvision.transforms as v1
 import torchvision.transforms.v2 as v2
+from folders import changed_copy
 from torchvision.datasets import ImageFolder
 
 from fastdata import DaliOptions, DataLoader, DatasetError
@@ -26,15 +27,6 @@ SMALL = v1.Compose([v1.Resize((8, 8)), v1.ToTensor()])
 CROP = v1.Compose([v1.RandomCrop(50), v1.ToTensor()])
 
 
-def with_one(folder: Path, copy: Path, data: bytes) -> Path:
-    """A folder whose first file is another."""
-    import shutil
-
-    shutil.copytree(folder, copy)
-    (copy / "apple" / "00.jpg").write_bytes(data)
-    return copy
-
-
 def choice_for(root: Path, transform: Any = CROP) -> choosing.BackendChoice:
     source = recognise(ImageFolder(root, transform))
     plan = compile_transform(transform).plan
@@ -46,7 +38,7 @@ def choice_for(root: Path, transform: Any = CROP) -> choosing.BackendChoice:
     "data", [b"no image", images.jpeg(90, 70)[:700], images.jpeg(20, 20)], ids=["text", "cut", "small"]
 )
 def test_one_bad_sample_does_not_decide_the_backend(folder: Path, tmp_path: Path, data: bytes) -> None:
-    chosen = choice_for(with_one(folder, tmp_path / "copy", data))
+    chosen = choice_for(changed_copy(folder, tmp_path / "copy", {"apple/00.jpg": data}))
     assert "of your samples" in chosen.reason
     assert set(chosen.ms_per_image) == {"native", "turbojpeg", "opencv", "pil"}
     assert chosen.backend.name != "pil"

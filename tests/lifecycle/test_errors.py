@@ -14,6 +14,7 @@ import PIL
 import pytest
 import torch
 import torchvision.transforms as v1
+from folders import changed_copy, numbered
 from torchvision.datasets import ImageFolder
 
 import fastdata
@@ -26,9 +27,7 @@ BAD = {"truncated": images.jpeg(90, 80)[:900], "empty": b"", "text": b"this is n
 @pytest.fixture(params=BAD)
 def spoiled(request: pytest.FixtureRequest, folder: Path, tmp_path: Path) -> Path:
     """A copy of the folder whose sample 5 is bad."""
-    shutil.copytree(folder, tmp_path / "copy")
-    (tmp_path / "copy" / "apple" / "05.jpg").write_bytes(BAD[request.param])
-    return tmp_path / "copy"
+    return changed_copy(folder, tmp_path / "copy", {"apple/05.jpg": BAD[request.param]})
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -51,7 +50,7 @@ def test_raise_names_sample_file_backend_reason_and_remedy(spoiled: Path, backen
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_skip_makes_the_batch_smaller(spoiled: Path, workers: int) -> None:
-    loader = DataLoader(_numbered(spoiled), 4, num_workers=workers, on_error="skip")
+    loader = DataLoader(numbered(ImageFolder(spoiled, SMALL)), 4, num_workers=workers, on_error="skip")
     labels = [batch[1].tolist() for batch in loader]
     assert labels[:2] == [[0, 1, 2, 3], [4, 6, 7]]
     assert sum(len(batch) for batch in labels) == 38
@@ -62,7 +61,7 @@ def test_skip_makes_the_batch_smaller(spoiled: Path, workers: int) -> None:
 
 
 def test_a_batch_with_nothing_left_is_left_out_and_counted(spoiled: Path) -> None:
-    loader = DataLoader(_numbered(spoiled), 1, on_error="skip", num_workers=2)
+    loader = DataLoader(numbered(ImageFolder(spoiled, SMALL)), 1, on_error="skip", num_workers=2)
     iterator = iter(loader)
     assert [next(iterator)[1].item() for _ in range(6)] == [0, 1, 2, 3, 4, 6]
     assert loader.state_dict()["delivered"] == 7
@@ -72,7 +71,7 @@ def test_replace_keeps_shape_and_is_the_same_in_every_run(spoiled: Path) -> None
     runs = []
     for backend, workers in (("pil", 0), ("turbojpeg", 3), ("native", 0), ("native", 2)):
         options: dict[str, Any] = {"backend": backend, "num_workers": workers, "seed": 4}
-        runs.append(list(DataLoader(_numbered(spoiled), 4, on_error="replace", **options)))
+        runs.append(list(DataLoader(numbered(ImageFolder(spoiled, SMALL)), 4, on_error="replace", **options)))
     assert [len(batch[1]) for batch in runs[0]] == [4] * 9 + [3]
     for batches in zip(*runs, strict=True):
         assert all(torch.equal(batch[0], batches[0][0]) for batch in batches)
@@ -128,18 +127,16 @@ def test_too_large_a_random_crop_is_torchvisions_error(folder: Path) -> None:
 
 @pytest.mark.parametrize("backend", ["native", "pil"])
 def test_an_image_smaller_than_the_crop_is_one_bad_sample(folder: Path, tmp_path: Path, backend: str) -> None:
-    shutil.copytree(folder, tmp_path / "copy")
-    (tmp_path / "copy" / "apple" / "05.jpg").write_bytes(images.jpeg(20, 20))
-    dataset = ImageFolder(tmp_path / "copy", v1.Compose([v1.RandomCrop(40), v1.ToTensor()]))
+    small = changed_copy(folder, tmp_path / "copy", {"apple/05.jpg": images.jpeg(20, 20)})
+    dataset = ImageFolder(small, v1.Compose([v1.RandomCrop(40), v1.ToTensor()]))
     loader = DataLoader(dataset, 4, num_workers=2, backend=backend, on_error="skip")
     assert sum(len(labels) for _, labels in loader) == 38
     assert loader.stats()["quarantine"][0][0] == 5
 
 
 def test_a_damaged_header_of_another_format_is_one_bad_sample(folder: Path, tmp_path: Path) -> None:
-    shutil.copytree(folder, tmp_path / "copy")
-    (tmp_path / "copy" / "apple" / "05.jpg").write_bytes(b"P6\n12")  # Pillow raises a ValueError for it
-    loader = DataLoader(ImageFolder(tmp_path / "copy", SMALL), 4, num_workers=2, on_error="skip")
+    damaged = changed_copy(folder, tmp_path / "copy", {"apple/05.jpg": b"P6\n12"})  # Pillow raises a ValueError for it
+    loader = DataLoader(ImageFolder(damaged, SMALL), 4, num_workers=2, on_error="skip")
     assert sum(len(labels) for _, labels in loader) == 38
 
 
@@ -195,9 +192,3 @@ def test_errors_survive_pickling() -> None:
     error = DecodeError(index=3, location="a.jpg", backend="pil", reason="cut short")
     copy = pickle.loads(pickle.dumps(error))
     assert (str(copy), copy.index, copy.reason) == (str(error), 3, "cut short")
-
-
-def _numbered(root: Path) -> ImageFolder:
-    dataset = ImageFolder(root, SMALL)
-    dataset.samples = [(path, index) for index, (path, _) in enumerate(dataset.samples)]
-    return dataset

@@ -401,7 +401,6 @@ def run_script(
     script = textwrap.dedent(f"""
         import signal, sys, time
         signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
-        sys.path.insert(0, {str(Path(__file__).parent)!r})
         import torch, torchvision.transforms as v1
         from torchvision.datasets import ImageFolder
         from fastdata import DataLoader

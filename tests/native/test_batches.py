@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import subprocess
 import sys
 import time
@@ -16,15 +15,16 @@ import numpy as np
 import pytest
 import torch
 import torchvision.transforms as v1
+from core_alone import decode, file_loader, load, view_of
+from folders import changed_copy
+from places import HELPERS
 from torch.utils.data import ConcatDataset, Subset
 
 from fastdata import DataLoader, DecodeError, ImageFolder, native
-from fastdata.loaders import create_backend, resample
-from fastdata.loaders.native import NativeBackend
+from fastdata.loaders import resample
 from fastdata.pipeline.jobs import OrderedJobs
 from fastdata.sources.recognise import has_file_ranges
-from fastdata.views.philox import Key
-from fastdata.views.plan import Interpolation, Output, Plan, RandomCrop, Resize
+from fastdata.views.plan import RandomCrop
 
 SMALL = v1.Compose([v1.Resize((20, 24)), v1.RandomHorizontalFlip(), v1.ToTensor()])
 
@@ -32,10 +32,8 @@ SMALL = v1.Compose([v1.Resize((20, 24)), v1.RandomHorizontalFlip(), v1.ToTensor(
 @pytest.fixture
 def mixed(folder: Path, tmp_path: Path) -> Path:
     """JPEGs among files that the core leaves to Pillow."""
-    shutil.copytree(folder, tmp_path / "copy")
-    for name, data in images.odd_files().items():
-        (tmp_path / "copy" / "bear" / name).write_bytes(data)
-    return tmp_path / "copy"
+    odd = {f"bear/{name}": data for name, data in images.odd_files().items()}
+    return changed_copy(folder, tmp_path / "copy", odd)
 
 
 @pytest.mark.parametrize("workers", [0, 1, 3])
@@ -89,21 +87,6 @@ def test_a_file_with_endless_scans_is_refused(tmp_path: Path) -> None:
         list(DataLoader(ImageFolder(tmp_path, SMALL), backend="native"))
 
 
-def file_loader(size: tuple[int, int] = (8, 8), pool: native.Pool | None = None) -> native.BatchLoader:
-    plan = Plan(ops=(Resize(size=size, interpolation=Interpolation.BILINEAR),), output=Output.UINT8)
-    backend = create_backend("native", fidelity="exact")
-    assert isinstance(backend, NativeBackend)
-    return backend.core_loader(plan, Key(seed=1, epoch=1), format=native.Format(), pool=pool)
-
-
-def load(paths: list[str], *, pool: native.Pool | None = None, **ranges: Any) -> native.Loaded:
-    out = np.zeros((len(paths), 8, 8, 3), np.uint8)
-    columns = {name: np.array(values) for name, values in ranges.items()}
-    return file_loader(pool=pool).load(
-        paths, columns.get("offsets"), columns.get("lengths"), range(len(paths)), [0] * len(paths), out.ctypes.data
-    )
-
-
 def test_appended_bytes_do_not_hide_scans(tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
     data = images.saved(64, 64, progressive=True)
@@ -115,9 +98,8 @@ def test_appended_bytes_do_not_hide_scans(tmp_path: Path) -> None:
 
 
 REFUSED_THREADS = """
-import sys
-sys.path.insert(0, {tests!r})
-from test_batches import load, native
+from core_alone import load
+from fastdata import native
 from fastdata.loaders import resample
 pool = native.Pool(resample.exact_core()[0], 2)
 assert load([{path!r}] * 4).results.statuses.tolist() == [native.Status.OK] * 4
@@ -131,11 +113,11 @@ def test_threads_that_the_system_refuses_are_an_answer_not_a_crash(folder: Path)
     """No thread can have a stack of a thousand terabytes."""
     import resource
 
-    program = REFUSED_THREADS.format(tests=str(Path(__file__).parent), path=ImageFolder(folder).samples[0][0])
+    program = REFUSED_THREADS.format(path=ImageFolder(folder).samples[0][0])
     size = 1 << 50
     if resource.getrlimit(resource.RLIMIT_STACK)[1] not in (resource.RLIM_INFINITY, size):
         pytest.skip("the size of stacks may not be raised here")
-    environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parents[1])}
+    environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1", "PYTHONPATH": str(HELPERS)}
     done = subprocess.run(
         [sys.executable, "-c", program],
         check=False,
@@ -179,10 +161,7 @@ def test_columns_of_other_lengths_are_refused() -> None:
 
 
 def test_a_crop_larger_than_the_image_has_no_view(folder: Path) -> None:
-    plan = Plan(ops=(RandomCrop(size=(500, 500)),), output=Output.UINT8)
-    backend = create_backend("native", fidelity="exact")
-    assert isinstance(backend, NativeBackend)
-    loader = backend.core_loader(plan, Key(seed=1, epoch=1), format=native.Format(), pool=None)
+    loader = file_loader(RandomCrop(size=(500, 500)))
     out = np.zeros((500, 500, 3), np.uint8)
     path = ImageFolder(folder).samples[0][0]
     assert loader.load([path], None, None, [0], [0], out.ctypes.data).results.statuses == [native.Status.NO_VIEW]
@@ -251,7 +230,5 @@ def test_tasks_may_leave_tasks(threads: int) -> None:
 
 
 def test_a_view_outside_the_image_is_refused() -> None:
-    from test_windows import decode, view_of
-
     with pytest.raises(AssertionError, match="bad request"):
         decode(images.jpeg(30, 20), view_of((0, 0, 31, 20)))

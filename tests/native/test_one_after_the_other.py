@@ -11,8 +11,8 @@ import images
 import numpy as np
 import psutil
 import pytest
+from core_alone import view_of
 from PIL import Image
-from test_windows import view_of
 
 from fastdata.loaders import create_backend
 from fastdata.loaders.per_image import inspect

@@ -9,10 +9,10 @@ import zlib
 import images
 import numpy as np
 import pytest
+from core_alone import decode, reference, view_of, windows
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from PIL import Image, ImageCms
-from test_windows import decode, reference, view_of, windows
 
 from fastdata import native
 from fastdata.loaders import create_backend, pillow

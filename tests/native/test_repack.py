@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import io
-from pathlib import Path
 
 import images
 import numpy as np
 import pytest
+from core_alone import decode, reference, view_of, windows
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
-from test_windows import decode, reference, view_of, windows
+from places import GOLDEN
 
 from fastdata.loaders import resample
 from fastdata.views.plan import Interpolation
 
-GOLDEN = Path(__file__).parents[1] / "golden"
 WIDTH, HEIGHT = 83, 117
 SOURCES = {
     **{sampling: images.jpeg(WIDTH, HEIGHT, sampling=sampling) for sampling in images.SAMPLINGS},

@@ -2,61 +2,16 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import images
 import numpy as np
 import pytest
+from core_alone import decode, reference, view_of, windows
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from places import GOLDEN
 
 from fastdata import native
-from fastdata.loaders import pillow, resample
-from fastdata.views.draw import View, Views
 from fastdata.views.plan import Interpolation
-
-GOLDEN = Path(__file__).parents[1] / "golden"
-
-
-def decode(data: bytes, view: View, format_: native.Format | None = None, fidelity: str = "exact") -> np.ndarray:
-    """One image by the core alone; fails if the core hands it back."""
-    core, order = resample.exact_core()
-    format_ = format_ or native.Format()
-    dtype = np.uint8 if format_.table is None else format_.table.dtype
-    out = np.zeros((3, *view.size) if format_.channels_first else (*view.size, 3), dtype)
-    results = core.decode(
-        np.array([np.frombuffer(data, np.uint8).ctypes.data], np.uint64),
-        np.array([len(data)], np.int64),
-        Views.of([view]).columns(),
-        np.array([out.ctypes.data], np.uint64),
-        format=format_,
-        options=resample.options_for(order, view.interpolation, fidelity),
-    )
-    assert results.statuses[0] == native.Status.OK, results.reason(0)
-    return out
-
-
-def reference(data: bytes, view: View) -> np.ndarray:
-    out = np.empty((*view.size, 3), np.uint8)
-    pillow.decode_view(data, view, out)
-    return out
-
-
-def view_of(window: tuple[int, int, int, int], resize: tuple[int, int] | None = None, **changes: object) -> View:
-    resize = resize or (window[2] - window[0], window[3] - window[1])
-    options = {
-        "crop_px": (0, 0, *resize),
-        "flip_horizontal": False,
-        "flip_vertical": False,
-        "interpolation": Interpolation.BILINEAR,
-    }
-    return View(window_px=window, resize_px=resize, **(options | changes))  # type: ignore[arg-type]
-
-
-@st.composite
-def windows(draw: st.DrawFn, width: int, height: int) -> tuple[int, int, int, int]:
-    left, top = draw(st.integers(0, width - 1)), draw(st.integers(0, height - 1))
-    return left, top, draw(st.integers(left + 1, width)), draw(st.integers(top + 1, height))
 
 
 @settings(max_examples=150, deadline=None)

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import itertools
-import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torchvision.transforms as v1
+from folders import numbered
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from loader_states import saved
 
 from fastdata import DataLoader, EpochSampler, ImageFolder, OptionError, StateMismatch
 
@@ -136,9 +137,8 @@ CROP = v1.Compose([v1.RandomResizedCrop(8), v1.ToTensor()])
 
 
 def loader_for(folder: Path, ranks: int, rank: int, *, batch_size: int = 2, order: str = "random") -> Any:
-    dataset = ImageFolder(folder, CROP)
-    dataset.shard_ends = np.array([5, 16, 30, len(dataset)])  # type: ignore[attr-defined]
-    dataset.samples = [(path, number) for number, (path, _) in enumerate(dataset.samples)]
+    dataset = numbered(ImageFolder(folder, CROP))
+    dataset.shard_ends = np.array([5, 16, 30, len(dataset)])
     sampler = EpochSampler(dataset, num_replicas=ranks, rank=rank, order=order, seed=9)
     return DataLoader(dataset, batch_size, sampler=sampler, seed=2, backend="native")
 
@@ -161,7 +161,7 @@ def test_a_loader_goes_on_with_another_number_of_ranks(folder: Path, before: int
         for _, (images, labels) in zip(range(2), loader, strict=False):
             seen += [(int(label), float(image.sum())) for image, label in zip(images, labels, strict=True)]
         if rank == 0:
-            state = json.loads(json.dumps(loader.state_dict()))
+            state = saved(loader)
     for rank in range(after):
         loader = loader_for(folder, after, rank, order=order)
         loader.load_state_dict(state)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
 from collections.abc import Iterator
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 import torch.utils.data
+from loader_states import labels, saved
 from torch.utils.data import (
     BatchSampler,
     Dataset,
@@ -22,14 +22,6 @@ from torch.utils.data import (
 
 from fastdata import DataLoader, EpochSampler, StateMismatch
 from fastdata.device.prefetch import map_tensors
-
-
-def labels(batches: Any) -> list[list[int]]:
-    return [batch[0].tolist() for batch in batches]
-
-
-def saved(loader: DataLoader) -> dict[str, Any]:
-    return json.loads(json.dumps(loader.state_dict()))
 
 
 def distributed(**options: Any) -> tuple[DataLoader, DistributedSampler[Any]]:

@@ -10,6 +10,8 @@ import pytest
 import torch
 import torch.utils.data
 import torchvision.transforms as v1
+from folders import numbered
+from loader_states import saved
 from torch.utils.data import (
     BatchSampler,
     DistributedSampler,
@@ -91,7 +93,7 @@ def check_resume(make: Any, *, stop_after: int, resumed: dict[str, Any] | None =
     iterator = iter(loader)
     for _ in range(stop_after):
         next(iterator)
-    state = json.loads(json.dumps(loader.state_dict()))
+    state = saved(loader)
     del iterator
     torch.manual_seed(99)
     other = make(resumed or {})
@@ -206,7 +208,7 @@ def test_iterable_datasets(dataset: Any) -> None:
     loader = DataLoader(dataset(), 4)
     iterator = iter(loader)
     next(iterator), next(iterator)
-    state = json.loads(json.dumps(loader.state_dict()))
+    state = saved(loader)
     resumed = DataLoader(dataset(), 4)
     resumed.load_state_dict(state)
     assert [batch.tolist() for batch in resumed] == [list(range(n, n + 4)) for n in (9, 13, 17)]
@@ -275,7 +277,7 @@ def test_the_orders_of_several_epochs_are_torchs(folder: Path, persistent: bool)
     for cls in (torch.utils.data.DataLoader, DataLoader):
         options = {"shuffle": True, "num_workers": 2, "persistent_workers": persistent}
         generator = torch.Generator().manual_seed(3)
-        loader = cls(_numbered(ImageFolder(folder, RANDOM)), 7, generator=generator, **options)
+        loader = cls(numbered(ImageFolder(folder, RANDOM)), 7, generator=generator, **options)
         orders.append([[labels.tolist() for _, labels in loader] for _ in range(3)])
     assert orders[0] == orders[1]
 
@@ -299,12 +301,12 @@ def test_set_epoch_reaches_the_distributed_sampler(folder: Path) -> None:
 def test_ranks_share_no_sample_and_see_the_views_of_one_process(folder: Path) -> None:
     dataset = ImageFolder(folder, RANDOM)
     whole = {}
-    for image, index in zip(*_all(DataLoader(_numbered(dataset), 4, seed=8)), strict=True):
+    for image, index in zip(*_all(DataLoader(numbered(dataset), 4, seed=8)), strict=True):
         whole[int(index)] = image
     seen = []
     for rank in range(3):
         sampler = DistributedSampler(dataset, num_replicas=3, rank=rank)
-        images, indices = _all(DataLoader(_numbered(dataset), 4, sampler=sampler, seed=8))
+        images, indices = _all(DataLoader(numbered(dataset), 4, sampler=sampler, seed=8))
         seen += indices.tolist()
         assert all(torch.equal(image, whole[int(i)]) for image, i in zip(images, indices, strict=True))
     assert sorted(seen) == list(range(39))
@@ -323,12 +325,6 @@ def test_set_epoch_that_discards_a_state_warns(folder: Path) -> None:
     loader.set_epoch(0)
     with pytest.warns(UserWarning, match=r"set_epoch\(5\) discards"):
         loader.set_epoch(5)
-
-
-def _numbered(dataset: ImageFolder) -> ImageFolder:
-    numbered = ImageFolder(dataset.root, dataset.transform)
-    numbered.samples = [(path, index) for index, (path, _) in enumerate(dataset.samples)]
-    return numbered
 
 
 def _all(loader: DataLoader) -> tuple[torch.Tensor, torch.Tensor]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import random
 import shutil
 from collections.abc import Iterator
@@ -13,6 +12,8 @@ import numpy as np
 import pytest
 import torch
 import torchvision.transforms as v1
+from folders import numbered
+from loader_states import labels, saved
 from torch.utils.data import (
     BatchSampler,
     DistributedSampler,
@@ -35,16 +36,8 @@ def numbers(size: int = SIZE) -> TensorDataset:
     return TensorDataset(torch.arange(size))
 
 
-def labels(batches: Any) -> list[list[int]]:
-    return [batch[0].tolist() for batch in batches]
-
-
 def flat(batches: Any) -> list[int]:
     return [label for batch in batches for label in batch]
-
-
-def saved(loader: DataLoader) -> dict[str, Any]:
-    return json.loads(json.dumps(loader.state_dict()))
 
 
 def disturb() -> None:
@@ -545,8 +538,7 @@ SUBSTITUTED = {
 @pytest.mark.parametrize("name", SUBSTITUTED)
 def test_substitutes_come_from_what_the_sampler_gives(folder: Path, tmp_path: Path, name: str) -> None:
     shutil.copytree(folder, tmp_path / "copy")
-    dataset = ImageFolder(tmp_path / "copy", SMALL)
-    dataset.samples = [(path, index) for index, (path, _) in enumerate(dataset.samples)]
+    dataset = numbered(ImageFolder(tmp_path / "copy", SMALL))
     bad = (2, 5, 8)
     for index in bad:
         Path(dataset.samples[index][0]).write_bytes(b"damaged")
@@ -575,26 +567,19 @@ def test_substitutes_come_from_what_the_sampler_gives(folder: Path, tmp_path: Pa
 # ---- what torchdata's public tests of stateful loaders ask
 
 
-class OwnIterator(IterableDataset[int]):
-    """Is its own iterator, and can be given a state only once it is iterated."""
+class OwnIterator(CountingIterator, IterableDataset[int]):
+    """A dataset that is its own iterator, and can be given a state only once it is iterated."""
+
+    def __init__(self) -> None: ...  # it has no place yet
 
     def __iter__(self) -> Iterator[int]:
         self.place = 0
         return self
 
-    def __next__(self) -> int:
-        if self.place == 20:
-            raise StopIteration
-        self.place += 1
-        return self.place
-
-    def state_dict(self) -> dict[str, int]:
-        return {"place": self.place}
-
     def load_state_dict(self, state: dict[str, int]) -> None:
         if not hasattr(self, "place"):
             raise RuntimeError("not iterated yet")
-        self.place = state["place"]
+        super().load_state_dict(state)
 
 
 def test_a_dataset_that_is_its_own_iterator_gets_its_state_when_it_is_iterated() -> None:

@@ -1,4 +1,4 @@
-"""Real photographs, where this machine has some, and difficult files of other projects."""
+"""Real photographs and difficult files of other projects, where they are at hand."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 import torch
 import torch.utils.data
 import torchvision.transforms as v1
-from conftest import SHARED
+from photographs import PHOTOS, photographs
 from torchvision.datasets import ImageFolder
 
 from fastdata import DataLoader
@@ -43,15 +43,17 @@ def check_file(path: Path, backend: Any, reference: Any) -> None:
         assert difference <= MEAN_TOLERANCE["exact"][backend.name], path.name
 
 
+@pytest.mark.photos("imagenet-sample")
 @pytest.mark.parametrize("name", BACKENDS)
-def test_photographs_equal_pillow(shared_images: list[Path], name: str) -> None:
+def test_photographs_equal_pillow(name: str) -> None:
     backend, reference = create_backend(name), create_backend("pil")
-    for path in shared_images[::4]:
+    for path in photographs("imagenet-sample")[::4]:
         check_file(path, backend, reference)
 
 
+@pytest.mark.photos("odd")
 @pytest.mark.parametrize("name", BACKENDS)
-@pytest.mark.parametrize("path", sorted((SHARED / "odd").glob("*")), ids=lambda path: path.name)
+@pytest.mark.parametrize("path", photographs("odd") or [PHOTOS / "odd"], ids=lambda path: path.name)
 def test_difficult_files_of_other_projects_equal_pillow(path: Path, name: str) -> None:
     check_file(path, create_backend(name), create_backend("pil"))
 

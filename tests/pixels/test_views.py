@@ -13,12 +13,11 @@ import torchvision.transforms as v1
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
+from places import GOLDEN
 
 from fastdata.transforms.compile import compile_transform
 from fastdata.views.draw import _draw_with_numpy, draw_views
 from fastdata.views.philox import Key, philox4x32, portable_exp
-
-GOLDEN = Path(__file__).parents[1] / "golden" / "views.json"
 
 
 def draw(transform: Any, sizes: Any, indices: Any = None, *, seed: int = 0, epoch: int = 0) -> Any:
@@ -45,7 +44,7 @@ def test_philox_gives_the_published_answers(counter: Any, key: Any, answer: Any)
 
 
 def test_views_have_not_changed_since_they_were_frozen() -> None:
-    golden = json.loads(GOLDEN.read_text())
+    golden = json.loads((GOLDEN / "views.json").read_text())
     transform = v1.Compose([v1.RandomResizedCrop(224), v1.RandomHorizontalFlip(), v1.ToTensor()])
     views = draw(transform, golden["sizes"], golden["indices"], seed=golden["seed"], epoch=golden["epoch"])
     assert views.window_px.tolist() == golden["windows"]

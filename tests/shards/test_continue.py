@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import os
-import shutil
 from pathlib import Path
 
 import pytest
-from conftest import SHARD_BYTES
+from folders import SHARD_BYTES, changed_copy, tree
 
 from fastdata import ConversionError, ShardDataset
 from fastdata.shards.conversion.convert import ConvertOptions, convert
@@ -20,13 +19,7 @@ BAD = "bear/09.jpg"
 @pytest.fixture
 def source(folder: Path, tmp_path: Path) -> Path:
     """A folder of which one file in the middle is no image."""
-    shutil.copytree(folder, tmp_path / "source")
-    (tmp_path / "source" / BAD).write_bytes(b"no image at all")
-    return tmp_path / "source"
-
-
-def tree(folder: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+    return changed_copy(folder, tmp_path / "source", {BAD: b"no image at all"})
 
 
 def places(folder: Path) -> dict[str, int]:

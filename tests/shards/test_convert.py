@@ -12,34 +12,28 @@ import subprocess
 import sys
 import tarfile
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import deadly
+import generated
 import numpy as np
 import pytest
-from conftest import SHARD_BYTES
+from folders import SHARD_BYTES, changed_copy, originals, tree
 from PIL import Image
+from places import CONVERT
 
-from fastdata import ConversionError, DatasetError, ImageFolder, OptionError, ShardDataset
+from fastdata import ConversionError, DatasetError, OptionError, ShardDataset
 from fastdata.shards.conversion.convert import ConvertOptions, convert
 from fastdata.shards.conversion.recode import Recoding
 
-HERE = Path(__file__).parent
-ROOT = HERE.parents[1]
 OPTIONS = ConvertOptions(shard_bytes=SHARD_BYTES)
-
-
-def tree(folder: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
 
 
 def samples(folder: Path) -> list[tuple[bytes, int]]:
     dataset = ShardDataset(folder)
     return [(dataset.read_encoded(index), dataset.targets[index]) for index in range(len(dataset))]
-
-
-def originals(folder: Path) -> list[tuple[bytes, int]]:
-    return [(Path(path).read_bytes(), label) for path, label in ImageFolder(folder).samples]
 
 
 # ---- the same bytes
@@ -68,7 +62,7 @@ def test_shuffling_keeps_every_sample(folder: Path, tmp_path: Path) -> None:
     assert [label for _, label in a] != sorted(label for _, label in a)
 
 
-COMMAND = [sys.executable, str(ROOT / "tools" / "convert_dataset.py")]
+COMMAND = [sys.executable, str(CONVERT)]
 
 
 def run(*arguments: object, **options: Any) -> subprocess.CompletedProcess[str]:
@@ -99,24 +93,13 @@ def test_killed_at_any_moment_it_goes_on_to_the_same_result(folder: Path, tmp_pa
 def test_a_stream_that_is_interrupted_goes_on_to_the_same_result(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.syspath_prepend(str(HERE))
-    import generated
-
     for seed in (None, 4):
         options = ConvertOptions(shard_bytes=8_000, shuffle_seed=seed)
         convert("generated:samples", tmp_path / f"whole{seed}", options)
-        genuine = generated.samples
-
-        def failing() -> Any:
-            for number, item in enumerate(genuine()):  # noqa: B023
-                if number == 25:
-                    raise OSError("the network is down")
-                yield item
-
-        monkeypatch.setattr(generated, "samples", failing)
-        with pytest.raises(OSError, match="network"):
-            convert("generated:samples", tmp_path / f"cut{seed}", options)
-        monkeypatch.setattr(generated, "samples", genuine)
+        with monkeypatch.context() as patch:
+            patch.setattr(generated, "samples", partial(generated.cut_off, generated.samples, 25))
+            with pytest.raises(OSError, match="network"):
+                convert("generated:samples", tmp_path / f"cut{seed}", options)
         convert("generated:samples", tmp_path / f"cut{seed}", options)
         assert len(samples(tmp_path / f"cut{seed}")) == 40
         ours, whole = tree(tmp_path / f"cut{seed}"), tree(tmp_path / f"whole{seed}")
@@ -168,8 +151,7 @@ def test_parquet_files_are_a_source(folder: Path, tmp_path: Path, as_struct: boo
         convert(str(tmp_path / "source"), tmp_path / "no", OPTIONS, columns=("picture", None))
 
 
-def test_functions_are_a_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(HERE))
+def test_functions_are_a_source(tmp_path: Path) -> None:
     convert("generated:samples", tmp_path / "out", ConvertOptions(shard_bytes=8_000))
     dataset = ShardDataset(tmp_path / "out")
     assert len(dataset) == 40
@@ -262,9 +244,7 @@ def test_recodings_that_make_no_sense_are_refused(wrong: dict[str, Any]) -> None
 
 @pytest.fixture
 def damaged(folder: Path, tmp_path: Path) -> Path:
-    shutil.copytree(folder, tmp_path / "damaged")
-    (tmp_path / "damaged" / "bear" / "03.jpg").write_bytes(b"no image at all")
-    return tmp_path / "damaged"
+    return changed_copy(folder, tmp_path / "damaged", {"bear/03.jpg": b"no image at all"})
 
 
 def test_an_unreadable_image_is_an_error_or_is_skipped_and_noted(damaged: Path, tmp_path: Path) -> None:
@@ -327,10 +307,7 @@ def test_a_full_disk_is_named_and_the_next_run_continues(folder: Path, tmp_path:
         subprocess.run(["umount", disk], check=True)
 
 
-def test_a_killed_worker_is_an_error_that_says_what_to_do(folder: Path, tmp_path: Path, monkeypatch: Any) -> None:
-    monkeypatch.syspath_prepend(str(HERE))
-    import deadly
-
+def test_a_killed_worker_is_an_error_that_says_what_to_do() -> None:
     from fastdata.shards.engines import run_jobs
 
     with pytest.raises(ConversionError, match=r"a worker process was killed.*run the same command again"):

@@ -15,7 +15,8 @@ from pathlib import Path
 import images
 import psutil
 import pytest
-from conftest import SHARD_BYTES
+from folders import SHARD_BYTES, changed_copy
+from places import CONVERT
 
 from fastdata import ConversionError, DatasetError, OptionError
 from fastdata.cli.main import main
@@ -23,8 +24,6 @@ from fastdata.shards.conversion import progress
 from fastdata.shards.conversion.convert import ConvertOptions, convert
 from fastdata.shards.conversion.job import ShardDone
 from fastdata.shards.format import ShardInfo
-
-TOOL = Path(__file__).parents[2] / "tools" / "convert_dataset.py"
 
 
 @pytest.mark.parametrize("url", ["s3://bucket/set", "gs://bucket/set", "memory://set", "file:///tmp/set"])
@@ -53,7 +52,7 @@ def test_a_url_is_no_source(tmp_path: Path) -> None:
 
 
 def test_a_log_gets_plain_lines(folder: Path, tmp_path: Path) -> None:
-    command = [sys.executable, str(TOOL), str(folder), str(tmp_path / "out"), "--workers", "1"]
+    command = [sys.executable, str(CONVERT), str(folder), str(tmp_path / "out"), "--workers", "1"]
     done = subprocess.run([*command, "--shard-size", str(SHARD_BYTES)], capture_output=True, text=True, check=True)
     lines = done.stderr.splitlines()
     assert re.fullmatch(r"converted: 39 of 39 images, [\d.e+]+ images/s, \d+ MB/s", lines[-1])
@@ -113,7 +112,7 @@ def test_ctrl_c_at_a_terminal_is_one_line(much: Path, tmp_path: Path, moment: st
     """A terminal sends it to every process of the group: to the workers, too, also while they are starting."""
     arguments = ["--shard-size", "500K", "--quality", "50", "--workers", "3"]
     process = subprocess.Popen(
-        [sys.executable, str(TOOL), str(much), str(tmp_path / "out"), *arguments],
+        [sys.executable, str(CONVERT), str(much), str(tmp_path / "out"), *arguments],
         stderr=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
@@ -138,9 +137,8 @@ def test_ctrl_c_at_a_terminal_is_one_line(much: Path, tmp_path: Path, moment: st
 @pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "killpg"), reason="needs process groups")
 def test_an_error_lets_the_others_finish_what_they_have(folder: Path, tmp_path: Path) -> None:
-    shutil.copytree(folder, tmp_path / "source")
-    (tmp_path / "source" / "apple" / "00.jpg").write_bytes(b"no image")
+    source = changed_copy(folder, tmp_path / "source", {"apple/00.jpg": b"no image"})
     with pytest.raises(ConversionError):
-        convert(str(tmp_path / "source"), tmp_path / "out", ConvertOptions(shard_bytes=SHARD_BYTES), workers=2)
+        convert(str(source), tmp_path / "out", ConvertOptions(shard_bytes=SHARD_BYTES), workers=2)
     assert list((tmp_path / "out").glob("shard-*.tar"))
     assert not list((tmp_path / "out").glob("*.partial"))

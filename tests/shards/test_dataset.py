@@ -11,6 +11,7 @@ import pytest
 import torch
 import torch.utils.data
 import torchvision.transforms as v1
+from folders import flip
 from torch.utils.data import ConcatDataset, Subset
 
 from fastdata import DataLoader, DatasetError, DecodeError, ImageFolder, ShardDataset, ShardError
@@ -101,12 +102,6 @@ def test_unlabelled_samples_have_no_target(tmp_path: Path, own: Path) -> None:
 
 
 # ---- damage
-
-
-def flip(path: Path, at: int) -> None:
-    data = bytearray(path.read_bytes())
-    data[at] ^= 1
-    path.write_bytes(data)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

@@ -5,18 +5,16 @@ from __future__ import annotations
 import io
 import json
 import tarfile
-from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from places import GOLDEN
 
 from fastdata import ShardError
 from fastdata.shards.format import RECORD, Manifest, ShardIndex, ShardInfo, crc32c
 from fastdata.shards.tar import END_OF_ARCHIVE, members, padding, split_name, tar_header
-
-GOLDEN = Path(__file__).parents[1] / "golden" / "index.hex"
 
 
 def index() -> ShardIndex:
@@ -38,7 +36,7 @@ def test_crc32c_gives_the_published_answers() -> None:
 
 
 def test_the_bytes_of_an_index_are_frozen() -> None:
-    assert index().to_bytes().hex() == GOLDEN.read_text().strip()
+    assert index().to_bytes().hex() == (GOLDEN / "index.hex").read_text().strip()
 
 
 def test_an_index_comes_back() -> None:

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import os
-import signal
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import deadly
 import pytest
+from folders import tree
+from places import HELPERS
 
 from fastdata.shards.conversion.convert import ConvertOptions, convert
 from fastdata.shards.conversion.recode import Recoding
 from fastdata.shards.engines import run_jobs
 
 pytestmark = [pytest.mark.ray, pytest.mark.filterwarnings("ignore"), pytest.mark.timeout(300)]
-
-HERE = Path(__file__).parent
 
 
 @pytest.fixture(scope="module")
@@ -29,15 +28,11 @@ def cluster() -> Iterator[Any]:
     made = Cluster(initialize_head=True, head_node_args={"num_cpus": 1})
     for _ in range(2):
         made.add_node(num_cpus=1)
-    path = os.pathsep.join([str(HERE), str(HERE.parent), *filter(None, [os.environ.get("PYTHONPATH")])])
+    path = os.pathsep.join([str(HELPERS), *filter(None, [os.environ.get("PYTHONPATH")])])
     ray.init(address=made.address, log_to_driver=False, runtime_env={"env_vars": {"PYTHONPATH": path}})
     yield ray
     ray.shutdown()
     made.shutdown()
-
-
-def tree(folder: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
 @pytest.mark.slow
@@ -49,18 +44,8 @@ def test_the_bytes_are_those_of_one_process(cluster: Any, folder: Path, tmp_path
     assert len({node["NodeID"] for node in cluster.nodes() if node["Alive"]}) == 3
 
 
-def work_once_killed(job: tuple[int, str]) -> int:
-    """Kills its process the first time it is asked for job 3."""
-    number, marker = job
-    if number == 3 and not os.path.exists(marker):
-        Path(marker).touch()
-        os.kill(os.getpid(), signal.SIGKILL)
-    return number
-
-
 @pytest.mark.slow
 def test_what_a_lost_worker_had_is_done_again(cluster: Any, tmp_path: Path) -> None:
-    sys.modules.setdefault("test_ray", sys.modules[__name__])
     jobs = [(number, str(tmp_path / "died")) for number in range(8)]
-    assert sorted(run_jobs(work_once_killed, jobs, workers=3, engine="ray")) == list(range(8))
+    assert sorted(run_jobs(deadly.die_once, jobs, workers=3, engine="ray")) == list(range(8))
     assert (tmp_path / "died").exists()

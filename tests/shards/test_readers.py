@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from folders import originals
 from PIL import Image
 
 from fastdata import ImageFolder, ShardDataset
@@ -18,10 +19,6 @@ from fastdata.shards.verify import index_folder
 
 def shards(folder: Path) -> list[str]:
     return sorted(str(path) for path in folder.glob("*.tar"))
-
-
-def expected(folder: Path) -> list[tuple[bytes, int]]:
-    return [(Path(path).read_bytes(), label) for path, label in ImageFolder(folder).samples]
 
 
 def test_tar_reads_them(folder: Path, converted: Path, tmp_path: Path) -> None:
@@ -38,13 +35,13 @@ def test_webdataset_reads_them(folder: Path, converted: Path) -> None:
     import webdataset
 
     dataset = webdataset.WebDataset(shards(converted), shardshuffle=False, empty_check=False)
-    assert [(sample["jpg"], int(sample["cls"])) for sample in dataset] == expected(folder)
+    assert [(sample["jpg"], int(sample["cls"])) for sample in dataset] == originals(folder)
     decoded = (
         webdataset.WebDataset(shards(converted), shardshuffle=False, empty_check=False)
         .decode("pil")
         .to_tuple("jpg", "cls")
     )
-    assert [label for _, label in decoded] == [label for _, label in expected(folder)]
+    assert [label for _, label in decoded] == [label for _, label in originals(folder)]
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -53,7 +50,7 @@ def test_hugging_faces_loader_reads_them(folder: Path, converted: Path, tmp_path
 
     loaded = datasets.load_dataset("webdataset", data_files=shards(converted), split="train", streaming=True)
     found = [(np.asarray(row["jpg"]), int(row["cls"])) for row in loaded]
-    for (pixels, label), (data, true_label) in zip(found, expected(folder), strict=True):
+    for (pixels, label), (data, true_label) in zip(found, originals(folder), strict=True):
         assert label == true_label
         np.testing.assert_array_equal(pixels, np.asarray(Image.open(io.BytesIO(data))))
 
@@ -69,7 +66,7 @@ def test_dali_reads_them(folder: Path, converted: Path) -> None:
 
     made = pipeline()
     made.build()
-    for data, label in expected(folder):
+    for data, label in originals(folder):
         image, text = (output.as_array()[0] for output in made.run())
         assert image.tobytes() == data
         assert int(text.tobytes()) == label
@@ -80,11 +77,11 @@ def test_what_webdataset_writes_is_read_after_indexing(folder: Path, tmp_path: P
     import webdataset
 
     with webdataset.TarWriter(str(tmp_path / "theirs.tar")) as writer:
-        for number, (data, label) in enumerate(expected(folder)):
+        for number, (data, label) in enumerate(originals(folder)):
             writer.write({"__key__": f"{number:06}", "jpg": data, "json": {"label": label}})
     index_folder(tmp_path)
     dataset = ShardDataset(tmp_path)
-    assert [(dataset.read_encoded(i), dataset.targets[i]) for i in range(len(dataset))] == expected(folder)
+    assert [(dataset.read_encoded(i), dataset.targets[i]) for i in range(len(dataset))] == originals(folder)
     assert dataset.classes is None
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import http.server
 import multiprocessing
 import os
 import pickle
@@ -11,7 +10,6 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +18,7 @@ import numpy as np
 import pytest
 import torch
 import torchvision.transforms as v1
+from http_stores import store_of
 
 from fastdata import DataLoader, EpochSampler, OptionError, ShardDataset, ShardError, StoreError
 from fastdata.shards import remote_files
@@ -248,19 +247,8 @@ def test_a_store_that_fails_for_a_while_is_asked_again(
 @pytest.fixture
 def server(converted: Path) -> Iterator[tuple[str, list[str]]]:
     """A real server, and what was asked of it."""
-    asked: list[str] = []
-
-    class Handler(http.server.SimpleHTTPRequestHandler):
-        def log_message(self, _: str, *arguments: Any) -> None:
-            if self.command == "GET":
-                asked.append(self.path)
-
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), partial(Handler, directory=str(converted))) as running:
-        thread = threading.Thread(target=running.serve_forever)
-        thread.start()
-        yield f"http://127.0.0.1:{running.server_address[1]}", asked
-        running.shutdown()
-        thread.join()
+    with store_of(converted) as (url, asked, _):
+        yield url, asked
 
 
 def read_all(url: str, cache: Path, results: Any) -> None:

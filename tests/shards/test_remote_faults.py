@@ -2,50 +2,23 @@
 
 from __future__ import annotations
 
-import http.server
 import socket
-import threading
 import warnings
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch.utils.data
 import torchvision.transforms as v1
+from folders import flip
+from http_stores import Handler, Store, store_of
 
 from fastdata import DataLoader, EpochSampler, ShardDataset, ShardError, StoreError
 from fastdata.errors import NotInStore
 from fastdata.shards import remote_files
 
 SMALL = v1.Compose([v1.Resize((20, 24)), v1.ToTensor()])
-Server = tuple[str, list[str], list[Any]]
-
-
-class Handler(http.server.SimpleHTTPRequestHandler):
-    """Answers the first requests as `wrong` says, by a status or by a function; then as it should."""
-
-    asked: list[str]
-    wrong: list[Any]
-
-    def do_GET(self) -> None:
-        self.asked.append(self.path)
-        self._answer(super().do_GET)
-
-    def do_HEAD(self) -> None:
-        self._answer(super().do_HEAD)
-
-    def _answer(self, rightly: Callable[[], None]) -> None:
-        wrong = self.wrong.pop(0) if self.wrong else None
-        if isinstance(wrong, int):
-            self.send_error(wrong)
-        elif wrong is not None:
-            wrong(self)
-        else:
-            rightly()
-
-    def log_message(self, *_: object) -> None: ...
 
 
 def hang_up(handler: Handler) -> None:
@@ -63,18 +36,11 @@ def cut_short(handler: Handler) -> None:
 
 
 @pytest.fixture
-def server(own: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
+def server(own: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
     """A server of shards that may be damaged: its address, what was asked of it, what it will do wrong."""
     monkeypatch.setattr(remote_files, "_FIRST_PAUSE_S", 0.01)
-    asked: list[str] = []
-    wrong: list[Any] = []
-    kind = type("Own", (Handler,), {"asked": asked, "wrong": wrong})
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), partial(kind, directory=str(own))) as running:
-        thread = threading.Thread(target=running.serve_forever)
-        thread.start()
-        yield f"http://127.0.0.1:{running.server_address[1]}", asked, wrong
-        running.shutdown()
-        thread.join()
+    with store_of(own) as store:
+        yield store
 
 
 def tars(asked: list[str]) -> list[str]:
@@ -85,7 +51,7 @@ def tars(asked: list[str]) -> list[str]:
 
 
 @pytest.mark.parametrize("failure", [503, 500, 429, hang_up, cut_short], ids=str)
-def test_what_passes_is_tried_again(server: Server, tmp_path: Path, failure: Any) -> None:
+def test_what_passes_is_tried_again(server: Store, tmp_path: Path, failure: Any) -> None:
     url, _, wrong = server
     wrong[:] = [failure] * 4
     dataset = ShardDataset(url, cache_dir=tmp_path / "cache")
@@ -96,7 +62,7 @@ def test_what_passes_is_tried_again(server: Server, tmp_path: Path, failure: Any
 @pytest.mark.parametrize(
     ("failure", "reason"), [(503, "503, message='Service Unavailable'"), (hang_up, "Disconnected")]
 )
-def test_what_stays_is_named_with_the_attempts(server: Server, tmp_path: Path, failure: Any, reason: str) -> None:
+def test_what_stays_is_named_with_the_attempts(server: Store, tmp_path: Path, failure: Any, reason: str) -> None:
     url, _, wrong = server
     wrong[:] = [failure] * 1000
     with pytest.raises(StoreError, match=rf"could not be read in 5 attempts \(.*{reason}") as found:
@@ -114,7 +80,7 @@ def test_a_refused_connection_is_no_missing_folder(tmp_path: Path, monkeypatch: 
 
 
 @pytest.mark.parametrize("status", [404, 410])
-def test_what_is_missing_is_said_at_once(server: Server, tmp_path: Path, status: int) -> None:
+def test_what_is_missing_is_said_at_once(server: Store, tmp_path: Path, status: int) -> None:
     url, asked, wrong = server
     wrong[:] = [status] * 1000
     with pytest.raises(NotInStore, match=r"manifest\.json is not in the store"):
@@ -122,7 +88,7 @@ def test_what_is_missing_is_said_at_once(server: Server, tmp_path: Path, status:
     assert len(asked) == 1
 
 
-def test_what_is_forbidden_is_said_at_once(server: Server, tmp_path: Path) -> None:
+def test_what_is_forbidden_is_said_at_once(server: Store, tmp_path: Path) -> None:
     url, asked, wrong = server
     wrong[:] = [403] * 1000
     with pytest.raises(StoreError, match=r"the store refuses to give .*403.*check the address and the credentials"):
@@ -133,7 +99,7 @@ def test_what_is_forbidden_is_said_at_once(server: Server, tmp_path: Path) -> No
 # ---- a cache too small
 
 
-def test_a_cache_too_small_for_the_order_is_named_once(server: Server, tmp_path: Path) -> None:
+def test_a_cache_too_small_for_the_order_is_named_once(server: Store, tmp_path: Path) -> None:
     url, _, _ = server
     dataset = ShardDataset(url, SMALL, cache_dir=tmp_path / "cache", cache_bytes=130_000)
     loader = DataLoader(dataset, 4, shuffle=True, seed=1, backend="pil")
@@ -143,14 +109,14 @@ def test_a_cache_too_small_for_the_order_is_named_once(server: Server, tmp_path:
     assert len(told) == 1
 
 
-def test_a_cache_too_small_is_named_in_torchs_loader_too(server: Server, tmp_path: Path) -> None:
+def test_a_cache_too_small_is_named_in_torchs_loader_too(server: Store, tmp_path: Path) -> None:
     dataset = ShardDataset(server[0], SMALL, cache_dir=tmp_path / "cache", cache_bytes=130_000)
     with pytest.warns(UserWarning, match=r"was fetched again"):
         list(torch.utils.data.DataLoader(dataset, 4, shuffle=True))
 
 
 @pytest.mark.parametrize("order", ["windowed", pytest.param("sequential", marks=pytest.mark.slow)])
-def test_orders_that_suit_a_small_cache_are_not_warned_of(server: Server, tmp_path: Path, order: str) -> None:
+def test_orders_that_suit_a_small_cache_are_not_warned_of(server: Store, tmp_path: Path, order: str) -> None:
     dataset = ShardDataset(server[0], SMALL, cache_dir=tmp_path / "cache", cache_bytes=130_000)
     sampler = EpochSampler(dataset, order=order, window=1) if order == "windowed" else None
     with warnings.catch_warnings():
@@ -165,13 +131,11 @@ def test_orders_that_suit_a_small_cache_are_not_warned_of(server: Server, tmp_pa
 
 def damage(cache: Path) -> Path:
     (copy,) = cache.glob("*shard-000000.tar")
-    data = bytearray(copy.read_bytes())
-    data[3000] ^= 1
-    copy.write_bytes(data)
+    flip(copy, 3000)
     return copy
 
 
-def test_a_damaged_copy_is_fetched_again(server: Server, own: Path, tmp_path: Path) -> None:
+def test_a_damaged_copy_is_fetched_again(server: Store, own: Path, tmp_path: Path) -> None:
     url, asked, _ = server
     dataset = ShardDataset(url, cache_dir=tmp_path / "cache")
     dataset.read_encoded(0)
@@ -185,7 +149,7 @@ def test_a_damaged_copy_is_fetched_again(server: Server, own: Path, tmp_path: Pa
 
 
 @pytest.mark.parametrize("backend", ["native", "pil"])
-def test_every_backend_goes_on_after_a_damaged_copy(server: Server, own: Path, tmp_path: Path, backend: str) -> None:
+def test_every_backend_goes_on_after_a_damaged_copy(server: Store, own: Path, tmp_path: Path, backend: str) -> None:
     url, asked, _ = server
     dataset = ShardDataset(url, SMALL, cache_dir=tmp_path / "cache")
     expected = list(DataLoader(ShardDataset(own, SMALL), 5, backend=backend))
@@ -198,14 +162,12 @@ def test_every_backend_goes_on_after_a_damaged_copy(server: Server, own: Path, t
     assert len(tars(asked)) == fetched + 1
 
 
-def test_damage_in_the_store_is_an_error_without_end_of_fetching(server: Server, own: Path, tmp_path: Path) -> None:
+def test_damage_in_the_store_is_an_error_without_end_of_fetching(server: Store, own: Path, tmp_path: Path) -> None:
     url, asked, _ = server
     dataset = ShardDataset(url, cache_dir=tmp_path / "cache")
     dataset.read_encoded(0)
     damage(tmp_path / "cache")
-    data = bytearray((own / "shard-000000.tar").read_bytes())
-    data[4000] ^= 1
-    (own / "shard-000000.tar").write_bytes(data)
+    flip(own / "shard-000000.tar", 4000)
     with pytest.raises(ShardError, match=r"shard-000000\.tar: the copy in the store is not what its index says"):
         dataset.read_encoded(0)
     fetched = len(tars(asked))

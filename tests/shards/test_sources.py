@@ -13,6 +13,8 @@ from pathlib import Path
 import images
 import psutil
 import pytest
+from folders import SHARD_BYTES
+from places import CONVERT
 
 from fastdata import ConversionError, DatasetError, ImageFolder, ShardDataset
 from fastdata.cli.main import main
@@ -20,7 +22,6 @@ from fastdata.shards.conversion.convert import ConvertOptions, convert
 from fastdata.shards.verify import verify_folder
 
 OPTIONS = ConvertOptions()
-TOOL = Path(__file__).parents[2] / "tools" / "convert_dataset.py"
 
 
 @pytest.fixture
@@ -174,8 +175,6 @@ def test_names_of_classes_may_be_given(converted: Path, folder: Path, tmp_path: 
 
 
 def test_shards_that_were_lost_are_made_again(folder: Path, own: Path) -> None:
-    from conftest import SHARD_BYTES
-
     options = ConvertOptions(shard_bytes=SHARD_BYTES)
     os.remove(own / "shard-000001.tar")
     with pytest.raises(ConversionError, match="already holds a converted dataset"):
@@ -195,7 +194,7 @@ def test_an_unusual_format_keeps_its_bytes(tmp_path: Path) -> None:
 def test_workers_end_with_their_parent(source: Path, tmp_path: Path) -> None:
     arguments = ["--shard-size", "4K", "--quality", "50", "--workers", "2"]
     process = subprocess.Popen(
-        [sys.executable, str(TOOL), str(source), str(tmp_path / "out"), *arguments], stderr=subprocess.DEVNULL
+        [sys.executable, str(CONVERT), str(source), str(tmp_path / "out"), *arguments], stderr=subprocess.DEVNULL
     )
     children: list[psutil.Process] = []
     while len(children) < 2 and process.poll() is None:
@@ -210,7 +209,7 @@ def test_workers_end_with_their_parent(source: Path, tmp_path: Path) -> None:
 def test_ctrl_c_says_what_to_do(source: Path, tmp_path: Path) -> None:
     arguments = ["--shard-size", "4K", "--quality", "50", "--workers", "1"]
     process = subprocess.Popen(
-        [sys.executable, str(TOOL), str(source), str(tmp_path / "out"), *arguments],
+        [sys.executable, str(CONVERT), str(source), str(tmp_path / "out"), *arguments],
         stderr=subprocess.PIPE,
         text=True,
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a shell's background jobs ignore it

@@ -11,13 +11,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import images
 import pytest
+from folders import tree
+from generated import cut_off
+from places import CONVERT, HELPERS
 
 from fastdata import ConversionError
 from fastdata.shards.conversion.convert import ConvertOptions, convert
 
-TOOL = Path(__file__).parents[2] / "tools" / "convert_dataset.py"
 OPTIONS = ConvertOptions(shard_bytes=8_000)
 SOURCE = """
 import images
@@ -39,10 +40,6 @@ def stream(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 
     yield streamed
     del sys.modules["streamed"]
-
-
-def tree(folder: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
 
 
 def stages(out: Path) -> list[str]:
@@ -70,7 +67,7 @@ def test_only_a_few_are_there_at_a_time(
 def test_finished_shards_are_not_put_down_again(stream: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     genuine, shards = stream.samples, tmp_path / "out"
     convert("streamed:samples", tmp_path / "whole", OPTIONS)
-    monkeypatch.setattr(stream, "samples", lambda: failing(genuine, 100))
+    monkeypatch.setattr(stream, "samples", lambda: cut_off(genuine, 100))
     with pytest.raises(OSError, match="network"):
         convert("streamed:samples", shards, OPTIONS)
     before = {path.name: path.stat().st_ino for path in shards.glob("*.tar")}
@@ -88,13 +85,6 @@ def test_finished_shards_are_not_put_down_again(stream: Any, tmp_path: Path, mon
     assert tree(shards) == tree(tmp_path / "whole")
 
 
-def failing(genuine: Any, at: int) -> Iterator[Any]:
-    for number, item in enumerate(genuine()):
-        if number == at:
-            raise OSError("the network is down")
-        yield item
-
-
 @pytest.mark.parametrize(
     "changed", [pytest.param(0, marks=pytest.mark.slow), 40, pytest.param(99, marks=pytest.mark.slow)]
 )
@@ -108,7 +98,7 @@ def test_other_samples_than_those_of_a_note_are_made_anew(
         for number, (key, data, label) in enumerate(genuine()):
             yield key, data[:-2] + bytes((0, data[-1])) if number == changed else data, label
 
-    monkeypatch.setattr(stream, "samples", lambda: failing(genuine, 100))
+    monkeypatch.setattr(stream, "samples", lambda: cut_off(genuine, 100))
     with pytest.raises(OSError, match="network"):
         convert("streamed:samples", tmp_path / "out", OPTIONS, workers=2)
     monkeypatch.setattr(stream, "samples", other)
@@ -128,7 +118,7 @@ def test_a_stream_that_is_never_the_same_is_refused(
             is_late = number > 60 or times[0] > 2
             yield key, data, (label + times[0] if is_late else label)
 
-    monkeypatch.setattr(stream, "samples", lambda: failing(each_time_another, 100))
+    monkeypatch.setattr(stream, "samples", lambda: cut_off(each_time_another, 100))
     with pytest.raises(OSError, match="network"):
         convert("streamed:samples", tmp_path / "out", OPTIONS)
     monkeypatch.setattr(stream, "samples", each_time_another)
@@ -139,8 +129,8 @@ def test_a_stream_that_is_never_the_same_is_refused(
 @pytest.mark.skipif(not hasattr(os, "killpg"), reason="needs process groups")
 def test_killed_in_the_middle_it_goes_on(stream: Any, tmp_path: Path) -> None:
     convert("streamed:samples", tmp_path / "whole", OPTIONS)
-    path = os.pathsep.join([str(tmp_path / "modules"), str(Path(images.__file__).parent)])
-    command = [sys.executable, str(TOOL), "streamed:samples", str(tmp_path / "out"), "--shard-size", "8000"]
+    path = os.pathsep.join([str(tmp_path / "modules"), str(HELPERS)])
+    command = [sys.executable, str(CONVERT), "streamed:samples", str(tmp_path / "out"), "--shard-size", "8000"]
     for workers in ("1", "2"):
         process = subprocess.Popen(
             [*command, "--workers", workers],

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import images
 import pytest
+from folders import flip
 from PIL import Image
 
 from fastdata import DatasetError, ShardDataset
@@ -18,12 +19,6 @@ from fastdata.shards.writer import ShardWriter
 
 def faults(folder: Path, **options: object) -> list[str]:
     return [str(fault).removeprefix(f"{folder}/") for fault in verify_folder(folder, **options)]  # type: ignore[arg-type]
-
-
-def flip(path: Path, at: int) -> None:
-    data = bytearray(path.read_bytes())
-    data[at] ^= 1
-    path.write_bytes(data)
 
 
 @pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.slow)])

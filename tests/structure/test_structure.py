@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from places import HELPERS, TESTS
 
 import fastdata
 
@@ -152,6 +154,20 @@ def test_threads_start_where_their_life_cycle_is_written() -> None:
     users = [path for path in modules() if "threading.Thread" in path.read_text()]
     assert [path.name for path in users] == ["jobs.py", "engines.py", "remote.py"]
     assert all("any deviation is a bug" in path.read_text() for path in users)
+
+
+def test_tests_import_from_helpers_alone() -> None:
+    """Not from each other, and not from conftest.py; scripts that they start are searched, too."""
+    for path in TESTS.rglob("*.py"):
+        found = re.findall(r"^\s*(?:from|import)\s+((?:test_\w+|conftest)\b)", path.read_text(), re.MULTILINE)
+        assert found == [], path
+
+
+def test_every_test_lies_in_a_folder_under_a_name_of_its_own() -> None:
+    assert [path.name for path in TESTS.iterdir() if path.is_file()] == ["conftest.py"]
+    names = [path.stem for path in TESTS.rglob("*.py")]
+    assert sorted(names) == sorted(set(names))
+    assert list(HELPERS.rglob("test_*.py")) == []
 
 
 def test_the_public_names() -> None:

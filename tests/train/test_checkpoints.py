@@ -18,7 +18,7 @@ import pytest
 import torch
 import torch.utils.data
 import torchvision.transforms as v1
-from test_loop import data, options, plain_model
+from small_training import data, options, plain_model
 from torch import nn
 from torch.utils.data import BatchSampler, RandomSampler, TensorDataset
 from torchvision.datasets import ImageFolder

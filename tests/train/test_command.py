@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from small_training import SMALL_FLAGS
 
 from fastdata import DatasetError, OptionError
 from fastdata.cli.main import main as index_shards
@@ -19,9 +20,6 @@ from fastdata.train.__main__ import main, parser
 from fastdata.train.data import DataOptions, _side, make_loaders
 from fastdata.train.options import TrainOptions
 from fastdata.train.ranks import Ranks
-
-SMALL = ["--model", "small", "-b", "8", "--epochs", "1", "--device", "cpu", "--workers", "1"]
-SMALL += ["--train-crop-size", "32", "--val-resize-size", "36", "--val-crop-size", "32"]
 
 
 def result(output: Path) -> dict[str, Any]:
@@ -38,7 +36,7 @@ def test_the_backends_give_the_same_losses_to_the_last_bit(folder: Path, tmp_pat
     losses = {}
     for backend in ("pil", "turbojpeg", "native"):
         more = ["--data-backend", backend, "--output-dir", str(tmp_path / backend), "--auto-augment", "trivial"]
-        assert main(["--data-path", str(folder), *SMALL, *more]) == 0
+        assert main(["--data-path", str(folder), *SMALL_FLAGS, *more]) == 0
         losses[backend] = result(tmp_path / backend)["losses"]
     assert losses["pil"] == losses["turbojpeg"] == losses["native"]
 
@@ -48,7 +46,7 @@ def test_shards_give_the_losses_of_the_folder(folder: Path, converted: Path, tmp
     losses = []
     for source in (folder, converted):
         output = tmp_path / source.name
-        assert main(["--data-path", str(source), *SMALL, "--output-dir", str(output)]) == 0
+        assert main(["--data-path", str(source), *SMALL_FLAGS, "--output-dir", str(output)]) == 0
         losses.append(result(output)["losses"])
     assert losses[0] == losses[1]
 
@@ -61,14 +59,14 @@ def test_it_learns(tmp_path: Path) -> None:
         for number in range(30):
             pixels = (images.picture(80, 60, seed=100 * label + number) * np.array(tint)).astype(np.uint8)
             Image.fromarray(pixels).save(tmp_path / "tints" / str(label) / f"{number}.jpg")
-    flags = ["--data-path", str(tmp_path / "tints"), *SMALL, "--output-dir", str(tmp_path / "out")]
+    flags = ["--data-path", str(tmp_path / "tints"), *SMALL_FLAGS, "--output-dir", str(tmp_path / "out")]
     flags += ["--epochs", "15", "--opt", "adamw", "--lr", "0.004", "--lr-scheduler", "onecycle", "--min-scale", "0.5"]
     assert main(flags) == 0
     assert max(entry["val_accuracy"] for entry in result(tmp_path / "out")["epochs"]) >= 0.95
 
 
 def test_a_checkpoint_is_validated_alone(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    flags = ["--data-path", str(folder), *SMALL, "--model-ema", "0.5"]
+    flags = ["--data-path", str(folder), *SMALL_FLAGS, "--model-ema", "0.5"]
     assert main([*flags, "--output-dir", str(tmp_path)]) == 0
     entry = result(tmp_path)["epochs"][-1]
     capsys.readouterr()
@@ -79,7 +77,7 @@ def test_a_checkpoint_is_validated_alone(folder: Path, tmp_path: Path, capsys: p
 
 @pytest.mark.slow
 def test_checks_and_searches_by_flag(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    flags = ["--data-path", str(folder), *SMALL]
+    flags = ["--data-path", str(folder), *SMALL_FLAGS]
     assert main([*flags, "--check"]) == 0
     assert "has 3 outputs, no multiple of 8" in capsys.readouterr().out
     assert main([*flags, "--pad-classes", "--remove-biases", "--check"]) == 0
@@ -177,7 +175,7 @@ def test_images_left_out_are_counted_and_named(
     shutil.copytree(folder, tmp_path / "set")
     for name in sorted((tmp_path / "set" / "bear").iterdir())[:2]:
         name.write_bytes(b"no image")
-    flags = ["--data-path", str(tmp_path / "set"), *SMALL, "--epochs", "2", "--output-dir", str(tmp_path / "out")]
+    flags = ["--data-path", str(tmp_path / "set"), *SMALL_FLAGS, "--epochs", "2", "--output-dir", str(tmp_path / "out")]
     assert main([*flags, "--on-error", "skip"]) == 0
     told = capsys.readouterr().out
     assert told.count("2 images left out or replaced: ") == 2
@@ -187,21 +185,21 @@ def test_images_left_out_are_counted_and_named(
 
 def test_shards_behind_an_address_are_trained_on(converted: Path, tmp_path: Path) -> None:
     """They have no train inside, which the store has to say first."""
-    assert main(["--data-path", f"file://{converted}", *SMALL]) == 0
-    flags = ["--data-path", f"file://{tmp_path}/none", *SMALL]
+    assert main(["--data-path", f"file://{converted}", *SMALL_FLAGS]) == 0
+    flags = ["--data-path", f"file://{tmp_path}/none", *SMALL_FLAGS]
     assert main(flags) == 1
 
 
 def test_shards_without_names_of_classes_have_numbers(own: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (own / "manifest.json").unlink()
     assert index_shards(["index", str(own), "--workers", "1"]) == 0
-    assert main(["--data-path", str(own), *SMALL]) == 0
+    assert main(["--data-path", str(own), *SMALL_FLAGS]) == 0
 
 
 def test_a_checkpoint_of_another_model_is_told_by_its_first_difference(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    flags = ["--data-path", str(folder), *SMALL, "--output-dir", str(tmp_path)]
+    flags = ["--data-path", str(folder), *SMALL_FLAGS, "--output-dir", str(tmp_path)]
     assert main(flags) == 0
     assert main([*flags, "--pad-classes", "--resume", "auto"]) == 1
     told = capsys.readouterr().err

@@ -8,47 +8,22 @@ from typing import Any
 
 import pytest
 import torch
+from small_training import CLASSES, close, data, options, plain_model
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from fastdata import DevicePrefetcher, OptionError, TrainError
 from fastdata.models.create import _with_classes, create_model, small_resnet
-from fastdata.train import Training, TrainOptions, evaluate, fit, train_epoch
+from fastdata.train import Training, evaluate, fit, train_epoch
 from fastdata.train.optim import make_optimizer, parameter_groups, scaled_lr
 from fastdata.train.ranks import Ranks
 from fastdata.train.schedule import Schedule
-
-CLASSES = 4
-
-
-def plain_model() -> nn.Module:
-    """Without batch statistics, so that the gradient of a joint batch is the sum of its parts'."""
-    torch.manual_seed(0)
-    return nn.Sequential(nn.Conv2d(3, 8, 3, 2), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 7 * 7, CLASSES))
-
-
-def data(count: int = 40, batch: int = 8, **options: Any) -> DataLoader[Any]:
-    generator = torch.Generator().manual_seed(1)
-    images = torch.randn(count, 3, 16, 16, generator=generator)
-    labels = torch.randint(0, CLASSES, (count,), generator=generator)
-    images += 0.5 * labels.view(-1, 1, 1, 1)
-    return DataLoader(TensorDataset(images, labels), batch, **options)
-
-
-def options(**more: Any) -> TrainOptions:
-    return TrainOptions(
-        **{"batch_size": 8, "epochs": 1, "lr": 0.1, "lr_scheduler": "constant", "device": "cpu", **more}
-    )
 
 
 def weights_after(loader: Any, **more: Any) -> list[torch.Tensor]:
     model = plain_model()
     fit(model, loader, options=options(**more))
     return [parameter.detach().clone() for parameter in model.parameters()]
-
-
-def close(ours: list[torch.Tensor], theirs: list[torch.Tensor]) -> bool:
-    return all(torch.allclose(a, b, rtol=1e-4, atol=1e-6) for a, b in zip(ours, theirs, strict=True))
 
 
 def test_fit_does_what_a_plain_loop_does() -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import torch
-from test_loop import CLASSES, data, options, plain_model
+from small_training import CLASSES, data, options, plain_model
 
 from fastdata.device.syncs import SyncFinder
 from fastdata.train import fit, monitor

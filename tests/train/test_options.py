@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from test_loop import options
+from small_training import options
 
 from fastdata import OptionError
 from fastdata.terminal.flags import from_flags

@@ -13,9 +13,10 @@ from typing import Any
 
 import pytest
 import torch
+from places import HELPERS
 from rank_program import COUNT, run
 
-PROGRAM = Path(__file__).parent / "rank_program.py"
+PROGRAM = HELPERS / "rank_program.py"
 TOLERANCE = {"rtol": 1e-4, "atol": 1e-6}  # gradients are summed in another order
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 

@@ -6,7 +6,7 @@ import copy
 
 import pytest
 import torch
-from test_loop import CLASSES, close, data, options, plain_model
+from small_training import CLASSES, close, data, options, plain_model
 from torch import nn
 
 from fastdata import OptionError, TrainError

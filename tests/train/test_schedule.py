@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from test_loop import data, options, plain_model
+from small_training import data, options, plain_model
 from torch.optim import lr_scheduler
 
 from fastdata.train import Training, TrainOptions, fit

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from test_loop import CLASSES, data, options, plain_model
+from small_training import CLASSES, data, options, plain_model
 
 from fastdata import OptionError, TrainError
 from fastdata.train import searches

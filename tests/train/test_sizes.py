@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from test_command import SMALL
+from small_training import SMALL_FLAGS
 from torch import nn
 
 from fastdata import OptionError
@@ -44,7 +44,7 @@ def test_a_model_that_looks_at_values_is_asked_with_some() -> None:
 
 
 def test_the_command_says_it_in_a_line(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    flags = [*SMALL, "--model", "timm/vit_tiny_patch16_224", "--train-crop-size", "224", "--val-crop-size", "32"]
+    flags = [*SMALL_FLAGS, "--model", "timm/vit_tiny_patch16_224", "--train-crop-size", "224", "--val-crop-size", "32"]
     assert main(["--data-path", str(folder), *flags]) == 1
     told = capsys.readouterr().err
     assert told.startswith("OptionError: val_crop_size=32: model='timm/vit_tiny_patch16_224' takes no images of 32×32")

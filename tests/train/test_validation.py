@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 import torch.utils.data
-from test_loop import data, options, plain_model
+from small_training import data, options, plain_model
 
 from fastdata.train import fit
 from fastdata.train.checkpoints import load_checkpoint

@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from small_training import CLASSES, plain_model
 from torch.utils.data import Dataset
 
 from fastdata import DataLoader, EpochSampler, TrainError
 from fastdata.train import TrainOptions, fit
 from fastdata.train.ranks import join_ranks, leave_ranks
 
-COUNT, JOINT, CLASSES = 37, 8, 4
+COUNT, JOINT = 37, 8
 
 
 class Numbered(Dataset[Any]):
@@ -34,11 +34,6 @@ class Numbered(Dataset[Any]):
     def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
         self.asked.append(index)
         return self.images[index], self.labels[index]
-
-
-def model() -> nn.Module:
-    torch.manual_seed(0)
-    return nn.Sequential(nn.Conv2d(3, 8, 3, 2), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 7 * 7, CLASSES))
 
 
 def run(what: str, output: Path, world: int, rank: int, **more: Any) -> dict[str, Any]:
@@ -59,7 +54,7 @@ def run(what: str, output: Path, world: int, rank: int, **more: Any) -> dict[str
     if what == "killed" and rank == world - 1:
         loader = Dying(loader, after=3)
     val_loader = DataLoader(val, 5, sampler=EpochSampler(val, order="sequential", **shares))
-    trained = model()
+    trained = plain_model()
     result = fit(trained, loader, val_loader, options, ranks=ranks)
     return {
         "asked": train.asked,

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import images
 
@@ -15,6 +16,14 @@ def samples() -> Iterator[tuple[str, bytes, int]]:
 
 
 samples.classes = ["a", "b", "c"]  # type: ignore[attr-defined]
+
+
+def cut_off(stream: Callable[[], Iterator[Any]], at: int) -> Iterator[Any]:
+    """The first items of a stream, and then an error."""
+    for number, item in enumerate(stream()):
+        if number == at:
+            raise OSError("the network is down")
+        yield item
 
 
 def nonsense() -> Iterator[object]:

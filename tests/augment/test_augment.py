@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 import torchvision.transforms as v1
+from folders import changed_copy
 from torchvision.datasets import ImageFolder
 from torchvision.transforms import v2
 from torchvision.transforms.v2 import functional
@@ -230,10 +230,9 @@ def test_what_cannot_be_done_on_batches_is_done_per_sample(folder: Path, steps: 
 
 
 def test_skipped_samples_take_their_draws_with_them(folder: Path, tmp_path: Path) -> None:
-    shutil.copytree(folder, tmp_path / "copy")
-    (tmp_path / "copy" / "apple" / "02.jpg").write_bytes(b"no image")
+    spoiled = changed_copy(folder, tmp_path / "copy", {"apple/02.jpg": b"no image"})
     whole = augmented(folder, "own names", shuffle=False)[0][0]
-    rest = augmented(tmp_path / "copy", "own names", shuffle=False, on_error="skip")[0][0]
+    rest = augmented(spoiled, "own names", shuffle=False, on_error="skip")[0][0]
     assert torch.equal(rest, whole[[0, 1, 3, 4, 5]])
 
 

@@ -11,11 +11,11 @@ from email.message import Message
 from pathlib import Path
 
 import pytest
+from places import ROOT
 
 from fastdata.loaders import BACKENDS, backend_class
 from fastdata.loaders.opencv import OpenCvBackend
 
-ROOT = Path(__file__).parents[1]
 HOME = "https://github.com/torch-fastdata/torch-fastdata"
 
 

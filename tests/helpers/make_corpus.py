@@ -1,6 +1,6 @@
 """Writes the seed corpus of the fuzz target: two small JPEGs or PNGs of every kind, with the bytes of a view behind.
 
-python tests/native/make_corpus.py FOLDER
+python tests/helpers/make_corpus.py FOLDER
 """
 
 from __future__ import annotations
@@ -8,11 +8,9 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[1]))  # for `import images`
-
 import images
+from places import GOLDEN
 
-GOLDEN = Path(__file__).parents[1] / "golden"
 # See fuzz.cpp: image width and height, window, resize, crop, flips, format, filter, options.
 VIEW = bytes([60, 50, 10, 10, 128, 90, 128, 128, 255, 255, 1, 2, 90, 1])
 

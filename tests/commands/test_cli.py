@@ -9,13 +9,12 @@ import sys
 from pathlib import Path
 
 import pytest
+from places import ROOT
 
 from fastdata import OptionError
 from fastdata.cli.main import main
 from fastdata.demo.run import run_demo
 from fastdata.demo.sample import CLASSES, SampleOptions, make_sample_dataset
-
-ROOT = Path(__file__).parents[1]
 
 
 def test_info_lists_every_backend(capsys: pytest.CaptureFixture[str]) -> None:

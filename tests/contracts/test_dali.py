@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 import threading
@@ -16,6 +15,7 @@ import numpy as np
 import pytest
 import torch
 import torchvision.transforms as v1
+from folders import changed_copy
 from torchvision.datasets import ImageFolder
 
 from fastdata import DaliOptions, DataLoader, DecodeError, OptionError
@@ -81,13 +81,9 @@ def test_difficult_files_are_decoded_too(odd_folder: Path) -> None:
 @pytest.fixture
 def spoiled(folder: Path, tmp_path: Path) -> Path:
     """The folder with a sample 5 whose middle is noise, which stops DALI, and a sample 30 that is no image."""
-    shutil.copytree(folder, tmp_path / "copy")
-    path = tmp_path / "copy" / "apple" / "05.jpg"
-    data = bytearray(images.saved(300, 200, quality=95))
-    data[500:900] = b"\xff\xc4\x00\x10" * 100
-    path.write_bytes(data)
-    (tmp_path / "copy" / "cup" / "04.jpg").write_bytes(b"no image")
-    return tmp_path / "copy"
+    noise = bytearray(images.saved(300, 200, quality=95))
+    noise[500:900] = b"\xff\xc4\x00\x10" * 100
+    return changed_copy(folder, tmp_path / "copy", {"apple/05.jpg": noise, "cup/04.jpg": b"no image"})
 
 
 def test_a_damaged_image_leaves_its_neighbours_unharmed(folder: Path, spoiled: Path) -> None:
