@@ -74,7 +74,7 @@ def _parser() -> argparse.ArgumentParser:
         description="Makes a loader over FOLDER/CLASS/IMAGE or shards with the usual training transform, reads one "
         "batch, and prints loader.explain(), which you can also call on your own loaders.",
     )
-    _add_folder(explain)
+    _add_folder(explain, ", or shards")
     explain.add_argument("--backend", default="auto", help="decode backend (default: auto)")
     explain.set_defaults(run=_explain)
 
@@ -109,8 +109,8 @@ def _positive(text: str) -> int:
     return int(text)
 
 
-def _add_folder(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("folder", type=Path, help="a folder with one folder of images per class")
+def _add_folder(parser: argparse.ArgumentParser, more: str = "") -> None:
+    parser.add_argument("folder", type=Path, help=f"a folder with one folder of images per class{more}")
 
 
 def _info(given: Any) -> None:

@@ -257,7 +257,7 @@ def _script(path: str) -> str:
 
 
 def _without_folders(argument: str) -> str:
-    """Where things lie on the machine that measured is nobody's business; what they are called is kept."""
+    """Keeps only the last part of a path: where files lie on the measuring machine is not published."""
     return Path(argument).name if os.sep in argument else argument
 
 

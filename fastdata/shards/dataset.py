@@ -24,7 +24,7 @@ class ShardDataset(Dataset[Any]):
     """A map-style dataset of (image, class) over shards written by `fastdata convert`.
 
     It works with fastdata's image pipeline and every backend, and with torch's own DataLoader.  Opening it reads the
-    index files, which take 40 bytes of memory per sample.  Tar files are opened anew for each read, so forked and other
+    index files, which take 40 bytes of memory per sample.  Tar files are opened for each read, so forked and other
     processes share no open files.  Every image is checked against its checksum when it is read.
 
     Args:

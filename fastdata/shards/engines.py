@@ -28,7 +28,7 @@ ENGINES = ("processes", "ray")
 Job = TypeVar("Job")
 Done = TypeVar("Done")
 
-_TRIES = 4  # how often Ray begins a shard anew whose worker was lost
+_TRIES = 4  # how often Ray retries a shard whose worker was lost
 
 
 def run_jobs(

@@ -152,7 +152,7 @@ class RemoteShards(Shards):
 
 
 class _Ahead(threading.Thread):
-    """Fetches shards before they are asked for."""
+    """Downloads shards before they are asked for."""
 
     def __init__(self, cache: ShardCache, urls: Sequence[str], numbers: Sequence[int]) -> None:
         super().__init__(name="fastdata-fetch", daemon=True)
@@ -170,7 +170,7 @@ class _Ahead(threading.Thread):
                 self._changed.notify_all()
 
     def stop(self) -> None:
-        """Ends the thread after the download under way."""
+        """Ends the thread after the current download."""
         with self._changed:
             self._stopped = True
             self._changed.notify_all()
@@ -192,9 +192,9 @@ class _Ahead(threading.Thread):
 
 
 class _Refetches:
-    """Notices a cache too small for the order of reading: shards come that were there and have gone.
+    """Notices that the cache is too small for the order of reading: removed shards are downloaded again.
 
-    A pass over all shards, after which the next begins, is no such order, so what was seen is forgotten then.
+    Starting the next pass after a pass over all shards is not such an order, so what was seen is then forgotten.
     """
 
     def __init__(self, shards: int) -> None:
@@ -209,7 +209,7 @@ class _Refetches:
         return number in self._seen
 
     def are_many_with(self, number: int, *, again: bool) -> bool:
-        """Notes that a shard is there, and whether it was downloaded again; True once, when that were too many."""
+        """Notes that a shard was read, and whether it was downloaded again; True once, when that is too often."""
         if again and len(self._seen) == self._shards:
             self._seen, again = set(), False
         self._seen.add(number)

@@ -140,6 +140,6 @@ def _is_net(error: BaseException) -> bool:
 
 
 def _in_words(error: Exception) -> str:
-    """The last reason that there is: the one below says what happened, those above what somebody made of it."""
+    """The reason as text: the first network error or HTTP status in the chain of causes, else the error itself."""
     reason = next((one for one in _causes(error) if _status(one) is not None or _is_net(one)), error)
     return f"{type(reason).__name__}: {reason}" if str(reason) else type(reason).__name__

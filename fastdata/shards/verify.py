@@ -219,7 +219,7 @@ def _check_unchanged(path: str, tar_crc: int) -> None:
 
 
 def _size_of(data: bytes) -> tuple[int, int]:
-    """Width and height, or zeros for what nobody can open; reading such an image will say why."""
+    """Width and height, or zeros for an image that cannot be opened; reading it will give the reason."""
     header = parse_header(data)
     if header is not None:
         return header.width, header.height

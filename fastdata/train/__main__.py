@@ -34,7 +34,9 @@ def parser() -> argparse.ArgumentParser:
         "continues it.",
     )
     made.add_argument(
-        "--model", default="resnet50", help="small, or the name of a model in torchvision or timm (%(default)s)"
+        "--model",
+        default="resnet50",
+        help="small, or the name of a model in torchvision or timm (default: %(default)s)",
     )
     made.add_argument(
         "--weights", help="pretrained weights to start from: torchvision's name for them, or 'pretrained' for timm"

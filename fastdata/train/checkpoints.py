@@ -2,8 +2,8 @@
 
 A checkpoint holds everything that the next update depends on: weights, averaged weights, optimiser, schedule, gradient
 scaler, the loader's place in its epoch, the random state of every process, and the losses so far.  So a run that was
-killed and resumed gives the same losses as one that was not.  The exception are torch's worker processes: they start
-anew after a resume, as with torch's own DataLoader, so random numbers that a dataset draws inside of them differ.
+killed and resumed gives the same losses as one that was not.  Torch's worker processes are the exception: they restart
+after a resume, as with torch's own DataLoader, so random numbers that a dataset draws inside of them differ.
 """
 
 from __future__ import annotations
@@ -193,7 +193,7 @@ class Checkpointer:
         """Restores the random states of the loaded checkpoint, once."""
         if self._resumed is not None:
             set_random_state(self._resumed["now"], self.training.device)
-        elif self.has_resumed:  # with another number of processes, of which none continues another's
+        elif self.has_resumed:  # with another number of processes no process can continue the random state of another
             seed_anew(self.training.options.seed + 1000 * self.training.updates + self.training.ranks.rank)
         self.has_resumed, self._resumed = False, None
 

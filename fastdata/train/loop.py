@@ -222,7 +222,7 @@ def evaluate(model: nn.Module, loader: Iterable[Any], *, training: Training) -> 
 def _rest_of_epoch(training: Training, loader: Any, checkpointer: Checkpointer | None) -> tuple[Iterator[Any], int]:
     """The batches that are left, and the number of the epoch's last batch on the rank that has most.
 
-    Random numbers go on where they stood when the checkpoint was taken: making an iterator draws from torch's
+    Random numbers continue where they were when the checkpoint was saved: making an iterator draws from torch's
     generator, and so do a plain loader's order and the batches that are skipped through.
     """
     if checkpointer is None and training.ranks.world_size == 1:
@@ -290,7 +290,7 @@ def _weighted(
 ) -> Iterator[tuple[torch.Tensor, torch.Tensor, float]]:
     """Batches with their weight, 1 for a full one.
 
-    A process with fewer batches than others repeats one with weight 0: DDP wants everybody in every step.
+    A process with fewer batches than others repeats one with weight 0, since DDP needs every process in every step.
     """
     latest = None
     for images, labels in monitor.waits_for(map(_pair, batches)):

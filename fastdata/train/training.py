@@ -262,7 +262,7 @@ class Training:
 def _average(averaged: nn.Module, model: nn.Module, decay: float) -> None:
     """Moves an average towards a model's weights and buffers; integers, which count, are copied.
 
-    torch's AveragedModel asks a counter on the device in every update, for which the host waits.
+    torch's AveragedModel reads a counter from the device in every update, which makes the host wait.
     """
     means, values = ([*each.parameters(), *each.buffers()] for each in (averaged, model))
     floats = [n for n, mean in enumerate(means) if mean.is_floating_point()]
