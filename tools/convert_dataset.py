@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Converts images to shards; the same as `fastdata convert`.
+"""Converts images to shards: the same as `fastdata convert`.
 
 python tools/convert_dataset.py SOURCE DEST
 """

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Sets up .venv and runs the demonstration: bash tools/demo.sh [FOLDER] [--quick]
+# Sets up .venv and runs fastdata demo: bash tools/demo.sh [FOLDER] [--quick]
 # FOLDER holds one folder of images per class; without it a sample dataset is drawn.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/setup.sh"

@@ -25,7 +25,7 @@ torch.utils.data.dataloader.DataLoader = fastdata.DataLoader
 
 
 def run_suite(suite: Path, *, swapped: bool, report: Path, select: str | None) -> dict[str, str]:
-    """Runs the suite in a process of its own and returns "passed", "failed" or "skipped" by test name."""
+    """Runs the suite in a separate process and returns "passed", "failed" or "skipped" by test name."""
     plugin = report.with_name("swap_dataloader.py")
     plugin.write_text(_SWAP if swapped else "")
     environment = {**os.environ, "PYTHONPATH": f"{plugin.parent}{os.pathsep}{suite.parent}"}
@@ -51,11 +51,13 @@ def _outcome(case: ET.Element) -> str:
 
 
 def main() -> int:
-    """The command."""
+    """Runs the command and returns its exit status."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("suite", type=Path, help="path of PyTorch's test/test_dataloader.py")
-    parser.add_argument("-k", dest="select", help="run only tests that match, as pytest's -k")
-    parser.add_argument("--reports", type=Path, default=Path("build/torch-suite"), help="where to put the reports")
+    parser.add_argument("-k", dest="select", help="run only the tests that match this expression, as with pytest -k")
+    parser.add_argument(
+        "--reports", type=Path, default=Path("build/torch-suite"), help="folder for the reports (default: %(default)s)"
+    )
     options = parser.parse_args()
     options.reports.mkdir(parents=True, exist_ok=True)
     reports = options.reports.absolute()
@@ -65,7 +67,7 @@ def main() -> int:
     for label, results in (("torch", torchs), ("fastdata", ours)):
         counts = {kind: list(results.values()).count(kind) for kind in ("passed", "failed", "skipped")}
         print(f"{label:9}", ", ".join(f"{count} {kind}" for kind, count in counts.items()))
-    print("pass with torch's class but not with fastdata's:", ", ".join(worse) or "none")
+    print("tests that pass with torch's class but not with fastdata's:", ", ".join(worse) or "none")
     return 1 if worse else 0
 
 

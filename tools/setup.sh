@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Makes or updates .venv with fastdata and everything the tests and the demonstration need.
-# Sourced by demo.sh and test.sh; FASTDATA_PYTHON names another interpreter than python3.
+# Sourced by demo.sh, test.sh and build_wheel.sh.  Set FASTDATA_PYTHON to use another interpreter than python3.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -38,20 +38,20 @@ missing() { # what is missing, what to do
 }
 
 command -v "$PYTHON" >/dev/null || install_system_package python3 || missing "Python 3.10 or newer" "apt-get install python3 python3-venv"
-"$PYTHON" -c 'import sys; sys.exit(sys.version_info < (3, 10))' || missing "Python 3.10 or newer ($("$PYTHON" -V) is here)" "apt-get install python3 python3-venv, or name one in FASTDATA_PYTHON"
+"$PYTHON" -c 'import sys; sys.exit(sys.version_info < (3, 10))' || missing "Python 3.10 or newer ($("$PYTHON" -V) is here)" "apt-get install python3 python3-venv, or set FASTDATA_PYTHON to a newer interpreter"
 "$PYTHON" -c 'import ensurepip, venv' 2>/dev/null || install_system_package python3-venv || missing "Python's venv module" "apt-get install python3-venv"
 has_turbojpeg || install_system_package libturbojpeg0 libturbojpeg || missing "the TurboJPEG library" "apt-get install libturbojpeg0 (Debian) or libturbojpeg (Ubuntu)"
 
-# Without these the package works all the same, with the other backends.
+# Without these the package still works, with the other backends.
 without_native() { # what is missing, what to do
     [ "${FASTDATA_REQUIRE_NATIVE:-0}" != 1 ] || missing "$@"
-    echo "setup: $1 is missing, so fastdata comes without its native backend or a part of it; install it with: $2" >&2
+    echo "setup: $1 is missing, so the native backend, or a part of it, is not built; install it with: $2" >&2
 }
 has_compiler || install_system_package g++ || without_native "a C++ compiler" "apt-get install g++"
 has_jpeg_headers || install_system_package libjpeg-dev || without_native "libjpeg-turbo's headers" "apt-get install libjpeg-dev"
-has_deflate_headers || install_system_package libdeflate-dev || without_native "libdeflate's headers, for PNGs in the native core," "apt-get install libdeflate-dev"
+has_deflate_headers || install_system_package libdeflate-dev || without_native "libdeflate's headers (for PNGs in the native backend)" "apt-get install libdeflate-dev"
 
-# ---- the virtual environment, made anew only when what it is made from has changed
+# ---- the virtual environment, updated only when what it is made from has changed
 
 stamp="$("$PYTHON" -V) $({ cat pyproject.toml fastdata/native/*.* && find fastdata -name '*.py' | sort; } | cksum)"
 if [ ! -x .venv/bin/python ] || [ "$(cat .venv/stamp 2>/dev/null)" != "$stamp" ]; then

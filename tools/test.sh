@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Sets up .venv and runs every check: format, lint, types, tests, sanitizers.  Arguments go to pytest, and the
-# sanitizers are then left out.
+# Sets up .venv and runs every check: format, lint, types, tests, sanitizers.  Arguments are passed to pytest; with
+# arguments the sanitizers are skipped.
 set -euo pipefail
 export FASTDATA_REQUIRE_NATIVE=1
 source "$(dirname "${BASH_SOURCE[0]}")/setup.sh"

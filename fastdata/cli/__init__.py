@@ -1,4 +1,4 @@
-"""The command `fastdata`."""
+"""The `fastdata` command."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ _PACKAGES = {"bench": ("psutil", "torchvision"), "demo": ("matplotlib", "psutil"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs one command and returns its exit status."""
+    """Runs one `fastdata` command and returns its exit status."""
     given = _parser().parse_args(arguments)
     try:
         given.run(given)
@@ -37,39 +37,44 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="fastdata",
-        description="Image input for PyTorch training: what is installed, how fast it is here, what it does.",
+        description="Fast image loading for PyTorch training: check the installation, measure its speed on this "
+        "machine, explain what a loader does, convert datasets to shards.",
         epilog="In Python: replace `from torch.utils.data import DataLoader` by `from fastdata import DataLoader`.",
     )
     parser.add_argument("--version", action="version", version=f"fastdata {__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
-    info = commands.add_parser("info", help="decode backends, their versions, and what to install for missing ones")
+    info = commands.add_parser(
+        "info", help="list decode backends with their versions, and what to install for missing ones"
+    )
     info.set_defaults(run=_info)
 
     bench = commands.add_parser(
         "bench",
-        help="measure the backends against torch's DataLoader on a folder of yours",
-        description="Interleaved rounds over FOLDER/CLASS/IMAGE with RandomResizedCrop(224), flip, ToTensor and "
-        "Normalize.  CPU time is that of the whole process tree.",
+        help="measure every backend against torch's DataLoader on your images",
+        description="Measures interleaved rounds over FOLDER/CLASS/IMAGE with RandomResizedCrop(224), flip, ToTensor "
+        "and Normalize.  CPU time is summed over the whole process tree.",
     )
     _add_folder(bench)
     bench.add_argument(
         "--workers",
         type=argument(parse_workers),
         default="auto",
-        help="threads, and torch's worker processes (default: auto)",
+        help="number of threads, and of torch's worker processes (default: auto)",
     )
     bench.add_argument("--batch-size", type=_positive, default=64, help="images per batch (default: %(default)s)")
-    bench.add_argument("--rounds", type=_positive, default=3, help="measured passes of each (default: %(default)s)")
+    bench.add_argument(
+        "--rounds", type=_positive, default=3, help="measured passes over the data per loader (default: %(default)s)"
+    )
     bench.set_defaults(run=_bench)
 
     explain = commands.add_parser(
         "explain",
-        help="say what a loader over a folder of yours would do, and why",
-        description="Makes a loader with the usual training transform over FOLDER/CLASS/IMAGE, reads one batch, and "
-        "prints what loader.explain() says; your own loaders answer the same call.",
+        help="say what a loader would do with your images, and why",
+        description="Makes a loader over FOLDER/CLASS/IMAGE or shards with the usual training transform, reads one "
+        "batch, and prints loader.explain(), which you can also call on your own loaders.",
     )
-    _add_folder(explain)
+    _add_folder(explain, ", or shards")
     explain.add_argument("--backend", default="auto", help="decode backend (default: auto)")
     explain.set_defaults(run=_explain)
 
@@ -77,13 +82,22 @@ def _parser() -> argparse.ArgumentParser:
 
     demo = commands.add_parser(
         "demo",
-        help="sample images, a table of speeds, one trained epoch, and report.html",
+        help="draw sample images, measure loaders, train one epoch, write report.html",
         description="Draws a sample dataset (unless a folder is named), measures every backend against torch's "
         "DataLoader with torchvision, trains a small ResNet for one epoch, and writes a self-contained report.",
     )
-    demo.add_argument("folder", type=Path, nargs="?", help="FOLDER/CLASS/IMAGE to use instead of the sample")
-    demo.add_argument("--output", type=Path, default=Path("demo-output"), help="where results go (%(default)s)")
-    demo.add_argument("--quick", action="store_true", help="fewer images and rounds, to see that it works")
+    demo.add_argument(
+        "folder",
+        type=Path,
+        nargs="?",
+        help="a folder with one folder of images per class, to use instead of the sample dataset",
+    )
+    demo.add_argument(
+        "--output", type=Path, default=Path("demo-output"), help="folder for the results (default: %(default)s)"
+    )
+    demo.add_argument(
+        "--quick", action="store_true", help="use fewer images and rounds, only to check that everything works"
+    )
     demo.set_defaults(run=_demo)
     return parser
 
@@ -91,12 +105,12 @@ def _parser() -> argparse.ArgumentParser:
 def _positive(text: str) -> int:
     """A whole number above 0, for argparse."""
     if not text.isdecimal() or int(text) == 0:
-        raise argparse.ArgumentTypeError(f"{text!r} is no whole number above 0")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a positive integer")
     return int(text)
 
 
-def _add_folder(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("folder", type=Path, help="a folder with one folder of images per class")
+def _add_folder(parser: argparse.ArgumentParser, more: str = "") -> None:
+    parser.add_argument("folder", type=Path, help=f"a folder with one folder of images per class{more}")
 
 
 def _info(given: Any) -> None:
@@ -128,7 +142,7 @@ def _refuse_splits(folder: Path) -> None:
     from fastdata.shards.open_images import holds_shards
 
     if not holds_shards(folder) and all((folder / split).is_dir() for split in ("train", "val")):
-        raise DatasetError(f"{folder} has train and val inside; name one of them: {folder / 'train'}")
+        raise DatasetError(f"{folder} contains the splits train and val; name one of them: {folder / 'train'}")
 
 
 def _refuse_missing(command: str) -> None:
@@ -149,7 +163,9 @@ def _bench(given: Any) -> None:
 
     _refuse_splits(given.folder)
     if holds_shards(given.folder):
-        raise DatasetError(f"{given.folder} holds shards, which torch's DataLoader does not read; name a folder")
+        raise DatasetError(
+            f"{given.folder} holds shards, which torchvision does not read; name a folder with one folder per class"
+        )
     results = compare_loaders(given.folder, workers=given.workers, batch_size=given.batch_size, rounds=given.rounds)
     print(table(results, results[0].name))
 

@@ -1,4 +1,4 @@
-"""The commands about shards: convert, verify, index, inspect."""
+"""The `fastdata` commands for shards: convert, verify, index, inspect."""
 
 from __future__ import annotations
 
@@ -34,89 +34,110 @@ _SHEET_IMAGES = 40
 
 
 def add_commands(commands: Any) -> None:
-    """Adds the commands to an argparse collection of them."""
+    """Adds the commands to argparse's subparsers."""
     convert_parser = commands.add_parser(
         "convert",
-        help="write an image folder, tar or Parquet files as shards",
+        help="convert an image folder, tar or Parquet files to shards",
         description=_CONVERT,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     _add_convert_arguments(convert_parser)
-    convert_parser.set_defaults(run=_convert, when_interrupted="; the same command continues")
+    convert_parser.set_defaults(run=_convert, when_interrupted="; run the same command again to continue")
 
-    verify = commands.add_parser("verify", help="check every index, checksum and, if asked, image of a dataset")
-    verify.add_argument("dataset", type=Path, help="a folder that convert made")
-    verify.add_argument("--decode", action="store_true", help="decode every image, too")
+    verify = commands.add_parser(
+        "verify", help="check every index and checksum of a dataset, and every image with --decode"
+    )
+    verify.add_argument("dataset", type=Path, help="a folder written by fastdata convert")
+    verify.add_argument("--decode", action="store_true", help="also decode every image")
     _add_workers(verify)
     verify.set_defaults(run=_verify)
 
-    index = commands.add_parser("index", help="make indices and a manifest for tar files that have none")
-    index.add_argument("dataset", type=Path, help="a folder of tar files in WebDataset's naming")
+    index = commands.add_parser("index", help="make index files and a manifest for existing tar files")
+    index.add_argument("dataset", type=Path, help="a folder of tar files that follow WebDataset's naming")
     _add_workers(index)
-    index.add_argument("--force", action="store_true", help="also where a tar file is not what its index says it was")
+    index.add_argument(
+        "--force",
+        action="store_true",
+        help="replace the index even if the tar file no longer has the checksum in its index",
+    )
     index.set_defaults(run=_index)
 
-    inspect = commands.add_parser("inspect", help="say what is in a dataset, and draw some of its images if asked")
-    inspect.add_argument("dataset", type=Path, help="a folder that convert made")
+    inspect = commands.add_parser("inspect", help="show what is in a dataset; --sheet draws some of its images")
+    inspect.add_argument("dataset", type=Path, help="a folder written by fastdata convert")
     inspect.add_argument(
         "--sheet",
         type=Path,
         metavar="PNG",
-        help="draw a contact sheet into this file; of several splits, one for each, with its name at the end",
+        help="draw a contact sheet of some images into this file (with several splits: NAME-SPLIT.png for each)",
     )
     inspect.set_defaults(run=_inspect)
 
 
-_CONVERT = """Writes images as shards: tar files in WebDataset's naming, each with an index, and one manifest.
+_CONVERT = """Converts images to shards: tar files with WebDataset's naming, each with an index, and one manifest.
 
-SOURCE  a folder of class folders; one of train/ and val/ with class folders, which become two datasets; tar files
-        (a folder, one file, or a pattern like "a-{000..009}.tar"), of which captions and the like are kept, too;
-        Parquet files with encoded images and labels, also the folder of a dataset as hubs lay it out; or
-        module:function, which yields (key, bytes, label), the label an integer
-DEST    a local folder, to be copied to a store when it is whole; the result is the same for any number of workers.  A
-        conversion that was interrupted in any way is continued by the same command.
+SOURCE  one of: a folder with one folder of images per class; a folder with train/ and val/ of such folders, which
+        become two datasets; tar files (a folder, one file, or a pattern like "a-{000..009}.tar"), whose captions and
+        other parts are kept; Parquet files with encoded images and labels, or a folder of them as Hugging Face lays it
+        out; or module:function, a Python function that yields (key, bytes, label) with integer labels
+DEST    a local folder; copy it to a remote store when the conversion is complete.  The result is the same for any
+        number of workers.  Run the same command again to continue an interrupted conversion.
 
-Images that are written anew keep EXIF orientation and ICC profile, and lose other metadata; raw pixels have none."""
+Re-encoded images keep EXIF orientation and ICC profile and lose other metadata; raw pixels have no metadata."""
 
-_SHUFFLE = """write samples in a random order, drawn by this number; of Parquet files and functions, whose samples come
-one after the other, all are put down beside the shards first, which needs twice the disk"""
+_SHUFFLE = """write samples in a random order drawn from this seed; samples from Parquet files and functions, which can
+only be read in order, are all copied beside the shards first, which needs disk space for the data twice"""
 
 
 def _add_convert_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("source", metavar="SOURCE", help="what to convert")
-    parser.add_argument("destination", metavar="DEST", help="a local folder, where to")
-    parser.add_argument("--shard-size", type=_size, default=256 << 20, help="bytes per shard, like 256M (the default)")
+    parser.add_argument("destination", metavar="DEST", help="local folder for the shards")
+    parser.add_argument(
+        "--shard-size", type=_size, default=256 << 20, help="bytes of source data per shard, such as 256M (the default)"
+    )
     parser.add_argument("--shuffle-seed", type=int, help=_SHUFFLE)
-    parser.add_argument("--max-side", type=int, help="shrink images whose longer side is longer than so many pixels")
-    parser.add_argument("--min-side", type=int, help="shrink images whose shorter side is longer than so many pixels")
-    parser.add_argument("--quality", type=int, help="of JPEGs written anew, 1 to 100 (90); alone: write all anew")
+    parser.add_argument("--max-side", type=int, help="shrink images whose longer side exceeds this many pixels")
+    parser.add_argument("--min-side", type=int, help="shrink images whose shorter side exceeds this many pixels")
+    parser.add_argument(
+        "--quality",
+        type=int,
+        help="JPEG quality of re-encoded images, 1 to 100 (90); if given, every image is re-encoded",
+    )
     parser.add_argument(
         "--lossless",
         action="store_true",
-        help="repack JPEGs that become smaller by it: baseline, Huffman tables of their own, markers to skip by; the "
-        "same pixels, which is checked for each",
+        help="repack JPEGs where this makes them smaller (baseline, optimised Huffman tables, restart markers); every "
+        "repacked image is checked to have the same pixels",
     )
-    parser.add_argument("--raw", type=int, metavar="SIZE", help="store pixels, of images shrunk to this longer side")
+    parser.add_argument(
+        "--raw",
+        type=int,
+        metavar="SIZE",
+        help="store raw pixels instead of JPEG, after shrinking the longer side to SIZE",
+    )
     parser.add_argument(
         "--on-error",
         choices=ON_ERROR,
         default="raise",
-        help="what an unreadable image does (raise); of images that are kept as they are only headers are read, and "
-        "--verify decodes them all",
+        help="what to do with an unreadable image (default: raise); images that are stored unchanged are not decoded, "
+        "only their headers are read: use --verify to decode them all",
     )
-    parser.add_argument("--image-column", help="Parquet: the column of encoded images")
-    parser.add_argument("--label-column", help="Parquet: the column of labels")
+    parser.add_argument("--image-column", help="name of the Parquet column with encoded images")
+    parser.add_argument("--label-column", help="name of the Parquet column with labels")
     parser.add_argument(
         "--classes",
         type=Path,
-        help="a text file with the name of class 0, class 1, ... on a line each; labels that are names get these "
-        "numbers (else names are numbered in sorted order)",
+        help="a text file with one class name per line, class 0 first: the numbers for labels that are class names "
+        "(default: the names that occur, in sorted order)",
     )
-    parser.add_argument("--engine", choices=ENGINES, default="processes", help="who works (%(default)s)")
-    parser.add_argument("--overwrite", action="store_true", help="replace what was converted into DEST before")
-    parser.add_argument("--resume", action="store_true", help="only continue; an error if there is nothing to continue")
-    parser.add_argument("--verify", action="store_true", help="read everything back and decode it when done")
-    parser.add_argument("--dry-run", action="store_true", help="only estimate size and time")
+    parser.add_argument(
+        "--engine", choices=ENGINES, default="processes", help="how to run the conversion (default: %(default)s)"
+    )
+    parser.add_argument("--overwrite", action="store_true", help="replace an earlier conversion in DEST")
+    parser.add_argument(
+        "--resume", action="store_true", help="only continue an interrupted conversion; fail if there is none"
+    )
+    parser.add_argument("--verify", action="store_true", help="read and decode everything again at the end")
+    parser.add_argument("--dry-run", action="store_true", help="only estimate the size and the time")
     _add_workers(parser)
 
 
@@ -125,7 +146,7 @@ def _add_workers(parser: argparse.ArgumentParser) -> None:
         "--workers",
         type=argument(partial(parse_workers, least=1)),
         default=auto_threads(),
-        help="processes (default: one per CPU)",
+        help="number of worker processes (default: one per usable CPU)",
     )
 
 
@@ -133,7 +154,7 @@ def _size(text: str) -> int:
     """Bytes, with an optional K, M, G or T (powers of 1024), for argparse."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)([KMGT]?)i?B?", text.strip(), re.IGNORECASE)
     if match is None:
-        raise argparse.ArgumentTypeError(f"{text!r} is no size; write 256M, 1G or a number of bytes")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a size; write 256M, 1G or a number of bytes")
     return int(float(match[1]) * _UNITS[match[2].upper()])
 
 
@@ -187,11 +208,9 @@ def _estimate(source: str, options: ConvertOptions, columns: tuple[str | None, s
     """Converts a few images of each split into a temporary folder and multiplies."""
     for name, split in open_source(source, image_column=columns[0], label_column=columns[1]).items():
         if split.refs is None:
-            print(f"{name or 'dataset'}: a stream, whose length nobody knows before it has been read")
+            print(f"{name or 'dataset'}: a stream, whose length is unknown until it has been read")
             if options.shuffle_seed is not None:
-                print(
-                    "  to be shuffled, all of it is put down beside the shards first: have twice its size on the disk"
-                )
+                print("  --shuffle-seed copies all of it beside the shards first: have twice its size free on the disk")
             continue
         step = max(1, len(split.refs) // _TRIED_IN_DRY_RUN)
         tried: list[Ref] = split.refs[::step]
@@ -222,7 +241,7 @@ def _print_faults(dataset: Path, *, decode: bool, workers: int) -> None:
             print(fault)
             count += 1
     if count:
-        advice = "copy or convert these shards again; what was damaged at the source has to be mended or left out there"
+        advice = "copy or convert these shards again; repair or remove files that are damaged in the source"
         raise ShardError(str(dataset), f"{_count(count, 'fault')}, listed above; {advice}")
     print(f"{dataset}: no faults")
 
@@ -247,7 +266,7 @@ def _inspect(given: argparse.Namespace) -> None:
     for folder in folders:
         _describe(folder)
         if given.sheet is None:
-            print("  --sheet PNG draws a contact sheet of its images")
+            print("  (--sheet PNG draws a contact sheet of the images)")
             continue
         sheet = given.sheet if len(folders) == 1 else given.sheet.with_stem(f"{given.sheet.stem}-{folder.name}")
         _write_sheet(folder, sheet)
@@ -266,11 +285,11 @@ def _describe(folder: Path) -> None:
     print(f"{folder}: {len(dataset)} images in {len(manifest.shards)} shards, {size / 1e6:.1f} MB")
     print(
         f"  width {widths.min()} to {widths.max()} px, height {heights.min()} to {heights.max()} px; "
-        f"{len(manifest.skipped)} were skipped when it was converted"
+        f"{len(manifest.skipped)} images were skipped in the conversion"
     )
     names = dataset.classes or []
     counts = {label: int((dataset.labels == label).sum()) for label in sorted(set(dataset.labels.tolist()))}
-    print(f"  {len(counts)} classes, of {min(counts.values())} to {max(counts.values())} images")
+    print(f"  {len(counts)} classes, with {min(counts.values())} to {max(counts.values())} images each")
     for label, count in list(counts.items())[:10]:
         print(f"    {label:5} {names[label] if 0 <= label < len(names) else '':30} {count}")
     if len(counts) > 10:

@@ -1,1 +1,1 @@
-"""The demonstration: sample images, measurements, one trained epoch, and a report."""
+"""The `fastdata demo` command: sample images, measurements, one trained epoch, and a report."""

@@ -1,4 +1,4 @@
-"""Loaders side by side on one folder: torch's DataLoader with torchvision, and every backend."""
+"""Compares torch's DataLoader with torchvision and every fastdata backend on one folder."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ def compare_loaders(
 
     Args:
         folder: one folder of images per class.
-        workers: threads, and torch's worker processes.
+        workers: number of threads, and of torch's worker processes.
         batch_size: images per batch.
-        rounds: measured passes of each.
-        say: where progress goes.
+        rounds: measured passes of each loader.
+        say: called with progress messages.
 
     Returns:
-        torch's DataLoader with torchvision first, then every available backend.
+        The measurement of torch's DataLoader with torchvision, then those of every available backend.
     """
     transforms = need("torchvision.transforms", "comparing with torch's DataLoader")
     steps = [transforms.RandomResizedCrop(224), transforms.RandomHorizontalFlip()]
@@ -67,7 +67,7 @@ def _torchvision_folder(folder: Path, transform: Any) -> Any:
 
 
 def decode_speeds(files: Sequence[bytes], *, rounds: int = 3) -> dict[str, float]:
-    """Images per second in one thread, decoding whole files without a resize, by backend; the best of the rounds."""
+    """Images per second by backend, decoding whole files in one thread without a resize; the best of the rounds."""
     images = [inspect(data) for data in files]
     backends = {name: create_backend(name) for name in available_backends() if name != "synthetic"}
     best = dict.fromkeys(backends, 0.0)
@@ -84,7 +84,7 @@ def decode_speeds(files: Sequence[bytes], *, rounds: int = 3) -> dict[str, float
 
 
 def resized_copies(files: Sequence[bytes], side_px: int) -> list[bytes]:
-    """JPEGs of the same pictures with their shorter side at `side_px`."""
+    """The same pictures as JPEGs with a shorter side of `side_px` pixels."""
     import PIL.Image
 
     copies = []

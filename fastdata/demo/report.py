@@ -1,4 +1,4 @@
-"""A self-contained HTML page with the figures and plots of one demonstration."""
+"""A self-contained HTML page with the figures and plots of one `fastdata demo`."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ img{{max-width:100%}}table{{border-collapse:collapse}}
 td,th{{padding:.2rem .8rem;border-bottom:1px solid #ccc;text-align:right}}
 td:first-child,th:first-child{{text-align:left}}pre{{background:#f4f4f4;padding:1rem;overflow:auto}}</style>
 <h1>fastdata on this machine, {date}</h1>
-<p>RandomResizedCrop(224), flip, float32 normalised; CPU time is that of the whole process tree; median of
+<p>RandomResizedCrop(224), flip, float32 normalised; CPU time is summed over the whole process tree; medians of
 {rounds} interleaved rounds.</p>
 {table}
 <h2>Pipeline speed by backend</h2>{loaders}
 <h2>Decode speed by library and image size</h2><p>Whole files, one thread, no resize.</p>{decoding}
-<h2>Where a step's time went</h2>
+<h2>Time of a training step</h2>
 <p>One epoch of a small ResNet, {images} images, loss {first:.2f} to {last:.2f}.</p>{epoch}
 <h2>Machine</h2><pre>{machine}</pre></html>
 """
@@ -42,7 +42,7 @@ def write_report(
     epoch: Epoch,
     machine: dict[str, Any],
 ) -> None:
-    """Writes the page; images are inside it."""
+    """Writes the page, with its images embedded."""
     page = _PAGE.format(
         date=time.strftime("%Y-%m-%d"),
         rounds=len(measurements[0].images_per_s),
@@ -60,7 +60,7 @@ def write_report(
 
 
 def _table(measurements: Sequence[Measurement]) -> str:
-    heads = ("loader", "CPU ms per image", "times less (median of the rounds' ratios)", "images/s")
+    heads = ("loader", "CPU ms per image", "times less CPU than torch (median of the rounds' ratios)", "images/s")
     rows = [f"<tr>{''.join(f'<th>{head}</th>' for head in heads)}</tr>"]
     times = ratios(measurements, measurements[0].name)
     for measurement in measurements:

@@ -1,4 +1,4 @@
-"""The demonstration from end to end."""
+"""Runs `fastdata demo` from end to end."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ def run_demo(folder: Path | None, output: Path, *, quick: bool = False) -> None:
     """Measures, trains, prints a table, and writes OUTPUT/report.html and OUTPUT/results.json.
 
     Args:
-        folder: one folder of images per class; None draws a sample dataset.
-        output: where results go.
-        quick: fewer images and rounds.
+        folder: a folder with one folder of images per class; None draws a sample dataset.
+        output: folder for the results.
+        quick: use fewer images and rounds.
     """
     data = folder if folder is not None else _sample(output, quick)
     workers = auto_threads()
@@ -55,12 +55,12 @@ def run_demo(folder: Path | None, output: Path, *, quick: bool = False) -> None:
     print(f"\n{table(measurements, TORCH)}\n")
     rate = spread(measurements[0].images_per_s)["median"]
     print(
-        f"torch + torchvision delivers {rate:.0f} images/s here; wait share of the trained epoch: "
+        f"torch + torchvision loads {rate:.0f} images/s here; share of the trained epoch spent waiting for data: "
         f"{epoch.share('wait'):.1%}; loss {epoch.loss_first:.2f} → {epoch.loss_last:.2f}"
     )
     print(f"report: {output / 'report.html'}, figures: {output / 'results.json'}")
     if (Path(sys.prefix) / "pyvenv.cfg").exists() and os.environ.get("VIRTUAL_ENV") != sys.prefix:
-        print(f"to use what was installed here: source {Path(sys.prefix) / 'bin' / 'activate'}")
+        print(f"to activate this environment: source {Path(sys.prefix) / 'bin' / 'activate'}")
 
 
 def _sample(output: Path, quick: bool) -> Path:

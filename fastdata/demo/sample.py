@@ -1,4 +1,4 @@
-"""Photo-like JPEGs in ten classes, drawn by seeded numbers.
+"""A sample dataset: photo-like JPEGs in ten classes, drawn from a seed.
 
 A photograph's power spectrum falls with about the square of the frequency (Field, "Relations between the statistics
 of natural images and the response properties of cortical cells", 1987).  Each picture is such a texture, lit from one
@@ -38,13 +38,13 @@ CLASSES = ("disc", "ring", "square", "frame", "bar", "cross", "triangle", "star"
 
 @dataclass(frozen=True, kw_only=True)
 class SampleOptions:
-    """What to draw.
+    """Options of the sample dataset.
 
     Attributes:
-        train: training images, over all classes.
-        val: validation images, over all classes.
-        seed: decides every pixel.
-        quality: of the JPEGs; 93 gives about ImageNet's bytes per pixel.
+        train: number of training images, over all classes.
+        val: number of validation images, over all classes.
+        seed: random seed that decides every pixel.
+        quality: JPEG quality; 93 gives about as many bytes per pixel as ImageNet has.
     """
 
     train: int = 1000
@@ -64,24 +64,25 @@ def make_sample_dataset(
 ) -> bool:
     """Writes ROOT/train/CLASS/NUMBER.jpg and ROOT/val/CLASS/NUMBER.jpg.
 
-    A folder that holds this very dataset already is left as it is.
+    A folder that already holds the dataset with these options is not changed; an earlier sample dataset with other
+    options is replaced.
 
     Args:
-        root: where to write; made if missing.
+        root: the folder to write to; created if missing.
         options: what to draw.
         progress: wraps the iterator over images, given their number.
 
     Returns:
-        True if images were written, False if they were there.
+        True if images were written, False if they existed already.
 
     Raises:
-        FileExistsError: the folder holds something else.
+        FileExistsError: the folder holds other files.
     """
     marker = root / _MARKER
     if marker.exists() and json.loads(marker.read_text()) == asdict(options):
         return False
     if root.exists() and any(root.iterdir()) and not marker.exists():
-        raise FileExistsError(f"{root} is not empty and holds no sample dataset; name another folder")
+        raise FileExistsError(f"{root} is not empty and is not a sample dataset; name another folder")
     if marker.exists():  # another sample, of which nothing may be left
         for split in ("train", "val"):
             shutil.rmtree(root / split, ignore_errors=True)
@@ -99,7 +100,7 @@ def make_sample_dataset(
 
 
 def draw_picture(label: int, width: int, height: int, rng: np.random.Generator, textures: _Textures) -> Image:
-    """One picture: float32 (height, width, 3), 0 to 255."""
+    """Draws one picture: float32 (height, width, 3), 0 to 255."""
     picture = textures.coloured(width, height, rng)
     for _ in range(rng.integers(2, 5)):  # leaves of no class, as distraction
         picture = _lay_over(picture, _blob(width, height, rng), textures.coloured(width, height, rng))

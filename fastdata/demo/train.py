@@ -1,4 +1,4 @@
-"""One epoch of a small ResNet through the drop-in and the training loop, with AMP on whatever device there is."""
+"""Trains a small ResNet for one epoch with fastdata.DataLoader and the training loop, with AMP, on GPU or CPU."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ __all__ = ["Epoch", "train_one_epoch"]
 
 @dataclass(frozen=True, kw_only=True)
 class Epoch:
-    """What one epoch did and where its time went, in seconds."""
+    """Results of one epoch, and the time of its parts in seconds."""
 
     images: int
     loss_first: float
@@ -42,11 +42,11 @@ class Epoch:
 
     @property
     def total_s(self) -> float:
-        """All of it."""
+        """The time of the whole epoch."""
         return self.wait_s + self.forward_s + self.backward_s + self.step_s
 
     def share(self, part: str) -> float:
-        """Of a part ("wait", "forward", "backward" or "step") in all of it."""
+        """A part's share ("wait", "forward", "backward" or "step") of the whole epoch."""
         return float(getattr(self, f"{part}_s")) / self.total_s
 
 

@@ -1,1 +1,1 @@
-"""Measuring what loading and training cost."""
+"""Measures the cost of loading and training."""

@@ -1,8 +1,7 @@
-"""Measuring loaders fairly: interleaved rounds, CPU time of the whole process tree, spread, and a record in JSON.
+"""Fair measurements of loaders: interleaved rounds, CPU time of the whole process tree, spread, results as JSON.
 
-On a shared machine wall time swings; CPU milliseconds per image of this process and all its children barely do, so
-they come first and images/s second.  Contenders take turns within every round, and what is compared is the ratio
-within a round.
+On a shared machine wall time varies a lot, but CPU milliseconds per image of this process and all its children hardly
+do, so they come first and images/s second.  All contenders run once per round, and ratios are taken within a round.
 """
 
 from __future__ import annotations
@@ -44,9 +43,9 @@ class Contender:
     """Something that yields batches.
 
     Attributes:
-        name: how the results call it.
-        epoch: makes one pass; called once per round after one unmeasured warm-up pass.
-        images: images in one pass.
+        name: its name in the results.
+        epoch: returns the batches of one pass; called for one unmeasured warm-up pass, then once per round.
+        images: number of images in one pass.
     """
 
     name: str
@@ -56,7 +55,7 @@ class Contender:
 
 @dataclass(kw_only=True)
 class Measurement:
-    """What one contender cost, one entry per round."""
+    """The cost of one contender, one entry per round."""
 
     name: str
     images: int
@@ -64,7 +63,7 @@ class Measurement:
     images_per_s: list[float] = field(default_factory=list)
 
     def to_dict(self) -> dict[str, Any]:
-        """Raw rounds with their medians and ranges."""
+        """All rounds with their medians and ranges."""
         return {
             "name": self.name,
             "images_per_round": self.images,
@@ -74,12 +73,12 @@ class Measurement:
 
 
 def measure(contenders: Sequence[Contender], *, rounds: int, say: Callable[[str], None] = print) -> list[Measurement]:
-    """Runs contenders in turn.
+    """Measures contenders in interleaved rounds.
 
     Args:
-        contenders: who takes part.
-        rounds: measured passes of each.
-        say: where progress goes.
+        contenders: what to compare.
+        rounds: measured passes of each contender.
+        say: called with progress messages.
 
     Returns:
         One measurement per contender, in order.
@@ -117,7 +116,7 @@ def _consume(batches: Iterable[Any]) -> None:
 
 
 def tree_cpu_s() -> float:
-    """CPU seconds used so far by this process, its living descendants, and those it has waited for."""
+    """CPU seconds used so far by this process, its living descendants, and ended children it has waited for."""
     import psutil
 
     own = psutil.Process()
@@ -141,7 +140,7 @@ def installed(module: str) -> bool:
 
 
 def spread(values: Sequence[float]) -> dict[str, Any]:
-    """Median, smallest, largest and all values."""
+    """Median, minimum, maximum and all values."""
     return {
         "median": statistics.median(values),
         "min": min(values),
@@ -151,7 +150,7 @@ def spread(values: Sequence[float]) -> dict[str, Any]:
 
 
 def ratios(results: Sequence[Measurement], base: str) -> dict[str, dict[str, Any]]:
-    """How many times better than `base` each contender was, round by round; above 1 is better."""
+    """How many times better than `base` each contender is, as ratios within each round; above 1 is better."""
     reference = next(result for result in results if result.name == base)
     return {
         result.name: {
@@ -163,11 +162,11 @@ def ratios(results: Sequence[Measurement], base: str) -> dict[str, dict[str, Any
 
 
 def hidden_share(copies: Sequence[tuple[float, float]], kernels: Sequence[tuple[float, float]]) -> float:
-    """Share of the copies' time during which some kernel runs.
+    """Share of the copies' time during which a kernel runs.
 
     Args:
-        copies: (begin, end) of each, in any unit.
-        kernels: likewise; they may overlap.
+        copies: (begin, end) of each copy, in any unit of time.
+        kernels: (begin, end) of each kernel, in the same unit; they may overlap.
     """
     merged: list[list[float]] = []
     for begin, end in sorted(kernels):
@@ -185,11 +184,11 @@ def _pairs(ours: Sequence[float], theirs: Sequence[float]) -> list[tuple[float, 
 
 
 def table(results: Sequence[Measurement], base: str) -> str:
-    """The results as a Markdown table, with the median ratio to `base`, which is taken within each round."""
+    """The results as a Markdown table, with the median of the rounds' ratios to `base`."""
     compared = ratios(results, base)
     lines = [
-        "| loader | CPU ms per image: median (range) | images/s: median (range) | "
-        f"CPU, times better than {base}: median of the rounds' ratios |",
+        f"| loader | CPU ms per image: median (range) | images/s: median (range) | CPU, times better than {base}: "
+        "median of the rounds' ratios |",
         "|---|---:|---:|---:|",
     ]
     for result in results:
@@ -203,7 +202,7 @@ def table(results: Sequence[Measurement], base: str) -> str:
 
 
 def machine() -> dict[str, Any]:
-    """What the figures were measured on and with."""
+    """The machine and the software versions that figures were measured with."""
     import torch
 
     from fastdata import __version__
@@ -231,13 +230,13 @@ def _cpu_name() -> str:
 
 
 def write_json(path: Path, *, setup: str, data: str, results: Any) -> None:
-    """Writes a result file that says how it came about.
+    """Writes results to a JSON file, with the command, date, commit, machine and conditions they were measured with.
 
     Args:
-        path: where to; folders are made.
+        path: the file; missing folders are created.
         setup: what was compared and under which conditions, in words.
-        data: what images were used, in words.
-        results: JSON-able.
+        data: which images were used, in words.
+        results: anything that JSON can hold.
     """
     record = {
         "command": shlex.join(["python", _script(sys.argv[0]), *map(_without_folders, sys.argv[1:])]),
@@ -258,7 +257,7 @@ def _script(path: str) -> str:
 
 
 def _without_folders(argument: str) -> str:
-    """Where things lie on the machine that measured is nobody's business; what they are called is kept."""
+    """Keeps only the last part of a path: where files lie on the measuring machine is not published."""
     return Path(argument).name if os.sep in argument else argument
 
 

@@ -1,4 +1,4 @@
-"""Models and what can be done to them before they are trained; nothing here knows the training loop."""
+"""Models by name, and checks and changes before training; independent of the training loop."""
 
 from fastdata.models.checks import PaddedClasses, advice, odd_sizes, remove_useless_biases, useless_biases
 from fastdata.models.create import create_model, small_resnet

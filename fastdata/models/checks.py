@@ -1,4 +1,4 @@
-"""What slows a model down and can be seen before training, and what mends it."""
+"""Checks for what makes a model slow, before training, and fixes for it."""
 
 from __future__ import annotations
 
@@ -25,18 +25,20 @@ _NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 
 
 def advice(model: nn.Module, example: torch.Tensor, *, batch_size: int) -> str:
-    """Everything below in words."""
+    """The results of `odd_sizes` and `useless_biases` as text."""
     lines = [f"size: {line}" for line in odd_sizes(model, batch_size)]
     try:
-        lines += [f"bias: {name} has one that the BatchNorm behind it cancels" for name in useless_biases(model)]
+        lines += [f"bias: {name} has a bias that the following BatchNorm cancels" for name in useless_biases(model)]
     except TrainError as error:
         lines.append(f"bias: {error}")
-    return "\n".join(lines or ["nothing found: sizes are multiples of 8, and no bias stands before a BatchNorm"])
+    return "\n".join(
+        lines or ["nothing found: all sizes are multiples of 8, and no layer before a BatchNorm has a bias"]
+    )
 
 
 def odd_sizes(model: nn.Module, batch_size: int) -> list[str]:
-    """Layers whose sizes are no multiples of 8, which tensor cores want; the three channels of an image may be."""
-    found = [f"batch_size={batch_size} is no multiple of 8"] if batch_size % 8 else []
+    """Describes layers whose sizes are not multiples of 8, as tensor cores need; three image channels are accepted."""
+    found = [f"batch_size={batch_size} is not a multiple of 8"] if batch_size % 8 else []
     for name, module in model.named_modules():
         if isinstance(module, nn.Linear):
             sizes = {"inputs": module.in_features, "outputs": module.out_features}
@@ -45,16 +47,16 @@ def odd_sizes(model: nn.Module, batch_size: int) -> list[str]:
         else:
             continue
         odd = {what: size for what, size in sizes.items() if size % 8 and not (what == "inputs" and size == 3)}
-        found += [f"{name or 'the model'} has {size} {what}, no multiple of 8" for what, size in odd.items()]
+        found += [f"{name or 'the model'} has {size} {what}, not a multiple of 8" for what, size in odd.items()]
     return found
 
 
 class PaddedClasses(nn.Module):
-    """A model whose last layer is padded to a multiple of 8 outputs, of which only the true ones are seen.
+    """A model whose last layer is padded to a multiple of 8 outputs; `forward` returns only those of real classes.
 
     Args:
-        model: its last `nn.Linear` gives the classes; replaced in place.
-        classes: how many there are.
+        model: its last `nn.Linear` with `classes` outputs is replaced in place.
+        classes: number of classes.
     """
 
     def __init__(self, model: nn.Module, classes: int) -> None:
@@ -71,12 +73,12 @@ class PaddedClasses(nn.Module):
         self.model, self.classes = model, classes
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
-        """The true classes' values."""
+        """The outputs of the real classes."""
         return self.model(images)[:, : self.classes]  # type: ignore[no-any-return]
 
 
 def useless_biases(model: nn.Module) -> list[str]:
-    """Names of convolutions and linear layers whose bias a BatchNorm right behind subtracts again.
+    """Names of convolutions and linear layers whose bias is cancelled by the BatchNorm right after them.
 
     Raises:
         TrainError: the model cannot be traced.
@@ -85,17 +87,17 @@ def useless_biases(model: nn.Module) -> list[str]:
 
 
 def remove_useless_biases(model: nn.Module, example: torch.Tensor) -> list[str]:
-    """Removes those biases, and moves the running means by them, so that the output stays what it was.
+    """Removes the biases that `useless_biases` finds, and corrects the running means so that the output stays the same.
 
     Args:
         model: changed in place.
-        example: images on which that is checked, (N, 3, H, W).
+        example: images to check the output with, (N, 3, H, W).
 
     Returns:
         The names of the layers.
 
     Raises:
-        TrainError: the output changed by more than rounding does.
+        TrainError: the model cannot be traced, or its output changed by more than rounding; the model is unchanged.
     """
     was_training, pairs = model.training, _before_norms(model)
     layers = [(model.get_submodule(name), model.get_submodule(norm)) for name, norm in pairs]
@@ -109,7 +111,9 @@ def remove_useless_biases(model: nn.Module, example: torch.Tensor) -> list[str]:
                 layer.bias = None  # type: ignore[assignment]
             difference = (model(example) - expected).abs().max().item()
         if difference > 1e-3 * max(1.0, expected.abs().max().item()):
-            raise TrainError(f"removing biases changed the output by {difference:.3g}; the model is as it was")
+            raise TrainError(
+                f"removing biases changed the output by {difference:.3g}; they were put back, so the model is unchanged"
+            )
     except Exception:
         for (layer, norm), (bias, mean) in zip(layers, before, strict=True):
             layer.bias, norm.running_mean = bias, mean
@@ -124,7 +128,9 @@ def _before_norms(model: nn.Module) -> list[tuple[str, str]]:
     try:
         graph = fx.symbolic_trace(model).graph
     except Exception as error:  # tracing runs the model's own code
-        raise TrainError(f"the model cannot be traced ({error}), so its biases are not known") from error
+        raise TrainError(
+            f"the model cannot be traced by torch.fx, so its biases cannot be checked ({error})"
+        ) from error
     modules, found = dict(model.named_modules()), []
     calls = [str(node.target) for node in graph.nodes if node.op == "call_module"]
     for node in graph.nodes:
@@ -141,10 +147,10 @@ def _before_norms(model: nn.Module) -> list[tuple[str, str]]:
 
 
 def gradients_are_right(model: nn.Module, images: torch.Tensor) -> bool:
-    """Compares the model's gradients with finite differences in float64; slow, for a few tiny images.
+    """Checks the model's gradients against finite differences in float64; slow, so use a few tiny images.
 
     Raises:
-        RuntimeError: they differ; torch's message says where.
+        RuntimeError: they differ; the message, from torch, says where.
     """
     exact = copy.deepcopy(model).double().eval()
     return bool(torch.autograd.gradcheck(exact, images.double().requires_grad_(), fast_mode=True))

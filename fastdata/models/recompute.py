@@ -1,4 +1,4 @@
-"""Activation checkpointing: blocks that compute their activations twice instead of keeping them."""
+"""Activation checkpointing: blocks that recompute their activations in the backward pass instead of storing them."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ __all__ = ["checkpoint_activations", "checkpoint_modules"]
 
 
 def checkpoint_activations(model: nn.Module, every: int) -> list[str]:
-    """Makes every `every`-th block recompute its activations in the backward pass instead of keeping them.
+    """Turns on activation checkpointing for every `every`-th block of a model.
 
-    Blocks are modules of one class that stand in an nn.Sequential or nn.ModuleList (residual blocks, transformer
-    layers): of all such classes the one with most parameters.  BatchNorm counts each batch once all the same.
+    Blocks are modules of the same class inside an nn.Sequential or nn.ModuleList (residual blocks, transformer layers);
+    of several such classes, the one with the most parameters.  BatchNorm still counts each batch only once.
 
     Returns:
         The names of the blocks changed.
@@ -39,7 +39,10 @@ def checkpoint_activations(model: nn.Module, every: int) -> list[str]:
                     chains.setdefault(type(child).__name__, []).append(name)
     repeated = [names for names in chains.values() if len(names) > 1]
     if not repeated:
-        raise TrainError("checkpoint_every_k found no repeated blocks in the model; leave it out")
+        raise TrainError(
+            "checkpoint_every_k found no repeated blocks in the model; leave it out, or name modules with "
+            "checkpoint_modules"
+        )
     names = max(repeated, key=lambda some: sum(_size(model.get_submodule(name)) for name in some))
     names = [name for name in names if not any(name.startswith(f"{other}.") for other in names)]
     for name in names[::every]:
@@ -48,7 +51,7 @@ def checkpoint_activations(model: nn.Module, every: int) -> list[str]:
 
 
 def checkpoint_modules(model: nn.Module, names: Sequence[str]) -> None:
-    """Makes the modules named recompute their activations.
+    """Turns on activation checkpointing for the modules with these names.
 
     Raises:
         OptionError: the model has no module of that name.

@@ -1,4 +1,4 @@
-"""Which sizes of images a model takes, asked before anything is trained."""
+"""Checks before training that a model accepts the image sizes."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ _REFUSALS = (RuntimeError, AssertionError, ValueError, IndexError)  # what model
 
 
 def check_sizes(model: nn.Module, name: str, sides: Mapping[str, int]) -> None:
-    """Passes two empty images of each size through a model.
+    """Checks that a model accepts images of some sizes, by passing two empty images of each through it.
 
     Args:
-        model: left as it is.
-        name: what it is called.
-        sides: in pixels, by the option that sets them.
+        model: not changed.
+        name: the model's name, for the message.
+        sides: the sides of the images in pixels, by the option that sets them.
 
     Raises:
-        OptionError: a size does not fit; it says which one does.
+        OptionError: the model does not accept a size; the message names one that it accepts.
     """
     was_training = model.training
     model.eval()
@@ -35,12 +35,12 @@ def check_sizes(model: nn.Module, name: str, sides: Mapping[str, int]) -> None:
             if (problem := _problem(model, side)) is None:
                 continue
             fitting = next((each for each in chain(_declared(model), _TRIED) if _problem(model, each) is None), None)
-            advice = "other sizes fail as well, so the size may not be the reason"
+            advice = "the other sizes tried fail as well, so the size may not be the reason"
             if fitting is not None:
-                advice = f"it takes {fitting}: --{option.replace('_', '-')} {fitting}"
+                advice = f"it accepts {fitting}: use --{option.replace('_', '-')} {fitting}"
             raise OptionError(
-                f"{option}={side}: model={name!r} takes no images of {side}×{side} pixels ({_first_line(problem)}); "
-                f"{advice}"
+                f"{option}={side}: model={name!r} does not accept images of {side}×{side} pixels "
+                f"({_first_line(problem)}); {advice}"
             ) from problem
     finally:
         model.train(was_training)

@@ -1,3 +1,3 @@
-"""Shards: images in tar files that any tool reads, each with an index beside it; docs/format.md has the bytes."""
+"""Shards: images in tar files that any tool can read, each with an index file; docs/format.md describes the format."""
 
 from __future__ import annotations

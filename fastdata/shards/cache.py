@@ -1,4 +1,4 @@
-"""Copies of a remote store's shards on a local disk, within bounds, shared by all processes of the machine."""
+"""A bounded local cache for shards of a remote store, shared by all processes of the machine."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ _LOOK_AGAIN_S = 0.05
 
 
 class ShardCache:
-    """Copies of remote files in a folder, no more than so many bytes of them; remote.py has their life cycle.
+    """Copies of remote shards in a folder, up to `most_bytes`; remote.py describes their life cycle.
 
-    A shard's name there contains its checksum, so one that was written anew is another one.
+    The name of a copy contains the shard's checksum, so a shard that was written again gets a new copy.
 
     Args:
-        folder: shared by all processes of the machine; None is one in the user's cache.
-        most_bytes: of tar files.
-        store: where they come from.
+        folder: the cache folder, shared by all processes of the machine; None for a folder in the user's cache.
+        most_bytes: largest total size of the tar files.
+        store: the remote store.
     """
 
     def __init__(self, folder: Path | None, most_bytes: int, store: RemoteFiles) -> None:
@@ -42,7 +42,7 @@ class ShardCache:
         folder.mkdir(parents=True, exist_ok=True)
 
     def index(self, url: str, expected_crc: int | None) -> ShardIndex:
-        """A shard's index: the copy, if it is what the manifest names, else what the store has."""
+        """A shard's index: the local copy if it has the checksum in the manifest, else downloaded from the store."""
         name = index_name(url)
         place = self._folder / f"{_hash(url)}-{_file_name(name)}"
         data = place.read_bytes() if expected_crc is not None and place.exists() else None
@@ -51,7 +51,7 @@ class ShardCache:
             if expected_crc not in (None, crc32c(data)):
                 raise ShardError(
                     name,
-                    "not the index that the manifest names; is the dataset being written?",
+                    "its checksum is not the one in the manifest (is the dataset still being written?)",
                     expected=f"checksum {expected_crc:08x}",
                     found=f"{crc32c(data):08x}",
                 )
@@ -68,15 +68,15 @@ class ShardCache:
         return self._facts[url][0]
 
     def holds_all(self, urls: Sequence[str]) -> bool:
-        """True when all these shards fit in together."""
+        """True if all these shards fit into the cache together."""
         return sum(self.tar_bytes(url) for url in urls) <= self.most_bytes
 
     def shards_held(self, urls: Sequence[str]) -> int:
-        """About how many of these shards fit in at once."""
+        """About how many of these shards fit into the cache at once."""
         return int(len(urls) * min(1.0, self.most_bytes / max(1, sum(map(self.tar_bytes, urls)))))
 
     def fetch(self, url: str) -> tuple[Path, bool]:
-        """The local copy of a shard, downloaded if it is not there; and whether it was."""
+        """The path of a shard's local copy, downloaded if necessary; and whether it was downloaded."""
         place, size = self._place(url), self.tar_bytes(url)
         if _is_there(place, size):
             return place, False
@@ -88,13 +88,13 @@ class ShardCache:
         return place, True
 
     def renew(self, url: str) -> bool:
-        """Fetches a shard again if its copy is damaged; whoever has the old one open keeps that.
+        """Downloads a shard again if its local copy is damaged; readers that have the old file open keep reading it.
 
         Returns:
-            Whether it is worth reading again; False where the store's copy was found to be damaged before.
+            True if the shard should be read again; False if the store's own copy is known to be damaged.
 
         Raises:
-            ShardError: the store's copy is damaged, too.
+            ShardError: the store's own copy is damaged as well.
         """
         if url in self._beyond_help:
             return False
@@ -123,7 +123,7 @@ class ShardCache:
                 (size, crc), (found_size, found_crc) = expected, found
                 raise ShardError(
                     url,
-                    "the copy in the store is not what its index says",
+                    "the copy in the store does not match its index (copy the shard to the store again)",
                     expected=f"{size} bytes, checksum {crc:08x}",
                     found=f"{found_size} bytes, checksum {found_crc:08x}",
                 )
@@ -135,7 +135,7 @@ class ShardCache:
     def _take_room(self, partial: Path, size: int, url: str) -> None:
         """Makes a file of a shard's size, once others have gone or been finished."""
         if size > self.most_bytes:
-            raise OptionError(f"cache_bytes={self.most_bytes} does not hold one shard: {url} has {size} bytes")
+            raise OptionError(f"cache_bytes={self.most_bytes} is too small for one shard: {url} has {size} bytes")
         while True:
             with locked(self._eviction_lock):
                 if self._evict(size):

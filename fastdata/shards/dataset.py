@@ -1,4 +1,4 @@
-"""ShardDataset: the images in a converted dataset by number, on a local disk or in a remote store."""
+"""ShardDataset: a map-style dataset over shards, on a local disk or in a remote store."""
 
 from __future__ import annotations
 
@@ -23,29 +23,30 @@ __all__ = ["ShardDataset"]
 class ShardDataset(Dataset[Any]):
     """A map-style dataset of (image, class) over shards written by `fastdata convert`.
 
-    It goes through fastdata's image pipeline with every backend, and works in torch's own DataLoader.  Opening reads
-    the indices, of which 40 bytes a sample stay in memory; tar files are opened when they are read, once for each read,
-    so a fork or another process shares nothing.  Every image is checked against its checksum when it is read.
+    It works with fastdata's image pipeline and every backend, and with torch's own DataLoader.  Opening it reads the
+    index files, which take 40 bytes of memory per sample.  Tar files are opened for each read, so forked and other
+    processes share no open files.  Every image is checked against its checksum when it is read.
 
     Args:
-        path: a folder that `fastdata convert` made (of one split: DEST/train), a tar file, a pattern of them
-            ("shard-{000000..000009}.tar"), a list of any of these, or the URL of any ("s3://...", see fsspec).
+        path: a folder written by `fastdata convert` (with several splits the folder of one: DEST/train), a tar file, a
+            pattern of tar files ("shard-{000000..000009}.tar"), a list of any of these, or their URLs ("s3://...", see
+            fsspec).
         transform: applied to each image, as in torchvision.
         target_transform: applied to each class number.
-        cache_dir: where shards of a remote store are kept; None is a folder in the user's cache.
-        cache_bytes: most that they may take there; the least recently used go first.
+        cache_dir: cache folder for shards of a remote store; None for a folder in the user's cache.
+        cache_bytes: largest total size of the cached shards; the least recently used are removed first.
 
     Attributes:
-        classes: class names by number, or None where the shards have none.
-        class_to_idx: numbers by name.
-        labels: int64, (N,): class numbers; -1 where a sample has none.
-        sizes_px: uint32, (N, 2): width and height.
-        shard_ends: int64, (S,): where each shard's samples end.
+        classes: class names by number, or None if the shards have no class names.
+        class_to_idx: class numbers by name.
+        labels: int64, (N,): class numbers; -1 for samples without a label.
+        sizes_px: uint32, (N, 2): width and height of each image.
+        shard_ends: int64, (S,): index after the last sample of each shard.
 
     Raises:
-        DatasetError: there are no shards.
-        ShardError: an index or the manifest is damaged, or a tar file is not as long as its index says.
-        StoreError: the remote store does not answer.
+        DatasetError: there are no shards, or no images in them.
+        ShardError: an index or the manifest is damaged, or a tar file does not have the length in its index.
+        StoreError: the remote store cannot be read.
 
     Example:
         >>> dataset = ShardDataset("imagenet/train", transform)
@@ -84,7 +85,7 @@ class ShardDataset(Dataset[Any]):
 
     @property
     def targets(self) -> list[int]:
-        """Class numbers as a list, as torchvision's datasets have them."""
+        """Class numbers as a list, as in torchvision's datasets."""
         return self.labels.tolist()  # type: ignore[no-any-return]
 
     def __len__(self) -> int:
@@ -105,14 +106,14 @@ class ShardDataset(Dataset[Any]):
         return fetch_or_loop(self, indices)
 
     def key(self, index: int) -> str:
-        """A sample's name in its tar file, without the extension.  Reads the shard's index again."""
+        """A sample's key: its name in the tar file, without the extension.  Reads the shard's index file again."""
         shard, row = self._place(index)
         return self._shards.read_index(shard).key(row)
 
     # The source protocol; see sources/protocol.py.
 
     def check_source(self) -> None:
-        """Raises NotASource if samples do not come from `__getitem__` as it is here."""
+        """Raises NotASource if a subclass changes how samples are read."""
         for method in ("__getitem__", "__getitems__"):
             if getattr(type(self), method) is not getattr(ShardDataset, method):
                 raise NotASource(f"{type(self).__name__} has a {method} of its own")
@@ -121,7 +122,7 @@ class ShardDataset(Dataset[Any]):
         """The bytes of the image at `index`.
 
         Raises:
-            ShardError: they are not those that were written, also once a copy of a remote shard was fetched again.
+            ShardError: their checksum is wrong, even after downloading a remote shard again.
         """
         shard, _ = self._place(index)
         offset, size, expected = int(self._offsets[index]), int(self._sizes[index]), int(self._crcs[index])
@@ -140,20 +141,20 @@ class ShardDataset(Dataset[Any]):
         return data
 
     def read_target(self, index: int) -> Any:
-        """The class number at `index` after `target_transform`; None where a sample has none."""
+        """The class number at `index` after `target_transform`; None for a sample without a label."""
         label = int(self.labels[index])
         target = None if label == NO_LABEL else label
         return target if self.target_transform is None else self.target_transform(target)
 
     def read_targets(self, indices: Sequence[int]) -> list[Any]:
-        """The same for many."""
+        """`read_target` for many indices."""
         labels = self.labels[indices]
         if self.target_transform is not None or (labels == NO_LABEL).any():
             return [self.read_target(index) for index in indices]
         return labels.tolist()  # type: ignore[no-any-return]
 
     def location(self, index: int) -> str:
-        """The shard, the offset and the key of the sample at `index`."""
+        """Shard, offset and key of the sample at `index`, as text for messages."""
         shard, row = self._place(index)
         try:
             key = self._shards.read_index(shard).key(row)
@@ -167,7 +168,7 @@ class ShardDataset(Dataset[Any]):
         return self._shards.path(shard), int(self._offsets[index]), int(self._sizes[index]), int(self._crcs[index])
 
     def file_ranges(self, indices: Sequence[int]) -> FileRanges:
-        """The same for many."""
+        """`file_range` for many indices."""
         rows = self._checked(np.asarray(indices, np.int64))
         shards = np.searchsorted(self.shard_ends, rows, side="right").tolist()
         paths = {shard: self._shards.path(shard) for shard in set(shards)}
@@ -179,20 +180,20 @@ class ShardDataset(Dataset[Any]):
         )
 
     def expect(self, indices: npt.NDArray[np.int64]) -> None:
-        """Says which samples will be read, in order, so that shards of a remote store can be fetched ahead."""
+        """Announces which samples will be read, in order, so that shards of a remote store can be fetched ahead."""
         if self._shards.are_local():
             return
         shards, firsts = np.unique(np.searchsorted(self.shard_ends, indices, side="right"), return_index=True)
         self._shards.expect(shards[np.argsort(firsts)].tolist())
 
     def near_indices(self, count: int) -> Sequence[int]:
-        """So many samples that are quick to read: of one shard where shards must be fetched, else spread."""
+        """Indices of `count` samples that are quick to read: from one shard if shards are remote, else spread out."""
         if self._shards.are_local():
             return range(0, len(self), max(1, len(self) // count))[:count]
         return range(min(count, int(self.shard_ends[0])))
 
     def fits_in_cache(self) -> bool:
-        """False for a remote dataset that is larger than its local cache."""
+        """False if the dataset is remote and larger than its local cache."""
         return self._shards.fit_in_cache()
 
     def _checked(self, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:

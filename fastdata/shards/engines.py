@@ -1,8 +1,8 @@
-"""Who makes shards: processes of this machine, or a Ray cluster.  Results come as they are finished.
+"""Engines that run jobs: processes of this machine, or a Ray cluster.  Results are yielded as they finish.
 
 Life cycle of a worker process; any deviation is a bug: it starts with the first job and ends when the last result has
-been taken.  After an error it finishes the job it has.  When the consumer stops, or is interrupted, or is no more, it
-ends at once, in the middle of its job: a thread waits for that.  Ctrl-C reaches the consumer alone.
+been taken.  After an error it finishes its current job.  When the consumer stops, is interrupted or dies, the worker
+ends at once, in the middle of its job: a thread in it watches the consumer.  Ctrl-C reaches only the consumer.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ ENGINES = ("processes", "ray")
 Job = TypeVar("Job")
 Done = TypeVar("Done")
 
-_TRIES = 4  # how often Ray begins a shard anew whose worker was lost
+_TRIES = 4  # how often Ray retries a shard whose worker was lost
 
 
 def run_jobs(
@@ -37,14 +37,14 @@ def run_jobs(
     """Runs jobs and yields their results in any order; jobs are drawn as workers become free.
 
     Args:
-        work: a function of a module, which another process can import.
-        jobs: what to run.
-        workers: processes, or Ray tasks at once; 1 process works right here.
+        work: a module-level function, which other processes can import.
+        jobs: the arguments of `work`, one per call.
+        workers: number of processes, or of Ray tasks at once; with 1 process the jobs run in this process.
         engine: one of `ENGINES`.
 
     Raises:
         ConversionError: a worker was killed.
-        OptionError: an engine that is not known or not installed.
+        OptionError: the engine is unknown or not installed.
     """
     if engine not in ENGINES:
         raise OptionError(f"engine={engine!r} is not accepted; use one of {', '.join(ENGINES)}")
@@ -72,8 +72,8 @@ def _in_processes(work: Callable[[Job], Done], jobs: Iterable[Job], workers: int
         raise
     except BrokenProcessPool as error:
         raise ConversionError(
-            "a worker process was killed, perhaps for lack of memory (use fewer --workers); finished shards stay: run "
-            "the same command again, which continues"
+            "a worker process was killed, perhaps because memory ran out (then use fewer --workers); finished shards "
+            "are kept: run the same command again to continue"
         ) from error
     finally:
         pool.shutdown(cancel_futures=True)

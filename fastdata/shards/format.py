@@ -1,6 +1,6 @@
-"""The files beside the tar files: one index per shard, one manifest per dataset.  docs/format.md has the byte tables.
+"""The index file of each shard and the manifest of a dataset.  docs/format.md describes both byte by byte.
 
-Everything read here is untrusted: sizes are checked before memory is taken, checksums before anything is believed.
+Everything read here is untrusted: sizes are checked before memory is allocated, checksums before contents are used.
 """
 
 from __future__ import annotations
@@ -58,12 +58,12 @@ _CHUNK_BYTES = 16 << 20
 
 
 def crc32c(data: bytes | memoryview, crc: int = 0) -> int:
-    """CRC-32C (Castagnoli; RFC 3720, appendix B.4) of some bytes, continued from `crc`."""
+    """CRC-32C (Castagnoli; RFC 3720, appendix B.4) of data, continued from `crc`."""
     return int(google_crc32c.extend(crc, data if isinstance(data, bytes) else bytes(data)))
 
 
 def file_crc32c(path: str | os.PathLike[str]) -> int:
-    """The same of a whole file."""
+    """CRC-32C of a whole file."""
     crc = 0
     with open(path, "rb") as file:
         while chunk := file.read(_CHUNK_BYTES):
@@ -73,13 +73,13 @@ def file_crc32c(path: str | os.PathLike[str]) -> int:
 
 @dataclass(frozen=True)
 class ShardIndex:
-    """What is in one tar file.
+    """The index of one tar file.
 
     Attributes:
-        records: `RECORD`, (N,), in the order of the tar file.
+        records: `RECORD`, (N,): one record per image, in the order of the tar file.
         keys: all keys in UTF-8, one after the other.
         tar_bytes: size of the tar file.
-        tar_crc32c: checksum of the whole of it.
+        tar_crc32c: checksum of the whole tar file.
     """
 
     records: npt.NDArray[Any]
@@ -96,7 +96,7 @@ class ShardIndex:
         return self.keys[begin : int(self.records["key_end"][row])].decode("utf-8", "replace")
 
     def to_bytes(self) -> bytes:
-        """The index file."""
+        """The contents of the index file."""
         body = self.records.tobytes() + self.keys
         counts = (len(self.records), self.tar_bytes, len(self.keys), self.tar_crc32c, crc32c(body))
         header = _HEADER.pack(_MAGIC, _INDEX_VERSION, RECORD.itemsize, *counts, 0)[:-4]
@@ -108,7 +108,7 @@ class ShardIndex:
 
         Args:
             data: the whole file.
-            name: for messages.
+            name: the file's name, for messages.
 
         Raises:
             ShardError: it is damaged, cut short, of another version, or points outside its tar file.
@@ -121,13 +121,17 @@ class ShardIndex:
         if magic != _MAGIC:
             raise ShardError(name, "not an index file", offset=0, expected=_MAGIC, found=magic)
         if version != _INDEX_VERSION or record_bytes != RECORD.itemsize:
-            raise ShardError(name, "index of another version", offset=8, expected=_INDEX_VERSION, found=version)
+            raise ShardError(
+                name, "index file has an unsupported version", offset=8, expected=_INDEX_VERSION, found=version
+            )
         found = crc32c(data[: _HEADER.size - 4])
         if found != header_crc:
             raise ShardError(name, "damaged index header", offset=0, expected=_hex(header_crc), found=_hex(found))
         expected_bytes = _HEADER.size + samples * RECORD.itemsize + keys_bytes
         if expected_bytes != len(data):
-            raise ShardError(name, "index of another length", offset=0, expected=expected_bytes, found=len(data))
+            raise ShardError(
+                name, "index file has the wrong length", offset=0, expected=expected_bytes, found=len(data)
+            )
         found = crc32c(memoryview(data)[_HEADER.size :])
         if found != body_crc:
             raise ShardError(name, "damaged index", offset=_HEADER.size, expected=_hex(body_crc), found=_hex(found))
@@ -145,22 +149,22 @@ class ShardIndex:
             row = int(np.flatnonzero(wrong)[0])
             raise ShardError(
                 name,
-                f"record {row} makes no sense",
+                f"record {row} is invalid (its byte range or its key is out of place)",
                 offset=_HEADER.size + row * RECORD.itemsize,
-                expected=f"a place behind the record before and below {self.tar_bytes}",
-                found=f"{self.records['offset'][row]} + {self.records['size'][row]}",
+                expected=f"a byte range after the previous image and below {self.tar_bytes}",
+                found=f"offset {self.records['offset'][row]}, size {self.records['size'][row]}",
             )
 
 
 @dataclass(frozen=True, kw_only=True)
 class ShardInfo:
-    """One shard as its manifest knows it; the index is beside the tar file, with the suffix .idx.
+    """A shard's entry in the manifest; the index file is beside the tar file, with the suffix .idx.
 
     Attributes:
         name: file name of the tar file.
         samples: number of images.
         tar_bytes: size of the tar file.
-        tar_crc32c: checksum of it.
+        tar_crc32c: checksum of the tar file.
         index_crc32c: checksum of the index file.
     """
 
@@ -178,14 +182,14 @@ class ShardInfo:
 
 @dataclass(frozen=True, kw_only=True)
 class Manifest:
-    """A dataset of shards.
+    """The manifest of a dataset of shards.
 
     Attributes:
-        classes: their names by label; None where labels have none.
-        shards: in order.
-        options: how it was converted, as far as that decides the bytes.
-        skipped: (key, reason) of what could not be converted.
-        source: how much was read: its files' samples and bytes.
+        classes: class names by label; None if there are none.
+        shards: the shards, in order.
+        options: the options of the conversion that decide the bytes.
+        skipped: (key, reason) of each image that could not be converted.
+        source: number of samples and bytes that were read from the source, and its fingerprint.
     """
 
     classes: list[str] | None
@@ -200,7 +204,7 @@ class Manifest:
         return sum(shard.samples for shard in self.shards)
 
     def to_text(self) -> str:
-        """The manifest file: JSON with a checksum of everything else in it."""
+        """The contents of the manifest file: JSON, with a checksum of everything else in it."""
         content = {"format": _MANIFEST_FORMAT, "version": _MANIFEST_VERSION, "samples": self.samples, **asdict(self)}
         return json.dumps({**content, "checksum": _hex(_checksum(content))}, indent=1, ensure_ascii=False) + "\n"
 
@@ -213,9 +217,9 @@ class Manifest:
             for number in (shard.samples, shard.tar_bytes, shard.tar_crc32c, shard.index_crc32c)
         ]
         if not all(isinstance(each, str) for each in names) or not isinstance(self.classes, list | None):
-            raise TypeError("a name is no text")
+            raise TypeError("a name is not a string")
         if not all(isinstance(each, int) and each >= 0 for each in numbers):
-            raise TypeError("a number is none")
+            raise TypeError("a size, count or checksum is not an integer from 0")
 
     @classmethod
     def from_text(cls, text: str | bytes, name: str) -> Manifest:
@@ -230,7 +234,7 @@ class Manifest:
                 raise ShardError(name, "not a manifest", expected=_MANIFEST_FORMAT, found=content["format"])
             if content["version"] != _MANIFEST_VERSION:
                 expected, found = _MANIFEST_VERSION, content["version"]
-                raise ShardError(name, "manifest of another version", expected=expected, found=found)
+                raise ShardError(name, "manifest has an unsupported version", expected=expected, found=found)
             given = content.pop("checksum")
             if given != _hex(_checksum(content)):
                 raise ShardError(name, "damaged manifest", expected=given, found=_hex(_checksum(content)))
@@ -244,12 +248,12 @@ class Manifest:
         for shard in manifest.shards:
             plain = PurePosixPath(shard.name).name == shard.name and shard.name.endswith(".tar")
             if not plain or "\\" in shard.name or "\0" in shard.name:
-                raise ShardError(name, "manifest names a file elsewhere", found=shard.name)
+                raise ShardError(name, "manifest names a file outside of its folder", found=shard.name)
         return manifest
 
 
 def index_name(shard: str) -> str:
-    """The index's file name, or path, beside a shard's."""
+    """The file name or path of the index of a shard."""
     return shard.removesuffix(".tar") + INDEX_SUFFIX
 
 

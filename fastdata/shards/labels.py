@@ -1,4 +1,4 @@
-"""Labels: class numbers, or class names that become numbers."""
+"""Labels: class numbers, or class names that are converted to numbers."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ _NAMED = 5  # classes in a message
 
 
 def integer_label(value: Any, where: str) -> int:
-    """A class number, or `NO_LABEL`; whatever Python takes as an index, but no truth value.
+    """A label as a class number, or `NO_LABEL`; accepts what Python accepts as an index, except bool.
 
     Args:
-        value: what the source gave.
-        where: what messages begin with.
+        value: the label in the source.
+        where: file and sample, with which messages begin.
 
     Raises:
-        ConversionError: it is nothing of that kind.
+        ConversionError: it is not an integer, or out of range.
     """
     try:
         number = operator.index(value) if not isinstance(value, bool) else None
@@ -33,25 +33,25 @@ def integer_label(value: Any, where: str) -> int:
         number = None
     if number is None:
         raise ConversionError(
-            f"{where} has the label {value!r}, of type {type(value).__name__}; labels are integers from 0, and "
-            f"{NO_LABEL} for none: convert it at the source, as int(label) if it is whole"
+            f"{where} has the label {value!r} of type {type(value).__name__}; labels must be integers from 0, or "
+            f"{NO_LABEL} for no label: convert it in the source, for example with int(label)"
         )
     if not NO_LABEL <= number < MOST_LABELS:
         raise ConversionError(
-            f"{where} has the label {number}; accepted are 0 to {MOST_LABELS - 1}, and {NO_LABEL} for none"
+            f"{where} has the label {number}; labels must be from 0 to {MOST_LABELS - 1}, or {NO_LABEL} for no label"
         )
     return number
 
 
 def classes_for(labels: Iterable[tuple[int | str, str]], given: list[str] | None) -> list[str] | None:
-    """The names by number for labels of which some may be names: the given ones, else those that occur, sorted.
+    """Class names by number, if labels are names: the given names, else all that occur, sorted; None for numbers.
 
     Args:
-        labels: each with the words for where it is.
-        given: names by number, if they are known.
+        labels: all labels, each with its file and sample, for messages.
+        given: class names by number, if they are known.
 
     Raises:
-        ConversionError: some are names and some are numbers.
+        ConversionError: some labels are names and others are numbers.
     """
     names: set[str] = set()
     numbered = named = ""
@@ -62,27 +62,29 @@ def classes_for(labels: Iterable[tuple[int | str, str]], given: list[str] | None
         elif label != NO_LABEL:
             numbered = numbered or f"{where} has the number {label}"
         if named and numbered:
-            raise ConversionError(f"labels are numbers or names, not both: {numbered}, and {named}; mend one of them")
+            raise ConversionError(
+                f"labels must be all numbers or all names: {numbered}, but {named}; change one of them in the source"
+            )
     return given if given is not None or not names else sorted(names)
 
 
 def class_numbers(classes: list[str] | None) -> dict[str, int]:
-    """Numbers by name."""
+    """Class numbers by name."""
     return {name: number for number, name in enumerate(classes or ())}
 
 
 def class_number(label: int | str, numbers: dict[str, int], where: str) -> int:
-    """A label as a number.
+    """A label as a class number.
 
     Raises:
-        ConversionError: it is a name that is not among the classes.
+        ConversionError: the label is a name that is not among the classes.
     """
     if not isinstance(label, str):
         return label
     if label not in numbers:
         known = ", ".join([*list(numbers)[:_NAMED], *["..."] * (len(numbers) > _NAMED)]) or "none"
         raise ConversionError(
-            f"{where} has the label {label!r}, which is no number and none of the classes that are known ({known}); "
-            "name them all with fastdata convert SOURCE DEST --classes FILE, or let convert number those that occur"
+            f"{where} has the label {label!r}, which is neither a number nor one of the known classes ({known}); list "
+            "all class names with fastdata convert SOURCE DEST --classes FILE, or let convert number those that occur"
         )
     return numbers[label]

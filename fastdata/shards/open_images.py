@@ -1,4 +1,4 @@
-"""Opening a path of which only the content says what it is."""
+"""Opens a path that may be an image folder or shards."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ __all__ = ["holds_shards", "open_images", "slow_to_read"]
 
 
 def open_images(path: str, transform: Callable[[Any], Any] | None = None) -> ImageFolder | ShardDataset | None:
-    """Shards or a folder with a folder of images per class; None when there is neither.
+    """Opens shards, or a folder with one folder of images per class; None if the path is neither.
 
     Args:
         path: a folder, or the URL of shards.
-        transform: of the dataset.
+        transform: the dataset's transform.
     """
     if "://" in path:
         try:
@@ -32,12 +32,12 @@ def open_images(path: str, transform: Callable[[Any], Any] | None = None) -> Ima
 
 
 def holds_shards(folder: Path) -> bool:
-    """True for a folder of tar files or of a converted dataset."""
+    """True for a folder with tar files or a manifest."""
     return (folder / "manifest.json").exists() or any(folder.glob("*.tar"))
 
 
 def slow_to_read(path: str) -> str | None:
-    """Why reading the images of a path will be slow, and what helps; there is nothing to say of shards."""
+    """Says why reading the images of a path will be slow, and what helps; None if it will not, or for shards."""
     if "://" in path or any(map(holds_shards, (Path(path), *Path(path).glob("*/")))):
         return None
     return slow_storage(path)

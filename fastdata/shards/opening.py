@@ -25,11 +25,11 @@ def open_shards(
     """Finds the shards that a path, pattern, URL, or list of them stands for.
 
     Raises:
-        DatasetError: there are none.
+        DatasetError: there are no shards, or they have different classes.
     """
     given = [os.fspath(path)] if isinstance(path, str | os.PathLike) else [os.fspath(each) for each in path]
     if not given:
-        raise DatasetError("an empty list names no shards")
+        raise DatasetError("an empty list of shards was given; name at least one folder or tar file")
     if any("://" in each for each in given):
         return RemoteShards(given, cache_dir, cache_bytes)
     manifests = {each: _local_manifest(Path(each)) for each in given if os.path.isdir(each)}
@@ -43,7 +43,10 @@ def open_shards(
     classes = first.classes if first is not None else None
     for folder, manifest in manifests.items():
         if manifest.classes != classes:
-            raise DatasetError(f"{folder} has other classes than the others, so their labels would not agree")
+            raise DatasetError(
+                f"{folder} has other classes than the shards before it, so their labels would not agree; open them as "
+                "separate datasets"
+            )
     named = {folder / s.name: s.index_crc32c for folder, m in beside.items() if m is not None for s in m.shards}
     return LocalShards(paths, classes, [named.get(path) for path in paths])
 
@@ -63,7 +66,7 @@ def _local_manifest(folder: Path) -> Manifest:
         return manifest
     splits = sorted(found.parent.name for found in folder.glob(f"*/{MANIFEST_NAME}"))
     if splits:
-        raise DatasetError(f"{folder} holds {', '.join(splits)}; name one of them: {folder / splits[0]}")
+        raise DatasetError(f"{folder} contains the splits {', '.join(splits)}; name one of them: {folder / splits[0]}")
     raise DatasetError(missing_manifest(folder))
 
 

@@ -1,4 +1,4 @@
-"""Names for many shards at once."""
+"""Patterns for the names of many shards."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ __all__ = ["expand_braces"]
 
 
 def expand_braces(pattern: str) -> list[str]:
-    """Shell braces: "a-{000..002}.tar" and "{a,b}.tar", from left to right."""
+    """Expands shell braces, as in "a-{000..002}.tar" and "{a,b}.tar", from left to right."""
     match = re.search(r"\{([^{}]*)\}", pattern)
     if match is None:
         return [pattern]

@@ -1,4 +1,4 @@
-"""The samples of a tar file: images, each with what lies beside it under the same key."""
+"""The samples of a tar file: images, each with its label and other parts under the same key."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ __all__ = ["Part", "Ref", "TarSample", "list_tar", "listing", "tar_samples"]
 
 
 class Part(NamedTuple):
-    """Where another file of a sample lies, like a caption, in the same tar file as its image."""
+    """Where another part of a sample, such as a caption, lies in the tar file of its image."""
 
     extension: str
     offset: int
@@ -33,9 +33,9 @@ class Part(NamedTuple):
 
 
 class Ref(NamedTuple):
-    """Where one sample's encoded image lies, at offset 0 a file of its own, and what else belongs to the sample.
+    """Where one sample's encoded image lies (offset 0: it is the whole file), and the other parts of the sample.
 
-    The checksum of its bytes is there where they were read to find it: in a stream.
+    The checksum of the image is set only for samples of a stream, whose bytes have been read.
     """
 
     key: str
@@ -48,27 +48,27 @@ class Ref(NamedTuple):
 
 
 class TarSample(NamedTuple):
-    """A sample in a tar file: where it is, and its label, which may be a name."""
+    """A sample in a tar file, with its label, which may be a class name."""
 
     ref: Ref
     label: int | str
 
     @property
     def where(self) -> str:
-        """What messages call it."""
+        """File and key, for messages."""
         return f"{self.ref.path}: {self.ref.key}"
 
 
 def list_tar(path: str, classes: list[str] | None = None) -> list[Ref]:
-    """The images in a tar file, each with the label that lies beside it under the same key.
+    """Lists the images in a tar file, each with the label that lies beside it under the same key.
 
     Args:
-        path: the file.
-        classes: names by number, for labels that are names.
+        path: the tar file.
+        classes: class names by number, for labels that are names.
 
     Raises:
-        ConversionError: a label is a name that is not among the classes, or no label at all.
-        ShardError: the file is damaged.
+        ConversionError: a label is a name that is not among the classes, or cannot be a label.
+        ShardError: the tar file is damaged.
     """
     numbers = class_numbers(classes)
     return [
@@ -79,7 +79,7 @@ def list_tar(path: str, classes: list[str] | None = None) -> list[Ref]:
 
 
 def tar_samples(path: str) -> Iterator[TarSample | int]:
-    """Samples, and how many members lie side by side of which none is an image."""
+    """Yields samples, and for each group of members without an image the number of members in it."""
     with open(path, "rb") as file:
         for key, group in groupby(members(file, path), key=lambda member: split_name(member.name)[0]):
             parts = list(group)
@@ -121,12 +121,12 @@ def _class_in(data: bytes, where: str) -> int | str:
         text = data.decode().strip()
     except UnicodeDecodeError as error:
         raise ConversionError(
-            f"{where} is no text: {data[:20]!r}; a label is a class number or a class name"
+            f"{where} is not text: {data[:20]!r}; a label must be a class number or a class name"
         ) from error
     if re.fullmatch(r"[+-]?\d+", text):
         return integer_label(int(text), where)
     if re.fullmatch(r"[+-]?\d*\.\d*(e[+-]?\d+)?|nan", text, re.IGNORECASE) and text != ".":
-        raise ConversionError(f"{where} holds {text}; a label is a class number without a point, or a class name")
+        raise ConversionError(f"{where} holds {text}; a label must be an integer or a class name")
     return text or NO_LABEL
 
 
@@ -144,7 +144,7 @@ def _label_in_json(data: bytes) -> int:
 
 
 def listing(refs: Iterable[Ref]) -> int:
-    """A checksum of which samples these are."""
+    """A checksum of the list of samples: keys, labels, sizes and parts."""
     return crc32c("\n".join(map(_line, refs)).encode("utf-8", "backslashreplace"))
 
 

@@ -2,16 +2,17 @@
 
 Life cycle of a shard; any deviation is a bug:
 
-* Fetch.  One process downloads, under a lock that the system releases when it dies; others that want the shard wait.
-  The bytes get their name only after their checksum has been compared; failures are tried again, with growing pauses.
-* Use.  A shard in use is touched, so that the least recently used is known.
-* Damage.  A copy in which an image does not have its checksum is fetched again once, and exchanged by renaming; where
-  the store's is damaged, too, that is an error.
-* Eviction.  Before a download, files go until there is room for it beside the downloads of others.  A reader that has a
-  file open keeps reading it; one that comes too late fetches it again.
-* Ahead.  A thread fetches the shards that `expect` named, as far as half of the cache beyond the latest one that was
-  asked for.  It ends with its list, with the next list, or with the object; a forked child has none and fetches itself,
-  so torch's worker processes fetch each for themselves what the parent has not fetched yet.
+* Fetch.  One process downloads a shard, under a lock that the system releases if the process dies; others that need the
+  shard wait.  The file gets its final name only after its checksum was compared; failures are retried, with growing
+  pauses.
+* Use.  Reading a shard updates the time of its file, so that the least recently used one is known.
+* Damage.  A copy with an image whose checksum is wrong is downloaded again once, and replaced by renaming; if the
+  store's copy is damaged as well, that is an error.
+* Eviction.  Before a download, files are removed until it fits beside the downloads of other processes.  A reader that
+  has a removed file open keeps reading it; one that opens it later downloads it again.
+* Prefetch.  A thread downloads the shards that `expect` named, up to half of the cache ahead of the latest shard that
+  was asked for.  It ends with its list, with the next list, or with the object.  A forked child has no such thread:
+  each of torch's worker processes downloads by itself what the parent has not downloaded yet.
 """
 
 from __future__ import annotations
@@ -38,17 +39,17 @@ _REFETCHES_UNTIL_WARNED = 4  # a few happen when threads of one batch are far ap
 
 
 class RemoteShards(Shards):
-    """Tar files in a store that fsspec knows, and a folder for those in use.
+    """Tar files in a remote store that fsspec can read, with a local cache.
 
     Args:
         urls: folders with a manifest, tar files, or patterns of tar files.
-        cache: folder, shared by all processes of the machine; None is one in the user's cache.
-        cache_bytes: most that tar files may take there.
+        cache: cache folder, shared by all processes of the machine; None for a folder in the user's cache.
+        cache_bytes: largest total size of the cached tar files.
     """
 
     def __init__(self, urls: Sequence[str], cache: str | os.PathLike[str] | None, cache_bytes: int) -> None:
         if not isinstance(cache_bytes, int) or cache_bytes < 1:
-            raise OptionError(f"cache_bytes={cache_bytes!r} is not a number of bytes above 0")
+            raise OptionError(f"cache_bytes={cache_bytes!r} is not a positive integer")
         store = RemoteFiles()
         self.classes = None
         self._urls: list[str] = []
@@ -72,7 +73,10 @@ class RemoteShards(Shards):
 
     def _take_classes(self, classes: list[str] | None, url: str) -> None:
         if self._urls and classes != self.classes:
-            raise DatasetError(f"{url} has other classes than the shards before it, so their labels would not agree")
+            raise DatasetError(
+                f"{url} has other classes than the shards before it, so their labels would not agree; open them as "
+                "separate datasets"
+            )
         self.classes = classes
 
     def __len__(self) -> int:
@@ -101,9 +105,10 @@ class RemoteShards(Shards):
 
     def _warn_of_refetches(self, url: str) -> None:
         warnings.warn(
-            f"{url} was fetched again, since it had gone from the cache before all of it was read, and so were others: "
-            f"cache_bytes={self._cache.most_bytes} holds about {self._cache.shards_held(self._urls)} of "
-            f"{len(self._urls)} shards; use EpochSampler(order='windowed') or a larger cache_bytes",
+            f"{url} and other shards were downloaded again, since they had been removed from the cache before all "
+            f"their samples were read: cache_bytes={self._cache.most_bytes} holds about "
+            f"{self._cache.shards_held(self._urls)} of {len(self._urls)} shards; use EpochSampler(order='windowed') or "
+            "a larger cache_bytes",
             stacklevel=2,
         )
 
@@ -114,14 +119,17 @@ class RemoteShards(Shards):
                 return read_range(self.path(number), offset, size)
             except FileNotFoundError:  # evicted since
                 continue
-        raise StoreError(f"{self._urls[number]} is evicted as often as it is fetched; give the cache more room")
+        raise StoreError(
+            f"{self._urls[number]} was removed from the cache {_TRIES} times before it could be read; increase "
+            "cache_bytes"
+        )
 
     def read_index(self, number: int) -> ShardIndex:
         """See `Shards.read_index`."""
         return self._cache.index(self._urls[number], self._index_crcs[number])
 
     def expect(self, numbers: Sequence[int]) -> None:
-        """See `Shards.expect`: a thread fetches them ahead."""
+        """See `Shards.expect`: a thread downloads them ahead."""
         if self._stop_ahead is not None and self._pid == os.getpid():
             self._stop_ahead()
         self._pid = os.getpid()
@@ -144,7 +152,7 @@ class RemoteShards(Shards):
 
 
 class _Ahead(threading.Thread):
-    """Fetches shards before they are asked for."""
+    """Downloads shards before they are asked for."""
 
     def __init__(self, cache: ShardCache, urls: Sequence[str], numbers: Sequence[int]) -> None:
         super().__init__(name="fastdata-fetch", daemon=True)
@@ -162,7 +170,7 @@ class _Ahead(threading.Thread):
                 self._changed.notify_all()
 
     def stop(self) -> None:
-        """Ends the thread after the download under way."""
+        """Ends the thread after the current download."""
         with self._changed:
             self._stopped = True
             self._changed.notify_all()
@@ -184,9 +192,9 @@ class _Ahead(threading.Thread):
 
 
 class _Refetches:
-    """Notices a cache too small for the order of reading: shards come that were there and have gone.
+    """Notices that the cache is too small for the order of reading: removed shards are downloaded again.
 
-    A pass over all shards, after which the next begins, is no such order, so what was seen is forgotten then.
+    Starting the next pass after a pass over all shards is not such an order, so what was seen is then forgotten.
     """
 
     def __init__(self, shards: int) -> None:
@@ -201,7 +209,7 @@ class _Refetches:
         return number in self._seen
 
     def are_many_with(self, number: int, *, again: bool) -> bool:
-        """Notes that a shard is there, and whether it was downloaded again; True once, when that were too many."""
+        """Notes that a shard was read, and whether it was downloaded again; True once, when that is too often."""
         if again and len(self._seen) == self._shards:
             self._seen, again = set(), False
         self._seen.add(number)

@@ -1,4 +1,4 @@
-"""Whole files of any store that fsspec knows, read with patience: what may pass is tried again."""
+"""Reads whole files from any store that fsspec supports; temporary failures are retried."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _PASSING = (408, 425, 429)  # of the statuses that blame the caller: too slow, t
 
 
 class RemoteFiles:
-    """Reads whole files from any fsspec URL, with patience."""
+    """Reads whole files from any fsspec URL, with retries."""
 
     def __init__(self) -> None:
         self._systems: dict[tuple[int, str], Any] = {}
@@ -35,11 +35,11 @@ class RemoteFiles:
         return {"_systems": {}}
 
     def read(self, url: str) -> bytes:
-        """A small file."""
+        """The bytes of a small file."""
         return b"".join(self._patiently(url, lambda: list(self._chunks(url))))
 
     def download(self, url: str, to: Path, expected_bytes: int) -> tuple[int, int]:
-        """A large file; returns its size, which is not below what is expected, and its checksum."""
+        """Downloads a large file; returns its size, which is at least `expected_bytes`, and its checksum."""
         return self._patiently(url, lambda: self._copy(url, to, expected_bytes))
 
     def _copy(self, url: str, to: Path, expected_bytes: int) -> tuple[int, int]:
@@ -49,7 +49,7 @@ class RemoteFiles:
                 file.write(chunk)
                 crc, size = crc32c(chunk, crc), size + len(chunk)
         if size < expected_bytes:
-            raise ConnectionError(f"it ended after {size} of {expected_bytes} bytes")
+            raise ConnectionError(f"the download ended after {size} of {expected_bytes} bytes")
         return size, crc
 
     def _chunks(self, url: str) -> Iterator[bytes]:
@@ -83,8 +83,8 @@ class RemoteFiles:
                 last = error
                 time.sleep(_FIRST_PAUSE_S * 2**attempt if attempt + 1 < _TRIES else 0)
         raise StoreError(
-            f"{url} could not be read in {_TRIES} attempts ({_in_words(last)}); the store may be gone "
-            "or the network down: try again later, what has been fetched stays"
+            f"{url} could not be read in {_TRIES} attempts ({_in_words(last)}); the store or the network may be down: "
+            "try again later, shards that were downloaded stay in the cache"
         ) from last
 
 
@@ -101,7 +101,7 @@ def _raise_if_final(url: str, error: Exception) -> None:
     refused = status is not None and 400 <= status < 500 and status not in _PASSING
     if refused or (status is None and isinstance(error, PermissionError)):
         raise StoreError(
-            f"the store refuses to give {url} ({_in_words(error)}); check the address and the credentials"
+            f"the store refused access to {url} ({_in_words(error)}); check the URL and the credentials"
         ) from error
 
 
@@ -140,6 +140,6 @@ def _is_net(error: BaseException) -> bool:
 
 
 def _in_words(error: Exception) -> str:
-    """The last reason that there is: the one below says what happened, those above what somebody made of it."""
+    """The reason as text: the first network error or HTTP status in the chain of causes, else the error itself."""
     reason = next((one for one in _causes(error) if _status(one) is not None or _is_net(one)), error)
     return f"{type(reason).__name__}: {reason}" if str(reason) else type(reason).__name__

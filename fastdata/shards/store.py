@@ -1,4 +1,4 @@
-"""Where shards are: tar files with their indices, on a local disk (here) or in a remote store (remote.py)."""
+"""Access to shards, tar files with their index files, on a local disk (here) or in a remote store (remote.py)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["LocalShards", "Shards", "is_unfinished", "missing_manifest", "read_r
 
 
 class Shards(ABC):
-    """Tar files with their indices, by number.
+    """Shards (tar files with their index files), by number.
 
     Attributes:
         classes: class names by label, or None.
@@ -27,37 +27,37 @@ class Shards(ABC):
 
     @abstractmethod
     def name(self, number: int) -> str:
-        """What messages call a shard."""
+        """A shard's path or URL, for messages."""
 
     @abstractmethod
     def path(self, number: int) -> str:
-        """A local path where the shard is right now; it may be fetched for that."""
+        """The local path of a shard, which is downloaded first if necessary."""
 
     @abstractmethod
     def read_index(self, number: int) -> ShardIndex:
-        """Reads and checks a shard's index."""
+        """Reads and checks a shard's index file."""
 
     def read(self, number: int, offset: int, size: int) -> bytes:
-        """Bytes of a shard; fewer where it is cut short."""
+        """Bytes of a shard; fewer than `size` if the file is cut short."""
         return read_range(self.path(number), offset, size)
 
     def renew(self, number: int) -> bool:
-        """Gets a shard whose bytes are wrong from where it came, if it came from elsewhere; False where it did not.
+        """Downloads a damaged shard again; False if the shard is local or was found damaged in the store before.
 
         Raises:
-            ShardError: it is damaged there, too.
+            ShardError: the store's own copy is damaged as well.
         """
         return False
 
     def expect(self, numbers: Sequence[int]) -> None:  # noqa: B027 - local disks need no notice
-        """Says which shards will be read, each once, in order."""
+        """Announces which shards will be read, each once, in order."""
 
     def are_local(self) -> bool:
-        """False where reading one means fetching it."""
+        """False if shards must be downloaded before they are read."""
         return True
 
     def fit_in_cache(self) -> bool:
-        """False for a remote dataset that is larger than its local cache."""
+        """False if the dataset is remote and larger than its local cache."""
         return True
 
 
@@ -87,9 +87,9 @@ class LocalShards(Shards):
     """Tar files on a local disk.
 
     Args:
-        paths: of the tar files.
-        classes: names by label, or None.
-        index_crcs: checksum of each index, where a manifest names it.
+        paths: the tar files.
+        classes: class names by label, or None.
+        index_crcs: checksum of each index file from the manifest, or None.
     """
 
     def __init__(self, paths: Sequence[Path], classes: list[str] | None, index_crcs: Sequence[int | None]) -> None:
@@ -112,7 +112,7 @@ class LocalShards(Shards):
         return self._paths[number]
 
     def read_index(self, number: int) -> ShardIndex:
-        """See `Shards.read_index`; it is the one that the manifest names, and the tar file is as long as it says."""
+        """See `Shards.read_index`; also checks the index against the manifest, and the length of the tar file."""
         path, expected = self._paths[number], self._index_crcs[number]
         try:
             data = Path(index_name(path)).read_bytes()
@@ -120,34 +120,35 @@ class LocalShards(Shards):
             size = os.path.getsize(path)
         except FileNotFoundError as error:
             if error.filename == path:
-                raise DatasetError(f"{path} is missing, though its index is there") from error
+                raise DatasetError(f"{path} is missing, but its index file exists; copy the tar file again") from error
             raise DatasetError(
-                f"{path} has no index {index_name(path)}; make one with: fastdata index {os.path.dirname(path) or '.'}"
+                f"{path} has no index file {index_name(path)}; make it with: fastdata index "
+                f"{os.path.dirname(path) or '.'}"
             ) from error
         if expected not in (None, crc32c(data)):
             raise ShardError(
                 index_name(path),
-                f"not the index that {MANIFEST_NAME} beside it names; copy the shard and its index again, or make all "
-                f"indices anew with: fastdata index {os.path.dirname(path) or '.'}",
+                f"its checksum is not the one in {MANIFEST_NAME} (copy the shard and its index again, or rebuild all "
+                f"indices with: fastdata index {os.path.dirname(path) or '.'})",
                 expected=f"checksum {expected:08x}",
                 found=f"{crc32c(data):08x}",
             )
         if size != index.tar_bytes:
-            raise ShardError(path, "tar file of another length", expected=f"{index.tar_bytes} bytes", found=size)
+            raise ShardError(path, "tar file has the wrong length", expected=f"{index.tar_bytes} bytes", found=size)
         return index
 
 
 def is_unfinished(folder: Path) -> bool:
-    """True for a folder, or a split, of a conversion that has not come to its end."""
+    """True for a folder, or a split, of a conversion that is not finished."""
     return any((place / STATE_FOLDER / "job.json").exists() for place in (folder, folder.absolute().parent))
 
 
 def missing_manifest(folder: Path) -> str:
-    """Says in words why a folder is no dataset, and what to do."""
+    """A message that says why a folder is not a dataset of shards, and what to do."""
     if not folder.is_dir():
         return f"no such folder: {folder}"
     if is_unfinished(folder):
-        return f"{folder} is not finished; run the conversion again, which continues"
+        return f"the conversion into {folder} is not finished; run the same fastdata convert command again to continue"
     if any(folder.glob("*.tar")):
         return f"{folder} has tar files but no {MANIFEST_NAME}; make one with: fastdata index {folder}"
-    return f"{folder} holds no shards; make some with: fastdata convert SOURCE DEST, and name DEST"
+    return f"{folder} holds no shards; make them with: fastdata convert SOURCE DEST, then name DEST"

@@ -1,7 +1,7 @@
-"""Tar files in WebDataset's naming: one member per part of a sample, KEY.EXTENSION, parts of a sample side by side.
+"""Tar files with WebDataset's naming: one member KEY.EXTENSION per part of a sample, parts of a sample in a row.
 
-Written with headers of our own (POSIX ustar; names that do not fit it by the standard library in pax form), since
-making one by `tarfile` takes longer than copying an image; read by `tarfile`.
+Headers are written by our own code (POSIX ustar), because `tarfile` needs longer for one than copying an image takes;
+only names that do not fit get a pax header from `tarfile`.  Tar files are read with `tarfile`.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ _USTAR_NAME_BYTES = 100
 
 
 def tar_header(name: str, size: int) -> bytes:
-    """The header blocks of a regular file: 512 bytes, more where the name is longer than 100 bytes or not ASCII.
+    """The header blocks of a regular file: 512 bytes, more if the name is longer than 100 bytes or not ASCII.
 
-    Owner, time and mode are the same for all, so that the same samples give the same bytes.
+    Owner, time and mode are always the same, so that the same samples give the same bytes.
     """
     if len(name) > _USTAR_NAME_BYTES or not name.isascii() or size >= _MOST_USTAR_SIZE:
         info = tarfile.TarInfo(name)
@@ -44,13 +44,13 @@ def tar_header(name: str, size: int) -> bytes:
 
 
 def padding(size: int) -> int:
-    """Zeros behind a member's bytes."""
+    """Number of zero bytes after a member of this size."""
     return -size % BLOCK
 
 
 @dataclass(frozen=True)
 class Member:
-    """A file inside a tar file: its name, and where its bytes are."""
+    """A file inside a tar file: its name, offset and size."""
 
     name: str
     offset: int
@@ -61,7 +61,7 @@ def members(file: IO[bytes], path: str | Path) -> Iterator[Member]:
     """The regular files in a tar file, in order.
 
     Raises:
-        ShardError: it is no tar file, damaged, or cut short.
+        ShardError: the file is not a tar file, damaged, or cut short.
     """
     end = file.seek(0, 2)
     file.seek(0)
@@ -85,6 +85,6 @@ def members(file: IO[bytes], path: str | Path) -> Iterator[Member]:
 
 
 def split_name(name: str) -> tuple[str, str]:
-    """A member's key and extension: the name is cut at the first dot behind the last slash, as WebDataset does it."""
+    """A member's key and extension: the name is split at the first dot after the last slash, as in WebDataset."""
     match = re.fullmatch(r"((?:.*/)?[^/.]+)\.([^/]*)", name, re.DOTALL)
     return (match[1], match[2].lower()) if match is not None else (name, "")

@@ -1,4 +1,4 @@
-"""Checks converted datasets and makes indices anew: `fastdata verify`, `fastdata index`."""
+"""Checks converted datasets (`fastdata verify`) and rebuilds their indices (`fastdata index`)."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ class Fault:
 
     Attributes:
         shard: path of the tar file.
-        offset: where, in bytes of the tar file; None where it concerns the whole.
-        problem: what, with what was expected and found.
+        offset: byte in the tar file; None if the fault concerns the whole file.
+        problem: what is wrong, with the expected and the found value.
     """
 
     shard: str
@@ -49,15 +49,16 @@ class Fault:
 
 
 def verify_folder(folder: str | os.PathLike[str], *, decode: bool = False, workers: int = 1) -> Iterator[Fault]:
-    """Checks the manifest, every index, every checksum, and that indices and tar files say the same.
+    """Checks the manifest, every index and every checksum, and that indices and tar files agree; yields the faults.
 
     Args:
         folder: one converted dataset.
-        decode: decode every image, too.
-        workers: processes.
+        decode: also decode every image.
+        workers: number of processes.
 
     Raises:
-        DatasetError, ShardError: there is no manifest, or none that can be read.
+        DatasetError: there is no manifest.
+        ShardError: the manifest cannot be read.
     """
     path = Path(folder) / MANIFEST_NAME
     if not path.exists():
@@ -89,7 +90,7 @@ def _read_index(path: str, info: ShardInfo) -> tuple[ShardIndex, list[Fault]]:
         ("checksum of the index", f"{info.index_crc32c:08x}", f"{crc32c(data):08x}"),
         ("samples in the index", info.samples, len(index)),
         ("bytes in the tar file", info.tar_bytes, size),
-        ("bytes by the index", info.tar_bytes, index.tar_bytes),
+        ("bytes in the tar file according to the index", info.tar_bytes, index.tar_bytes),
         ("checksum of the tar file", f"{info.tar_crc32c:08x}", f"{crc:08x}"),
     ]
     return index, [
@@ -111,7 +112,7 @@ def _compare_with_tar(path: str, index: ShardIndex, classes: list[str] | None) -
         if expected != found:
             faults.append(Fault(path, ref.offset, f"key, label, offset, size: expected {expected}, found {found}"))
         if classes and not NO_LABEL <= ref.label < len(classes):
-            faults.append(Fault(path, ref.offset, f"label {ref.label} of {len(classes)} classes"))
+            faults.append(Fault(path, ref.offset, f"label {ref.label} is out of range for {len(classes)} classes"))
     return faults
 
 
@@ -140,19 +141,19 @@ def _problem_in(data: bytes, width: int, height: int) -> str | None:
 
 
 def index_folder(folder: str | os.PathLike[str], *, workers: int = 1, force: bool = False) -> Manifest:
-    """Makes indices and manifest for the tar files in a folder, from nothing but the tar files.
+    """Makes the indices and the manifest for the tar files in a folder, from the tar files alone.
 
-    Class names are kept if there is a manifest.
+    Class names are taken over from an existing manifest.
 
     Args:
-        folder: where the tar files are.
-        workers: processes.
-        force: also where a tar file is not what its index says it was.
+        folder: the folder with the tar files.
+        workers: number of processes.
+        force: replace an index even if its tar file has changed since the index was written.
 
     Raises:
-        DatasetError: there are no tar files, or they are of a conversion that is not finished.
-        ConversionError: labels are names of classes that are not known.
-        ShardError: one is damaged, or is not what its index says.
+        DatasetError: there are no tar files, or they belong to an unfinished conversion.
+        ConversionError: a label is a class name that is not known.
+        ShardError: a tar file is damaged, or does not have the checksum in its index.
     """
     if is_unfinished(Path(folder)):
         raise DatasetError(missing_manifest(Path(folder)))
@@ -210,14 +211,15 @@ def _check_unchanged(path: str, tar_crc: int) -> None:
     if old.tar_crc32c != tar_crc:
         raise ShardError(
             path,
-            "not what its index says; see fastdata verify, copy it again, or take it as it is with --force",
+            "tar file does not have the checksum in its index (see fastdata verify; copy the file again, or accept it "
+            "as it is with --force)",
             expected=f"checksum {old.tar_crc32c:08x}",
             found=f"{tar_crc:08x}",
         )
 
 
 def _size_of(data: bytes) -> tuple[int, int]:
-    """Width and height, or zeros for what nobody can open; reading such an image will say why."""
+    """Width and height, or zeros for an image that cannot be opened; reading it will give the reason."""
     header = parse_header(data)
     if header is not None:
         return header.width, header.height

@@ -1,4 +1,4 @@
-"""Writes one shard: a tar file and its index, which appear under their names only when they are whole."""
+"""Writes one shard: a tar file and its index, which get their final names only when they are complete."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _BUFFER_BYTES = 1 << 20
 
 
 class IndexBuilder:
-    """Collects the records of one shard."""
+    """Collects the index records of one shard."""
 
     def __init__(self) -> None:
         self._records: list[tuple[int, int, int, int, int, int, int]] = []
@@ -30,24 +30,24 @@ class IndexBuilder:
         return len(self._records)
 
     def add(self, key: str, label: int, offset: int, image: bytes, width: int, height: int) -> None:
-        """Notes a sample; see `ShardWriter.add`.  offset: of the image's first byte in the tar file."""
+        """Adds a sample; see `ShardWriter.add`.  `offset` is that of the image's first byte in the tar file."""
         encoded = key.encode("utf-8", "surrogateescape")
         self._keys.append(encoded)
         self._keys_bytes += len(encoded)
         self._records.append((offset, self._keys_bytes, label, len(image), width, height, crc32c(image)))
 
     def build(self, tar_bytes: int, tar_crc32c: int) -> ShardIndex:
-        """The index of a tar file of this size and checksum."""
+        """The index of a tar file with this size and checksum."""
         return ShardIndex(np.array(self._records, RECORD), b"".join(self._keys), tar_bytes, tar_crc32c)
 
 
 class ShardWriter:
-    """Collects samples in a tar file under a temporary name; `finish` makes it final.
+    """Writes samples to a tar file under a temporary name; `finish` gives it its final name.
 
     Leaving the `with` block without `finish` removes what was written.
 
     Args:
-        folder: where the shard goes.
+        folder: the folder of the shard.
         name: file name of the tar file.
     """
 
@@ -71,13 +71,13 @@ class ShardWriter:
         """Appends one sample.
 
         Args:
-            key: its name, unique in the dataset, without a dot behind the last slash.
-            extension: of the image, which says what it is.
-            image: encoded bytes.
-            label: class number; `NO_LABEL` writes none.
-            width: of the image in pixels.
-            height: the same.
-            parts: extensions and bytes of what else belongs to it.
+            key: the sample's name, unique in the dataset, without a dot after the last slash.
+            extension: the image's extension, which tells its format.
+            image: the encoded image.
+            label: class number, or `NO_LABEL`.
+            width: width of the image in pixels.
+            height: height of the image in pixels.
+            parts: extensions and bytes of the sample's other parts.
         """
         name = f"{key}.{extension}"
         self._index.add(key, label, self._at + len(tar_header(name, len(image))), image, width, height)
@@ -88,10 +88,10 @@ class ShardWriter:
             self._write_member(f"{key}.{name}", data)
 
     def finish(self) -> ShardInfo:
-        """Writes the index and gives both files their names, the index last.
+        """Writes the index and gives both files their final names, the index last.
 
         Raises:
-            OSError: the disk is full, or another failure to write.
+            OSError: the disk is full, or writing failed for another reason.
         """
         self._write(END_OF_ARCHIVE)
         sync_file(self._file)

@@ -1,4 +1,4 @@
-"""How many CPUs this process may use: affinity, cgroup quota, its share of the machine, and what a user says."""
+"""How many CPUs this process may use: affinity, cgroup quota, share among processes, and the user's choice."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def usable_cpus(cgroup: Path = _CGROUP) -> int:
 
 
 def auto_threads() -> int:
-    """`usable_cpus` shared among the training processes of this machine (LOCAL_WORLD_SIZE), at least 1."""
+    """`usable_cpus` divided by the number of training processes on this machine (LOCAL_WORLD_SIZE), at least 1."""
     processes = os.environ.get("LOCAL_WORLD_SIZE", "1")
     return max(1, usable_cpus() // max(1, int(processes) if processes.isdigit() else 1))
 
@@ -43,7 +43,7 @@ def _quota_v1(cgroup: Path) -> float | None:
 
 
 def parse_workers(text: str, *, least: int = 0) -> int:
-    """A number of workers as a command line has it: digits, or "auto".
+    """Parses a number of workers from the command line: digits, or "auto".
 
     Raises:
         OptionError: it is neither, or below `least`.
@@ -51,5 +51,5 @@ def parse_workers(text: str, *, least: int = 0) -> int:
     if text == "auto":
         return auto_threads()
     if not text.isdecimal() or int(text) < least:
-        raise OptionError(f"workers={text!r}; accepted: a whole number from {least} on, or auto")
+        raise OptionError(f"workers={text!r} is not accepted; use an integer of at least {least}, or auto")
     return int(text)

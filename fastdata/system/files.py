@@ -1,4 +1,4 @@
-"""Files of the local disk: reading without waiting for pipes, writing whole files, and locks among processes."""
+"""Local files: reading without blocking on pipes, atomic writes, and locks between processes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ with suppress(ImportError):
 
 
 def read_file(path: str | os.PathLike[str]) -> bytes:
-    """The bytes of a file; none of a pipe that nobody writes to, which is not waited for."""
+    """The bytes of a file.  Does not block on a named pipe without a writer, which reads as empty."""
     with open(path, "rb", buffering=0, opener=_open_at_once) as file:
         return file.read()
 
@@ -28,7 +28,7 @@ def _open_at_once(path: str, flags: int) -> int:
 
 @contextmanager
 def locked(path: str | os.PathLike[str]) -> Iterator[None]:
-    """Waits for a lock among processes and threads; the system lets go of it when its process dies."""
+    """Holds a lock between processes and threads, waiting for it first; it is released if the process dies."""
     with open(path, "w") as file:
         if _fcntl is not None:
             _fcntl.flock(file, _fcntl.LOCK_EX)
@@ -40,7 +40,7 @@ def locked(path: str | os.PathLike[str]) -> Iterator[None]:
 
 @contextmanager
 def try_lock(path: str | os.PathLike[str]) -> Iterator[bool]:
-    """The same without waiting: False when somebody else holds it."""
+    """Tries to take a lock without waiting; yields False if another process or thread holds it."""
     with open(path, "w") as file:
         try:
             if _fcntl is not None:
@@ -61,7 +61,7 @@ def _unlock(file: IO[str]) -> None:
 
 @contextmanager
 def whole_file(path: Path) -> Iterator[IO[bytes]]:
-    """Yields a file to write, which is then there either whole or not at all, even after a power cut."""
+    """Yields a file to write atomically: afterwards it exists completely or not at all, even after a power cut."""
     partial = path.with_name(f".{path.name}.partial")
     try:
         with open(partial, "wb") as file:
@@ -74,7 +74,7 @@ def whole_file(path: Path) -> Iterator[IO[bytes]]:
 
 
 def write_whole(path: Path, data: bytes) -> None:
-    """Writes a file that is there either whole or not at all, even after a power cut."""
+    """Writes a file atomically: it exists completely or not at all, even after a power cut."""
     with whole_file(path) as file:
         file.write(data)
 
@@ -86,13 +86,13 @@ def remove_durably(path: Path) -> None:
 
 
 def sync_file(file: IO[bytes]) -> None:
-    """Makes what was written to a file last."""
+    """Flushes what was written to a file to the disk."""
     file.flush()
     os.fsync(file.fileno())
 
 
 def sync_folder(folder: Path) -> None:
-    """Makes renames in a folder last; Windows has no such call and needs none."""
+    """Flushes renames in a folder to the disk; Windows has no such call and needs none."""
     if os.name != "posix":
         return
     number = os.open(folder, os.O_RDONLY)

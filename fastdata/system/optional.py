@@ -1,4 +1,4 @@
-"""Packages that only some options need."""
+"""Imports of optional packages."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ __all__ = ["need"]
 
 
 def need(module: str, what: str, *, package: str | None = None, error: type[FastdataError] = OptionError) -> Any:
-    """Imports a module.
+    """Imports a module of an optional package.
 
     Args:
         module: its dotted name.
         what: the option that needs it, for the message.
-        package: what to install, if it is called otherwise than the module's first part.
-        error: what is raised.
+        package: the package to install, if its name is not the first part of the module's name.
+        error: the class of the error to raise.
 
     Raises:
-        OptionError, or another if one is given: the package is not installed; the message says how to install it.
+        OptionError, or `error`: the package is not installed; the message says how to install it.
     """
     try:
         return importlib.import_module(module)

@@ -1,1 +1,1 @@
-"""What is read and typed in a terminal: progress lines and command-line arguments."""
+"""The terminal: progress lines and command-line arguments."""

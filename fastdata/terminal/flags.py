@@ -1,4 +1,4 @@
-"""Dataclasses whose fields are flags of the command line: what each accepts is written once, and checked."""
+"""Dataclasses whose fields are also command line flags: accepted values are declared once, and checked."""
 
 from __future__ import annotations
 
@@ -26,28 +26,28 @@ def flag(
     lies_in: str | None = None,
     bare: str | float | None = None,
 ) -> Any:
-    """A field that is a flag, too.
+    """A dataclass field that is also a command line flag.
 
     Args:
-        default: the field's value if none is given; None may always be given where it is the default.
-        help: what it is, for --help and for the error.
-        short: a second name of the flag.
-        choices: the strings accepted.
-        lies_in: the interval of numbers accepted, like "[0, 1)".
-        bare: what the flag means when it is given without a value.
+        default: the field's default value; if it is None, None is always accepted.
+        help: describes the field, in --help and in error messages.
+        short: a second name of the flag, such as "-b".
+        choices: the accepted strings.
+        lies_in: the interval of accepted numbers, such as "[0, 1)".
+        bare: the value if the flag is given without one.
     """
     metadata = {"help": help, "short": short, "choices": choices, "lies_in": lies_in, "bare": bare}
     return dataclasses.field(default=default, metadata=metadata)
 
 
 def check(good: bool, message: str) -> None:
-    """Raises an OptionError unless all is good."""
+    """Raises OptionError with the message unless `good`."""
     if not good:
         raise OptionError(message)
 
 
 def argument(parse: Callable[[str], Any]) -> Callable[[str], Any]:
-    """A function for argparse's `type`, whose OptionError argparse prints."""
+    """Wraps a parser for argparse's `type`, so that argparse prints the message of its OptionError."""
 
     def parsed(text: str) -> Any:
         try:
@@ -59,10 +59,10 @@ def argument(parse: Callable[[str], Any]) -> Callable[[str], Any]:
 
 
 def check_flags(options: Any) -> None:
-    """Checks each field by itself, and gives it the type it is declared with (an int where a float is meant, say).
+    """Checks each field, and converts it to its declared type (for example an int to float).
 
     Raises:
-        OptionError: a value is of another type, none of its choices, or outside of its interval.
+        OptionError: a value has another type, is not one of the choices, or is outside of its interval.
     """
     for each in dataclasses.fields(options):
         value, choices, interval = getattr(options, each.name), each.metadata["choices"], each.metadata["lies_in"]
@@ -72,12 +72,14 @@ def check_flags(options: Any) -> None:
         try:
             value = _KINDS[kind](value)
         except (TypeError, ValueError) as error:
-            raise OptionError(f"{each.name}={value!r} is no {kind}: {each.metadata['help']}") from error
+            raise OptionError(
+                f"{each.name}={value!r} is not of type {kind}; {each.name}: {each.metadata['help']}"
+            ) from error
         object.__setattr__(options, each.name, value)
         if choices is not None:
-            check(value in choices, f"{each.name}={value!r} is unknown; known: {', '.join(choices)}")
+            check(value in choices, f"{each.name}={value!r} is not accepted; use one of {', '.join(choices)}")
         if interval is not None:
-            told = f"{each.name}={value!r}; it lies in {interval}: {each.metadata['help']}"
+            told = f"{each.name}={value!r} is not in {interval}; {each.name}: {each.metadata['help']}"
             check(all(_is_inside(one, interval) for one in (value if isinstance(value, tuple) else (value,))), told)
 
 
@@ -121,11 +123,11 @@ def _is_inside(value: float, interval: str) -> bool:
 
 
 def add_flags(parser: argparse.ArgumentParser, cls: Any) -> None:
-    """Adds a flag for each field of a class, in a group of their own."""
+    """Adds a flag for each field of a dataclass, in an argument group of its own."""
     group, hints = parser.add_argument_group(cls.__name__), typing.get_type_hints(cls)
     for each in dataclasses.fields(cls):
         names = [*filter(None, [each.metadata["short"]]), f"--{each.name.replace('_', '-')}"]
-        default = "" if each.default in (None, "") else f" ({each.default})"
+        default = "" if each.default in (None, "") else f" (default: {each.default})"
         more: dict[str, Any] = {"default": each.default, "help": each.metadata["help"] + default, "dest": each.name}
         hint = hints[each.name]
         kind = typing.get_args(hint)[0] if isinstance(hint, types.UnionType) else hint
@@ -142,5 +144,5 @@ def add_flags(parser: argparse.ArgumentParser, cls: Any) -> None:
 
 
 def from_flags(cls: Any, given: argparse.Namespace) -> Any:
-    """An instance of the class from what was given for its flags."""
+    """An instance of the class from the parsed flags."""
     return cls(**{each.name: getattr(given, each.name) for each in dataclasses.fields(cls)})

@@ -1,4 +1,4 @@
-"""Progress for people: a bar on a terminal and in notebooks, elsewhere a plain line now and then."""
+"""Progress on stderr: a bar on a terminal and in notebooks, elsewhere a plain line now and then."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ _T = TypeVar("_T")
 
 
 def shows_bars() -> bool:
-    """True where a line that rewrites itself is read as it is meant: on a terminal, or in a notebook."""
+    """True where progress bars work: on a terminal or in a notebook."""
     return sys.stderr.isatty() or "ipykernel" in sys.modules
 
 
 class Progress:
-    """How far some work has come, on stderr.
+    """Shows the progress of some work on stderr.
 
     Args:
-        total: steps of the work, or None.
-        unit: what a step is, in the singular.
-        what: the work, for plain lines.
-        every_s: seconds between two plain lines; the last one is always written.
-        clock: for tests.
+        total: number of steps, or None if it is unknown.
+        unit: the name of a step, in the singular.
+        what: the name of the work, with which plain lines begin.
+        every_s: seconds between two plain lines; a last line is always written.
+        clock: returns the time in seconds; replaced in tests.
     """
 
     def __init__(
@@ -46,17 +46,17 @@ class Progress:
         self._bar = _bar(total, unit) if shows_bars() else None
 
     def expect(self, steps: int) -> None:
-        """So many steps more will come."""
+        """Adds steps to the total."""
         self._total = (self._total or 0) + steps
         if self._bar is not None:
             self._bar.total = self._total
 
     def update(self, note: str = "", *, steps: int = 1) -> None:
-        """Some steps are done.
+        """Counts finished steps.
 
         Args:
-            note: what else is worth knowing, put at the end.
-            steps: how many.
+            note: further information, shown at the end of the line.
+            steps: how many steps were finished.
         """
         self._done, self._note = self._done + steps, note
         if self._bar is not None:
@@ -66,7 +66,7 @@ class Progress:
             self._tell()
 
     def close(self) -> None:
-        """The work has ended, or was given up.  Harmless when repeated."""
+        """Ends the progress; may be called more than once."""
         if self._bar is not None:
             self._bar.close()
         elif self._done != (self._told or 0):
@@ -84,7 +84,7 @@ class Progress:
 
 
 def progress(steps: Iterable[_T], total: int | None, *, unit: str, what: str = "done") -> Iterator[_T]:
-    """The steps, while it is shown how many are done."""
+    """Yields the steps and shows the progress."""
     shown = Progress(total, unit=unit, what=what)
     try:
         for step in steps:
@@ -95,7 +95,7 @@ def progress(steps: Iterable[_T], total: int | None, *, unit: str, what: str = "
 
 
 def clock_time(seconds: float) -> str:
-    """Hours, minutes and seconds, as 1:02:03."""
+    """Hours, minutes and seconds, such as 1:02:03."""
     whole = round(seconds)
     return f"{whole // 3600}:{whole // 60 % 60:02}:{whole % 60:02}"
 

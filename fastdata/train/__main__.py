@@ -1,4 +1,4 @@
-"""`python -m fastdata.train`, alone or under torchrun."""
+"""The `python -m fastdata.train` command, in one process or under torchrun."""
 
 from __future__ import annotations
 
@@ -24,28 +24,42 @@ __all__ = ["main"]
 
 
 def parser() -> argparse.ArgumentParser:
-    """Flags of both option classes, and a few of its own."""
+    """The argument parser: one flag for each field of DataOptions and TrainOptions, and a few more."""
     made = argparse.ArgumentParser(
         prog="python -m fastdata.train",
         usage="%(prog)s --data-path DIR_OR_SHARDS [--model NAME] [options; --help lists them]",
-        description="Trains on a folder of class folders or on shards; under torchrun in several processes.",
-        epilog="SIGTERM and SIGUSR1 save a checkpoint into output_dir and end with status 0; --resume auto goes on.",
+        description="Trains an image classifier on a folder with one folder per class, or on shards.  Start it with "
+        "torchrun to train in several processes.",
+        epilog="On SIGTERM or SIGUSR1 the run saves a checkpoint in output_dir and exits with status 0; --resume auto "
+        "continues it.",
     )
-    made.add_argument("--model", default="resnet50", help="small, or a name of torchvision's or timm's (%(default)s)")
-    made.add_argument("--weights", help="trained weights to begin with, by torchvision's name; 'pretrained' for timm")
-    made.add_argument("--test-only", metavar="CHECKPOINT", help="only validate this checkpoint")
-    made.add_argument("--check", action="store_true", help="only say what about the model is slow")
-    made.add_argument("--find-lr", action="store_true", help="only look for a good learning rate, with a plot")
-    made.add_argument("--find-batch-size", action="store_true", help="only look for the largest batch (CUDA)")
-    made.add_argument("--remove-biases", action="store_true", help="drop biases that a BatchNorm makes useless")
-    made.add_argument("--pad-classes", action="store_true", help="pad the last layer to a multiple of 8")
+    made.add_argument(
+        "--model",
+        default="resnet50",
+        help="small, or the name of a model in torchvision or timm (default: %(default)s)",
+    )
+    made.add_argument(
+        "--weights", help="pretrained weights to start from: torchvision's name for them, or 'pretrained' for timm"
+    )
+    made.add_argument("--test-only", metavar="CHECKPOINT", help="only validate this checkpoint, do not train")
+    made.add_argument("--check", action="store_true", help="only print what makes the model slow, do not train")
+    made.add_argument(
+        "--find-lr",
+        action="store_true",
+        help="only run a learning rate range test, with a plot, and suggest a learning rate",
+    )
+    made.add_argument(
+        "--find-batch-size", action="store_true", help="only search for the largest batch size that fits (CUDA)"
+    )
+    made.add_argument("--remove-biases", action="store_true", help="remove biases that the following BatchNorm cancels")
+    made.add_argument("--pad-classes", action="store_true", help="pad the outputs of the last layer to a multiple of 8")
     for cls in (DataOptions, TrainOptions):
         add_flags(made, cls)
     return made
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The command; returns its exit status."""
+    """Runs the command and returns its exit status."""
     given = parser().parse_args(argv)
     format_before, warnings.formatwarning = warnings.formatwarning, _one_line
     try:
@@ -54,8 +68,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         kept = "nothing was saved"
         if given.output_dir is not None:
-            kept = f"--resume auto goes on from the latest checkpoint in {given.output_dir}"
-        print(f"\nstopped by Ctrl-C; {kept} (SIGTERM saves before it stops)", file=sys.stderr)
+            kept = f"--resume auto continues from the latest checkpoint in {given.output_dir}"
+        print(f"\nstopped by Ctrl-C; {kept} (to save a checkpoint first, send SIGTERM)", file=sys.stderr)
         return 130
     except (FastdataError, OSError) as error:
         print(f"{type(error).__name__}: {error}", file=sys.stderr)
@@ -99,8 +113,8 @@ def _run(given: argparse.Namespace, data: DataOptions, options: TrainOptions) ->
         if launched.world_size > 1:
             own, joint = options.batch_size, options.batch_size * launched.world_size
             print(
-                f"it is that of one process, for batches of {own}; {launched.world_size} processes make updates of "
-                f"{joint}: search with -b {joint}, or see --lr-scaling"
+                f"this learning rate is for one process with a batch size of {own}; {launched.world_size} processes "
+                f"have a total batch size of {joint}: search with -b {joint}, or see --lr-scaling"
             )
         return 0
     if given.test_only:

@@ -1,9 +1,9 @@
-"""Checkpoints: written whole or not at all, the latest few kept; and signals that ask for one before the end.
+"""Checkpoints: atomic writes, only the latest few kept; and signals that save one before the run stops.
 
-A checkpoint holds all that the next update depends on, so a run that was killed and resumed gives the losses of one
-that was not: weights, averages, optimiser, schedule, scaler, the loader's place in its epoch, the random state of every
-process, and the losses so far.  Worker processes of torch's path begin anew after a resume, as torch's own do: what a
-dataset draws inside of them differs then.
+A checkpoint holds everything that the next update depends on: weights, averaged weights, optimiser, schedule, gradient
+scaler, the loader's place in its epoch, the random state of every process, and the losses so far.  So a run that was
+killed and resumed gives the same losses as one that was not.  Torch's worker processes are the exception: they restart
+after a resume, as with torch's own DataLoader, so random numbers that a dataset draws inside of them differ.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ class Checkpointer:
     """Saves and restores a run.
 
     Attributes:
-        told_to_stop: a signal came, and every process knows.
-        has_resumed: from `restore` until the first epoch begins.
-        owes_validation: the checkpoint restored was written between an epoch's training and its validation.
+        told_to_stop: True when a process received a signal to stop, and all processes know.
+        has_resumed: True from `restore` until the first epoch begins.
+        owes_validation: True if the restored checkpoint was saved after an epoch's training, before its validation.
     """
 
     def __init__(self, training: Training) -> None:
@@ -59,10 +59,10 @@ class Checkpointer:
         self._resumed: dict[str, Any] | None = None  # this process's random states in the checkpoint
 
     def is_due(self) -> bool:
-        """True after an update when it is time to save.
+        """True if a checkpoint is due after this update.
 
-        Every process learns of a signal to any of them at the same update: they vote after each, in the background, and
-        the votes are looked at one update later.
+        All processes act on a signal to any of them at the same update: they vote after each update, in the background,
+        and read the votes one update later.
         """
         training, options = self.training, self.training.options
         if training.ranks.world_size == 1:
@@ -75,12 +75,12 @@ class Checkpointer:
         return options.save_every > 0 and training.updates % options.save_every == 0
 
     def save(self, loader: Any, result: Any, *, validated: bool = True) -> None:
-        """Writes a checkpoint under its final name once it is whole and on the disk, and removes the oldest.
+        """Writes a checkpoint atomically and removes the oldest ones.
 
         Args:
-            loader: of the epoch at hand, or of the one that has just ended.
-            result: so far.
-            validated: False while the validation of the epoch that has ended is still to come.
+            loader: the loader of the current epoch, or of the one that has just ended.
+            result: the run's result so far.
+            validated: False if the epoch has ended but its validation is still to come.
         """
         if self.folder is None:
             return
@@ -104,7 +104,7 @@ class Checkpointer:
             old.unlink()
 
     def restore(self, result: Any) -> Any:
-        """Loads the checkpoint that the options name, if there is one; returns the loader's state."""
+        """Loads the checkpoint that the `resume` option names, if there is one; returns the loader's state."""
         path, training = self._wanted(), self.training
         state = load_checkpoint(path) if path is not None else None
         if state is not None:
@@ -123,22 +123,22 @@ class Checkpointer:
     def _say_what_was_resumed(self, path: Path | None, state: dict[str, Any] | None) -> None:
         training = self.training
         if path is None or state is None:
-            print(f"nothing to resume in {self.folder}; beginning anew")
+            print(f"no checkpoint to resume in {self.folder}; starting from the beginning")
             return
         place = f"epoch {training.epoch}, batch {training.batch}, after {training.updates} updates"
-        done = "; the run was finished" if training.epoch >= training.options.epochs else ""
+        done = "; the run had already finished" if training.epoch >= training.options.epochs else ""
         if self.owes_validation:
-            done = f"; epoch {training.epoch - 1} was not validated"
+            done = f"; epoch {training.epoch - 1} has not been validated yet"
         print(f"resumed {path}: {place}{done}")
         given = asdict(training.options)
         changed = [name for name, value in state["options"].items() if name not in _FREE and given.get(name) != value]
         if changed:
-            told = ", ".join(f"{name} was {state['options'][name]!r}, is {given.get(name)!r}" for name in changed)
+            told = ", ".join(f"{name} was {state['options'][name]!r}, now {given.get(name)!r}" for name in changed)
             warnings.warn(f"resuming {path.name} with other options: {told}", stacklevel=4)
 
     @contextmanager
     def listening(self) -> Iterator[None]:
-        """Makes SIGTERM and SIGUSR1 ask for a checkpoint and the end of the run, while in the main thread."""
+        """Makes SIGTERM and SIGUSR1 save a checkpoint and stop the run; only in the main thread."""
         in_main = threading.current_thread() is threading.main_thread()
         known = [getattr(signal, name) for name in _SIGNALS if in_main and hasattr(signal, name)]
         before = {number: signal.signal(number, self._note_signal) for number in known}
@@ -171,7 +171,7 @@ class Checkpointer:
         return states
 
     def begin_epoch(self, loader: Any) -> None:
-        """Called before an epoch's iterator is made; a resumed epoch is begun with the numbers it began with."""
+        """Called before an epoch's iterator is made; restores the random states with which a resumed epoch began."""
         if self._resumed is not None and self.training.batch == 0:
             set_generators(self._resumed["now"], loader)
             self.restore_random()
@@ -181,7 +181,7 @@ class Checkpointer:
         self._began = random_state(loader, self.training.device)
 
     def begin_validation(self, loader: Any, loader_state: Any) -> None:
-        """Puts everything back to where it stood before a validation that is owed."""
+        """Restores the state before a validation that the interrupted run had still to do."""
         self.owes_validation = False
         if loader_state is not None and hasattr(loader, "load_state_dict"):
             loader.load_state_dict(loader_state)
@@ -190,10 +190,10 @@ class Checkpointer:
         self.restore_random()
 
     def restore_random(self) -> None:
-        """Puts back the random states of the checkpoint that was restored, once."""
+        """Restores the random states of the loaded checkpoint, once."""
         if self._resumed is not None:
             set_random_state(self._resumed["now"], self.training.device)
-        elif self.has_resumed:  # with another number of processes, of which none continues another's
+        elif self.has_resumed:  # with another number of processes no process can continue the random state of another
             seed_anew(self.training.options.seed + 1000 * self.training.updates + self.training.ranks.rank)
         self.has_resumed, self._resumed = False, None
 
@@ -204,45 +204,45 @@ class Checkpointer:
             return
         if resumed is not None and resumed.resolve().parent == later[0].resolve().parent:
             raise TrainError(
-                f"{resumed} has later checkpoints beside it; to go back to it remove "
-                f"{', '.join(path.name for path in later)}, to go on from the latest say resume='auto'"
+                f"{resumed} is not the latest checkpoint in its folder; to go back to it remove "
+                f"{', '.join(path.name for path in later)}, to continue from the latest use resume='auto'"
             )
         raise TrainError(
-            f"output_dir {self.folder} holds checkpoints of another run, up to {later[-1].name}; go on with it by "
-            "resume='auto', or name another output_dir"
+            f"output_dir {self.folder} holds checkpoints of another run, up to {later[-1].name}; continue that run "
+            "with resume='auto', or use another output_dir"
         )
 
     def _kept(self) -> list[Path]:
         return [] if self.folder is None else sorted(self.folder.glob("checkpoint-[0-9]*.pt"))
 
     def _check_finite(self) -> None:
-        """Keeps weights that are no numbers out of checkpoints."""
+        """Refuses to save weights that are NaN or inf."""
         weights = self.training.model.parameters()  # buffers may hold infinities on purpose, as masks do
         if not torch.stack([weight.isfinite().all() for weight in weights]).all():  # waits
-            last = f"; the latest good checkpoint is {kept[-1].name}" if (kept := self._kept()) else ""
+            last = f"; the latest checkpoint without them is {kept[-1].name}" if (kept := self._kept()) else ""
             raise TrainError(
-                f"weights are no numbers any more after update {self.training.updates}, so they were not saved{last}; "
-                "try a lower lr, a warm-up or clip_grad_norm, and detect_anomaly=True"
+                f"weights are NaN or inf after update {self.training.updates}, so no checkpoint was saved{last}; try a "
+                "lower lr, a warm-up or clip_grad_norm, and find the cause with detect_anomaly=True"
             )
 
     def _check_same_place(self) -> None:
         updates, ranks = self.training.updates, self.training.ranks
         if ranks.largest(updates) != -ranks.largest(-updates):
             raise TrainError(
-                f"rank {ranks.rank} would begin at update {updates}, others elsewhere; "
-                "output_dir must be a folder that all machines share"
+                f"rank {ranks.rank} would start at update {updates}, but other ranks at another; output_dir must be a "
+                "folder that all machines share"
             )
 
     def stop_message(self) -> str:
-        """What a run that was told to stop says."""
-        kept = "not saved, since there is no output_dir"
+        """The message of a run that was stopped by a signal."""
+        kept = "nothing was saved, since output_dir is not set"
         if self.folder is not None:
-            kept = f"saved in {self.folder}; resume='auto' goes on"
-        return f"stopped by a signal after {self.training.updates} updates, {kept}"
+            kept = f"checkpoint saved in {self.folder}; continue with resume='auto'"
+        return f"stopped by a signal after {self.training.updates} updates; {kept}"
 
 
 def _state_of(loader: Any) -> Any:
-    """The loader's state, once it is sure that it can be loaded again."""
+    """The loader's state, after a check that torch.load can read it again."""
     if not hasattr(loader, "state_dict"):
         return None
     state, file = loader.state_dict(), io.BytesIO()
@@ -253,14 +253,14 @@ def _state_of(loader: Any) -> Any:
     except pickle.UnpicklingError as error:
         raise TrainError(
             f"the state_dict of {type(loader).__name__} holds more than numbers, strings, lists, dicts and tensors, so "
-            "no checkpoint of it could be resumed"
+            "a checkpoint with it could not be loaded again"
         ) from error
     return state
 
 
 @contextmanager
 def naming(path: str | Path | None) -> Iterator[None]:
-    """Says in which file a checkpoint that does not fit was found."""
+    """Adds the checkpoint's path to the message of a TrainError."""
     try:
         yield
     except TrainError as error:
@@ -268,24 +268,24 @@ def naming(path: str | Path | None) -> Iterator[None]:
 
 
 def make_output_dir(folder: Path) -> None:
-    """Makes a folder for results.
+    """Creates a folder for results.
 
     Raises:
-        OptionError: nothing can be written there.
+        OptionError: it cannot be created or is not writable.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        problem = "" if os.access(folder, os.W_OK) else "may not be written to"
+        problem = "" if os.access(folder, os.W_OK) else "is not writable"
     except (FileExistsError, NotADirectoryError):
         problem = "is a file"
     except OSError as error:
-        problem = f"cannot be made ({error.strerror})"
+        problem = f"cannot be created ({error.strerror})"
     if problem:
         raise OptionError(f"output_dir={str(folder)!r} {problem}; name another folder")
 
 
 def load_checkpoint(path: str | Path) -> dict[str, Any]:
-    """What `Checkpointer.save` wrote.
+    """Loads a checkpoint that `Checkpointer.save` wrote.
 
     Raises:
         TrainError: the file is missing, damaged, or of another version.
@@ -293,16 +293,20 @@ def load_checkpoint(path: str | Path) -> dict[str, Any]:
     try:
         state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
     except FileNotFoundError as error:
-        raise TrainError(f"there is no checkpoint {path}") from error
+        raise TrainError(f"no such checkpoint: {path}") from error
     except IsADirectoryError as error:
-        raise TrainError(f"{path} is a folder; name a checkpoint in it, or resume='auto' for the latest") from error
+        raise TrainError(
+            f"{path} is a folder; name a checkpoint in it, or use resume='auto' for the latest in output_dir"
+        ) from error
     except Exception as error:  # torch raises many kinds for files that are not its own
         raise TrainError(
-            f"{path} is not a whole checkpoint: it is damaged, or something else wrote it; name another one, or "
-            "resume='auto' for the latest in output_dir"
+            f"{path} cannot be read as a checkpoint: it is damaged, or another program wrote it; name another "
+            "checkpoint, or use resume='auto' for the latest in output_dir"
         ) from error
     if not isinstance(state, dict) or "version" not in state:
-        raise TrainError(f"{path} was not written by fastdata.train; --weights begins with trained weights")
+        raise TrainError(f"{path} was not written by fastdata.train; to start from pretrained weights use --weights")
     if state["version"] != VERSION:
-        raise TrainError(f"{path} is a checkpoint of version {state['version']}; this is version {VERSION}")
+        raise TrainError(
+            f"{path} has checkpoint version {state['version']}; this version of fastdata reads version {VERSION}"
+        )
     return state

@@ -1,4 +1,4 @@
-"""Training and validation loaders over a folder or shards."""
+"""Training and validation loaders over an image folder or shards."""
 
 from __future__ import annotations
 
@@ -31,20 +31,26 @@ _VALIDATION_EVERY = 5  # without a val folder every fifth sample of a class is h
 
 @dataclass(frozen=True, kw_only=True)
 class DataOptions:
-    """Where images come from and how they are seen; each field is a flag of `python -m fastdata.train`, too."""
+    """Options of the data and its transforms; each field is also a flag of `python -m fastdata.train`."""
 
-    data_path: str = flag("", "a folder or shards; of one without train and val inside, a fifth is held out")
-    data_backend: str = flag("auto", "who decodes", choices=("auto", *BACKENDS))
+    data_path: str = flag(
+        "", "image folder or shards; without train and val inside, a fifth of the images is held out for validation"
+    )
+    data_backend: str = flag("auto", "decode backend", choices=("auto", *BACKENDS))
     workers: str | int = flag("auto", "decode threads per process, or auto", short="-j")
     train_crop_size: int = flag(224, "side of the random crops, in pixels", lies_in="[1, inf)")
-    val_resize_size: int = flag(256, "shorter side before the middle is taken for validation", lies_in="[1, inf)")
-    val_crop_size: int = flag(224, "side of the middle that is validated", lies_in="[1, inf)")
-    smallest_crop: int = flag(0, "progressive resizing: side in the first epoch; 0 is off", lies_in="[0, inf)")
-    min_scale: float = flag(0.08, "smallest share of the image that a random crop shows", lies_in="(0, 1]")
-    auto_augment: str = flag("none", "augmentation, on the device", choices=AUGMENTS)
-    random_erase: float = flag(0.0, "probability of erasing a rectangle", lies_in="[0, 1]")
-    on_error: str = flag("raise", "what a damaged image does", choices=ON_ERROR)
-    drop_last: bool = flag(False, "leave out the last batch if it is not full")
+    val_resize_size: int = flag(
+        256, "validation: resize the shorter side to this many pixels before the centre crop", lies_in="[1, inf)"
+    )
+    val_crop_size: int = flag(224, "validation: side of the centre crop, in pixels", lies_in="[1, inf)")
+    smallest_crop: int = flag(
+        0, "progressive resizing: side of the crops in the first epoch; 0 turns it off", lies_in="[0, inf)"
+    )
+    min_scale: float = flag(0.08, "smallest share of the image's area in a random crop", lies_in="(0, 1]")
+    auto_augment: str = flag("none", "augmentation policy, applied to whole batches on the device", choices=AUGMENTS)
+    random_erase: float = flag(0.0, "probability of RandomErasing", lies_in="[0, 1]")
+    on_error: str = flag("raise", "what to do with a damaged image", choices=ON_ERROR)
+    drop_last: bool = flag(False, "drop the last training batch if it is not full")
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "workers", str(self.workers))
@@ -52,17 +58,17 @@ class DataOptions:
         parse_workers(str(self.workers))
         for small, large in (("smallest_crop", "train_crop_size"), ("val_crop_size", "val_resize_size")):
             sides = getattr(self, small), getattr(self, large)
-            check(sides[0] <= sides[1], f"{small}={sides[0]} is above {large}={sides[1]}")
+            check(sides[0] <= sides[1], f"{small}={sides[0]} must not exceed {large}={sides[1]}")
 
     def sides(self, epochs: int) -> dict[str, int]:
-        """Sizes that a model will see, in pixels, by the option that sets them."""
+        """Sides of the images that the model will get, in pixels, by the option that sets them."""
         first = {"smallest_crop": _side(self, 0, epochs)} if self.smallest_crop else {}
         return {**first, "train_crop_size": self.train_crop_size, "val_crop_size": self.val_crop_size}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Loaders:
-    """What `fit` needs: a function from an epoch to its training loader, and the validation loader."""
+    """The loaders for `fit`: a function from an epoch to its training loader, and the validation loader."""
 
     train: Callable[[int], DataLoader[Any]]
     val: DataLoader[Any]
@@ -70,13 +76,14 @@ class Loaders:
 
 
 def make_loaders(data: DataOptions, options: TrainOptions, ranks: Ranks) -> Loaders:
-    """Loaders of this process's share of the data.
+    """Makes the loaders for this process's share of the data.
 
     Raises:
-        DatasetError: there is nothing at data_path.
+        OptionError: data_path is not given.
+        DatasetError: data_path holds neither an image folder nor shards.
     """
     if not data.data_path:
-        raise OptionError("data_path is not given; it names a folder of images or of shards")
+        raise OptionError("data_path (--data-path) is not given; name an image folder or a folder of shards")
     if ranks.is_main and (problem := slow_to_read(data.data_path)) is not None:
         warnings.warn(problem, stacklevel=2)
     train_set, val_set, classes = _datasets(data)
@@ -148,7 +155,8 @@ def _datasets(data: DataOptions) -> tuple[Any, Any, list[str]]:
         val = open_images(_inside(data.data_path, "val"))
         if val is None:
             raise DatasetError(
-                f"{data.data_path} has a train folder, but none called val; point at {train_path} to hold out a fifth"
+                f"{data.data_path} has a train folder but no val folder; use data_path={train_path} to hold out a "
+                "fifth of it for validation"
             )
         if train.classes != val.classes:
             odd = sorted(set(train.classes or ()) ^ set(val.classes or ()))
@@ -156,7 +164,7 @@ def _datasets(data: DataOptions) -> tuple[Any, Any, list[str]]:
         return train, val, max((_classes(each, data.data_path) for each in (train, val)), key=len)
     whole = open_images(data.data_path)
     if whole is None:
-        raise DatasetError(f"there is neither a folder nor a set of shards at {data.data_path}")
+        raise DatasetError(f"{data.data_path} is neither an image folder nor a folder of shards")
     seen: dict[int, int] = {}
     held_out: list[int] = []
     rest: list[int] = []
@@ -164,7 +172,10 @@ def _datasets(data: DataOptions) -> tuple[Any, Any, list[str]]:
         seen[label] = seen.get(label, 0) + 1
         (held_out if seen[label] % _VALIDATION_EVERY == 0 else rest).append(index)
     if not held_out:
-        raise DatasetError(f"{data.data_path} has too few images per class to hold any out; make train and val folders")
+        raise DatasetError(
+            f"{data.data_path} has fewer than {_VALIDATION_EVERY} images in every class, too few to hold some out; "
+            "make train and val folders"
+        )
     return Subset(whole, rest), Subset(whole, held_out), _classes(whole, data.data_path)
 
 
@@ -175,7 +186,8 @@ def _classes(dataset: Any, path: str) -> list[str]:
     labels = dataset.labels
     if len(labels) == 0 or labels.min() < 0:
         raise DatasetError(
-            f"the samples of {path} have no classes to train on; fastdata convert writes them with the images"
+            f"{path} has samples without a label, so it cannot be used for training; convert it again from a labelled "
+            "source with fastdata convert"
         )
     return [str(number) for number in range(int(labels.max()) + 1)]
 

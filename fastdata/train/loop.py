@@ -1,7 +1,7 @@
 """The training loop: `fit` is the run, `train_epoch` the step, `evaluate` the validation.
 
-Nothing in the step waits for the device.  What does is marked "waits": one look at the losses every `print_freq`
-updates, one at the end of an epoch, one after validation.
+Nothing in the training step waits for the device.  The lines that do are marked "waits": the losses are read every
+`print_freq` updates and at the end of an epoch, and the results of the validation after it.
 """
 
 from __future__ import annotations
@@ -31,14 +31,15 @@ _FORGOTTEN = 0.1  # share of a moving average that its first weights may still h
 
 @dataclass(kw_only=True)
 class Result:
-    """What a run gave.
+    """The results of a run.
 
     Attributes:
-        epochs: one entry each: loss, and with validation val_loss, val_accuracy (0 to 1), then images per second and
-            wait_share, the share of the epoch spent waiting for data.
+        epochs: one dict per epoch: epoch, loss, images_per_s, wait_share (share of the epoch spent waiting for data),
+            with a validation loader val_loss and val_accuracy (0 to 1), and failures if images were skipped or
+            replaced.
         losses: the mean loss of every update, over all processes.
-        epoch_totals: of the epoch at hand: samples, and the sum of their losses.
-        stopped: a signal ended the run early; a checkpoint was saved if there is an output_dir.
+        epoch_totals: number of samples of the current epoch so far, and the sum of their losses.
+        stopped: True if a signal stopped the run early; a checkpoint was saved if output_dir is set.
     """
 
     epochs: list[dict[str, float]] = field(default_factory=list)
@@ -59,26 +60,28 @@ def fit(
     """Trains a model.
 
     Args:
-        model: any module that gives one value per class; trained in place.
-        train_loader: yields (images, labels) and has a length; or a function from an epoch's number to such a loader.
-            One with `state_dict` resumes within an epoch by itself, others are skipped through.
-        val_loader: yields (images, labels), or None.
-        options: see `TrainOptions`.
-        ranks: the processes that train together, from `join_ranks`; None is this one alone.
-        num_classes: for mixup and cutmix.
+        model: any module that returns one value per class; trained in place.
+        train_loader: yields (images, labels) and has a length; or a function from the epoch number to such a loader.
+            A loader with `state_dict` and `load_state_dict` resumes in the middle of an epoch by itself; with others,
+            the batches already used are loaded again and skipped.
+        val_loader: yields (images, labels); None for no validation.
+        options: see `TrainOptions`; None for the defaults.
+        ranks: the processes that train together, from `join_ranks`; None for this process alone.
+        num_classes: number of classes, needed for mixup and cutmix.
 
     Raises:
-        TrainError: a loss is no number, another process has gone, a checkpoint does not fit.
+        OptionError: the options do not fit the model or each other.
+        TrainError: a loss is NaN or inf, another process was lost, or a checkpoint does not fit.
     """
     options, ranks = options if options is not None else TrainOptions(), ranks or Ranks()
     if not isinstance(options, TrainOptions):
-        raise OptionError(f"options are TrainOptions(...), not {type(options).__name__}")
+        raise OptionError(f"options must be a TrainOptions, not {type(options).__name__}")
     loader_of = train_loader if callable(train_loader) else lambda epoch: train_loader
     _set_switches(options)
     torch.manual_seed(options.seed + ranks.rank)  # of dropout; DDP gives everybody rank 0's weights
     batches = ranks.largest(_length(loader_of(0)))
     if batches == 0:
-        raise TrainError("the training loader has no batches; with drop_last, there are fewer samples than batch_size")
+        raise TrainError("the training loader has no batches; with drop_last=True it needs at least batch_size samples")
     _check_batch_size(loader_of(0), options)
     training = Training(model, options, ranks=ranks, batches_per_epoch=batches, num_classes=num_classes)
     _check_average(training)
@@ -130,10 +133,20 @@ def train_epoch(
     checkpointer: Checkpointer | None = None,
     result: Result | None = None,
 ) -> Result:
-    """The rest of one epoch.
+    """Trains for one epoch, or for the rest of one after a resume.
 
-    Gradients are sums of per-sample gradients, divided by their number on all processes when the update is made, so an
-    uneven last batch, or a last group of fewer accumulated batches, has its right weight.
+    Gradients are summed over samples and divided by the number of samples on all processes when an update is made, so a
+    smaller last batch, or a last group of fewer accumulated batches, gets the right weight.
+
+    Args:
+        training: model, optimiser and counts; changed in place.
+        loader: yields (images, labels).
+        monitor: measures and logs; None makes one.
+        checkpointer: saves checkpoints when they are due; None saves none.
+        result: where losses are appended; None makes a new one.
+
+    Returns:
+        The result.
     """
     options, result = training.options, result if result is not None else Result()
     monitor, losses = monitor or Monitor(training), []
@@ -176,12 +189,15 @@ def train_epoch(
 
 
 def evaluate(model: nn.Module, loader: Iterable[Any], *, training: Training) -> dict[str, float]:
-    """Loss and accuracy over all samples of all processes, each counted once.
+    """Loss and accuracy over all samples of all processes, each sample counted once.
 
     Args:
-        model: what to validate; its mode is left as it was.
-        loader: this process's share, without padding.
-        training: for device, precision and processes.
+        model: the model to validate; its training mode is restored afterwards.
+        loader: yields (images, labels) of this process's share of the samples, without padding.
+        training: gives device, precision and ranks.
+
+    Returns:
+        "val_loss" and "val_accuracy" (0 to 1).
     """
     was_training = model.training
     model.eval()
@@ -199,14 +215,14 @@ def evaluate(model: nn.Module, loader: Iterable[Any], *, training: Training) -> 
     model.train(was_training)
     loss, hits, images_seen = training.ranks.sum(totals).tolist()  # waits
     if not images_seen:
-        raise TrainError("the validation loader has no images; leave it out to validate nothing")
+        raise TrainError("the validation loader has no images; pass None for no validation")
     return {"val_loss": loss / _UNITS / images_seen, "val_accuracy": hits / images_seen}
 
 
 def _rest_of_epoch(training: Training, loader: Any, checkpointer: Checkpointer | None) -> tuple[Iterator[Any], int]:
     """The batches that are left, and the number of the epoch's last batch on the rank that has most.
 
-    Random numbers go on where they stood when the checkpoint was taken: making an iterator draws from torch's
+    Random numbers continue where they were when the checkpoint was saved: making an iterator draws from torch's
     generator, and so do a plain loader's order and the batches that are skipped through.
     """
     if checkpointer is None and training.ranks.world_size == 1:
@@ -231,8 +247,8 @@ def _check_batch_size(loader: Any, options: TrainOptions) -> None:
     size = getattr(loader, "batch_size", None)
     if isinstance(size, int) and size != options.batch_size:
         warnings.warn(
-            f"the loader's batch_size is {size}, that of the options {options.batch_size}; make them equal, or scaled "
-            "learning rates and logs are wrong",
+            f"the loader's batch_size is {size}, but options.batch_size is {options.batch_size}; make them equal, or "
+            "scaled learning rates and logs will be wrong",
             stacklevel=3,
         )
 
@@ -244,8 +260,8 @@ def _check_average(training: Training) -> None:
         return
     advice = f"set model_ema={1 - 10 / updates:.2g}, or leave it out" if updates >= 20 else "leave it out"
     warnings.warn(
-        f"model_ema={decay} averages over about {1 / (1 - decay):.0f} updates, and this run makes {updates}: at its "
-        f"end {left:.0%} of what is validated are the weights after the first update; {advice}",
+        f"model_ema={decay} averages over about {1 / (1 - decay):.0f} updates, but this run makes only {updates}: at "
+        f"the end, the weights after the first update still make up {left:.0%} of the average; {advice}",
         stacklevel=3,
     )
 
@@ -256,7 +272,7 @@ def _pair(batch: Any) -> tuple[torch.Tensor, torch.Tensor]:
     kind = type(batch).__name__
     if isinstance(batch, tuple | list):
         kind += f" of {', '.join(type(each).__name__ for each in batch)}"
-    raise TrainError(f"the loader yields a {kind}; training takes (images, labels), two tensors: see collate_fn")
+    raise TrainError(f"the loader yields a {kind}; it must yield two tensors, (images, labels): see collate_fn")
 
 
 def _length(loader: Any) -> int:
@@ -264,8 +280,8 @@ def _length(loader: Any) -> int:
         return len(loader)
     except TypeError as error:
         raise TrainError(
-            f"{type(loader).__name__} has no length, which schedules and progress need; give it a __len__ "
-            "(the number of batches)"
+            f"{type(loader).__name__} has no length, but schedules and progress need one; give it a __len__ (the "
+            "number of batches)"
         ) from error
 
 
@@ -274,7 +290,7 @@ def _weighted(
 ) -> Iterator[tuple[torch.Tensor, torch.Tensor, float]]:
     """Batches with their weight, 1 for a full one.
 
-    A process with fewer batches than others repeats one with weight 0: DDP wants everybody in every step.
+    A process with fewer batches than others repeats one with weight 0, since DDP needs every process in every step.
     """
     latest = None
     for images, labels in monitor.waits_for(map(_pair, batches)):
@@ -296,7 +312,7 @@ def _stand_in(training: Training, loader: Any) -> tuple[torch.Tensor, torch.Tens
         images, label = loader.dataset[0]
     except (AttributeError, IndexError) as error:
         raise TrainError(
-            f"rank {training.ranks.rank} has no sample at all; use fewer processes than samples"
+            f"rank {training.ranks.rank} has no samples; use no more processes than there are samples"
         ) from error
     return torch.stack([images] * 2), torch.tensor([int(label)] * 2)
 
@@ -318,9 +334,9 @@ def _look(losses: list[torch.Tensor], training: Training, monitor: Monitor, resu
         first = training.updates - len(totals) + wrong[0]
         options = training.options
         raise TrainError(
-            f"the loss is no number from update {first} on (lr={options.lr}, amp={options.amp!r}, "
-            f"clip_grad_norm={options.clip_grad_norm}); try a lower lr, a warm-up or clip_grad_norm, and look for bad "
-            f"inputs with detect_anomaly=True; checkpoints of fewer than {max(1, first - 1)} updates are good"
+            f"the loss is NaN or inf since update {first} (lr={options.lr}, amp={options.amp!r}, "
+            f"clip_grad_norm={options.clip_grad_norm}); try a lower lr, a warm-up or clip_grad_norm, and find the "
+            f"cause with detect_anomaly=True; checkpoints of fewer than {max(1, first - 1)} updates are not affected"
         )
 
 

@@ -1,4 +1,4 @@
-"""What options make of a model: where it lies, how it is wrapped."""
+"""Prepares a model for training as the options say: device, memory format, DDP, torch.compile."""
 
 from __future__ import annotations
 
@@ -18,13 +18,19 @@ __all__ = ["prepare_model"]
 def prepare_model(
     model: nn.Module, options: TrainOptions, ranks: Ranks, device: torch.device
 ) -> tuple[nn.Module, DistributedDataParallel | None, nn.Module]:
-    """Puts a model on its device as the options say.
+    """Moves a model to its device and wraps it as the options say.
 
     Returns:
-        The module itself, the wrapper that sums gradients if there is one, and what to call.
+        The module itself, its DDP wrapper or None, and the callable for the forward pass.
+
+    Raises:
+        OptionError: the model is wrapped in DataParallel, or a package that an option needs is not installed.
     """
     if isinstance(model, nn.DataParallel):
-        raise OptionError("DataParallel copies the model in every step; start with torchrun, which gives DDP")
+        raise OptionError(
+            "the model is wrapped in DataParallel, which copies it in every step; pass the plain model and start with "
+            "torchrun, which uses DDP"
+        )
     if options.checkpoint_every_k:
         checkpoint_activations(model, options.checkpoint_every_k)
     if options.checkpoint_modules is not None:

@@ -1,4 +1,4 @@
-"""What a run shows: where the time goes, losses, logs, plots; and what makes it slower when it is asked for."""
+"""Progress, timings, losses, logs and plots of a run; and profilers, which make it slower."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _TRACED = (3, 15)  # updates, after the first ones, which warm up
 
 
 class Monitor:
-    """Books time and writes logs.  Without profiling it asks the clock twice per batch and waits for no device."""
+    """Measures times and writes logs.  Without profiling it reads the clock twice per batch and does not wait."""
 
     def __init__(self, training: Training) -> None:
         self.training, options = training, training.options
@@ -59,14 +59,14 @@ class Monitor:
     # ---- in the step
 
     def begin_epoch(self) -> None:
-        """Sets the clocks to zero; making the loader's iterator is waiting for data already."""
+        """Sets the clocks to zero; the time to create the loader's iterator counts as waiting for data."""
         self.seconds = dict.fromkeys(("wait", "forward", "backward", "update", "rest"), 0.0)
         self._at = self._epoch_began = self._looked_at = time.perf_counter()
         self._waited_before = 0.0
         self._images = self._images_before = 0
 
     def waits_for(self, loader: Iterable[Any]) -> Iterator[Any]:
-        """The loader's batches; the time until each comes is "wait"."""
+        """Yields the loader's batches; the time until each arrives is booked as "wait"."""
         for batch in loader:
             self.book("wait", always=True)
             self._images += len(batch[1])
@@ -74,7 +74,7 @@ class Monitor:
             self.book("rest", always=True)
 
     def book(self, phase: str, *, always: bool = False) -> None:
-        """Books the time since the last call; phases of the step only when profiling, which waits for the device."""
+        """Books the time since the last call; phases of the step only with profile="steps", which waits for them."""
         if not (always or self._profiled):
             return
         if self._profiled and self.training.device.type == "cuda":
@@ -84,19 +84,19 @@ class Monitor:
         self._at = now
 
     def count_update(self) -> None:
-        """An update has been made."""
+        """Called after each update."""
         self.book("update")
         if self.trace is not None:
             self.trace.step()
 
     @contextmanager
     def may_sync(self) -> Iterator[None]:
-        """A place where waiting for the device is meant."""
+        """A block in which waiting for the device is intended, so that detect_syncs does not report it."""
         with self.finder.pause() if self.finder is not None else nullcontext():
             yield
 
     def show_updates(self, losses: list[float]) -> None:
-        """Logs the updates since the last look."""
+        """Logs the updates since the losses were last read."""
         training, now = self.training, time.perf_counter()
         rate = (self._images - self._images_before) * training.ranks.world_size / max(1e-9, now - self._looked_at)
         share = (self.seconds["wait"] - self._waited_before) / max(1e-9, now - self._looked_at)
@@ -115,14 +115,14 @@ class Monitor:
             print(f"\r{self._line(rates[-1])} ", end="", file=sys.stderr)
 
     def tell(self) -> None:
-        """In a log, a line now and then; its loss is that of the last look, so that nothing waits for the device."""
+        """In a log, prints a line now and then, with the loss last read, so that nothing waits for the device."""
         if not self.is_main or self._has_bars or time.perf_counter() - self._told_at < _LINE_EVERY_S:
             return
         self._told_at = time.perf_counter()
         print(self._line(self.training.optimizer.param_groups[0]["lr"]), file=sys.stderr, flush=True)
 
     def _line(self, lr: float) -> str:
-        """The epoch so far, and when the run will be over at the pace of all that this process has done."""
+        """The epoch so far, and the time left, estimated from the average speed of this process."""
         training, schedule, now = self.training, self.training.scheduler, time.perf_counter()
         began, place = self._began
         left_s = (schedule.total - schedule.place) * (now - began) / max(1e-9, schedule.place - place)
@@ -139,18 +139,18 @@ class Monitor:
         return "  ".join(filter(None, parts))
 
     def wait_share(self) -> float:
-        """Share of the epoch so far in which there was no batch to train on."""
+        """Share of the epoch so far that was spent waiting for data."""
         return self.seconds["wait"] / max(1e-9, sum(self.seconds.values()))
 
     # ---- around it
 
     def say(self, text: str) -> None:
-        """Prints a line on rank 0."""
+        """Prints a line, on rank 0 only."""
         if self.is_main:
             print(f"\r{text}", flush=True)
 
     def end_epoch(self, result: Any, epoch: int) -> dict[str, float]:
-        """The epoch's figures, which are also put at the end of the result."""
+        """Computes the epoch's figures and appends them to the result."""
         seconds = time.perf_counter() - self._epoch_began
         samples, loss = result.epoch_totals
         result.epoch_totals = [0.0, 0.0]
@@ -164,7 +164,7 @@ class Monitor:
         return entry
 
     def count_failures(self, entry: dict[str, float], *loaders: Any) -> None:
-        """Names the images that on_error left out or replaced, and adds those of all processes to the entry."""
+        """Prints the images that on_error skipped or replaced, and adds their number on all processes to the entry."""
         count, named = 0, list[str]()
         for loader in (each for each in loaders if isinstance(each, DataLoader)):
             stats, before = loader.stats(), self._failures_before.get(loader, 0)
@@ -173,18 +173,18 @@ class Monitor:
             named += [where for _, where, _ in stats["quarantine"][before:]]
         if count:
             more = ", …" if count > _NAMED else ""
-            print(f"\r{count} images left out or replaced: {', '.join(named[:_NAMED])}{more}", flush=True)
+            print(f"\r{count} damaged images skipped or replaced: {', '.join(named[:_NAMED])}{more}", flush=True)
         joint = int(self.training.ranks.sum(torch.tensor(count, device=self.training.device)))  # waits
         if joint:
             entry["failures"] = entry.get("failures", 0) + joint
 
     def show_epoch(self, entry: dict[str, float]) -> None:
-        """Prints an epoch, with its validation."""
+        """Prints the figures of an epoch, including its validation."""
         if self.is_main:
             told = "  ".join(f"{name} {value:.4g}" for name, value in entry.items())
             print(f"\r{told}", flush=True)
             if self.training.scaler.is_enabled():
-                print(f"updates skipped by fp16 so far: {int(self.training.skipped)}")
+                print(f"updates skipped because of inf or NaN gradients (fp16) so far: {int(self.training.skipped)}")
         self._show_on_board({f"epoch/{name}": value for name, value in entry.items()}, int(entry["epoch"]))
         if self._profiled and self.is_main:
             print(self.table())
@@ -200,10 +200,12 @@ class Monitor:
             print(self.finder.report())
 
     def table(self) -> str:
-        """Where the time of the steps went; measured by waiting for the device after each phase."""
+        """The time per phase of the training step, measured by waiting for the device after each phase."""
         total = sum(self.seconds.values()) or 1.0
         lines = [f"  {phase:<9} {seconds:8.3f} s  {seconds / total:6.1%}" for phase, seconds in self.seconds.items()]
-        return "\n".join(["where the time went (slower than usual, since each phase is waited for):", *lines])
+        return "\n".join(
+            ["time per phase (slower than without profile, since it waits for the device after each phase):", *lines]
+        )
 
     def _show_on_board(self, values: dict[str, float], step: int) -> None:
         for name, value in values.items() if self._board is not None else ():
@@ -235,15 +237,15 @@ def _keep_rows_before(path: Path, update: int) -> None:
 
 @contextmanager
 def monitored(training: Training) -> Iterator[Monitor]:
-    """A monitor, with the profilers that the options ask for."""
+    """Yields a Monitor, with the profilers that the options ask for."""
     options, monitor = training.options, Monitor(training)
     slow = [name for name in ("detect_syncs", "detect_anomaly") if getattr(options, name)]
     slow += [f"profile={options.profile}"] if options.profile != "none" else []
     for name, wanted in (("tensorboard", options.tensorboard), ("profile='trace'", options.profile == "trace")):
         if wanted and options.output_dir is None:
-            raise OptionError(f"{name} writes into output_dir, which is not set")
+            raise OptionError(f"{name} needs output_dir, where it writes its files")
     if slow and monitor.is_main:
-        print(f"note: {', '.join(slow)} makes training slower; leave it out for real runs")
+        print(f"note: training is slower with {', '.join(slow)}; leave it out for real runs")
     with ExitStack() as stack:
         if options.detect_syncs:
             monitor.finder = stack.enter_context(SyncFinder(training.device))

@@ -16,7 +16,7 @@ __all__ = ["make_optimizer", "parameter_groups", "scaled_lr"]
 
 
 def parameter_groups(model: nn.Module, options: TrainOptions) -> list[dict[str, Any]]:
-    """Weights, and apart from them what does not decay: norms and biases (of one dimension), and what models name."""
+    """Two parameter groups: weights, and norms, biases and what the model exempts from weight decay."""
     weights: list[nn.Parameter] = []
     others: list[nn.Parameter] = []
     named = _named_not_to_decay(model)
@@ -40,7 +40,7 @@ def _named_not_to_decay(model: nn.Module) -> set[str]:
 
 
 def scaled_lr(options: TrainOptions, world_size: int) -> float:
-    """The peak rate for the joint batch of all processes and accumulated batches.
+    """The peak learning rate for the total batch size over all processes and accumulated batches.
 
     Source: Goyal et al., "Accurate, large minibatch SGD", 2017 (linear); Krizhevsky, "One weird trick", 2014 (root).
     """
@@ -49,14 +49,14 @@ def scaled_lr(options: TrainOptions, world_size: int) -> float:
 
 
 def make_optimizer(model: nn.Module, options: TrainOptions, *, world_size: int = 1) -> torch.optim.Optimizer:
-    """The optimiser named, in its fused form where torch has one for the device.
+    """Creates the optimiser that the options name; torch's own are fused.
 
     Raises:
-        OptionError: lars or lamb without timm.
+        OptionError: no parameter requires a gradient, or timm is not installed for lars or lamb.
     """
     groups, lr = parameter_groups(model, options), scaled_lr(options, world_size)
     if not groups:
-        raise OptionError("no parameter of the model is trained; set requires_grad of some")
+        raise OptionError("no parameter of the model requires a gradient; set requires_grad=True for those to train")
     if options.opt == "sgd":
         nesterov = options.momentum > 0
         optimizer = torch.optim.SGD(groups, lr, momentum=options.momentum, nesterov=nesterov, fused=True)

@@ -1,4 +1,4 @@
-"""Every option of training, checked together.  The command line is made from these fields."""
+"""All training options and their checks.  The command line flags are made from these fields."""
 
 from __future__ import annotations
 
@@ -22,112 +22,153 @@ _PROFILES = ("none", "steps", "trace", "cprofile")
 
 @dataclass(frozen=True, kw_only=True)
 class TrainOptions:
-    """What `fit` does; each field is a flag of `python -m fastdata.train`, too.
+    """Options of `fit`; each field is also a flag of `python -m fastdata.train`.
 
     Raises:
-        OptionError: values that cannot work, alone or together.
+        OptionError: a value, or a combination of values, cannot work.
     """
 
     # ---- length and size
-    epochs: int = flag(10, "passes over the data", lies_in=_FROM_1)
-    batch_size: int = flag(64, "images per process and step", short="-b", lies_in=_FROM_1)
-    accumulate: int = flag(1, "batches whose gradients make one update", lies_in=_FROM_1)
-    device: str = flag("auto", "cpu, cuda, cuda:1; auto takes CUDA where there is one")
-    seed: int = flag(0, "of weights, order, crops and augmentations", lies_in="[0, 9e18)")
+    epochs: int = flag(10, "number of passes over the training data", lies_in=_FROM_1)
+    batch_size: int = flag(64, "images per process and training step", short="-b", lies_in=_FROM_1)
+    accumulate: int = flag(1, "gradient accumulation: batches per update", lies_in=_FROM_1)
+    device: str = flag("auto", "cpu, cuda or cuda:1; auto uses CUDA if it is available")
+    seed: int = flag(0, "random seed for weights, sample order, crops and augmentations", lies_in="[0, 9e18)")
 
     # ---- optimiser
-    opt: str = flag("sgd", "optimiser; sgd has Nesterov momentum, lars and lamb are timm's", choices=_OPTIMIZERS)
-    lr: float = flag(0.1, "learning rate, at its peak", lies_in=_ABOVE_0)
-    momentum: float = flag(0.9, "of sgd and lars; onecycle and cyclic move it, too", lies_in=_BELOW_1)
-    betas: tuple[float, float] | None = flag(None, "of adamw and lamb: two numbers", lies_in=_BELOW_1)
-    weight_decay: float = flag(1e-4, "of all weights but those of norms and biases", short="--wd", lies_in=_FROM_0)
-    norm_weight_decay: float = flag(0.0, "of norms, biases, and what timm's models exempt", lies_in=_FROM_0)
-    label_smoothing: float = flag(0.0, "share of each label spread over all classes", lies_in=_BELOW_1)
-    clip_grad_norm: float | None = flag(None, "largest norm of a gradient; left out, none is clipped", lies_in=_ABOVE_0)
-    clip_grad_value: float | None = flag(
-        None, "largest entry of a gradient; left out, none is clipped", lies_in=_ABOVE_0
+    opt: str = flag("sgd", "optimiser; sgd uses Nesterov momentum, lars and lamb need timm", choices=_OPTIMIZERS)
+    lr: float = flag(0.1, "peak learning rate", lies_in=_ABOVE_0)
+    momentum: float = flag(0.9, "for sgd and lars; onecycle and cyclic schedule it, too", lies_in=_BELOW_1)
+    betas: tuple[float, float] | None = flag(None, "two numbers, for adamw and lamb", lies_in=_BELOW_1)
+    weight_decay: float = flag(
+        1e-4, "weight decay, except for normalisation layers and biases", short="--wd", lies_in=_FROM_0
     )
-    model_ema: float | None = flag(None, "validate an average of the weights", lies_in="(0, 1)", bare=0.9999)
+    norm_weight_decay: float = flag(
+        0.0, "weight decay of normalisation layers, biases and parameters that timm's models exempt", lies_in=_FROM_0
+    )
+    label_smoothing: float = flag(
+        0.0, "label smoothing: share of each label that is spread over all classes", lies_in=_BELOW_1
+    )
+    clip_grad_norm: float | None = flag(
+        None, "clip gradients to this total norm; default: no clipping", lies_in=_ABOVE_0
+    )
+    clip_grad_value: float | None = flag(
+        None, "clip each gradient entry to this absolute value; default: no clipping", lies_in=_ABOVE_0
+    )
+    model_ema: float | None = flag(
+        None,
+        "decay of an exponential moving average (EMA) of the weights, which is then validated",
+        lies_in="(0, 1)",
+        bare=0.9999,
+    )
 
     # ---- schedule, by update
-    lr_scheduler: str = flag("cosine", "how the rate changes", choices=_SCHEDULES)
-    lr_warmup_epochs: float = flag(0.0, "epochs in which the rate grows; not for onecycle, cyclic", lies_in=_FROM_0)
-    lr_step_size: float = flag(30.0, "epochs between the drops of step; half a cycle of cyclic", lies_in=_ABOVE_0)
-    lr_gamma: float = flag(0.1, "factor of a drop of step")
-    lr_scaling: str = flag("none", "how the rate grows with the joint batch", choices=_SCALINGS)
-    base_batch: int = flag(256, "joint batch for which lr is meant when it is scaled", lies_in=_FROM_1)
+    lr_scheduler: str = flag("cosine", "learning rate schedule", choices=_SCHEDULES)
+    lr_warmup_epochs: float = flag(0.0, "epochs of learning rate warm-up; not with onecycle or cyclic", lies_in=_FROM_0)
+    lr_step_size: float = flag(30.0, "step: epochs between two drops; cyclic: epochs in half a cycle", lies_in=_ABOVE_0)
+    lr_gamma: float = flag(0.1, "step: factor of each drop")
+    lr_scaling: str = flag("none", "how to scale lr with the total batch size", choices=_SCALINGS)
+    base_batch: int = flag(256, "total batch size that lr is meant for, if lr_scaling is used", lies_in=_FROM_1)
 
     # ---- precision and kernels
-    amp: str = flag("none", "autocast; fp16 with a GradScaler, fp8 with torchao", choices=_AMP, bare="bf16")
-    tf32: bool = flag(True, "TF32 for float32 products on GPUs that have it")
-    cudnn_benchmark: bool = flag(True, "let cuDNN try its kernels for the sizes at hand")
-    channels_last: bool = flag(True, "NHWC memory for images and weights")
-    compile: str = flag("none", "torch.compile; reduce-overhead means CUDA graphs", choices=_COMPILE, bare="default")
-    checkpoint_every_k: int = flag(0, "recompute activations, every k blocks; 0 keeps them all", lies_in=_FROM_0)
-    checkpoint_modules: str | None = flag(None, "recompute those of the modules named, separated by commas")
+    amp: str = flag(
+        "none", "automatic mixed precision; fp16 uses a GradScaler, fp8 needs torchao", choices=_AMP, bare="bf16"
+    )
+    tf32: bool = flag(True, "use TF32 for float32 matrix products and convolutions on GPUs that have it")
+    cudnn_benchmark: bool = flag(True, "let cuDNN benchmark its kernels for each input size")
+    channels_last: bool = flag(True, "channels_last (NHWC) memory format for images and weights")
+    compile: str = flag(
+        "none", "torch.compile mode; reduce-overhead uses CUDA graphs", choices=_COMPILE, bare="default"
+    )
+    checkpoint_every_k: int = flag(0, "activation checkpointing of every k-th block; 0 turns it off", lies_in=_FROM_0)
+    checkpoint_modules: str | None = flag(None, "activation checkpointing of these modules, comma-separated names")
 
     # ---- mixing
-    mixup_alpha: float = flag(0.0, "mixup with shares from Beta(alpha, alpha); 0 leaves it out", lies_in=_FROM_0)
-    cutmix_alpha: float = flag(0.0, "cutmix likewise; with both, updates take turns", lies_in=_FROM_0)
+    mixup_alpha: float = flag(0.0, "mixup, with weights from Beta(alpha, alpha); 0 turns it off", lies_in=_FROM_0)
+    cutmix_alpha: float = flag(
+        0.0,
+        "cutmix, with weights from Beta(alpha, alpha); 0 turns it off; with both, batches alternate",
+        lies_in=_FROM_0,
+    )
 
     # ---- several processes
-    sync_bn: bool = flag(False, "batch statistics of all processes")
-    static_graph: bool = flag(False, "tell DDP that every step uses the same parameters")
-    find_unused_parameters: bool = flag(False, "for models of which a step may leave parts out")
-    bf16_gradients: bool = flag(False, "send gradients as bfloat16 (CUDA)")
-    timeout_s: float = flag(300.0, "how long a process waits for the others before it gives up", lies_in=_ABOVE_0)
+    sync_bn: bool = flag(False, "SyncBatchNorm: compute batch statistics over all processes (CUDA)")
+    static_graph: bool = flag(False, "DDP's static_graph: every step uses the same parameters")
+    find_unused_parameters: bool = flag(False, "DDP's find_unused_parameters: a step may leave some parameters unused")
+    bf16_gradients: bool = flag(False, "compress gradients to bfloat16 for communication (CUDA)")
+    timeout_s: float = flag(300.0, "seconds that a process waits for the others before it fails", lies_in=_ABOVE_0)
 
     # ---- seeing
-    print_freq: int = flag(20, "updates between two looks at the loss; each look waits for the device", lies_in=_FROM_1)
-    profile: str = flag("none", "steps prints a table, trace is torch.profiler's", choices=_PROFILES, bare="steps")
-    detect_syncs: bool = flag(False, "name the lines that wait for the device")
-    detect_anomaly: bool = flag(False, "autograd's search for what made a NaN; slow")
+    print_freq: int = flag(
+        20, "read and log the losses every this many updates, which waits for the device", lies_in=_FROM_1
+    )
+    profile: str = flag(
+        "none",
+        "steps: table of times per phase; trace: torch.profiler trace; cprofile: Python's cProfile",
+        choices=_PROFILES,
+        bare="steps",
+    )
+    detect_syncs: bool = flag(False, "report lines of code that wait for the device")
+    detect_anomaly: bool = flag(
+        False, "torch.autograd anomaly detection, which finds the operation that made a NaN; slow"
+    )
     tensorboard: bool = flag(False, "write a TensorBoard log")
 
     # ---- keeping
-    output_dir: str | None = flag(None, "where checkpoints, logs and plots go")
-    resume: str | None = flag(None, "a checkpoint, or 'auto' for the latest in output_dir")
-    keep: int = flag(2, "checkpoints kept", lies_in=_FROM_1)
-    save_every: int = flag(0, "updates between two checkpoints; 0 saves after each epoch", lies_in=_FROM_0)
+    output_dir: str | None = flag(None, "folder for checkpoints, logs and plots")
+    resume: str | None = flag(None, "checkpoint to resume from, or 'auto' for the latest in output_dir")
+    keep: int = flag(2, "how many checkpoints to keep", lies_in=_FROM_1)
+    save_every: int = flag(
+        0, "updates between two checkpoints, besides one after each epoch; 0: only after each epoch", lies_in=_FROM_0
+    )
 
     def __post_init__(self) -> None:
         check_flags(self)
         check(
             self.betas is None or self.opt in ("adamw", "lamb"),
-            f"betas={self.betas} are adamw's and lamb's; opt={self.opt!r} has momentum={self.momentum}",
+            f"betas={self.betas} needs opt='adamw' or 'lamb'; opt={self.opt!r} uses momentum={self.momentum}",
         )
         check(
             not self.static_graph or self.accumulate == 1,
-            f"static_graph=True with accumulate={self.accumulate}: a static graph sums every gradient; leave one out",
+            f"static_graph=True does not work with accumulate={self.accumulate}: with a static graph DDP sums "
+            "gradients after every batch; leave one of them out",
         )
         check(
             self.lr_warmup_epochs == 0 or self.lr_scheduler not in ("onecycle", "cyclic"),
-            f"lr_scheduler={self.lr_scheduler!r} warms up by itself; leave out lr_warmup_epochs",
+            f"lr_warmup_epochs={self.lr_warmup_epochs}: lr_scheduler={self.lr_scheduler!r} has its own warm-up; leave "
+            "out lr_warmup_epochs",
         )
         check(
             self.lr_warmup_epochs < self.epochs,
-            f"lr_warmup_epochs={self.lr_warmup_epochs} leaves nothing of epochs={self.epochs}",
+            f"lr_warmup_epochs={self.lr_warmup_epochs} must be less than epochs={self.epochs}",
         )
         on_cuda = self.torch_device().type == "cuda"
         check(
             self.amp != "fp16" or on_cuda,
-            "amp='fp16' needs a CUDA device: float16 overflows without its scaled kernels; amp='bf16' works anywhere",
+            "amp='fp16' needs a CUDA device, since float16 overflows easily on others; amp='bf16' works anywhere",
         )
         check(
             self.amp != "fp8" or (on_cuda and torch.cuda.get_device_capability() >= (8, 9)),
             "amp='fp8' needs a CUDA device of compute capability 8.9 or more (Ada, Hopper); amp='bf16' works anywhere",
         )
-        check(not self.sync_bn or on_cuda, "sync_bn=True needs CUDA: torch's SyncBatchNorm runs nowhere else")
-        check(not self.bf16_gradients or on_cuda, "bf16_gradients=True needs CUDA: gloo sums no bfloat16")
         check(
-            self.resume != "auto" or self.output_dir is not None, "resume='auto' looks in output_dir, which is not set"
+            not self.sync_bn or on_cuda,
+            "sync_bn=True needs a CUDA device: torch's SyncBatchNorm does not support others; leave it out",
+        )
+        check(
+            not self.bf16_gradients or on_cuda,
+            "bf16_gradients=True needs a CUDA device: gloo cannot sum bfloat16; leave it out",
+        )
+        check(
+            self.resume != "auto" or self.output_dir is not None,
+            "resume='auto' needs output_dir, where it looks for the latest checkpoint",
         )
 
     def torch_device(self) -> torch.device:
-        """The device meant.
+        """The device as a torch.device, with "auto" resolved.
 
         Raises:
-            OptionError: it is not here.
+            OptionError: the device is not available.
         """
         if self.device == "auto":
             return torch.device("cuda" if torch.cuda.is_available() else "cpu")

@@ -1,4 +1,4 @@
-"""Plots of a run and of a search, where matplotlib is installed."""
+"""Plots of a run and of a learning rate search, if matplotlib is installed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["plot_rates", "plot_run"]
 
 
 def plot_run(losses: Sequence[float], epochs: Sequence[Mapping[str, float]], path: Path) -> None:
-    """Loss by update; accuracy, waiting and images per second by epoch."""
+    """Plots the loss per update; accuracy, share of waiting for data, and images per second per epoch."""
     if (figure := _figure(path, (12, 4))) is None:
         return
     left, right, speed = figure.subplots(1, 3)
@@ -28,7 +28,7 @@ def plot_run(losses: Sequence[float], epochs: Sequence[Mapping[str, float]], pat
 
 
 def plot_rates(rates: Sequence[float], losses: Sequence[float], suggestion: float, path: Path) -> None:
-    """Loss by learning rate, and the rate suggested."""
+    """Plots the loss over the learning rate, and the suggested learning rate."""
     if (figure := _figure(path, (6, 4))) is None:
         return
     axes = figure.subplots()
@@ -42,6 +42,6 @@ def _figure(path: Path, inches: tuple[float, float]) -> Any:
     try:
         from matplotlib.figure import Figure
     except ImportError:
-        warnings.warn(f"no {path.name}: matplotlib is not installed (pip install matplotlib)", stacklevel=3)
+        warnings.warn(f"{path.name} is not written: matplotlib is not installed (pip install matplotlib)", stacklevel=3)
         return None
     return Figure(figsize=inches, layout="constrained")

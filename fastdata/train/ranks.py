@@ -1,4 +1,4 @@
-"""Processes that train together: how they find each other, and what they sum."""
+"""Processes that train together: joining the process group, and sums over it."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ _LOST = ("connection closed", "connection reset", "broken pipe", "timed out", "g
 
 @dataclass(frozen=True, kw_only=True)
 class Ranks:
-    """Which of how many processes this is."""
+    """Rank of this process and world size."""
 
     rank: int = 0
     world_size: int = 1
 
     @property
     def is_main(self) -> bool:
-        """True for the one that prints and writes."""
+        """True for rank 0, which prints and writes files."""
         return self.rank == 0
 
     def sum(self, values: torch.Tensor) -> torch.Tensor:
-        """Sums over all processes, in place, where the values lie."""
+        """Sums over all processes, in place, on the device of the values."""
         if self.world_size > 1:
             dist.all_reduce(values)
         return values
 
     def largest(self, value: int) -> int:
-        """The largest of the processes' numbers."""
+        """The maximum over all processes."""
         if self.world_size == 1:
             return value
         values = torch.tensor([value])
@@ -47,19 +47,19 @@ class Ranks:
         return int(values.numpy()[0])
 
     def take_over(self, values: torch.Tensor) -> None:
-        """Overwrites values with rank 0's."""
+        """Overwrites the values with those of rank 0."""
         if self.world_size > 1:
             dist.broadcast(values, 0)
 
     @contextmanager
     def together(self) -> Iterator[None]:
-        """Explains errors of the network as what they are.
+        """Turns communication errors into a clear TrainError.
 
         gloo notices a closed connection at once, and a process that hangs after `timeout_s`.  NCCL's watchdog ends the
-        process itself after that time, with a message of its own.
+        process itself after that time, with its own message.
 
         Raises:
-            TrainError: another process has gone.
+            TrainError: another process was lost.
         """
         try:
             yield
@@ -71,16 +71,16 @@ class Ranks:
             ):
                 raise
             raise TrainError(
-                f"rank {self.rank} of {self.world_size} lost another rank, which was killed, failed or hangs; see its "
-                f"own message.  Start again with resume='auto', with any number of processes.  ({error})"
+                f"rank {self.rank} of {self.world_size} lost another rank, which was killed, failed or hangs; see that "
+                f"rank's message.  Start again with resume='auto', with any number of processes.  ({error})"
             ) from error
 
 
 class Vote:
-    """A question to all processes, which they must all ask; the answers come together in the background.
+    """An asynchronous vote among all processes; every process must take part.
 
     Args:
-        yes: this process's answer.
+        yes: this process's vote.
     """
 
     def __init__(self, yes: bool) -> None:
@@ -88,23 +88,27 @@ class Vote:
         self._work = dist.all_reduce(self._answers, dist.ReduceOp.MAX, async_op=True)
 
     def is_yes(self) -> bool:
-        """True if any process said yes; waits for the slowest to have been asked."""
+        """True if any process voted yes; waits until all have voted."""
         if self._work is not None:
             self._work.wait()
         return bool(self._answers.numpy()[0])
 
 
 def launched_ranks() -> Ranks:
-    """This process among those that torchrun started, before it joins them."""
+    """Rank and world size that torchrun set for this process, before it joins the process group."""
     return Ranks(rank=int(os.environ.get("RANK", "0")), world_size=int(os.environ.get("WORLD_SIZE", "1")))
 
 
 def join_ranks(device: torch.device, timeout_s: float) -> Ranks:
-    """Joins the processes that torchrun started (RANK and WORLD_SIZE are set), by NCCL or gloo; alone otherwise."""
+    """Joins the process group if torchrun started this process (RANK and WORLD_SIZE are set), with NCCL or gloo.
+
+    Raises:
+        OptionError: the device has a number, which would put every process on the same GPU.
+    """
     if launched_ranks().world_size == 1:
         return Ranks()
     if ":" in str(device):
-        raise OptionError(f"device={device} under torchrun would put every process there; say device=cuda")
+        raise OptionError(f"device={device} under torchrun would put every process on the same GPU; use device=cuda")
     if device.type == "cuda":
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
     # Functions there take the group as a default when they are imported, which DDP does, and would keep it for ever.
@@ -115,7 +119,7 @@ def join_ranks(device: torch.device, timeout_s: float) -> Ranks:
 
 
 def leave_ranks() -> None:
-    """Takes leave of the other processes, if there are any; call it when nothing trains any more.
+    """Leaves the process group, if there is one; call it when training has ended.
 
     gloo's threads end with the last reference to the group, and must not outlive the interpreter.
     """

@@ -1,7 +1,7 @@
-"""Learning rates, and momentum where a schedule moves it, as functions of how far the run has come.
+"""Learning rate schedules (and momentum schedules for onecycle and cyclic) as functions of the place in the run.
 
-The place in a run is a number of this run's updates, and need not be whole: a run that goes on with another batch size,
-or another number of processes, begins between two updates of its own.
+The place is counted in updates of this run and need not be an integer: a run that is resumed with another batch size or
+number of processes may start between two of its own updates.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ _LOWEST_OF_CYCLIC = 0.1
 
 
 class Schedule:
-    """Sets the rates of an optimiser's groups.
+    """Sets the learning rates of an optimiser's parameter groups.
 
     Args:
-        optimizer: with the peak rate in its groups.
-        options: name and shape of the schedule.
-        updates_per_epoch: planned for this run.
+        optimizer: its groups hold the peak learning rate.
+        options: name and parameters of the schedule.
+        updates_per_epoch: number of updates planned per epoch.
 
     Attributes:
-        place: updates of this plan that are behind; the rates are those of the next one.
+        place: updates done so far; the learning rates set are those of the next update.
 
-    Source: the values are those of torch's schedulers of these names (LinearLR before the others for the warm-up).
+    Source: the values equal those of torch's schedulers with these names (with LinearLR before them for the warm-up).
     """
 
     def __init__(self, optimizer: torch.optim.Optimizer, options: TrainOptions, *, updates_per_epoch: int) -> None:
@@ -43,11 +43,11 @@ class Schedule:
         self.go_to(0.0)
 
     def step(self, updates: float = 1.0) -> None:
-        """Goes on; a loader may have more batches than it said, but the schedule ends with the plan."""
+        """Moves on by some updates, but never beyond the end, even if a loader has more batches than its length."""
         self.go_to(self.place + updates)
 
     def go_to(self, place: float) -> None:
-        """Sets the rates of a place."""
+        """Moves to a place in the run and sets its learning rates."""
         self.place = min(float(self.total), place)
         share = self._share()
         for group, peak in zip(self._optimizer.param_groups, self._peaks, strict=True):

@@ -1,4 +1,4 @@
-"""Searches before training: for the largest batch that fits, and for a good learning rate."""
+"""Searches before training: the largest batch size that fits, and a good learning rate."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ _HEAD_ROOM = 0.9
 
 
 def largest_that_fits(fits: Callable[[int], bool], *, start: int = 8, most: int = 65536) -> int:
-    """The largest multiple of 8, less some head-room, for which `fits` is true: doubling, then halving the interval.
+    """The largest multiple of 8 for which `fits` is true, by doubling and bisection, less a tenth as a margin.
 
     Raises:
         TrainError: not even `start` fits.
     """
     if not fits(start):
-        raise TrainError(f"not even a batch of {start} fits")
+        raise TrainError(f"not even a batch size of {start} fits into memory")
     good = start
     while good < most and fits(min(most, 2 * good)):
         good = min(most, 2 * good)
@@ -44,15 +44,16 @@ def largest_that_fits(fits: Callable[[int], bool], *, start: int = 8, most: int 
 
 
 def find_batch_size(model: nn.Module, options: TrainOptions, side: int, classes: int) -> int:
-    """The largest batch that trains within the GPU's memory, with a tenth left free.
+    """The largest batch size with which training fits into the GPU's memory, less a tenth as a margin.
 
     Raises:
-        OptionError: there is no GPU whose memory could run out; on a CPU the machine would swap or kill the process.
+        OptionError: the device is not a GPU; on a CPU the system would swap or kill the process.
     """
     device = options.torch_device()
     if device.type != "cuda":
         raise OptionError(
-            f"find_batch_size needs a CUDA device, device is {device}; on a CPU memory does not run out cleanly"
+            f"find_batch_size needs a CUDA device, got device={device}: on a CPU the system would swap or kill the "
+            "process"
         )
 
     def fits(size: int) -> bool:
@@ -76,12 +77,12 @@ def find_batch_size(model: nn.Module, options: TrainOptions, side: int, classes:
 
 @dataclass(frozen=True, kw_only=True)
 class FoundLr:
-    """A learning rate range test.
+    """The result of a learning rate range test.
 
     Attributes:
-        rates: of the optimiser, growing.
-        losses: smoothed.
-        suggestion: for the option lr, before lr_scaling: the rate where the loss falls fastest.
+        rates: the learning rates tried, increasing.
+        losses: the smoothed loss at each.
+        suggestion: value for the option lr (before lr_scaling): the learning rate where the loss falls fastest.
     """
 
     rates: list[float]
@@ -89,7 +90,7 @@ class FoundLr:
     suggestion: float
 
     def __str__(self) -> str:
-        return f"suggested peak learning rate: {self.suggestion:.2g} (the loss falls fastest there)"
+        return f"suggested peak learning rate: {self.suggestion:.2g} (where the loss falls fastest)"
 
 
 def find_lr(
@@ -101,9 +102,12 @@ def find_lr(
     high: float = 10.0,
     steps: int = 100,
 ) -> FoundLr:
-    """Trains a copy of the model while the rate grows exponentially, until the loss explodes.
+    """Trains a copy of the model while the learning rate grows exponentially, until the loss diverges.
 
-    Writes lr.csv and, where matplotlib is installed, lr.png into output_dir.  The model itself is not changed.
+    Writes lr.csv and, if matplotlib is installed, lr.png to output_dir.  The model itself is not changed.
+
+    Raises:
+        TrainError: the loss diverges within the first updates, or the loader has no batches.
 
     Source: Smith, "Cyclical learning rates for training neural networks", WACV 2017.
     """
@@ -134,7 +138,10 @@ def find_lr(
         if not math.isfinite(losses[-1]) or losses[-1] > 4 * min(losses):
             break
     if len(losses) < 5:
-        raise TrainError(f"the range test ended after {len(losses)} updates; begin with a lower rate than {low}")
+        raise TrainError(
+            f"the loss diverged after {len(losses)} updates of the learning rate range test; start with a learning "
+            f"rate below {low}"
+        )
     found = FoundLr(rates=rates, losses=losses, suggestion=_steepest(rates, losses) / scaling)
     if options.output_dir is not None:
         folder = Path(options.output_dir)
@@ -161,5 +168,5 @@ def _endless(loader: Iterable[Any], steps: int) -> Iterable[Any]:
             if done == steps:
                 return
         if done == before:
-            raise TrainError("the loader yields nothing")
+            raise TrainError("the loader yields no batches")
         before = done

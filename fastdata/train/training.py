@@ -1,4 +1,4 @@
-"""What a run changes: weights, optimiser, schedule, averages, counts; and how one update is made."""
+"""The state of a run (weights, optimiser, schedule, averaged weights, counts), and how one update is made."""
 
 from __future__ import annotations
 
@@ -23,23 +23,23 @@ _AMP_DTYPES = {"none": torch.float32, "bf16": torch.bfloat16, "fp16": torch.floa
 
 
 class Training:
-    """A model with all that trains it.
+    """A model with its optimiser, schedule and everything else that training needs.
 
     Args:
-        model: its last layer gives one value per class.
-        options: checked already.
+        model: returns one value per class.
+        options: the training options.
         ranks: the processes that train together.
-        batches_per_epoch: of the process that has most.
-        num_classes: for mixup and cutmix.
+        batches_per_epoch: of the process that has the most batches.
+        num_classes: number of classes, needed for mixup and cutmix.
 
     Attributes:
         model: the module itself, whose weights are saved.
-        forward: what is called: the module compiled and wrapped as asked for.
-        averaged: the moving average of the weights, or None.
-        epoch: number of the epoch at hand, from 0.
-        batch: batches of it that are done.
-        updates: updates made since the beginning.
-        rates: learning rates of the updates since the losses were looked at.
+        forward: the callable for the forward pass: the module, compiled and wrapped as the options say.
+        averaged: the module with the moving average (EMA) of the weights, or None.
+        epoch: number of the current epoch, from 0.
+        batch: number of batches of the current epoch that are done.
+        updates: number of updates since the beginning of the run.
+        rates: learning rates of the updates since the losses were last read.
     """
 
     def __init__(
@@ -74,55 +74,56 @@ class Training:
     # ---- the parts of a step, in the order of loop.py
 
     def to_device(self, images: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """On the device in the right layout; costs nothing when the loader did it."""
+        """Moves a batch to the device in the right memory format; does nothing if it is there already."""
         four = images.dim() == 4
         layout = torch.channels_last if self.options.channels_last and four else torch.preserve_format
         images = images.to(self.device, non_blocking=True, memory_format=layout)
         return images, labels.to(self.device, non_blocking=True)
 
     def mix(self, images: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Mixup or cutmix, in turns if both are wanted."""
+        """Applies mixup or cutmix, alternating if both are on."""
         if not self._mixes:
             return images, labels
         step = self.updates * self.options.accumulate + self.batch % self.options.accumulate
         return self._mixes[step % len(self._mixes)](images, labels, step=step)
 
     def autocast(self) -> AbstractContextManager[Any]:
-        """The precision of the forward pass."""
+        """The autocast context of the forward pass."""
         return torch.autocast(self.device.type, _AMP_DTYPES[self.options.amp], enabled=self.options.amp != "none")
 
     def loss(self, images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        """The forward pass; a mean over the batch.
+        """The forward pass and the mean loss over the batch.
 
         Raises:
-            TrainError: a label has no output of the model (on the CPU; CUDA stops with an assertion of its own).
+            TrainError: the model does not return one tensor, or has no output for a label (noticed on the CPU; CUDA
+                stops with its own assertion).
         """
         outputs = self.forward(images)
         if not isinstance(outputs, torch.Tensor):
             raise TrainError(
-                f"the model gives a {type(outputs).__name__}, not one tensor (N, classes); wrap it in a module that "
-                "takes the tensor out"
+                f"the model returns a {type(outputs).__name__}, not one tensor (N, classes); wrap it in a module that "
+                "returns only that tensor"
             )
         try:
             return self.criterion(outputs, labels)  # type: ignore[no-any-return]
         except IndexError as error:
             raise TrainError(
-                f"a label has no output: {error} The model gives {outputs.shape[1]} values per image; it needs one for "
-                "each class"
+                f"a label is out of range: {error} The model returns {outputs.shape[1]} values per image; it needs one "
+                "per class"
             ) from error
 
     def without_sync(self, apart: bool) -> AbstractContextManager[Any]:
-        """Keeps DDP from summing gradients that will be added to."""
+        """DDP's no_sync if `apart`: more batches will be added to these gradients before the update."""
         return self._ddp.no_sync() if apart and self._ddp is not None else nullcontext()
 
     def note(self, loss: torch.Tensor, weight: float) -> None:
-        """Adds a batch to the totals of the update, on the device."""
+        """Adds a batch's weight and loss to the totals of the update, on the device."""
         self.pending = True
         self._totals[0] += weight
         self._totals[1] += loss.detach() * weight
 
     def learn(self, images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        """One whole update from one batch, for searches; returns its loss, on the device."""
+        """Makes one update from one batch, for searches; returns its loss, on the device."""
         images, labels = self.to_device(images, labels)
         with self.autocast():
             loss = self.loss(images, labels)
@@ -135,11 +136,11 @@ class Training:
         """Makes one update from the gradients summed so far.
 
         Args:
-            exact: the update is one full batch of one process, so that nothing has to be divided.
+            exact: the update is one full batch of one process, so the gradients need no division.
 
         Returns:
-            float64 (2,), on the device: the weight of all batches in the update, on all processes, and their loss times
-            their weight.
+            float64 (2,), on the device: the sum of the weights of all batches in the update, over all processes, and
+            the sum of their losses times their weights.
         """
         totals, self._totals = self.ranks.sum(self._totals), torch.zeros_like(self._totals)
         self.pending = False
@@ -171,16 +172,16 @@ class Training:
             torch.nn.utils.clip_grad_value_(self.model.parameters(), options.clip_grad_value)
 
     def share_buffers(self) -> None:
-        """Gives every process rank 0's running statistics, which are validated and saved."""
+        """Gives every process the running statistics of rank 0, which are the ones validated and saved."""
         for buffer in self.best_weights.buffers():
             self.ranks.take_over(buffer)
 
     def set_pace(self, last: int) -> None:
-        """Spreads what is left of the epoch in the schedule over the updates that are left.
+        """Spreads the rest of the epoch in the schedule over the updates that are left in it.
 
         Args:
-            last: the number of the epoch's last batch.  After a resume under another plan there may be fewer updates
-                than planned, or more.
+            last: the number of the epoch's last batch.  After a resume with another batch size or number of processes
+                there may be fewer or more updates left than planned.
         """
         every = self.options.accumulate
         updates = -(-last // every) - self.batch // every
@@ -188,7 +189,7 @@ class Training:
         self.pace = (end - self.scheduler.place) / updates if updates > 0 else 1.0
 
     def end_epoch(self) -> None:
-        """Goes to the beginning of the next epoch, in the schedule, too."""
+        """Moves to the beginning of the next epoch, in the schedule as well."""
         self.epoch, self.batch, self.pace = self.epoch + 1, 0, 1.0
         self.scheduler.go_to(self.epoch * self.scheduler.updates_per_epoch)
 
@@ -196,11 +197,11 @@ class Training:
 
     @property
     def best_weights(self) -> nn.Module:
-        """What to validate: the average if there is one."""
+        """The weights to validate: the moving average if there is one."""
         return self.averaged if self.averaged is not None else self.model
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything that `load_state_dict` needs to go on."""
+        """Everything that `load_state_dict` needs to continue."""
         return {
             "model": self.model.state_dict(),
             "averaged": self.averaged.state_dict() if self.averaged is not None else None,
@@ -211,18 +212,21 @@ class Training:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Goes on where a state was taken; under another plan of updates, at the same share of the epoch.
+        """Continues where the state was taken; with another plan of updates, at the same share of the epoch.
 
         Raises:
-            TrainError: it belongs to another model or optimiser.
+            TrainError: the state belongs to another model or optimiser.
         """
         if (state["averaged"] is None) != (self.averaged is None):
-            raise TrainError("model_ema is set in only one of the checkpoint and this run; set it as it was")
+            raise TrainError(
+                "model_ema is set in the checkpoint or in this run, but not in both; use the same setting as in the "
+                "checkpoint"
+            )
         self.load_weights(state)
         try:
             self.optimizer.load_state_dict(state["optimizer"])
         except (RuntimeError, ValueError, KeyError) as error:
-            raise TrainError(f"the checkpoint is of another optimiser: {error}") from error
+            raise TrainError(f"the checkpoint was saved with another optimiser: {error}") from error
         self.scaler.load_state_dict(state["scaler"])
         for name, count in state["counts"].items():
             setattr(self, name, count)
@@ -241,7 +245,7 @@ class Training:
         return {"updates_per_epoch": self.scheduler.updates_per_epoch, "batches_per_epoch": self.batches_per_epoch}
 
     def load_weights(self, state: dict[str, Any]) -> None:
-        """Takes over a checkpoint's weights alone; if it has an average, and this run has none, the average."""
+        """Loads only the weights of a checkpoint: the averaged ones if it has them and this run keeps no average."""
         try:
             self.best_weights.load_state_dict(state["averaged"] or state["model"])
             if self.averaged is not None:
@@ -249,7 +253,8 @@ class Training:
         except RuntimeError as error:
             told = _first_difference(state["model"], self.model.state_dict())
             raise TrainError(
-                f"the checkpoint is of another model: {told}; name the model and the data that it was trained with"
+                f"the checkpoint was saved with another model: {told}; use the model and the data that it was trained "
+                "with"
             ) from error
 
 
@@ -257,7 +262,7 @@ class Training:
 def _average(averaged: nn.Module, model: nn.Module, decay: float) -> None:
     """Moves an average towards a model's weights and buffers; integers, which count, are copied.
 
-    torch's AveragedModel asks a counter on the device in every update, for which the host waits.
+    torch's AveragedModel reads a counter from the device in every update, which makes the host wait.
     """
     means, values = ([*each.parameters(), *each.buffers()] for each in (averaged, model))
     floats = [n for n, mean in enumerate(means) if mean.is_floating_point()]
@@ -273,9 +278,9 @@ def _first_difference(theirs: dict[str, Any], ours: dict[str, Any]) -> str:
         if there != here:
             return " and ".join(
                 f"{who} has {name} {shape}" if shape is not None else f"{who} has no {name}"
-                for who, shape in (("it", there), ("this model", here))
+                for who, shape in (("the checkpoint", there), ("this model", here))
             )
-    return "its values are of another kind"
+    return "its values have another type"
 
 
 def _mixes(options: TrainOptions, num_classes: int | None, rank: int) -> list[MixUp | CutMix]:
@@ -283,6 +288,6 @@ def _mixes(options: TrainOptions, num_classes: int | None, rank: int) -> list[Mi
     if not wanted:
         return []
     if num_classes is None:
-        raise OptionError("mixup and cutmix make soft labels, for which fit needs num_classes")
+        raise OptionError("mixup and cutmix need the number of classes; pass num_classes to fit")
     seed = options.seed + 1_000_003 * rank
     return [kind(num_classes=num_classes, alpha=alpha, seed=seed) for kind, alpha in wanted]

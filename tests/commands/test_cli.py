@@ -60,7 +60,7 @@ def test_demo_writes_a_table_figures_and_a_report(
     results = json.loads((tmp_path / "results.json").read_text())["results"]
     assert results["epoch"]["images"] == 32
     assert all(row["cpu_ms_per_image"]["median"] > 0 for row in results["loaders"])
-    assert f"wait share of the trained epoch: {results['epoch']['wait_share']:.1%}" in told
+    assert f"share of the trained epoch spent waiting for data: {results['epoch']['wait_share']:.1%}" in told
     page = (tmp_path / "report.html").read_text()
     assert page.count("data:image/png;base64,") == 3
 
@@ -80,7 +80,7 @@ def test_sample_dataset_is_the_same_every_time(tmp_path: Path) -> None:
 
 def test_sample_dataset_touches_no_foreign_folder(tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").write_text("precious")
-    with pytest.raises(FileExistsError, match="holds no sample dataset"):
+    with pytest.raises(FileExistsError, match="is not a sample dataset"):
         make_sample_dataset(tmp_path, SampleOptions())
     with pytest.raises(OptionError, match="one per class"):
         SampleOptions(train=3)
@@ -98,11 +98,11 @@ def test_a_folder_of_splits_or_shards_is_not_measured_as_something_else(
         (tmp_path / "set" / split).mkdir(parents=True)
     for command in ("explain", "bench"):
         assert main([command, str(tmp_path / "set")]) == 1
-        assert f"has train and val inside; name one of them: {tmp_path}/set/train" in capsys.readouterr().err
+        assert f"contains the splits train and val; name one of them: {tmp_path}/set/train" in capsys.readouterr().err
         assert main([command, __file__]) == 1
         assert "is a file; name the folder" in capsys.readouterr().err
     assert main(["bench", str(converted)]) == 1
-    assert "holds shards, which torch's DataLoader does not read" in capsys.readouterr().err
+    assert "holds shards, which torchvision does not read" in capsys.readouterr().err
 
 
 def test_bench_names_a_damaged_image(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -129,7 +129,7 @@ def test_arguments_of_convert_are_checked(folder: Path, tmp_path: Path, capsys: 
     assert "--classes none.txt: there is no such file" in capsys.readouterr().err
     with pytest.raises(SystemExit):
         main(["bench", str(folder), "--batch-size", "x"])
-    assert "'x' is no whole number above 0" in capsys.readouterr().err
+    assert "'x' is not a positive integer" in capsys.readouterr().err
 
 
 def without(packages: str, *arguments: str) -> subprocess.CompletedProcess[str]:

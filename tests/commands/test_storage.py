@@ -28,7 +28,9 @@ def test_slow_storage_is_named(tmp_path: Path) -> None:
     )
     assert "network file system (nfs)" in (slow_storage(str(spaced / "inside"), mounts=mounts) or "")
     assert "rotating disk" in (told["ext4", "1"] or "")
-    assert "network file system (nfs4); shards are read in long stretches" in (told["nfs4", "0"] or "")
+    assert "network file system (nfs4), where random reads of small files are slow; convert" in (
+        told["nfs4", "0"] or ""
+    )
     (data / "a.tar").touch()
     assert slow_storage(str(data), mounts=mounts, devices=devices) is None
     assert slow_storage("s3://bucket/x") is None

@@ -30,7 +30,7 @@ def places(folder: Path) -> dict[str, int]:
 
 
 def begin(source: Path, out: Path, workers: int = 1) -> dict[str, int]:
-    with pytest.raises(ConversionError, match=r"bear/09\.jpg .*--on-error skip; either way the same command goes on"):
+    with pytest.raises(ConversionError, match=r"bear/09\.jpg .*--on-error skip, and run the command again to continue"):
         convert(str(source), out, RAISE, workers=workers)
     return places(out)
 
@@ -88,7 +88,7 @@ def _no_space(*_: object) -> None:
 
 def test_another_source_is_still_refused(source: Path, folder: Path, tmp_path: Path) -> None:
     begin(source, tmp_path / "out")
-    with pytest.raises(ConversionError, match=r"unfinished conversion of another source.*place was '.*source', is"):
+    with pytest.raises(ConversionError, match=r"unfinished conversion of another source.*place was '.*source', now"):
         convert(str(folder), tmp_path / "out", RAISE)
-    with pytest.raises(ConversionError, match=r"options\.shard_bytes was 60000, is 1000000"):
+    with pytest.raises(ConversionError, match=r"options\.shard_bytes was 60000, now 1000000"):
         convert(str(source), tmp_path / "out", ConvertOptions(shard_bytes=10**6))

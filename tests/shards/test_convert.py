@@ -119,7 +119,7 @@ def test_splits_become_datasets(folder: Path, tmp_path: Path) -> None:
     assert {name: manifest.samples for name, manifest in summary.manifests.items()} == {"train": 39, "val": 38}
     assert ShardDataset(tmp_path / "out" / "val").classes == ["apple", "bear", "cup"]
     shutil.rmtree(tmp_path / "source" / "val" / "cup")
-    with pytest.raises(ConversionError, match=r"train and val have other classes.*\['cup'\]"):
+    with pytest.raises(ConversionError, match=r"train and val have different classes.*\['cup'\]"):
         convert(str(tmp_path / "source"), tmp_path / "other", OPTIONS)
 
 
@@ -147,7 +147,7 @@ def test_parquet_files_are_a_source(folder: Path, tmp_path: Path, as_struct: boo
     convert(str(tmp_path / "source"), tmp_path / "out", OPTIONS)
     assert samples(tmp_path / "out" / "train") == rows
     assert ShardDataset(tmp_path / "out" / "train").classes == ["apple", "bear", "cup"]
-    with pytest.raises(ConversionError, match="no column 'picture' for the image; it has image, label"):
+    with pytest.raises(ConversionError, match="no column 'picture' for the image; its columns are image, label"):
         convert(str(tmp_path / "source"), tmp_path / "no", OPTIONS, columns=("picture", None))
 
 
@@ -285,7 +285,7 @@ def test_two_at_once_are_refused(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "out" / ".conversion").mkdir(parents=True)
     with open(tmp_path / "out" / ".conversion" / "lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        with pytest.raises(ConversionError, match="by another process"):
+        with pytest.raises(ConversionError, match="another process is converting into"):
             convert(str(folder), tmp_path / "out", OPTIONS)
 
 
@@ -297,7 +297,7 @@ def test_a_full_disk_is_named_and_the_next_run_continues(folder: Path, tmp_path:
         pytest.skip("mounting is not allowed here")
     try:
         for workers in (1, 2):
-            with pytest.raises(ConversionError, match=r"no space left in .*; the shards before it are whole"):
+            with pytest.raises(ConversionError, match=r"no space left in .*; finished shards are kept"):
                 convert(str(folder), disk / "out", OPTIONS, workers=workers)
             assert not list((disk / "out").glob("*.partial"))
         subprocess.run(["mount", "-o", "remount,size=20m", disk], check=True)
@@ -337,7 +337,7 @@ def test_a_dry_run_writes_nothing(folder: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--shard-size", "much"], "'much' is no size"),
+        (["--shard-size", "much"], "'much' is not a size"),
         (["--quality", "101"], "quality=101 is not between 1 and 100"),
         (["--on-error", "ignore"], "invalid choice"),
         (["--lossless", "--raw", "64"], "choose one"),

@@ -33,7 +33,7 @@ def test_a_url_is_no_destination(
     monkeypatch.chdir(tmp_path)
     for destination in (url, Path(url)):
         with pytest.raises(
-            OptionError, match=r"is a URL; .*local folder.*aws s3 sync.*gsutil.*ShardDataset reads URLs"
+            OptionError, match=r"is a URL, .*local folder.*aws s3 sync.*gsutil.*ShardDataset reads URLs"
         ):
             convert(str(folder), destination, ConvertOptions())
     for more in ([], ["--dry-run"], ["--overwrite"]):
@@ -43,7 +43,7 @@ def test_a_url_is_no_destination(
 
 
 def test_a_url_is_no_source(tmp_path: Path) -> None:
-    with pytest.raises(DatasetError, match=r"s3://bucket/a.tar is a URL, and convert reads local files: copy it first"):
+    with pytest.raises(DatasetError, match=r"s3://bucket/a.tar is a URL, but convert reads local files: copy it first"):
         convert("s3://bucket/a.tar", tmp_path / "out", ConvertOptions())
     assert not (tmp_path / "out").exists()
 
@@ -77,10 +77,10 @@ def test_lines_come_now_and_then_and_at_the_end(
 @pytest.mark.slow
 def test_every_command_does_without_tqdm(folder: Path, tmp_path: Path) -> None:
     script = (
-        "import sys; sys.modules['tqdm'] = None; from fastdata.cli.main import main; "
-        f"out = {str(tmp_path / 'out')!r}; one = ['--workers', '1']; sys.stderr.isatty = lambda: True; "
-        f"status = [main(['convert', {str(folder)!r}, out, *one]), main(['verify', out, *one]), "
-        "main(['index', out, *one]), main(['inspect', out])]; assert status == [0] * 4, status"
+        f"import sys; sys.modules['tqdm'] = None; from fastdata.cli.main import main; out = {str(tmp_path / 'out')!r}; "
+        f"one = ['--workers', '1']; sys.stderr.isatty = lambda: True; status = [main(['convert', {str(folder)!r}, out, "
+        "*one]), main(['verify', out, *one]), main(['index', out, *one]), main(['inspect', out])]; assert status == "
+        "[0] * 4, status"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -129,7 +129,7 @@ def test_ctrl_c_at_a_terminal_is_one_line(much: Path, tmp_path: Path, moment: st
     assert process.returncode == 130, said
     assert out == ""
     lines = [line for line in said.splitlines() if " images/s" not in line]
-    assert lines == ["fastdata: interrupted; the same command continues"], said
+    assert lines == ["fastdata: interrupted; run the same command again to continue"], said
     _, alive = psutil.wait_procs(workers, timeout=100)
     assert alive == []
 

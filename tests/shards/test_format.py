@@ -78,7 +78,7 @@ def test_any_bytes_are_refused_as_an_index(data: bytes) -> None:
 )
 def test_a_record_with_right_checksums_that_points_elsewhere_is_refused(record: tuple[int, ...]) -> None:
     wrong = ShardIndex(np.array([record], RECORD), b"a/bcxy", 10240, 0)
-    with pytest.raises(ShardError, match="record 0 makes no sense"):
+    with pytest.raises(ShardError, match="record 0 is invalid"):
         ShardIndex.from_bytes(wrong.to_bytes(), "a.idx")
 
 
@@ -87,7 +87,7 @@ def test_errors_name_what_was_expected_and_found() -> None:
     data[70] ^= 1
     with pytest.raises(ShardError, match=r"a\.idx: damaged index at byte 64: expected [0-9a-f]{8}, found [0-9a-f]{8}"):
         ShardIndex.from_bytes(bytes(data), "a.idx")
-    with pytest.raises(ShardError, match="another version at byte 8: expected 1, found 9"):
+    with pytest.raises(ShardError, match="unsupported version at byte 8: expected 1, found 9"):
         ShardIndex.from_bytes(data[:8] + b"\x09" + data[9:], "a.idx")
 
 
@@ -122,7 +122,7 @@ def test_anything_else_is_no_manifest(content: str) -> None:
 @pytest.mark.parametrize("name", ["../secret.tar", "/etc/passwd", "a/b.tar"])
 def test_a_manifest_cannot_name_files_elsewhere(name: str) -> None:
     shard = ShardInfo(name=name, samples=0, tar_bytes=0, tar_crc32c=0, index_crc32c=0)
-    with pytest.raises(ShardError, match="elsewhere"):
+    with pytest.raises(ShardError, match="outside of its folder"):
         Manifest.from_text(Manifest(classes=None, shards=[shard]).to_text(), "m")
 
 

@@ -65,19 +65,21 @@ def test_names_may_be_given_their_numbers(tmp_path: Path) -> None:
     arguments = [str(source), str(tmp_path / "out"), "--classes", str(tmp_path / "names.txt"), "--workers", "1"]
     assert main(["convert", *arguments]) == 0
     assert ShardDataset(tmp_path / "out").targets == [0, 1]
-    with pytest.raises(ConversionError, match=r"a\.tar: 001 has the label 'cat', which is no number .* known \(dog\)"):
+    with pytest.raises(
+        ConversionError, match=r"a\.tar: 001 has the label 'cat', which is neither a number .* known classes \(dog\)"
+    ):
         convert(str(source), tmp_path / "no", OPTIONS, classes=["dog"])
 
 
 @pytest.mark.parametrize(
     ("labels", "message"),
     [
-        ([b"3", b"dog"], r"numbers or names, not both: .*a\.tar: 000 has the number 3, and .*001 has the name 'dog'"),
-        ([b"dog", b"7"], r"001 has the number 7, and .*000 has the name 'dog'"),
-        ([b"1.5"], r"000\.cls holds 1\.5; a label is a class number without a point"),
-        ([b"-4"], r"000\.cls has the label -4; accepted are 0 to"),
-        ([b"9" * 30], r"000\.cls has the label 9{30}; accepted are 0 to"),
-        ([b"\xff\xfe"], r"000\.cls is no text"),
+        ([b"3", b"dog"], r"all numbers or all names: .*a\.tar: 000 has the number 3, but .*001 has the name 'dog'"),
+        ([b"dog", b"7"], r"001 has the number 7, but .*000 has the name 'dog'"),
+        ([b"1.5"], r"000\.cls holds 1\.5; a label must be an integer or a class name"),
+        ([b"-4"], r"000\.cls has the label -4; labels must be from 0 to"),
+        ([b"9" * 30], r"000\.cls has the label 9{30}; labels must be from 0 to"),
+        ([b"\xff\xfe"], r"000\.cls is not text"),
     ],
 )
 def test_labels_of_tar_files_that_make_no_sense(tmp_path: Path, labels: list[bytes], message: str) -> None:
@@ -92,7 +94,7 @@ def test_samples_without_a_label_are_counted(tmp_path: Path) -> None:
     source = write_tar(tmp_path / "a.tar", [*samples, {"jpg": PICTURE}, {"jpg": PICTURE, "json": b"no json"}])
     for _ in range(2):  # also when it is finished already
         summary = convert(str(source), tmp_path / "out", OPTIONS)
-        assert "  5 samples have no label (-1): neither a .cls" in str(summary)
+        assert "  5 samples have no label (-1): no .cls" in str(summary)
     assert ShardDataset(tmp_path / "out").targets == [-1, -1, -1, 4, -1, -1]
 
 
@@ -117,7 +119,7 @@ def test_other_parts_of_a_sample_are_kept(tmp_path: Path) -> None:
     options = ConvertOptions(shard_bytes=40_000)
     summary = convert(str(source), tmp_path / "out", options, workers=2)
     assert len(summary.manifests[""].shards) > 1
-    assert "1 files with other names than images were left out" in str(summary)
+    assert "1 files without an image extension were ignored" in str(summary)
     shards = sorted(map(str, (tmp_path / "out").glob("*.tar")))
     assert all(Path(shard).stat().st_size <= 40_000 for shard in shards)
     found = list(webdataset.WebDataset(shards, shardshuffle=False, empty_check=False))
@@ -140,14 +142,14 @@ def test_parts_are_part_of_what_a_source_is(tmp_path: Path) -> None:
 
 def test_an_image_does_not_take_the_name_of_another_part(tmp_path: Path) -> None:
     source = write_tar(tmp_path / "a.tar", [{"png": PICTURE, "jpg": b"something else"}])
-    with pytest.raises(ConversionError, match=r"stored as 000\.jpg, and the sample has another part of that name"):
+    with pytest.raises(ConversionError, match=r"stored as 000\.jpg, but the sample has another part with that name"):
         convert(str(source), tmp_path / "out", OPTIONS)
 
 
 def test_a_part_that_memory_would_not_hold_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fastdata.shards.conversion.tars._MOST_MEMBER_BYTES", 5000)
     source = write_tar(tmp_path / "a.tar", [{"jpg": PICTURE, "mp4": bytes(6000)}])
-    with pytest.raises(ConversionError, match=r"a\.tar: 000 has a part of 6000 bytes; accepted are 5000"):
+    with pytest.raises(ConversionError, match=r"a\.tar: 000 has a part of 6000 bytes; at most 5000 are accepted"):
         convert(str(source), tmp_path / "out", OPTIONS)
 
 
@@ -185,14 +187,14 @@ def test_strings_become_classes(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("labels", "message"),
     [
-        ([1.0, 2.0], r"column 'label' holds double; labels are integers, or strings that name classes"),
+        ([1.0, 2.0], r"column 'label' holds double; labels must be integers, or strings with class names"),
         ([True, False], r"column 'label' holds bool"),
         ([[1], [2]], r"column 'label' holds list"),
         ([None, None], r"column 'label' holds null"),
         ([1, None], r"a\.parquet: row 1 has no label \(null in column 'label'\)"),
         (["dog", "cat", None], r"a\.parquet: row 2 has no label"),
-        (np.array([1, 2**64 - 1], np.uint64), r"row 1 has the label 18446744073709551615; accepted are 0 to"),
-        ([0, -7], r"row 1 has the label -7; accepted"),
+        (np.array([1, 2**64 - 1], np.uint64), r"row 1 has the label 18446744073709551615; labels must be from 0 to"),
+        ([0, -7], r"row 1 has the label -7; labels must be"),
     ],
 )
 def test_labels_of_parquet_files_that_make_no_sense(tmp_path: Path, labels: Any, message: str) -> None:
@@ -204,7 +206,9 @@ def test_labels_of_parquet_files_that_make_no_sense(tmp_path: Path, labels: Any,
 def test_files_of_which_some_have_names_and_some_numbers(tmp_path: Path) -> None:
     write_parquet(tmp_path / "set" / "a.parquet", [1, 2])
     write_parquet(tmp_path / "set" / "b.parquet", ["dog"])
-    with pytest.raises(ConversionError, match=r"not both: .*a\.parquet has the number .*b\.parquet has the name 'dog'"):
+    with pytest.raises(
+        ConversionError, match=r"all names: .*a\.parquet has the number .*b\.parquet has the name 'dog'"
+    ):
         convert(str(tmp_path / "set"), tmp_path / "out", OPTIONS)
 
 
@@ -237,14 +241,16 @@ def test_a_parquet_file_beside_the_images_of_a_class_is_left_out(folder: Path, t
 def test_several_configurations_are_not_mixed(tmp_path: Path) -> None:
     for name in ("large", "small"):
         write_parquet(tmp_path / "set" / name / "train" / "0000.parquet", [1])
-    with pytest.raises(ConversionError, match=r"holds Parquet files in .*large, .*small; name one of these"):
+    with pytest.raises(ConversionError, match=r"contains Parquet files in .*large, .*small; name one of these"):
         convert(str(tmp_path / "set"), tmp_path / "out", OPTIONS)
 
 
 def test_files_without_a_split_are_not_mixed_with_those_of_one(tmp_path: Path) -> None:
     for name in ("train-0", "unsupervised-0"):
         write_parquet(tmp_path / "set" / "data" / f"{name}.parquet", [1])
-    with pytest.raises(ConversionError, match=r"train-0\.parquet names a split and .*unsupervised-0\.parquet none"):
+    with pytest.raises(
+        ConversionError, match=r"train-0\.parquet names a split, but .*unsupervised-0\.parquet names none"
+    ):
         convert(str(tmp_path / "set"), tmp_path / "out", OPTIONS)
 
 

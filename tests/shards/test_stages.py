@@ -122,7 +122,7 @@ def test_a_stream_that_is_never_the_same_is_refused(
     with pytest.raises(OSError, match="network"):
         convert("streamed:samples", tmp_path / "out", OPTIONS)
     monkeypatch.setattr(stream, "samples", each_time_another)
-    with pytest.raises(ConversionError, match="gives other samples each time it is read"):
+    with pytest.raises(ConversionError, match="yields different samples each time it is read"):
         convert("streamed:samples", tmp_path / "out", OPTIONS)
 
 

@@ -56,7 +56,7 @@ def test_images_that_no_one_can_decode_are_found_on_request(tmp_path: Path) -> N
         writer.add("other", "jpg", images.jpeg(40, 30), 5, 41, 30)
         info = writer.finish()
     (tmp_path / "manifest.json").write_text(Manifest(classes=["x", "y"], shards=[info]).to_text())
-    assert [fault.partition(": ")[2] for fault in faults(tmp_path)] == ["label 5 of 2 classes"]
+    assert [fault.partition(": ")[2] for fault in faults(tmp_path)] == ["label 5 is out of range for 2 classes"]
     found = faults(tmp_path, decode=True)
     assert any("cannot be decoded: UnidentifiedImageError" in fault for fault in found)
     assert any("size: expected 41 × 30, found 40 × 30" in fault for fault in found)
@@ -102,7 +102,7 @@ def test_inspect_shows_what_is_inside(own: Path, tmp_path: Path, capsys: pytest.
     assert main(["inspect", str(own), "--sheet", str(tmp_path / "sheet.png")]) == 0
     text = capsys.readouterr().out
     assert "39 images" in text
-    assert "3 classes, of 13 to 13 images" in text
+    assert "3 classes, with 13 to 13 images each" in text
     assert "apple" in text
     with Image.open(tmp_path / "sheet.png") as sheet:
         assert sheet.width > 900

@@ -60,7 +60,7 @@ def test_a_removal_that_changes_the_output_is_taken_back() -> None:
 
     model = OverRows()
     before = copy.deepcopy(model.state_dict())
-    with pytest.raises(TrainError, match="the model is as it was"):
+    with pytest.raises(TrainError, match="the model is unchanged"):
         checks.remove_useless_biases(model, torch.randn(4, 6, 6))
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
     assert model.training
@@ -79,10 +79,10 @@ def test_a_model_that_cannot_be_traced_says_so() -> None:
 def test_sizes_that_are_no_multiples_of_8_are_named() -> None:
     found = checks.odd_sizes(Biased(), 12)
     assert found == [
-        "batch_size=12 is no multiple of 8",
-        "first has 12 outputs, no multiple of 8",
-        "second has 12 inputs, no multiple of 8",
-        "last has 10 outputs, no multiple of 8",
+        "batch_size=12 is not a multiple of 8",
+        "first has 12 outputs, not a multiple of 8",
+        "second has 12 inputs, not a multiple of 8",
+        "last has 10 outputs, not a multiple of 8",
     ]
     assert "bias: first" in checks.advice(Biased(), torch.zeros(2, 3, 12, 12), batch_size=16)
     assert "nothing found" in checks.advice(small_resnet(16), torch.zeros(2, 3, 32, 32), batch_size=16)

@@ -54,7 +54,7 @@ def test_a_line_that_waits_is_named(capsys: pytest.CaptureFixture[str]) -> None:
 
     fit(Loud(), data(), options=options(detect_syncs=True))
     told = capsys.readouterr().out
-    assert "detect_syncs makes training slower" in told
+    assert "training is slower with detect_syncs" in told
     assert f"{__file__}:" in told
     assert "x.mean().item()  # the line  (5 times)" in told
 
@@ -82,7 +82,7 @@ def test_what_waits_is_told_from_what_does_not() -> None:
 def test_the_table_of_the_step_adds_up(capsys: pytest.CaptureFixture[str]) -> None:
     fit(plain_model(), data(), options=options(profile="steps"))
     told = capsys.readouterr().out
-    assert "profile=steps makes training slower" in told
+    assert "training is slower with profile=steps" in told
     shares = [float(line.split()[-1].rstrip("%")) for line in told.splitlines() if line.endswith("%")]
     assert len(shares) == 5
     assert sum(shares) == pytest.approx(100, abs=0.5)

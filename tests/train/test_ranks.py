@@ -175,6 +175,6 @@ def test_one_process_answers_what_is_only_asked(folder: Path, tmp_path: Path) ->
     assert torchrun(folder, "--check", "--remove-biases").stdout.count("biases removed: none") == 1
     done = torchrun(folder, "--find-lr", "--output-dir", str(tmp_path))
     assert done.stdout.count("suggested peak learning rate") == 1
-    assert "2 processes make updates of 12: search with -b 12" in done.stdout
+    assert "2 processes have a total batch size of 12: search with -b 12" in done.stdout
     alone = torchrun(folder, "--find-lr", world=1).stdout
     assert done.stdout.startswith(alone)

@@ -86,7 +86,7 @@ def test_the_rate_goes_on_under_another_batch_size(
     counts = load_checkpoint(max(tmp_path.glob("*.pt")))["training"]["counts"]
     assert counts["updates"] == done
     made = options(output_dir=str(tmp_path), batch_size=after, resume="auto", **more)
-    with pytest.warns(UserWarning, match=f"batch_size was {before}, is {after}"):
+    with pytest.warns(UserWarning, match=f"batch_size was {before}, now {after}"):
         result = fit(plain_model(), data(COUNT, after), options=made)
     assert len(result.epochs) == EPOCHS
     rows = (tmp_path / "log.csv").read_text().splitlines()[1:]

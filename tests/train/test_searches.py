@@ -28,7 +28,7 @@ def test_the_largest_batch_is_found_with_head_room(limit: int) -> None:
 
 
 def test_nothing_fits() -> None:
-    with pytest.raises(TrainError, match="not even a batch of 8"):
+    with pytest.raises(TrainError, match="not even a batch size of 8"):
         searches.largest_that_fits(lambda size: False)
     with pytest.raises(OptionError, match="needs a CUDA device"):
         searches.find_batch_size(plain_model(), options(), 16, CLASSES)

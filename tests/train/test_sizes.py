@@ -20,8 +20,8 @@ from fastdata.train.__main__ import main
 )
 def test_a_size_that_does_not_fit_is_named_with_one_that_does(name: str, side: int, takes: int) -> None:
     model = create_model(name, 4)
-    message = rf"train_crop_size={side}: model='{name}' takes no images of {side}×{side} pixels \(.+\); "
-    with pytest.raises(OptionError, match=message + f"it takes {takes}: --train-crop-size {takes}"):
+    message = rf"train_crop_size={side}: model='{name}' does not accept images of {side}×{side} pixels \(.+\); "
+    with pytest.raises(OptionError, match=message + f"it accepts {takes}: use --train-crop-size {takes}"):
         check_sizes(model, name, {"train_crop_size": side, "val_crop_size": 224})
     check_sizes(model, name, {"train_crop_size": 224})
     assert model.training
@@ -39,7 +39,7 @@ class Asking(nn.Module):
 
 def test_a_model_that_looks_at_values_is_asked_with_some() -> None:
     check_sizes(Asking(), "mine", {"val_crop_size": 8})
-    with pytest.raises(OptionError, match="other sizes fail as well"):
+    with pytest.raises(OptionError, match="other sizes tried fail as well"):
         check_sizes(nn.Sequential(Asking(), nn.Linear(5, 2)), "mine", {"val_crop_size": 8})
 
 
@@ -47,5 +47,7 @@ def test_the_command_says_it_in_a_line(folder: Path, capsys: pytest.CaptureFixtu
     flags = [*SMALL_FLAGS, "--model", "timm/vit_tiny_patch16_224", "--train-crop-size", "224", "--val-crop-size", "32"]
     assert main(["--data-path", str(folder), *flags]) == 1
     told = capsys.readouterr().err
-    assert told.startswith("OptionError: val_crop_size=32: model='timm/vit_tiny_patch16_224' takes no images of 32×32")
-    assert told.endswith("it takes 224: --val-crop-size 224\n")
+    assert told.startswith(
+        "OptionError: val_crop_size=32: model='timm/vit_tiny_patch16_224' does not accept images of 32×32"
+    )
+    assert told.endswith("it accepts 224: use --val-crop-size 224\n")

@@ -48,7 +48,7 @@ def test_an_epoch_whose_validation_fails_is_kept(tmp_path: Path, capsys: pytest.
         assert not load_checkpoint(path)["validated"]
     val.mended = True
     result = run("failed", val, resume="auto")
-    assert "epoch 0 was not validated" in capsys.readouterr().out
+    assert "epoch 0 has not been validated yet" in capsys.readouterr().out
     assert result.losses == whole.losses
     for name in ("epoch", "loss", "val_loss", "val_accuracy"):
         assert [entry[name] for entry in result.epochs] == [entry[name] for entry in whole.epochs]

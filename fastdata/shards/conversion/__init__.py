@@ -1,1 +1,1 @@
-"""From datasets of many kinds to shards: reading them, planning, writing, going on after a stop."""
+"""Converts datasets of several kinds to shards: reading, planning, writing, continuing after an interruption."""

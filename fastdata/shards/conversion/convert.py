@@ -1,14 +1,14 @@
 """Converts a source to shards: the same bytes for any number of workers, and after any number of interruptions.
 
-The samples of a split are cut into shards by their sizes in the source, before anything is written, so a shard is a
-function of its samples and of the options and can be made anywhere.  Every finished shard leaves a note in the folder
-`.conversion`, which says of which samples it is; whoever runs the conversion again makes only what has none, or what is
-of other samples now, because files came to the source or went.  The manifest is written last and the notes are removed,
-so a dataset with a manifest is whole.
+The samples of a split are assigned to shards by their sizes in the source, before anything is written.  So a shard is a
+function of its samples and of the options and can be made by any process.  Every finished shard leaves a note in the
+folder `.conversion`, which identifies its samples.  When the conversion is run again, it makes only shards without a
+note and shards whose samples have changed, because files were added to or removed from the source.  The manifest is
+written last and the notes are removed, so a dataset with a manifest is complete.
 
-    out of disk      the shard under way is removed, the others stay; run it again with more room
-    kill -9          a file under a temporary name is written over by the next run
-    another run      is refused while the first holds the lock
+    disk full        the unfinished shard is removed, the others are kept; free space and run it again
+    kill -9          the file with a temporary name is overwritten by the next run
+    second run       is refused while the first one holds the lock
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ __all__ = ["ConvertOptions", "Summary", "convert", "local_folder"]
 
 @dataclass
 class Summary:
-    """What a conversion did.
+    """Summary of a conversion.
 
     Attributes:
-        manifests: by split.
-        ignored: files of the source that are no images by their names, by split.
-        unlabelled: samples without a label, by split.
+        manifests: the manifest of each split.
+        ignored: number of files in the source that were ignored because their names are not those of images, by split.
+        unlabelled: number of samples without a label, by split.
     """
 
     manifests: dict[str, Manifest] = field(default_factory=dict)
@@ -55,11 +55,11 @@ class Summary:
                 f"{before / 1e6:.1f} MB before, {after / 1e6:.1f} MB after; {len(manifest.skipped)} skipped"
             )
             if ignored := self.ignored.get(split):
-                lines.append(f"  {ignored} files with other names than images were left out")
+                lines.append(f"  {ignored} files without an image extension were ignored")
             if unlabelled := self.unlabelled.get(split):
                 lines.append(
-                    f"  {unlabelled} samples have no label (-1): neither a .cls beside the image nor a number as "
-                    "label, cls or target in its .json"
+                    f"  {unlabelled} samples have no label (-1): no .cls beside the image, and no number as label, cls "
+                    "or target in its .json"
                 )
             lines += [f"  skipped {key}: {reason}" for key, reason in manifest.skipped]
         return "\n".join(lines)
@@ -83,17 +83,20 @@ def convert(
 
     Args:
         source: see `inputs.open_source`.
-        destination: a folder; splits become folders inside.
-        options: what decides the bytes.
-        workers: processes that make shards.
-        engine: "processes" of this machine, or "ray", whose workers must see the same files.
-        overwrite: remove what was converted into `destination` before.
-        resume: insist on continuing an unfinished conversion; without it one of the same source and options is
-            continued, too, and anything else is an error.
-        columns: Parquet's columns of images and labels.
-        classes: names by class number, for sources that have none of their own.
-        progress: called with each `ShardDone`.
-        planned: called before each split with its number of images, None for a stream.
+        destination: a local folder; splits become folders inside of it.
+        options: how to convert.
+        workers: number of worker processes.
+        engine: "processes" on this machine, or "ray", whose workers must have access to the same files.
+        overwrite: remove an earlier conversion from `destination` first.
+        resume: fail unless there is an unfinished conversion to continue.  Without it, an unfinished conversion of the
+            same source with the same options is continued as well, and anything else in `destination` is an error.
+        columns: Parquet columns with images and labels; None finds them.
+        classes: class names by number, for sources without class names.
+        progress: called with each finished shard (`ShardDone`).
+        planned: called before each split with its number of images, or None for a stream.
+
+    Returns:
+        A summary.
 
     Raises:
         ConversionError: `destination` holds something else, the disk is full, or an image is unreadable.
@@ -128,16 +131,17 @@ def convert(
 
 
 def local_folder(destination: str | os.PathLike[str]) -> Path:
-    """The folder that a destination is.
+    """The destination as a path.
 
     Raises:
-        OptionError: it is a URL.
+        OptionError: the destination is a URL.
     """
     given = os.fspath(destination)
     if re.match(r"[A-Za-z][\w+.-]+:/", given):  # a path has made one slash of two; and C:/ is a disk
         raise OptionError(
-            f"the destination {given} is a URL; conversions are written to a local folder, so name one, and copy it "
-            "when it is whole (aws s3 sync FOLDER URL, gsutil -m rsync -r FOLDER URL); ShardDataset reads URLs"
+            f"the destination {given} is a URL, but conversions are written to a local folder; name one and copy it "
+            "when the conversion is complete (aws s3 sync FOLDER URL, gsutil -m rsync -r FOLDER URL); ShardDataset "
+            "reads URLs"
         )
     return Path(given)
 
@@ -148,7 +152,10 @@ def _check_apart(source: str, folder: Path) -> None:
         return
     here, there = folder.resolve(), Path(source).resolve()
     if here.is_relative_to(there) or there.is_relative_to(here):
-        raise ConversionError(f"{folder} and the source {source} lie inside of each other; choose another destination")
+        raise ConversionError(
+            f"the destination {folder} and the source {source} must not lie inside of each other; choose another "
+            "destination"
+        )
 
 
 def _open(source: str, columns: tuple[str | None, str | None], classes: list[str] | None) -> dict[str, Split]:
@@ -157,7 +164,7 @@ def _open(source: str, columns: tuple[str | None, str | None], classes: list[str
     if classes is None:
         return splits
     if any(split.classes not in (None, classes) for split in splits.values()):
-        raise ConversionError("the source has class names of its own, and others are given; leave them out")
+        raise ConversionError("the source has its own class names, but classes (--classes) gives others; leave it out")
     return {name: replace(split, classes=classes) for name, split in splits.items()}
 
 

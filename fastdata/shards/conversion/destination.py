@@ -1,4 +1,4 @@
-"""A conversion's destination while it is worked on: its lock, what is being converted, notes on finished shards."""
+"""The destination during a conversion: its lock, a description of the job, and notes on finished shards."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ __all__ = ["Destination", "fingerprint_of"]
 
 
 class Destination:
-    """Holds the destination's lock, and plans what is still to be made.
+    """Holds the destination's lock and plans the shards.
 
     Args:
         folder: the destination.
-        source: as the user named it.
-        options: how it is converted.
-        splits: what the source holds.
-        overwrite: remove what was converted before.
-        resume: insist on continuing.
+        source: the source, as the user named it.
+        options: how to convert.
+        splits: the splits of the source.
+        overwrite: remove an earlier conversion first.
+        resume: fail unless there is an unfinished conversion.
 
     Raises:
-        ConversionError: the folder holds something else, or another process works on it.
+        ConversionError: the folder holds something else, or another process is converting into it.
     """
 
     def __init__(
@@ -59,20 +59,22 @@ class Destination:
 
     def __enter__(self) -> Destination:
         if self._resume and not (self._state / "job.json").exists():
-            raise ConversionError(f"there is no unfinished conversion to resume in {self._folder}")
+            raise ConversionError(f"there is no unfinished conversion to resume in {self._folder}; leave out --resume")
         self._folder.mkdir(parents=True, exist_ok=True)
         job = self._state / "job.json"
         others = [entry.name for entry in os.scandir(self._folder) if not entry.name.startswith(STATE_FOLDER)]
         if not job.exists() and others and not self._overwrite:
             what = "a converted dataset" if _is_dataset(self._folder) else f"{len(others)} other files and folders"
             raise ConversionError(
-                f"{self._folder} already holds {what}; choose another destination, or --overwrite to replace what was "
-                "converted into it"
+                f"{self._folder} already holds {what}; choose another destination, or use --overwrite to replace an "
+                "earlier conversion in it"
             )
         self._state.mkdir(exist_ok=True)
         with ExitStack() as stack:
             if not stack.enter_context(try_lock(self._state / "lock")):
-                raise ConversionError(f"{self._folder} is being converted by another process")
+                raise ConversionError(
+                    f"another process is converting into {self._folder}; wait for it, or choose another destination"
+                )
             if self._overwrite and not (job.exists() and _is_same(_read_job(job), self._job)):
                 _remove_conversion(self._folder, {*SPLIT_NAMES, *self._splits})
             self._check_may_continue(job)
@@ -81,18 +83,19 @@ class Destination:
         return self
 
     def _check_may_continue(self, job: Path) -> None:
-        """A source to which files came, or from which they went, is still the one that was begun."""
+        """Refuses to continue another conversion; files may have been added to the source or removed from it."""
         if not job.exists():
             return
         begun = _read_job(job)
         if not _is_same(begun, self._job) and not _is_same_place(begun, self._job):
             raise ConversionError(
                 f"{self._folder} holds an unfinished conversion of another source or with other options "
-                f"({_differences(begun, self._job)}); repeat it as it was begun, or --overwrite it"
+                f"({_differences(begun, self._job)}); use the same source and options again, or --overwrite to start "
+                "anew"
             )
 
     def jobs(self, name: str, split: Split) -> Iterator[ShardJob]:
-        """The shards of a split, planned one after the other where the source is a stream."""
+        """Yields the shards of a split as jobs, planned one after the other if the source is a stream."""
         notes = self._state / (name or "_")
         notes.mkdir(parents=True, exist_ok=True)
         stays = split.refs is not None or self._options.shuffle_seed is not None
@@ -117,7 +120,7 @@ class Destination:
         return plan_shards(whole, self._options)
 
     def remove_others(self, name: str, shards: Iterable[str]) -> None:
-        """Removes shards of an earlier plan, which had more: files have gone from the source since."""
+        """Removes shards that an earlier plan had in addition, because files were removed from the source since."""
         notes, kept = self._state / (name or "_"), {f"{shard}.json" for shard in shards}
         for note in sorted(notes.glob("shard-*.tar.json")):
             if note.name not in kept:
@@ -125,7 +128,7 @@ class Destination:
                 note.unlink()
 
     def finish(self) -> None:
-        """Removes the notes: the dataset is whole."""
+        """Removes the notes: the dataset is complete."""
         done = self._folder / f"{STATE_FOLDER}-done-{os.getpid()}"
         os.rename(self._state, done)  # at once, so that nobody finds half of it
         shutil.rmtree(done)
@@ -139,7 +142,7 @@ def _shard_name(number: int) -> str:
 
 
 def fingerprint_of(source: str, split: Split) -> int:
-    """Tells one source from another, by its name where there is nothing better: of a function."""
+    """Identifies the data of a source; a function without a fingerprint is identified by its name."""
     return split.fingerprint if split.fingerprint is not None else crc32c(source.encode())
 
 
@@ -199,7 +202,7 @@ def _differences(before: dict[str, Any], now: dict[str, Any]) -> str:
     """Which entries of two jobs differ, in words."""
     old, new = (dict(_entries(job)) for job in (before, now))
     names = [name for name in {**old, **new} if old.get(name) != new.get(name)]
-    return ", ".join(f"{name} was {old.get(name)!r}, is {new.get(name)!r}" for name in names)
+    return ", ".join(f"{name} was {old.get(name)!r}, now {new.get(name)!r}" for name in names)
 
 
 def _entries(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:

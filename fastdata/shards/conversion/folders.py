@@ -1,4 +1,4 @@
-"""Folders of class folders, as torchvision's ImageFolder reads them, and splits of such."""
+"""Image folders as a source: one folder per class, as in torchvision's ImageFolder, and splits of such folders."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ FOLDER_EXTENSIONS = tuple(f".{name}" for name in sorted(IMAGE_EXTENSIONS - {"npy
 
 
 def folder_splits(root: Path) -> dict[str, Split]:
-    """The splits in a folder, or the one dataset that it is.
+    """The splits in a folder, or the folder as one dataset.
 
     Raises:
-        ConversionError: it is unclear what is a split and what a class.
+        ConversionError: it is unclear which folders are splits and which are classes.
         DatasetError: there are no images.
     """
     names = [os.path.basename(path) for path in folders_in(str(root))]
@@ -30,8 +30,8 @@ def folder_splits(root: Path) -> dict[str, Split]:
         return {"": _folder(root)}
     if others := [name for name in names if name not in SPLIT_NAMES]:
         raise ConversionError(
-            f"{root} holds {', '.join(splits)} beside {', '.join(others[:3])}, so it is unclear whether these are "
-            f"splits or classes; convert {root / splits[0]} by itself, or move the others away"
+            f"{root} contains {', '.join(splits)} beside {', '.join(others[:3])}, so it is unclear whether these are "
+            f"splits or classes; convert {root / splits[0]} by itself, or move the other folders away"
         )
     found = {name: _folder(root / name) for name in splits}
     _check_same_classes(root, {name: split.classes for name, split in found.items()})
@@ -44,8 +44,8 @@ def _check_same_classes(root: Path, classes: dict[str, list[str] | None]) -> Non
         if found != classes[first]:
             differing = sorted(set(found or ()) ^ set(classes[first] or ()))
             raise ConversionError(
-                f"{root}: {first} and {name} have other classes, so their labels would not agree: {differing[:5]}; "
-                "convert them one by one"
+                f"{root}: {first} and {name} have different classes, so their labels would not agree: {differing[:5]}; "
+                "convert each split separately"
             )
 
 
@@ -68,7 +68,8 @@ def _folder(root: Path) -> Split:
             refs.append(Ref(key, label, path, 0, found.st_size))
         if len(refs) == before:
             raise DatasetError(
-                f"no images in {folder}; accepted: {' '.join(FOLDER_EXTENSIONS)}; remove the folder if it is no class"
+                f"no images in {folder}; accepted: {' '.join(FOLDER_EXTENSIONS)}; remove the folder if it is not a "
+                "class"
             )
     return Split(classes=classes, refs=refs, fingerprint=listing(refs), ignored=ignored)
 
@@ -76,7 +77,7 @@ def _folder(root: Path) -> Split:
 def _check_is_class(root: Path, folder: str) -> None:
     inside = {os.path.basename(path) for path in folders_in(folder)} & set(SPLIT_NAMES)
     if inside:
-        raise ConversionError(f"{folder} holds {', '.join(sorted(inside))}: did you mean to convert {folder}?")
+        raise ConversionError(f"{folder} contains {', '.join(sorted(inside))}: did you mean to convert {folder}?")
 
 
 def folders_in(folder: str) -> list[str]:
@@ -108,4 +109,4 @@ def _stat(path: str) -> os.stat_result:
     try:
         return os.stat(path)
     except FileNotFoundError as error:
-        raise ConversionError(f"{path} is a link to nothing; remove it") from error
+        raise ConversionError(f"{path} is a broken symbolic link; remove it") from error

@@ -1,7 +1,7 @@
-"""What can be converted: image folders, tar files, Parquet files, and functions that yield samples.
+"""Sources of a conversion: image folders, tar files, Parquet files, and functions that yield samples.
 
-A source is listed (every sample has a place in a file, so that any process can read it) or streamed (samples come one
-after the other, and are put down in a file first).
+A source is either listed (every sample has a place in a file, so any process can read it) or streamed (samples can only
+be read in order, and are copied to temporary files for the workers).
 """
 
 from __future__ import annotations
@@ -33,26 +33,27 @@ def open_source(
     label_column: str | None = None,
     classes: list[str] | None = None,
 ) -> dict[str, Split]:
-    """Finds out what a source is and lists it.
+    """Recognises the kind of a source and lists its splits.
 
     Args:
-        source: a folder of class folders (or of train/ and val/ with class folders), of tar files, of Parquet files, or
-            a converted dataset; a tar or Parquet file, or a pattern of them ("{000..009}", "*"); or "module:function".
-        image_column: Parquet's column of encoded images; None finds it.
-        label_column: the same for labels.
-        classes: names by number, for labels that are names; None numbers those that occur in sorted order.
+        source: a folder with one folder of images per class (or with train/ and val/ of such folders), with tar files,
+            with Parquet files, or a converted dataset; a tar or Parquet file, or a pattern of them ("{000..009}", "*");
+            or "module:function".
+        image_column: Parquet column with encoded images; None finds it.
+        label_column: Parquet column with labels; None finds it.
+        classes: class names by number, for labels that are names; None numbers those that occur, in sorted order.
 
     Returns:
         Splits by name.
 
     Raises:
-        DatasetError: there is nothing of that kind.
-        ConversionError: samples have no labels or keys that fit.
+        DatasetError: the source does not exist, or has no images.
+        ConversionError: the source is ambiguous, or its labels cannot be used.
     """
     if "://" in source:
         raise DatasetError(
-            f"{source} is a URL, and convert reads local files: copy it first (aws s3 sync, gsutil -m rsync -r), or "
-            "name a function as module:function that yields (key, bytes, label)"
+            f"{source} is a URL, but convert reads local files: copy it first (aws s3 sync, gsutil -m rsync -r), or "
+            "name a Python function as module:function that yields (key, bytes, label)"
         )
     if not os.path.exists(source) and re.fullmatch(r"[\w.]+:\w+", source):
         return {"": _function(source)}
@@ -70,7 +71,7 @@ def _files(source: str) -> list[str] | None:
         return _files_in(source)
     found = sorted({path for one in expand_braces(source) for path in glob.glob(one)})
     if not found:
-        raise DatasetError(f"no such file, folder or function: {source}; a function is named as module:function")
+        raise DatasetError(f"no such file, folder or function: {source}; write a Python function as module:function")
     if len({os.path.splitext(path)[1] for path in found}) > 1 or not found[0].endswith((".tar", ".parquet")):
         raise DatasetError(f"{source} is neither a folder nor a pattern of .tar or of .parquet files")
     return found
@@ -85,12 +86,14 @@ def _files_in(folder: str) -> list[str] | None:
         return _hub_files(folder) or None
     if found and pictures:
         raise ConversionError(
-            f"{folder} holds both folders of images and {found[0]}; name what is meant, as a pattern of files "
-            f"('{folder}/*{os.path.splitext(found[0])[1]}'), or move the others away"
+            f"{folder} contains both folders of images and {found[0]}; name the files to convert with a pattern "
+            f"('{folder}/*{os.path.splitext(found[0])[1]}'), or move one kind away"
         )
     kinds = {os.path.splitext(path)[1] for path in found}
     if len(kinds) > 1:
-        raise ConversionError(f"{folder} holds both .tar and .parquet files; name the ones that are meant as a pattern")
+        raise ConversionError(
+            f"{folder} contains both .tar and .parquet files; name the files to convert with a pattern"
+        )
     return found or None
 
 
@@ -103,7 +106,7 @@ def _hub_files(folder: str) -> list[str]:
         if paths:
             found[place] = paths
     if len(found) > 1:
-        raise ConversionError(f"{folder} holds Parquet files in {', '.join(found)}; name one of these folders")
+        raise ConversionError(f"{folder} contains Parquet files in {', '.join(found)}; name one of these folders")
     return next(iter(found.values()), [])
 
 

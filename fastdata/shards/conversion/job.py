@@ -1,4 +1,4 @@
-"""One shard of a conversion: what it is to hold, making it, and the note that says it is made."""
+"""One shard of a conversion: its job, writing it, and the note that says it is finished."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ class ConvertOptions:
     """How to convert.
 
     Attributes:
-        shard_bytes: a shard is closed before it would hold more of the source than this.
-        shuffle_seed: draws the order in which samples are written; None keeps the source's.
-        recoding: what is done to every image.
-        on_error: what an unreadable image does: "raise", or "skip", which notes it in the manifest.
+        shard_bytes: largest amount of source data in a shard, in bytes.
+        shuffle_seed: random seed for the order in which samples are written; None keeps the order of the source.
+        recoding: what to do to every image.
+        on_error: what to do with an unreadable image: "raise", or "skip", which lists it in the manifest.
     """
 
     shard_bytes: int = 256 << 20
@@ -41,33 +41,33 @@ class ConvertOptions:
 
     def __post_init__(self) -> None:
         if self.shard_bytes < 1:
-            raise OptionError(f"shard_bytes={self.shard_bytes} is not above 0")
+            raise OptionError(f"shard_bytes={self.shard_bytes} is not a positive integer")
         if self.on_error not in ON_ERROR:
             raise OptionError(f"on_error={self.on_error!r} is not accepted; use one of {', '.join(ON_ERROR)}")
 
     def to_dict(self) -> dict[str, Any]:
-        """All of them, as plain values."""
+        """All options, as plain values."""
         return asdict(self)
 
     def bytes_decided_by(self) -> dict[str, Any]:
-        """Those by which one conversion goes on where another ended.
+        """The options that must be the same to continue a conversion.
 
-        What becomes of an unreadable image is not among them: a shard's note names the images that it is without.
+        `on_error` is not among them: a shard's note lists the images that were skipped.
         """
         return {name: value for name, value in self.to_dict().items() if name != "on_error"}
 
 
 @dataclass(frozen=True)
 class ShardJob:
-    """One shard to be made.
+    """One shard to write.
 
     Attributes:
-        folder: where it goes.
+        folder: the shard's folder.
         name: its file name.
         refs: its samples.
-        options: how.
-        note: the file that says it is done.
-        stage: a file that is there for this shard alone, and goes when it is done.
+        options: how to convert.
+        note: the file that says the shard is finished.
+        stage: a temporary file with the samples of this shard only, removed when the shard is finished; or None.
     """
 
     folder: str
@@ -80,7 +80,7 @@ class ShardJob:
 
 @dataclass(frozen=True)
 class ShardDone:
-    """What became of a shard: how the manifest knows it, of which samples, what was read, what was left out."""
+    """A finished shard: its manifest entry, a checksum of its samples, what was read, what was skipped."""
 
     info: ShardInfo
     listing: int
@@ -89,7 +89,7 @@ class ShardDone:
     skipped: list[tuple[str, str]]
 
     def to_text(self) -> str:
-        """JSON."""
+        """The note, as JSON."""
         return json.dumps(asdict(self))
 
     @classmethod
@@ -107,7 +107,7 @@ class ShardDone:
 
 
 def write_shard(job: ShardJob) -> ShardDone:
-    """Makes one shard, unless its note says that it is there.
+    """Writes one shard, unless its note says that it is finished.
 
     Raises:
         ConversionError: an image is unreadable, or the disk is full.
@@ -137,7 +137,7 @@ def _make_shard(job: ShardJob) -> ShardDone:
                     if job.options.on_error == "raise":
                         raise ConversionError(
                             f"{ref.path} ({ref.key}) cannot be converted: {_in_words(error)}; repair or remove it, or "
-                            "skip such files with --on-error skip; either way the same command goes on from here"
+                            "skip such images with --on-error skip, and run the command again to continue from here"
                         ) from error
                     skipped.append((ref.key, _in_words(error)))
                     continue
@@ -149,15 +149,15 @@ def _make_shard(job: ShardJob) -> ShardDone:
 
 @contextlib.contextmanager
 def space_errors(folder: str | Path) -> Iterator[None]:
-    """Says what to do when the disk is full."""
+    """Turns an error about a full disk into a ConversionError that says what to do."""
     try:
         yield
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise
         raise ConversionError(
-            f"no space left in {folder}; the shards before it are whole: make room and run the same command again, "
-            "which continues"
+            f"no space left in {folder}; finished shards are kept: free some space and run the same command again to "
+            "continue"
         ) from error
 
 
@@ -167,7 +167,7 @@ def _in_words(error: Exception) -> str:
 
 
 def finished_shard(folder: str, name: str, note: Path, *, on_error: str) -> ShardDone | None:
-    """What the note of a shard says, if the shard is there as it says, and without images only where that may be."""
+    """The note of a shard, if the shard exists as the note says and has no skipped images unless on_error allows it."""
     try:
         done = ShardDone.from_text(note.read_text())
         whole = os.path.getsize(os.path.join(folder, name)) == done.info.tar_bytes
@@ -182,8 +182,8 @@ def _check_apart(extension: str, ref: Ref) -> None:
     """An image is stored under what it is, which must not be the name of another part of its sample."""
     if extension in (part.extension.lower() for part in ref.parts):
         raise ConversionError(
-            f"it would be stored as {ref.key}.{extension}, and the sample has another part of that name; rename "
-            "that in the source"
+            f"the image would be stored as {ref.key}.{extension}, but the sample has another part with that name; "
+            "rename that part in the source"
         )
 
 
@@ -198,7 +198,10 @@ class _Ranges:
             read_file(ref.path) if ref.offset == 0 else self._read_range(ref.path, ref.offset, ref.size)
         )  # 0: a file of its own
         if len(data) != ref.size:
-            raise ConversionError(f"it had {ref.size} bytes when it was listed and has {len(data)} now")
+            raise ConversionError(
+                f"the source file changed during the conversion: it had {ref.size} bytes when it was listed and has "
+                f"{len(data)} now"
+            )
         return data
 
     def read_parts(self, ref: Ref) -> list[tuple[str, bytes]]:

@@ -1,4 +1,4 @@
-"""Parquet files with encoded images and labels, as Hugging Face stores them."""
+"""Parquet files with encoded images and labels as a source, as Hugging Face stores them."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ _FOOTER_BYTES = 1 << 16
 def parquet_splits(
     paths: Sequence[str], image_column: str | None, label_column: str | None, classes: list[str] | None
 ) -> dict[str, Split]:
-    """Files are split as hubs name them: train-00000-of-00257.parquet, or train/0000.parquet.
+    """The splits of Parquet files, by their names: train-00000-of-00257.parquet, or train/0000.parquet.
 
     Raises:
-        ConversionError: some files name a split and others do not, or their columns are not what is needed.
+        ConversionError: only some files name a split, a file is damaged, or a column is missing or of the wrong type.
     """
     by_split: dict[str, list[str]] = {}
     for path in paths:
@@ -37,8 +37,8 @@ def parquet_splits(
     if "" in by_split and len(by_split) > 1:
         named = next(found[0] for name, found in by_split.items() if name)
         raise ConversionError(
-            f"{named} names a split and {by_split[''][0]} none of {', '.join(SPLIT_NAMES)}; name the files that are "
-            "meant as a pattern, those of a split at a time"
+            f"{named} names a split, but {by_split[''][0]} names none of {', '.join(SPLIT_NAMES)}; convert one split "
+            "at a time, naming its files with a pattern"
         )
     tables = {name: [_Table.of(path, image_column, label_column) for path in found] for name, found in by_split.items()}
     everything = [table for found in tables.values() for table in found]
@@ -85,7 +85,7 @@ class _Table:
         try:
             schema = parquet.read_schema(path)
         except pyarrow.ArrowException as error:
-            raise ConversionError(f"{path} is no Parquet file, or damaged: {error}") from error
+            raise ConversionError(f"{path} is not a Parquet file, or damaged: {error}") from error
         image = _column(schema.names, image_column, _IMAGE_COLUMNS, "image", path)
         label = _column(schema.names, label_column, LABEL_NAMES, "label", path)
         kind, types = schema.field(label).type, pyarrow.types
@@ -93,8 +93,8 @@ class _Table:
         has_names = types.is_string(kind) or types.is_large_string(kind)
         if not has_names and not types.is_integer(kind):
             raise ConversionError(
-                f"{path}: column {label!r} holds {kind}; labels are integers, or strings that name classes: cast the "
-                "column (pyarrow.compute.cast, to int64), or name another one with --label-column"
+                f"{path}: column {label!r} holds {kind}; labels must be integers, or strings with class names: cast "
+                "the column (pyarrow.compute.cast, to int64), or name another column with --label-column"
             )
         return cls(path, image, label, has_names, _class_names(schema.metadata, label))
 
@@ -122,7 +122,7 @@ class _Table:
             raise ConversionError(f"{where} holds {type(data).__name__} in column {self.image!r}, not an encoded image")
         if label is None:
             raise ConversionError(
-                f"{where} has no label (null in column {self.label!r}); give it one, or remove the row"
+                f"{where} has no label (null in column {self.label!r}); add the label, or remove the row"
             )
         return data, class_number(label, numbers, where) if self.has_names else integer_label(label, where)
 
@@ -137,11 +137,12 @@ def _end_of(path: str) -> bytes:
 
 def _column(names: Sequence[str], given: str | None, usual: Sequence[str], what: str, path: str) -> str:
     if given is not None and given not in names:
-        raise ConversionError(f"{path} has no column {given!r} for the {what}; it has {', '.join(names)}")
+        raise ConversionError(f"{path} has no column {given!r} for the {what}; its columns are {', '.join(names)}")
     found = given or next((name for name in usual if name in names), None)
     if found is None:
         raise ConversionError(
-            f"{path}: which column is the {what}? It has {', '.join(names)}; name it with --{what}-column"
+            f"{path}: cannot tell which column holds the {what}; its columns are {', '.join(names)}; name one with "
+            f"--{what}-column"
         )
     return found
 

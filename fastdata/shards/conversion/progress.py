@@ -1,4 +1,4 @@
-"""How far a conversion is, in images and bytes."""
+"""Progress of a conversion, in images and bytes."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ __all__ = ["ConversionProgress"]
 
 
 class ConversionProgress:
-    """Says on stderr how many images are done, with images/s, MB/s and the time left.
+    """Shows on stderr how many images are converted, with images/s, MB/s and the time left.
 
     Args:
-        clock: for tests.
+        clock: returns the time in seconds; replaced in tests.
     """
 
     def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
@@ -23,16 +23,16 @@ class ConversionProgress:
         self._clock, self._began, self._bytes = clock, clock(), 0
 
     def plan(self, images: int | None) -> None:
-        """So many images more will come; None where nobody knows."""
+        """Adds a number of images to the total; None if it is unknown."""
         if images is not None:
             self._shown.expect(images)
 
     def add(self, done: ShardDone) -> None:
-        """A shard is finished."""
+        """Called when a shard is finished."""
         self._bytes += done.source_bytes
         seconds = max(self._clock() - self._began, 1e-9)
         self._shown.update(f"{self._bytes / 1e6 / seconds:.0f} MB/s", steps=done.source_samples)
 
     def close(self) -> None:
-        """The work has ended, or was given up."""
+        """Called when the conversion has ended or was interrupted."""
         self._shown.close()

@@ -1,4 +1,4 @@
-"""What a conversion may do to an image: nothing, repack it without loss, shrink it, or store its pixels."""
+"""What a conversion can do to an image: keep it, repack it losslessly, shrink it, or store raw pixels."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ _SOI, _SOS, _APP0, _APP1, _APP2 = b"\xff\xd8", 0xDA, 0xE0, 0xE1, 0xE2  # markers
 
 
 class Image(NamedTuple):
-    """An image as it is stored.
+    """An image as it is stored in a shard.
 
     Attributes:
-        extension: says what it is: "jpg", "png", ..., or "npy" for raw pixels, uint8 (height, width, 3).
-        data: its bytes.
-        width: in pixels.
-        height: in pixels.
+        extension: its format: "jpg", "png", ..., or "npy" for raw pixels, uint8 (height, width, 3).
+        data: the encoded bytes.
+        width: width in pixels.
+        height: height in pixels.
     """
 
     extension: str
@@ -37,19 +37,19 @@ class Image(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Recoding:
-    """What is done to every image; by default its bytes are kept.
+    """What to do to every image; by default its bytes are kept.
 
     Attributes:
-        max_side: images whose longer side is longer are shrunk to it.
-        min_side: images whose shorter side is longer are shrunk to it.
-        quality: of JPEGs written anew, 1 to 100.  Given alone, every image is written anew.
-        lossless: JPEGs are stored as baseline with Huffman tables of their own and a restart marker before each row of
-            MCUs: the same pixels, in fewer bytes, quicker to decode.  One that would not become smaller, and other
-            formats, are kept.
-        raw: the pixels themselves, of the image shrunk to this longer side.
+        max_side: shrink images whose longer side exceeds this many pixels.
+        min_side: shrink images whose shorter side exceeds this many pixels.
+        quality: JPEG quality of re-encoded images, 1 to 100; None is 90.  If given, every image is re-encoded.
+        lossless: store JPEGs as baseline with optimised Huffman tables and a restart marker before each row of MCUs:
+            the same pixels in fewer bytes, faster to decode.  JPEGs that would not become smaller, and other formats,
+            are kept.
+        raw: store raw pixels, of the image shrunk to this longer side.
 
-    Of the metadata of an image that is written anew its EXIF orientation and its ICC profile stay, since they say how
-    its pixels look (of CMYK or grey pixels, which become RGB, the profile goes); raw pixels have none.
+    Re-encoded images keep EXIF orientation and ICC profile, which decide how their pixels look, and lose other metadata
+    (the profile of CMYK or grey images, which become RGB, is dropped).  Raw pixels have no metadata.
     """
 
     max_side: int | None = None
@@ -67,20 +67,22 @@ class Recoding:
             raise OptionError(f"quality={self.quality} is not between 1 and 100")
         shrinking = self.max_side is not None or self.min_side is not None or self.quality is not None
         if self.lossless + (self.raw is not None) + shrinking > 1:
-            raise OptionError("choose one: lossless, raw, or shrinking by max_side, min_side and quality")
+            raise OptionError(
+                "lossless, raw, and shrinking (max_side, min_side, quality) cannot be combined; choose one"
+            )
         if self.lossless:
             _repacker()  # says at once what is missing
 
     @property
     def keeps_bytes(self) -> bool:
-        """True when images are stored as they are."""
+        """True if images are stored unchanged."""
         return self == Recoding()
 
     def apply(self, data: bytes) -> Image:
-        """Does it to one encoded image.
+        """Recodes one encoded image.
 
         Raises:
-            OSError, ValueError, and whatever else Pillow raises: it cannot be decoded.
+            OSError, ValueError, and whatever else Pillow raises: the image cannot be decoded.
         """
         if self.raw is not None:
             return _raw(data, self.raw)
@@ -195,5 +197,5 @@ def _repacker() -> tuple[Any, Any]:
     try:
         core, order = resample.exact_core()
     except NativeMissing as error:
-        raise OptionError(f"lossless needs the native core, which is missing: {error}") from error
+        raise OptionError(f"lossless needs the native backend, which is not available: {error}") from error
     return core, resample.options_for(order, Interpolation.BILINEAR, "exact")

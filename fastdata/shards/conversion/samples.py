@@ -1,4 +1,4 @@
-"""What a source is made of: samples by their places, or a stream of them."""
+"""The splits of a source: a list of samples with their places, or a stream of samples."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ __all__ = ["Keys", "Split", "readable"]
 
 @dataclass(frozen=True, kw_only=True)
 class Split:
-    """One dataset in a source: "train", "val", or "" where there is only one.
+    """One dataset in a source: "train", "val", or "" if there is only one.
 
     Attributes:
-        classes: names by label, or None where the source has none.
-        refs: of a listed source.
-        stream: of a streamed one: yields (key, encoded bytes, label).
-        fingerprint: tells the data from other data, as its `listing` does; None where nobody can know.
-        ignored: files that are no images by their names, or no regular files.
+        classes: class names by label, or None if the source has none.
+        refs: the samples of a listed source.
+        stream: for a streamed source: yields (key, encoded bytes, label).
+        fingerprint: identifies the data, as its `listing` does; None if that is impossible.
+        ignored: number of files ignored because their names are not those of images, or they are not regular files.
     """
 
     classes: list[str] | None
@@ -31,13 +31,13 @@ class Split:
 
 
 class Keys:
-    """Makes keys that tar readers keep whole: no dot behind the last slash, no way out of a folder, no key twice."""
+    """Makes keys that are safe in tar files: no dot after the last slash, no path out of the folder, no duplicates."""
 
     def __init__(self) -> None:
         self._seen: set[str] = set()
 
     def unique(self, key: str) -> str:
-        """A key like this one that has not been given before."""
+        """This key made safe, with ~2, ~3, ... added if it was used before."""
         key = readable(key)
         parts = [part for part in key.replace(os.sep, "/").replace("\0", "_").split("/") if part not in ("", ".", "..")]
         *folders, name = parts or ["_"]
@@ -51,5 +51,5 @@ class Keys:
 
 
 def readable(name: str) -> str:
-    """A name in Unicode, whatever bytes the file system has for it."""
+    """A file name as valid Unicode; undecodable bytes are escaped."""
     return name.encode("utf-8", "backslashreplace").decode("utf-8")

@@ -1,4 +1,4 @@
-"""Cuts a source into shards, before anything is written: a pure function of sizes and a seed."""
+"""Assigns samples to shards before anything is written: a pure function of sizes and a seed."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ def plan_shards(refs: Sequence[Ref], options: ConvertOptions) -> list[list[Ref]]
 
 
 def room_in(options: ConvertOptions) -> int:
-    """Bytes that a shard has for its samples."""
+    """Bytes available for samples in a shard."""
     return options.shard_bytes - len(END_OF_ARCHIVE)
 
 
 def stored_bytes(size: int, *parts: int) -> int:
-    """Bytes that a sample takes in a tar file, label included: of its image, and of other files that belong to it."""
+    """Bytes that a sample takes in a tar file: its image of this size, its label, and other parts of these sizes."""
     return size + padding(size) + _SAMPLE_OVERHEAD + sum(part + padding(part) + BLOCK for part in parts)
 
 

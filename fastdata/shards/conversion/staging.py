@@ -1,8 +1,8 @@
-"""Puts a stream down in files from which workers read: one for each shard, which goes when the shard is finished.
+"""Copies a stream to temporary files for the workers: one file per shard, removed when the shard is finished.
 
-Finished shards need none, so whoever continues a conversion reads their samples, compares them with the shard's note,
-and puts down only what comes after.  Where they are other samples by now, they have gone by when that is seen: the
-stream is read once more from its beginning, and all is put down from there.
+Finished shards need no file: when a conversion is continued, their samples are read from the stream and compared with
+the shard's note, and only later samples are copied.  If a shard's samples have changed, this is only known after they
+were read, so the stream is then read again from its beginning and everything from there on is copied.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ Numbered = tuple[int, str, bytes, int]
 def staged(
     split: Split, folder: Path, options: ConvertOptions, finished: Callable[[int], int | None]
 ) -> Iterator[list[Ref]]:
-    """The samples of each shard, in files of the folder unless the shard is finished.
+    """Yields the samples of each shard, copied to files in the folder unless the shard is finished.
 
     Args:
-        split: a stream.
-        folder: of the files; those of an earlier run go.
-        options: say how large a shard is.
-        finished: the listing of a shard that is made, by its number; None where there is none.
+        split: a streamed split.
+        folder: the folder for the files; files of an earlier run are removed.
+        options: give the size of a shard.
+        finished: returns the listing of a finished shard by its number, or None if the shard is not finished.
 
     Raises:
-        ConversionError: the stream is another one when it is read again.
+        ConversionError: the stream yields other samples when it is read again.
     """
     for left in folder.glob("stage-*.bin"):
         left.unlink()
@@ -63,8 +63,8 @@ def staged(
 
 
 _OTHER_EACH_TIME = (
-    "the source gives other samples each time it is read, so an unfinished conversion of it cannot be continued; let "
-    "it give the same ones in the same order, or begin again with --overwrite"
+    "the source yields different samples each time it is read, so an unfinished conversion cannot be continued; make "
+    "it yield the same samples in the same order, or start again with --overwrite"
 )
 
 

@@ -1,4 +1,4 @@
-"""Tar files in WebDataset's naming as a source: images, labels beside them, and whatever else belongs to a sample."""
+"""Tar files with WebDataset's naming as a source: images with their labels and other parts."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ _MOST_MEMBER_BYTES = 1 << 30  # a sample is held in memory while it is copied
 
 
 def tar_splits(paths: Sequence[str], classes: list[str] | None) -> dict[str, Split]:
-    """One dataset, or one for each folder that the files lie in.
+    """The splits of tar files: one dataset, or one for each folder with tar files.
 
     Raises:
-        ConversionError: labels do not agree, a sample is too large, or folders have the same name.
+        ConversionError: labels mix names and numbers, a sample is too large, or two folders have the same name.
         DatasetError: there are no images.
-        ShardError: a file is damaged.
+        ShardError: a tar file is damaged.
     """
     by_folder: dict[str, list[str]] = {}
     for path in paths:
@@ -37,7 +37,7 @@ def tar_splits(paths: Sequence[str], classes: list[str] | None) -> dict[str, Spl
     names = {folder: os.path.basename(folder) if len(by_folder) > 1 else "" for folder in by_folder}
     if len(set(names.values())) < len(names):
         raise ConversionError(
-            f"folders of the same name hold tar files: {', '.join(by_folder)}; convert them one by one"
+            f"several folders with the same name contain tar files: {', '.join(by_folder)}; convert each separately"
         )
     ignored = dict.fromkeys(by_folder, 0)
     found: dict[str, list[TarSample]] = {}
@@ -63,8 +63,8 @@ def _split(samples: Sequence[TarSample], paths: Sequence[str], classes: list[str
         for size in (sample.ref.size, *(part.size for part in sample.ref.parts)):
             if size > _MOST_MEMBER_BYTES:
                 raise ConversionError(
-                    f"{sample.where} has a part of {size} bytes; accepted are {_MOST_MEMBER_BYTES}, since a sample is "
-                    "held in memory while it is copied: keep such a file outside of the tar file"
+                    f"{sample.where} has a part of {size} bytes; at most {_MOST_MEMBER_BYTES} are accepted, since a "
+                    "sample is held in memory while it is copied: store such a file outside of the tar file"
                 )
         label = class_number(sample.label, numbers, sample.where)
         refs.append(sample.ref._replace(key=keys.unique(sample.ref.key), label=label))
