@@ -85,8 +85,11 @@ def batches(loader: Any) -> list[Any]:
     return [batch[0] for batch in loader]
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-@pytest.mark.parametrize("name", TRANSFORMS)
+@pytest.mark.parametrize(
+    ("name", "workers"),
+    [(name, 0) for name in TRANSFORMS]
+    + [("training", 2), *(pytest.param(name, 2, marks=pytest.mark.slow) for name in TRANSFORMS if name != "training")],
+)
 def test_batches_of_ones_own_dataset_equal_torchs(folder: Path, name: str, workers: int) -> None:
     dataset = Own(folder, TRANSFORMS[name])
     ours = batches(DataLoader(dataset, 4, num_workers=workers, shuffle=True))
