@@ -16,14 +16,15 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import connection, resource_tracker
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeAlias, TypeVar
 
 from fastdata.errors import ConversionError, OptionError
 from fastdata.system.optional import need
 
 __all__ = ["ENGINES", "run_jobs"]
 
-ENGINES = ("processes", "ray")
+Engine: TypeAlias = Literal["processes", "ray"]
+ENGINES: tuple[Engine, ...] = ("processes", "ray")
 
 Job = TypeVar("Job")
 Done = TypeVar("Done")
@@ -32,7 +33,7 @@ _TRIES = 4  # how often Ray retries a shard whose worker was lost
 
 
 def run_jobs(
-    work: Callable[[Job], Done], jobs: Iterable[Job], *, workers: int, engine: str = "processes"
+    work: Callable[[Job], Done], jobs: Iterable[Job], *, workers: int, engine: Engine = "processes"
 ) -> Iterator[Done]:
     """Runs jobs and yields their results in any order; jobs are drawn as workers become free.
 

@@ -64,11 +64,14 @@ def check_flags(options: Any) -> None:
     Raises:
         OptionError: a value has another type, is not one of the choices, or is outside of its interval.
     """
+    hints = typing.get_type_hints(type(options))
     for each in dataclasses.fields(options):
-        value, choices, interval = getattr(options, each.name), each.metadata["choices"], each.metadata["lies_in"]
+        value, interval = getattr(options, each.name), each.metadata["lies_in"]
+        literals = _literals(hints[each.name])
+        choices = literals or each.metadata["choices"]
         if value is None and each.default is None:
             continue
-        kind = str(each.type).partition(" |")[0].partition("[")[0]
+        kind = "str" if literals else str(each.type).partition(" |")[0].partition("[")[0]
         try:
             value = _KINDS[kind](value)
         except (TypeError, ValueError) as error:
@@ -81,6 +84,11 @@ def check_flags(options: Any) -> None:
         if interval is not None:
             told = f"{each.name}={value!r} is not in {interval}; {each.name}: {each.metadata['help']}"
             check(all(_is_inside(one, interval) for one in (value if isinstance(value, tuple) else (value,))), told)
+
+
+def _literals(hint: object) -> tuple[str, ...]:
+    """The values of a Literal type; none of other types."""
+    return typing.get_args(hint) if typing.get_origin(hint) is typing.Literal else ()
 
 
 def _whole(value: object) -> int:
@@ -136,7 +144,8 @@ def add_flags(parser: argparse.ArgumentParser, cls: Any) -> None:
         elif typing.get_origin(kind) is tuple:
             more |= {"type": float, "nargs": 2, "metavar": "X"}
         else:
-            more |= {"type": kind, "choices": each.metadata["choices"]}
+            literals = _literals(hint)
+            more |= {"type": str if literals else kind, "choices": literals or each.metadata["choices"]}
             if (bare := each.metadata["bare"]) is not None:
                 more |= {"nargs": "?", "const": bare}
                 more["help"] += f"; {bare} if no value is given"

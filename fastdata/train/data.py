@@ -6,7 +6,7 @@ import copy
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 import torch
 from torch.utils.data import Subset
@@ -16,7 +16,7 @@ from fastdata.dataloader.loader import DataLoader
 from fastdata.errors import DatasetError, OptionError
 from fastdata.loaders import BACKENDS
 from fastdata.order.epoch_sampler import EpochSampler
-from fastdata.pipeline.config import ON_ERROR
+from fastdata.pipeline.config import OnError
 from fastdata.shards.open_images import open_images, slow_to_read
 from fastdata.system.cpus import parse_workers
 from fastdata.terminal.flags import check, check_flags, flag
@@ -25,7 +25,7 @@ from fastdata.train.ranks import Ranks
 
 __all__ = ["DataOptions", "Loaders", "make_loaders"]
 
-AUGMENTS = ("none", "randaugment", "trivial", "jitter")
+Augment: TypeAlias = Literal["none", "randaugment", "trivial", "jitter"]
 _VALIDATION_EVERY = 5  # without a val folder every fifth sample of a class is held out
 
 
@@ -47,9 +47,9 @@ class DataOptions:
         0, "progressive resizing: side of the crops in the first epoch; 0 turns it off", lies_in="[0, inf)"
     )
     min_scale: float = flag(0.08, "smallest share of the image's area in a random crop", lies_in="(0, 1]")
-    auto_augment: str = flag("none", "augmentation policy, applied to whole batches on the device", choices=AUGMENTS)
+    auto_augment: Augment = flag("none", "augmentation policy, applied to whole batches on the device")
     random_erase: float = flag(0.0, "probability of RandomErasing", lies_in="[0, 1]")
-    on_error: str = flag("raise", "what to do with a damaged image", choices=ON_ERROR)
+    on_error: OnError = flag("raise", "what to do with a damaged image")
     drop_last: bool = flag(False, "drop the last training batch if it is not full")
 
     def __post_init__(self) -> None:

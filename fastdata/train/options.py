@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal, TypeAlias
 
 import torch
 
@@ -12,12 +13,12 @@ from fastdata.terminal.flags import check, check_flags, flag
 __all__ = ["TrainOptions"]
 
 _BELOW_1, _FROM_0, _ABOVE_0, _FROM_1 = "[0, 1)", "[0, inf)", "(0, inf)", "[1, inf)"
-_OPTIMIZERS = ("sgd", "adamw", "lars", "lamb")
-_SCHEDULES = ("cosine", "onecycle", "cyclic", "step", "constant")
-_SCALINGS = ("none", "linear", "sqrt")
-_AMP = ("none", "bf16", "fp16", "fp8")
-_COMPILE = ("none", "default", "reduce-overhead", "max-autotune")
-_PROFILES = ("none", "steps", "trace", "cprofile")
+Optimizer: TypeAlias = Literal["sgd", "adamw", "lars", "lamb"]
+Schedule: TypeAlias = Literal["cosine", "onecycle", "cyclic", "step", "constant"]
+LrScaling: TypeAlias = Literal["none", "linear", "sqrt"]
+Amp: TypeAlias = Literal["none", "bf16", "fp16", "fp8"]
+CompileMode: TypeAlias = Literal["none", "default", "reduce-overhead", "max-autotune"]
+Profile: TypeAlias = Literal["none", "steps", "trace", "cprofile"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,7 +37,7 @@ class TrainOptions:
     seed: int = flag(0, "random seed for weights, sample order, crops and augmentations", lies_in="[0, 9e18)")
 
     # ---- optimiser
-    opt: str = flag("sgd", "optimiser; sgd uses Nesterov momentum, lars and lamb need timm", choices=_OPTIMIZERS)
+    opt: Optimizer = flag("sgd", "optimiser; sgd uses Nesterov momentum, lars and lamb need timm")
     lr: float = flag(0.1, "peak learning rate", lies_in=_ABOVE_0)
     momentum: float = flag(0.9, "for sgd and lars; onecycle and cyclic schedule it, too", lies_in=_BELOW_1)
     betas: tuple[float, float] | None = flag(None, "two numbers, for adamw and lamb", lies_in=_BELOW_1)
@@ -63,23 +64,19 @@ class TrainOptions:
     )
 
     # ---- schedule, by update
-    lr_scheduler: str = flag("cosine", "learning rate schedule", choices=_SCHEDULES)
+    lr_scheduler: Schedule = flag("cosine", "learning rate schedule")
     lr_warmup_epochs: float = flag(0.0, "epochs of learning rate warm-up; not with onecycle or cyclic", lies_in=_FROM_0)
     lr_step_size: float = flag(30.0, "step: epochs between two drops; cyclic: epochs in half a cycle", lies_in=_ABOVE_0)
     lr_gamma: float = flag(0.1, "step: factor of each drop")
-    lr_scaling: str = flag("none", "how to scale lr with the total batch size", choices=_SCALINGS)
+    lr_scaling: LrScaling = flag("none", "how to scale lr with the total batch size")
     base_batch: int = flag(256, "total batch size that lr is meant for, if lr_scaling is used", lies_in=_FROM_1)
 
     # ---- precision and kernels
-    amp: str = flag(
-        "none", "automatic mixed precision; fp16 uses a GradScaler, fp8 needs torchao", choices=_AMP, bare="bf16"
-    )
+    amp: Amp = flag("none", "automatic mixed precision; fp16 uses a GradScaler, fp8 needs torchao", bare="bf16")
     tf32: bool = flag(True, "use TF32 for float32 matrix products and convolutions on GPUs that have it")
     cudnn_benchmark: bool = flag(True, "let cuDNN benchmark its kernels for each input size")
     channels_last: bool = flag(True, "channels_last (NHWC) memory format for images and weights")
-    compile: str = flag(
-        "none", "torch.compile mode; reduce-overhead uses CUDA graphs", choices=_COMPILE, bare="default"
-    )
+    compile: CompileMode = flag("none", "torch.compile mode; reduce-overhead uses CUDA graphs", bare="default")
     checkpoint_every_k: int = flag(0, "activation checkpointing of every k-th block; 0 turns it off", lies_in=_FROM_0)
     checkpoint_modules: str | None = flag(None, "activation checkpointing of these modules, comma-separated names")
 
@@ -102,10 +99,9 @@ class TrainOptions:
     print_freq: int = flag(
         20, "read and log the losses every this many updates, which waits for the device", lies_in=_FROM_1
     )
-    profile: str = flag(
+    profile: Profile = flag(
         "none",
         "steps: table of times per phase; trace: torch.profiler trace; cprofile: Python's cProfile",
-        choices=_PROFILES,
         bare="steps",
     )
     detect_syncs: bool = flag(False, "report lines of code that wait for the device")

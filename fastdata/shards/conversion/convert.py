@@ -25,7 +25,7 @@ from fastdata.shards.conversion.destination import Destination, fingerprint_of
 from fastdata.shards.conversion.inputs import open_source
 from fastdata.shards.conversion.job import ConvertOptions, ShardDone, space_errors, write_shard
 from fastdata.shards.conversion.samples import Split
-from fastdata.shards.engines import run_jobs
+from fastdata.shards.engines import Engine, run_jobs
 from fastdata.shards.format import MANIFEST_NAME, NO_LABEL, STATE_FOLDER, Manifest, ShardIndex, ShardInfo
 from fastdata.system.files import write_whole
 
@@ -71,7 +71,7 @@ def convert(
     options: ConvertOptions,
     *,
     workers: int = 1,
-    engine: str = "processes",
+    engine: Engine = "processes",
     overwrite: bool = False,
     resume: bool = False,
     columns: tuple[str | None, str | None] = (None, None),

@@ -9,7 +9,7 @@ import os
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 from fastdata.errors import ConversionError, OptionError, in_words
 from fastdata.shards.conversion.recode import Recoding
@@ -20,7 +20,8 @@ from fastdata.system.files import read_file, write_whole
 
 __all__ = ["ON_ERROR", "ConvertOptions", "ShardDone", "ShardJob", "finished_shard", "space_errors", "write_shard"]
 
-ON_ERROR = ("raise", "skip")
+OnUnreadable: TypeAlias = Literal["raise", "skip"]
+ON_ERROR: tuple[OnUnreadable, ...] = ("raise", "skip")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +38,7 @@ class ConvertOptions:
     shard_bytes: int = 256 << 20
     shuffle_seed: int | None = None
     recoding: Recoding = field(default_factory=Recoding)
-    on_error: str = "raise"
+    on_error: OnUnreadable = "raise"
 
     def __post_init__(self) -> None:
         if self.shard_bytes < 1:
