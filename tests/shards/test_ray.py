@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.ray, pytest.mark.filterwarnings("ignore"), pytest.mark
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Any]:
     """Three nodes on this machine."""
-    ray = pytest.importorskip("ray", reason="Ray is not installed: pip install 'fastdata[ray]'")
+    ray = pytest.importorskip("ray", reason="Ray is not installed: pip install 'torch-fastdata[ray]'")
     from ray.cluster_utils import Cluster
 
     made = Cluster(initialize_head=True, head_node_args={"num_cpus": 1})
