@@ -220,17 +220,17 @@ class EncodedImage(Image):
         return self._opened
 
     def draft(self, mode: str | None, size: tuple[int, int] | None) -> Any:
-        """See PIL.Image.Image.draft, after which this is Pillow's."""
+        """See PIL.Image.Image.draft; a drafted file is decoded at once and a plain image from then on."""
         if not self._is_file or self._seen is None:
             return super().draft(mode, size)
         opened = self._as_opened()
         drafted = opened.draft(mode, size)
-        setattr(self, _MODE, opened.mode)
-        self._size, self._seen = opened.size, _Seen.whole(*opened.size)
-        self._drafted = True
+        if drafted is not None:
+            opened.load()
+            setattr(self, _MODE, opened.mode)
+            self._size = opened.size
+            self._set_pixels(getattr(opened, _PIXELS))
         return drafted
-
-    _drafted = False
 
     def verify(self) -> None:
         """See PIL.Image.Image.verify."""
@@ -250,7 +250,7 @@ class EncodedImage(Image):
 
     @property
     def __array_interface__(self) -> dict[str, Any]:
-        if self._seen is None or self.mode != "RGB" or self._drafted:
+        if self._seen is None or self.mode != "RGB":
             return super().__array_interface__
         array = self._decoded()
         return {**array.__array_interface__, "data": (array.ctypes.data, True)}
@@ -271,7 +271,7 @@ class EncodedImage(Image):
 
     def _get_pixels(self) -> Any:
         if self._pixels is None and self._seen is not None:
-            if self.mode == "RGB" and not self._drafted:
+            if self.mode == "RGB":
                 decoded = PIL.Image.fromarray(self._decoded())
             else:
                 decoded = self._as_opened()
