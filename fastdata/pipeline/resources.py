@@ -68,7 +68,7 @@ class EpochResources:
         return self.batch_decoder is not None and wanted and "mixed" in config.backend.decode_devices
 
     def close(self, ended: bool = True) -> None:
-        """Gives back what the epoch's batches resources; `ended` is False if a thread may still be at work."""
+        """Gives back what the epoch's batches shared; `ended` is False if a thread may still be at work."""
         self._memory.close()
         if self.file_loader is not None:
             self.file_loader.close(ended)
