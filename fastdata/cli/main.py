@@ -49,24 +49,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     info.set_defaults(run=_info)
 
-    bench = commands.add_parser(
-        "bench",
-        help="measure every backend against torch's DataLoader on your images",
-        description="Measures interleaved rounds over FOLDER/CLASS/IMAGE with RandomResizedCrop(224), flip, ToTensor "
-        "and Normalize.  CPU time is summed over the whole process tree.",
-    )
-    _add_folder(bench)
-    bench.add_argument(
-        "--workers",
-        type=argument(parse_workers),
-        default="auto",
-        help="number of threads, and of torch's worker processes (default: auto)",
-    )
-    bench.add_argument("--batch-size", type=_positive, default=64, help="images per batch (default: %(default)s)")
-    bench.add_argument(
-        "--rounds", type=_positive, default=3, help="measured passes over the data per loader (default: %(default)s)"
-    )
-    bench.set_defaults(run=_bench)
+    _add_bench(commands)
 
     explain = commands.add_parser(
         "explain",
@@ -100,6 +83,27 @@ def _parser() -> argparse.ArgumentParser:
     )
     demo.set_defaults(run=_demo)
     return parser
+
+
+def _add_bench(commands: Any) -> None:
+    bench = commands.add_parser(
+        "bench",
+        help="measure every backend against torch's DataLoader on your images",
+        description="Measures interleaved rounds over FOLDER/CLASS/IMAGE with RandomResizedCrop(224), flip, ToTensor "
+        "and Normalize.  CPU time is summed over the whole process tree.",
+    )
+    _add_folder(bench)
+    bench.add_argument(
+        "--workers",
+        type=argument(parse_workers),
+        default="auto",
+        help="number of threads, and of torch's worker processes (default: auto)",
+    )
+    bench.add_argument("--batch-size", type=_positive, default=64, help="images per batch (default: %(default)s)")
+    bench.add_argument(
+        "--rounds", type=_positive, default=3, help="measured passes over the data per loader (default: %(default)s)"
+    )
+    bench.set_defaults(run=_bench)
 
 
 def _positive(text: str) -> int:

@@ -95,6 +95,10 @@ class DataLoader(StatefulEpochs, torch.utils.data.DataLoader[Sample]):
         >>> for images, labels in loader: ...
     """
 
+    backend: str
+    fidelity: Fidelity
+    on_error: OnError
+
     def __init__(
         self,
         dataset: Dataset[Sample],
@@ -131,10 +135,8 @@ class DataLoader(StatefulEpochs, torch.utils.data.DataLoader[Sample]):
         check_choice("on_error", on_error, ON_ERROR)
         check_choice("memory_format", memory_format, _MEMORY_FORMATS)
         check_choice("augment_on", augment_on, AUGMENT_ON)
-        self.backend: str = backend
-        self.fidelity: Fidelity = fidelity
-        self.device, self.seed = device, check_seed(seed)
-        self.on_error: OnError = on_error
+        self.backend, self.fidelity, self.device = backend, fidelity, device
+        self.seed, self.on_error = check_seed(seed), on_error
         self.memory_format, self.progress = memory_format, progress
         self.augment_on, self.decode_device, self.dali = augment_on, decode_device, check_dali(dali)
         self._device = check_device(device) if device is not None else None

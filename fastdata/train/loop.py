@@ -73,9 +73,7 @@ def fit(
         OptionError: the options do not fit the model or each other.
         TrainError: a loss is NaN or inf, another process was lost, or a checkpoint does not fit.
     """
-    options, ranks = options if options is not None else TrainOptions(), ranks or Ranks()
-    if not isinstance(options, TrainOptions):
-        raise OptionError(f"options must be a TrainOptions, not {type(options).__name__}")
+    options, ranks = _checked(options), ranks or Ranks()
     loader_of = train_loader if callable(train_loader) else lambda epoch: train_loader
     _set_switches(options)
     torch.manual_seed(options.seed + ranks.rank)  # of dropout; DDP gives everybody rank 0's weights
@@ -112,6 +110,12 @@ def fit(
     return result
 
 
+def _checked(options: TrainOptions | None) -> TrainOptions:
+    if options is not None and not isinstance(options, TrainOptions):
+        raise OptionError(f"options must be a TrainOptions, not {type(options).__name__}")
+    return options if options is not None else TrainOptions()
+
+
 def _end_epoch(
     training: Training, loader: Any, val_loader: Any, *, checkpointer: Checkpointer, monitor: Monitor, result: Result
 ) -> None:
@@ -143,10 +147,7 @@ def train_epoch(
         loader: yields (images, labels).
         monitor: measures and logs; None makes one.
         checkpointer: saves checkpoints when they are due; None saves none.
-        result: where losses are appended; None makes a new one.
-
-    Returns:
-        The result.
+        result: where losses are appended, and what is returned; None makes a new one.
     """
     options, result = training.options, result if result is not None else Result()
     monitor, losses = monitor or Monitor(training), []

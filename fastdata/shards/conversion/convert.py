@@ -95,9 +95,6 @@ def convert(
         progress: called with each finished shard (`ShardDone`).
         planned: called before each split with its number of images, or None for a stream.
 
-    Returns:
-        A summary.
-
     Raises:
         ConversionError: `destination` holds something else, the disk is full, or an image is unreadable.
         DatasetError: the source has nothing to convert.
