@@ -16,6 +16,8 @@
     ├── TrainError          (RuntimeError)       a training run cannot go on
     └── StateMismatch       (ValueError)         a saved state belongs to something else
 
+NotAccelerated is a warning (UserWarning).
+
 Each class is also the builtin that PyTorch or torchvision would have raised in its place, so existing
 ``except OSError`` and ``except ValueError`` clauses go on working.  A DecodeError is also an instance of what the
 reader or decoder raised: of FileNotFoundError where a file is missing, of PIL.UnidentifiedImageError where it is no
@@ -34,6 +36,7 @@ __all__ = [
     "DatasetError",
     "DecodeError",
     "FastdataError",
+    "NotAccelerated",
     "NotInStore",
     "OptionError",
     "PipelineError",
@@ -46,6 +49,13 @@ __all__ = [
 
 class FastdataError(Exception):
     """Base class of every error fastdata raises on purpose."""
+
+
+class NotAccelerated(UserWarning):
+    """A loader of images works no faster than torch's; the text says why, and what would help.
+
+    Given once in a process.  To silence it: ``warnings.simplefilter("ignore", fastdata.NotAccelerated)``.
+    """
 
 
 class OptionError(FastdataError, ValueError):

@@ -24,9 +24,11 @@ from fastdata.system.cpus import auto_threads
 __all__ = [
     "AUGMENT_ON",
     "DECODE_DEVICES",
+    "WORKERS",
     "AugmentOn",
     "DecodeDevice",
     "LoaderArguments",
+    "Workers",
     "check_choice",
     "check_dali",
     "check_decode_device",
@@ -39,6 +41,8 @@ DecodeDevice: TypeAlias = Literal["auto", "cpu", "mixed"]
 DECODE_DEVICES: tuple[DecodeDevice, ...] = ("auto", "cpu", "mixed")
 AugmentOn: TypeAlias = Literal["host", "device"]
 AUGMENT_ON: tuple[AugmentOn, ...] = ("host", "device")
+Workers: TypeAlias = Literal["auto", "processes", "threads"]
+WORKERS: tuple[Workers, ...] = ("auto", "processes", "threads")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,6 +67,7 @@ class LoaderArguments:
     on_error: OnError
     memory_format: torch.memory_format
     augment_on: AugmentOn
+    workers: Workers
     decode_device: DecodeDevice
     decode_on: str
     dali: DaliOptions

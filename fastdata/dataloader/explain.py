@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import warnings
+from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import torch
 from torch.utils.data import default_collate
 
+from fastdata.captures.find import looks_like_images
 from fastdata.dataloader.arguments import LoaderArguments
 from fastdata.dataloader.routes import Route
+from fastdata.errors import NotAccelerated
 from fastdata.loaders import MEAN_TOLERANCE, native_problem
 from fastdata.loaders.dali_options import DaliOptions
 from fastdata.pipeline.choose_backend import BackendChoice
 from fastdata.transforms.compile import has_batch_form
 from fastdata.views.plan import Plan
 
-__all__ = ["explain", "without_effect"]
+__all__ = ["Findings", "explain", "warn_if_images", "without_effect"]
 
 # Arguments of fastdata's own that do nothing on torch's path, with their defaults.
 _OF_THE_PIPELINE: dict[str, Any] = {
@@ -29,36 +34,133 @@ _OF_THE_PIPELINE: dict[str, Any] = {
 }
 
 
-def without_effect(loader: LoaderArguments) -> list[str]:
-    """Arguments that were given and do nothing on torch's path, as they were given."""
-    given = ((name, getattr(loader, name), default) for name, default in _OF_THE_PIPELINE.items())
+_WITH_CAPTURES = ("backend", "fidelity", "on_error", "memory_format")
+
+
+def without_effect(loader: LoaderArguments, route: Route) -> list[str]:
+    """Arguments that were given and do nothing where the dataset's own code runs, as they were given."""
+    at_work = _WITH_CAPTURES if route.captured else ()
+    given = (
+        (name, getattr(loader, name), default) for name, default in _OF_THE_PIPELINE.items() if name not in at_work
+    )
     return [f"{name}={value!r}" for name, value, default in given if value != default]
 
 
-def explain(loader: LoaderArguments, route: Route, choice: BackendChoice | None) -> str:
-    """Which way a loader's batches go and why, one fact a line; then what would make it faster."""
-    lines = _on_torchs_path(loader, route) if route.plan is None else _in_the_pipeline(loader, route, choice)
+@dataclass(frozen=True)
+class Findings:
+    """What a loader has found out so far.
+
+    Attributes:
+        choice: who decodes; None before the first iteration.
+        plain_batches: batches of a dataset's own code in which no image was left to be decoded here; -1 once one had
+            some.
+    """
+
+    choice: BackendChoice | None
+    plain_batches: int
+
+
+def explain(loader: LoaderArguments, route: Route, findings: Findings) -> str:
+    """A verdict; which way a loader's batches go and why, one fact a line; then what would make it faster."""
+    if route.plan is not None:
+        lines = _in_the_pipeline(loader, route, findings.choice)
+    else:
+        lines = _by_the_datasets_code(loader, route, findings)
+    lines = {"verdict": _verdict(loader, route, findings), **lines}
     advice = [f"to change:  {change}" for change in _advice(loader, route)]
     return "\n".join([f"{name + ':':<12}{value}" for name, value in lines.items() if value is not None] + advice)
 
 
-def _on_torchs_path(loader: LoaderArguments, route: Route) -> dict[str, str | None]:
+def _verdict(loader: LoaderArguments, route: Route, findings: Findings) -> str:
+    """In one sentence."""
+    if route.plan is not None:
+        return f"accelerated: images are decoded by the image pipeline; {_share(route.plan)}"
+    if findings.plain_batches > 0:
+        return f"not accelerated: {_no_images(route)}"
+    if route.captured:
+        shares = "; ".join(f"{place}: {_share(plan)}" for place, plan in route.captured.items())
+        return f"accelerated: images are decoded by the native core, with the dataset's own transforms ({shares})"
+    if findings.plain_batches < 0:
+        return "accelerated: images that the dataset opens are decoded by the native core, a batch at a time"
+    if loader.batch_sampler is None or native_problem() is not None:
+        return f"not accelerated: {native_problem() or route.reason}"
+    return f"accelerated only where it opens JPEGs with PIL.Image.open: {route.reason}"
+
+
+def _share(plan: Plan) -> str:
+    """How much of a transform is done in one go with decoding."""
+    done = len(plan.fused)
+    rest = ", ".join(getattr(step, "__name__", type(step).__name__) for step in plan.tail)
+    return f"{done} of {done + len(plan.tail)} steps fused" + (f", then {rest} per sample" if rest else "")
+
+
+def _no_images(route: Route) -> str:
+    if route.captured:
+        return f"{', '.join(route.captured)} could be fused, but is not given JPEGs opened with PIL.Image.open"
+    return f"{route.reason}, and it does not open JPEGs with PIL.Image.open"
+
+
+_OPEN_WITH_PILLOW = (
+    "in __getitem__, open JPEG files with PIL.Image.open(path).convert('RGB') and give the image to a transform of "
+    "torchvision.transforms"
+)
+
+
+def warn_if_images(loader: LoaderArguments, route: Route) -> None:
+    """Says once in a process that a loader of images gains nothing, why, and what would help."""
+    if loader.batch_sampler is None or not looks_like_images(loader.dataset):
+        return
+    _warn_once(f"{type(loader.dataset).__name__} is loaded at torch's speed: {_no_images(route)}. {_help(route)}")
+
+
+def _help(route: Route) -> str:
+    changes = [_OPEN_WITH_PILLOW, *([route.advice] if route.advice else [])]
+    return f"What would help: {'; or '.join(changes)}. loader.explain() says more."
+
+
+@cache
+def _warned() -> list[str]:
+    return []
+
+
+def _warn_once(text: str) -> None:
+    if not _warned():
+        _warned().append(text)
+        warnings.warn(text, NotAccelerated, stacklevel=2)
+
+
+def _by_the_datasets_code(loader: LoaderArguments, route: Route, findings: Findings) -> dict[str, str | None]:
     seed = None
-    if loader.seed is not None:
+    if loader.seed is not None and not route.in_threads:
         seed = f"{loader.seed}: decides the order and what worker processes draw"
         seed += "" if loader.num_workers else ", not what the dataset draws in this process"
     return {
-        "path": "torch's own DataLoader code",
+        "path": "the dataset's own code in decode threads" if route.in_threads else "torch's own DataLoader code",
         "why": route.reason,
-        "workers": _count(loader.num_workers, "worker process", "es"),
-        "decoding": _decoding(loader),
+        "captured": "; ".join(f"{place} ({', '.join(plan.fused)})" for place, plan in route.captured.items()) or None,
+        "workers": _workers(loader, route),
+        "decoding": _decoding(loader, route),
         "seed": seed,
-        "no effect": ", ".join(without_effect(loader)) or None,
+        "no effect": ", ".join(without_effect(loader, route)) or None,
     }
 
 
-def _decoding(loader: LoaderArguments) -> str | None:
-    """What helps on torch's path."""
+def _workers(loader: LoaderArguments, route: Route) -> str:
+    """Who makes samples, and who decodes."""
+    count = loader.num_workers
+    if route.in_threads:
+        why = "as asked" if loader.workers == "threads" else "since torchvision's own datasets are safe in threads"
+        return f"{_count(count, 'thread', 's')} of this process make samples and decode, {why}; no worker process"
+    if count == 0:
+        return "none: samples are made and decoded in the calling thread (num_workers=0)"
+    made = f"{_count(count, 'worker process', 'es')} run the dataset's code"
+    if loader.batch_sampler is None or native_problem() is not None:
+        return made
+    return f"{made}; {_count(count, 'thread', 's')} of this process decode what it leaves encoded"
+
+
+def _decoding(loader: LoaderArguments, route: Route) -> str | None:
+    """What helps where the dataset's own code runs."""
     if loader.batch_sampler is None or native_problem() is not None:
         return None
     return "JPEGs that the dataset opens with PIL.Image.open are decoded by the native core when their pixels are used"

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import copy
-import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import nullcontext
+import weakref
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Protocol
 
@@ -15,14 +15,31 @@ import numpy as np
 import torch
 from torch.utils.data import dataloader as torch_dataloader
 
+from fastdata.captures.complete import CompletedBatch, Completion
+from fastdata.captures.fetch import SampleFetcher, UnfinishedBatch
+from fastdata.captures.find import CapturedDataset
+from fastdata.dataloader.map_style import (
+    EpochLoader,
+    MapStyle,
+    Orders,
+    in_step,
+    jobs_from_workers,
+    opening_encoded,
+)
 from fastdata.dataloader.record import EpochRecord
 from fastdata.errors import DatasetError, StateMismatch
 from fastdata.order.random_states import GlobalStates
 from fastdata.order.state import LoaderState
+from fastdata.pipeline.jobs import OrderedJobs, SkipResult
 from fastdata.pipeline.stats import PipelineStats
 from fastdata.terminal.progress import Progress
 
-__all__ = ["EpochIterator", "EpochLoader", "MultiProcessIterator", "Numbered", "SingleProcessIterator"]
+__all__ = [
+    "EpochIterator",
+    "MultiProcessIterator",
+    "Numbered",
+    "SingleProcessIterator",
+]
 
 
 class Closable(Protocol):
@@ -135,66 +152,24 @@ class EpochIterator:
             self._shown = None
 
 
-class EpochLoader(Protocol):
-    """What the iterators below ask of the loader that makes them."""
-
-    num_workers: int
-    worker_init_fn: Callable[[int], None] | None
-
-    def begin_epoch(self) -> EpochRecord:
-        """Begins the epoch that comes next."""
-        ...
-
-
-class _MapStyle:
-    """A loader of a map-style dataset as torch's iterators read it: with the epoch's own index batches, and with
-    worker processes in which opened JPEGs stay encoded.
-    """
-
-    def __init__(self, loader: EpochLoader, index_sampler: Any) -> None:
-        self._loader, self._index_sampler = loader, index_sampler
-        self.worker_init_fn = _OpeningEncoded(loader.worker_init_fn)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._loader, name)
-
-
-class _OpeningEncoded:
-    """A worker_init_fn, and before it: `PIL.Image.open` leaves JPEGs encoded; see loaders/encoded_image.py."""
-
-    def __init__(self, own: Callable[[int], None] | None) -> None:
-        self._own = own
-
-    def __call__(self, worker: int) -> None:
-        if (encoded_image := _encoded_images()) is not None:
-            encoded_image.open_encoded_from_now_on()
-        if self._own is not None:
-            self._own(worker)
-
-
-def _encoded_images() -> Any:
-    """The module, if Pillow is in use in this process and the native core can take its place."""
-    if "PIL.Image" not in sys.modules:
-        return None
-    from fastdata.loaders import encoded_image
-
-    return encoded_image if encoded_image.can_open_encoded() else None
-
-
 class _Counted(torch_dataloader._BaseDataLoaderIter):
     """torch's own iterator, keeping an `EpochRecord` up to date.
 
     Args:
         loader: for which it is made.
         record: of the epoch under way.
+        captured: the dataset with captures, if it has any.
     """
 
-    def __init__(self, loader: EpochLoader, record: EpochRecord) -> None:
+    def __init__(self, loader: EpochLoader, record: EpochRecord, captured: CapturedDataset | None = None) -> None:
         self._record, start = record, record.start
+        self._loader, self._captured = loader, captured
         self._failed = 0  # batches that raised since the last that did not
         self.handed = 0  # batches given to whoever asks
         self.delivers = True  # to the caller himself; False where somebody between asks ahead and counts deliveries
-        as_torch_reads_it: Any = loader if record.batches is None else _MapStyle(loader, record.batches)
+        as_torch_reads_it: Any = loader
+        if record.batches is not None:
+            as_torch_reads_it = MapStyle(loader, self._orders(), captured)
         if record.batches is not None or start.batches == 0:
             super().__init__(as_torch_reads_it)
         else:  # an iterable dataset, which is run again with the random numbers that it had
@@ -234,10 +209,13 @@ class _Counted(torch_dataloader._BaseDataLoaderIter):
     def _reset(self, loader: Any, first_iter: bool = False) -> None:
         if not first_iter:  # persistent workers begin another epoch
             self._record, self.handed = loader.begin_epoch(), 0
-            self._index_sampler = self._record.batches if self._record.batches is not None else self._index_sampler
+            self._index_sampler = self._orders() if self._record.batches is not None else self._index_sampler
         super()._reset(loader, first_iter)
         if not first_iter and self._record.batches is None:
             self._pass_over(self._record.start)
+
+    def _orders(self) -> Any:
+        return self._record.batches if self._captured is None else Orders(self._loader, self._record)
 
     def __next__(self) -> Any:
         taken = self._taken()
@@ -249,6 +227,8 @@ class _Counted(torch_dataloader._BaseDataLoaderIter):
         except Exception:
             self._failed += self._taken() > taken
             raise
+        if self._record.batches is not None:
+            self._failed += self._taken() - taken - 1  # batches of which nothing was left
         batch = self._not_begun_anew(batch)
         self.handed += 1 + self._failed  # whoever goes on has passed over those that raised
         self._failed = 0
@@ -303,8 +283,12 @@ class SingleProcessIterator(_Counted, torch_dataloader._SingleProcessDataLoaderI
 
     _fetched = 0
 
-    def __init__(self, loader: EpochLoader, record: EpochRecord) -> None:
-        super().__init__(loader, record)
+    def __init__(self, loader: EpochLoader, record: EpochRecord, captured: CapturedDataset | None = None) -> None:
+        super().__init__(loader, record, captured)
+        self._completion: Completion | None = None
+        if record.batches is not None and opening_encoded() is not None:
+            parts = self._dataset, self._auto_collation, self._collate_fn, self._drop_last
+            self._dataset_fetcher = SampleFetcher(*parts, on_error=loader.on_error)
         stateful_parts = (self._dataset, getattr(self._dataset_fetcher, "dataset_iter", None))
         self._record.stateful = next(filter(_keeps_state, stateful_parts), None)
 
@@ -316,9 +300,19 @@ class SingleProcessIterator(_Counted, torch_dataloader._SingleProcessDataLoaderI
             iterator.load_state_dict(copy.deepcopy(start.dataset_state))
 
     def _next_data(self) -> Any:
-        encoded_image = _encoded_images() if self._record.batches is not None else None
-        with encoded_image.opening_encoded() if encoded_image is not None else nullcontext():
+        opening = opening_encoded() if self._record.batches is not None else None
+        if opening is None:
             return super()._next_data()  # type: ignore[no-untyped-call]
+        while True:
+            with opening.opening_encoded(), in_step(self._captured):
+                data = super()._next_data()  # type: ignore[no-untyped-call]
+            self._loader.note_batch(isinstance(data, UnfinishedBatch))
+            if not isinstance(data, UnfinishedBatch):
+                return data
+            if self._completion is None:
+                self._completion = self._loader.completion(self._record, self._captured)
+            with suppress(SkipResult):
+                return CompletedBatch(self._completion, data).run_here()[1]
 
     def _next_index(self) -> Any:
         index = super()._next_index()  # type: ignore[no-untyped-call]
@@ -330,10 +324,51 @@ class SingleProcessIterator(_Counted, torch_dataloader._SingleProcessDataLoaderI
 
 
 class MultiProcessIterator(_Counted, torch_dataloader._MultiProcessingDataLoaderIter):
-    """torch's iterator for num_workers>0."""
+    """torch's iterator for num_workers>0.
+
+    Once a batch comes with pending images, it and all behind it are completed in decode threads, some ahead.
+    """
+
+    _completing: OrderedJobs | None = None
+    _completed = 0
+
+    def _next_data(self) -> Any:
+        if self._completing is None:
+            data = super()._next_data()  # type: ignore[no-untyped-call]
+            self._loader.note_batch(isinstance(data, UnfinishedBatch))
+            if not isinstance(data, UnfinishedBatch):
+                return data
+            self._begin_completing(data)
+        assert self._completing is not None
+        try:
+            number, batch, _ = next(self._completing)
+        except StopIteration:
+            raise
+        except Exception:
+            self._completed += 1
+            raise
+        self._completed = number + 1
+        return batch
+
+    def _begin_completing(self, first: UnfinishedBatch) -> None:
+        completion = self._loader.completion(self._record, self._captured)
+        self._completed = int(self._rcvd_idx) - 1
+        received = super()._next_data
+        self._completing = OrderedJobs(
+            jobs_from_workers(weakref.WeakMethod(received), completion, first, self._completed),
+            threads=self._loader.num_workers,
+            depth=max(1, self._loader.prefetch_factor or 1),
+            on_close=completion.close,
+        )
+
+    def _reset(self, loader: Any, first_iter: bool = False) -> None:
+        if self._completing is not None:
+            self._completing.close()
+            self._completing, self._completed = None, 0
+        super()._reset(loader, first_iter)
 
     def _taken(self) -> int:
-        return int(self._rcvd_idx)
+        return int(self._rcvd_idx) if self._completing is None else self._completed
 
 
 # torch names its profiler ranges after the class.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import fields
+from dataclasses import fields, replace
 from multiprocessing.context import BaseContext
 from typing import Any, Literal, TypeVar
 
@@ -12,11 +12,15 @@ import torch
 import torch.utils.data
 from torch.utils.data import Dataset, Sampler, default_collate
 
+from fastdata.captures.complete import Completion
+from fastdata.captures.find import CapturedDataset, capture_transforms
 from fastdata.dataloader.arguments import (
     AUGMENT_ON,
+    WORKERS,
     AugmentOn,
     DecodeDevice,
     LoaderArguments,
+    Workers,
     check_choice,
     check_dali,
     check_decode_device,
@@ -24,13 +28,14 @@ from fastdata.dataloader.arguments import (
     may_pin,
     thread_count,
 )
-from fastdata.dataloader.explain import explain, without_effect
+from fastdata.dataloader.explain import Findings, explain, warn_if_images, without_effect
 from fastdata.dataloader.iterators import (
     EpochIterator,
     MultiProcessIterator,
     Numbered,
     SingleProcessIterator,
 )
+from fastdata.dataloader.map_style import jobs_in_threads
 from fastdata.dataloader.record import EpochRecord
 from fastdata.dataloader.routes import Route, find_route
 from fastdata.dataloader.stateful import StatefulEpochs
@@ -41,6 +46,7 @@ from fastdata.loaders.dali_options import DaliOptions
 from fastdata.pipeline.build import open_pipeline
 from fastdata.pipeline.choose_backend import BackendChoice, choose_backend
 from fastdata.pipeline.config import ON_ERROR, OnError, PipelineConfig
+from fastdata.pipeline.jobs import OrderedJobs
 from fastdata.pipeline.resources import EpochResources
 from fastdata.pipeline.stats import PipelineStats
 from fastdata.views.philox import Key
@@ -50,6 +56,7 @@ __all__ = ["DataLoader"]
 Sample = TypeVar("Sample", covariant=True)
 
 _BLOCKS_KEPT = 4  # batches: one that the caller computes on, two on their way, one to spare
+_BATCHES_TO_JUDGE = 3  # before a loader is said to gain nothing
 _MEMORY_FORMATS = (torch.contiguous_format, torch.channels_last)
 
 
@@ -80,6 +87,9 @@ class DataLoader(StatefulEpochs, torch.utils.data.DataLoader[Sample]):
         augment_on: "host" calls augmentations (ColorJitter, RandAugment, RandomErasing, …) per sample, as torchvision
             does; "device" does them on whole batches where those are delivered, with torchvision's arithmetic for
             tensors, drawn by (seed, epoch, sample).
+        workers: who runs the code of datasets that are not image folders: "processes", as torch does, "threads" of this
+            process, for code that several threads may run at once, or "auto": threads for torchvision's own datasets,
+            processes for all others.
         decode_device: with backend="dali", who decodes: "cpu", "mixed" (the GPU of `device`) or "auto" (the GPU if
             `device` is one).
         dali: further choices for that backend.
@@ -126,6 +136,7 @@ class DataLoader(StatefulEpochs, torch.utils.data.DataLoader[Sample]):
         on_error: OnError = "raise",
         memory_format: torch.memory_format = torch.contiguous_format,
         augment_on: AugmentOn = "host",
+        workers: Workers = "auto",
         decode_device: DecodeDevice = "auto",
         dali: DaliOptions = DaliOptions(),  # noqa: B008 - frozen
         progress: bool = False,
@@ -135,9 +146,10 @@ class DataLoader(StatefulEpochs, torch.utils.data.DataLoader[Sample]):
         check_choice("on_error", on_error, ON_ERROR)
         check_choice("memory_format", memory_format, _MEMORY_FORMATS)
         check_choice("augment_on", augment_on, AUGMENT_ON)
+        check_choice("workers", workers, WORKERS)
         self.backend, self.fidelity, self.device = backend, fidelity, device
         self.seed, self.on_error = check_seed(seed), on_error
-        self.memory_format, self.progress = memory_format, progress
+        self.memory_format, self.progress, self.workers = memory_format, progress, workers
         self.augment_on, self.decode_device, self.dali = augment_on, decode_device, check_dali(dali)
         self._device = check_device(device) if device is not None else None
         self._decode_on = check_decode_device(decode_device, backend, self._device)
@@ -171,12 +183,13 @@ class DataLoader(StatefulEpochs, torch.utils.data.DataLoader[Sample]):
         self._stats = PipelineStats()
         self._begin_counting()
         self._warned_of_torch_path = False
+        self._plain_batches = 0  # without images to be decoded here; -1 once one had some
 
     # ---- what to ask a loader
 
     def explain(self) -> str:
         """In words: which way the batches go, what was fused and what was not, who decodes, and why."""
-        return explain(self._arguments(), self._route(), self._choice)
+        return explain(self._arguments(), self._route(), Findings(self._choice, self._plain_batches))
 
     def stats(self) -> dict[str, Any]:
         """Totals since the loader was made: seconds per stage, waiting time, failures and the quarantine list.
@@ -191,6 +204,9 @@ class DataLoader(StatefulEpochs, torch.utils.data.DataLoader[Sample]):
         route, batches = self._route(), getattr(self.batch_sampler, "batch_size", self.batch_size)
         if route.is_image_pipeline:
             how = f"image pipeline, num_workers={self.num_workers} (threads), backend={self._backend_name()!r}"
+        elif route.captured:
+            kind = "threads" if route.in_threads else "processes"
+            how = f"captured transforms ({', '.join(route.captured)}), num_workers={self.num_workers} ({kind})"
         else:
             how = f"torch's own path ({route.reason}), num_workers={self.num_workers} (processes)"
         return f"{type(self).__name__}({type(self.dataset).__name__}, batch_size={batches}; {how})"
@@ -205,8 +221,8 @@ class DataLoader(StatefulEpochs, torch.utils.data.DataLoader[Sample]):
     def _route(self) -> Route:
         return find_route(self._arguments())
 
-    def _in_image_pipeline(self) -> bool:
-        return self._route().is_image_pipeline
+    def _by_torchs_code(self) -> bool:
+        return self._route().by_torchs_code
 
     # ---- iterating
 
@@ -214,20 +230,64 @@ class DataLoader(StatefulEpochs, torch.utils.data.DataLoader[Sample]):
         route = self._route()
         if route.is_image_pipeline:
             return self._iterate_images(route)
-        if (ignored := without_effect(self._arguments())) and not self._warned_of_torch_path:
+        if (ignored := without_effect(self._arguments(), route)) and not self._warned_of_torch_path:
             self._warned_of_torch_path = True
             warnings.warn(f"{', '.join(ignored)} has no effect: {route.reason}", stacklevel=2)
-        if self._device is None and not self.progress:
+        if route.in_threads:
+            return self._iterate_in_threads()
+        if self._device is None and not self.progress and not route.captured:
             return super().__iter__()
         return self._iterate_torch()
 
     def _get_iterator(self) -> Any:
         if self._resume_from is not None:
             self._warn_of_other_draws(self._resume_from)
+        captured = capture_transforms(self.dataset) if self._route().captured else None
         if self.num_workers == 0:
-            return SingleProcessIterator(self, self.begin_epoch())
+            return SingleProcessIterator(self, self.begin_epoch(), captured)
         self.check_worker_number_rationality()
-        return MultiProcessIterator(self, self.begin_epoch())
+        return MultiProcessIterator(self, self.begin_epoch(), captured)
+
+    def view_key(self, record: EpochRecord) -> Key:
+        """See `EpochLoader`."""
+        batches = record.batches
+        assert batches is not None
+        state = batches.state
+        view_seed = state.view_seed if state.view_seed is not None else self.seed
+        if view_seed is None:
+            view_seed = state.worker_seed
+        assert view_seed is not None
+        if state.view_seed is None:
+            batches.state = replace(state, view_seed=view_seed)
+        return Key(seed=view_seed, epoch=record.start.epoch)
+
+    def note_batch(self, accelerated: bool) -> None:
+        """See `EpochLoader`; warns once it is clear that images come, and that nothing is gained."""
+        if self._plain_batches < 0 or accelerated:
+            self._plain_batches = -1
+            return
+        self._plain_batches += 1
+        if self._plain_batches == _BATCHES_TO_JUDGE:
+            warn_if_images(self._arguments(), self._route())
+
+    def completion(self, record: EpochRecord, captured: CapturedDataset | None) -> Completion:
+        """See `EpochLoader`."""
+        if self._choice is None:
+            backend = create_backend("native", fidelity=self.fidelity)
+            self._choice = BackendChoice(backend=backend, reason="samples come from the dataset's own code")
+        on_gpu = self._device is not None and self._device.type == "cuda"
+        return Completion(
+            backend=self._choice.backend,
+            threads=self.num_workers,
+            on_error=self.on_error,
+            memory_format=self.memory_format,
+            pin=may_pin(self.pin_memory or on_gpu),
+            stats=self._stats,
+            order=record.batches,
+            captured=captured,
+            collate_fn=self.collate_fn if self.collate_fn is not None else default_collate,
+            blocks_kept=_BLOCKS_KEPT,
+        )
 
     def _iterate_torch(self) -> EpochIterator:
         inner: Any = super().__iter__()  # one of the two above
@@ -237,6 +297,29 @@ class DataLoader(StatefulEpochs, torch.utils.data.DataLoader[Sample]):
             record=inner.record,
             stats=self._stats,
             length=self._length(),
+            progress=self.progress,
+        )
+
+    def _iterate_in_threads(self) -> EpochIterator:
+        record = self.begin_epoch()
+        assert record.batches is not None
+        self._draw_view_seed(record.batches)
+        captured = capture_transforms(self.dataset, per_thread=True)
+        assert captured is not None
+        completion = self.completion(record, captured)
+        pipeline = OrderedJobs(
+            jobs_in_threads(self, record, captured, completion),
+            threads=self.num_workers,
+            depth=max(1, self.prefetch_factor or 1),
+            timeout_s=self.timeout,
+            on_close=completion.close,
+        )
+        return EpochIterator(
+            self._to_device(pipeline, None),
+            record=record,
+            stats=self._stats,
+            length=self._length(),
+            pipeline=pipeline,
             progress=self.progress,
         )
 
@@ -313,5 +396,5 @@ class DataLoader(StatefulEpochs, torch.utils.data.DataLoader[Sample]):
 
     def check_worker_number_rationality(self) -> None:
         """Warns of too many worker processes, as torch does; the image pipeline starts none."""
-        if not self._in_image_pipeline():
+        if self._by_torchs_code():
             super().check_worker_number_rationality()

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
 
+from fastdata.captures.find import find_plans, is_safe_in_threads
 from fastdata.dataloader.arguments import LoaderArguments
+from fastdata.loaders import native_problem
 from fastdata.sources.protocol import ImageSource, NotASource
 from fastdata.sources.recognise import recognise
 from fastdata.transforms.compile import compile_transform
@@ -13,31 +18,62 @@ from fastdata.views.plan import Plan
 __all__ = ["Route", "find_route"]
 
 
+# Functions of frameworks that only seed the random generators of a worker process.
+_SEEDING = {
+    ("timm.data.loader", "_worker_init"),
+    ("transformers.trainer_utils", "seed_worker"),
+    *(
+        (module, "pl_worker_init_function")
+        for module in ("lightning.fabric.utilities.seed", "lightning_fabric.utilities.seed")
+    ),
+}
+
+
 @dataclass(frozen=True, kw_only=True)
 class Route:
     """The way taken and why.
 
     Attributes:
-        source: where images come from; None on torch's path.
-        plan: what happens to them; None on torch's path.
-        reason: in words: why torch's path was taken, or why the fused prefix ended where it did.
-        advice: on torch's path, what would change that.
+        source: where images come from; None where the dataset's own code makes samples.
+        plan: what happens to them; None likewise.
+        reason: in words: why the dataset's own code is used, or why the fused prefix ended where it did.
+        advice: where the dataset's own code is used, what would change that.
+        captured: the places of its transforms that are captured, and what they do.
+        in_threads: its code runs in decode threads instead of worker processes.
     """
 
     source: ImageSource | None = None
     plan: Plan | None = None
     reason: str
     advice: str | None = None
+    captured: Mapping[str, Plan] = field(default_factory=dict)
+    in_threads: bool = False
 
     @property
     def is_image_pipeline(self) -> bool:
         """True when batches come from the image pipeline."""
         return self.plan is not None
 
+    @property
+    def by_torchs_code(self) -> bool:
+        """True where torch's iterators make the batches and `num_workers` counts worker processes."""
+        return not (self.is_image_pipeline or self.in_threads)
+
 
 def find_route(loader: LoaderArguments) -> Route:
     """Decides the route of a loader from its arguments."""
-    if problem := _unsuited_argument(loader):
+    if loader.batch_sampler is None:
+        reason = "batch_size=None asks for single samples, or the dataset is iterable"
+        return Route(reason=reason, advice="pass a batch_size")
+    route = _to_the_pipeline(loader)
+    if route.is_image_pipeline or native_problem() is not None:
+        return route
+    captured = find_plans(loader.dataset)
+    return replace(route, captured=captured, in_threads=bool(captured) and _goes_to_threads(loader, captured))
+
+
+def _to_the_pipeline(loader: LoaderArguments) -> Route:
+    if problem := _asks_for_processes(loader):
         return Route(reason=problem[0], advice=problem[1])
     try:
         source = recognise(loader.dataset)
@@ -49,11 +85,13 @@ def find_route(loader: LoaderArguments) -> Route:
     return Route(source=source, plan=compiled.plan, reason=compiled.reason)
 
 
-def _unsuited_argument(loader: LoaderArguments) -> tuple[str, str | None] | None:
-    """Why the image pipeline cannot be used, and what to change."""
-    if loader.batch_sampler is None:
-        return "batch_size=None asks for single samples, or the dataset is iterable", "pass a batch_size"
-    if loader.num_workers > 0 and loader.worker_init_fn is not None:
+def _asks_for_processes(loader: LoaderArguments) -> tuple[str, str | None] | None:
+    """Which argument asks for worker processes, which the image pipeline does not have, and what to change."""
+    if loader.workers == "processes" and loader.num_workers > 0:
+        return "workers='processes' asks for worker processes", "leave it out: the image pipeline uses threads"
+    if loader.workers == "threads":
+        return None
+    if loader.num_workers > 0 and not _only_seeds(loader.worker_init_fn):
         return (
             "worker_init_fn runs in worker processes, which the image pipeline does not have",
             "if it only sets seeds, remove it: random crops are seeded per sample",
@@ -64,3 +102,24 @@ def _unsuited_argument(loader: LoaderArguments) -> tuple[str, str | None] | None
             "leave multiprocessing_context out",
         )
     return None
+
+
+def _only_seeds(function: Any) -> bool:
+    """True for None, and for functions that are known to set nothing but seeds."""
+    while isinstance(function, partial):
+        function = function.func
+    name = getattr(function, "__module__", ""), getattr(function, "__name__", "")
+    return function is None or name in _SEEDING
+
+
+def _goes_to_threads(loader: LoaderArguments, captured: Mapping[str, Plan]) -> bool:
+    """True where decode threads make the samples: wanted so, or known to be safe, and quick without processes."""
+    if loader.num_workers == 0 or loader.workers == "processes":
+        return False
+    if loader.workers == "threads":
+        return True
+    return (
+        _asks_for_processes(loader) is None
+        and is_safe_in_threads(loader.dataset)
+        and not any(plan.tail for plan in captured.values())
+    )

@@ -44,8 +44,8 @@ class StatefulEpochs:
 
     _index_sampler: Any  # torch's: the batch sampler, or where there is none the sampler
 
-    def _in_image_pipeline(self) -> bool:
-        """True when batches come from the image pipeline."""
+    def _by_torchs_code(self) -> bool:
+        """True when torch's iterators make the batches, not decode threads."""
         raise NotImplementedError
 
     def set_epoch(self, epoch: int) -> None:
@@ -80,7 +80,7 @@ class StatefulEpochs:
                 record = None
         else:
             state = record.state()
-            if not self._in_image_pipeline():
+            if self._by_torchs_code():
                 if not self.in_order and self.num_workers > 0:
                     raise OptionError("in_order=False hands batches over in no fixed order, so they cannot be counted")
                 if self.num_workers == 0:

@@ -34,6 +34,7 @@ Capabilities
 
     `file_loader`     reads files and fills a batch with one call, in threads of its own; draws the views that
                       `fastdata.views.draw` would have drawn for the same key and samples
+    `source_decoder`  reads and decodes many images with one call, with views that it is given
     `batch_decoder`   decodes whole batches ahead, in a pipeline and threads of its own
     `ready_batches`   hands out finished batches without reading anything
 """
@@ -52,7 +53,7 @@ import numpy.typing as npt
 import torch
 
 from fastdata.errors import BackendUnavailable
-from fastdata.native import Format
+from fastdata.native import Format, Pool, Windows
 from fastdata.views.draw import View, Views
 from fastdata.views.header import ImageHeader, JpegFrame, has_whole_scans
 from fastdata.views.philox import Key
@@ -73,6 +74,7 @@ __all__ = [
     "LoadedFiles",
     "ReadyBatches",
     "Scratch",
+    "SourceDecoder",
     "dct_denominator",
 ]
 
@@ -169,6 +171,10 @@ class Backend(ABC):
         """
         return None
 
+    def source_decoder(self) -> SourceDecoder | None:
+        """What reads and decodes many images with views that are given, if this backend does that."""
+        return None
+
     def batch_decoder(self) -> BatchDecoder | None:
         """What decodes whole batches in a pipeline of its own, if this backend has one."""
         return None
@@ -230,6 +236,43 @@ class FileLoader(Protocol):
 
     def close(self, ended: bool) -> None:
         """Gives up its threads; waits for them if the work has ended, abandons them if a read may hang in one."""
+        ...
+
+
+class SourceDecoder(Protocol):
+    """Images in files or in memory to their places, each with its own view, with one call."""
+
+    def pool(self, threads: int) -> Pool:
+        """Threads for `decode_sources`, which whoever asked for them closes."""
+        ...
+
+    def decode_sources(
+        self,
+        paths: Sequence[str],
+        data: Sequence[bytes | None],
+        windows: Windows,
+        out: npt.NDArray[np.uint64],
+        *,
+        format: Format,  # noqa: A002
+        interpolation: Interpolation,
+        pool: Pool | None = None,
+        read_bytes: Ints | None = None,
+    ) -> list[Exception | None]:
+        """Decodes N images.
+
+        Args:
+            paths: of files; "" where `data` is given.
+            data: the encoded bytes, where there is no path.
+            windows: what is seen of each.
+            out: addresses of N places.
+            format: how pixels are stored there.
+            interpolation: filter of all resizes.
+            pool: who works; None for the calling thread.
+            read_bytes: int64, (N,): receives the encoded bytes of each.
+
+        Returns:
+            N entries: None, an error that is final, or HandBack, for what Pillow must decode or judge.
+        """
         ...
 
 

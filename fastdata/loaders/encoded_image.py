@@ -1,38 +1,30 @@
 """A PIL image that stays encoded until somebody looks at its pixels.
 
-Where `opening_encoded` is in force, `PIL.Image.open` gives an `EncodedImage` for an ordinary JPEG.  What a dataset
-usually does next, ``convert("RGB")``, crops, one resize, flips, is remembered, and done by the native core in one pass
-when pixels are needed: only the window that is seen is decoded, with Pillow's pixels to the last bit.  Whatever else is
-asked for is Pillow's: the image is decoded as it is, and goes on as a plain one.
+`PIL.Image.open` gives one for an ordinary JPEG where opening_encoded.py says so.  What a dataset usually does next,
+``convert("RGB")``, crops, one resize, flips, is remembered, and done by the native core in one pass when pixels are
+needed: only the window that is seen is decoded, with Pillow's pixels to the last bit.  Whatever else is asked for is
+Pillow's: the image is decoded as it is, and goes on as a plain one.
 
-The whole file is read when it is opened, so no descriptor stays open and a file that vanishes later does no harm.  A
-JPEG that is not whole is left to Pillow at once, so an error comes where a dataset's own ``try`` expects it; what only
-the decoder notices is raised where pixels are first needed, with Pillow's type.
+Of a file only the first and the last bytes are read when it is opened, and no descriptor stays open.  A JPEG that does
+not end as one is left to Pillow at once, so an error comes where a dataset's own ``try`` expects it; what only the
+decoder notices is raised where pixels are first needed, with Pillow's type.
 """
 
 from __future__ import annotations
 
 import io
-import os
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from functools import cache
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
-import numpy as np
 import PIL.Image
 from PIL.Image import Image, Transpose
 
-from fastdata.errors import BackendUnavailable
-from fastdata.loaders import Backend, create_backend
-from fastdata.loaders.backend import Encoded, Pixels
+from fastdata.loaders.backend import Pixels
+from fastdata.loaders.encoded_source import EncodedSource
+from fastdata.loaders.fill import decode_source
 from fastdata.views.draw import View
-from fastdata.views.header import parse_header
 from fastdata.views.plan import Interpolation
 
-__all__ = ["EncodedImage", "can_open_encoded", "open_encoded_from_now_on", "opening_encoded"]
+__all__ = ["EncodedImage", "original_open"]
 
 Box: TypeAlias = tuple[int, int, int, int]  # left, top, right, bottom
 
@@ -42,15 +34,16 @@ _FLIPS = (Transpose.FLIP_LEFT_RIGHT, Transpose.FLIP_TOP_BOTTOM)
 _PIXELS = "_im" if isinstance(vars(Image).get("im"), property) else "im"
 _MODE = "_mode" if isinstance(vars(Image).get("mode"), property) else "mode"
 
+original_open = PIL.Image.open
 
-@dataclass(frozen=True, kw_only=True)
-class _Seen:
+
+class _Seen(NamedTuple):
     """What is seen of an image, in the terms of `View`; its size is the crop's."""
 
     window: Box
+    crop: Box
     resized: tuple[int, int] | None = None
     interpolation: Interpolation = Interpolation.BILINEAR
-    crop: Box
     flip_horizontal: bool = False
     flip_vertical: bool = False
 
@@ -75,7 +68,7 @@ class _Seen:
             top, bottom = height - bottom, height - top
         x, y = self.crop[:2]
         crop = (x + left, y + top, x + right, y + bottom)
-        return replace(self, crop=crop) if self.resized is not None else replace(self, crop=crop)._folded()
+        return self._replace(crop=crop) if self.resized is not None else self._replace(crop=crop)._folded()
 
     def _folded(self) -> _Seen | None:
         """The crop of an image that is not resized as a window of it; None if nothing of the image is inside."""
@@ -92,7 +85,7 @@ class _Seen:
         window = (x + inside[0], y + inside[1], x + inside[2], y + inside[3])
         left, top = inside[:2]
         crop = (self.crop[0] - left, self.crop[1] - top, self.crop[2] - left, self.crop[3] - top)
-        return replace(self, window=window, crop=crop)
+        return self._replace(window=window, crop=crop)
 
     def resize(self, size: tuple[int, int], interpolation: Interpolation) -> _Seen | None:
         """After a resize; None where it is a second one, or comes after padding or a flip."""
@@ -100,7 +93,7 @@ class _Seen:
         whole = (0, 0, right - left, bottom - top)
         if self.resized is not None or self.crop != whole or self.flip_horizontal or self.flip_vertical:
             return None
-        return replace(self, resized=size, crop=(0, 0, *size), interpolation=interpolation)
+        return self._replace(resized=size, crop=(0, 0, *size), interpolation=interpolation)
 
     def view(self) -> View:
         left, top, right, bottom = self.window
@@ -115,13 +108,12 @@ class _Seen:
 
 
 class EncodedImage(Image):
-    """See the module's text.  Made by `PIL.Image.open` where `opening_encoded` is in force, and by its own methods.
+    """See the module's text.
 
     Args:
-        encoded: the file.
+        source: the file.
         seen: what is seen of it.
         mode: Pillow's, "L" or "RGB"; an "L" is decoded by Pillow.
-        name: of the file, "" where it has none.
         is_file: just opened, not made from another image.
     """
 
@@ -131,17 +123,39 @@ class EncodedImage(Image):
     _opened: Image | None = None  # Pillow's own, where something of it was asked for
     _info: dict[Any, Any] | None = None
 
-    def __init__(self, encoded: Encoded, seen: _Seen, mode: str, name: str, *, is_file: bool = False) -> None:
+    def __init__(self, source: EncodedSource, seen: _Seen, mode: str, *, is_file: bool = False) -> None:
         super().__init__()
-        self._encoded, self._seen, self._info, self._name = encoded, seen, None, name
+        self._source, self._seen, self._info = source, seen, None
         setattr(self, _MODE, mode)
         self._size = seen.size
         self._is_file = is_file
         if is_file:
-            self.filename = name
+            self.filename = source.name
             self.format, self.format_description = "JPEG", "JPEG (ISO 10918)"
 
+    @classmethod
+    def opened(cls, source: EncodedSource) -> EncodedImage:
+        """As `PIL.Image.open` gives it."""
+        header = source.header
+        assert header is not None
+        mode = "L" if header.jpeg is not None and header.jpeg.components == 1 else "RGB"
+        return cls(source, _Seen.whole(header.width, header.height), mode, is_file=True)
+
     # ---- what costs no decoding
+
+    @property
+    def pending_view(self) -> tuple[EncodedSource, View] | None:
+        """What would be decoded, if that is RGB and has not been done yet."""
+        if self._seen is None or self._array is not None or self.mode != "RGB":
+            return None
+        return self._source, self._seen.view()
+
+    def pending_through(self, view: View) -> tuple[EncodedSource, View] | None:
+        """As `pending_view` after crop, resize and flips, if nothing of the kind has been done to the image yet."""
+        seen = self._seen
+        if seen is None or self._array is not None or self.mode != "RGB" or seen != _Seen.whole(*self._size):
+            return None
+        return self._source, view
 
     @property
     def info(self) -> dict[Any, Any]:
@@ -196,8 +210,8 @@ class EncodedImage(Image):
         if seen is None or self.mode != "RGB" or method not in _FLIPS:
             return super().transpose(method)
         if method == Transpose.FLIP_LEFT_RIGHT:
-            return self._again(replace(seen, flip_horizontal=not seen.flip_horizontal))
-        return self._again(replace(seen, flip_vertical=not seen.flip_vertical))
+            return self._again(seen._replace(flip_horizontal=not seen.flip_horizontal))
+        return self._again(seen._replace(flip_vertical=not seen.flip_vertical))
 
     def close(self) -> None:
         """See PIL.Image.Image.close."""
@@ -206,7 +220,7 @@ class EncodedImage(Image):
         super().close()
 
     def _again(self, seen: _Seen) -> EncodedImage:
-        image = EncodedImage(self._encoded, seen, "RGB", self._name)
+        image = EncodedImage(self._source, seen, "RGB")
         if self._info is not None:
             image._info = self._info.copy()
         return image
@@ -216,7 +230,7 @@ class EncodedImage(Image):
     def _as_opened(self) -> Image:
         """Pillow's own image of the file."""
         if self._opened is None:
-            self._opened = _original_open(io.BytesIO(self._encoded.data))
+            self._opened = original_open(io.BytesIO(self._source.read()))
         return self._opened
 
     def draft(self, mode: str | None, size: tuple[int, int] | None) -> Any:
@@ -259,14 +273,7 @@ class EncodedImage(Image):
         """RGB (height, width, 3) of what is seen."""
         if self._array is None:
             assert self._seen is not None
-            width, height = self._seen.size
-            array = np.empty((height, width, 3), np.uint8)
-            (error,) = _native().decode([self._encoded], [self._seen.view()], [array])
-            if error is not None:
-                if self._name and hasattr(error, "add_note"):  # since Python 3.11
-                    error.add_note(f"while decoding {self._name}")
-                raise error
-            self._array = array
+            self._array = decode_source(self._source, self._seen.view())
         return self._array
 
     def _get_pixels(self) -> Any:
@@ -292,99 +299,3 @@ def _plain_image(state: list[Any]) -> Image:
 
 
 setattr(EncodedImage, _PIXELS, property(EncodedImage._get_pixels, EncodedImage._set_pixels))
-
-
-# ---- PIL.Image.open
-
-_original_open: Callable[..., Image] = PIL.Image.open
-_this_thread = threading.local()
-_lock = threading.Lock()
-_in_force = 0  # contexts that have replaced PIL.Image.open
-
-
-@cache
-def _native() -> Backend:
-    return create_backend("native")
-
-
-@cache
-def can_open_encoded() -> bool:
-    """True where the native core can decode with Pillow's pixels."""
-    try:
-        _native()
-    except BackendUnavailable:
-        return False
-    return True
-
-
-@contextmanager
-def opening_encoded() -> Iterator[None]:
-    """Within it `PIL.Image.open` leaves ordinary JPEGs encoded in this thread; other threads see no difference."""
-    before = getattr(_this_thread, "active", False)
-    _this_thread.active = True
-    _replace_open(+1)
-    try:
-        yield
-    finally:
-        _replace_open(-1)
-        _this_thread.active = before
-
-
-def open_encoded_from_now_on() -> None:
-    """The same for the rest of this process, in this thread: a worker process does nothing but make samples."""
-    _this_thread.active = True
-    _replace_open(+1)
-
-
-def _replace_open(change: int) -> None:
-    global _in_force, _original_open
-    with _lock:
-        _in_force += change
-        if _in_force and PIL.Image.open is not _open:
-            _original_open = PIL.Image.open
-            PIL.Image.open = _open  # type: ignore[assignment]
-        elif not _in_force and PIL.Image.open is _open:  # unless somebody has replaced it meanwhile
-            PIL.Image.open = _original_open  # type: ignore[assignment]
-
-
-def _open(fp: Any, mode: Any = "r", formats: Any = None) -> Image:
-    """As PIL.Image.open."""
-    if getattr(_this_thread, "active", False) and mode == "r" and formats is None:
-        image = _open_jpeg(fp)
-        if image is not None:
-            return image
-    return _original_open(fp, mode, formats)
-
-
-def _open_jpeg(fp: Any) -> EncodedImage | None:
-    """An ordinary JPEG; None for everything else, and for what Pillow would warn of or refuse."""
-    name = os.fsdecode(fp) if isinstance(fp, str | bytes | os.PathLike) else ""
-    data = _bytes_of_jpeg(fp)
-    header = parse_header(data) if data is not None else None
-    if data is None or header is None or header.jpeg is None or data.find(b"MPF\0", 0, 1 << 16) >= 0:
-        return None
-    encoded = Encoded(data=data, header=header, width=header.width, height=header.height)
-    limit = PIL.Image.MAX_IMAGE_PIXELS
-    if not encoded.is_whole_jpeg() or (limit is not None and header.width * header.height > limit):
-        return None
-    mode = "L" if header.jpeg.components == 1 else "RGB"
-    return EncodedImage(encoded, _Seen.whole(header.width, header.height), mode, name, is_file=True)
-
-
-def _bytes_of_jpeg(fp: Any) -> bytes | None:
-    if isinstance(fp, str | bytes | os.PathLike):
-        with open(fp, "rb") as file:
-            return _read_jpeg(file)
-    try:
-        fp.seek(0)
-        data = _read_jpeg(fp)
-        if data is None:
-            fp.seek(0)
-    except (AttributeError, io.UnsupportedOperation):  # sockets and the like: Pillow knows what to do
-        return None
-    return data
-
-
-def _read_jpeg(file: Any) -> bytes | None:
-    start = file.read(3)
-    return start + file.read() if start == b"\xff\xd8\xff" else None

@@ -6,14 +6,15 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from fastdata.loaders import resample
 from fastdata.loaders.backend import Backend, Encoded, Fidelity, Ints, LoadedFiles, Pixels
 from fastdata.loaders.per_image import HandBack, by_pillow
-from fastdata.native import BatchLoader, Core, Format, NativeMissing, PassOrder, Pool, Results, Status
+from fastdata.native import BatchLoader, Core, Format, NativeMissing, PassOrder, Pool, Results, Status, Windows
 from fastdata.views.draw import View, Views
 from fastdata.views.philox import Key
-from fastdata.views.plan import Plan
+from fastdata.views.plan import Interpolation, Plan
 from fastdata.views.to_native import geometry
 
 __all__ = ["NativeBackend", "NativeFileLoader"]
@@ -63,8 +64,42 @@ class NativeBackend(Backend):
         )
         return {row: _error_of(results, at) for at, row in enumerate(rows)}
 
+    def source_decoder(self) -> NativeBackend:
+        return self
+
+    def pool(self, threads: int) -> Pool:
+        """See `fastdata.loaders.backend.SourceDecoder`."""
+        return Pool(self._core, threads)
+
+    def decode_sources(
+        self,
+        paths: Sequence[str],
+        data: Sequence[bytes | None],
+        windows: Windows,
+        out: npt.NDArray[np.uint64],
+        *,
+        format: Format,  # noqa: A002
+        interpolation: Interpolation,
+        pool: Pool | None = None,
+        read_bytes: Ints | None = None,
+    ) -> list[Exception | None]:
+        """See `fastdata.loaders.backend.SourceDecoder`."""
+        given = [np.frombuffer(each, np.uint8) if each else None for each in data]
+        results = self._core.decode(
+            np.array([0 if each is None else each.ctypes.data for each in given], np.uint64),
+            np.array([0 if each is None else each.size for each in given], np.int64),
+            windows,
+            out,
+            format=format,
+            options=resample.options_for(self._order, interpolation, self.fidelity),
+            pool=pool,
+            paths=paths,
+            read_bytes=read_bytes,
+        )
+        return [_error_of(results, at) for at in range(len(paths))]
+
     def file_loader(self, plan: Plan, key: Key, *, format: Format, threads: int) -> NativeFileLoader:  # noqa: A002
-        pool = Pool(self._core, threads) if threads else None
+        pool = self.pool(threads) if threads else None
         return NativeFileLoader(self.core_loader(plan, key, format=format, pool=pool), pool)
 
     def core_loader(self, plan: Plan, key: Key, *, format: Format, pool: Pool | None) -> BatchLoader:  # noqa: A002

@@ -29,6 +29,7 @@ __all__ = [
     "encode_jpeg",
     "encode_png",
     "from_pixels",
+    "is_rgb",
     "kind_of",
     "look_of",
     "most_pixels",
@@ -238,6 +239,13 @@ def resize_scaled(pixels: Pixels, full: tuple[int, int], view: View, out: Pixels
     height, width = pixels.shape[:2]
     scaled = Image.frombytes("RGB", (width, height), pixels, "raw", "RGBX")
     _resize_box(scaled, full, view, out)
+
+
+def is_rgb(value: object) -> bool:
+    """True for a PIL image in RGB."""
+    from PIL import Image
+
+    return isinstance(value, Image.Image) and value.mode == "RGB"
 
 
 def apply_view(image: Image, view: View) -> Image:

@@ -26,7 +26,7 @@ __all__ = [
 
 MESSAGE_BYTES = 128
 
-_ABI_VERSION = 6
+_ABI_VERSION = 7
 
 
 class NativeMissing(Exception):
@@ -91,7 +91,10 @@ class CImages(ctypes.Structure):
 
     _fields_ = [
         ("count", _i64),
-        *((name, _pointer) for name in ("data", "data_bytes", "windows_px", "resizes_px", "crops_px", "flips", "out")),
+        ("paths", ctypes.c_char_p),
+        ("paths_bytes", _i64),
+        *((name, _pointer) for name in ("data", "data_bytes", "read_bytes")),
+        *((name, _pointer) for name in ("windows_px", "resizes_px", "crops_px", "flips", "out")),
         ("statuses", _pointer),
         ("messages", _pointer),
     ]

@@ -29,14 +29,35 @@ View view_at(const fd_images &images, int64_t item) {
             box_at(images.crops_px + 4 * item),   images.flips[2 * item] != 0, images.flips[2 * item + 1] != 0};
 }
 
-int32_t decode_one(const fd_images &images, int64_t item, const fd_format &format, const fd_options &options) {
+// An image's bytes, from memory or from the file at `path`; valid until this thread's next call.
+fd_status encoded(const fd_images &images, int64_t item, const char *path, std::span<const uint8_t> &data) {
+    static thread_local FileReader reader;
+    fd_status status = FD_OK;
+    if (path != nullptr && *path != '\0') {
+        status = reader.read(path, 0, -1);
+        put_message(images.messages, item, reader.message().c_str());
+        data = reader.bytes();
+    } else {
+        if (images.data[item] == nullptr || images.data_bytes[item] < 0)
+            return FD_BAD_REQUEST;
+        data = {images.data[item], static_cast<size_t>(images.data_bytes[item])};
+    }
+    if (images.read_bytes != nullptr)
+        images.read_bytes[item] = static_cast<int64_t>(data.size());
+    return status;
+}
+
+int32_t decode_one(const fd_images &images, int64_t item, const char *path, const fd_format &format,
+                   const fd_options &options) {
     put_message(images.messages, item, "");
-    const auto size = images.data_bytes[item];
     const View view = view_at(images, item);
-    if (images.data[item] == nullptr || size < 0 || images.out[item] == nullptr || !view.is_valid())
+    if (images.out[item] == nullptr || !view.is_valid())
         return FD_BAD_REQUEST;
+    std::span<const uint8_t> data;
+    if (const fd_status status = encoded(images, item, path, data); status != FD_OK)
+        return status;
     ImageDecoder &decoder = ImageDecoder::of_this_thread();
-    fd_status status = decoder.open({images.data[item], static_cast<size_t>(size)}, options);
+    fd_status status = decoder.open(data, options);
     if (status == FD_OK)
         status = decoder.decode(view, images.out[item], format, options);
     put_message(images.messages, item, status == FD_OK ? "" : decoder.message());
@@ -111,13 +132,13 @@ bool is_valid(const fd_files &files, const fd_format &format) {
 }
 
 // Where each of N strings begins; false when there are fewer.
-bool split(const fd_files &files, std::vector<const char *> &paths) {
-    const char *at = files.paths, *const end = files.paths + files.paths_bytes;
-    for (int64_t item = 0; item < files.count; ++item) {
+bool split(const char *strings, int64_t bytes, int64_t count, std::vector<const char *> &begins) {
+    const char *at = strings, *const end = strings + bytes;
+    for (int64_t item = 0; item < count; ++item) {
         const void *last = at < end ? std::memchr(at, 0, static_cast<size_t>(end - at)) : nullptr;
         if (last == nullptr)
             return false;
-        paths.push_back(at);
+        begins.push_back(at);
         at = static_cast<const char *>(last) + 1;
     }
     return at == end;
@@ -139,7 +160,7 @@ void load_batch(Pool *pool, fd_files &files, const fd_geometry &geometry, const 
     const int32_t status = guarded([&]() -> int32_t {
         const bool valid = is_valid(format) && is_valid(options) && is_valid(geometry) && is_valid(files, format);
         Loading loading{files, {geometry.ops, static_cast<size_t>(geometry.op_count)}, geometry, format, options};
-        if (!valid || !split(files, loading.paths))
+        if (!valid || !split(files.paths, files.paths_bytes, files.count, loading.paths))
             return FD_BAD_REQUEST;
         run(pool, files.count,
             [&](int64_t item) { files.statuses[item] = guarded([&] { return loading.load(item); }); });
@@ -154,13 +175,19 @@ void load_batch(Pool *pool, fd_files &files, const fd_geometry &geometry, const 
 void decode_batch(Pool *pool, const fd_images &images, const fd_format &format, const fd_options &options) {
     const bool valid = is_valid(format) && is_valid(options);
     const int32_t status = guarded([&]() -> int32_t {
+        std::vector<const char *> paths;
+        if (images.paths == nullptr)
+            paths.assign(static_cast<size_t>(images.count), nullptr);
+        else if (!split(images.paths, images.paths_bytes, images.count, paths))
+            return FD_BAD_REQUEST;
         run(pool, images.count, [&](int64_t item) {
+            const char *const path = paths[static_cast<size_t>(item)];
             images.statuses[item] =
-                valid ? guarded([&] { return decode_one(images, item, format, options); }) : FD_BAD_REQUEST;
+                valid ? guarded([&] { return decode_one(images, item, path, format, options); }) : FD_BAD_REQUEST;
         });
         return FD_OK;
     });
-    if (status != FD_OK) // no thread could be started, so nothing was done
+    if (status != FD_OK) // nothing was done
         std::fill_n(images.statuses, images.count, status);
 }
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import threading
 import weakref
 from collections.abc import Sequence
 from functools import cache
@@ -15,7 +16,7 @@ import numpy.typing as npt
 from fastdata.native.abi import MESSAGE_BYTES, CFiles, CFormat, CImages, NativeMissing, Status, open_library
 from fastdata.native.describe import Format, Geometry, Loaded, Options, Results, Windows
 
-__all__ = ["Core", "BatchLoader", "Pool", "available", "load"]
+__all__ = ["BatchLoader", "Core", "OneView", "Pool", "available", "load"]
 
 Ints: TypeAlias = npt.NDArray[np.int64]
 Pixels: TypeAlias = npt.NDArray[np.uint8]
@@ -131,6 +132,26 @@ def _joined(paths: Sequence[str | os.PathLike[str]]) -> bytes:
     return os.fsencode(text + "\0")
 
 
+class OneView(threading.local):
+    """Draws one view at a time, in memory that each thread uses again: a call per image must cost little."""
+
+    def __init__(self) -> None:
+        self._given, self._drawn, self._flips = np.zeros(4, np.int64), np.zeros(10, np.int32), np.zeros(2, np.uint8)
+        given, drawn = self._given.ctypes.data, self._drawn.ctypes.data
+        self._arguments = (given, given + 16, given + 24)
+        self._results = (drawn, drawn + 16, drawn + 24, self._flips.ctypes.data)
+
+    def draw(
+        self, core: Core, size_px: tuple[int, int], index: int, copy: int, geometry: Geometry
+    ) -> tuple[list[int], bool, bool] | None:
+        """Window, size and crop in ten numbers, and two flips; None if the image is smaller than a random crop."""
+        self._given[:] = (*size_px, index, copy)
+        if core.library.fd_draw_views(1, *self._arguments, geometry.pointer, *self._results) >= 0:
+            return None
+        horizontal, vertical = self._flips.tolist()
+        return self._drawn.tolist(), bool(horizontal), bool(vertical)
+
+
 class Core:
     """The loaded library.  All methods release the interpreter's lock while they work."""
 
@@ -167,20 +188,27 @@ class Core:
         format: Format,  # noqa: A002 - the C interface's word
         options: Options,
         pool: Pool | None = None,
+        paths: Sequence[str | os.PathLike[str]] | None = None,
+        read_bytes: Ints | None = None,
     ) -> Results:
         """Decodes N images into their places.
 
         Args:
-            data: addresses of the encoded bytes, which must stay valid during the call.
+            data: addresses of the encoded bytes, which must stay valid during the call; 0 where a path is given.
             data_bytes: their lengths.
             windows: of the N images, inside of them.
             out: addresses of N places, each of the crop's height x width x 3 elements.
             format: how pixels are stored there.
             options: how to decode.
             pool: who works; None for the calling thread.
+            paths: of images that are to be read from files; "" where data is given; None where all are given.
+            read_bytes: int64, (N,): receives the encoded bytes of each image.
         """
         count = len(windows.window_px)
         results = Results.empty(count)
+        names = _joined(paths) if paths is not None else None
+        if read_bytes is not None and (len(read_bytes) != count or read_bytes.dtype != np.int64):
+            raise ValueError(f"read_bytes must be int64 of {count} rows")
         columns: list[npt.NDArray[Any]] = [
             np.ascontiguousarray(data, np.uint64),
             np.ascontiguousarray(data_bytes, np.int64),
@@ -190,7 +218,9 @@ class Core:
         ]
         if any(len(column) != count for column in columns):
             raise ValueError(f"columns of {[len(column) for column in columns]} rows for {count} windows")
-        images = CImages(count, *(column.ctypes.data for column in columns), ctypes.addressof(results.messages))
+        sizes = read_bytes.ctypes.data if read_bytes is not None else None
+        given, places = ([column.ctypes.data for column in some] for some in (columns[:2], columns[2:]))
+        images = CImages(count, names, len(names or b""), *given, sizes, *places, ctypes.addressof(results.messages))
         self.library.fd_decode(
             pool.handle if pool is not None else None,
             ctypes.byref(images),

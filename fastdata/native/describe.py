@@ -129,6 +129,10 @@ class Windows(NamedTuple):
         window, resize, crop = (np.empty((count, width), np.int32) for width in (4, 2, 4))
         return cls(window, resize, crop, np.empty((count, 2), np.uint8))
 
+    def at(self, rows: npt.NDArray[np.intp]) -> Windows:
+        """Those of some rows."""
+        return Windows(self.window_px[rows], self.resize_px[rows], self.crop_px[rows], self.flips[rows])
+
     def contiguous(self) -> Windows:
         """The same as the core reads them."""
         window, resize, crop = (np.ascontiguousarray(column, np.int32) for column in self[:3])

@@ -19,7 +19,7 @@ extern "C" {
 #endif
 
 /* Raised whenever a signature or a struct below changes. */
-#define FD_ABI_VERSION 6
+#define FD_ABI_VERSION 7
 
 /* What became of one image. */
 enum fd_status {
@@ -63,11 +63,14 @@ typedef struct {
     int64_t max_memory_bytes; /* libjpeg's own, for one image */
 } fd_options;
 
-/* N images. Columns have N rows. */
+/* N images, encoded in memory or in files.  Columns have N rows. */
 typedef struct {
     int64_t count;
+    const char *paths; /* N strings one after the other, each ended by NUL; "" where data is given; NULL: all is data */
+    int64_t paths_bytes;
     const uint8_t *const *data;
     const int64_t *data_bytes;
+    int64_t *read_bytes;       /* result, (N,): encoded bytes of each image, read or given; may be NULL */
     const int32_t *windows_px; /* (N, 4): inside the image */
     const int32_t *resizes_px; /* (N, 2): width and height the window is resized to */
     const int32_t *crops_px;   /* (N, 4): of the resized image; outside it is black */

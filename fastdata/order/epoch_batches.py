@@ -87,7 +87,7 @@ class EpochBatches:
         """
         self._batches, self._batched, self._draw_due = batches, batched, draw_due
         self._sampler = batches.sampler if batched and type(batches) is BatchSampler else batches
-        self._seen: Counter[int] | None = None if visits_each_sample_once(self._sampler) else Counter()
+        self._seen: Counter[Any] | None = None if visits_each_sample_once(self._sampler) else Counter()
         self._is_random = type(self._sampler) is RandomSampler and (
             self._sampler.generator is None or order_seed is not None
         )
@@ -133,7 +133,7 @@ class EpochBatches:
             return None
         return self.checksums[batches - 1] if batches else self.state.checksum or 0
 
-    def copies_of(self, batch: Iterable[int]) -> list[int]:
+    def copies_of(self, batch: Iterable[Any]) -> list[int]:
         """Numbers that tell apart several visits of one sample in this epoch, on this rank and on others.
 
         Always 0 for samplers that visit each sample once.  Call it once for each batch, in order.
@@ -142,7 +142,7 @@ class EpochBatches:
             return [0 for _ in batch]
         rank = dist.get_rank() if dist.is_available() and dist.is_initialized() else 0
         copies = []
-        for index in map(operator.index, batch):
+        for index in map(_plain, batch):
             copies.append((rank << 16 | self._seen[index] & 0xFFFF) & 0xFFFFFFFF)
             self._seen[index] += 1
         return copies

@@ -29,7 +29,7 @@ from fastdata.views.plan import (
     Size,
 )
 
-__all__ = ["PlanResult", "compile_transform", "has_batch_form"]
+__all__ = ["PlanResult", "compile_transform", "has_batch_form", "is_known_transform"]
 
 _OWN_MODULES = ("fastdata.transforms", "fastdata.augment.single", "fastdata.augment.policies")
 _V2_FLOATS = (torch.float32, torch.float16, torch.bfloat16)
@@ -133,7 +133,7 @@ def compile_transform(transform: object, *, augment_on: str = "host") -> PlanRes
 def _flatten(transform: object) -> list[Any]:
     if _is_hooked(transform):
         return [transform]
-    if type(transform).__name__ == "Compose" and _is_known_module(transform):
+    if type(transform).__name__ == "Compose" and is_known_transform(transform):
         return [step for child in transform.transforms for step in _flatten(child)]  # type: ignore[attr-defined]
     if (type(transform).__module__, type(transform).__name__) == (
         "torchvision.transforms._presets",
@@ -170,8 +170,8 @@ def _preset_steps(preset: Any) -> list[Any]:
     ]
 
 
-def _is_known_module(step: object) -> bool:
-    # A subclass in the user's own module may do anything, so only the libraries' own classes are read.
+def is_known_transform(step: object) -> bool:
+    """True for an instance of a library's own class; a subclass in the user's own module may do anything."""
     module = type(step).__module__
     return module.startswith("torchvision.transforms.") or module in _OWN_MODULES
 
@@ -183,7 +183,7 @@ def _name(step: object) -> str:
 def _read_step(step: Any, draft: _Draft, augment_on: str) -> None:
     if _is_hooked(step):
         raise _NotFusable("it has forward hooks")
-    name = type(step).__name__ if _is_known_module(step) else ""
+    name = type(step).__name__ if is_known_transform(step) else ""
     if name in _AUGMENTATIONS:
         if augment_on != "device":
             raise _NotFusable("augment_on='device' would do it on whole batches")
@@ -327,7 +327,7 @@ _AUGMENTATIONS: dict[str, tuple[type[Augmentation], tuple[str, ...]]] = {
 
 def has_batch_form(step: object) -> bool:
     """True for augmentations that `augment_on="device"` would do on whole batches."""
-    return _is_known_module(step) and type(step).__name__ in _AUGMENTATIONS
+    return is_known_transform(step) and type(step).__name__ in _AUGMENTATIONS
 
 
 def _augmentation(step: Any) -> Augmentation:

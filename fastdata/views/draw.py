@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -19,7 +20,7 @@ from fastdata.views.philox import Key, Words, philox4x32, portable_exp, uniform
 from fastdata.views.plan import CenterCrop, Flip, Interpolation, Op, RandomCrop, RandomResizedCrop, Resize
 from fastdata.views.to_native import geometry
 
-__all__ = ["View", "Views", "draw_views"]
+__all__ = ["View", "Views", "draw_view", "draw_views"]
 
 Ints: TypeAlias = npt.NDArray[np.signedinteger[Any]]
 
@@ -158,6 +159,46 @@ def draw_views(
         crop_px=crop,
         flip_horizontal=flips[:, 0] != 0,
         flip_vertical=flips[:, 1] != 0,
+        interpolation=interpolation,
+    )
+
+
+_one_view = native.OneView()
+
+
+@lru_cache(maxsize=32)
+def _geometry(ops: tuple[Op, ...], key: Key) -> native.Geometry:
+    return geometry(ops, key)
+
+
+def draw_view(
+    ops: tuple[Op, ...],
+    size_px: tuple[int, int],
+    index: int,
+    copy: int,
+    *,
+    key: Key,
+    interpolation: Interpolation = Interpolation.BILINEAR,
+) -> View:
+    """The view of one sample, as `draw_views` draws it; `size_px` is the image's width and height.
+
+    Raises:
+        ValueError: a RandomCrop is larger than the image, as in torchvision.
+    """
+    core = native.available()
+    drawn = _one_view.draw(core, size_px, index, copy, _geometry(ops, key)) if core is not None else None
+    if drawn is None:
+        columns = np.array([index], np.int64), np.array([copy], np.int64)
+        return draw_views(
+            ops, np.array([size_px], np.int64), columns[0], key=key, copies=columns[1], interpolation=interpolation
+        ).rows()[0]
+    numbers, horizontal, vertical = drawn
+    return View(
+        window_px=tuple(numbers[:4]),  # type: ignore[arg-type]
+        resize_px=tuple(numbers[4:6]),  # type: ignore[arg-type]
+        crop_px=tuple(numbers[6:]),  # type: ignore[arg-type]
+        flip_horizontal=horizontal,
+        flip_vertical=vertical,
         interpolation=interpolation,
     )
 

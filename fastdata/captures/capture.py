@@ -1,0 +1,105 @@
+"""What stands in the place of a transform of a dataset's own.
+
+It does to an image what the transform's plan says, with views drawn by (seed, epoch, sample): to one that is still
+encoded without decoding it, to any other with Pillow.  Everything else that it is asked or called for is the
+transform's own.
+"""
+
+from __future__ import annotations
+
+import copy
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from fastdata.loaders import pillow
+from fastdata.loaders.fill import stored
+from fastdata.loaders.pending_image import pending
+from fastdata.pipeline.seeded_draws import SeededDraws
+from fastdata.views.draw import View, draw_view
+from fastdata.views.levels import Levels
+from fastdata.views.plan import Output, Plan
+from fastdata.views.this_sample import next_draw
+
+__all__ = ["Capture"]
+
+
+class Capture:
+    """Called in a transform's place; an instance of its class for whoever asks.
+
+    Args:
+        transform: the user's.
+        plan: compiled from it.
+        per_thread: it will be called in several threads, so each gets steps of its own.
+    """
+
+    def __init__(self, transform: Callable[..., Any], plan: Plan, *, per_thread: bool) -> None:
+        self._fastdata = transform, plan, per_thread
+        self._levels = Levels.of(plan.normalisation)
+        self._own = threading.local()
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> Any:
+        return type(self._fastdata[0])
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "_fastdata":
+            raise AttributeError(name)
+        return getattr(self._fastdata[0], name)
+
+    def __repr__(self) -> str:
+        return repr(self._fastdata[0])
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _again, self._fastdata
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Capture:
+        return _again(*copy.deepcopy(self._fastdata, memo))
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """What the transform returns; a pending tensor if the image is still encoded and a tensor is wanted."""
+        transform, plan, _ = self._fastdata
+        draw = next_draw()
+        if draw is None:
+            return transform(*args, **kwargs)
+        if len(args) != 1 or kwargs or not pillow.is_rgb(args[0]):
+            with SeededDraws(draw.seed):
+                return transform(*args, **kwargs)
+        view = draw_view(plan.ops, args[0].size, draw.index, draw.copy, key=draw.key, interpolation=plan.interpolation)
+        value = self._seen_through(args[0], view)
+        if plan.tail:
+            with SeededDraws(draw.seed):
+                for step in self._tail():
+                    value = step(value)
+        return value
+
+    def _seen_through(self, image: Any, view: View) -> Any:
+        """What the plan makes of an image before the rest of the transform."""
+        plan: Plan = self._fastdata[1]
+        may_stay = plan.output is not Output.PIL and hasattr(image, "pending_through")
+        seen = image.pending_through(view) if may_stay else None
+        if seen is None:
+            image = pillow.apply_view(image, view)
+            if plan.output is Output.PIL:
+                return image
+            seen = getattr(image, "pending_view", None)
+        if seen is not None:
+            source, view = seen
+            return pending(source, view, self._levels, plan.tensor_class)
+        value = stored(np.asarray(image), self._levels)
+        return value if plan.tensor_class is None else value.as_subclass(plan.tensor_class)
+
+    def _tail(self) -> Sequence[Callable[[Any], Any]]:
+        _, plan, per_thread = self._fastdata
+        if not per_thread:
+            return plan.tail
+        own: Sequence[Callable[[Any], Any]] | None = getattr(self._own, "tail", None)
+        if own is None:
+            own = self._own.tail = copy.deepcopy(plan.tail)
+        return own
+
+
+def _again(transform: Callable[..., Any], plan: Plan, per_thread: bool) -> Capture:
+    return Capture(transform, plan, per_thread=per_thread)

@@ -1,0 +1,327 @@
+"""Completing batches that a dataset's own code has made: pending images are decoded into the batch's memory."""
+
+from __future__ import annotations
+
+import operator
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+
+from fastdata.captures.fetch import SampleFetcher, SampleOrder, UnfinishedBatch, is_of_an_image
+from fastdata.captures.find import CapturedDataset
+from fastdata.device.prefetch import map_tensors
+from fastdata.errors import DecodeError, PipelineError
+from fastdata.loaders import Backend
+from fastdata.loaders.backend import SourceDecoder
+from fastdata.loaders.fill import StoredRows, decode_row, decode_together
+from fastdata.loaders.pending_image import PendingBatch, PendingImage
+from fastdata.native import Pool
+from fastdata.order.epoch_batches import EpochBatches
+from fastdata.pipeline.batch_memory import BatchMemory
+from fastdata.pipeline.config import OnError
+from fastdata.pipeline.jobs import SkipResult, Task, stop_if_cancelled
+from fastdata.pipeline.stats import BatchTimes, PipelineStats
+from fastdata.views.philox import philox4x32
+from fastdata.views.streams import Stream
+
+__all__ = ["CompletedBatch", "Completion", "FailedBatch", "FetchedBatch"]
+
+_SUBSTITUTES_TRIED = 16
+
+
+@dataclass(kw_only=True)
+class Completion:
+    """What the batches of one epoch share while they are completed.
+
+    Attributes:
+        backend: who decodes.
+        threads: how many of the core's will share a batch; 0 works in the calling thread.
+        on_error: what to do with samples whose image cannot be opened or decoded.
+        memory_format: of image batches.
+        pin: put batches into pinned memory.
+        stats: where each batch reports what it cost.
+        order: what the sampler gives in this epoch, from which substitutes are taken.
+        captured: the dataset, to make samples again where some are skipped or replaced; None where that is not done.
+        collate_fn: merges samples then.
+        blocks_kept: most returned blocks of batch memory to hold.
+    """
+
+    backend: Backend
+    threads: int
+    on_error: OnError
+    memory_format: torch.memory_format
+    pin: bool
+    stats: PipelineStats
+    order: EpochBatches | None
+    captured: CapturedDataset | None
+    collate_fn: Callable[[Any], Any]
+    blocks_kept: int
+    decoder: SourceDecoder | None = field(init=False)
+    pool: Pool | None = None
+    memory: BatchMemory = field(init=False)
+    turn: threading.Lock = field(default_factory=threading.Lock)
+
+    def __post_init__(self) -> None:
+        self.memory = BatchMemory(keep=self.blocks_kept)
+        self.decoder = self.backend.source_decoder()
+        if self.threads and self.decoder is not None:
+            self.pool = self.decoder.pool(self.threads)
+
+    def close(self, ended: bool = True) -> None:
+        """Gives up the threads of the core; waits for them if all work has ended."""
+        self.memory.close()
+        pool, self.pool = self.pool, None
+        if pool is not None:
+            (pool.close if ended else pool.abandon)()
+
+    def empty_batch(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+        """An uninitialised batch (N, 3, height, width)."""
+        count, channels, height, width = shape
+        last = self.memory_format is torch.channels_last
+        shape = (count, height, width, channels) if last else shape
+        images = torch.empty(shape, dtype=dtype, pin_memory=True) if self.pin else self.memory.tensor(shape, dtype)
+        return images.permute(0, 3, 1, 2) if last else images
+
+    def substitutes(self, order: SampleOrder, index: int) -> Iterator[int]:
+        """Other samples of the epoch in place of one that failed, the same in every run."""
+        assert self.order is not None
+        candidates = self.order.candidates(order.number)
+        tries = np.arange(_SUBSTITUTES_TRIED)
+        high, low, *_ = philox4x32((np.full_like(tries, index), tries, 0, Stream.SUBSTITUTE), order.key.words())
+        for one, two in zip(high.tolist(), low.tolist(), strict=True):
+            yield operator.index(candidates[(one << 31 | two >> 1) % len(candidates)])
+
+
+class CompletedBatch:
+    """A pipeline job: decodes what is pending in a batch, then pins it; see `fastdata.pipeline.jobs.Job`.
+
+    Args:
+        completion: what it shares with others.
+        received: a finished batch, or an UnfinishedBatch.
+        number: of the batch.
+    """
+
+    def __init__(self, completion: Completion, received: Any, number: int = 0) -> None:
+        self._completion, self._number = completion, number
+        self._receive(received)
+        self._errors: list[DecodeError] = []
+        self._failures: list[DecodeError] = []
+        self._times: list[BatchTimes] = []
+        self._empty = False
+
+    def _receive(self, received: Any) -> None:
+        self._is_finished = not isinstance(received, UnfinishedBatch)
+        self._order: SampleOrder | None = None if self._is_finished else received.order
+        self._batch: Any = received if self._is_finished else received.batch
+        self._decoded = 0 if self._is_finished else received.decoded
+
+    @property
+    def tasks(self) -> Sequence[Task]:
+        """See `Job.tasks`."""
+        if self._is_finished:
+            return []
+        return [self._make_again if self._batch is None else self._decode]
+
+    def finish(self) -> None:
+        """See `Job.finish`."""
+        if self._errors and self._may_make_again():
+            self._make_again()
+        if not (self._errors or self._empty or self._is_finished):
+            times = BatchTimes()
+            with times.stage("collate"):
+                self._batch = map_tensors(self._batch, self._finished)
+            self._times.append(times)
+
+    def result(self) -> Any:
+        """The batch's number, the batch, and nothing that is left to a device; see `Job.result`."""
+        stats = self._completion.stats
+        for times in self._times:
+            stats.add(times)
+        errors, self._errors = self._errors, []
+        for error in (*errors, *self._failures):
+            stats.add_failure(error.index, error.location, error.reason)
+        if errors:
+            try:
+                raise errors[0]
+            finally:  # the error will remember this frame
+                del errors, error
+        if self._empty:
+            raise SkipResult
+        return self._number, self._batch, None
+
+    def run_here(self) -> Any:
+        """The result, made in the calling thread."""
+        tasks = list(self.tasks)
+        while tasks:
+            tasks.extend(tasks.pop()() or ())
+        self.finish()
+        return self.result()
+
+    # ---- decoding
+
+    def _decode(self) -> Sequence[Task]:
+        """Decodes all batches of images with the core; what it leaves over becomes tasks of their own."""
+        self._times.append(BatchTimes(samples=self._decoded))
+        further: list[Task] = []
+        found: list[PendingBatch] = []
+        map_tensors(self._batch, lambda tensor: _noted(tensor, found))
+        for pending in found:
+            own, times = pending.undecoded, BatchTimes()
+            images = self._completion.empty_batch(own.shape, own.levels.dtype)
+            rows, indices = own.rows(images), own.indices
+            refused: dict[int, Exception | None] = dict.fromkeys(range(len(images)))
+            decoder, sizes = self._completion.decoder, np.zeros(len(images), np.int64)
+            with times.stage("decode"):
+                if decoder is not None:
+                    refused = dict(decode_together(rows, decoder, pool=self._completion.pool, read_bytes=sizes))
+            times.samples, times.encoded_bytes = len(images) - len(refused), int(sizes.sum())
+            self._times.append(times)
+            own.value = images
+            step = max(1, -(-len(refused) // (4 * max(1, self._completion.threads))))
+            left = list(refused.items())
+            further += [
+                partial(self._decode_rows, rows, indices, left[at : at + step]) for at in range(0, len(left), step)
+            ]
+        return further
+
+    def _decode_rows(self, rows: StoredRows, indices: Sequence[Any], some: Sequence[tuple[int, Any]]) -> None:
+        times, backend = BatchTimes(), self._completion.backend
+        own = None if self._completion.decoder is not None else backend
+        with times.stage("decode"):
+            for row, refusal in some:
+                stop_if_cancelled()
+                error = decode_row(rows, row, refusal, backend=own)
+                if error is None:
+                    times.samples += 1
+                else:
+                    self._errors.append(self._error(error, indices[row], rows.sources[row].location()))
+        self._times.append(times)
+
+    def _finished(self, tensor: torch.Tensor) -> torch.Tensor:
+        """A tensor of the batch as the caller gets it."""
+        if isinstance(tensor, PendingBatch | PendingImage):
+            single = isinstance(tensor, PendingImage)
+            tensor = tensor.undecoded.decoded()
+            if not single:
+                return tensor
+        return tensor.pin_memory() if self._completion.pin else tensor
+
+    def _error(self, reason: Exception, index: Any, location: str) -> DecodeError:
+        number = index if isinstance(index, int) else -1
+        return DecodeError.because(reason, index=number, location=location, backend=self._completion.backend.name)
+
+    # ---- samples that are skipped or replaced
+
+    def _may_make_again(self) -> bool:
+        completion = self._completion
+        return completion.on_error != "raise" and completion.captured is not None and self._order is not None
+
+    def _make_again(self) -> None:
+        """Makes the batch from its samples, one by one, in this process; without those that fail, or with others."""
+        from fastdata.loaders.opening_encoded import opening_encoded  # imports Pillow
+
+        self._errors = []
+        completion, order = self._completion, self._order
+        assert completion.captured is not None
+        assert order is not None
+        fetcher = SampleFetcher(completion.captured.dataset, True, completion.collate_fn, False)
+        samples = []
+        with completion.turn, opening_encoded():
+            for index, copy in zip(order.indices, order.copies, strict=True):
+                stop_if_cancelled()
+                try:
+                    samples.append(_decoded_sample(fetcher, index, copy, order))
+                except Exception as error:
+                    if not is_of_an_image(error):
+                        raise
+                    failure = self._error(error, index, _location(error, index))
+                    self._failures.append(failure)
+                    if completion.on_error == "replace":
+                        samples.append(self._substitute(fetcher, failure, index, copy))
+            if samples:
+                self._batch = completion.collate_fn(samples)
+        self._empty = not samples
+
+    def _substitute(self, fetcher: SampleFetcher, failure: DecodeError, index: Any, copy: int) -> Any:
+        assert self._order is not None
+        for other in self._completion.substitutes(self._order, failure.index):
+            try:
+                return _decoded_sample(fetcher, other, copy, self._order)
+            except Exception as error:
+                if not is_of_an_image(error):
+                    raise
+                self._failures.append(self._error(error, other, _location(error, other)))
+        raise failure from PipelineError(f"{_SUBSTITUTES_TRIED} substitutes could not be decoded either")
+
+
+class FetchedBatch(CompletedBatch):
+    """The same for a batch whose samples are made in a decode thread, too.
+
+    Args:
+        completion: what it shares with others.
+        fetcher: makes the samples.
+        order: which.
+    """
+
+    def __init__(self, completion: Completion, fetcher: SampleFetcher, order: SampleOrder) -> None:
+        super().__init__(completion, UnfinishedBatch(None, order), order.number)
+        self._fetcher = fetcher
+
+    @property
+    def tasks(self) -> Sequence[Task]:
+        """See `Job.tasks`."""
+        return [self._fetch]
+
+    def _fetch(self) -> Sequence[Task]:
+        from fastdata.loaders.opening_encoded import opening_encoded  # imports Pillow
+
+        times = BatchTimes()
+        with times.stage("read"), opening_encoded():
+            self._receive(self._fetcher.fetch(self._order))
+        self._times.append(times)
+        return super().tasks
+
+
+class FailedBatch:
+    """A pipeline job that stands for a batch which could not be made."""
+
+    tasks: tuple[Task, ...] = ()
+
+    def __init__(self, error: Exception) -> None:
+        self._error: Exception | None = error
+
+    def finish(self) -> None:
+        """Nothing is to be done."""
+
+    def result(self) -> Any:
+        """Raises the error."""
+        error, self._error = self._error, None
+        assert error is not None
+        try:
+            raise error
+        finally:
+            del error
+
+
+def _noted(tensor: torch.Tensor, found: list[PendingBatch]) -> torch.Tensor:
+    if isinstance(tensor, PendingBatch) and tensor.undecoded.value is None:
+        found.append(tensor)
+    return tensor
+
+
+def _decoded_sample(fetcher: SampleFetcher, index: Any, copy: int, order: SampleOrder) -> Any:
+    sample = fetcher.sample(index, copy, order.key)
+    return map_tensors(
+        sample, lambda tensor: tensor.undecoded.decoded() if isinstance(tensor, PendingImage) else tensor
+    )
+
+
+def _location(error: Exception, index: Any) -> str:
+    """The file that an error names, or the sample."""
+    notes = [note.removeprefix("while decoding ") for note in getattr(error, "__notes__", [])]
+    return str(getattr(error, "filename", None) or next(iter(notes), f"sample {index}"))

@@ -1,0 +1,127 @@
+"""Where `PIL.Image.open` leaves JPEGs encoded, and torchvision's conversions to tensors leave them pending.
+
+Both are replaced while some thread is inside `opening_encoded`, and for good in worker processes, which do nothing but
+make samples.  The replacements ask which thread is calling: for all others they do what they replaced.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cache, wraps
+from typing import Any
+
+import PIL.Image
+import torch
+from PIL.Image import Image
+
+from fastdata.errors import BackendUnavailable
+from fastdata.loaders import create_backend, encoded_image
+from fastdata.loaders.encoded_image import EncodedImage
+from fastdata.loaders.encoded_source import find_source
+from fastdata.loaders.pending_image import pending
+from fastdata.views.levels import Levels
+
+__all__ = ["can_open_encoded", "open_encoded_from_now_on", "opening_encoded"]
+
+_CLOCKS_DIFFER_S = 1.0  # of file systems, which may be coarse
+
+_this_thread = threading.local()
+_lock = threading.Lock()
+_in_force = 0  # contexts that have replaced functions
+_replaced: list[tuple[Any, str, Callable[..., Any], Callable[..., Any]]] = []  # module, name, original, ours
+
+
+@cache
+def can_open_encoded() -> bool:
+    """True where the native core can decode with Pillow's pixels."""
+    try:
+        create_backend("native")
+    except BackendUnavailable:
+        return False
+    return True
+
+
+@contextmanager
+def opening_encoded() -> Iterator[None]:
+    """Within it `PIL.Image.open` leaves ordinary JPEGs encoded in this thread; other threads see no difference."""
+    before = getattr(_this_thread, "active", False)
+    _this_thread.active = True
+    _change(+1)
+    try:
+        yield
+    finally:
+        _change(-1)
+        _this_thread.active = before
+
+
+def open_encoded_from_now_on() -> None:
+    """The same for the rest of this process, in this thread: a worker process does nothing but make samples.
+
+    What it makes is decoded elsewhere, so of files that are older than the process only their paths are kept.
+    """
+    _this_thread.active, _this_thread.began = True, time.time() - _CLOCKS_DIFFER_S
+    _change(+1)
+
+
+def _change(by: int) -> None:
+    global _in_force
+    with _lock:
+        _in_force += by
+        if _in_force and not _replaced:
+            _replace_all()
+        elif not _in_force:
+            for module, name, original, ours in _replaced:
+                if getattr(module, name) is ours:  # unless somebody has replaced it meanwhile
+                    setattr(module, name, original)
+            _replaced.clear()
+
+
+def _replace_all() -> None:
+    encoded_image.original_open = PIL.Image.open
+    _replace(PIL.Image, "open", _open)
+    for module in ("torchvision.transforms.functional", "torchvision.transforms.v2.functional"):
+        for name, levels in (("to_tensor", _float_levels), ("pil_to_tensor", Levels)):
+            if hasattr(sys.modules.get(module), name):
+                original = getattr(sys.modules[module], name)
+                _replace(sys.modules[module], name, _leaving_pending(original, levels))
+
+
+def _replace(module: Any, name: str, ours: Callable[..., Any]) -> None:
+    _replaced.append((module, name, getattr(module, name), ours))
+    setattr(module, name, ours)
+
+
+def _open(fp: Any, mode: Any = "r", formats: Any = None) -> Image:
+    """As PIL.Image.open."""
+    if getattr(_this_thread, "active", False) and mode == "r" and formats is None:
+        source = find_source(fp, keep_paths_before=getattr(_this_thread, "began", 0.0))
+        limit = PIL.Image.MAX_IMAGE_PIXELS  # beyond it Pillow warns or refuses
+        if source is not None:
+            image = EncodedImage.opened(source)
+            if limit is None or image.width * image.height <= limit:
+                return image
+    return encoded_image.original_open(fp, mode, formats)
+
+
+def _float_levels() -> Levels | None:
+    """What ToTensor does."""
+    levels = Levels().then("to", torch.get_default_dtype())
+    return levels.then("div", 255) if levels is not None else None
+
+
+def _leaving_pending(original: Callable[..., Any], levels: Callable[[], Levels | None]) -> Callable[..., Any]:
+    """What torchvision's function does, but that an image that is still encoded becomes a pending tensor."""
+
+    @wraps(original)
+    def convert(pic: Any) -> Any:
+        if isinstance(pic, EncodedImage) and getattr(_this_thread, "active", False):
+            seen, made = pic.pending_view, levels()
+            if seen is not None and made is not None:
+                return pending(*seen, made)
+        return original(pic)
+
+    return convert

@@ -1,0 +1,317 @@
+"""Tensors whose images have not been decoded yet: one image, or a batch that was stacked from such.
+
+What ToTensor and the like make of an image that is still encoded knows its shape and dtype, remembers arithmetic with
+constants per channel (scaling, normalising), can be stacked, and is sent to another process as the description that it
+is.  The loader decodes a whole batch of them at once, into its memory.  Whoever does anything else with one gets what a
+plain tensor would have given: it is decoded there and then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch.utils.data._utils.collate import default_collate_fn_map
+
+from fastdata.loaders.encoded_source import EncodedSource
+from fastdata.loaders.fill import StoredRows, decode_rows, decode_source, stored
+from fastdata.native import Windows
+from fastdata.views.draw import View
+from fastdata.views.levels import Constant, Levels
+from fastdata.views.this_sample import count_pending, index_being_made
+
+__all__ = ["PendingBatch", "PendingImage", "Undecoded", "UndecodedBatch", "pending"]
+
+
+@dataclass(slots=True)
+class Undecoded:
+    """What a pending image stands for.
+
+    Attributes:
+        source: the file.
+        view: what is seen of it.
+        levels: the arithmetic on its pixels.
+        tensor_class: what the tensor is an instance of (torchvision's tv_tensors.Image); None for a plain one.
+        index: of the sample it is made for.
+        value: the decoded image, if somebody has looked at it.
+    """
+
+    source: EncodedSource
+    view: View
+    levels: Levels
+    tensor_class: type[torch.Tensor] | None = None
+    index: Any = None
+    value: torch.Tensor | None = None
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of the tensor: (3, height, width)."""
+        return 3, *self.view.size
+
+    def decoded(self) -> torch.Tensor:
+        """The image, decoded once."""
+        if self.value is None:
+            value = stored(decode_source(self.source, self.view), self.levels)
+            self.value = value if self.tensor_class is None else value.as_subclass(self.tensor_class)
+        return self.value
+
+
+@dataclass(slots=True)
+class UndecodedBatch:
+    """What a batch of N pending images of one size stands for; the columns have N rows.
+
+    Attributes:
+        sources: the files.
+        windows: what is seen of them.
+        filters: int8, (N,): Pillow's number of each resize's filter.
+        levels: the arithmetic on their pixels.
+        indices: of the samples that they are made for.
+        value: the decoded batch, if somebody has looked at it.
+    """
+
+    sources: list[EncodedSource]
+    windows: Windows
+    filters: npt.NDArray[np.int8]
+    levels: Levels
+    indices: list[Any] = field(default_factory=list)
+    value: torch.Tensor | None = None
+
+    @classmethod
+    def of(cls, images: Sequence[Undecoded]) -> UndecodedBatch:
+        """From images of one size, arithmetic and class."""
+        views = [image.view for image in images]
+        return cls(
+            sources=[image.source for image in images],
+            windows=Windows(
+                np.array([view.window_px for view in views], np.int32),
+                np.array([view.resize_px for view in views], np.int32),
+                np.array([view.crop_px for view in views], np.int32),
+                np.array([(view.flip_horizontal, view.flip_vertical) for view in views], np.uint8),
+            ),
+            filters=np.array([view.interpolation.value for view in views], np.int8),
+            levels=images[0].levels,
+            indices=[image.index for image in images],
+        )
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of the tensor: (N, 3, height, width)."""
+        left, top, right, bottom = self.windows.crop_px[0].tolist()
+        return len(self.sources), 3, bottom - top, right - left
+
+    def rows(self, batch: torch.Tensor) -> StoredRows:
+        """Its images with their places in a batch (N, 3, height, width)."""
+        return StoredRows(self.sources, self.windows, self.filters, self.levels, batch)
+
+    def decoded(self) -> torch.Tensor:
+        """The batch, decoded once.
+
+        Raises:
+            OSError: the first of its images that cannot be read or decoded.
+        """
+        if self.value is None:
+            value = torch.empty(self.shape, dtype=self.levels.dtype)
+            for error in decode_rows(self.rows(value)).values():
+                raise error
+            self.value = value
+        return self.value
+
+
+class _Pending(torch.Tensor):
+    """What both kinds have in common."""
+
+    undecoded: Any
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        return self.undecoded.decoded().clone()
+
+    @classmethod
+    def __torch_function__(
+        cls,
+        func: Callable[..., Any],
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        first = args[0] if args else None
+        if isinstance(first, _Pending):
+            if first.undecoded.value is None:
+                answer = _without_pixels(func, first, args[1:], kwargs or {})
+                if answer is not NotImplemented:
+                    return answer
+        elif func is torch.stack and (batch := _stacked(*args, **(kwargs or {}))) is not None:
+            return batch
+        return func(*map(_plain, args), **{name: _plain(each) for name, each in (kwargs or {}).items()})
+
+
+class PendingImage(_Pending):
+    """One image (3, height, width); made by `pending`."""
+
+    undecoded: Undecoded
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        own = self.undecoded
+        if own.value is not None:
+            return own.value.__reduce_ex__(protocol)  # type: ignore[no-untyped-call]
+        return pending, (own.source, own.view, own.levels, own.tensor_class, own.index)
+
+
+class PendingBatch(_Pending):
+    """A batch (N, 3, height, width); made by `torch.stack` and torch's default_collate from pending images."""
+
+    undecoded: UndecodedBatch
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        own = self.undecoded
+        if own.value is not None:
+            return own.value.__reduce_ex__(protocol)  # type: ignore[no-untyped-call]
+        return _pending_batch, (UndecodedBatch(own.sources, own.windows, own.filters, own.levels, own.indices),)
+
+
+def pending(
+    source: EncodedSource,
+    view: View,
+    levels: Levels,
+    tensor_class: type[torch.Tensor] | None = None,
+    index: Any = None,
+) -> PendingImage:
+    """A tensor (3, height, width) of an image to be decoded, for the sample that this thread is making."""
+    count_pending()
+    image = torch.Tensor._make_subclass(PendingImage, torch.empty(0))
+    image.undecoded = Undecoded(source, view, levels, tensor_class, index if index is not None else index_being_made())
+    return image
+
+
+def _pending_batch(undecoded: UndecodedBatch) -> PendingBatch:
+    batch = torch.Tensor._make_subclass(PendingBatch, torch.empty(0))
+    batch.undecoded = undecoded
+    return batch
+
+
+def _plain(value: Any) -> Any:
+    """An argument with decoded images in place of pending ones."""
+    if isinstance(value, _Pending):
+        return value.undecoded.decoded()
+    if type(value) in (list, tuple):
+        return type(value)(map(_plain, value))
+    return value
+
+
+def _stacked(tensors: Any, dim: int = 0, *, out: Any = None) -> PendingBatch | None:
+    """What `torch.stack` gives for images that are all pending and alike; None for others."""
+    if dim != 0 or out is not None or not isinstance(tensors, list | tuple):
+        return None
+    if not all(type(each) is PendingImage and each.undecoded.value is None for each in tensors):
+        return None
+    images = [each.undecoded for each in tensors]
+    first = images[0]
+    alike = all(image.view.size == first.view.size and image.levels == first.levels for image in images)
+    return _pending_batch(UndecodedBatch.of(images)) if alike else None
+
+
+def _collate(batch: Sequence[Any], *, collate_fn_map: Any = None) -> torch.Tensor:
+    """For torch's default_collate."""
+    stacked = _stacked(tuple(batch))
+    return stacked if stacked is not None else torch.stack([_plain(each) for each in batch])
+
+
+default_collate_fn_map.setdefault(PendingImage, _collate)
+
+
+# ---- what needs no pixels
+
+_STEPS: dict[Any, tuple[str, bool]] = {}  # what a function does, and whether in place
+for _name, _spellings in {
+    "add": ("add", "__add__", "__radd__"),
+    "sub": ("sub", "__sub__"),
+    "mul": ("mul", "__mul__", "__rmul__"),
+    "div": ("div", "__truediv__"),
+}.items():
+    _STEPS.update({getattr(torch.Tensor, spelling): (_name, False) for spelling in _spellings})
+    _STEPS[getattr(torch, _name)] = (_name, False)
+    for _in_place in (f"{_name}_", {"div": "__itruediv__"}.get(_name, f"__i{_name}__")):
+        _STEPS[getattr(torch.Tensor, _in_place)] = (_name, True)
+
+_COPIES = (torch.Tensor.clone, torch.clone)
+_SAME = (torch.Tensor.contiguous, torch.Tensor.detach)
+_CASTS = {torch.Tensor.float: torch.float32, torch.Tensor.half: torch.float16, torch.Tensor.bfloat16: torch.bfloat16}
+_FACTS = frozenset(
+    {
+        torch.Tensor.shape.__get__,  # type: ignore[attr-defined]
+        torch.Tensor.dtype.__get__,  # type: ignore[attr-defined]
+        torch.Tensor.ndim.__get__,  # type: ignore[attr-defined]
+        torch.Tensor.layout.__get__,  # type: ignore[attr-defined]
+        torch.Tensor.requires_grad.__get__,  # type: ignore[attr-defined]
+        torch.Tensor.size,
+        torch.Tensor.dim,
+        torch.Tensor.numel,
+        torch.Tensor.is_floating_point,
+        torch.is_floating_point,
+        torch.Tensor.is_complex,
+        torch.Tensor.__len__,
+    }
+)
+_OF_THE_CPU = {
+    torch.Tensor.device.__get__: torch.device("cpu"),
+    torch.Tensor.is_cuda.__get__: False,  # type: ignore[attr-defined]
+}
+
+
+def _without_pixels(func: Callable[..., Any], image: _Pending, more: tuple[Any, ...], named: dict[str, Any]) -> Any:
+    """What a function gives for images that need not be decoded for it; NotImplemented where they must be."""
+    if func in _OF_THE_CPU:
+        return _OF_THE_CPU[func]
+    own = image.undecoded
+    if func in _FACTS:
+        return func(torch.empty(own.shape, dtype=own.levels.dtype, device="meta"), *more, **named)
+    if not isinstance(image, PendingImage):
+        return NotImplemented
+    levels, in_place = _levels_after(func, own.levels, more, named)
+    if levels is None:
+        return NotImplemented
+    if in_place:
+        own.levels = levels
+        return image
+    return pending(own.source, own.view, levels, own.tensor_class, own.index)
+
+
+def _levels_after(
+    func: Callable[..., Any], levels: Levels, more: tuple[Any, ...], named: dict[str, Any]
+) -> tuple[Levels | None, bool]:
+    """The arithmetic after a function, None where that is no such; and True if the tensor itself is the result."""
+    dtype = _only_dtype(more, named) if func is torch.Tensor.to else None if more or named else _CASTS.get(func)
+    if levels.steps and (dtype is levels.dtype or (func in _SAME and not more and not named)):
+        return levels, True  # torch gives the tensor itself, or another that shares its memory
+    if func in _COPIES and not more and not named:
+        return levels, False
+    if dtype is not None:
+        return levels.then("to", dtype), False
+    if func in _STEPS and len(more) == 1 and not named and (constant := _constant(more[0])) is not None:
+        step, in_place = _STEPS[func]
+        longer = levels.then(step, constant)
+        fits = longer is not None and (longer.dtype is levels.dtype or not in_place)
+        return longer if fits else None, in_place
+    return None, False
+
+
+def _only_dtype(more: tuple[Any, ...], named: dict[str, Any]) -> torch.dtype | None:
+    """The dtype that `Tensor.to` is asked for, if for nothing else."""
+    named = {name: value for name, value in named.items() if not (name in ("copy", "non_blocking") and value is False)}
+    given = [*more, *named.values()]
+    only = len(given) == 1 and isinstance(given[0], torch.dtype) and set(named) <= {"dtype"}
+    return given[0] if only else None
+
+
+def _constant(value: Any) -> Constant | None:
+    """A number, or a tensor with one value or one per channel, as a constant of `Levels`."""
+    if isinstance(value, bool | int | float):
+        return value
+    if type(value) is not torch.Tensor or value.device.type != "cpu" or value.requires_grad:
+        return None
+    if value.shape not in ((3, 1, 1), (1, 1, 1)) or not value.is_floating_point():
+        return None  # a tensor without dimensions would not decide the result's dtype
+    return tuple(value.flatten().tolist()), value.dtype

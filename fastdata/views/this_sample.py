@@ -1,0 +1,131 @@
+"""Which sample this thread is making: for the random numbers of captured transforms, and for messages."""
+
+from __future__ import annotations
+
+import operator
+import threading
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fastdata.views.philox import Key, philox4x32
+from fastdata.views.streams import Stream
+
+__all__ = [
+    "Draw",
+    "Tally",
+    "count_decoded",
+    "count_pending",
+    "index_being_made",
+    "making",
+    "next_draw",
+    "seed_of",
+    "tally_of_this_thread",
+]
+
+_NEXT_CAPTURE = 0xD1B54A32D192ED03  # between the seeds of a sample's captures; any large odd number
+
+
+@dataclass(frozen=True)
+class Draw:
+    """What random numbers follow from.
+
+    Attributes:
+        key: seed and epoch, another for each capture of a sample.
+        index: the sample.
+        copy: how often it has come before in the epoch.
+    """
+
+    key: Key
+    index: int
+    copy: int
+
+    @property
+    def seed(self) -> int:
+        """For random functions that the rest of a transform calls."""
+        return seed_of(self.key, self.index, self.copy)
+
+
+def seed_of(key: Key, index: Any, copy: int) -> int:
+    """A seed for random functions that are called for a sample."""
+    counter = (np.array([_as_number(index)], np.int64), np.array([copy], np.int64), 0, Stream.TAIL)
+    high, low, *_ = philox4x32(counter, key.words())
+    return int(high[0]) << 31 | int(low[0]) >> 1
+
+
+class Tally(NamedTuple):
+    """What a thread has done with images.
+
+    Attributes:
+        pending: left to be decoded later.
+        decoded: by the native core, for the dataset's own code.
+    """
+
+    pending: int = 0
+    decoded: int = 0
+
+
+class _Making(threading.local):
+    key: Key | None = None
+    index: Any = None
+    copy = captures = 0
+    tally = Tally()
+
+
+_this_thread = _Making()
+
+
+@contextmanager
+def making(index: Any, copy: int = 0, key: Key | None = None) -> Iterator[None]:
+    """While one sample is made; its captures are counted from 0.  Without a key nothing is drawn for them."""
+    mine = _this_thread
+    before = mine.key, mine.index, mine.copy, mine.captures
+    mine.key, mine.index, mine.copy, mine.captures = key, index, copy, 0
+    try:
+        yield
+    finally:
+        mine.key, mine.index, mine.copy, mine.captures = before
+
+
+def index_being_made() -> Any:
+    """As the sampler gave it; None outside of any sample."""
+    return _this_thread.index
+
+
+def count_pending() -> None:
+    """An image of the sample is left to be decoded later."""
+    tally = _this_thread.tally
+    _this_thread.tally = tally._replace(pending=tally.pending + 1)
+
+
+def count_decoded() -> None:
+    """An image was decoded natively for the sample."""
+    tally = _this_thread.tally
+    _this_thread.tally = tally._replace(decoded=tally.decoded + 1)
+
+
+def tally_of_this_thread() -> Tally:
+    """All that was counted so far; the difference of two says what became of the images between them."""
+    return _this_thread.tally
+
+
+def next_draw() -> Draw | None:
+    """For the next capture of the sample under way; None where no sample is made for a loader in this thread."""
+    mine = _this_thread
+    if mine.key is None:
+        return None
+    number, mine.captures = mine.captures, mine.captures + 1
+    key = mine.key if number == 0 else Key(seed=mine.key.seed + number * _NEXT_CAPTURE, epoch=mine.key.epoch)
+    return Draw(key, _as_number(mine.index), mine.copy)
+
+
+def _as_number(index: Any) -> int:
+    """Datasets need not be indexed by numbers."""
+    try:
+        return operator.index(index)
+    except TypeError:
+        return zlib.crc32(repr(index).encode())

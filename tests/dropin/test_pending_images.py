@@ -1,0 +1,152 @@
+"""Tensors that stand for images to be decoded: for whoever uses them they are what torch would have made."""
+
+from __future__ import annotations
+
+import copy
+import io
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import images
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torchvision.transforms import functional as F  # noqa: N812 - as everybody calls it
+
+from fastdata.loaders.opening_encoded import opening_encoded
+from fastdata.loaders.pending_image import PendingBatch, PendingImage
+
+DATA = images.jpeg(40, 30, seed=1)
+
+
+def plain(convert: str = "to_tensor", data: bytes = DATA) -> torch.Tensor:
+    result: torch.Tensor = getattr(F, convert)(Image.open(io.BytesIO(data)).convert("RGB"))
+    return result
+
+
+def pending(convert: str = "to_tensor", data: bytes = DATA) -> Any:
+    with opening_encoded():
+        image = getattr(F, convert)(Image.open(io.BytesIO(data)).convert("RGB"))
+    assert type(image) is PendingImage
+    return image
+
+
+STAYING: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "normalised": lambda image: F.normalize(image, [0.5, 0.4, 0.3], [0.2, 0.3, 0.4]),
+    "one mean": lambda image: F.normalize(image, [0.5], [0.2]),
+    "in place": lambda image: F.normalize(image, [0.5, 0.4, 0.3], [0.2, 0.3, 0.4], inplace=True),
+    "scaled": lambda image: image * 2 - 1,
+    "half": lambda image: image.half(),
+    "bfloat16": lambda image: image.to(torch.bfloat16).mul(3),
+    "copied": lambda image: image.clone().add_(1),
+    "divided by tensors": lambda image: (image + torch.ones(3, 1, 1)) / torch.full((1, 1, 1), 3.0),
+    "the same dtype": lambda image: image.float().contiguous(),
+}
+
+
+@pytest.mark.parametrize("name", STAYING)
+def test_arithmetic_by_channel_is_remembered(name: str) -> None:
+    result = STAYING[name](pending())
+    assert type(result) is PendingImage
+    assert result.undecoded.value is None
+    expected = STAYING[name](plain())
+    assert (result.shape, result.dtype, result.ndim, len(result)) == (expected.shape, expected.dtype, 3, 3)
+    assert torch.equal(result.clone() * 1, expected)
+
+
+USING: dict[str, Callable[[Any], Any]] = {
+    "another shape": lambda image: image.view(3, -1),
+    "a part": lambda image: image[:, 2:5],
+    "a sum": lambda image: image.sum(),
+    "another image": lambda image: image + image,
+    "a comparison": lambda image: image > 0.5,
+    "an array": np.asarray,
+    "NumPy": lambda image: image.numpy(),
+    "a list": lambda image: image[0, 0].tolist(),
+    "concatenated": lambda image: torch.cat([image, torch.zeros(3, 30, 1)], dim=2),
+    "float64": lambda image: image.double(),
+    "a 0-dimensional tensor": lambda image: image * torch.tensor(2.0, dtype=torch.float64),
+    "by row": lambda image: image - torch.arange(30.0).view(30, 1),
+    "stacked elsewhere": lambda image: torch.stack([image, image], dim=1),
+    "stacked with others": lambda image: torch.stack([image, torch.zeros(3, 30, 40)]),
+    "written to": lambda image: image.index_fill_(0, torch.tensor([1]), 0),
+    "text": repr,
+    "a deep copy": copy.deepcopy,
+    "flipped": lambda image: torch.flip(image, [2]),
+    "a set item": lambda image: image.__setitem__(0, 0.0) or image + 0,
+}
+
+
+@pytest.mark.parametrize("name", USING)
+def test_whatever_else_is_done_to_it_is_done_to_the_image(name: str) -> None:
+    ours, theirs = USING[name](pending()), USING[name](plain())
+    assert type(ours) is type(theirs)
+    same = torch.equal(ours, theirs) if isinstance(ours, torch.Tensor) else np.array_equal(ours, theirs)
+    assert same
+
+
+def test_an_in_place_change_is_seen_by_all_who_hold_the_image() -> None:
+    for change in (lambda image: image.sub_(0.5), lambda image: image.clamp_(0.2, 0.4)):
+        image = pending()
+        same, copied = image.contiguous(), image.clone()
+        change(image)
+        expected = plain()
+        change(expected)
+        assert torch.equal(same + 0, expected)
+        assert torch.equal(copied + 0, plain())
+
+
+def test_integers_are_torchvisions() -> None:
+    image = pending("pil_to_tensor")
+    assert (image.dtype, image.shape) == (torch.uint8, (3, 30, 40))
+    assert torch.equal(image.float() / 255 + 0, plain("pil_to_tensor").float() / 255)
+    assert torch.equal(image + 200, plain("pil_to_tensor") + 200)  # which wraps around
+    assert torch.equal(torch.stack([image, image]) + 0, torch.stack([plain("pil_to_tensor")] * 2))
+
+
+def test_batches_are_stacked_and_sent_as_descriptions() -> None:
+    files = [images.jpeg(40, 30, seed=seed) for seed in range(3)]
+    batch = torch.stack([pending(data=data) for data in files])
+    expected = torch.stack([plain(data=data) for data in files])
+    assert type(batch) is PendingBatch
+    assert (batch.shape, batch.dtype, batch.device.type, len(batch)) == (expected.shape, torch.float32, "cpu", 3)
+    sent = pickle.loads(pickle.dumps((batch, pending())))
+    assert [type(each) for each in sent] == [PendingBatch, PendingImage]
+    assert torch.equal(sent[0] * 1, expected)
+    assert torch.equal(sent[1] * 1, plain())
+    assert torch.equal(batch.flatten(1), expected.flatten(1))
+    assert type(pickle.loads(pickle.dumps(batch))) is torch.Tensor  # it has been decoded meanwhile
+
+
+def test_images_that_differ_are_stacked_as_they_are() -> None:
+    with pytest.raises(RuntimeError, match="equal size"):
+        torch.stack([pending(), pending(data=images.jpeg(20, 30))])
+    mixed = torch.stack([pending(), pending() * 2])
+    assert torch.equal(mixed, torch.stack([plain(), plain() * 2]))
+
+
+def test_what_only_the_decoder_notices_is_raised_where_pixels_are_needed(tmp_path: Path) -> None:
+    path = tmp_path / "image.jpg"
+    path.write_bytes(DATA[:300] + DATA[-2:])
+    with opening_encoded():
+        try:
+            image = F.to_tensor(Image.open(path).convert("RGB"))
+        except OSError:
+            return  # Pillow saw it at once
+    with pytest.raises(OSError, match="image") as raised:
+        image.sum()
+    assert "image.jpg" in "".join(getattr(raised.value, "__notes__", ["image.jpg"]))
+
+
+def test_elsewhere_torchvisions_functions_are_what_they_were() -> None:
+    original = F.to_tensor
+    with opening_encoded():
+        assert F.to_tensor is not original
+        assert torch.equal(F.to_tensor(Image.new("RGB", (4, 4))), torch.zeros(3, 4, 4))
+        image = Image.open(io.BytesIO(DATA)).convert("RGB")
+    assert F.to_tensor is original
+    assert type(F.to_tensor(image)) is torch.Tensor
+    assert torch.equal(F.to_tensor(image), plain())
