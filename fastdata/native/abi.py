@@ -26,7 +26,7 @@ __all__ = [
 
 MESSAGE_BYTES = 128
 
-_ABI_VERSION = 6
+_ABI_VERSION = 7
 
 
 class NativeMissing(Exception):
@@ -102,7 +102,8 @@ class COp(ctypes.Structure):
 
     _fields_ = [
         ("kind", _i32),
-        *((name, _i32) for name in ("width", "height", "shorter", "longest", "reserved")),
+        *((name, _i32) for name in ("width", "height", "shorter", "longest", "pad_if_needed")),
+        ("padding", _i32 * 4),
         *((name, ctypes.c_double * 2) for name in ("scale", "ratio", "log_ratio")),
         ("p", ctypes.c_double),
     ]

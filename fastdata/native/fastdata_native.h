@@ -19,7 +19,7 @@ extern "C" {
 #endif
 
 /* Raised whenever a signature or a struct below changes. */
-#define FD_ABI_VERSION 6
+#define FD_ABI_VERSION 7
 
 /* What became of one image. */
 enum fd_status {
@@ -84,7 +84,7 @@ enum fd_op_kind {
     FD_RANDOM_RESIZED_CROP = 0, /* width, height, scale, ratio, log_ratio */
     FD_RESIZE = 1,              /* shorter and longest (0: no limit), or width and height where shorter is 0 */
     FD_CENTER_CROP = 2,         /* width, height */
-    FD_RANDOM_CROP = 3,         /* width, height */
+    FD_RANDOM_CROP = 3,         /* width, height, padding, pad_if_needed */
     FD_FLIP_HORIZONTAL = 4,     /* p */
     FD_FLIP_VERTICAL = 5        /* p */
 };
@@ -92,7 +92,8 @@ enum fd_op_kind {
 typedef struct {
     int32_t kind; /* fd_op_kind */
     int32_t width, height, shorter, longest;
-    int32_t reserved;
+    int32_t pad_if_needed; /* not 0: where the padded image is smaller than the crop, more on both sides */
+    int32_t padding[4];    /* black at the left, top, right and bottom */
     double scale[2], ratio[2], log_ratio[2];
     double p;
 } fd_op;

@@ -81,9 +81,22 @@ class CenterCrop:
 
 @dataclass(frozen=True, kw_only=True)
 class RandomCrop:
-    """`size` pixels at a random place."""
+    """`size` pixels at a random place of the image with black around it.
+
+    Attributes:
+        size: of the crop.
+        padding: columns and rows of black added at the left, top, right and bottom.
+        pad_if_needed: where the padded image is still smaller than the crop, add what is missing on both sides.
+    """
 
     size: Size
+    padding: tuple[int, int, int, int] = (0, 0, 0, 0)
+    pad_if_needed: bool = False
+
+    @property
+    def pads(self) -> bool:
+        """True when the crop may reach outside of the image."""
+        return self.pad_if_needed or any(self.padding)
 
 
 @dataclass(frozen=True, kw_only=True)
