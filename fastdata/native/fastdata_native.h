@@ -51,7 +51,8 @@ enum fd_pass_order {
 typedef struct {
     int32_t layout;    /* fd_layout */
     int32_t element;   /* fd_element */
-    const void *table; /* element values of (3 channels, 256 levels); NULL for FD_UINT8 */
+    int32_t channels;  /* 3, or 1 to store the first alone */
+    const void *table; /* element values of (channels, 256 levels); NULL for FD_UINT8 */
 } fd_format;
 
 typedef struct {
@@ -72,7 +73,7 @@ typedef struct {
     const int32_t *resizes_px; /* (N, 2): width and height the window is resized to */
     const int32_t *crops_px;   /* (N, 4): of the resized image; outside it is black */
     const uint8_t *flips;      /* (N, 2): left to right, top to bottom */
-    void *const *out;          /* each of crop height x crop width x 3 elements */
+    void *const *out;          /* each of crop height x crop width x channels elements */
     int32_t *statuses;         /* (N,): fd_status */
     char *messages;            /* (N, FD_MESSAGE_BYTES), NUL-terminated; empty where the status says it all */
 } fd_images;
@@ -125,6 +126,29 @@ typedef struct {
     int64_t decode_ns;      /* result: the same for decoding */
 } fd_files;
 
+/* N images of one array of equally large images, and the batch they go to.  Columns have N rows.  Byte 0 of the array's
+ * memory may be before its first pixel, since strides may be negative. */
+typedef struct {
+    int64_t count;
+    const uint8_t *memory;
+    int64_t memory_bytes;
+    int64_t first_byte;       /* where the first pixel of the first image lies in memory */
+    int64_t strides_bytes[4]; /* from one image, row, column and channel to the next */
+    int64_t images;           /* how many there are */
+    int32_t width, height;
+    int32_t channels; /* 3, or 1 for grey, which counts as red, green and blue */
+    int32_t reserved;
+    const int64_t *rows;    /* which image each is */
+    const int64_t *indices; /* what views are drawn for */
+    const int64_t *copies;
+    uint8_t *out; /* image i at out + i x out_stride_bytes */
+    int64_t out_stride_bytes;
+    int32_t out_size_px[2]; /* width and height of every finished image */
+    int32_t *statuses;      /* fd_status */
+    char *messages;         /* as in fd_images */
+    int64_t decode_ns;      /* result: time spent, summed over threads */
+} fd_arrays;
+
 typedef struct fd_pool fd_pool;
 
 FD_API int32_t fd_abi_version(void);
@@ -152,6 +176,10 @@ FD_API void fd_pool_abandon(fd_pool *pool);
  */
 FD_API void fd_load(fd_pool *pool, fd_files *files, const fd_geometry *geometry, const fd_format *format,
                     const fd_options *options);
+
+/* Draws the views of N images of an array and puts them into the batch; otherwise as fd_load. */
+FD_API void fd_load_arrays(fd_pool *pool, fd_arrays *arrays, const fd_geometry *geometry, const fd_format *format,
+                           const fd_options *options);
 
 /* Draws the views of N images of the given sizes, (N, 2) width and height, into columns as in fd_images.  Returns the
  * number of the first row that has none because the image is smaller than a random crop, or -1; -2 for a geometry that

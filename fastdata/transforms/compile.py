@@ -341,8 +341,8 @@ def _read_normalize(step: Any, draft: _Draft) -> None:
     if normalisation is None or normalisation.mean is not None:
         raise _NotFusable("it must come directly after the conversion to float")
     mean, std = (np.ravel(np.asarray(v, dtype=np.float64)).tolist() for v in (step.mean, step.std))
-    if {len(mean), len(std)} != {3}:
-        raise _NotFusable("mean and std do not have three values")
+    if not {len(mean), len(std)} <= {1, 3}:
+        raise _NotFusable("mean and std have neither one value nor three")
     if 0 in std:
         raise _NotFusable("std has a zero")
     draft.normalisation = replace(normalisation, mean=tuple(mean), std=tuple(std))

@@ -298,18 +298,9 @@ def _fallback_window(op: RandomResizedCrop, sizes: Ints) -> Ints:
 
 
 def _resized_sizes(op: Resize, sizes: Ints) -> Ints:
-    """Output (width, height) of a resize.  Source: torchvision's _compute_resized_output_size."""
-    if op.size is not None:
-        return np.tile(np.array([[op.size[1], op.size[0]]], np.int64), (len(sizes), 1))
-    assert op.shorter is not None
-    result = np.empty_like(sizes)
-    for row, (width, height) in enumerate(sizes.tolist()):
-        short, long = sorted((width, height))
-        new_short, new_long = op.shorter, int(op.shorter * long / short)
-        if op.longest is not None and new_long > op.longest:
-            new_short, new_long = int(op.longest * new_short / new_long), op.longest
-        result[row] = (new_short, new_long) if width <= height else (new_long, new_short)
-    return result
+    """Output (width, height) of a resize."""
+    resized = [op.size_from((height, width)) for width, height in sizes.tolist()]
+    return np.array(resized, np.int64).reshape(-1, 2)[:, ::-1]
 
 
 def _center_box(op: CenterCrop, sizes: Ints) -> Ints:
