@@ -12,6 +12,7 @@ from fastdata.dataloader.routes import Route
 from fastdata.loaders import MEAN_TOLERANCE, native_problem
 from fastdata.loaders.dali_options import DaliOptions
 from fastdata.pipeline.choose_backend import BackendChoice
+from fastdata.sources.arrays import ArraySource
 from fastdata.transforms.compile import has_batch_form
 from fastdata.views.plan import Plan
 
@@ -72,14 +73,14 @@ def _in_the_pipeline(loader: LoaderArguments, route: Route, choice: BackendChoic
         decodes_on = "the GPU (mixed)" if loader.decode_on == "mixed" else "the CPU"
     return {
         "path": "fastdata's image pipeline",
-        "source": f"{type(loader.dataset).__name__}, {len(loader.dataset)} samples",
-        "fused": " → ".join(("decode", *_fused(plan))),
+        "source": _source(loader, route),
+        "fused": " → ".join(([] if _arrays(route) else ["decode"]) + _fused(plan)),
         "on batches": " → ".join(_augmentations(plan)) or "nothing",
         "per sample": " → ".join(getattr(step, "__name__", type(step).__name__) for step in plan.tail) or "nothing",
         "why": route.reason,
-        "output": _output(loader, plan),
-        "backend": _backend(loader, choice),
-        "fidelity": _fidelity(loader, choice),
+        "output": _output(loader, route, plan),
+        "backend": "none: pixels are in memory, nothing is decoded" if _arrays(route) else _backend(loader, choice),
+        "fidelity": "identical to Pillow's pixels" if _arrays(route) else _fidelity(loader, choice),
         "threads": _threads(loader),
         "on error": loader.on_error,
         "device": str(loader.device) if loader.device is not None else "host memory",
@@ -103,6 +104,16 @@ def _advice(loader: LoaderArguments, route: Route) -> list[str]:
     return changes
 
 
+def _arrays(route: Route) -> ArraySource | None:
+    """The source, where its images are in memory."""
+    return route.source if isinstance(route.source, ArraySource) else None
+
+
+def _source(loader: LoaderArguments, route: Route) -> str:
+    name, count = type(loader.dataset).__name__, len(loader.dataset)
+    return f"{name}, {count} images in memory" if _arrays(route) else f"{name}, {count} samples"
+
+
 def _augmentations(plan: Plan) -> list[str]:
     return [type(step).__name__ for step in (*plan.augmentations, *plan.float_augmentations)]
 
@@ -113,15 +124,17 @@ def _fused(plan: Plan) -> list[str]:
     return [name for name in plan.fused if name not in on_batches]
 
 
-def _output(loader: LoaderArguments, plan: Plan) -> str:
+def _output(loader: LoaderArguments, route: Route, plan: Plan) -> str:
     """What the loop receives for images."""
     if not (plan.batchable and loader.collate_fn in (None, default_collate)):
         collate = getattr(loader.collate_fn, "__name__", type(loader.collate_fn).__name__)
         return f"the result of {collate}; samples are built one by one"
     assert plan.size is not None
     layout = "channels_last" if loader.memory_format is torch.channels_last else "contiguous"
-    shape = ", ".join(map(str, ("N", 3, *plan.size)))
-    return f"{str(plan.output_dtype).removeprefix('torch.')} ({shape}), {layout}; decoded straight into the batch"
+    arrays = _arrays(route)
+    shape = ", ".join(map(str, ("N", arrays.channels if arrays else 3, *plan.size)))
+    written = "written" if arrays else "decoded"
+    return f"{str(plan.output_dtype).removeprefix('torch.')} ({shape}), {layout}; {written} straight into the batch"
 
 
 def _fidelity(loader: LoaderArguments, choice: BackendChoice | None) -> str:
