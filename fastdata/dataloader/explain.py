@@ -69,7 +69,7 @@ def _in_the_pipeline(loader: LoaderArguments, route: Route, choice: BackendChoic
     plan = route.plan
     assert plan is not None
     decodes_on = None
-    if choice is not None and len(choice.backend.decode_devices) > 1:
+    if choice is not None and not _arrays(route) and len(choice.backend.decode_devices) > 1:
         decodes_on = "the GPU (mixed)" if loader.decode_on == "mixed" else "the CPU"
     return {
         "path": "fastdata's image pipeline",

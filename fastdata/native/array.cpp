@@ -10,7 +10,9 @@
 
 #include <algorithm>
 #include <atomic>
+#include <bit>
 #include <cstdlib>
+#include <cstring>
 #include <span>
 
 namespace fastdata {
@@ -47,18 +49,24 @@ bool is_valid(const fd_arrays &arrays, const fd_format &format) {
            arrays.out_stride_bytes >= width * height * format.channels * format.element;
 }
 
+// Its bytes in memory are red, green, blue and 0.
+uint32_t pixel_of(uint32_t red, uint32_t green, uint32_t blue) {
+    if constexpr (std::endian::native == std::endian::little)
+        return red | green << 8 | blue << 16;
+    return red << 24 | green << 16 | blue << 8;
+}
+
 // A row of pixels of any layout as 4-byte pixels.
 void gather_row(const uint8_t *from, int64_t column_stride, int64_t channel_stride, int width, int channels,
                 uint8_t *pixels) {
     if (channels == 3 && column_stride == 3 && channel_stride == 1)
         return kernels().unpack(from, width, pixels);
-    const int64_t green = channels == 3 ? channel_stride : 0, blue = 2 * green;
+    const uint8_t *const green = from + (channels == 3 ? channel_stride : 0);
+    const uint8_t *const blue = from + (channels == 3 ? 2 * channel_stride : 0);
     const auto copy = [&](int64_t step) {
-        for (int x = 0; x < width; ++x, from += step, pixels += kPixelBytes) {
-            pixels[0] = from[0];
-            pixels[1] = from[green];
-            pixels[2] = from[blue];
-            pixels[3] = 0;
+        for (int64_t x = 0; x < width; ++x) {
+            const uint32_t pixel = pixel_of(from[x * step], green[x * step], blue[x * step]);
+            std::memcpy(pixels + x * kPixelBytes, &pixel, sizeof pixel);
         }
     };
     if (column_stride == 1)

@@ -19,6 +19,7 @@ from torchvision.datasets import ImageFolder
 from fastdata import DataLoader, DatasetError, DecodeError, native
 from fastdata.loaders.arrays import NativeArrayLoader
 from fastdata.native import core
+from fastdata.pipeline.pixel_format import PixelFormat
 from fastdata.sources.protocol import location_of
 from fastdata.sources.recognise import recognise
 from fastdata.transforms.compile import compile_transform
@@ -227,6 +228,12 @@ def test_random_batches_are_the_same_for_any_number_of_threads(name: str) -> Non
 
 
 @pytest.mark.parametrize("name", ["CIFAR10", "MNIST"])
+def test_large_results_are_shared_among_the_cores_threads(name: str) -> None:
+    dataset = dataset_of(name, v1.Compose([v1.Resize((224, 224)), *FLOAT]))
+    check_same_batches(dataset, batch_size=COUNT, num_workers=2)
+
+
+@pytest.mark.parametrize("name", ["CIFAR10", "MNIST"])
 def test_an_epoch_continues_where_it_was_left(name: str) -> None:
     whole, begun = list(random_loader(name, num_workers=2)), random_loader(name)
     batches = iter(begun)
@@ -373,6 +380,13 @@ def test_a_named_backend_has_nothing_to_decode(backend: str) -> None:
     check_equal(list(loader), list(torch.utils.data.DataLoader(loader.dataset, 5)))
 
 
+def test_synthetic_batches_have_the_true_shape() -> None:
+    dataset = dataset_of("MNIST", FIXED["validation"])
+    ((images, labels), *_) = DataLoader(dataset, COUNT, backend="synthetic")
+    assert (images.shape, images.dtype) == ((COUNT, 1, 36, 36), torch.float32)
+    assert labels.tolist() == LABELS.tolist()
+
+
 def test_without_the_core_torch_does_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fastdata.dataloader.routes.native_problem", lambda: "build it")
     text = DataLoader(cifar(FIXED["to tensor"]), 5).explain()
@@ -394,6 +408,20 @@ def test_code_that_knows_only_encoded_images_reads_the_same_pixels() -> None:
         height, width = source.image_size
         seen = reference(source.read_encoded(4), view_of((0, 0, width, height)))
         assert np.array_equal(seen, np.broadcast_to(source.images[4], seen.shape))
+
+
+@pytest.mark.parametrize("has_core", [True, False])
+def test_one_channel_is_stored_alone(has_core: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the core, and without it."""
+    if not has_core:
+        monkeypatch.setattr("fastdata.pipeline.pixel_format.available", lambda: None)
+    grey = GREY["data"][0]
+    rgb = np.repeat(grey.numpy()[..., None], 3, 2)
+    for transform in ("as they are", "half", "bfloat16", "uint8"):
+        stored = PixelFormat(compile_transform(FIXED[transform]).plan, channels=1)
+        image = torch.empty((1, 28, 28), dtype=stored.dtype)
+        stored.store(rgb, image)
+        assert torch.equal(image, FIXED[transform](Image.fromarray(grey.numpy())))
 
 
 def array_loader(size: tuple[int, int] = (4, 4)) -> NativeArrayLoader:
