@@ -69,18 +69,18 @@ def _in_the_pipeline(loader: LoaderArguments, route: Route, choice: BackendChoic
     plan = route.plan
     assert plan is not None
     decodes_on = None
-    if choice is not None and not _arrays(route) and len(choice.backend.decode_devices) > 1:
+    if choice is not None and not _in_memory(route) and len(choice.backend.decode_devices) > 1:
         decodes_on = "the GPU (mixed)" if loader.decode_on == "mixed" else "the CPU"
     return {
         "path": "fastdata's image pipeline",
         "source": _source(loader, route),
-        "fused": " → ".join(([] if _arrays(route) else ["decode"]) + _fused(plan)),
+        "fused": " → ".join(([] if _in_memory(route) else ["decode"]) + _fused(plan)),
         "on batches": " → ".join(_augmentations(plan)) or "nothing",
         "per sample": " → ".join(getattr(step, "__name__", type(step).__name__) for step in plan.tail) or "nothing",
         "why": route.reason,
         "output": _output(loader, route, plan),
-        "backend": "none: pixels are in memory, nothing is decoded" if _arrays(route) else _backend(loader, choice),
-        "fidelity": "identical to Pillow's pixels" if _arrays(route) else _fidelity(loader, choice),
+        "backend": "none: pixels are in memory, nothing is decoded" if _in_memory(route) else _backend(loader, choice),
+        "fidelity": "identical to Pillow's pixels" if _in_memory(route) else _fidelity(loader, choice),
         "threads": _threads(loader),
         "on error": loader.on_error,
         "device": str(loader.device) if loader.device is not None else "host memory",
@@ -104,14 +104,14 @@ def _advice(loader: LoaderArguments, route: Route) -> list[str]:
     return changes
 
 
-def _arrays(route: Route) -> ArraySource | None:
-    """The source, where its images are in memory."""
-    return route.source if isinstance(route.source, ArraySource) else None
+def _in_memory(route: Route) -> bool:
+    """True when nothing has to be decoded."""
+    return isinstance(route.source, ArraySource)
 
 
 def _source(loader: LoaderArguments, route: Route) -> str:
     name, count = type(loader.dataset).__name__, len(loader.dataset)
-    return f"{name}, {count} images in memory" if _arrays(route) else f"{name}, {count} samples"
+    return f"{name}, {count} images in memory" if _in_memory(route) else f"{name}, {count} samples"
 
 
 def _augmentations(plan: Plan) -> list[str]:
@@ -131,9 +131,9 @@ def _output(loader: LoaderArguments, route: Route, plan: Plan) -> str:
         return f"the result of {collate}; samples are built one by one"
     assert plan.size is not None
     layout = "channels_last" if loader.memory_format is torch.channels_last else "contiguous"
-    arrays = _arrays(route)
-    shape = ", ".join(map(str, ("N", arrays.channels if arrays else 3, *plan.size)))
-    written = "written" if arrays else "decoded"
+    channels = route.source.channels if isinstance(route.source, ArraySource) else 3
+    shape = ", ".join(map(str, ("N", channels, *plan.size)))
+    written = "written" if _in_memory(route) else "decoded"
     return f"{str(plan.output_dtype).removeprefix('torch.')} ({shape}), {layout}; {written} straight into the batch"
 
 

@@ -69,7 +69,7 @@ def _check(source: ArraySource) -> None:
         raise NotASource(f"{name}.data is no array but of type {type(data).__name__}", _KEEP_DATA)
     if isinstance(data, torch.Tensor) and (data.device.type != "cpu" or data.layout is not torch.strided):
         raise NotASource(f"{name}.data is a tensor on {data.device}, not one in host memory", _KEEP_DATA)
-    if data.dtype not in (np.dtype(np.uint8), torch.uint8):
+    if str(data.dtype).removeprefix("torch.") != "uint8":
         raise NotASource(f"{name}.data has dtype {data.dtype}, not uint8", _KEEP_DATA)
     axes = source.layout.axes
     wrong = data.ndim != len(axes) or ("C" in axes and data.shape[axes.index("C")] != 3)
@@ -164,7 +164,7 @@ class ArraySource:
         if not self.layout.as_int:
             return [targets[row] for row in rows]
         if isinstance(targets, np.ndarray | torch.Tensor) and targets.ndim == 1:
-            return [int(target) for target in np.asarray(targets)[list(rows)].tolist()]
+            return [int(target) for target in targets[list(rows)].tolist()]
         return [int(targets[row]) for row in rows]
 
     def location(self, index: int) -> str:

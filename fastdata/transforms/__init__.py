@@ -182,10 +182,11 @@ class RandomVerticalFlip(_Flip):
 
 
 class PILToTensor(Printable):
-    """A PIL image as uint8, (C, H, W)."""
+    """A PIL image as uint8, (C, H, W): one channel for a grey image, else three."""
 
     def __call__(self, image: Image) -> torch.Tensor:
-        return torch.from_numpy(np.array(image.convert("RGB"))).permute(2, 0, 1)
+        pixels = np.array(image if image.mode == "L" else image.convert("RGB"))
+        return torch.from_numpy(pixels.reshape(image.height, image.width, -1)).permute(2, 0, 1)
 
 
 class ToTensor(Printable):

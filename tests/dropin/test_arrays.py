@@ -17,6 +17,7 @@ from torchvision import datasets
 from torchvision.datasets import ImageFolder
 
 from fastdata import DataLoader, DatasetError, DecodeError, native
+from fastdata import transforms as own
 from fastdata.loaders.arrays import NativeArrayLoader
 from fastdata.native import core
 from fastdata.pipeline.pixel_format import PixelFormat
@@ -86,6 +87,16 @@ FIXED = {
     "middle": v1.Compose([v1.CenterCrop((10, 13)), *FLOAT]),
     "padded middle": v1.Compose([v1.CenterCrop(100), v1.PILToTensor()]),
     "validation": v1.Compose([v1.Resize(40), v1.CenterCrop(36), *FLOAT]),
+    "fastdata's own": own.Compose(
+        [
+            own.Resize((20, 24)),
+            own.RandomCrop((20, 24)),
+            own.CenterCrop(15),
+            own.ToTensor(),
+            own.Normalize((0.5,), (0.25,)),
+        ]
+    ),
+    "fastdata's own, uint8": own.Compose([own.CenterCrop((40, 9)), own.RandomVerticalFlip(1.0), own.PILToTensor()]),
     "flipped": v1.Compose([v1.RandomHorizontalFlip(1.0), v1.RandomVerticalFlip(1.0), *FLOAT]),
 }
 
@@ -261,6 +272,12 @@ def test_a_subset_is_a_part_of_the_array() -> None:
     assert location_of(recognise(Subset(dataset, [3, 17])), 1) == "CIFAR10[17]"
 
 
+def test_no_samples_give_no_batches() -> None:
+    loader = DataLoader(Subset(cifar(FIXED["to tensor"]), []), 4)
+    assert "Subset, 0 images in memory" in loader.explain()
+    assert list(loader) == []
+
+
 def test_a_concatenation_is_torchs() -> None:
     loader = DataLoader(ConcatDataset([cifar(FIXED["to tensor"])] * 2), 4)
     assert "has parts whose images are in memory" in loader.explain()
@@ -320,6 +337,11 @@ def test_other_data_is_left_to_torch(data: Any, reason: str) -> None:
     text = DataLoader(cifar(FIXED["to tensor"], data=data), sampler=[0]).explain()
     assert "torch's own DataLoader code" in text
     assert reason in text
+
+
+def test_a_float_tensor_is_left_to_torch() -> None:
+    loader = DataLoader(dataset_of("MNIST", FIXED["to tensor"], data=GREY["data"].float()), 4)
+    assert "MNIST.data has dtype torch.float32, not uint8" in loader.explain()
 
 
 @pytest.mark.parametrize(
