@@ -17,6 +17,7 @@ from fastdata.errors import NotAccelerated
 from fastdata.loaders import MEAN_TOLERANCE, native_problem
 from fastdata.loaders.dali_options import DaliOptions
 from fastdata.pipeline.choose_backend import BackendChoice
+from fastdata.sources.arrays import ArraySource
 from fastdata.transforms.compile import has_batch_form
 from fastdata.views.plan import Plan
 
@@ -74,7 +75,8 @@ def explain(loader: LoaderArguments, route: Route, findings: Findings) -> str:
 def _verdict(loader: LoaderArguments, route: Route, findings: Findings) -> str:
     """In one sentence."""
     if route.plan is not None:
-        return f"accelerated: images are decoded by the image pipeline; {_share(route.plan)}"
+        what = "in memory are made into batches" if _in_memory(route) else "are decoded"
+        return f"accelerated: images {what} by the image pipeline; {_share(route.plan)}"
     if findings.plain_batches > 0:
         return f"not accelerated: {_no_images(route)}"
     if route.captured:
@@ -96,7 +98,8 @@ def _share(plan: Plan) -> str:
 
 def _no_images(route: Route) -> str:
     if route.captured:
-        return f"{', '.join(route.captured)} could be fused, but is not given JPEGs opened with PIL.Image.open"
+        places = ", ".join(route.captured)
+        return f"{places} could be fused, but is not given JPEGs opened with PIL.Image.open ({route.reason})"
     return f"{route.reason}, and it does not open JPEGs with PIL.Image.open"
 
 
@@ -114,7 +117,7 @@ def warn_if_images(loader: LoaderArguments, route: Route) -> None:
 
 
 def _help(route: Route) -> str:
-    changes = [_OPEN_WITH_PILLOW, *([route.advice] if route.advice else [])]
+    changes = [*([route.advice] if route.advice else []), _OPEN_WITH_PILLOW]
     return f"What would help: {'; or '.join(changes)}. loader.explain() says more."
 
 
@@ -170,18 +173,18 @@ def _in_the_pipeline(loader: LoaderArguments, route: Route, choice: BackendChoic
     plan = route.plan
     assert plan is not None
     decodes_on = None
-    if choice is not None and len(choice.backend.decode_devices) > 1:
+    if choice is not None and not _in_memory(route) and len(choice.backend.decode_devices) > 1:
         decodes_on = "the GPU (mixed)" if loader.decode_on == "mixed" else "the CPU"
     return {
         "path": "fastdata's image pipeline",
-        "source": f"{type(loader.dataset).__name__}, {len(loader.dataset)} samples",
-        "fused": " → ".join(("decode", *_fused(plan))),
+        "source": _source(loader, route),
+        "fused": " → ".join(([] if _in_memory(route) else ["decode"]) + _fused(plan)),
         "on batches": " → ".join(_augmentations(plan)) or "nothing",
         "per sample": " → ".join(getattr(step, "__name__", type(step).__name__) for step in plan.tail) or "nothing",
         "why": route.reason,
-        "output": _output(loader, plan),
-        "backend": _backend(loader, choice),
-        "fidelity": _fidelity(loader, choice),
+        "output": _output(loader, route, plan),
+        "backend": "none: pixels are in memory, nothing is decoded" if _in_memory(route) else _backend(loader, choice),
+        "fidelity": "identical to Pillow's pixels" if _in_memory(route) else _fidelity(loader, choice),
         "threads": _threads(loader),
         "on error": loader.on_error,
         "device": str(loader.device) if loader.device is not None else "host memory",
@@ -205,6 +208,16 @@ def _advice(loader: LoaderArguments, route: Route) -> list[str]:
     return changes
 
 
+def _in_memory(route: Route) -> bool:
+    """True when nothing has to be decoded."""
+    return isinstance(route.source, ArraySource)
+
+
+def _source(loader: LoaderArguments, route: Route) -> str:
+    name, count = type(loader.dataset).__name__, len(loader.dataset)
+    return f"{name}, {count} images in memory" if _in_memory(route) else f"{name}, {count} samples"
+
+
 def _augmentations(plan: Plan) -> list[str]:
     return [type(step).__name__ for step in (*plan.augmentations, *plan.float_augmentations)]
 
@@ -215,15 +228,17 @@ def _fused(plan: Plan) -> list[str]:
     return [name for name in plan.fused if name not in on_batches]
 
 
-def _output(loader: LoaderArguments, plan: Plan) -> str:
+def _output(loader: LoaderArguments, route: Route, plan: Plan) -> str:
     """What the loop receives for images."""
     if not (plan.batchable and loader.collate_fn in (None, default_collate)):
         collate = getattr(loader.collate_fn, "__name__", type(loader.collate_fn).__name__)
         return f"the result of {collate}; samples are built one by one"
     assert plan.size is not None
     layout = "channels_last" if loader.memory_format is torch.channels_last else "contiguous"
-    shape = ", ".join(map(str, ("N", 3, *plan.size)))
-    return f"{str(plan.output_dtype).removeprefix('torch.')} ({shape}), {layout}; decoded straight into the batch"
+    channels = route.source.channels if isinstance(route.source, ArraySource) else 3
+    shape = ", ".join(map(str, ("N", channels, *plan.size)))
+    written = "written" if _in_memory(route) else "decoded"
+    return f"{str(plan.output_dtype).removeprefix('torch.')} ({shape}), {layout}; {written} straight into the batch"
 
 
 def _fidelity(loader: LoaderArguments, choice: BackendChoice | None) -> str:

@@ -63,10 +63,10 @@ _MEMORY_FORMATS = (torch.contiguous_format, torch.channels_last)
 class DataLoader(StatefulEpochs, torch.utils.data.DataLoader[Sample]):
     """torch.utils.data.DataLoader with an image pipeline behind it.
 
-    All of torch's arguments mean what they mean there.  Where the dataset is an image folder (see
-    `sources/protocol.py`) and its transform begins with steps fastdata can fuse (see `views/plan.py`), `num_workers`
-    counts threads of this process instead of worker processes, and batches are decoded straight into their memory;
-    `explain()` says what was done and why.  Any other dataset goes through torch's own code.
+    All of torch's arguments mean what they mean there.  Where the dataset is an image folder or keeps its images in
+    memory (see `sources/protocol.py`) and its transform begins with steps fastdata can fuse (see `views/plan.py`),
+    `num_workers` counts threads of this process instead of worker processes, and batches are decoded straight into
+    their memory; `explain()` says what was done and why.  Any other dataset goes through torch's own code.
 
     Args:
         dataset: as torch's, likewise all further arguments up to `in_order`.

@@ -7,12 +7,15 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
+from torch.utils.data import default_collate
+
 from fastdata.captures.find import find_plans, is_safe_in_threads
 from fastdata.dataloader.arguments import LoaderArguments
 from fastdata.loaders import native_problem
+from fastdata.sources.arrays import ArraySource
 from fastdata.sources.protocol import ImageSource, NotASource
 from fastdata.sources.recognise import recognise
-from fastdata.transforms.compile import compile_transform
+from fastdata.transforms.compile import compile_transform, has_batch_form
 from fastdata.views.plan import Plan
 
 __all__ = ["Route", "find_route"]
@@ -82,7 +85,36 @@ def _to_the_pipeline(loader: LoaderArguments) -> Route:
     compiled = compile_transform(source.transform, augment_on=loader.augment_on)
     if compiled.plan is None:
         return Route(reason=compiled.reason, advice=compiled.advice)
+    if isinstance(source, ArraySource):
+        return _array_route(loader, source, compiled.plan, compiled.reason)
     return Route(source=source, plan=compiled.plan, reason=compiled.reason)
+
+
+def _array_route(loader: LoaderArguments, source: ArraySource, plan: Plan, reason: str) -> Route:
+    """Images in memory, which are only worth taking from torch when whole batches of them are made."""
+    plan = replace(plan, source_size=source.image_size)
+    if (problem := native_problem()) is not None:
+        return Route(reason="images in memory need the native core", advice=problem)
+    if plan.tail:
+        advice = "end the transform with ToTensor or PILToTensor, and Normalize"
+        if has_batch_form(plan.tail[0]) and loader.augment_on == "host":
+            advice = "augment_on='device' applies the augmentations to whole batches"
+        return Route(reason=f"images in memory are only done in whole batches, and {reason}", advice=advice)
+    if not plan.batchable:
+        return Route(reason="the transform ends with a PIL image", advice="end it with ToTensor or PILToTensor")
+    if loader.collate_fn not in (None, default_collate):
+        name = getattr(loader.collate_fn, "__name__", type(loader.collate_fn).__name__)
+        return Route(
+            reason=f"images in memory are only done in whole batches, and {name} collates samples",
+            advice="leave collate_fn out, and do its work on the batch",
+        )
+    if plan.augments and source.channels == 1:
+        return Route(reason="augmentations on batches need three channels", advice="leave augment_on out")
+    if plan.normalisation is not None and not plan.normalisation.suits(source.channels):
+        return Route(
+            reason="Normalize has three values, and the images have one channel", advice="give it one mean and one std"
+        )
+    return Route(source=source, plan=plan, reason=reason)
 
 
 def _asks_for_processes(loader: LoaderArguments) -> tuple[str, str | None] | None:

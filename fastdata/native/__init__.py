@@ -7,10 +7,11 @@ say in its terms what is wanted.  The package works without it: `load` then says
 from __future__ import annotations
 
 from fastdata.native.abi import COp, NativeMissing, OpKind, PassOrder, Status
-from fastdata.native.core import BatchLoader, Core, OneView, Pool, available, load
+from fastdata.native.core import ArrayLoader, BatchLoader, Core, OneView, Pool, available, load
 from fastdata.native.describe import Format, Geometry, Loaded, Options, Results, Windows
 
 __all__ = [
+    "ArrayLoader",
     "COp",
     "Core",
     "BatchLoader",

@@ -11,6 +11,7 @@ from typing import Any
 
 __all__ = [
     "MESSAGE_BYTES",
+    "CArrays",
     "CFiles",
     "CFormat",
     "CGeometry",
@@ -70,7 +71,7 @@ _i32, _i64, _pointer = ctypes.c_int32, ctypes.c_int64, ctypes.c_void_p
 class CFormat(ctypes.Structure):
     """fd_format."""
 
-    _fields_ = [("layout", _i32), ("element", _i32), ("table", _pointer)]
+    _fields_ = [("layout", _i32), ("element", _i32), ("channels", _i32), ("table", _pointer)]
 
 
 class COptions(ctypes.Structure):
@@ -105,7 +106,8 @@ class COp(ctypes.Structure):
 
     _fields_ = [
         ("kind", _i32),
-        *((name, _i32) for name in ("width", "height", "shorter", "longest", "reserved")),
+        *((name, _i32) for name in ("width", "height", "shorter", "longest", "pad_if_needed")),
+        ("padding", _i32 * 4),
         *((name, ctypes.c_double * 2) for name in ("scale", "ratio", "log_ratio")),
         ("p", ctypes.c_double),
     ]
@@ -129,6 +131,24 @@ class CFiles(ctypes.Structure):
         ("out_size_px", _i32 * 2),
         *((name, _pointer) for name in ("statuses", "messages", "data_bytes")),
         ("read_ns", _i64),
+        ("decode_ns", _i64),
+    ]
+
+
+class CArrays(ctypes.Structure):
+    """fd_arrays."""
+
+    _fields_ = [
+        ("count", _i64),
+        ("memory", _pointer),
+        *((name, _i64) for name in ("memory_bytes", "first_byte")),
+        ("strides_bytes", _i64 * 4),
+        ("images", _i64),
+        *((name, _i32) for name in ("width", "height", "channels", "reserved")),
+        *((name, _pointer) for name in ("rows", "indices", "copies", "out")),
+        ("out_stride_bytes", _i64),
+        ("out_size_px", _i32 * 2),
+        *((name, _pointer) for name in ("statuses", "messages")),
         ("decode_ns", _i64),
     ]
 
@@ -178,6 +198,7 @@ def _declare(library: ctypes.CDLL) -> None:
         "fd_pool_destroy": (None, [pointer]),
         "fd_pool_abandon": (None, [pointer]),
         "fd_load": (None, [pointer] * 5),
+        "fd_load_arrays": (None, [pointer] * 5),
         "fd_draw_views": (i64, [i64, *[pointer] * 8]),
         "fd_decode": (None, [pointer] * 4),
         "fd_resize": (i32, [pointer, i64, i64, i32, i32, *[pointer] * 6]),

@@ -17,13 +17,6 @@
 namespace fastdata {
 namespace {
 
-void run(Pool *pool, int64_t count, const std::function<void(int64_t)> &work) {
-    if (pool != nullptr)
-        return pool->run(count, work);
-    for (int64_t item = 0; item < count; ++item)
-        work(item);
-}
-
 View view_at(const fd_images &images, int64_t item) {
     return {box_at(images.windows_px + 4 * item), images.resizes_px[2 * item], images.resizes_px[2 * item + 1],
             box_at(images.crops_px + 4 * item),   images.flips[2 * item] != 0, images.flips[2 * item + 1] != 0};
@@ -62,10 +55,6 @@ int32_t decode_one(const fd_images &images, int64_t item, const char *path, cons
         status = decoder.decode(view, images.out[item], format, options);
     put_message(images.messages, item, status == FD_OK ? "" : decoder.message());
     return status;
-}
-
-int64_t now_ns() {
-    return std::chrono::steady_clock::now().time_since_epoch() / std::chrono::nanoseconds(1);
 }
 
 // Everything that the images of one fd_load share.
@@ -125,7 +114,7 @@ struct Loading {
 };
 
 bool is_valid(const fd_files &files, const fd_format &format) {
-    const int64_t image_bytes = int64_t{files.out_size_px[0]} * files.out_size_px[1] * 3 * format.element;
+    const int64_t image_bytes = int64_t{files.out_size_px[0]} * files.out_size_px[1] * format.channels * format.element;
     return files.paths != nullptr && files.indices != nullptr && files.copies != nullptr && files.out != nullptr &&
            files.data_bytes != nullptr && files.out_size_px[0] > 0 && files.out_size_px[1] > 0 &&
            files.out_stride_bytes >= image_bytes;
@@ -145,6 +134,17 @@ bool split(const char *strings, int64_t bytes, int64_t count, std::vector<const 
 }
 
 } // namespace
+
+void run(Pool *pool, int64_t count, const std::function<void(int64_t)> &work) {
+    if (pool != nullptr)
+        return pool->run(count, work);
+    for (int64_t item = 0; item < count; ++item)
+        work(item);
+}
+
+int64_t now_ns() {
+    return std::chrono::steady_clock::now().time_since_epoch() / std::chrono::nanoseconds(1);
+}
 
 Box box_at(const int32_t *numbers) {
     return {numbers[0], numbers[1], numbers[2], numbers[3]};

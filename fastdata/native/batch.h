@@ -6,11 +6,18 @@
 #include "image.h"
 #include "pool.h"
 
+#include <functional>
+
 namespace fastdata {
 
 bool is_valid(const fd_geometry &geometry);
 
 Box box_at(const int32_t *numbers);
+
+// Calls work(item) for every item in [0, count).  pool: who works; null for the calling thread.
+void run(Pool *pool, int64_t count, const std::function<void(int64_t)> &work);
+
+int64_t now_ns();
 
 // These write a status for each image.  pool: who works; null for the calling thread.
 void load_batch(Pool *pool, fd_files &files, const fd_geometry &geometry, const fd_format &format,

@@ -1,6 +1,7 @@
 // The C interface: checks what comes in, lets nothing escape.
 #include "fastdata_native.h"
 
+#include "array.h"
 #include "batch.h"
 #include "guard.h"
 #include "image.h"
@@ -57,6 +58,11 @@ void fd_pool_abandon(fd_pool *pool) {
 void fd_load(fd_pool *pool, fd_files *files, const fd_geometry *geometry, const fd_format *format,
              const fd_options *options) {
     load_batch(inside(pool), *files, *geometry, *format, *options);
+}
+
+void fd_load_arrays(fd_pool *pool, fd_arrays *arrays, const fd_geometry *geometry, const fd_format *format,
+                    const fd_options *options) {
+    load_arrays(inside(pool), *arrays, *geometry, *format, *options);
 }
 
 void fd_decode(fd_pool *pool, const fd_images *images, const fd_format *format, const fd_options *options) {

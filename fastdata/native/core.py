@@ -13,10 +13,10 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from fastdata.native.abi import MESSAGE_BYTES, CFiles, CFormat, CImages, NativeMissing, Status, open_library
+from fastdata.native.abi import MESSAGE_BYTES, CArrays, CFiles, CImages, NativeMissing, Status, open_library
 from fastdata.native.describe import Format, Geometry, Loaded, Options, Results, Windows
 
-__all__ = ["BatchLoader", "Core", "OneView", "Pool", "available", "load"]
+__all__ = ["ArrayLoader", "BatchLoader", "Core", "OneView", "Pool", "available", "load"]
 
 Ints: TypeAlias = npt.NDArray[np.int64]
 Pixels: TypeAlias = npt.NDArray[np.uint8]
@@ -67,8 +67,7 @@ class BatchLoader:
         self._load, self._pool = core.library.fd_load, pool
         self._geometry, self._format, self._format_c = geometry, format, format.to_c()
         self._options_c, self._size = options.to_c(), (size[1], size[0])
-        element_bytes = 1 if format.table is None else format.table.itemsize
-        self._stride_bytes = 3 * size[0] * size[1] * element_bytes
+        self._stride_bytes = format.channels * size[0] * size[1] * format.element_bytes
 
     def load(
         self,
@@ -119,6 +118,89 @@ class BatchLoader:
             ctypes.addressof(self._options_c),
         )
         return Loaded(results, data_bytes, files.read_ns / 1e9, files.decode_ns / 1e9)
+
+
+class ArrayLoader:
+    """Images of one array to finished images in a batch, with one call of the core per batch.
+
+    Args:
+        core: the core.
+        pool: who works; None for the calling thread.
+        geometry: how views are drawn.
+        format: how pixels are stored.
+        options: how to resize.
+        size: (height, width) of every finished image.
+    """
+
+    def __init__(
+        self,
+        core: Core,
+        pool: Pool | None,
+        *,
+        geometry: Geometry,
+        format: Format,  # noqa: A002 - the C interface's word
+        options: Options,
+        size: tuple[int, int],
+    ) -> None:
+        self._load, self._pool = core.library.fd_load_arrays, pool
+        self._geometry, self._format, self._format_c = geometry, format, format.to_c()
+        self._options_c, self._size = options.to_c(), (size[1], size[0])
+        self._stride_bytes = format.channels * size[0] * size[1] * format.element_bytes
+
+    def load(
+        self, images: Pixels, rows: Sequence[int] | Ints, indices: Sequence[int], copies: Sequence[int], out: int
+    ) -> tuple[Results, float]:
+        """Loads N images.
+
+        Args:
+            images: uint8, (images, height, width, channels) with any strides; 3 channels or 1.
+            rows: which image each is.
+            indices: what views are drawn for.
+            copies: tells apart several views of one sample.
+            out: address of the batch, which holds N images one after the other.
+
+        Returns:
+            What became of each, and seconds spent, summed over threads.
+        """
+        columns = [np.ascontiguousarray(column, np.int64) for column in (rows, indices, copies)]
+        count = len(columns[0])
+        if images.dtype != np.uint8 or images.ndim != 4 or any(len(column) != count for column in columns):
+            raise ValueError(
+                f"{images.dtype} {images.shape} with columns of {[len(column) for column in columns]} rows"
+            )
+        results = Results.empty(count)
+        begin, end = _byte_bounds(images)
+        arrays = CArrays(
+            count,
+            begin,
+            end - begin,
+            images.ctypes.data - begin,
+            images.strides,
+            images.shape[0],
+            *(images.shape[axis] for axis in (2, 1, 3)),
+            0,
+            *(column.ctypes.data for column in columns),
+            out,
+            self._stride_bytes,
+            self._size,
+            results.statuses.ctypes.data,
+            ctypes.addressof(results.messages),
+        )
+        self._load(
+            self._pool.handle if self._pool is not None else None,
+            ctypes.addressof(arrays),
+            self._geometry.pointer,
+            ctypes.addressof(self._format_c),
+            ctypes.addressof(self._options_c),
+        )
+        return results, arrays.decode_ns / 1e9
+
+
+def _byte_bounds(array: Pixels) -> tuple[int, int]:
+    """Addresses of an array's first byte in memory and of that behind its last."""
+    reaches = [(size - 1) * stride for size, stride in zip(array.shape, array.strides, strict=True)]
+    first: int = array.ctypes.data
+    return first + sum(min(0, reach) for reach in reaches), first + sum(max(0, reach) for reach in reaches) + 1
 
 
 def _joined(paths: Sequence[str | os.PathLike[str]]) -> bytes:
@@ -197,7 +279,7 @@ class Core:
             data: addresses of the encoded bytes, which must stay valid during the call; 0 where a path is given.
             data_bytes: their lengths.
             windows: of the N images, inside of them.
-            out: addresses of N places, each of the crop's height x width x 3 elements.
+            out: addresses of N places, each of the crop's height x width x channels elements.
             format: how pixels are stored there.
             options: how to decode.
             pool: who works; None for the calling thread.
@@ -282,7 +364,7 @@ class Core:
             (ctypes.c_int32 * 4)(*crop_px),
             (ctypes.c_uint8 * 2)(*flips),
             out.ctypes.data,
-            ctypes.byref(CFormat(0, 1, None)),
+            ctypes.byref(Format().to_c()),
             ctypes.byref(options.to_c()),
         )
         if status == Status.OUT_OF_MEMORY:

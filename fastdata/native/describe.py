@@ -24,25 +24,33 @@ class Format:
     """How finished pixels are stored.
 
     Attributes:
-        channels_first: (3, height, width) instead of (height, width, 3).
-        table: the element of every (channel, level), shape (3, 256), 16 or 32 bits wide; None for uint8 pixels.
+        channels_first: (channels, height, width) instead of (height, width, channels).
+        table: the element of every (channel, level), shape (channels, 256), 16 or 32 bits wide; None for uint8 pixels.
+        channels: 3, or 1 to store the first alone.
     """
 
     channels_first: bool = False
     table: npt.NDArray[Any] | None = None
+    channels: int = 3
 
     def __post_init__(self) -> None:
         table = self.table
-        if table is not None and (table.shape != (3, 256) or not table.flags.c_contiguous):
-            raise ValueError(f"a table has shape (3, 256) and is contiguous, not {table.shape}")
+        if self.channels not in (1, 3):
+            raise ValueError(f"one channel or three are stored, not {self.channels}")
+        if table is not None and (table.shape != (self.channels, 256) or not table.flags.c_contiguous):
+            raise ValueError(f"a table has shape ({self.channels}, 256) and is contiguous, not {table.shape}")
         if table is not None and table.itemsize not in (2, 4):
             raise ValueError(f"elements have 16 or 32 bits, not {8 * table.itemsize}")
 
     def to_c(self) -> CFormat:
         """The struct; valid as long as this object lives."""
-        if self.table is None:
-            return CFormat(int(self.channels_first), 1, None)
-        return CFormat(int(self.channels_first), self.table.itemsize, self.table.ctypes.data)
+        address = None if self.table is None else self.table.ctypes.data
+        return CFormat(int(self.channels_first), self.element_bytes, self.channels, address)
+
+    @property
+    def element_bytes(self) -> int:
+        """Bytes of one stored element."""
+        return 1 if self.table is None else self.table.itemsize
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -51,7 +51,8 @@ enum fd_pass_order {
 typedef struct {
     int32_t layout;    /* fd_layout */
     int32_t element;   /* fd_element */
-    const void *table; /* element values of (3 channels, 256 levels); NULL for FD_UINT8 */
+    int32_t channels;  /* 3, or 1 to store the first alone */
+    const void *table; /* element values of (channels, 256 levels); NULL for FD_UINT8 */
 } fd_format;
 
 typedef struct {
@@ -75,7 +76,7 @@ typedef struct {
     const int32_t *resizes_px; /* (N, 2): width and height the window is resized to */
     const int32_t *crops_px;   /* (N, 4): of the resized image; outside it is black */
     const uint8_t *flips;      /* (N, 2): left to right, top to bottom */
-    void *const *out;          /* each of crop height x crop width x 3 elements */
+    void *const *out;          /* each of crop height x crop width x channels elements */
     int32_t *statuses;         /* (N,): fd_status */
     char *messages;            /* (N, FD_MESSAGE_BYTES), NUL-terminated; empty where the status says it all */
 } fd_images;
@@ -87,7 +88,7 @@ enum fd_op_kind {
     FD_RANDOM_RESIZED_CROP = 0, /* width, height, scale, ratio, log_ratio */
     FD_RESIZE = 1,              /* shorter and longest (0: no limit), or width and height where shorter is 0 */
     FD_CENTER_CROP = 2,         /* width, height */
-    FD_RANDOM_CROP = 3,         /* width, height */
+    FD_RANDOM_CROP = 3,         /* width, height, padding, pad_if_needed */
     FD_FLIP_HORIZONTAL = 4,     /* p */
     FD_FLIP_VERTICAL = 5        /* p */
 };
@@ -95,7 +96,8 @@ enum fd_op_kind {
 typedef struct {
     int32_t kind; /* fd_op_kind */
     int32_t width, height, shorter, longest;
-    int32_t reserved;
+    int32_t pad_if_needed; /* not 0: where the padded image is smaller than the crop, more on both sides */
+    int32_t padding[4];    /* black at the left, top, right and bottom */
     double scale[2], ratio[2], log_ratio[2];
     double p;
 } fd_op;
@@ -127,6 +129,29 @@ typedef struct {
     int64_t decode_ns;      /* result: the same for decoding */
 } fd_files;
 
+/* N images of one array of equally large images, and the batch they go to.  Columns have N rows.  Byte 0 of the array's
+ * memory may be before its first pixel, since strides may be negative. */
+typedef struct {
+    int64_t count;
+    const uint8_t *memory;
+    int64_t memory_bytes;
+    int64_t first_byte;       /* where the first pixel of the first image lies in memory */
+    int64_t strides_bytes[4]; /* from one image, row, column and channel to the next */
+    int64_t images;           /* how many there are */
+    int32_t width, height;
+    int32_t channels; /* 3, or 1 for grey, which counts as red, green and blue */
+    int32_t reserved;
+    const int64_t *rows;    /* which image each is */
+    const int64_t *indices; /* what views are drawn for */
+    const int64_t *copies;
+    uint8_t *out; /* image i at out + i x out_stride_bytes */
+    int64_t out_stride_bytes;
+    int32_t out_size_px[2]; /* width and height of every finished image */
+    int32_t *statuses;      /* fd_status */
+    char *messages;         /* as in fd_images */
+    int64_t decode_ns;      /* result: time spent, summed over threads */
+} fd_arrays;
+
 typedef struct fd_pool fd_pool;
 
 FD_API int32_t fd_abi_version(void);
@@ -154,6 +179,10 @@ FD_API void fd_pool_abandon(fd_pool *pool);
  */
 FD_API void fd_load(fd_pool *pool, fd_files *files, const fd_geometry *geometry, const fd_format *format,
                     const fd_options *options);
+
+/* Draws the views of N images of an array and puts them into the batch; otherwise as fd_load. */
+FD_API void fd_load_arrays(fd_pool *pool, fd_arrays *arrays, const fd_geometry *geometry, const fd_format *format,
+                           const fd_options *options);
 
 /* Draws the views of N images of the given sizes, (N, 2) width and height, into columns as in fd_images.  Returns the
  * number of the first row that has none because the image is smaller than a random crop, or -1; -2 for a geometry that

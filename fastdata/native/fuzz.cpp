@@ -39,7 +39,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     const uint8_t flips[2] = {static_cast<uint8_t>(choice.bytes[10] & 1), static_cast<uint8_t>(choice.bytes[10] & 2)};
     static const std::vector<uint32_t> table(3 * 256, 1);
     const bool looked_up = (choice.bytes[11] & 1) != 0;
-    const fd_format format = {choice.bytes[11] >> 1 & 1, looked_up ? FD_TABLE_32BIT : FD_UINT8,
+    const fd_format format = {choice.bytes[11] >> 1 & 1, looked_up ? FD_TABLE_32BIT : FD_UINT8, 3,
                               looked_up ? table.data() : nullptr};
     const fd_options options = {choice.up_to(12, FD_HAMMING),
                                 choice.bytes[13] & 1,

@@ -8,7 +8,8 @@ namespace fastdata {
 bool is_valid(const fd_format &format) {
     const bool layout = format.layout == FD_NHWC || format.layout == FD_NCHW;
     const bool table = format.element == FD_TABLE_16BIT || format.element == FD_TABLE_32BIT;
-    return layout && (format.element == FD_UINT8 || (table && format.table != nullptr));
+    const bool channels = format.channels == 3 || format.channels == 1;
+    return layout && channels && (format.element == FD_UINT8 || (table && format.table != nullptr));
 }
 
 RowWriter::RowWriter(const fd_format &format, void *out, int width, int height, bool flip_horizontal,
@@ -28,6 +29,8 @@ void RowWriter::write(int y, const uint8_t *pixels) {
 }
 
 void RowWriter::store(int y, const uint8_t *pixels) {
+    if (format_.channels == 1)
+        return store_first_channel(y, pixels);
     if (format_.element == FD_TABLE_32BIT)
         return store_table<uint32_t>(y, pixels);
     if (format_.element == FD_TABLE_16BIT)
@@ -38,6 +41,21 @@ void RowWriter::store(int y, const uint8_t *pixels) {
         kernels().pack(pixels, width_, out_ + at * 3);
     else
         kernels().split(pixels, width_, out_ + at, out_ + plane + at, out_ + 2 * plane + at);
+}
+
+void RowWriter::store_first_channel(int y, const uint8_t *pixels) {
+    const ptrdiff_t at = static_cast<ptrdiff_t>(y) * width_;
+    const auto look_up = [&]<typename Element>(const Element *table) {
+        auto *out = reinterpret_cast<Element *>(out_) + at;
+        for (int x = 0; x < width_; ++x, pixels += kPixelBytes)
+            out[x] = table[*pixels];
+    };
+    if (format_.element == FD_TABLE_32BIT)
+        return look_up(static_cast<const uint32_t *>(format_.table));
+    if (format_.element == FD_TABLE_16BIT)
+        return look_up(static_cast<const uint16_t *>(format_.table));
+    for (int x = 0; x < width_; ++x, pixels += kPixelBytes)
+        out_[at + x] = *pixels;
 }
 
 template <typename Element> void RowWriter::store_table(int y, const uint8_t *pixels) {

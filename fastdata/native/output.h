@@ -13,7 +13,7 @@ bool is_valid(const fd_format &format);
 // Writes rows of 4-byte pixels into one image of a batch.
 class RowWriter {
   public:
-    // out: height x width x 3 elements.  mirror: scratch memory that is kept between images.
+    // out: height x width x channels elements.  mirror: scratch memory that is kept between images.
     RowWriter(const fd_format &format, void *out, int width, int height, bool flip_horizontal, bool flip_vertical,
               std::vector<uint8_t> &mirror);
 
@@ -23,6 +23,7 @@ class RowWriter {
   private:
     void store(int y, const uint8_t *pixels);
     template <typename Element> void store_table(int y, const uint8_t *pixels);
+    void store_first_channel(int y, const uint8_t *pixels);
 
     const fd_format &format_;
     uint8_t *out_;

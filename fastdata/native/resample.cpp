@@ -88,6 +88,10 @@ void Resampler::write_horizontal_first(const Rows &pixels, RowWriter &writer) {
     const int bytes = inside_.width() * kPixelBytes;
     for (int y = 0; y < inside_.height(); ++y) {
         const uint8_t *first = narrow.row(vertical_.first(y));
+        if (vertical_.is_identity() && inside_.width() == crop_width_) {
+            writer.write(inside_.top + y, first);
+            continue;
+        }
         if (vertical_.is_identity())
             std::memcpy(row_inside(0), first, static_cast<size_t>(bytes));
         else

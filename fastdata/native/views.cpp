@@ -120,14 +120,33 @@ Rectangle centre_box(const fd_op &op, Size size) {
     return Rectangle::of({op.width, op.height}).moved(centre(size.width, op.width), centre(size.height, op.height));
 }
 
-Rectangle random_box(const fd_op &op, Size size, const std::array<uint32_t, 4> &word) {
-    const auto left = static_cast<int64_t>(uniform(word[0]) * static_cast<double>(size.width - op.width + 1));
-    const auto top = static_cast<int64_t>(uniform(word[1]) * static_cast<double>(size.height - op.height + 1));
-    return Rectangle::of({op.width, op.height}).moved(left, top);
+// Where a random crop begins, in pixels of the image without its padding.
+struct Start {
+    int64_t at;
+    bool fits;
+};
+
+Start random_start(int64_t size, int64_t crop, int64_t before, int64_t after, bool pad_if_needed, uint32_t word) {
+    int64_t padded = size + before + after;
+    if (pad_if_needed && padded < crop) {
+        before += crop - padded;
+        padded += 2 * (crop - padded);
+    }
+    return {static_cast<int64_t>(uniform(word) * static_cast<double>(padded - crop + 1)) - before, padded >= crop};
+}
+
+// Source: torchvision.transforms.RandomCrop.  False when the padded image is smaller than the crop.
+bool random_box(const fd_op &op, Size size, const std::array<uint32_t, 4> &word, Rectangle &box) {
+    const bool more = op.pad_if_needed != 0;
+    const Start left = random_start(size.width, op.width, op.padding[0], op.padding[2], more, word[0]);
+    const Start top = random_start(size.height, op.height, op.padding[1], op.padding[3], more, word[1]);
+    box = Rectangle::of({op.width, op.height}).moved(left.at, top.at);
+    return left.fits && top.fits;
 }
 
 bool apply(const fd_op &op, size_t number, const Draw &draw, Frame &frame, View &view) {
     const Size size = frame.crop.size();
+    Rectangle box{};
     switch (op.kind) {
     case FD_RANDOM_RESIZED_CROP:
         frame.crop_to(random_window(op, size, draw, number));
@@ -140,9 +159,9 @@ bool apply(const fd_op &op, size_t number, const Draw &draw, Frame &frame, View 
         frame.crop_to(centre_box(op, size));
         return true;
     case FD_RANDOM_CROP:
-        if (size.width < op.width || size.height < op.height)
+        if (!random_box(op, size, words(draw, number, 0), box))
             return false;
-        frame.crop_to(random_box(op, size, words(draw, number, 0)));
+        frame.crop_to(box);
         return true;
     case FD_FLIP_HORIZONTAL:
         view.flip_horizontal ^= uniform(words(draw, number, 0)[0]) < op.p;
@@ -183,8 +202,10 @@ bool is_valid(const fd_op &op) {
         return op.shorter > 0 || (op.width > 0 && op.height > 0);
     case FD_RANDOM_RESIZED_CROP:
     case FD_CENTER_CROP:
-    case FD_RANDOM_CROP:
         return op.width > 0 && op.height > 0;
+    case FD_RANDOM_CROP:
+        return op.width > 0 && op.height > 0 &&
+               std::all_of(std::begin(op.padding), std::end(op.padding), [](int32_t side) { return side >= 0; });
     case FD_FLIP_HORIZONTAL:
     case FD_FLIP_VERTICAL:
         return true;

@@ -16,6 +16,7 @@ from fastdata.loaders import Backend, Encoded, Fidelity, auto_backends, create_b
 from fastdata.loaders.backend import BatchDecoder, BatchFeed, BatchRequest, FileLoader
 from fastdata.loaders.per_image import inspect
 from fastdata.pipeline.pixel_format import PixelFormat
+from fastdata.sources.arrays import ArraySource
 from fastdata.sources.protocol import ImageSource, file_ranges
 from fastdata.sources.recognise import has_file_ranges
 from fastdata.views.draw import View, Views, draw_views
@@ -73,6 +74,8 @@ def choose_backend(
         device_index: the CUDA device where whole batches would be decoded; None is the CPU.
         options: further choices for backends that decode whole batches.
     """
+    if isinstance(source, ArraySource):
+        return BackendChoice(backend=create_backend("native"), reason="pixels are in memory, nothing is decoded")
     known = [create_backend(name, fidelity=fidelity) for name in auto_backends(fidelity)]
     backends = [backend for backend in known if backend.batch_decoder() is None]
     if not backends:

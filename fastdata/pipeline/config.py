@@ -11,6 +11,7 @@ from torch.utils.data import default_collate
 
 from fastdata.loaders import Backend
 from fastdata.order.epoch_batches import EpochBatches
+from fastdata.sources.arrays import ArraySource
 from fastdata.sources.protocol import ImageSource
 from fastdata.views.philox import Key
 from fastdata.views.plan import Output, Plan
@@ -62,6 +63,16 @@ class PipelineConfig:
     def fills_batch(self) -> bool:
         """True when images are decoded straight into the batch tensor."""
         return self.plan.batchable and self.collate_fn is default_collate
+
+    @property
+    def arrays(self) -> ArraySource | None:
+        """The source, where its images are in memory."""
+        return self.source if isinstance(self.source, ArraySource) else None
+
+    @property
+    def channels(self) -> int:
+        """Of every image: 3, or 1 for grey ones, which only arrays have."""
+        return self.arrays.channels if self.arrays is not None else 3
 
     @property
     def on_gpu(self) -> bool:

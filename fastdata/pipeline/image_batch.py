@@ -16,7 +16,7 @@ from torch.utils.data import default_collate
 
 from fastdata.errors import DecodeError, PipelineError, ReadError, ViewError
 from fastdata.loaders import Encoded, pillow
-from fastdata.loaders.backend import Pixels, Scratch
+from fastdata.loaders.backend import LoadedFiles, Pixels, Scratch
 from fastdata.loaders.per_image import inspect
 from fastdata.pipeline.finish import Drawn
 from fastdata.pipeline.jobs import SkipResult, Task, stop_if_cancelled
@@ -90,6 +90,8 @@ class ImageBatch:
         """See `Job.tasks`; not kept, or the batch would refer to itself and live until the next garbage collection."""
         if self._resources.file_loader is not None:
             return [self._load_files]
+        if self._resources.array_loader is not None:
+            return [self._load_arrays]
         return self._tasks_for(range(len(self._indices)))
 
     def finish(self) -> None:
@@ -131,14 +133,29 @@ class ImageBatch:
 
     def _load_files(self) -> Sequence[Task]:
         """Files to the batch inside the backend; what it leaves over becomes tasks of its own."""
-        times, loader = BatchTimes(), self._resources.file_loader
+        loader = self._resources.file_loader
         assert loader is not None
         assert self._images is not None
         with record_function("fastdata.load"):
             files = file_ranges(self._config.source, self._indices)
             ranges, out = (files.paths, files.offsets, files.lengths, files.crcs), self._images.data_ptr()
             loaded = loader.load(*ranges, indices=self._indices, copies=self._copies, out=out)
-        good = loaded.ok
+        return self._finish_loading(loaded)
+
+    def _load_arrays(self) -> Sequence[Task]:
+        """The same for images in memory."""
+        arrays, loader = self._config.arrays, self._resources.array_loader
+        assert arrays is not None
+        assert loader is not None
+        assert self._images is not None
+        with record_function("fastdata.load"):
+            out, rows = self._images.data_ptr(), arrays.rows(self._indices)
+            loaded = loader.load(arrays.images, rows, indices=self._indices, copies=self._copies, out=out)
+        return self._finish_loading(loaded)
+
+    def _finish_loading(self, loaded: LoadedFiles) -> Sequence[Task]:
+        """Reads the targets of what has been loaded; returns tasks for the rest."""
+        times, good = BatchTimes(), loaded.ok
         if good.all():
             self._targets[:] = self._read_targets(self._indices, self._copies)
         else:

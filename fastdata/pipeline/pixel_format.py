@@ -22,30 +22,33 @@ class PixelFormat:
         plan: its output and normalisation count.
         leave_uint8: stop before the float arithmetic.
         channels_last: how the batch lies in memory.
+        channels: of the batch: 3, or 1 to store the first alone.
 
     Attributes:
         dtype: of the batch.
         is_decoded_form: decoded pixels are what the batch holds, so images are decoded straight into it, unconverted.
     """
 
-    def __init__(self, plan: Plan, *, leave_uint8: bool = False, channels_last: bool = False) -> None:
+    def __init__(
+        self, plan: Plan, *, leave_uint8: bool = False, channels_last: bool = False, channels: int = 3
+    ) -> None:
         self._normalisation = plan.normalisation if plan.output is Output.FLOAT and not leave_uint8 else None
         self.dtype = torch.uint8 if self._normalisation is None else self._normalisation.dtype
-        self.channels_last = channels_last
-        self.is_decoded_form = channels_last and self.dtype is torch.uint8
+        self.channels_last, self.channels = channels_last, channels
+        self.is_decoded_form = channels_last and channels == 3 and self.dtype is torch.uint8
 
     @cached_property
     def native(self) -> Format:
         """The same for the native core."""
         if self._normalisation is None:
-            return Format(channels_first=not self.channels_last)
-        table = self._normalisation.table()
+            return Format(channels_first=not self.channels_last, channels=self.channels)
+        table = self._normalisation.table(self.channels)
         if table.dtype is torch.bfloat16:
             table = table.view(torch.int16)  # which NumPy knows
-        return Format(channels_first=not self.channels_last, table=table.numpy())
+        return Format(channels_first=not self.channels_last, table=table.numpy(), channels=self.channels)
 
     def store(self, pixels: npt.NDArray[np.uint8], image: torch.Tensor) -> None:
-        """Stores contiguous RGB pixels (H, W, 3) in one image (3, H, W) of the batch.
+        """Stores contiguous RGB pixels (H, W, 3) in one image (C, H, W) of the batch.
 
         The float values have the bits of ToTensor and Normalize.
         """
@@ -58,6 +61,6 @@ class PixelFormat:
 
 def _store_by_lookup(pixels: npt.NDArray[np.uint8], image: torch.Tensor, table: npt.NDArray[Any] | None) -> None:
     planes = image.view(torch.int16).numpy() if image.dtype is torch.bfloat16 else image.numpy()
-    for channel in range(3):
+    for channel in range(len(image)):
         levels = pixels[..., channel]
         planes[channel] = levels if table is None else table[channel][levels]

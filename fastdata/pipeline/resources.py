@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from fastdata.loaders.arrays import NativeArrayLoader
 from fastdata.loaders.backend import BatchDecoder, FileLoader, ReadyBatches
 from fastdata.pipeline.batch_memory import BatchMemory
 from fastdata.pipeline.config import PipelineConfig
@@ -38,6 +39,7 @@ class EpochResources:
         ready_batches: the backend's finished batches, if it has such.
         batch_decoder: the backend's pipeline of whole batches, where it has one that can do this.
         file_loader: the backend's way from files to the batch, where it has one and the samples are files.
+        array_loader: the native core's way from an array to the batch, where the images are in memory.
     """
 
     def __init__(self, config: PipelineConfig, *, stats: PipelineStats | None = None, blocks_kept: int = 0) -> None:
@@ -48,14 +50,21 @@ class EpochResources:
         self.draws_targets = transforms_targets(config.source)
         self.target_turn = threading.Lock()
         channels_last = config.memory_format is torch.channels_last
-        self.batch_format = PixelFormat(plan, leave_uint8=config.leave_uint8, channels_last=channels_last)
+        self.batch_format = PixelFormat(
+            plan, leave_uint8=config.leave_uint8, channels_last=channels_last, channels=config.channels
+        )
         self.sample_format = PixelFormat(plan)
         self.ready_batches: ReadyBatches | None = backend.ready_batches() if config.fills_batch else None
-        decoder = backend.batch_decoder() if config.fills_batch else None
+        decoder = backend.batch_decoder() if config.fills_batch and config.arrays is None else None
         self.batch_decoder: BatchDecoder | None = decoder if decoder is not None and decoder.suits(plan) else None
         self.file_loader: FileLoader | None = None
         if config.fills_batch and has_file_ranges(config.source):
             self.file_loader = backend.file_loader(
+                plan, config.key, format=self.batch_format.native, threads=config.threads
+            )
+        self.array_loader: NativeArrayLoader | None = None
+        if config.fills_batch and config.arrays is not None:
+            self.array_loader = NativeArrayLoader(
                 plan, config.key, format=self.batch_format.native, threads=config.threads
             )
         self._memory = BatchMemory(keep=blocks_kept)
@@ -70,15 +79,17 @@ class EpochResources:
     def close(self, ended: bool = True) -> None:
         """Gives back what the epoch's batches shared; `ended` is False if a thread may still be at work."""
         self._memory.close()
-        if self.file_loader is not None:
-            self.file_loader.close(ended)
+        for loader in (self.file_loader, self.array_loader):
+            if loader is not None:
+                loader.close(ended)
 
     def empty_batch(self, count: int) -> torch.Tensor:
-        """An uninitialised batch (N, 3, H, W) in the format asked for."""
+        """An uninitialised batch (N, C, H, W) in the format asked for."""
         assert self.config.plan.size is not None
         height, width = self.config.plan.size
         last, dtype = self.batch_format.channels_last, self.batch_format.dtype
-        shape = (count, height, width, 3) if last else (count, 3, height, width)
+        channels = self.config.channels
+        shape = (count, height, width, channels) if last else (count, channels, height, width)
         if self.config.pin:
             images = torch.empty(shape, dtype=dtype, pin_memory=True)
         else:
@@ -86,10 +97,9 @@ class EpochResources:
         return images.permute(0, 3, 1, 2) if last else images
 
     def finished_empty_batch(self, count: int) -> torch.Tensor:
-        """An uninitialised batch (N, 3, H, W) as the caller will get it, on its device."""
+        """An uninitialised batch (N, C, H, W) as the caller will get it, on its device."""
         config, plan = self.config, self.config.plan
         assert plan.size is not None
         device = config.device if config.on_gpu else None
-        return torch.empty(
-            (count, 3, *plan.size), dtype=plan.output_dtype, device=device, memory_format=config.memory_format
-        )
+        shape = (count, config.channels, *plan.size)
+        return torch.empty(shape, dtype=plan.output_dtype, device=device, memory_format=config.memory_format)

@@ -17,7 +17,8 @@ A source is anything that maps an index to encoded bytes and a target:
         def check_source(self) -> None: ...          # optional: raises NotASource to decline
 
 A dataset that offers these methods goes through the image pipeline as it is.  torchvision's ImageFolder and
-DatasetFolder, and Subset and ConcatDataset of any of these, are recognised without it.
+DatasetFolder, and Subset and ConcatDataset of any of these, are recognised without it; so are its datasets in memory
+(arrays.py) and Subsets of them.
 """
 
 from __future__ import annotations

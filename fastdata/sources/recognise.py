@@ -1,4 +1,4 @@
-"""Finds the source inside a dataset: folders of torchvision's, parts and concatenations of sources."""
+"""Finds the source inside a dataset: torchvision's folders and arrays, parts and concatenations of sources."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from torch.utils.data import ConcatDataset, Subset
 
+from fastdata.sources.arrays import ArraySource, array_source
 from fastdata.sources.protocol import (
     FileRanges,
     ImageSource,
@@ -41,7 +42,10 @@ def recognise(dataset: Any) -> ImageSource:
         NotASource: it is none; the text says why.
     """
     if type(dataset) is Subset:
-        return _SubsetSource(recognise(dataset.dataset), dataset.indices)
+        source = recognise(dataset.dataset)
+        if isinstance(source, ArraySource):
+            return source.part(dataset.indices)
+        return _SubsetSource(source, dataset.indices)
     if type(dataset) is ConcatDataset:
         return _ConcatSource([recognise(part) for part in dataset.datasets], dataset.cumulative_sizes)
     if all(hasattr(type(dataset), method) for method in ("read_encoded", "read_target", "__len__")):
@@ -51,6 +55,8 @@ def recognise(dataset: Any) -> ImageSource:
         return dataset  # type: ignore[no-any-return]
     if _is_torchvision_folder(dataset):
         return _TorchvisionFolder(dataset)
+    if (arrays := array_source(dataset)) is not None:
+        return arrays
     raise NotASource(f"{type(dataset).__name__} is not an image dataset that fastdata recognises")
 
 
@@ -71,6 +77,7 @@ def transforms_targets(source: ImageSource) -> bool:
     if isinstance(source, _ConcatSource):
         return any(map(transforms_targets, source.parts))
     owner = source.folder if isinstance(source, _TorchvisionFolder) else source
+    owner = source.dataset if isinstance(source, ArraySource) else owner
     if getattr(owner, "target_transform", None) is not None:
         return True
     return not type(source).read_target.__module__.startswith("fastdata.")
@@ -183,6 +190,9 @@ class _ConcatSource:
     ends: Sequence[int]
 
     def __post_init__(self) -> None:
+        if any(isinstance(part, ArraySource) for part in self.parts):
+            reason = "the ConcatDataset has parts whose images are in memory"
+            raise NotASource(reason, "make one dataset of them, with the arrays concatenated")
         first = self.parts[0].transform
         if any(part.transform is not first for part in self.parts):
             reason = "the parts of the ConcatDataset have different transforms"

@@ -150,13 +150,20 @@ class CenterCrop(_Geometry):
 
 
 class RandomCrop(_Geometry):
-    """`size` pixels at a random place of a larger image."""
+    """`size` pixels at a random place of a larger image, or of one with black around it.
 
-    padding: None = None
-    pad_if_needed = False
+    Args:
+        size: pixels, one number for a square or (height, width).
+        padding: black pixels added before: on all sides, (left and right, top and bottom), or (left, top, right,
+            bottom); less than `size`.
+        pad_if_needed: where that is still smaller than `size`, add what is missing on both sides.
+    """
 
-    def __init__(self, size: int | Sequence[int]) -> None:
-        self.size = _size_pair(size)
+    def __init__(
+        self, size: int | Sequence[int], padding: int | Sequence[int] | None = None, pad_if_needed: bool = False
+    ) -> None:
+        self.size, self.padding, self.pad_if_needed = _size_pair(size), padding, pad_if_needed
+        _plan_of(self)  # refuses what cannot be done
 
 
 class _Flip(_Geometry):
@@ -175,10 +182,11 @@ class RandomVerticalFlip(_Flip):
 
 
 class PILToTensor(Printable):
-    """A PIL image as uint8, (C, H, W)."""
+    """A PIL image as uint8, (C, H, W): one channel for a grey image, else three."""
 
     def __call__(self, image: Image) -> torch.Tensor:
-        return torch.from_numpy(np.array(image.convert("RGB"))).permute(2, 0, 1)
+        pixels = np.array(image if image.mode == "L" else image.convert("RGB"))
+        return torch.from_numpy(pixels.reshape(image.height, image.width, -1)).permute(2, 0, 1)
 
 
 class ToTensor(Printable):

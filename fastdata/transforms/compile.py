@@ -83,6 +83,10 @@ class _Draft:
             raise _NotFusable("the image has already been resized")
         if resizes and any(isinstance(o, CenterCrop) for o in self.ops):
             raise _NotFusable("it comes after a CenterCrop, which may have padded")
+        if resizes and any(isinstance(o, RandomCrop) and o.pads for o in self.ops):
+            raise _NotFusable("it comes after a RandomCrop that pads")
+        if self.ops and _reaches_outside(op, self.ops[-1]):
+            raise _NotFusable("it pads what another crop has left")
         if not isinstance(op, Flip) and any(isinstance(o, Flip) for o in self.ops):
             raise _NotFusable("it comes after a flip")
         self.ops.append(op)
@@ -243,10 +247,43 @@ def _read_center_crop(step: Any, draft: _Draft) -> None:
     draft.add_geometry(CenterCrop(size=_size(step.size)))
 
 
+def _reaches_outside(op: Op, before: Op) -> bool:
+    """True for a crop that pads the result of another crop, beyond which a view would show the image."""
+    if not isinstance(before, CenterCrop | RandomCrop):
+        return False
+    if isinstance(op, CenterCrop):
+        return op.size[0] > before.size[0] or op.size[1] > before.size[1]
+    return isinstance(op, RandomCrop) and op.pads
+
+
 def _read_random_crop(step: Any, draft: _Draft) -> None:
-    if step.padding is not None or step.pad_if_needed:
-        raise _NotFusable("it pads the image")
-    draft.add_geometry(RandomCrop(size=_size(step.size)))
+    op = RandomCrop(size=_size(step.size), padding=_padding(step), pad_if_needed=bool(step.pad_if_needed))
+    if op.pads and not (getattr(step, "padding_mode", "constant") == "constant" and _is_black(step)):
+        raise _NotFusable("it pads with something else than black")
+    height, width = op.size
+    if min(op.padding) < 0 or any(side >= limit for side, limit in zip(op.padding, (width, height) * 2, strict=True)):
+        raise _NotFusable(f"with padding={step.padding} a crop could lie outside of the image")
+    draft.add_geometry(op)
+
+
+def _padding(step: Any) -> tuple[int, int, int, int]:
+    """(left, top, right, bottom), which v1 keeps as given and v2 as left, right, top, bottom."""
+    given = step.padding
+    sides = [] if given is None else [given] if isinstance(given, int) else list(given)
+    if len(sides) == 4 and ".v2." in type(step).__module__:
+        left, right, top, bottom = sides
+        sides = [left, top, right, bottom]
+    if len(sides) not in (0, 1, 2, 4) or not all(isinstance(side, int) for side in sides):
+        raise _NotFusable(f"padding={given!r} is not understood")
+    left, top, right, bottom = sides * (4 // len(sides)) if sides else [0] * 4
+    return left, top, right, bottom
+
+
+def _is_black(step: Any) -> bool:
+    """True when what is added has the value 0 in every channel, for images of every class."""
+    fill = getattr(step, "fill", 0)
+    fills = list(fill.values()) if isinstance(fill, dict) else [fill]
+    return all(isinstance(value, int | float | Sequence) and not np.any(np.asarray(value)) for value in fills)
 
 
 def _read_horizontal_flip(step: Any, draft: _Draft) -> None:
@@ -304,8 +341,8 @@ def _read_normalize(step: Any, draft: _Draft) -> None:
     if normalisation is None or normalisation.mean is not None:
         raise _NotFusable("it must come directly after the conversion to float")
     mean, std = (np.ravel(np.asarray(v, dtype=np.float64)).tolist() for v in (step.mean, step.std))
-    if {len(mean), len(std)} != {3}:
-        raise _NotFusable("mean and std do not have three values")
+    if not {len(mean), len(std)} <= {1, 3}:
+        raise _NotFusable("mean and std have neither one value nor three")
     if 0 in std:
         raise _NotFusable("std has a zero")
     draft.normalisation = replace(normalisation, mean=tuple(mean), std=tuple(std))

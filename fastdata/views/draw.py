@@ -339,18 +339,9 @@ def _fallback_window(op: RandomResizedCrop, sizes: Ints) -> Ints:
 
 
 def _resized_sizes(op: Resize, sizes: Ints) -> Ints:
-    """Output (width, height) of a resize.  Source: torchvision's _compute_resized_output_size."""
-    if op.size is not None:
-        return np.tile(np.array([[op.size[1], op.size[0]]], np.int64), (len(sizes), 1))
-    assert op.shorter is not None
-    result = np.empty_like(sizes)
-    for row, (width, height) in enumerate(sizes.tolist()):
-        short, long = sorted((width, height))
-        new_short, new_long = op.shorter, int(op.shorter * long / short)
-        if op.longest is not None and new_long > op.longest:
-            new_short, new_long = int(op.longest * new_short / new_long), op.longest
-        result[row] = (new_short, new_long) if width <= height else (new_long, new_short)
-    return result
+    """Output (width, height) of a resize."""
+    resized = [op.size_from((height, width)) for width, height in sizes.tolist()]
+    return np.array(resized, np.int64).reshape(-1, 2)[:, ::-1]
 
 
 def _center_box(op: CenterCrop, sizes: Ints) -> Ints:
@@ -363,10 +354,16 @@ def _center_box(op: CenterCrop, sizes: Ints) -> Ints:
 
 
 def _random_box(op: RandomCrop, sizes: Ints, draws: _Draws, number: int) -> Ints:
+    """A box of the padded image, in pixels of the image itself.  Source: torchvision.transforms.RandomCrop."""
     crop = np.array([[op.size[1], op.size[0]]], np.int64)
-    if (sizes < crop).any():
-        width, height = sizes[(sizes < crop).any(axis=1)][0].tolist()
+    before, after = np.array(op.padding, np.int64).reshape(2, 1, 2)
+    padded = sizes + before + after
+    if op.pad_if_needed:
+        missing = np.maximum(crop - padded, 0)
+        before, padded = before + missing, padded + 2 * missing
+    if (padded < crop).any():
+        width, height = padded[(padded < crop).any(axis=1)][0].tolist()
         raise ValueError(f"Required crop size {op.size} is larger than input image size {(height, width)}")
     fraction = np.stack([uniform(word) for word in draws.words(number, 0)[:2]], axis=1)
-    start = np.floor(fraction * (sizes - crop + 1)).astype(np.int64)
+    start = np.floor(fraction * (padded - crop + 1)).astype(np.int64) - before
     return np.concatenate([start, start + crop], axis=1)

@@ -71,6 +71,17 @@ class Resize:
     longest: int | None = None
     interpolation: Interpolation
 
+    def size_from(self, size: Size) -> Size:
+        """What an image of some size is resized to.  Source: torchvision's _compute_resized_output_size."""
+        if self.size is not None:
+            return self.size
+        assert self.shorter is not None
+        short, long = sorted(size)
+        new_short, new_long = self.shorter, int(self.shorter * long / short)
+        if self.longest is not None and new_long > self.longest:
+            new_short, new_long = int(self.longest * new_short / new_long), self.longest
+        return (new_long, new_short) if size[1] <= size[0] else (new_short, new_long)
+
 
 @dataclass(frozen=True, kw_only=True)
 class CenterCrop:
@@ -81,9 +92,22 @@ class CenterCrop:
 
 @dataclass(frozen=True, kw_only=True)
 class RandomCrop:
-    """`size` pixels at a random place."""
+    """`size` pixels at a random place of the image with black around it.
+
+    Attributes:
+        size: of the crop.
+        padding: columns and rows of black added at the left, top, right and bottom.
+        pad_if_needed: where the padded image is still smaller than the crop, add what is missing on both sides.
+    """
 
     size: Size
+    padding: tuple[int, int, int, int] = (0, 0, 0, 0)
+    pad_if_needed: bool = False
+
+    @property
+    def pads(self) -> bool:
+        """True when the crop may reach outside of the image."""
+        return self.pad_if_needed or any(self.padding)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,18 +136,22 @@ class Normalisation:
     Attributes:
         dtype: float32, or what v2's ToDtype names: float16 or bfloat16.
         scaling: "divide" (ToTensor: x / 255), "multiply" (v2 ToDtype: x * (1 / 255)) or "none".
-        mean: per channel, subtracted after scaling; None when there is no Normalize.
-        std: per channel, divided by last; None when there is no Normalize.
+        mean: one for each channel or one for all, subtracted after scaling; None when there is no Normalize.
+        std: likewise, divided by last; None when there is no Normalize.
     """
 
     dtype: torch.dtype = torch.float32
     scaling: str
-    mean: tuple[float, float, float] | None = None
-    std: tuple[float, float, float] | None = None
+    mean: tuple[float, ...] | None = None
+    std: tuple[float, ...] | None = None
 
-    def table(self) -> torch.Tensor:
-        """The value of every (channel, uint8 level): shape (3, 256)."""
-        levels = torch.arange(256, dtype=torch.uint8).to(self.dtype).repeat(3, 1)
+    def suits(self, channels: int) -> bool:
+        """True for images of so many channels; others would be broadcast, or refused."""
+        return all(values is None or len(values) in (1, channels) for values in (self.mean, self.std))
+
+    def table(self, channels: int = 3) -> torch.Tensor:
+        """The value of every (channel, uint8 level): shape (channels, 256)."""
+        levels = torch.arange(256, dtype=torch.uint8).to(self.dtype).repeat(channels, 1)
         if self.scaling == "divide":
             levels = levels.div(255)
         elif self.scaling == "multiply":
@@ -159,6 +187,7 @@ class Plan:
         tail: callables run per sample on what the prefix yields.
         tensor_class: class to view tensors as before the tail (torchvision's tv_tensors.Image), if any.
         fused: names of the transforms in the prefix.
+        source_size: (height, width) of every image before the prefix, where it is the same for all.
     """
 
     ops: tuple[Op, ...] = ()
@@ -169,6 +198,7 @@ class Plan:
     tail: tuple[Callable[[Any], Any], ...] = ()
     tensor_class: type[torch.Tensor] | None = None
     fused: tuple[str, ...] = ()
+    source_size: Size | None = None
 
     @property
     def interpolation(self) -> Interpolation:
@@ -181,11 +211,12 @@ class Plan:
     @property
     def size(self) -> Size | None:
         """(height, width) of every image after the prefix, or None when it differs from image to image."""
-        size: Size | None = None
+        size = self.source_size
         for op in self.ops:
-            if isinstance(op, Flip):
-                continue
-            size = op.size
+            if isinstance(op, Resize) and size is not None:
+                size = op.size_from(size)
+            elif not isinstance(op, Flip):
+                size = op.size
         return size
 
     @property

@@ -29,7 +29,8 @@ def _op_to_c(op: Op) -> COp:
         case CenterCrop():
             return COp(OpKind.CENTER_CROP, *_width_height(op.size))
         case RandomCrop():
-            return COp(OpKind.RANDOM_CROP, *_width_height(op.size))
+            size = _width_height(op.size)
+            return COp(OpKind.RANDOM_CROP, *size, pad_if_needed=op.pad_if_needed, padding=op.padding)
         case Flip():
             return COp(OpKind.FLIP_HORIZONTAL if op.axis == "horizontal" else OpKind.FLIP_VERTICAL, p=op.p)
 

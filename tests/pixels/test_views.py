@@ -10,14 +10,17 @@ import numpy as np
 import pytest
 import torch
 import torchvision.transforms as v1
+import torchvision.transforms.v2 as v2
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 from places import GOLDEN
 
+from fastdata import OptionError, transforms
 from fastdata.transforms.compile import compile_transform
 from fastdata.views.draw import _draw_with_numpy, draw_views
 from fastdata.views.philox import Key, philox4x32, portable_exp
+from fastdata.views.plan import RandomCrop
 
 
 def draw(transform: Any, sizes: Any, indices: Any = None, *, seed: int = 0, epoch: int = 0) -> Any:
@@ -58,6 +61,8 @@ DRAWN = {
     "longest": [v1.Resize(256, max_size=300), v1.CenterCrop((225, 301))],
     "padded, cropped": [v1.CenterCrop((300, 301)), v1.RandomCrop((100, 300)), v1.RandomHorizontalFlip(1.0)],
     "crop, resize, crop": [v1.CenterCrop((51, 90)), v1.Resize((20, 30)), v1.RandomCrop((7, 9))],
+    "padded by RandomCrop": [v1.RandomCrop((100, 130), padding=[3, 40, 0, 99]), v1.RandomHorizontalFlip()],
+    "padded as needed": [v1.Resize(64, max_size=300), v1.RandomCrop((90, 70), padding=(5, 2), pad_if_needed=True)],
     "nothing": [],
 }
 
@@ -68,6 +73,8 @@ def test_the_core_draws_what_numpy_draws(name: str) -> None:
     sizes = np.concatenate([rng.integers(1, 1500, (3000, 2)), rng.integers(1, 5, (100, 2)), [[5000, 3], [3, 5000]]])
     columns = rng.integers(0, 1 << 40, len(sizes)), rng.integers(0, 4, len(sizes))
     ops = compile_transform(v1.Compose([*DRAWN[name], v1.ToTensor()])).plan.ops
+    if name == "padded by RandomCrop":
+        sizes = np.maximum(sizes, 130)  # smaller images have no view
     for key in (Key(seed=1, epoch=2), Key(seed=-5, epoch=0)):
         ours = draw_views(ops, sizes, columns[0], copies=columns[1], key=key)
         expected = _draw_with_numpy(ops, sizes, *columns, key=key)
@@ -129,6 +136,84 @@ def test_random_crop_reaches_every_place_equally() -> None:
     places, counts = np.unique(views.window_px[:, :2], axis=0, return_counts=True)
     assert len(places) == 4 * 4
     assert abs(counts - 1000).max() < 160
+
+
+PADDED = {
+    "one number": (32, {"padding": 4}),
+    "two": (40, {"padding": [5, 7]}),
+    "four": ((30, 44), {"padding": [1, 2, 9, 0]}),
+    "as needed": ((50, 90), {"pad_if_needed": True}),
+    "both": ((41, 60), {"padding": 3, "pad_if_needed": True}),
+}
+
+
+@pytest.mark.parametrize("module", [v1, v2], ids=["v1", "v2"])
+@pytest.mark.parametrize("name", PADDED)
+def test_a_padded_crop_is_one_of_the_padded_image_and_every_one_equally_often(name: str, module: Any) -> None:
+    from fastdata.loaders import pillow
+
+    size, options = PADDED[name]
+    image = Image.fromarray(np.random.default_rng(0).integers(1, 256, (36, 40, 3), dtype=np.uint8))
+    padded = np.asarray(_padded_by_torchvision(image, size, **options))
+    views = draw(module.RandomCrop(size, **options), [image.size] * 4000).rows()
+    height, width = (size, size) if isinstance(size, int) else size
+    rows, columns = padded.shape[0] - height + 1, padded.shape[1] - width + 1
+    found = np.zeros((rows, columns), np.int64)
+    places = {padded[y : y + height, x : x + width].tobytes(): (y, x) for y in range(rows) for x in range(columns)}
+    for view in views:
+        seen = np.asarray(pillow.apply_view(image, view))
+        assert seen.shape == (height, width, 3)
+        found[places[seen.tobytes()]] += 1
+    expected = len(views) / found.size
+    assert ((found - expected) ** 2 / expected).sum() < found.size + 5 * np.sqrt(2 * found.size)  # chi-squared
+
+
+def _padded_by_torchvision(image: Image.Image, size: Any, padding: Any = None, pad_if_needed: bool = False) -> Any:
+    """What RandomCrop crops from.  Source: torchvision.transforms.RandomCrop.forward."""
+    if padding is not None:
+        image = v1.functional.pad(image, padding)
+    if pad_if_needed:
+        missing = max(0, size[1] - image.width), max(0, size[0] - image.height)
+        image = v1.functional.pad(image, list(missing))
+    return image
+
+
+@pytest.mark.parametrize(
+    ("step", "reason"),
+    [
+        (v1.RandomCrop(32, padding=4, fill=7), "something else than black"),
+        (v1.RandomCrop(32, padding=4, padding_mode="reflect"), "something else than black"),
+        (v2.RandomCrop(32, padding=4, fill={"others": 1}), "something else than black"),
+        (v1.RandomCrop(32, padding=32), "outside of the image"),
+        (v1.RandomCrop((32, 10), padding=[0, 0, 10, 0]), "outside of the image"),
+    ],
+)
+def test_crops_that_pad_otherwise_are_torchvisions(step: Any, reason: str) -> None:
+    result = compile_transform(v1.Compose([v1.Resize((40, 40)), step, v1.ToTensor()]))
+    assert result.plan.ops == compile_transform(v1.Resize((40, 40))).plan.ops
+    assert reason in result.reason
+
+
+def test_crops_that_pad_with_black_are_fused() -> None:
+    steps = [v1.RandomCrop(32, padding=4, fill=(0, 0, 0)), v2.RandomCrop(32, padding=4, fill={"others": 0})]
+    for step in (*steps, v2.RandomCrop(32, 4, fill=0), transforms.RandomCrop(32, padding=4)):
+        assert compile_transform(step).plan.ops == (RandomCrop(size=(32, 32), padding=(4, 4, 4, 4)),)
+    with pytest.raises(OptionError, match="outside of the image"):
+        transforms.RandomCrop(32, padding=40)
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [
+        [v1.RandomCrop(32, padding=4), v1.Resize((20, 20))],
+        [v1.CenterCrop(20), v1.RandomCrop(20, padding=2)],
+        [v1.RandomCrop(20), v1.RandomCrop(30, pad_if_needed=True)],
+        [v1.CenterCrop(20), v1.CenterCrop(30)],
+    ],
+    ids=str,
+)
+def test_what_would_show_pixels_beyond_a_crop_is_not_fused(steps: list[Any]) -> None:
+    assert len(compile_transform(v1.Compose([*steps, v1.ToTensor()])).plan.ops) == 1
 
 
 @settings(max_examples=200, deadline=None)

@@ -1,0 +1,103 @@
+"""Images in memory, as torchvision keeps CIFAR and MNIST, against torch's DataLoader.
+
+Setup: torchvision's CIFAR10 with RandomCrop(32, padding=4), flip, ToTensor and Normalize, and MNIST with ToTensor and
+Normalize; images made here, smooth with edges and noise; batches of 256, shuffled; threads and worker processes equal
+in number; torch with persistent workers.  All loaders take turns in every round.  Result:
+benchmarks/results/arrays.json.
+
+    python benchmarks/arrays.py
+"""
+
+from __future__ import annotations
+
+import argparse
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.utils.data
+from torchvision import datasets, transforms
+
+from fastdata import DataLoader
+from fastdata.doctor.measure import Contender, Measurement, measure, ratios, table, write_json
+
+TORCH = "torch + torchvision"
+
+
+def pictures(count: int, side: int, channels: int) -> np.ndarray:
+    """Smooth colours, edges and a little noise: uint8, (count, side, side, channels)."""
+    generator = torch.Generator().manual_seed(0)
+    pictures = np.empty((count, side, side, channels), np.uint8)
+    for begin in range(0, count, 1000):
+        number = min(1000, count - begin)
+        coarse = torch.rand((number, channels, 6, 6), generator=generator)
+        smooth = torch.nn.functional.interpolate(coarse, (side, side), mode="bicubic")
+        edges = (smooth[:, :1] > 0.5) * 0.3
+        noise = 0.05 * torch.randn(smooth.shape, generator=generator)
+        levels = (255 * (smooth + edges + noise)).clamp(0, 255).to(torch.uint8)
+        pictures[begin : begin + number] = levels.permute(0, 2, 3, 1).numpy()
+    return pictures
+
+
+def made(cls: type, transform: Any, data: Any, targets: Any) -> Any:
+    """A dataset of torchvision's with data written into it, so that nothing is downloaded."""
+    dataset: Any = object.__new__(cls)
+    dataset.transform, dataset.target_transform = transform, None
+    dataset.data, dataset.targets = data, targets
+    return dataset
+
+
+def cifar(count: int) -> Any:
+    """Like CIFAR-10, with the transform that it is usually trained with."""
+    steps = [
+        transforms.RandomCrop(32, padding=4),
+        transforms.RandomHorizontalFlip(),
+        transforms.ToTensor(),
+        transforms.Normalize((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)),
+    ]
+    labels = np.random.default_rng(0).integers(0, 10, count).tolist()
+    return made(datasets.CIFAR10, transforms.Compose(steps), pictures(count, 32, 3), labels)
+
+
+def mnist(count: int) -> Any:
+    """Like MNIST, with the transform of torch's own example."""
+    steps = transforms.Compose([transforms.ToTensor(), transforms.Normalize((0.1307,), (0.3081,))])
+    labels = torch.from_numpy(np.random.default_rng(0).integers(0, 10, count))
+    return made(datasets.MNIST, steps, torch.from_numpy(pictures(count, 28, 1)[..., 0]), labels)
+
+
+def run(dataset: Any, workers: int, rounds: int) -> list[Measurement]:
+    """Measures fastdata and torch on one dataset."""
+    options: dict[str, Any] = {"batch_size": 256, "shuffle": True, "num_workers": workers}
+    loaders: dict[str, Any] = {
+        TORCH: torch.utils.data.DataLoader(dataset, persistent_workers=workers > 0, **options),
+        "fastdata": DataLoader(dataset, **options),
+    }
+    print(loaders["fastdata"].explain())
+    contenders = [
+        Contender(name=name, epoch=partial(iter, loader), images=len(dataset)) for name, loader in loaders.items()
+    ]
+    return measure(contenders, rounds=rounds)
+
+
+def main() -> None:
+    """The command."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--images", type=int, default=50_000, help="in each dataset (%(default)s)")
+    parser.add_argument("--workers", type=int, default=2, help="threads, and worker processes (%(default)s)")
+    parser.add_argument("--rounds", type=int, default=5, help="measured passes of each (%(default)s)")
+    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results" / "arrays.json")
+    given = parser.parse_args()
+    results = {}
+    for name, make in {"CIFAR10": cifar, "MNIST": mnist}.items():
+        measured = run(make(given.images), given.workers, given.rounds)
+        print(f"\n{name}\n\n{table(measured, TORCH)}\n")
+        results[name] = {"loaders": [m.to_dict() for m in measured], "times_better": ratios(measured, TORCH)}
+    setup = f"batch 256, shuffled; {given.workers} threads or worker processes"
+    write_json(given.out, setup=setup, data=f"{given.images} generated images in each dataset", results=results)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,172 @@
+"""Datasets of torchvision's that keep their images as one array of pixels in memory: CIFAR, SVHN, MNIST and the like.
+
+They are recognised by the function that gives their samples, so that torchvision is not imported and a subclass that
+overrides it is left alone.  Attributes are read when they are used, so later changes count.
+"""
+
+from __future__ import annotations
+
+import io
+import operator
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from fastdata.sources.protocol import NotASource
+
+__all__ = ["ArraySource", "array_source"]
+
+_KEEP_DATA = "keep the dataset's data as the dataset loaded it: an array of uint8 images"
+
+
+@dataclass(frozen=True)
+class _Layout:
+    """How a family of datasets keeps its samples.
+
+    Attributes:
+        axes: of `data`, as letters.
+        targets: the attribute with the targets.
+        as_int: targets are given out as Python integers; else as they are.
+    """
+
+    axes: str
+    targets: str
+    as_int: bool = True
+
+
+# By the module and the qualified name of __getitem__.
+_LAYOUTS = {
+    ("torchvision.datasets.cifar", "CIFAR10.__getitem__"): _Layout("NHWC", "targets", as_int=False),
+    ("torchvision.datasets.mnist", "MNIST.__getitem__"): _Layout("NHW", "targets"),
+    ("torchvision.datasets.stl10", "STL10.__getitem__"): _Layout("NCHW", "labels"),
+    ("torchvision.datasets.svhn", "SVHN.__getitem__"): _Layout("NCHW", "labels"),
+    ("torchvision.datasets.usps", "USPS.__getitem__"): _Layout("NHW", "targets"),
+}
+
+
+def array_source(dataset: Any) -> ArraySource | None:
+    """The source of a dataset whose images are one array; None for all others.
+
+    Raises:
+        NotASource: its array is none of uint8 images; the text says why.
+    """
+    getter = getattr(type(dataset), "__getitem__", None)
+    layout = _LAYOUTS.get((getattr(getter, "__module__", ""), getattr(getter, "__qualname__", "")))
+    if layout is None or getattr(type(dataset), "__getitems__", None) is not None:
+        return None
+    source = ArraySource(dataset, layout)
+    _check(source)
+    return source
+
+
+def _check(source: ArraySource) -> None:
+    name, data = type(source.dataset).__name__, getattr(source.dataset, "data", None)
+    if not isinstance(data, np.ndarray | torch.Tensor):
+        raise NotASource(f"{name}.data is no array but of type {type(data).__name__}", _KEEP_DATA)
+    if isinstance(data, torch.Tensor) and (data.device.type != "cpu" or data.layout is not torch.strided):
+        raise NotASource(f"{name}.data is a tensor on {data.device}, not one in host memory", _KEEP_DATA)
+    if str(data.dtype).removeprefix("torch.") != "uint8":
+        raise NotASource(f"{name}.data has dtype {data.dtype}, not uint8", _KEEP_DATA)
+    axes = source.layout.axes
+    wrong = data.ndim != len(axes) or ("C" in axes and data.shape[axes.index("C")] != 3)
+    if wrong or 0 in data.shape:
+        raise NotASource(
+            f"{name}.data has shape {tuple(data.shape)}, not that of images ({', '.join(axes)})", _KEEP_DATA
+        )
+
+
+@dataclass(frozen=True)
+class ArraySource:
+    """A source whose images are in memory; see `fastdata.sources.protocol`.
+
+    Attributes:
+        dataset: torchvision's dataset.
+        layout: how it keeps its samples.
+        parts: indices that choose from it, from the innermost Subset to the outermost.
+    """
+
+    dataset: Any
+    layout: _Layout
+    parts: tuple[Sequence[int], ...] = ()
+
+    @property
+    def transform(self) -> Callable[[Any], Any] | None:
+        """The dataset's own."""
+        return self.dataset.transform  # type: ignore[no-any-return]
+
+    @property
+    def images(self) -> npt.NDArray[np.uint8]:
+        """All of the dataset's images as a view of its memory: uint8, (images, H, W, C), 3 channels or 1."""
+        data = self.dataset.data
+        array: npt.NDArray[np.uint8] = data.detach().numpy() if isinstance(data, torch.Tensor) else data
+        if self.layout.axes == "NHW":
+            return array[..., None]
+        return array.transpose(0, 2, 3, 1) if self.layout.axes == "NCHW" else array
+
+    @property
+    def channels(self) -> int:
+        """Of every image: 3, or 1 for grey."""
+        return int(self.images.shape[3])
+
+    @property
+    def image_size(self) -> tuple[int, int]:
+        """(height, width) of every image."""
+        height, width = self.images.shape[1:3]
+        return height, width
+
+    def part(self, indices: Sequence[int]) -> ArraySource:
+        """The samples at given indices."""
+        return ArraySource(self.dataset, self.layout, (*self.parts, indices))
+
+    def __len__(self) -> int:
+        return len(self.parts[-1] if self.parts else self.dataset)
+
+    def rows(self, indices: Sequence[int]) -> npt.NDArray[np.int64]:
+        """Which images of the array some samples are; what lies outside of the array stays as it is."""
+        for part in reversed(self.parts):
+            indices = [operator.index(part[index]) for index in indices]
+        rows = np.array(indices, np.int64)
+        return np.where(rows < 0, rows + len(self.dataset.data), rows)
+
+    def _row(self, index: int) -> int:
+        for part in reversed(self.parts):
+            index = operator.index(part[index])
+        return index
+
+    def read_encoded(self, index: int) -> bytes:
+        """An image in NumPy's format, (H, W, 3)."""
+        pixels = self.images[self._row(index)]
+        buffer = io.BytesIO()
+        np.save(buffer, np.ascontiguousarray(np.broadcast_to(pixels, (*pixels.shape[:2], 3))))
+        return buffer.getvalue()
+
+    def read_target(self, index: int) -> Any:
+        """The target as the dataset gives it."""
+        target = self._plain_targets([self._row(index)])[0]
+        transform = self.dataset.target_transform
+        return target if transform is None else transform(target)
+
+    def read_targets(self, indices: Sequence[int]) -> list[Any]:
+        """The same for many."""
+        targets = self._plain_targets(self.rows(indices).tolist())
+        transform = self.dataset.target_transform
+        return targets if transform is None else [transform(target) for target in targets]
+
+    def _plain_targets(self, rows: Sequence[int]) -> list[Any]:
+        """Before target_transform."""
+        targets = getattr(self.dataset, self.layout.targets)
+        if targets is None:  # STL10's unlabelled images
+            return [None] * len(rows)
+        if not self.layout.as_int:
+            return [targets[row] for row in rows]
+        if isinstance(targets, np.ndarray | torch.Tensor) and targets.ndim == 1:
+            return [int(target) for target in targets[list(rows)].tolist()]
+        return [int(targets[row]) for row in rows]
+
+    def location(self, index: int) -> str:
+        """For messages: the class and the place in its array."""
+        return f"{type(self.dataset).__name__}[{self._row(index)}]"
