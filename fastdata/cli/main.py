@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from fastdata import __version__
+from fastdata.cli.run import add_run, run_program
 from fastdata.cli.shards import add_commands
 from fastdata.errors import DatasetError, FastdataError, OptionError
 from fastdata.system.cpus import parse_workers
@@ -23,6 +24,8 @@ _PACKAGES = {"bench": ("psutil", "torchvision"), "demo": ("matplotlib", "psutil"
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one `fastdata` command and returns its exit status."""
     given = _parser().parse_args(arguments)
+    if hasattr(given, "is_program"):  # whose errors are its own
+        return run_program(given)
     try:
         given.run(given)
     except (FastdataError, OSError) as error:
@@ -38,7 +41,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="fastdata",
         description="Fast image loading for PyTorch training: check the installation, measure its speed on this "
-        "machine, explain what a loader does, convert datasets to shards.",
+        "machine, explain what a loader does, run a program with its loaders replaced, convert datasets to shards.",
         epilog="In Python: replace `from torch.utils.data import DataLoader` by `from fastdata import DataLoader`.",
     )
     parser.add_argument("--version", action="version", version=f"fastdata {__version__}")
@@ -62,6 +65,7 @@ def _parser() -> argparse.ArgumentParser:
     explain.set_defaults(run=_explain)
 
     add_commands(commands)
+    add_run(commands)
 
     demo = commands.add_parser(
         "demo",

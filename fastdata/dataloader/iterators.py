@@ -140,6 +140,7 @@ class EpochLoader(Protocol):
 
     num_workers: int
     worker_init_fn: Callable[[int], None] | None
+    _stats: PipelineStats
 
     def begin_epoch(self) -> EpochRecord:
         """Begins the epoch that comes next."""
@@ -182,15 +183,18 @@ def _encoded_images() -> Any:
 
 
 class _Counted(torch_dataloader._BaseDataLoaderIter):
-    """torch's own iterator, keeping an `EpochRecord` up to date.
+    """torch's own iterator, keeping an `EpochRecord` and the loader's totals up to date.
 
     Args:
         loader: for which it is made.
         record: of the epoch under way.
     """
 
+    _left_at: float | None = None
+
     def __init__(self, loader: EpochLoader, record: EpochRecord) -> None:
         self._record, start = record, record.start
+        self._totals = loader._stats
         self._failed = 0  # batches that raised since the last that did not
         self.handed = 0  # batches given to whoever asks
         self.delivers = True  # to the caller himself; False where somebody between asks ahead and counts deliveries
@@ -233,14 +237,17 @@ class _Counted(torch_dataloader._BaseDataLoaderIter):
 
     def _reset(self, loader: Any, first_iter: bool = False) -> None:
         if not first_iter:  # persistent workers begin another epoch
-            self._record, self.handed = loader.begin_epoch(), 0
+            self._record, self.handed, self._left_at = loader.begin_epoch(), 0, None
             self._index_sampler = self._record.batches if self._record.batches is not None else self._index_sampler
         super()._reset(loader, first_iter)
         if not first_iter and self._record.batches is None:
             self._pass_over(self._record.start)
 
     def __next__(self) -> Any:
-        taken = self._taken()
+        came_at, taken = time.perf_counter(), self._taken()
+        if self._left_at is not None:
+            self._totals.busy_s += came_at - self._left_at
+            self._left_at = None
         try:
             batch = super().__next__()
         except StopIteration:
@@ -252,9 +259,25 @@ class _Counted(torch_dataloader._BaseDataLoaderIter):
         batch = self._not_begun_anew(batch)
         self.handed += 1 + self._failed  # whoever goes on has passed over those that raised
         self._failed = 0
+        self._totals.samples += self._samples_in(batch)
         if self.delivers:
             self._record.delivered_batches = self.handed
+            self._totals.batches += 1
+            self._left_at = time.perf_counter()
+            self._totals.wait_s += self._left_at - came_at
         return batch
+
+    def _samples_in(self, batch: Any) -> int:
+        """The number of samples in the batch just handed over; for iterable datasets that of its first part."""
+        batches = self._record.batches
+        if batches is not None and self.handed <= len(batches.sizes):
+            return batches.sizes[self.handed - 1]
+        parts = batch
+        while isinstance(parts, Mapping | list | tuple) and parts:  # down to the first that is a column of values
+            batch, parts = parts, next(iter(parts.values() if isinstance(parts, Mapping) else parts))
+        if isinstance(parts, torch.Tensor | np.ndarray):
+            return len(parts) if parts.ndim else 1
+        return len(batch) if isinstance(batch, list | tuple) else 1
 
     @property
     def record(self) -> EpochRecord:

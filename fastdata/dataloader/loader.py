@@ -45,7 +45,11 @@ from fastdata.pipeline.resources import EpochResources
 from fastdata.pipeline.stats import PipelineStats
 from fastdata.views.philox import Key
 
-__all__ = ["DataLoader"]
+__all__ = ["DataLoader", "observers"]
+
+observers: list[
+    Callable[[Any, PipelineStats], None]
+] = []  # called with each loader, and its totals, when first iterated
 
 Sample = TypeVar("Sample", covariant=True)
 
@@ -171,6 +175,7 @@ class DataLoader(StatefulEpochs, torch.utils.data.DataLoader[Sample]):
         self._stats = PipelineStats()
         self._begin_counting()
         self._warned_of_torch_path = False
+        self._observed = False
 
     # ---- what to ask a loader
 
@@ -181,8 +186,8 @@ class DataLoader(StatefulEpochs, torch.utils.data.DataLoader[Sample]):
     def stats(self) -> dict[str, Any]:
         """Totals since the loader was made: seconds per stage, waiting time, failures and the quarantine list.
 
-        See `fastdata.pipeline.stats.PipelineStats` for the entries.  On torch's path only batches and waiting are
-        counted, and only with `device` or `progress`.
+        See `fastdata.pipeline.stats.PipelineStats` for the entries.  On torch's path batches, samples and waiting are
+        counted.
         """
         entries = self._stats.to_dict()
         return {**entries, "backend": self._choice.backend.name if self._choice is not None else None}
@@ -211,6 +216,7 @@ class DataLoader(StatefulEpochs, torch.utils.data.DataLoader[Sample]):
     # ---- iterating
 
     def __iter__(self) -> Any:
+        self._show_to_observers()
         route = self._route()
         if route.is_image_pipeline:
             return self._iterate_images(route)
@@ -220,6 +226,12 @@ class DataLoader(StatefulEpochs, torch.utils.data.DataLoader[Sample]):
         if self._device is None and not self.progress:
             return super().__iter__()
         return self._iterate_torch()
+
+    def _show_to_observers(self) -> None:
+        if not self._observed:
+            self._observed = True
+            for observe in observers:
+                observe(self, self._stats)
 
     def _get_iterator(self) -> Any:
         if self._resume_from is not None:
