@@ -45,7 +45,7 @@ from fastdata.pipeline.resources import EpochResources
 from fastdata.pipeline.stats import PipelineStats
 from fastdata.views.philox import Key
 
-__all__ = ["DataLoader", "observers"]
+__all__ = ["DataLoader", "StatelessDataLoader", "observers"]
 
 observers: list[
     Callable[[Any, PipelineStats], None]
@@ -57,7 +57,7 @@ _BLOCKS_KEPT = 4  # batches: one that the caller computes on, two on their way, 
 _MEMORY_FORMATS = (torch.contiguous_format, torch.channels_last)
 
 
-class DataLoader(StatefulEpochs, torch.utils.data.DataLoader[Sample]):
+class StatelessDataLoader(StatefulEpochs, torch.utils.data.DataLoader[Sample]):
     """torch.utils.data.DataLoader with an image pipeline behind it.
 
     All of torch's arguments mean what they mean there.  Where the dataset is an image folder (see
@@ -208,6 +208,8 @@ class DataLoader(StatefulEpochs, torch.utils.data.DataLoader[Sample]):
         return LoaderArguments(**{name: getattr(self, name) for name in names}, decode_on=self._decode_on)
 
     def _route(self) -> Route:
+        if "_stats" not in vars(self):
+            return Route(reason=f"{type(self).__name__} does not call DataLoader.__init__", advice="call it")
         return find_route(self._arguments())
 
     def _in_image_pipeline(self) -> bool:
@@ -327,3 +329,26 @@ class DataLoader(StatefulEpochs, torch.utils.data.DataLoader[Sample]):
         """Warns of too many worker processes, as torch does; the image pipeline starts none."""
         if not self._in_image_pipeline():
             super().check_worker_number_rationality()
+
+
+class DataLoader(StatelessDataLoader[Sample]):  # noqa: D101
+    __doc__ = StatelessDataLoader.__doc__
+
+    # Not in the class above, which also stands in for torch's (fastdata/run): frameworks that find these methods call
+    # them before seeds are set and generators are synchronised, and a state fixes the order of the next epoch.
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where the latest iterator stands, counted in samples handed over; a few plain, JSON-able values.
+
+        Raises:
+            OptionError: with in_order=False on torch's path, where what has been handed over is unknown.
+        """
+        return self.state_now()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Makes the next iterator continue right after the sample where `state` was taken.
+
+        Raises:
+            StateMismatch: the state is of another format, dataset, sampler or seed, or its numbers cannot be.
+        """
+        self.continue_from(state)

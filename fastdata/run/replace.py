@@ -1,7 +1,8 @@
 """Replaces torch.utils.data.DataLoader by fastdata's class.
 
-fastdata's class is a subclass of torch's, so loaders remain instances of what every module imported, and frameworks
-that make a loader again from `type(loader)` or from `torch.utils.data.DataLoader` make one of fastdata's.
+What takes the name is `StatelessDataLoader`: a subclass of torch's class and a parent of fastdata.DataLoader, so that
+loaders of either kind are instances of `torch.utils.data.DataLoader`.  It is given the name and place of torch's class,
+so that pickled loaders are torch's wherever nothing is replaced.
 """
 
 from __future__ import annotations
@@ -22,7 +23,9 @@ def replace(*, quiet: bool = False) -> None:
     Args:
         quiet: do not print which path each loader takes, nor the summary at exit.
     """
-    torch.utils.data.DataLoader = loader.DataLoader  # type: ignore[misc]
-    torch.utils.data.dataloader.DataLoader = loader.DataLoader  # type: ignore[misc]
+    ours, torchs = loader.StatelessDataLoader, torch.utils.data.dataloader
+    if torchs.DataLoader is not ours:
+        ours.__name__, ours.__qualname__, ours.__module__ = "DataLoader", "DataLoader", torchs.__name__
+        torch.utils.data.DataLoader = torchs.DataLoader = ours  # type: ignore[misc]
     if not quiet and _report.observe not in loader.observers:
         loader.observers.append(_report.observe)
