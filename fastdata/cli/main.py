@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from fastdata import __version__
-from fastdata.cli.run import add_run, run_program
+from fastdata.cli.run import add_run, run_program, split_program
 from fastdata.cli.shards import add_commands
 from fastdata.errors import DatasetError, FastdataError, OptionError
 from fastdata.system.cpus import parse_workers
@@ -23,9 +23,10 @@ _PACKAGES = {"bench": ("psutil", "torchvision"), "demo": ("matplotlib", "psutil"
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one `fastdata` command and returns its exit status."""
-    given = _parser().parse_args(arguments)
+    own, program = split_program(list(sys.argv[1:] if arguments is None else arguments))
+    given = _parser().parse_args(own)
     if hasattr(given, "is_program"):  # whose errors are its own
-        return run_program(given)
+        return run_program(given, program)
     try:
         given.run(given)
     except (FastdataError, OSError) as error:

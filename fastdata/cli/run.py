@@ -11,7 +11,7 @@ from fastdata.errors import OptionError
 from fastdata.run import startup
 from fastdata.run.program import check_script, run_module, run_script
 
-__all__ = ["add_run", "run_program"]
+__all__ = ["add_run", "run_program", "split_program"]
 
 
 def add_run(commands: Any) -> None:
@@ -30,27 +30,34 @@ def add_run(commands: Any) -> None:
         allow_abbrev=False,
     )
     run.add_argument("--quiet", action="store_true", help="print nothing")
-    run.add_argument("-m", dest="module", nargs=argparse.REMAINDER, help="run a module, as python -m does")
-    run.add_argument("script", nargs="?", metavar="SCRIPT", help="the program")
-    run.add_argument(
-        "arguments", nargs=argparse.REMAINDER, metavar="ARGUMENT", help="all that follows is the program's"
-    )
     run.set_defaults(is_program=True, parser=run)
 
 
-def run_program(given: argparse.Namespace) -> int:
+def split_program(arguments: list[str]) -> tuple[list[str], list[str]]:
+    """What argparse is to parse and, after `run` and its options, the program with arguments of its own."""
+    if arguments[:1] != ["run"]:
+        return arguments, []
+    begins = (number for number, each in enumerate(arguments[1:], 1) if each[:1] != "-" or each[:2] == "-m")
+    begin = next(begins, len(arguments))
+    return arguments[:begin], arguments[begin:]
+
+
+def run_program(given: argparse.Namespace, program: list[str]) -> int:
     """Runs the program; its exceptions and its exit status pass through."""
-    if not given.script and not given.module:
+    is_module = program[:1] != [] and program[0].startswith("-m")
+    if is_module:
+        program = [*filter(None, [program[0][2:]]), *program[1:]]
+    if not program:
         given.parser.error("name a SCRIPT, or a module with -m MODULE")
     os.environ[startup.VARIABLE] = startup.QUIET if given.quiet else "1"
     startup.install()
-    if given.module:
-        run_module(given.module[0], given.module[1:])
+    if is_module:
+        run_module(program[0], program[1:])
         return 0
     try:
-        check_script(given.script)
+        check_script(program[0])
     except OptionError as error:
         print(f"fastdata: {error}", file=sys.stderr)
         return 2
-    run_script(given.script, given.arguments)
+    run_script(program[0], program[1:])
     return 0

@@ -24,6 +24,7 @@ class Report:
         self._printed: set[str] = set()
         self._process = -1  # a forked process counts for itself
         self._cpu_s_before = 0.0
+        self._uses_pillow = False  # the program; on torch's path samples may be anything
 
     def observe(self, loader: Any, totals: PipelineStats) -> None:
         """Prints the path of a loader that is iterated for the first time; a line that was printed is not repeated."""
@@ -33,6 +34,7 @@ class Report:
             if self._process == -1:
                 atexit.register(self._print_summary)
             self._process, self._totals, self._cpu_s_before = os.getpid(), [], cpu_seconds()
+            self._uses_pillow = "PIL.Image" in sys.modules
         self._totals.append(totals)
         if (line := describe(loader)) not in self._printed:
             self._printed.add(line)
@@ -44,11 +46,12 @@ class Report:
         wait_s, busy_s = (sum(getattr(one, name) for one in self._totals) for name in ("wait_s", "busy_s"))
         if images == 0 or self._process != os.getpid():
             return None
-        total_s = wait_s + busy_s
+        are_images = self._uses_pillow or any(one.encoded_bytes for one in self._totals)
+        noun, total_s = "images" if are_images else "samples", wait_s + busy_s
         cpu_ms = 1000 * (cpu_seconds() - self._cpu_s_before) / images
         return (
-            f"fastdata: {images} images in {batches} batches, {images / total_s:.1f} images/s, {wait_s / total_s:.1%} "
-            f"of the time spent waiting for data, {cpu_ms:.2f} ms of CPU time per image (including the program's own)"
+            f"fastdata: {images} {noun} in {batches} batches, {images / total_s:.1f} {noun}/s, {wait_s / total_s:.1%} "
+            f"of the time spent waiting for data, {cpu_ms:.2f} ms of CPU time per {noun[:-1]} (with the program's own)"
         )
 
     def _print_summary(self) -> None:
@@ -77,6 +80,9 @@ def cpu_seconds() -> float:
 
 
 def _is_first_rank() -> bool:
+    distributed: Any = sys.modules.get("torch.distributed")
+    if distributed is not None and distributed.is_available() and distributed.is_initialized():
+        return bool(distributed.get_rank() == 0)
     return os.environ.get("RANK", os.environ.get("LOCAL_RANK", "0")) == "0"
 
 
