@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -225,6 +226,22 @@ def test_an_interpreter_starts_even_if_fastdata_cannot_be_imported(tmp_path: Pat
     )
     assert (status, printed) == (0, "goes on\n")
     assert re.fullmatch(r"fastdata: FASTDATA_RUN has no effect: .*\n", errors)
+
+
+# ---- subclasses
+
+
+class WithoutInit(DataLoader[Any]):
+    """As torchdata's StatefulDataLoader, which sets what it needs by itself."""
+
+    def __init__(self) -> None:
+        self.dataset, self.batch_size, self.num_workers, self.batch_sampler = [1, 2], 1, 0, None
+
+
+def test_a_subclass_that_does_not_call_init_takes_torchs_path() -> None:
+    loader = WithoutInit()
+    loader.check_worker_number_rationality()
+    assert "WithoutInit does not call DataLoader.__init__" in repr(loader)
 
 
 # ---- what is measured

@@ -117,3 +117,42 @@ def test_ranks_with_different_seeds_share_every_sample(package: str, tmp_path: P
     plain, ours = (start(*TORCHRUN, *run, str(tmp_path / "shares.py"))[0] for run in ([], RUN))
     assert ours == plain
     assert all(sorted(json.loads(line)) == list(range(64)) for line in ours.splitlines())
+
+
+RESUMED = """
+import os, sys, lightning, torch
+from fastdata import DataLoader
+from torch.utils.data import TensorDataset
+
+class Model(lightning.LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.layer, self.seen = torch.nn.Linear(1, 1), []
+
+    def training_step(self, batch, number):
+        self.seen.append(batch[0].tolist())
+        return self.layer(batch[0].float()[:, None]).mean()
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=0.1)
+
+def train(steps, start=None):
+    torch.manual_seed(3)
+    model, loader = Model(), DataLoader(TensorDataset(torch.arange(48)), 8, shuffle=True)
+    quiet = dict(logger=False, enable_progress_bar=False, enable_model_summary=False, enable_checkpointing=False)
+    trainer = lightning.Trainer(max_steps=steps, accelerator="cpu", **quiet)
+    trainer.fit(model, loader, ckpt_path=start, weights_only=False)
+    trainer.save_checkpoint(sys.argv[1])
+    return model.seen
+
+whole, begun = train(5), train(3)
+assert whole == begun + train(5, sys.argv[1])
+print("the same")
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("package", [example("lightning", "lightning")])
+def test_lightning_continues_in_the_middle_of_an_epoch(package: str, tmp_path: Path) -> None:
+    (tmp_path / "resumed.py").write_text(RESUMED)
+    assert start(str(tmp_path / "resumed.py"), str(tmp_path / "saved.ckpt"))[0].splitlines()[-1] == "the same"
