@@ -12,6 +12,7 @@ from fastdata import __version__
 from fastdata.cli.run import add_run, run_program, split_program
 from fastdata.cli.shards import add_commands
 from fastdata.errors import DatasetError, FastdataError, OptionError
+from fastdata.run import startup
 from fastdata.system.cpus import parse_workers
 from fastdata.terminal.flags import argument
 
@@ -154,8 +155,12 @@ def _refuse_splits(folder: Path) -> None:
         raise DatasetError(f"{folder} contains the splits train and val; name one of them: {folder / 'train'}")
 
 
-def _refuse_missing(command: str) -> None:
-    """Says what is to be installed before any work is done."""
+def _check_can_run(command: str) -> None:
+    """Says what is to be installed, or would spoil the comparison with torch, before any work is done."""
+    if startup.is_on():
+        raise OptionError(
+            f"fastdata {command} measures torch's DataLoader, which {startup.VARIABLE} replaces; unset it"
+        )
     from fastdata.doctor.measure import installed
 
     if missing := [package for package in _PACKAGES[command] if not installed(package)]:
@@ -165,7 +170,7 @@ def _refuse_missing(command: str) -> None:
 
 
 def _bench(given: Any) -> None:
-    _refuse_missing("bench")
+    _check_can_run("bench")
     from fastdata.demo.compare import compare_loaders
     from fastdata.doctor.measure import table
     from fastdata.shards.open_images import holds_shards
@@ -197,7 +202,7 @@ def _explain(given: Any) -> None:
 
 
 def _demo(given: Any) -> None:
-    _refuse_missing("demo")
+    _check_can_run("demo")
     from fastdata.demo.run import run_demo
 
     run_demo(given.folder, given.output, quick=given.quick)

@@ -10,10 +10,15 @@ import os
 import sys
 from typing import Any
 
-__all__ = ["QUIET", "VARIABLE", "install"]
+__all__ = ["QUIET", "VARIABLE", "install", "is_on"]
 
 VARIABLE = "FASTDATA_RUN"  # "" and "0" are off
 QUIET = "quiet"  # the value that replaces without printing; every other one prints
+
+
+def is_on() -> bool:
+    """True if the environment asks for the replacement."""
+    return os.environ.get(VARIABLE, "0") not in ("", "0")
 
 
 def install() -> None:

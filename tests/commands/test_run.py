@@ -95,6 +95,14 @@ def test_something_to_run_must_be_named(capsys: pytest.CaptureFixture[str]) -> N
     assert "name a SCRIPT, or a module with -m MODULE" in capsys.readouterr().err
 
 
+def test_torch_is_not_measured_where_it_is_replaced(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("FASTDATA_RUN", "1")
+    assert main(["bench", str(folder)]) == 1
+    assert "FASTDATA_RUN replaces; unset it" in capsys.readouterr().err
+
+
 # ---- its loaders are ours
 
 LOADERS = """
