@@ -5,8 +5,8 @@ set -euo pipefail
 export FASTDATA_REQUIRE_NATIVE=1
 source "$(dirname "${BASH_SOURCE[0]}")/setup.sh"
 
-.venv/bin/ruff format --check fastdata tests tools benchmarks
-.venv/bin/ruff check fastdata tests tools benchmarks
+.venv/bin/ruff format --check fastdata tests tools benchmarks examples
+.venv/bin/ruff check fastdata tests tools benchmarks examples
 .venv/bin/clang-format --dry-run --Werror fastdata/native/*.cpp fastdata/native/*.h
 .venv/bin/mypy
 .venv/bin/python -m pytest "$@"

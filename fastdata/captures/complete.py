@@ -118,7 +118,6 @@ class CompletedBatch:
         self._is_finished = not isinstance(received, UnfinishedBatch)
         self._order: SampleOrder | None = None if self._is_finished else received.order
         self._batch: Any = received if self._is_finished else received.batch
-        self._decoded = 0 if self._is_finished else received.decoded
 
     @property
     def tasks(self) -> Sequence[Task]:
@@ -166,7 +165,6 @@ class CompletedBatch:
 
     def _decode(self) -> Sequence[Task]:
         """Decodes all batches of images with the core; what it leaves over becomes tasks of their own."""
-        self._times.append(BatchTimes(samples=self._decoded))
         further: list[Task] = []
         found: list[PendingBatch] = []
         map_tensors(self._batch, lambda tensor: _noted(tensor, found))
@@ -179,7 +177,7 @@ class CompletedBatch:
             with times.stage("decode"):
                 if decoder is not None:
                     refused = dict(decode_together(rows, decoder, pool=self._completion.pool, read_bytes=sizes))
-            times.samples, times.encoded_bytes = len(images) - len(refused), int(sizes.sum())
+            times.encoded_bytes = int(sizes.sum())
             self._times.append(times)
             own.value = images
             step = max(1, -(-len(refused) // (4 * max(1, self._completion.threads))))
@@ -196,9 +194,7 @@ class CompletedBatch:
             for row, refusal in some:
                 stop_if_cancelled()
                 error = decode_row(rows, row, refusal, backend=own)
-                if error is None:
-                    times.samples += 1
-                else:
+                if error is not None:
                     self._errors.append(self._error(error, indices[row], rows.sources[row].location()))
         self._times.append(times)
 
@@ -282,6 +278,8 @@ class FetchedBatch(CompletedBatch):
 
         times = BatchTimes()
         with times.stage("read"), opening_encoded():
+            assert self._order is not None
+            times.samples = len(self._order.indices)
             self._receive(self._fetcher.fetch(self._order))
         self._times.append(times)
         return super().tasks

@@ -40,14 +40,13 @@ class UnfinishedBatch:
     """A batch in which something is left to do.
 
     Attributes:
-        batch: collated, with pending images in it; None if a sample failed that is to be skipped or replaced.
+        batch: collated, with pending images in it, or some that were decoded natively; None if a sample failed that is
+            to be skipped or replaced.
         order: which samples it is made of, if the dataset has captures.
-        decoded: images that were decoded already, by the core for the dataset's own code.
     """
 
     batch: Any
     order: SampleOrder | None
-    decoded: int = 0
 
 
 class SampleFetcher(_MapDatasetFetcher):
@@ -88,10 +87,7 @@ class SampleFetcher(_MapDatasetFetcher):
             if order is None or self._on_error == "raise" or not is_of_an_image(error):
                 raise
             return UnfinishedBatch(None, order)
-        after = tally_of_this_thread()
-        if after == before:
-            return batch
-        return UnfinishedBatch(batch, order, decoded=after.decoded - before.decoded)
+        return batch if tally_of_this_thread() == before else UnfinishedBatch(batch, order)
 
     def _samples(self, order: SampleOrder) -> list[Any]:
         at_once = getattr(self.dataset, "__getitems__", None)

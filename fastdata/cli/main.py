@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from fastdata import __version__
+from fastdata.cli.run import add_run, run_program, split_program
 from fastdata.cli.shards import add_commands
 from fastdata.errors import DatasetError, FastdataError, OptionError
+from fastdata.run import startup
 from fastdata.system.cpus import parse_workers
 from fastdata.terminal.flags import argument
 
@@ -22,7 +24,10 @@ _PACKAGES = {"bench": ("psutil", "torchvision"), "demo": ("matplotlib", "psutil"
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one `fastdata` command and returns its exit status."""
-    given = _parser().parse_args(arguments)
+    own, program = split_program(list(sys.argv[1:] if arguments is None else arguments))
+    given = _parser().parse_args(own)
+    if hasattr(given, "is_program"):  # whose errors are its own
+        return run_program(given, program)
     try:
         given.run(given)
     except (FastdataError, OSError) as error:
@@ -38,7 +43,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="fastdata",
         description="Fast image loading for PyTorch training: check the installation, measure its speed on this "
-        "machine, explain what a loader does, convert datasets to shards.",
+        "machine, explain what a loader does, run a program with its loaders replaced, convert datasets to shards.",
         epilog="In Python: replace `from torch.utils.data import DataLoader` by `from fastdata import DataLoader`.",
     )
     parser.add_argument("--version", action="version", version=f"fastdata {__version__}")
@@ -62,6 +67,7 @@ def _parser() -> argparse.ArgumentParser:
     explain.set_defaults(run=_explain)
 
     add_commands(commands)
+    add_run(commands)
 
     demo = commands.add_parser(
         "demo",
@@ -149,8 +155,12 @@ def _refuse_splits(folder: Path) -> None:
         raise DatasetError(f"{folder} contains the splits train and val; name one of them: {folder / 'train'}")
 
 
-def _refuse_missing(command: str) -> None:
-    """Says what is to be installed before any work is done."""
+def _check_can_run(command: str) -> None:
+    """Says what is to be installed, or would spoil the comparison with torch, before any work is done."""
+    if startup.is_on():
+        raise OptionError(
+            f"fastdata {command} measures torch's DataLoader, which {startup.VARIABLE} replaces; unset it"
+        )
     from fastdata.doctor.measure import installed
 
     if missing := [package for package in _PACKAGES[command] if not installed(package)]:
@@ -160,7 +170,7 @@ def _refuse_missing(command: str) -> None:
 
 
 def _bench(given: Any) -> None:
-    _refuse_missing("bench")
+    _check_can_run("bench")
     from fastdata.demo.compare import compare_loaders
     from fastdata.doctor.measure import table
     from fastdata.shards.open_images import holds_shards
@@ -192,7 +202,7 @@ def _explain(given: Any) -> None:
 
 
 def _demo(given: Any) -> None:
-    _refuse_missing("demo")
+    _check_can_run("demo")
     from fastdata.demo.run import run_demo
 
     run_demo(given.folder, given.output, quick=given.quick)

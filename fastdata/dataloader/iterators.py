@@ -153,7 +153,7 @@ class EpochIterator:
 
 
 class _Counted(torch_dataloader._BaseDataLoaderIter):
-    """torch's own iterator, keeping an `EpochRecord` up to date.
+    """torch's own iterator, keeping an `EpochRecord` and the loader's totals up to date.
 
     Args:
         loader: for which it is made.
@@ -161,9 +161,11 @@ class _Counted(torch_dataloader._BaseDataLoaderIter):
         captured: the dataset with captures, if it has any.
     """
 
+    _left_at: float | None = None
+
     def __init__(self, loader: EpochLoader, record: EpochRecord, captured: CapturedDataset | None = None) -> None:
         self._record, start = record, record.start
-        self._loader, self._captured = loader, captured
+        self._loader, self._captured, self._totals = loader, captured, loader._stats
         self._failed = 0  # batches that raised since the last that did not
         self.handed = 0  # batches given to whoever asks
         self.delivers = True  # to the caller himself; False where somebody between asks ahead and counts deliveries
@@ -208,7 +210,7 @@ class _Counted(torch_dataloader._BaseDataLoaderIter):
 
     def _reset(self, loader: Any, first_iter: bool = False) -> None:
         if not first_iter:  # persistent workers begin another epoch
-            self._record, self.handed = loader.begin_epoch(), 0
+            self._record, self.handed, self._left_at = loader.begin_epoch(), 0, None
             self._index_sampler = self._orders() if self._record.batches is not None else self._index_sampler
         super()._reset(loader, first_iter)
         if not first_iter and self._record.batches is None:
@@ -218,7 +220,10 @@ class _Counted(torch_dataloader._BaseDataLoaderIter):
         return self._record.batches if self._captured is None else Orders(self._loader, self._record)
 
     def __next__(self) -> Any:
-        taken = self._taken()
+        came_at, taken = time.perf_counter(), self._taken()
+        if self._left_at is not None:
+            self._totals.busy_s += came_at - self._left_at
+            self._left_at = None
         try:
             batch = super().__next__()
         except StopIteration:
@@ -232,9 +237,25 @@ class _Counted(torch_dataloader._BaseDataLoaderIter):
         batch = self._not_begun_anew(batch)
         self.handed += 1 + self._failed  # whoever goes on has passed over those that raised
         self._failed = 0
+        self._totals.samples += self._samples_in(batch)
         if self.delivers:
             self._record.delivered_batches = self.handed
+            self._totals.batches += 1
+            self._left_at = time.perf_counter()
+            self._totals.wait_s += self._left_at - came_at
         return batch
+
+    def _samples_in(self, batch: Any) -> int:
+        """The number of samples in the batch just handed over; for iterable datasets that of its first part."""
+        batches = self._record.batches
+        if batches is not None and self.handed <= len(batches.sizes):
+            return batches.sizes[self.handed - 1]
+        parts = batch
+        while isinstance(parts, Mapping | list | tuple) and parts:  # down to the first that is a column of values
+            batch, parts = parts, next(iter(parts.values() if isinstance(parts, Mapping) else parts))
+        if isinstance(parts, torch.Tensor | np.ndarray):
+            return len(parts) if parts.ndim else 1
+        return len(batch) if isinstance(batch, list | tuple) else 1
 
     @property
     def record(self) -> EpochRecord:

@@ -51,7 +51,11 @@ from fastdata.pipeline.resources import EpochResources
 from fastdata.pipeline.stats import PipelineStats
 from fastdata.views.philox import Key
 
-__all__ = ["DataLoader"]
+__all__ = ["DataLoader", "StatelessDataLoader", "observers"]
+
+observers: list[
+    Callable[[Any, PipelineStats], None]
+] = []  # called with each loader, and its totals, when first iterated
 
 Sample = TypeVar("Sample", covariant=True)
 
@@ -60,7 +64,7 @@ _BATCHES_TO_JUDGE = 3  # before a loader is said to gain nothing
 _MEMORY_FORMATS = (torch.contiguous_format, torch.channels_last)
 
 
-class DataLoader(StatefulEpochs, torch.utils.data.DataLoader[Sample]):
+class StatelessDataLoader(StatefulEpochs, torch.utils.data.DataLoader[Sample]):
     """torch.utils.data.DataLoader with an image pipeline behind it.
 
     All of torch's arguments mean what they mean there.  Where the dataset is an image folder or keeps its images in
@@ -184,6 +188,7 @@ class DataLoader(StatefulEpochs, torch.utils.data.DataLoader[Sample]):
         self._begin_counting()
         self._warned_of_torch_path = False
         self._plain_batches = 0  # without images to be decoded here; -1 once one had some
+        self._observed = False
 
     # ---- what to ask a loader
 
@@ -194,8 +199,8 @@ class DataLoader(StatefulEpochs, torch.utils.data.DataLoader[Sample]):
     def stats(self) -> dict[str, Any]:
         """Totals since the loader was made: seconds per stage, waiting time, failures and the quarantine list.
 
-        See `fastdata.pipeline.stats.PipelineStats` for the entries.  On torch's path only batches and waiting are
-        counted, and only with `device` or `progress`.
+        See `fastdata.pipeline.stats.PipelineStats` for the entries.  On torch's path batches, samples and waiting are
+        counted.
         """
         entries = self._stats.to_dict()
         return {**entries, "backend": self._choice.backend.name if self._choice is not None else None}
@@ -219,6 +224,8 @@ class DataLoader(StatefulEpochs, torch.utils.data.DataLoader[Sample]):
         return LoaderArguments(**{name: getattr(self, name) for name in names}, decode_on=self._decode_on)
 
     def _route(self) -> Route:
+        if "_stats" not in vars(self):
+            return Route(reason=f"{type(self).__name__} does not call DataLoader.__init__", advice="call it")
         return find_route(self._arguments())
 
     def _by_torchs_code(self) -> bool:
@@ -227,6 +234,7 @@ class DataLoader(StatefulEpochs, torch.utils.data.DataLoader[Sample]):
     # ---- iterating
 
     def __iter__(self) -> Any:
+        self._show_to_observers()
         route = self._route()
         if route.is_image_pipeline:
             return self._iterate_images(route)
@@ -238,6 +246,12 @@ class DataLoader(StatefulEpochs, torch.utils.data.DataLoader[Sample]):
         if self._device is None and not self.progress and not route.captured:
             return super().__iter__()
         return self._iterate_torch()
+
+    def _show_to_observers(self) -> None:
+        if not self._observed:
+            self._observed = True
+            for observe in observers:
+                observe(self, self._stats)
 
     def _get_iterator(self) -> Any:
         if self._resume_from is not None:
@@ -398,3 +412,26 @@ class DataLoader(StatefulEpochs, torch.utils.data.DataLoader[Sample]):
         """Warns of too many worker processes, as torch does; the image pipeline starts none."""
         if self._by_torchs_code():
             super().check_worker_number_rationality()
+
+
+class DataLoader(StatelessDataLoader[Sample]):  # noqa: D101
+    __doc__ = StatelessDataLoader.__doc__
+
+    # Not in the class above, which also stands in for torch's (fastdata/run): frameworks that find these methods call
+    # them before seeds are set and generators are synchronised, and a state fixes the order of the next epoch.
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where the latest iterator stands, counted in samples handed over; a few plain, JSON-able values.
+
+        Raises:
+            OptionError: with in_order=False on torch's path, where what has been handed over is unknown.
+        """
+        return self.state_now()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Makes the next iterator continue right after the sample where `state` was taken.
+
+        Raises:
+            StateMismatch: the state is of another format, dataset, sampler or seed, or its numbers cannot be.
+        """
+        self.continue_from(state)

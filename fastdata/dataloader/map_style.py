@@ -15,6 +15,7 @@ from fastdata.captures.fetch import SampleFetcher, SampleOrder, UnfinishedBatch
 from fastdata.captures.find import CapturedDataset
 from fastdata.dataloader.record import EpochRecord
 from fastdata.pipeline.config import OnError
+from fastdata.pipeline.stats import PipelineStats
 from fastdata.views.philox import Key
 
 __all__ = ["EpochLoader", "MapStyle", "Orders", "in_step", "jobs_from_workers", "jobs_in_threads", "opening_encoded"]
@@ -27,6 +28,7 @@ class EpochLoader(Protocol):
     prefetch_factor: int | None
     worker_init_fn: Callable[[int], None] | None
     on_error: OnError
+    _stats: PipelineStats
 
     def begin_epoch(self) -> EpochRecord:
         """Begins the epoch that comes next."""

@@ -63,7 +63,7 @@ class StatefulEpochs:
             sampler.set_epoch(epoch)
             self._epoch_set = epoch
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_now(self) -> dict[str, Any]:
         """Where the latest iterator stands, counted in samples handed over; a few plain, JSON-able values.
 
         Raises:
@@ -89,7 +89,7 @@ class StatefulEpochs:
             state = replace(state, dataset_state=record.dataset_state_then(), dataset_first=record.first_state)
         return state.to_dict()
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def continue_from(self, state: dict[str, Any]) -> None:
         """Makes the next iterator continue right after the sample where `state` was taken.
 
         Raises:

@@ -28,7 +28,7 @@ FLOORS = [
     {"image_folder"},
     {"shards"},
     {"shards.conversion", "dataloader"},
-    {"models"},
+    {"models", "run"},
     {"train"},
     {"doctor"},
     {"demo"},

@@ -1,0 +1,48 @@
+"""accelerate: a loop whose loader goes through `accelerator.prepare`.
+
+    fastdata run examples/accelerate_training.py [--data FOLDER]
+    accelerate launch -m fastdata run examples/accelerate_training.py
+    torchrun --nproc-per-node 2 -m fastdata run examples/accelerate_training.py
+
+`prepare` makes a new loader from the given one, always with torch's class.  So the program is left unchanged and is
+started with `fastdata run`, where torch's class is replaced.  Prints the first line of loader.explain() and the losses;
+started with plain python it says that torch's class is in use.
+"""
+
+from __future__ import annotations
+
+import torch
+from accelerate import Accelerator
+from common import MEAN, STD, data_folder, small_model
+from torch.nn.functional import cross_entropy
+from torch.utils.data import DataLoader
+from torchvision import datasets, transforms
+
+
+def main() -> None:
+    """Trains for two epochs, on one process or several."""
+    accelerator = Accelerator(cpu=True)
+    crop = [transforms.RandomResizedCrop(64), transforms.RandomHorizontalFlip()]
+    transform = transforms.Compose([*crop, transforms.ToTensor(), transforms.Normalize(MEAN, STD)])
+    dataset = datasets.ImageFolder(data_folder(), transform)
+    model = small_model(len(dataset.classes))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    loader = DataLoader(dataset, batch_size=8, shuffle=True, num_workers=2)
+    model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
+    explain = getattr(loader, "explain", lambda: "torch's DataLoader; start this program with fastdata run")
+    accelerator.print(explain().splitlines()[0])
+    for epoch in range(2):
+        samples = 0
+        for images, labels in loader:
+            loss = cross_entropy(model(images), labels)
+            optimizer.zero_grad()
+            accelerator.backward(loss)
+            optimizer.step()
+            samples += len(images)
+        total = accelerator.reduce(torch.tensor(samples)).item()
+        accelerator.print(f"epoch {epoch} loss {loss.item():.3f} samples {total}")
+    accelerator.end_training()
+
+
+if __name__ == "__main__":
+    main()

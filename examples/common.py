@@ -1,0 +1,41 @@
+"""What the examples share: a small folder of images, drawn if none is given with --data, and a small model."""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import nn
+
+CLASSES = ("blue", "green", "red")
+MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+
+
+def data_folder() -> Path:
+    """The folder given with --data, which has one folder of images per class, or one drawn now."""
+    parser = argparse.ArgumentParser(description="An example of fastdata; its docstring says what it shows.")
+    parser.add_argument("--data", type=Path, help="a folder with one folder of images per class")
+    return parser.parse_args().data or draw_images(Path(tempfile.mkdtemp(prefix="fastdata-example-")))
+
+
+def draw_images(folder: Path, per_class: int = 16) -> Path:
+    """JPEGs of 160x120 pixels, in each class mostly of its colour."""
+    rng = np.random.default_rng(0)
+    for number, name in enumerate(CLASSES):
+        (folder / name).mkdir()
+        for image in range(per_class):
+            pixels = rng.integers(0, 120, (120, 160, 3), np.uint8)
+            pixels[..., 2 - number] += 100
+            Image.fromarray(pixels).save(folder / name / f"{image:02}.jpg")
+    return folder
+
+
+def small_model(classes: int) -> nn.Module:
+    """A model that computes in milliseconds."""
+    torch.manual_seed(0)
+    convolution = nn.Conv2d(3, 8, kernel_size=7, stride=8)
+    return nn.Sequential(convolution, nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, classes))

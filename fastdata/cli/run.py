@@ -1,0 +1,63 @@
+"""`fastdata run`: an unchanged program, with torch's DataLoader replaced by fastdata's."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from typing import Any
+
+from fastdata.errors import OptionError
+from fastdata.run import startup
+from fastdata.run.program import check_script, run_module, run_script
+
+__all__ = ["add_run", "run_program", "split_program"]
+
+
+def add_run(commands: Any) -> None:
+    """Adds the command to the parser; `given.is_program` is True for it."""
+    run = commands.add_parser(
+        "run",
+        help="run an unchanged training program with torch's DataLoader replaced",
+        usage="fastdata run [-h] [--quiet] (SCRIPT | -m MODULE) [ARGUMENT ...]",
+        description="Runs SCRIPT or MODULE as python would, with fastdata's DataLoader in place of "
+        "torch.utils.data.DataLoader.  Prints which path each loader takes, and at the end images/s, the share of time "
+        "spent waiting for data and CPU time per image.  Processes that the program starts do the same, since "
+        "FASTDATA_RUN=1 is set for them.",
+        epilog="With torchrun or accelerate: torchrun --nproc-per-node 8 -m fastdata run SCRIPT; accelerate launch -m "
+        "fastdata run SCRIPT.  To replace the DataLoader in programs that are started in another way, set the "
+        "environment variable FASTDATA_RUN=1 (FASTDATA_RUN=quiet prints nothing).",
+        allow_abbrev=False,
+    )
+    run.add_argument("--quiet", action="store_true", help="print nothing")
+    run.set_defaults(is_program=True, parser=run)
+
+
+def split_program(arguments: list[str]) -> tuple[list[str], list[str]]:
+    """What argparse is to parse and, after `run` and its options, the program with arguments of its own."""
+    if arguments[:1] != ["run"]:
+        return arguments, []
+    begins = (number for number, each in enumerate(arguments[1:], 1) if each[:1] != "-" or each[:2] == "-m")
+    begin = next(begins, len(arguments))
+    return arguments[:begin], arguments[begin:]
+
+
+def run_program(given: argparse.Namespace, program: list[str]) -> int:
+    """Runs the program; its exceptions and its exit status pass through."""
+    is_module = program[:1] != [] and program[0].startswith("-m")
+    if is_module:
+        program = [*filter(None, [program[0][2:]]), *program[1:]]
+    if not program:
+        given.parser.error("name a SCRIPT, or a module with -m MODULE")
+    os.environ[startup.VARIABLE] = startup.QUIET if given.quiet else "1"
+    startup.install()
+    if is_module:
+        run_module(program[0], program[1:])
+        return 0
+    try:
+        check_script(program[0])
+    except OptionError as error:
+        print(f"fastdata: {error}", file=sys.stderr)
+        return 2
+    run_script(program[0], program[1:])
+    return 0

@@ -1,0 +1,91 @@
+"""What is printed about an unchanged program: the path that each loader takes, and at the end what was measured."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+from contextlib import suppress
+from typing import Any
+
+from fastdata.pipeline.stats import PipelineStats
+
+__all__ = ["Report", "cpu_seconds"]
+
+
+class Report:
+    """Collects the loaders of one process; prints to stderr, and on rank 0 only.
+
+    Only the loaders' totals are kept, not the loaders.
+    """
+
+    def __init__(self) -> None:
+        self._totals: list[PipelineStats] = []
+        self._printed: set[str] = set()
+        self._process = -1  # a forked process counts for itself
+        self._cpu_s_before = 0.0
+        self._uses_pillow = False  # the program; on torch's path samples may be anything
+
+    def observe(self, loader: Any, totals: PipelineStats) -> None:
+        """Prints the path of a loader that is iterated for the first time; a line that was printed is not repeated."""
+        if not _is_first_rank():
+            return
+        if self._process != os.getpid():
+            if self._process == -1:
+                atexit.register(self._print_summary)
+            self._process, self._totals, self._cpu_s_before = os.getpid(), [], cpu_seconds()
+            self._uses_pillow = "PIL.Image" in sys.modules
+        self._totals.append(totals)
+        if (line := describe(loader)) not in self._printed:
+            self._printed.add(line)
+            _print(line)
+
+    def summary(self) -> str | None:
+        """What all loaders of this process delivered, and what that cost; None if they delivered nothing."""
+        images, batches = (sum(getattr(one, name) for one in self._totals) for name in ("samples", "batches"))
+        wait_s, busy_s = (sum(getattr(one, name) for one in self._totals) for name in ("wait_s", "busy_s"))
+        if images == 0 or self._process != os.getpid():
+            return None
+        are_images = self._uses_pillow or any(one.encoded_bytes for one in self._totals)
+        noun, total_s = "images" if are_images else "samples", wait_s + busy_s
+        cpu_ms = 1000 * (cpu_seconds() - self._cpu_s_before) / images
+        return (
+            f"fastdata: {images} {noun} in {batches} batches, {images / total_s:.1f} {noun}/s, {wait_s / total_s:.1%} "
+            f"of the time spent waiting for data, {cpu_ms:.2f} ms of CPU time per {noun[:-1]} (with the program's own)"
+        )
+
+    def _print_summary(self) -> None:
+        if (line := self.summary()) is not None:
+            _print(line)
+
+
+def describe(loader: Any) -> str:
+    """One line: dataset, batch size, and the first line of `explain()`."""
+    size = getattr(loader.batch_sampler, "batch_size", loader.batch_size)
+    path = " ".join(loader.explain().partition("\n")[0].split())
+    return f"fastdata: DataLoader({type(loader.dataset).__name__}, batch_size={size}): {path}"
+
+
+def cpu_seconds() -> float:
+    """CPU time of this process and its children so far; of children that are still running only with psutil."""
+    total = sum(os.times()[:4])
+    try:
+        import psutil
+    except ImportError:
+        return total
+    for child in psutil.Process().children(recursive=True):
+        with suppress(psutil.Error):
+            total += sum(child.cpu_times()[:4])
+    return total
+
+
+def _is_first_rank() -> bool:
+    distributed: Any = sys.modules.get("torch.distributed")
+    if distributed is not None and distributed.is_available() and distributed.is_initialized():
+        return bool(distributed.get_rank() == 0)
+    return os.environ.get("RANK", os.environ.get("LOCAL_RANK", "0")) == "0"
+
+
+def _print(line: str) -> None:
+    with suppress(OSError, ValueError, AttributeError):  # stderr may be closed, or None
+        print(line, file=sys.stderr, flush=True)

@@ -1,0 +1,65 @@
+"""FASTDATA_RUN: replaces the DataLoader in every Python process that is started with this environment variable.
+
+`fastdata_run.pth`, which is installed beside the package, calls `install` when an interpreter starts.  Nothing is
+imported for it until the program itself imports torch, so processes without torch stay as they are.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Any
+
+__all__ = ["QUIET", "VARIABLE", "install", "is_on"]
+
+VARIABLE = "FASTDATA_RUN"  # "" and "0" are off
+QUIET = "quiet"  # the value that replaces without printing; every other one prints
+
+
+def is_on() -> bool:
+    """True if the environment asks for the replacement."""
+    return os.environ.get(VARIABLE, "0") not in ("", "0")
+
+
+def install() -> None:
+    """Replaces the DataLoader as soon as torch has been imported, or immediately if it already is."""
+    if "torch" in sys.modules:
+        _replace()
+    elif not any(isinstance(finder, _AfterTorch) for finder in sys.meta_path):
+        sys.meta_path.insert(0, _AfterTorch())
+
+
+class _AfterTorch:
+    """Finds torch as the other finders do, and waits for the end of its import."""
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
+        """The spec of torch, whose loader replaces the DataLoader afterwards; None for other modules."""
+        if name != "torch":
+            return None
+        found = (finder.find_spec(name, path, target) for finder in list(sys.meta_path) if finder is not self)
+        spec = next((spec for spec in found if spec is not None), None)
+        if spec is not None and spec.loader is not None:
+            self._wait_for(spec.loader)
+        return spec
+
+    def _wait_for(self, loader: Any) -> None:
+        import_torch = loader.exec_module
+
+        def import_and_replace(module: Any) -> None:
+            del loader.exec_module  # which leaves the loader's own
+            import_torch(module)
+            if self in sys.meta_path:
+                sys.meta_path.remove(self)
+            _replace()
+
+        loader.exec_module = import_and_replace
+
+
+def _replace() -> None:
+    """Replaces, or says why that is not possible; the program goes on in either case."""
+    try:
+        from fastdata.run.replace import replace
+    except ImportError as error:
+        print(f"fastdata: torch's DataLoader is not replaced: {error}", file=sys.stderr)
+        return
+    replace(quiet=os.environ.get(VARIABLE) == QUIET)

@@ -1,0 +1,298 @@
+"""`fastdata run` and FASTDATA_RUN: unchanged programs, with torch's DataLoader replaced."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from places import ROOT
+from torch.utils.data import TensorDataset
+
+from fastdata import DataLoader
+from fastdata.cli.main import main
+from fastdata.pipeline.stats import PipelineStats
+from fastdata.run.report import Report, cpu_seconds
+
+RUN = ["-m", "fastdata", "run"]
+
+
+def python(*arguments: str, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    known = {name: value for name, value in os.environ.items() if name not in ("FASTDATA_RUN", "RANK", "LOCAL_RANK")}
+    command = [sys.executable, *arguments]
+    return subprocess.run(
+        command, capture_output=True, text=True, cwd=cwd, env={**known, **environment}, timeout=200, check=False
+    )
+
+
+def outcome(done: subprocess.CompletedProcess[str]) -> tuple[int, str, str]:
+    return done.returncode, done.stdout, done.stderr
+
+
+# ---- the program runs as without fastdata
+
+PROBE = """
+import os, signal, sys
+print(sys.argv, sys.path[0], __file__, __name__, __package__, __spec__ is None, sorted(globals()))
+def fail():
+    raise OSError("not found")
+what = sys.argv[1]
+if what == "exit":
+    sys.exit(7)
+if what == "message":
+    sys.exit("goodbye")
+if what == "fail":
+    fail()
+if what == "hook":
+    sys.excepthook = lambda kind, error, traceback: print(kind, error, traceback.tb_frame.f_code.co_filename)
+    fail()
+if what == "interrupt":
+    os.kill(os.getpid(), signal.SIGINT)
+"""
+
+
+@pytest.fixture
+def programs(tmp_path: Path) -> Path:
+    """A script, a link to it, a folder, a package, and a script that is not Python."""
+    for folder in ("bundle", "package", "elsewhere"):
+        (tmp_path / folder).mkdir()
+    for name in ("elsewhere/probe.py", "module.py", "bundle/__main__.py", "package/__main__.py"):
+        (tmp_path / name).write_text(PROBE)
+    (tmp_path / "link.py").symlink_to(tmp_path / "elsewhere" / "probe.py")
+    (tmp_path / "broken.py").write_text("this is not Python\n")
+    return tmp_path
+
+
+@pytest.mark.parametrize("what", ["--help", "exit", "message", "fail", "hook", "interrupt"])
+@pytest.mark.parametrize("program", [["elsewhere/probe.py"], ["-m", "module"]], ids=["script", "module"])
+def test_arguments_status_and_tracebacks_are_pythons(programs: Path, program: list[str], what: str) -> None:
+    arguments = [*program, what, "--quiet", "-m", "--"]
+    assert outcome(python(*RUN, *arguments, cwd=programs)) == outcome(python(*arguments, cwd=programs))
+
+
+@pytest.mark.parametrize(
+    "program", [["link.py"], ["bundle"], ["-m", "package"], ["-m", "absent"], ["broken.py"]], ids=str
+)
+def test_other_kinds_of_programs(programs: Path, program: list[str]) -> None:
+    assert outcome(python(*RUN, *program, "a", cwd=programs)) == outcome(python(*program, "a", cwd=programs))
+
+
+def test_a_missing_script_is_said_in_pythons_words(tmp_path: Path) -> None:
+    plain, ours = (python(*command, "none.py", cwd=tmp_path) for command in ([], RUN))
+    assert (ours.returncode, ours.stdout) == (plain.returncode, plain.stdout) == (2, "")
+    assert ours.stderr == "fastdata: can't open file 'none.py': [Errno 2] No such file or directory\n"
+
+
+def test_something_to_run_must_be_named(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        main(["run", "--quiet"])
+    assert stopped.value.code == 2
+    assert "name a SCRIPT, or a module with -m MODULE" in capsys.readouterr().err
+
+
+def test_torch_is_not_measured_where_it_is_replaced(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("FASTDATA_RUN", "1")
+    assert main(["bench", str(folder)]) == 1
+    assert "FASTDATA_RUN replaces; unset it" in capsys.readouterr().err
+
+
+# ---- its loaders are ours
+
+LOADERS = """
+import abc, pickle, sys
+import torch.utils.data
+from torch.utils.data import DataLoader, TensorDataset
+import torch
+import fastdata
+
+class Mine(abc.ABC, DataLoader):
+    pass
+
+if __name__ == "__main__":
+    ours = fastdata.DataLoader
+    assert DataLoader is torch.utils.data.dataloader.DataLoader is not ours
+    assert DataLoader.__name__ == "DataLoader" and issubclass(ours, DataLoader)
+    assert not hasattr(DataLoader, "state_dict")  # torch's has none, and frameworks look
+    data = TensorDataset(torch.arange(10))
+    loader = pickle.loads(pickle.dumps(DataLoader(data, 4)))
+    assert type(loader) is DataLoader and isinstance(pickle.loads(pickle.dumps(ours(data))), ours)
+    for _ in range(2):
+        assert [len(batch) for batch, in loader] == [4, 4, 2]
+    del loader  # its totals stay
+    assert len(list(Mine(data, 5, num_workers=2, multiprocessing_context="spawn"))) == 2
+    print("done")
+"""
+PATH = r"fastdata: DataLoader\(TensorDataset, batch_size=%d\): \S.*\n"
+
+
+@pytest.fixture
+def loaders(tmp_path: Path) -> Path:
+    (tmp_path / "loaders.py").write_text(LOADERS)
+    return tmp_path
+
+
+def test_each_loader_prints_its_path_and_the_end_the_measurements(loaders: Path) -> None:
+    done = python(*RUN, "loaders.py", cwd=loaders)
+    assert (done.returncode, done.stdout) == (0, "done\n"), done.stderr
+    summary = r"fastdata: 30 (samples|images) in 8 batches, [\d.]+ \1/s, [\d.]+% of the time spent waiting for data, "
+    assert re.fullmatch(PATH % 4 + PATH % 5 + summary + r"[\d.]+ ms of CPU time per .*\n", done.stderr), done.stderr
+
+
+@pytest.mark.slow
+def test_quiet_prints_nothing(loaders: Path) -> None:
+    assert outcome(python(*RUN, "--quiet", "loaders.py", cwd=loaders)) == (0, "done\n", "")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("launcher", ["outside", "inside"])
+def test_of_several_ranks_the_first_prints(loaders: Path, launcher: str) -> None:
+    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    command = [*torchrun, *RUN, "loaders.py"] if launcher == "outside" else [*RUN, *torchrun, *RUN, "loaders.py"]
+    done = python(*command, cwd=loaders)
+    assert (done.returncode, done.stdout.count("done")) == (0, 2), done.stderr
+    assert done.stderr.count("TensorDataset, batch_size=4") == done.stderr.count("ms of CPU time") == 1
+
+
+TEXT = """
+import torch
+from torch.utils.data import DataLoader, Dataset, IterableDataset
+
+class Text(Dataset):
+    def __len__(self):
+        return 11
+
+    def __getitem__(self, index):
+        return {"text": "word " * index, "ids": torch.randint(0, 9, (3,)), "score": float(index)}
+
+class Lines(IterableDataset):
+    def __iter__(self):
+        return iter(["line"] * 7)
+
+torch.manual_seed(3)
+for dataset in (Text(), Lines()):
+    for workers in (0, 1):
+        loader = DataLoader(dataset, 4, shuffle=True if isinstance(dataset, Text) else None, num_workers=workers)
+        print(type(iter(loader)).__name__, list(loader), list(loader), torch.rand(1))
+"""
+
+
+@pytest.mark.slow
+def test_batches_of_text_are_torchs(tmp_path: Path) -> None:
+    (tmp_path / "text.py").write_text(TEXT)
+    plain, ours = (python(*command, "text.py", cwd=tmp_path) for command in ([], RUN))
+    assert (ours.returncode, ours.stdout) == (0, plain.stdout), ours.stderr
+    assert "fastdata: DataLoader(Text, batch_size=4)" in ours.stderr
+    assert "fastdata: 72 samples in 20 batches" in ours.stderr
+
+
+# ---- the environment variable
+
+STARTED = """
+import site, sys
+{before}
+site.addsitedir({folder!r})  # as site does at the start of the interpreter
+{after}
+"""
+
+
+def started(tmp_path: Path, *, before: str = "", after: str, **environment: str) -> tuple[int, str, str]:
+    """A process whose site-packages has our .pth file."""
+    (tmp_path / "fastdata_run.pth").write_text((ROOT / "fastdata" / "run" / "fastdata_run.pth").read_text())
+    script = STARTED.format(before=before, after=after, folder=str(tmp_path))
+    return outcome(python("-c", script, cwd=tmp_path, **environment))
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"), [("1", "True\n"), ("quiet", "True\n"), ("0", "False\n"), ("", "False\n")]
+)
+def test_the_variable_waits_for_torch_and_imports_nothing_heavy(tmp_path: Path, value: str, expected: str) -> None:
+    after = "print('fastdata.run.startup' in sys.modules); assert not {'torch', 'numpy', 'argparse'} & set(sys.modules)"
+    assert started(tmp_path, after=after, FASTDATA_RUN=value) == (0, expected, "")
+
+
+def test_the_variable_replaces_when_torch_has_been_imported(tmp_path: Path) -> None:
+    after = (
+        "import importlib.util; assert importlib.util.find_spec('torch') and 'torch' not in sys.modules\n"
+        "import torch; from torch.utils.data import DataLoader; import fastdata.dataloader.loader as loader\n"
+        "assert DataLoader is loader.StatelessDataLoader and len(sys.meta_path) == finders\n"
+        "assert torch.__spec__.loader.exec_module.__self__ is torch.__loader__"
+    )
+    before = "finders = len(sys.meta_path)"
+    assert started(tmp_path, before=before, after=after, FASTDATA_RUN="1") == (0, "", "")
+
+
+def test_an_interpreter_starts_even_if_fastdata_cannot_be_imported(tmp_path: Path) -> None:
+    status, printed, errors = started(
+        tmp_path, before="sys.modules['fastdata'] = None", after="print('goes on')", FASTDATA_RUN="1"
+    )
+    assert (status, printed) == (0, "goes on\n")
+    assert re.fullmatch(r"fastdata: FASTDATA_RUN has no effect: .*\n", errors)
+
+
+# ---- subclasses
+
+
+class WithoutInit(DataLoader[Any]):
+    """As torchdata's StatefulDataLoader, which sets what it needs by itself."""
+
+    def __init__(self) -> None:
+        self.dataset, self.batch_size, self.num_workers, self.batch_sampler = [1, 2], 1, 0, None
+
+
+def test_a_subclass_that_does_not_call_init_takes_torchs_path() -> None:
+    loader = WithoutInit()
+    loader.check_worker_number_rationality()
+    assert "WithoutInit does not call DataLoader.__init__" in repr(loader)
+
+
+# ---- what is measured
+
+
+def test_totals_of_torchs_path_count_what_was_delivered() -> None:
+    loader = DataLoader(TensorDataset(torch.arange(10)), 4)
+    next(iter(loader))
+    list(loader)
+    stats = loader.stats()
+    assert (stats["samples"], stats["batches"]) == (14, 4)
+    assert stats["wait_s"] > 0
+
+
+def test_the_summary_adds_up(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("RANK", "LOCAL_RANK"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr("atexit.register", lambda _: None)
+    report, loader = Report(), DataLoader(TensorDataset(torch.arange(10)), 4)
+    assert report.summary() is None
+    for _ in range(2):
+        report.observe(loader, PipelineStats(samples=30, batches=3, wait_s=0.5, busy_s=1.5, encoded_bytes=1))
+    text = report.summary()
+    assert text is not None
+    assert text.startswith(
+        "fastdata: 60 images in 6 batches, 15.0 images/s, 25.0% of the time spent waiting for data, "
+    )
+    assert len(capsys.readouterr().err.splitlines()) == 1  # the same line once
+
+
+def test_other_ranks_are_silent(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("RANK", "1")
+    report = Report()
+    report.observe(DataLoader(TensorDataset(torch.arange(10)), 4), PipelineStats(samples=3, wait_s=1.0))
+    assert report.summary() is None
+    assert capsys.readouterr().err == ""
+
+
+def test_cpu_time_includes_children_that_still_run() -> None:
+    busy = "import time\nwhile time.process_time() < 1: pass\nprint(1, flush=True)\ninput()"
+    before = cpu_seconds()
+    with subprocess.Popen([sys.executable, "-c", busy], stdin=-1, stdout=-1) as child:
+        assert child.stdout is not None
+        child.stdout.readline()
+        assert cpu_seconds() - before > 0.9
+        child.kill()

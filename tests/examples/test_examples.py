@@ -1,0 +1,158 @@
+"""The programs in examples/, as they are, and those of frameworks through `fastdata run`."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from places import ROOT
+
+EXAMPLES = ROOT / "examples"
+RUN = ["-m", "fastdata", "run"]
+TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+
+
+def example(name: str, *packages: str) -> Any:
+    """An example, skipped where a package that it needs is not installed."""
+    missing = [package for package in packages if importlib.util.find_spec(package) is None]
+    marks = [pytest.mark.skipif(bool(missing), reason=f"needs {', '.join(missing)}")]
+    return pytest.param(name, marks=marks, id=name)
+
+
+def start(*arguments: str) -> tuple[str, str]:
+    """What a program prints to stdout and stderr."""
+    known = {name: value for name, value in os.environ.items() if name not in ("FASTDATA_RUN", "RANK", "LOCAL_RANK")}
+    environment = {**known, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+    command = [sys.executable, *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout, done.stderr
+
+
+def losses(printed: str) -> list[float]:
+    found = [float(text) for text in re.findall(r"\bloss (\d+\.\d+)", printed)]
+    assert found, printed
+    return found
+
+
+def check_output(printed: str) -> None:
+    """The loss is small, so images and labels belong together; and the loader has said which path it takes."""
+    assert losses(printed)[-1] < 0.3
+    assert re.search(r"^(train: )?(path|accelerated|not accelerated): ", printed, re.MULTILINE), printed
+
+
+def test_own_dataset() -> None:
+    check_output(start(str(EXAMPLES / "own_dataset.py"))[0])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "name",
+    [
+        example("timm_training", "timm"),
+        example("torchvision_presets", "torchvision"),
+        example("lightning_training", "lightning"),
+    ],
+)
+def test_programs_that_import_our_loader(name: str) -> None:
+    check_output(start(str(EXAMPLES / f"{name}.py"))[0])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "dataset"),
+    [
+        pytest.param("lightning_training", "ImageFolder", marks=example("", "lightning").marks),
+        pytest.param("accelerate_training", "ImageFolder", marks=example("", "accelerate").marks),
+        pytest.param("transformers_trainer", "Dataset", marks=example("", "transformers", "accelerate").marks),
+    ],
+)
+def test_programs_that_are_run(name: str, dataset: str) -> None:
+    printed, told = start(*RUN, str(EXAMPLES / f"{name}.py"))
+    assert losses(printed)[-1] < 1.2
+    assert told.count(f"fastdata: DataLoader({dataset}, batch_size=8): ") == 1
+    assert "fastdata: 96 images in 12 batches, " in told
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("run", [[], RUN], ids=["python", "fastdata run"])
+@pytest.mark.parametrize("name", [example("accelerate_training", "accelerate")])
+def test_accelerate_with_two_processes(name: str, run: list[str]) -> None:
+    printed, told = start(*TORCHRUN, *run, str(EXAMPLES / f"{name}.py"))
+    assert printed.count("samples 48") == 2
+    assert losses(printed)[-1] < 0.3
+    assert told.count("fastdata: DataLoader(ImageFolder, batch_size=8): ") == (1 if run else 0)
+    assert told.count("fastdata: 48 images in 6 batches, ") == (1 if run else 0)
+
+
+SHARES = """
+import torch
+from accelerate import Accelerator
+from accelerate.utils import DataLoaderConfiguration
+from torch.utils.data import DataLoader, TensorDataset
+
+accelerator = Accelerator(cpu=True, dataloader_config=DataLoaderConfiguration(use_seedable_sampler=False))
+torch.manual_seed(accelerator.process_index)
+loader = accelerator.prepare(DataLoader(TensorDataset(torch.arange(64)), 4, shuffle=True))
+torch.manual_seed(100 + accelerator.process_index)
+for _ in range(2):
+    mine = torch.cat([numbers for numbers, in loader])
+    accelerator.print(accelerator.gather(mine).tolist())
+accelerator.end_training()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("package", [example("accelerate", "accelerate")])
+def test_ranks_with_different_seeds_share_every_sample(package: str, tmp_path: Path) -> None:
+    """accelerate synchronises the sampler's generator when an epoch begins; a state taken before must not count."""
+    (tmp_path / "shares.py").write_text(SHARES)
+    plain, ours = (start(*TORCHRUN, *run, str(tmp_path / "shares.py"))[0] for run in ([], RUN))
+    assert ours == plain
+    assert all(sorted(json.loads(line)) == list(range(64)) for line in ours.splitlines())
+
+
+RESUMED = """
+import os, sys, lightning, torch
+from fastdata import DataLoader
+from torch.utils.data import TensorDataset
+
+class Model(lightning.LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.layer, self.seen = torch.nn.Linear(1, 1), []
+
+    def training_step(self, batch, number):
+        self.seen.append(batch[0].tolist())
+        return self.layer(batch[0].float()[:, None]).mean()
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=0.1)
+
+def train(steps, start=None):
+    torch.manual_seed(3)
+    model, loader = Model(), DataLoader(TensorDataset(torch.arange(48)), 8, shuffle=True)
+    quiet = dict(logger=False, enable_progress_bar=False, enable_model_summary=False, enable_checkpointing=False)
+    trainer = lightning.Trainer(max_steps=steps, accelerator="cpu", **quiet)
+    trainer.fit(model, loader, ckpt_path=start, weights_only=False)
+    trainer.save_checkpoint(sys.argv[1])
+    return model.seen
+
+whole, begun = train(5), train(3)
+assert whole == begun + train(5, sys.argv[1])
+print("the same")
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("package", [example("lightning", "lightning")])
+def test_lightning_continues_in_the_middle_of_an_epoch(package: str, tmp_path: Path) -> None:
+    (tmp_path / "resumed.py").write_text(RESUMED)
+    assert start(str(tmp_path / "resumed.py"), str(tmp_path / "saved.ckpt"))[0].splitlines()[-1] == "the same"
