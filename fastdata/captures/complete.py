@@ -164,27 +164,24 @@ class CompletedBatch:
     # ---- decoding
 
     def _decode(self) -> Sequence[Task]:
-        """Decodes all batches of images with the core; what it leaves over becomes tasks of their own."""
-        further: list[Task] = []
+        """Decodes all images at once where the backend can; what is left over becomes tasks of its own."""
         found: list[PendingBatch] = []
         map_tensors(self._batch, lambda tensor: _noted(tensor, found))
-        for pending in found:
-            own, times = pending.undecoded, BatchTimes()
-            images = self._completion.empty_batch(own.shape, own.levels.dtype)
-            rows, indices = own.rows(images), own.indices
-            refused: dict[int, Exception | None] = dict.fromkeys(range(len(images)))
-            decoder, sizes = self._completion.decoder, np.zeros(len(images), np.int64)
-            with times.stage("decode"):
-                if decoder is not None:
-                    refused = dict(decode_together(rows, decoder, pool=self._completion.pool, read_bytes=sizes))
-            times.encoded_bytes = int(sizes.sum())
-            self._times.append(times)
-            own.value = images
-            step = max(1, -(-len(refused) // (4 * max(1, self._completion.threads))))
-            left = list(refused.items())
-            further += [
-                partial(self._decode_rows, rows, indices, left[at : at + step]) for at in range(0, len(left), step)
-            ]
+        completion, times = self._completion, BatchTimes()
+        images = [each.undecoded for each in found]
+        parts = [each.rows(completion.empty_batch(each.shape, each.levels.dtype)) for each in images]
+        left: list[dict[int, Any]] = [dict.fromkeys(range(len(part.sources))) for part in parts]
+        with times.stage("decode"):
+            if completion.decoder is not None:
+                refused, times.encoded_bytes = decode_together(parts, completion.decoder, pool=completion.pool)
+                left = list(refused)
+        self._times.append(times)
+        further: list[Task] = []
+        for own, part, rows in zip(images, parts, left, strict=True):
+            own.value = part.batch
+            some, step = list(rows.items()), max(1, -(-len(rows) // (4 * max(1, completion.threads))))
+            for at in range(0, len(some), step):
+                further.append(partial(self._decode_rows, part, own.indices, some[at : at + step]))
         return further
 
     def _decode_rows(self, rows: StoredRows, indices: Sequence[Any], some: Sequence[tuple[int, Any]]) -> None:

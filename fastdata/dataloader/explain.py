@@ -163,8 +163,8 @@ def _workers(loader: LoaderArguments, route: Route) -> str:
 
 
 def _decoding(loader: LoaderArguments, route: Route) -> str | None:
-    """What helps where the dataset's own code runs."""
-    if loader.batch_sampler is None or native_problem() is not None:
+    """What helps where no transform of the dataset is found."""
+    if route.captured or loader.batch_sampler is None or native_problem() is not None:
         return None
     return "JPEGs that the dataset opens with PIL.Image.open are decoded by the native core when their pixels are used"
 
@@ -195,7 +195,7 @@ def _in_the_pipeline(loader: LoaderArguments, route: Route, choice: BackendChoic
 def _advice(loader: LoaderArguments, route: Route) -> list[str]:
     """What would help, most effective first."""
     if route.plan is None:
-        return [route.advice] if route.advice else []
+        return [route.advice] if route.advice and not route.captured else []
     changes = []
     if (problem := native_problem()) is not None:
         changes.append(problem)

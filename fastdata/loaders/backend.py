@@ -256,6 +256,7 @@ class SourceDecoder(Protocol):
         format: Format,  # noqa: A002
         interpolation: Interpolation,
         pool: Pool | None = None,
+        same_as: Ints | None = None,
         read_bytes: Ints | None = None,
     ) -> list[Exception | None]:
         """Decodes N images.
@@ -268,7 +269,8 @@ class SourceDecoder(Protocol):
             format: how pixels are stored there.
             interpolation: filter of all resizes.
             pool: who works; None for the calling thread.
-            read_bytes: int64, (N,): receives the encoded bytes of each.
+            same_as: int64, (N,): the first row of the same encoded image; such rows are neighbours.
+            read_bytes: int64, (N,): receives the encoded bytes of each image, in its first row.
 
         Returns:
             N entries: None, an error that is final, or HandBack, for what Pillow must decode or judge.

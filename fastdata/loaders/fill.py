@@ -62,31 +62,87 @@ class StoredRows:
 
 def decode_rows(rows: StoredRows) -> dict[int, Exception]:
     """Decodes all in this thread; what went wrong, by row."""
-    refused = decode_together(rows, _source_decoder())
+    (refused,), _ = decode_together([rows], _source_decoder())
     outcomes = {row: decode_row(rows, row, refusal) for row, refusal in refused.items()}
     return {row: error for row, error in outcomes.items() if error is not None}
 
 
 def decode_together(
-    rows: StoredRows, decoder: SourceDecoder, *, pool: Pool | None = None, read_bytes: Ints | None = None
-) -> dict[int, Exception]:
-    """Decodes with one call for each filter; what that did not do, by row."""
-    refused: dict[int, Exception] = {}
-    stride_bytes = rows.batch.stride(0) * rows.batch.element_size()
-    for number in np.unique(rows.filters).tolist():
-        chosen = np.flatnonzero(rows.filters == number)
-        errors = decoder.decode_sources(
-            [rows.sources[row].path if rows.sources[row].data is None else "" for row in chosen.tolist()],
-            [rows.sources[row].data for row in chosen.tolist()],
-            rows.windows.at(chosen),
-            (rows.batch.data_ptr() + chosen * stride_bytes).astype(np.uint64),
-            format=rows.format,
-            interpolation=Interpolation(number),
-            pool=pool,
-            read_bytes=read_bytes if read_bytes is not None and len(chosen) == len(read_bytes) else None,
-        )
-        refused.update({row: error for row, error in zip(chosen.tolist(), errors, strict=True) if error is not None})
-    return refused
+    parts: Sequence[StoredRows], decoder: SourceDecoder, *, pool: Pool | None = None
+) -> tuple[list[dict[int, Exception]], int]:
+    """Decodes with as few calls as can be; several views of one image are decoded once.
+
+    Args:
+        parts: batches, for example of the first and the second views of the same images.
+        decoder: who decodes.
+        pool: its threads; None for the calling thread.
+
+    Returns:
+        For each part what was not decoded, by row; and the encoded bytes that were read.
+    """
+    refused: list[dict[int, Exception]] = [{} for _ in parts]
+    alike: dict[tuple[Any, ...], list[tuple[int, int]]] = {}
+    read = 0
+    for number, part in enumerate(parts):
+        kind = part.levels, part.batch.is_contiguous()
+        for row, filter_ in enumerate(part.filters.tolist()):
+            alike.setdefault((*kind, filter_), []).append((number, row))
+    for (*_, filter_), places in alike.items():
+        places = _neighbours(parts, places)
+        sizes = np.zeros(len(places), np.int64)
+        errors = _decode_alike(parts, places, Interpolation(filter_), decoder, pool, sizes)
+        read += int(sizes.sum())
+        for (number, row), error in zip(places, errors, strict=True):
+            if error is not None:
+                refused[number][row] = error
+    return refused, read
+
+
+def _image_of(parts: Sequence[StoredRows], place: tuple[int, int]) -> Any:
+    """What rows of one encoded image have in common."""
+    source = parts[place[0]].sources[place[1]]
+    return source.path if source.data is None else id(source.data)
+
+
+def _neighbours(parts: Sequence[StoredRows], places: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """The same rows, those of one image side by side."""
+    together: dict[Any, list[tuple[int, int]]] = {}
+    for place in places:
+        together.setdefault(_image_of(parts, place), []).append(place)
+    return [place for each in together.values() for place in each]
+
+
+def _decode_alike(
+    parts: Sequence[StoredRows],
+    places: Sequence[tuple[int, int]],
+    interpolation: Interpolation,
+    decoder: SourceDecoder,
+    pool: Pool | None,
+    read_bytes: Ints,
+) -> list[Exception | None]:
+    sources = [parts[number].sources[row] for number, row in places]
+    same_as, first = np.arange(len(places)), 0
+    for at in range(1, len(places)):
+        if _image_of(parts, places[at]) != _image_of(parts, places[first]):
+            first = at
+        same_as[at] = first
+    columns = [
+        np.stack([parts[number].windows[column][row] for number, row in places])
+        for column in range(len(Windows._fields))
+    ]
+    batches = [part.batch for part in parts]
+    strides = [batch.stride(0) * batch.element_size() for batch in batches]
+    return decoder.decode_sources(
+        [source.path if source.data is None else "" for source in sources],
+        [source.data for source in sources],
+        Windows(*columns),
+        np.array([batches[number].data_ptr() + row * strides[number] for number, row in places], np.uint64),
+        format=parts[places[0][0]].format,
+        interpolation=interpolation,
+        pool=pool,
+        same_as=same_as,
+        read_bytes=read_bytes,
+    )
 
 
 def decode_row(

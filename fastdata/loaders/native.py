@@ -81,6 +81,7 @@ class NativeBackend(Backend):
         format: Format,  # noqa: A002
         interpolation: Interpolation,
         pool: Pool | None = None,
+        same_as: Ints | None = None,
         read_bytes: Ints | None = None,
     ) -> list[Exception | None]:
         """See `fastdata.loaders.backend.SourceDecoder`."""
@@ -94,6 +95,7 @@ class NativeBackend(Backend):
             options=resample.options_for(self._order, interpolation, self.fidelity),
             pool=pool,
             paths=paths,
+            same_as=same_as if self.fidelity == "exact" else None,  # "fast" decodes each view at its own scale
             read_bytes=read_bytes,
         )
         return [_error_of(results, at) for at in range(len(paths))]

@@ -94,7 +94,7 @@ class CImages(ctypes.Structure):
         ("count", _i64),
         ("paths", ctypes.c_char_p),
         ("paths_bytes", _i64),
-        *((name, _pointer) for name in ("data", "data_bytes", "read_bytes")),
+        *((name, _pointer) for name in ("data", "data_bytes", "same_as", "read_bytes")),
         *((name, _pointer) for name in ("windows_px", "resizes_px", "crops_px", "flips", "out")),
         ("statuses", _pointer),
         ("messages", _pointer),

@@ -25,36 +25,56 @@ View view_at(const fd_images &images, int64_t item) {
 // An image's bytes, from memory or from the file at `path`; valid until this thread's next call.
 fd_status encoded(const fd_images &images, int64_t item, const char *path, std::span<const uint8_t> &data) {
     static thread_local FileReader reader;
-    fd_status status = FD_OK;
     if (path != nullptr && *path != '\0') {
-        status = reader.read(path, 0, -1);
+        const fd_status status = reader.read(path, 0, -1);
         put_message(images.messages, item, reader.message().c_str());
         data = reader.bytes();
-    } else {
-        if (images.data[item] == nullptr || images.data_bytes[item] < 0)
-            return FD_BAD_REQUEST;
-        data = {images.data[item], static_cast<size_t>(images.data_bytes[item])};
+        return status;
     }
+    if (images.data[item] == nullptr || images.data_bytes[item] < 0)
+        return FD_BAD_REQUEST;
+    data = {images.data[item], static_cast<size_t>(images.data_bytes[item])};
+    return FD_OK;
+}
+
+// The views of one image: rows `first` to `end`.
+fd_status decode_group(const fd_images &images, int64_t first, int64_t end, const char *path, const fd_format &format,
+                       const fd_options &options) {
+    std::vector<View> views;
+    for (int64_t item = first; item < end; ++item) {
+        put_message(images.messages, item, "");
+        views.push_back(view_at(images, item));
+        if (images.out[item] == nullptr || !views.back().is_valid())
+            return FD_BAD_REQUEST;
+    }
+    std::span<const uint8_t> data;
+    if (const fd_status status = encoded(images, first, path, data); status != FD_OK)
+        return status;
     if (images.read_bytes != nullptr)
-        images.read_bytes[item] = static_cast<int64_t>(data.size());
+        images.read_bytes[first] = static_cast<int64_t>(data.size());
+    ImageDecoder &decoder = ImageDecoder::of_this_thread();
+    fd_status status = decoder.open(data, options);
+    if (status == FD_OK && views.size() == 1)
+        status = decoder.decode(views[0], images.out[first], format, options);
+    else if (status == FD_OK)
+        status = decoder.decode(views, images.out + first, format, options);
+    if (status != FD_OK)
+        put_message(images.messages, first, decoder.message());
     return status;
 }
 
-int32_t decode_one(const fd_images &images, int64_t item, const char *path, const fd_format &format,
-                   const fd_options &options) {
-    put_message(images.messages, item, "");
-    const View view = view_at(images, item);
-    if (images.out[item] == nullptr || !view.is_valid())
-        return FD_BAD_REQUEST;
-    std::span<const uint8_t> data;
-    if (const fd_status status = encoded(images, item, path, data); status != FD_OK)
-        return status;
-    ImageDecoder &decoder = ImageDecoder::of_this_thread();
-    fd_status status = decoder.open(data, options);
-    if (status == FD_OK)
-        status = decoder.decode(view, images.out[item], format, options);
-    put_message(images.messages, item, status == FD_OK ? "" : decoder.message());
-    return status;
+// Where each group of rows of one image begins, and the end of the last; empty if `same_as` makes no sense.
+std::vector<int64_t> group_begins(const fd_images &images) {
+    std::vector<int64_t> begins;
+    for (int64_t item = 0; item < images.count; ++item) {
+        const int64_t first = images.same_as != nullptr ? images.same_as[item] : item;
+        if (first == item)
+            begins.push_back(item);
+        else if (begins.empty() || begins.back() != first)
+            return {};
+    }
+    begins.push_back(images.count);
+    return begins;
 }
 
 // Everything that the images of one fd_load share.
@@ -180,10 +200,16 @@ void decode_batch(Pool *pool, const fd_images &images, const fd_format &format, 
             paths.assign(static_cast<size_t>(images.count), nullptr);
         else if (!split(images.paths, images.paths_bytes, images.count, paths))
             return FD_BAD_REQUEST;
-        run(pool, images.count, [&](int64_t item) {
-            const char *const path = paths[static_cast<size_t>(item)];
-            images.statuses[item] =
-                valid ? guarded([&] { return decode_one(images, item, path, format, options); }) : FD_BAD_REQUEST;
+        const std::vector<int64_t> begins = group_begins(images);
+        if (begins.empty())
+            return FD_BAD_REQUEST;
+        run(pool, static_cast<int64_t>(begins.size()) - 1, [&](int64_t group) {
+            const int64_t first = begins[static_cast<size_t>(group)], end = begins[static_cast<size_t>(group) + 1];
+            const char *const path = paths[static_cast<size_t>(first)];
+            const int32_t result =
+                valid ? guarded([&] { return decode_group(images, first, end, path, format, options); })
+                      : FD_BAD_REQUEST;
+            std::fill(images.statuses + first, images.statuses + end, result);
         });
         return FD_OK;
     });

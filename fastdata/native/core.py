@@ -271,6 +271,7 @@ class Core:
         options: Options,
         pool: Pool | None = None,
         paths: Sequence[str | os.PathLike[str]] | None = None,
+        same_as: Ints | None = None,
         read_bytes: Ints | None = None,
     ) -> Results:
         """Decodes N images into their places.
@@ -284,13 +285,16 @@ class Core:
             options: how to decode.
             pool: who works; None for the calling thread.
             paths: of images that are to be read from files; "" where data is given; None where all are given.
-            read_bytes: int64, (N,): receives the encoded bytes of each image.
+            same_as: int64, (N,): the first row of the same encoded image, which is then decoded once; such rows are
+                neighbours.  None where all differ.
+            read_bytes: int64, (N,): receives the encoded bytes of each image, in its first row.
         """
         count = len(windows.window_px)
         results = Results.empty(count)
         names = _joined(paths) if paths is not None else None
-        if read_bytes is not None and (len(read_bytes) != count or read_bytes.dtype != np.int64):
-            raise ValueError(f"read_bytes must be int64 of {count} rows")
+        extra = same_as, read_bytes
+        if any(each is not None and (len(each) != count or each.dtype != np.int64) for each in extra):
+            raise ValueError(f"same_as and read_bytes must be int64 of {count} rows")
         columns: list[npt.NDArray[Any]] = [
             np.ascontiguousarray(data, np.uint64),
             np.ascontiguousarray(data_bytes, np.int64),
@@ -300,9 +304,9 @@ class Core:
         ]
         if any(len(column) != count for column in columns):
             raise ValueError(f"columns of {[len(column) for column in columns]} rows for {count} windows")
-        sizes = read_bytes.ctypes.data if read_bytes is not None else None
+        more = [each.ctypes.data if each is not None else None for each in extra]
         given, places = ([column.ctypes.data for column in some] for some in (columns[:2], columns[2:]))
-        images = CImages(count, names, len(names or b""), *given, sizes, *places, ctypes.addressof(results.messages))
+        images = CImages(count, names, len(names or b""), *given, *more, *places, ctypes.addressof(results.messages))
         self.library.fd_decode(
             pool.handle if pool is not None else None,
             ctypes.byref(images),

@@ -71,7 +71,9 @@ typedef struct {
     int64_t paths_bytes;
     const uint8_t *const *data;
     const int64_t *data_bytes;
-    int64_t *read_bytes;       /* result, (N,): encoded bytes of each image, read or given; may be NULL */
+    const int64_t *same_as; /* (N,): the first row of the same encoded image, which is then decoded once; such rows are
+                               neighbours; NULL: all differ */
+    int64_t *read_bytes;    /* result, (N,): encoded bytes of each image, in its first row; may be NULL */
     const int32_t *windows_px; /* (N, 4): inside the image */
     const int32_t *resizes_px; /* (N, 2): width and height the window is resized to */
     const int32_t *crops_px;   /* (N, 4): of the resized image; outside it is black */

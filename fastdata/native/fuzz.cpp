@@ -59,8 +59,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         void *const place = out.data();
         int32_t status = 0;
         char message[FD_MESSAGE_BYTES];
-        const fd_images images = {1,      nullptr, 0,     &bytes, &length, nullptr, window,
-                                  resize, crop,    flips, &place, &status, message};
+        const fd_images images = {1,      nullptr, 0,    &bytes, &length, nullptr, nullptr,
+                                  window, resize,  crop, flips,  &place,  &status, message};
         fd_decode(nullptr, &images, &format, &options);
         return status;
     };

@@ -108,6 +108,37 @@ fd_status ImageDecoder::decode(const View &view, void *out, const fd_format &for
     return status;
 }
 
+// The pixels of the image that a view needs; prepares the resampler for it.  None if only black is seen.
+Box ImageDecoder::source_of(const View &view, const fd_options &options) {
+    const Box &window = view.window;
+    resampler_.prepare(view, Source::whole(window.width(), window.height()), static_cast<Filter>(options.filter),
+                       options.pass_order == FD_SHRINK_FIRST);
+    return moved(resampler_.source(), window.left, window.top);
+}
+
+fd_status ImageDecoder::decode(std::span<const View> views, void *const *out, const fd_format &format,
+                               const fd_options &options) {
+    Box all = {width(), height(), 0, 0};
+    for (const View &view : views) {
+        if (!view.window.is_inside(width(), height()))
+            return FD_BAD_REQUEST;
+        const Box source = source_of(view, options);
+        if (source.width() > 0)
+            all = {std::min(all.left, source.left), std::min(all.top, source.top), std::max(all.right, source.right),
+                   std::max(all.bottom, source.bottom)};
+    }
+    Rows rows{};
+    if (all.width() > 0)
+        if (const fd_status status = read_window(all, 1, false, rows); status != FD_OK)
+            return status;
+    for (size_t i = 0; i < views.size(); ++i) {
+        const Box source = source_of(views[i], options);
+        RowWriter writer = writer_for(views[i], format, out[i], mirror_);
+        resampler_.run(source.width() > 0 ? rows.part(moved(source, -all.left, -all.top)) : Rows{}, writer);
+    }
+    return FD_OK;
+}
+
 fd_status ImageDecoder::resize(const Rows &window, const View &view, void *out, const fd_format &format,
                                const fd_options &options) {
     resampler_.prepare(view, Source::whole(window.width, window.height), static_cast<Filter>(options.filter),

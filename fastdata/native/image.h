@@ -25,6 +25,9 @@ class ImageDecoder {
     // Decodes, resizes, crops, flips and stores the opened image.
     fd_status decode(const View &view, void *out, const fd_format &format, const fd_options &options);
 
+    // The same for several views of the image, which is decoded once for all of them.
+    fd_status decode(std::span<const View> views, void *const *out, const fd_format &format, const fd_options &options);
+
     // The same for a window that has been decoded already.
     fd_status resize(const Rows &window, const View &view, void *out, const fd_format &format,
                      const fd_options &options);
@@ -37,6 +40,7 @@ class ImageDecoder {
     static ImageDecoder &of_this_thread();
 
   private:
+    Box source_of(const View &view, const fd_options &options);
     fd_status read_window(const Box &window, int denominator, bool fast, Rows &rows);
 
     enum class Kind { jpeg, png, npy };
