@@ -67,9 +67,9 @@ def explain(loader: LoaderArguments, route: Route, findings: Findings) -> str:
         lines = _in_the_pipeline(loader, route, findings.choice)
     else:
         lines = _by_the_datasets_code(loader, route, findings)
-    lines = {"verdict": _verdict(loader, route, findings), **lines}
     advice = [f"to change:  {change}" for change in _advice(loader, route)]
-    return "\n".join([f"{name + ':':<12}{value}" for name, value in lines.items() if value is not None] + advice)
+    facts = [f"{name + ':':<12}{value}" for name, value in lines.items() if value is not None]
+    return "\n".join([_verdict(loader, route, findings), *facts, *advice])
 
 
 def _verdict(loader: LoaderArguments, route: Route, findings: Findings) -> str:
@@ -78,15 +78,15 @@ def _verdict(loader: LoaderArguments, route: Route, findings: Findings) -> str:
         what = "in memory are made into batches" if _in_memory(route) else "are decoded"
         return f"accelerated: images {what} by the image pipeline; {_share(route.plan)}"
     if findings.plain_batches > 0:
-        return f"not accelerated: {_no_images(route)}"
+        return f"not accelerated: {_no_images(route)}; {_changes(route)[0]}"
     if route.captured:
         shares = "; ".join(f"{place}: {_share(plan)}" for place, plan in route.captured.items())
         return f"accelerated: images are decoded by the native core, with the dataset's own transforms ({shares})"
     if findings.plain_batches < 0:
         return "accelerated: images that the dataset opens are decoded by the native core, a batch at a time"
     if loader.batch_sampler is None or native_problem() is not None:
-        return f"not accelerated: {native_problem() or route.reason}"
-    return f"accelerated only where it opens JPEGs with PIL.Image.open: {route.reason}"
+        return f"not accelerated: {native_problem() or route.reason}" + (f"; {route.advice}" if route.advice else "")
+    return f"accelerated only where it opens JPEGs or PNGs with PIL.Image.open: {route.reason}"
 
 
 def _share(plan: Plan) -> str:
@@ -99,12 +99,12 @@ def _share(plan: Plan) -> str:
 def _no_images(route: Route) -> str:
     if route.captured:
         places = ", ".join(route.captured)
-        return f"{places} could be fused, but is not given JPEGs opened with PIL.Image.open ({route.reason})"
-    return f"{route.reason}, and it does not open JPEGs with PIL.Image.open"
+        return f"{places} could be fused, but is not given JPEGs or PNGs opened with PIL.Image.open ({route.reason})"
+    return f"{route.reason}, and it does not open JPEGs or PNGs with PIL.Image.open"
 
 
 _OPEN_WITH_PILLOW = (
-    "in __getitem__, open JPEG files with PIL.Image.open(path).convert('RGB') and give the image to a transform of "
+    "in __getitem__, open image files with PIL.Image.open(path).convert('RGB') and give the image to a transform of "
     "torchvision.transforms"
 )
 
@@ -113,12 +113,15 @@ def warn_if_images(loader: LoaderArguments, route: Route) -> None:
     """Says once in a process that a loader of images gains nothing, why, and what would help."""
     if loader.batch_sampler is None or not looks_like_images(loader.dataset):
         return
-    _warn_once(f"{type(loader.dataset).__name__} is loaded at torch's speed: {_no_images(route)}. {_help(route)}")
+    _warn_once(
+        f"{type(loader.dataset).__name__} is loaded at torch's speed: {_no_images(route)}. What would help: "
+        f"{'; or '.join(_changes(route))}. loader.explain() says more."
+    )
 
 
-def _help(route: Route) -> str:
-    changes = [*([route.advice] if route.advice else []), _OPEN_WITH_PILLOW]
-    return f"What would help: {'; or '.join(changes)}. loader.explain() says more."
+def _changes(route: Route) -> list[str]:
+    """What would help a loader of images that gains nothing, most effective first."""
+    return [*([route.advice] if route.advice else []), _OPEN_WITH_PILLOW]
 
 
 @cache
@@ -166,7 +169,7 @@ def _decoding(loader: LoaderArguments, route: Route) -> str | None:
     """What helps where no transform of the dataset is found."""
     if route.captured or loader.batch_sampler is None or native_problem() is not None:
         return None
-    return "JPEGs that the dataset opens with PIL.Image.open are decoded by the native core when their pixels are used"
+    return "JPEGs and PNGs that it opens with PIL.Image.open are decoded by the native core when their pixels are used"
 
 
 def _in_the_pipeline(loader: LoaderArguments, route: Route, choice: BackendChoice | None) -> dict[str, str | None]:
@@ -195,7 +198,7 @@ def _in_the_pipeline(loader: LoaderArguments, route: Route, choice: BackendChoic
 def _advice(loader: LoaderArguments, route: Route) -> list[str]:
     """What would help, most effective first."""
     if route.plan is None:
-        return [route.advice] if route.advice and not route.captured else []
+        return [route.advice] if route.advice else []
     changes = []
     if (problem := native_problem()) is not None:
         changes.append(problem)

@@ -1,13 +1,13 @@
 """A PIL image that stays encoded until somebody looks at its pixels.
 
-`PIL.Image.open` gives one for an ordinary JPEG where opening_encoded.py says so.  What a dataset usually does next,
-``convert("RGB")``, crops, one resize, flips, is remembered, and done by the native core in one pass when pixels are
-needed: only the window that is seen is decoded, with Pillow's pixels to the last bit.  Whatever else is asked for is
-Pillow's: the image is decoded as it is, and goes on as a plain one.
+`PIL.Image.open` gives one for an ordinary JPEG or PNG where opening_encoded.py says so.  What a dataset usually does
+next, ``convert("RGB")``, crops, one resize, flips, is remembered, and done by the native core in one pass when pixels
+are needed: only the window that is seen is decoded, with Pillow's pixels to the last bit.  Whatever else is asked for
+is Pillow's: the image is decoded as it is, and goes on as a plain one.
 
-Of a file only the first and the last bytes are read when it is opened, and no descriptor stays open.  A JPEG that does
-not end as one is left to Pillow at once, so an error comes where a dataset's own ``try`` expects it; what only the
-decoder notices is raised where pixels are first needed, with Pillow's type.
+Of a file only the first and the last bytes are read when it is opened, and no descriptor stays open.  A file that does
+not end as it should is left to Pillow at once, so an error comes where a dataset's own ``try`` expects it; what only
+the decoder notices is raised where pixels are first needed, with Pillow's type.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ class EncodedImage(Image):
     Args:
         source: the file.
         seen: what is seen of it.
-        mode: Pillow's, "L" or "RGB"; an "L" is decoded by Pillow.
+        mode: Pillow's, "L", "RGB" or "RGBA"; all but "RGB" are decoded by Pillow.
         is_file: just opened, not made from another image.
     """
 
@@ -131,15 +131,16 @@ class EncodedImage(Image):
         self._is_file = is_file
         if is_file:
             self.filename = source.name
-            self.format, self.format_description = "JPEG", "JPEG (ISO 10918)"
+            is_png = source.header is not None and source.header.kind == "png"
+            self.format = "PNG" if is_png else "JPEG"
+            self.format_description = "Portable network graphics" if is_png else "JPEG (ISO 10918)"
 
     @classmethod
     def opened(cls, source: EncodedSource) -> EncodedImage:
         """As `PIL.Image.open` gives it."""
         header = source.header
         assert header is not None
-        mode = "L" if header.jpeg is not None and header.jpeg.components == 1 else "RGB"
-        return cls(source, _Seen.whole(header.width, header.height), mode, is_file=True)
+        return cls(source, _Seen.whole(header.width, header.height), source.mode, is_file=True)
 
     # ---- what costs no decoding
 

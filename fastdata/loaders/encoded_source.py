@@ -9,30 +9,35 @@ from typing import Any, TypeGuard
 
 from fastdata.loaders.backend import Encoded
 from fastdata.loaders.per_image import inspect
+from fastdata.native import available
 from fastdata.views.header import ImageHeader, has_whole_scans, parse_header
 
 __all__ = ["EncodedSource", "find_source"]
 
-_JPEG = b"\xff\xd8\xff"
-_JPEG_END = b"\xff\xd9"
+_JPEG, _PNG = b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n"
+_ENDS = {"jpeg": b"\xff\xd9", "png": b"IEND\xae\x42\x60\x82"}
+_PNG_MODES = {2: "RGB", 6: "RGBA"}  # by colour type; in others Pillow heeds palettes and transparent colours
 _HEAD_BYTES = 4096  # holds the headers of most files; of others more is read
 _MPO = b"MPF\0"  # a JPEG that holds several images
 
 
 class EncodedSource:
-    """An ordinary JPEG, at rest.
+    """An ordinary JPEG or PNG, at rest.
 
     Args:
         header: of the file; None once it has been sent to another process, which does not need it.
         path: of a file that can be read again; "" for none.
         data: its bytes; None to read them when they are needed.
         name: for messages.
+        mode: Pillow's, of the opened image.
     """
 
-    __slots__ = ("data", "header", "name", "path")
+    __slots__ = ("data", "header", "mode", "name", "path")
 
-    def __init__(self, header: ImageHeader | None, *, path: str, data: bytes | None, name: str) -> None:
-        self.header, self.path, self.data, self.name = header, path, data, name
+    def __init__(
+        self, header: ImageHeader | None, *, path: str, data: bytes | None, name: str, mode: str = "RGB"
+    ) -> None:
+        self.header, self.path, self.data, self.name, self.mode = header, path, data, name, mode
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _sent, (self.path, self.data, self.name)
@@ -69,7 +74,7 @@ def _sent(path: str, data: bytes | None, name: str) -> EncodedSource:
 
 
 def find_source(opened: Any, *, keep_paths_before: float = 0.0) -> EncodedSource | None:
-    """The source that `PIL.Image.open` is asked to open, if it is a whole, ordinary JPEG; else None.
+    """The source that `PIL.Image.open` is asked to open, if it is a whole, ordinary JPEG or PNG; else None.
 
     Args:
         opened: a path or a file object, which is left at its beginning.
@@ -112,7 +117,7 @@ def _is_old_file(name: str, number: int, before: float) -> bool:
 def _from_ends(file: Any, path: str, name: str) -> EncodedSource | None:
     """From the first bytes and the last ones; the rest is read by whoever decodes."""
     whole, head = None, file.read(_HEAD_BYTES)
-    if not head.startswith(_JPEG):
+    if not head.startswith((_JPEG, _PNG)):
         file.seek(0)
         return None
     header = parse_header(head)
@@ -121,26 +126,29 @@ def _from_ends(file: Any, path: str, name: str) -> EncodedSource | None:
         whole = head = file.read()
         header = parse_header(head)
     else:
-        file.seek(-2, os.SEEK_END)
-        if file.read(2) != _JPEG_END:  # something may follow it
+        end = _ENDS[header.kind]
+        file.seek(-len(end), os.SEEK_END)
+        if file.read(len(end)) != end:  # something may follow it
             file.seek(0)
             whole = file.read()
     file.seek(0)
-    return EncodedSource(header, path=path, data=None, name=name) if _is_ordinary(header, head, whole) else None
+    if not _is_ordinary(header, head, whole):
+        return None
+    return EncodedSource(header, path=path, data=None, name=name, mode=_mode_of(header, head))
 
 
 def _from_whole(file: Any, name: str) -> EncodedSource | None:
     try:
         file.seek(0)
-        start = file.read(3)
-        data = start + file.read() if start == _JPEG else None
+        start = file.read(len(_PNG))
+        data = start + file.read() if start.startswith((_JPEG, _PNG)) else None
         file.seek(0)
     except (AttributeError, TypeError, io.UnsupportedOperation):  # sockets and the like: Pillow knows what to do
         return None
     header = parse_header(data) if data is not None else None
     if data is None or not _is_ordinary(header, data, data):
         return None
-    return EncodedSource(header, path="", data=data, name=name)
+    return EncodedSource(header, path="", data=data, name=name, mode=_mode_of(header, data))
 
 
 def _is_ordinary(header: ImageHeader | None, head: bytes, whole: bytes | None) -> TypeGuard[ImageHeader]:
@@ -148,9 +156,31 @@ def _is_ordinary(header: ImageHeader | None, head: bytes, whole: bytes | None) -
 
     A file that ends with an end marker is taken for whole; if it is not, whoever decodes it will notice.
     """
-    if header is None or (frame := header.jpeg) is None:
+    if header is None:
+        return False
+    if header.kind == "png":
+        return _is_ordinary_png(head) and (whole is None or whole.endswith(_ENDS["png"]))
+    if (frame := header.jpeg) is None:
         return False
     is_plain = frame.precision_bits == 8 and frame.components in (1, 3)
     if not is_plain or head.find(_MPO, 0, frame.scan_at) >= 0:
         return False
-    return whole is None or whole.endswith(_JPEG_END) or has_whole_scans(whole, frame)
+    return whole is None or whole.endswith(_ENDS["jpeg"]) or has_whole_scans(whole, frame)
+
+
+def _is_ordinary_png(head: bytes) -> bool:
+    """True for 8-bit colours, not interlaced, with nothing between header and pixels that Pillow would heed."""
+    pixels = head.find(b"IDAT")
+    core = available()
+    if core is None or "no PNGs" in core.description:
+        return False
+    if pixels < 0 or head[24] != 8 or head[25] not in _PNG_MODES or head[28] != 0:
+        return False
+    return not any(head.find(chunk, 0, pixels) >= 0 for chunk in (b"tRNS", b"acTL"))
+
+
+def _mode_of(header: ImageHeader, head: bytes) -> str:
+    """Pillow's mode of the opened image."""
+    if header.jpeg is not None:
+        return "L" if header.jpeg.components == 1 else "RGB"
+    return _PNG_MODES[head[25]]

@@ -1,4 +1,4 @@
-"""Where `PIL.Image.open` leaves JPEGs encoded, and torchvision's conversions to tensors leave them pending.
+"""Where `PIL.Image.open` leaves JPEGs and PNGs encoded, and torchvision's conversions to tensors leave them pending.
 
 Both are replaced while some thread is inside `opening_encoded`, and for good in worker processes, which do nothing but
 make samples.  The replacements ask which thread is calling: for all others they do what they replaced.
@@ -24,6 +24,7 @@ from fastdata.loaders.encoded_image import EncodedImage
 from fastdata.loaders.encoded_source import find_source
 from fastdata.loaders.pending_image import pending
 from fastdata.views.levels import Levels
+from fastdata.views.this_sample import opens_encoded, set_opens_encoded
 
 __all__ = ["can_open_encoded", "open_encoded_from_now_on", "opening_encoded"]
 
@@ -47,15 +48,14 @@ def can_open_encoded() -> bool:
 
 @contextmanager
 def opening_encoded() -> Iterator[None]:
-    """Within it `PIL.Image.open` leaves ordinary JPEGs encoded in this thread; other threads see no difference."""
-    before = getattr(_this_thread, "active", False)
-    _this_thread.active = True
+    """Within it `PIL.Image.open` leaves ordinary images encoded in this thread; other threads see no difference."""
+    before = set_opens_encoded(True)
     _change(+1)
     try:
         yield
     finally:
         _change(-1)
-        _this_thread.active = before
+        set_opens_encoded(before)
 
 
 def open_encoded_from_now_on() -> None:
@@ -63,7 +63,8 @@ def open_encoded_from_now_on() -> None:
 
     What it makes is decoded elsewhere, so of files that are older than the process only their paths are kept.
     """
-    _this_thread.active, _this_thread.began = True, time.time() - _CLOCKS_DIFFER_S
+    set_opens_encoded(True)
+    _this_thread.began = time.time() - _CLOCKS_DIFFER_S
     _change(+1)
 
 
@@ -97,7 +98,7 @@ def _replace(module: Any, name: str, ours: Callable[..., Any]) -> None:
 
 def _open(fp: Any, mode: Any = "r", formats: Any = None) -> Image:
     """As PIL.Image.open."""
-    if getattr(_this_thread, "active", False) and mode == "r" and formats is None:
+    if opens_encoded() and mode == "r" and formats is None:
         source = find_source(fp, keep_paths_before=getattr(_this_thread, "began", 0.0))
         limit = PIL.Image.MAX_IMAGE_PIXELS  # beyond it Pillow warns or refuses
         if source is not None:
@@ -118,7 +119,7 @@ def _leaving_pending(original: Callable[..., Any], levels: Callable[[], Levels |
 
     @wraps(original)
     def convert(pic: Any) -> Any:
-        if isinstance(pic, EncodedImage) and getattr(_this_thread, "active", False):
+        if isinstance(pic, EncodedImage) and opens_encoded():
             seen, made = pic.pending_view, levels()
             if seen is not None and made is not None:
                 return pending(*seen, made)

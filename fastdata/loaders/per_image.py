@@ -9,6 +9,7 @@ from fastdata.loaders import pillow
 from fastdata.loaders.backend import Backend, Encoded, Pixels
 from fastdata.views.draw import View
 from fastdata.views.header import parse_header
+from fastdata.views.this_sample import pillow_decodes
 
 __all__ = ["HandBack", "PerImageBackend", "by_pillow", "inspect"]
 
@@ -21,8 +22,11 @@ def inspect(data: bytes | bytearray | memoryview) -> Encoded:
     """
     data = data if isinstance(data, bytes) else bytes(data)
     header = parse_header(data)
-    width, height = (header.width, header.height) if header is not None else pillow.size_of(data)
-    return Encoded(data=data, header=header, width=width, height=height)
+    if header is not None:
+        return Encoded(data=data, header=header, width=header.width, height=header.height)
+    with pillow_decodes():
+        width, height = pillow.size_of(data)
+    return Encoded(data=data, header=None, width=width, height=height)
 
 
 class HandBack(Exception):
@@ -35,7 +39,8 @@ def by_pillow(image: Encoded, view: View, out: Pixels, refusal: Exception | None
         pillow.check_pixel_count(image.width, image.height)
         if refusal is not None and not isinstance(refusal, HandBack):
             return refusal
-        pillow.decode_view(image.data, view, out)
+        with pillow_decodes():
+            pillow.decode_view(image.data, view, out)
     except Exception as error:  # noqa: BLE001 - Pillow's plugins raise many kinds; each is this image's
         return error
     return None

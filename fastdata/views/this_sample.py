@@ -73,6 +73,7 @@ class _Making(threading.local):
     key: Key | None = None
     index: Any = None
     copy = captures = 0
+    opens_encoded = False
     tally = Tally()
 
 
@@ -89,6 +90,27 @@ def making(index: Any, copy: int = 0, key: Key | None = None) -> Iterator[None]:
         yield
     finally:
         mine.key, mine.index, mine.copy, mine.captures = before
+
+
+def opens_encoded() -> bool:
+    """True where images that this thread opens stay encoded."""
+    return _this_thread.opens_encoded
+
+
+def set_opens_encoded(value: bool) -> bool:
+    """Decides it for this thread; returns what was before."""
+    before, _this_thread.opens_encoded = _this_thread.opens_encoded, value
+    return before
+
+
+@contextmanager
+def pillow_decodes() -> Iterator[None]:
+    """While Pillow decodes what the core could not: what it opens is opened."""
+    before = set_opens_encoded(False)
+    try:
+        yield
+    finally:
+        set_opens_encoded(before)
 
 
 def index_being_made() -> Any:

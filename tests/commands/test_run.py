@@ -205,8 +205,10 @@ site.addsitedir({folder!r})  # as site does at the start of the interpreter
 def started(tmp_path: Path, *, before: str = "", after: str, **environment: str) -> tuple[int, str, str]:
     """A process whose site-packages has our .pth file."""
     (tmp_path / "fastdata_run.pth").write_text((ROOT / "fastdata" / "run" / "fastdata_run.pth").read_text())
-    script = STARTED.format(before=before, after=after, folder=str(tmp_path))
-    return outcome(python("-c", script, cwd=tmp_path, **environment))
+    # Set in the process, since the .pth file may be installed and has done its work before.
+    setting = f"import os; os.environ.update({environment!r})\n"
+    script = setting + STARTED.format(before=before, after=after, folder=str(tmp_path))
+    return outcome(python("-c", script, cwd=tmp_path))
 
 
 @pytest.mark.parametrize(

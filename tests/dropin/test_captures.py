@@ -180,7 +180,7 @@ def test_transforms_are_found_and_batches_are_torchs_to_the_last_bit(table: Path
     theirs = batches(torch.utils.data.DataLoader(dataset, 4, num_workers=workers, shuffle=True))
     assert same(ours, theirs)
     assert [type(each) for each in flat(ours)] == [type(each) for each in flat(theirs)]
-    assert loader.explain().startswith("verdict:    accelerated")
+    assert loader.explain().startswith("accelerated")
     assert loader.stats()["samples"] >= len(dataset)  # type: ignore[arg-type]
 
 
@@ -482,7 +482,7 @@ def test_a_loader_of_images_that_gains_nothing_says_so_once(table: Path) -> None
     loader = DataLoader(Arrays(table, TRAIN), 2)
     with pytest.warns(fastdata.NotAccelerated, match="Arrays is loaded at torch's speed: transform could be fused"):
         batches(loader)
-    assert loader.explain().startswith("verdict:    not accelerated: transform could be fused")
+    assert loader.explain().startswith("not accelerated: transform could be fused")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         batches(DataLoader(Arrays(table, TRAIN), 2))

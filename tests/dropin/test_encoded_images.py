@@ -281,7 +281,7 @@ def test_pictures_that_are_no_ordinary_jpegs_are_opened_by_pillow(odd_folder: Pa
     with opening_encoded():
         for path in sorted(odd_folder.rglob("*.*")):
             with Image.open(path) as image:
-                assert isinstance(image, EncodedImage) <= (image.format == "JPEG")
+                assert isinstance(image, EncodedImage) <= (image.format in ("JPEG", "PNG"))
         for name in ("r", "formats"):
             options: dict[str, Any] = {"formats": ["JPEG"]} if name == "formats" else {"mode": "r"}
             assert isinstance(Image.open(io.BytesIO(images.jpeg(20, 20)), **options), EncodedImage) is (name == "r")
@@ -289,3 +289,59 @@ def test_pictures_that_are_no_ordinary_jpegs_are_opened_by_pillow(odd_folder: Pa
 
 def test_explain_says_so(folder: Path) -> None:
     assert "decoded by the native core when their pixels are used" in DataLoader(Own(folder, by_hand), 4).explain()
+
+
+def png(mode: str = "RGB", **options: Any) -> bytes:
+    return images.saved(50, 40, mode=mode, kind="PNG", **options)
+
+
+@pytest.mark.parametrize("mode", ["RGB", "RGBA", "L", "P", "1", "I;16"])
+def test_pngs_are_pillows_in_every_mode(mode: str) -> None:
+    data = png(mode) if mode != "I;16" else images.odd_files()["sixteen-bit.png"]
+    theirs = Image.open(io.BytesIO(data))
+    with opening_encoded():
+        ours = Image.open(io.BytesIO(data))
+        assert isinstance(ours, EncodedImage) == (mode in ("RGB", "RGBA"))
+        assert (ours.mode, ours.size, ours.format) == (theirs.mode, theirs.size, theirs.format)
+        assert np.array_equal(np.asarray(ours), np.asarray(theirs))
+        again = Image.open(io.BytesIO(data)).convert("RGB").resize((20, 24)).crop((2, 3, 15, 16))
+        assert np.array_equal(
+            np.asarray(again), np.asarray(theirs.convert("RGB").resize((20, 24)).crop((2, 3, 15, 16)))
+        )
+
+
+@pytest.mark.parametrize("damage", ["cut short", "a transparent colour", "a flipped bit", "interlaced"])
+def test_pngs_with_something_special_are_pillows(damage: str) -> None:
+    data = png(transparency=(10, 20, 30)) if damage == "a transparent colour" else png()
+    if damage == "cut short":
+        data = data[: len(data) // 2]
+    if damage == "a flipped bit":
+        at = len(data) // 2
+        data = data[:at] + bytes([data[at] ^ 64]) + data[at + 1 :]
+
+    def outcome() -> Any:
+        try:
+            return np.asarray(Image.open(io.BytesIO(data)).convert("RGB").resize((20, 20))).tolist()
+        except Exception as error:  # noqa: BLE001 - whatever Pillow raises
+            return type(error).__name__
+
+    theirs = outcome()
+    with opening_encoded():
+        assert outcome() == theirs
+
+
+@pytest.mark.parametrize("kind", ["JPEG", "PNG"])
+def test_files_that_only_the_decoder_finds_damaged_give_pillows_error_or_pixels(kind: str) -> None:
+    data = images.saved(kind=kind)
+    for at in range(len(data) // 3, len(data) - 20, len(data) // 40):
+        damaged = data[:at] + bytes(8) + data[at + 8 :]
+
+        def outcome(damaged: bytes = damaged) -> Any:
+            try:
+                return np.asarray(Image.open(io.BytesIO(damaged)).convert("RGB")).tolist()
+            except Exception as error:  # noqa: BLE001 - whatever Pillow raises
+                return type(error).__name__
+
+        theirs = outcome()
+        with opening_encoded():
+            assert outcome() == theirs

@@ -1,0 +1,179 @@
+"""Datasets of one's own in the forms that people write, against torch's DataLoader on the same dataset.
+
+Setup: RandomResizedCrop(224), flip, ToTensor and Normalize over FOLDER/CLASS/IMAGE repeated to about 1,200 samples;
+batches of 64, shuffled; as many worker processes for both; CPU time of the whole process tree.  Forms:
+
+- "ImageFolder": for comparison;
+- "table": a class with Image.open(path).convert("RGB") and self.transform(image);
+- "preset": the same with a class around the transforms;
+- "two views": two random crops of each image, per view;
+- "worker_init_fn": as Lightning and timm set it up, with a function that the loader does not know;
+- "closure": the transform is inside a function, where it cannot be found;
+- "with_transform": a function from a dictionary of lists, as with Hugging Face's datasets;
+- "not accelerated": the dataset decodes by itself, so nothing can be gained.
+
+All loaders take turns in every round.  Result: benchmarks/results/own_datasets.json.
+
+    python benchmarks/own_datasets.py FOLDER
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import warnings
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.utils.data
+from PIL import Image
+from torchvision import datasets, transforms
+
+from fastdata import DataLoader, NotAccelerated
+from fastdata.doctor.measure import Contender, Measurement, measure, ratios, table, write_json
+
+TRAIN = transforms.Compose(
+    [
+        transforms.RandomResizedCrop(224),
+        transforms.RandomHorizontalFlip(),
+        transforms.ToTensor(),
+        transforms.Normalize([0.485, 0.456, 0.406], [0.229, 0.224, 0.225]),
+    ]
+)
+
+
+class Table(torch.utils.data.Dataset[Any]):
+    """A list of files and labels."""
+
+    def __init__(self, samples: Sequence[tuple[str, int]], transform: Callable[[Any], Any]) -> None:
+        self.samples, self.transform = samples, transform
+
+    def __len__(self) -> int:
+        return len(self.samples)
+
+    def __getitem__(self, index: int) -> Any:
+        path, label = self.samples[index]
+        return self.transform(Image.open(path).convert("RGB")), label
+
+
+class Preset:
+    """A class around the transforms."""
+
+    def __init__(self, transform: Callable[[Any], Any]) -> None:
+        self.transforms = transform
+
+    def __call__(self, image: Any) -> Any:
+        """The transformed image."""
+        return self.transforms(image)
+
+
+class TwoViews(Table):
+    """Two random crops of each image."""
+
+    def __getitem__(self, index: int) -> Any:
+        path, label = self.samples[index]
+        image = Image.open(path).convert("RGB")
+        return [self.transform(image), self.transform(image)], label
+
+
+class Closure(Table):
+    """Its transform is a function."""
+
+    def __init__(self, samples: Sequence[tuple[str, int]], transform: Callable[[Any], Any]) -> None:
+        super().__init__(samples, lambda image: transform(image))
+
+
+class WithTransform(Table):
+    """A function from a dictionary of lists, called for one sample or more."""
+
+    def __init__(self, samples: Sequence[tuple[str, int]], transform: Callable[[Any], Any]) -> None:
+        def prepare(rows: dict[str, list[Any]]) -> dict[str, list[Any]]:
+            rows["pixels"] = [transform(image.convert("RGB")) for image in rows.pop("image")]
+            return rows
+
+        super().__init__(samples, prepare)
+
+    def __getitem__(self, index: int) -> Any:
+        path, label = self.samples[index]
+        encoded = Path(path).read_bytes()
+        rows = self.transform({"image": [Image.open(io.BytesIO(encoded))], "label": [label]})
+        return {name: values[0] for name, values in rows.items()}
+
+
+class DecodesItself(Table):
+    """Decodes with NumPy between, so the loader never sees an encoded image."""
+
+    def __getitem__(self, index: int) -> Any:
+        path, label = self.samples[index]
+        pixels = np.asarray(Image.open(path).convert("RGB"))
+        return self.transform(Image.fromarray(pixels)), label
+
+
+def worker_init(worker: int) -> None:
+    """What a framework does in each worker process."""
+    torch.manual_seed(torch.initial_seed() + worker)
+
+
+FORMS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
+    "table": (Table, {}),
+    "preset": (lambda samples, transform: Table(samples, Preset(transform)), {}),
+    "two views": (TwoViews, {}),
+    "worker_init_fn": (Table, {"worker_init_fn": worker_init}),
+    "closure": (Closure, {}),
+    "with_transform": (WithTransform, {}),
+    "not accelerated": (DecodesItself, {}),
+}
+
+
+def run(folder: Path, *, workers: int, rounds: int, images: int) -> dict[str, list[Measurement]]:
+    """Measures each form with torch's loader and with fastdata's."""
+    folder_dataset = datasets.ImageFolder(folder, TRAIN)
+    samples = folder_dataset.samples * -(-images // len(folder_dataset.samples))
+    folder_dataset.samples = folder_dataset.imgs = samples
+    options = {"batch_size": 64, "shuffle": True, "num_workers": workers}
+    forms = {"ImageFolder": (lambda *_: folder_dataset, {}), **FORMS}
+    measured = {}
+    for name, (make, more) in forms.items():
+        dataset, views = make(samples, TRAIN), 2 if name == "two views" else 1
+        loaders: dict[str, Any] = {
+            "torch": torch.utils.data.DataLoader(dataset, **options, **more),
+            "fastdata": DataLoader(dataset, **options, **more),
+        }
+        print(f"{name}: {loaders['fastdata'].explain().splitlines()[0]}")
+        contenders = [
+            Contender(name=kind, epoch=partial(iter, loader), images=views * len(samples))
+            for kind, loader in loaders.items()
+        ]
+        measured[name] = measure(contenders, rounds=rounds)
+    return measured
+
+
+def main() -> None:
+    """The command."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path, help="one folder of images per class")
+    parser.add_argument("--images", type=int, default=1200, help="samples in each dataset (%(default)s)")
+    parser.add_argument("--workers", type=int, default=2, help="worker processes, and threads (%(default)s)")
+    parser.add_argument("--rounds", type=int, default=5, help="measured passes of each (%(default)s)")
+    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results" / "own_datasets.json")
+    given = parser.parse_args()
+    warnings.simplefilter("ignore", NotAccelerated)
+    results = {}
+    for name, measured in run(given.folder, workers=given.workers, rounds=given.rounds, images=given.images).items():
+        print(f"\n{name}\n\n{table(measured, 'torch')}\n")
+        results[name] = {"loaders": [m.to_dict() for m in measured], "times_better": ratios(measured, "torch")}
+    files = len(datasets.ImageFolder(given.folder).samples)
+    write_json(
+        given.out,
+        setup=f"batch 64, shuffled; {given.workers} worker processes, and with fastdata as many threads",
+        data=f"{files} files of {given.folder.name}, repeated to {given.images} samples",
+        results=results,
+    )
+
+
+if __name__ == "__main__":
+    main()
