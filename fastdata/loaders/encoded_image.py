@@ -214,6 +214,10 @@ class EncodedImage(Image):
             return self._again(seen._replace(flip_horizontal=not seen.flip_horizontal))
         return self._again(seen._replace(flip_vertical=not seen.flip_vertical))
 
+    def load(self) -> Any:
+        """See PIL.Image.Image.load; waits until a pixel is asked for, as many call it only to have the file closed."""
+        return super().load() if self._seen is None else _PixelsOnDemand(self)
+
     def close(self) -> None:
         """See PIL.Image.Image.close."""
         if self._seen is not None:
@@ -291,6 +295,26 @@ class EncodedImage(Image):
         self._pixels = pixels
         if pixels is not None:
             self._seen = self._array = None
+
+
+class _PixelsOnDemand:
+    """What `load` returns: Pillow's access to pixels, once it is used."""
+
+    def __init__(self, image: EncodedImage) -> None:
+        self._image = image
+
+    def _access(self) -> Any:
+        self._image._get_pixels()
+        return self._image.load()
+
+    def __getitem__(self, place: Any) -> Any:
+        return self._access()[place]
+
+    def __setitem__(self, place: Any, colour: Any) -> None:
+        self._access()[place] = colour
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._access(), name)
 
 
 def _plain_image(state: list[Any]) -> Image:

@@ -345,3 +345,17 @@ def test_files_that_only_the_decoder_finds_damaged_give_pillows_error_or_pixels(
         theirs = outcome()
         with opening_encoded():
             assert outcome() == theirs
+
+
+def test_load_waits_until_a_pixel_is_asked_for() -> None:
+    data = images.jpeg(40, 30)
+    theirs = Image.open(io.BytesIO(data))
+    with opening_encoded():
+        ours = Image.open(io.BytesIO(data))
+    access = ours.load()
+    assert ours.pending_view is not None
+    assert access[3, 4] == theirs.load()[3, 4]
+    assert ours.pending_view is None
+    access[3, 4] = (1, 2, 3)
+    assert ours.getpixel((3, 4)) == (1, 2, 3)
+    assert ours.load()[3, 4] == (1, 2, 3)
