@@ -70,12 +70,14 @@ class StatelessDataLoader(StatefulEpochs, torch.utils.data.DataLoader[Sample]):
     All of torch's arguments mean what they mean there.  Where the dataset is an image folder or keeps its images in
     memory (see `sources/protocol.py`) and its transform begins with steps fastdata can fuse (see `views/plan.py`),
     `num_workers` counts threads of this process instead of worker processes, and batches are decoded straight into
-    their memory; `explain()` says what was done and why.  Any other dataset goes through torch's own code.
+    their memory.  The samples of any other dataset are made by its own code, where torch would run it; images that it
+    opens with `PIL.Image.open` stay encoded meanwhile, and transforms that are found in it are captured, so that whole
+    batches can be decoded here (see `captures/`).  `explain()` says what was done and why.
 
     Args:
         dataset: as torch's, likewise all further arguments up to `in_order`.
-        num_workers: threads (or, on torch's path, processes); 0 works in the caller's thread, "auto" takes the CPUs
-            this process may use, divided by LOCAL_WORLD_SIZE.
+        num_workers: threads; where the dataset's own code runs, worker processes and as many threads.  0 works in the
+            caller's thread, "auto" takes the CPUs this process may use, divided by LOCAL_WORLD_SIZE.
         prefetch_factor: on torch's path batches per worker; in the image pipeline, where all threads work on the
             same batch, batches in all.
         backend: who decodes: "auto" (timed on your samples), or one of `fastdata.loaders.BACKENDS`.
@@ -254,9 +256,9 @@ class StatelessDataLoader(StatefulEpochs, torch.utils.data.DataLoader[Sample]):
                 observe(self, self._stats)
 
     def _get_iterator(self) -> Any:
-        if self._resume_from is not None:
-            self._warn_of_other_draws(self._resume_from)
         captured = capture_transforms(self.dataset) if self._route().captured else None
+        if self._resume_from is not None and captured is None:  # captures draw by (seed, epoch, sample)
+            self._warn_of_other_draws(self._resume_from)
         if self.num_workers == 0:
             return SingleProcessIterator(self, self.begin_epoch(), captured)
         self.check_worker_number_rationality()
