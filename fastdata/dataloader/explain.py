@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import warnings
-from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
 import torch
 from torch.utils.data import default_collate
 
-from fastdata.captures.find import looks_like_images
 from fastdata.dataloader.arguments import LoaderArguments
 from fastdata.dataloader.routes import Route
-from fastdata.errors import NotAccelerated
+from fastdata.dataloader.verdict import Findings, verdict
 from fastdata.loaders import MEAN_TOLERANCE, native_problem
 from fastdata.loaders.dali_options import DaliOptions
 from fastdata.pipeline.choose_backend import BackendChoice
@@ -21,7 +17,7 @@ from fastdata.sources.arrays import ArraySource
 from fastdata.transforms.compile import has_batch_form
 from fastdata.views.plan import Plan
 
-__all__ = ["Findings", "explain", "warn_if_images", "without_effect"]
+__all__ = ["explain", "without_effect"]
 
 # Arguments of fastdata's own that do nothing on torch's path, with their defaults.
 _OF_THE_PIPELINE: dict[str, Any] = {
@@ -47,20 +43,6 @@ def without_effect(loader: LoaderArguments, route: Route) -> list[str]:
     return [f"{name}={value!r}" for name, value, default in given if value != default]
 
 
-@dataclass(frozen=True)
-class Findings:
-    """What a loader has found out so far.
-
-    Attributes:
-        choice: who decodes; None before the first iteration.
-        plain_batches: batches of a dataset's own code in which no image was left to be decoded here; -1 once one had
-            some.
-    """
-
-    choice: BackendChoice | None
-    plain_batches: int
-
-
 def explain(loader: LoaderArguments, route: Route, findings: Findings) -> str:
     """A verdict; which way a loader's batches go and why, one fact a line; then what would make it faster."""
     if route.plan is not None:
@@ -69,70 +51,7 @@ def explain(loader: LoaderArguments, route: Route, findings: Findings) -> str:
         lines = _by_the_datasets_code(loader, route, findings)
     advice = [f"to change:  {change}" for change in _advice(loader, route)]
     facts = [f"{name + ':':<12}{value}" for name, value in lines.items() if value is not None]
-    return "\n".join([_verdict(loader, route, findings), *facts, *advice])
-
-
-def _verdict(loader: LoaderArguments, route: Route, findings: Findings) -> str:
-    """In one sentence."""
-    if route.plan is not None:
-        what = "in memory are made into batches" if _in_memory(route) else "are decoded"
-        return f"accelerated: images {what} by the image pipeline; {_share(route.plan)}"
-    if findings.plain_batches > 0:
-        return f"not accelerated: {_no_images(route)}; {_changes(route)[0]}"
-    if route.captured:
-        shares = "; ".join(f"{place}: {_share(plan)}" for place, plan in route.captured.items())
-        return f"accelerated: images are decoded by the native core, with the dataset's own transforms ({shares})"
-    if findings.plain_batches < 0:
-        return "accelerated: images that the dataset opens are decoded by the native core, a batch at a time"
-    if loader.batch_sampler is None or native_problem() is not None:
-        return f"not accelerated: {native_problem() or route.reason}" + (f"; {route.advice}" if route.advice else "")
-    return f"accelerated only where it opens JPEGs or PNGs with PIL.Image.open: {route.reason}"
-
-
-def _share(plan: Plan) -> str:
-    """How much of a transform is done in one go with decoding."""
-    done = len(plan.fused)
-    rest = ", ".join(getattr(step, "__name__", type(step).__name__) for step in plan.tail)
-    return f"{done} of {done + len(plan.tail)} steps fused" + (f", then {rest} per sample" if rest else "")
-
-
-def _no_images(route: Route) -> str:
-    if route.captured:
-        places = ", ".join(route.captured)
-        return f"{places} could be fused, but is not given JPEGs or PNGs opened with PIL.Image.open ({route.reason})"
-    return f"{route.reason}, and it does not open JPEGs or PNGs with PIL.Image.open"
-
-
-_OPEN_WITH_PILLOW = (
-    "in __getitem__, open image files with PIL.Image.open(path).convert('RGB') and give the image to a transform of "
-    "torchvision.transforms"
-)
-
-
-def warn_if_images(loader: LoaderArguments, route: Route) -> None:
-    """Says once in a process that a loader of images gains nothing, why, and what would help."""
-    if loader.batch_sampler is None or not looks_like_images(loader.dataset):
-        return
-    _warn_once(
-        f"{type(loader.dataset).__name__} is loaded at torch's speed: {_no_images(route)}. What would help: "
-        f"{'; or '.join(_changes(route))}. loader.explain() says more."
-    )
-
-
-def _changes(route: Route) -> list[str]:
-    """What would help a loader of images that gains nothing, most effective first."""
-    return [*([route.advice] if route.advice else []), _OPEN_WITH_PILLOW]
-
-
-@cache
-def _warned() -> list[str]:
-    return []
-
-
-def _warn_once(text: str) -> None:
-    if not _warned():
-        _warned().append(text)
-        warnings.warn(text, NotAccelerated, stacklevel=2)
+    return "\n".join([verdict(loader, route, findings), *facts, *advice])
 
 
 def _by_the_datasets_code(loader: LoaderArguments, route: Route, findings: Findings) -> dict[str, str | None]:

@@ -28,7 +28,7 @@ from fastdata.dataloader.arguments import (
     may_pin,
     thread_count,
 )
-from fastdata.dataloader.explain import Findings, explain, warn_if_images, without_effect
+from fastdata.dataloader.explain import explain, without_effect
 from fastdata.dataloader.iterators import (
     EpochIterator,
     MultiProcessIterator,
@@ -39,6 +39,7 @@ from fastdata.dataloader.map_style import jobs_in_threads
 from fastdata.dataloader.record import EpochRecord
 from fastdata.dataloader.routes import Route, find_route
 from fastdata.dataloader.stateful import StatefulEpochs
+from fastdata.dataloader.verdict import Findings, warn_if_images
 from fastdata.device.prefetch import DevicePrefetcher, check_device, index_of
 from fastdata.loaders import FIDELITIES, BackendName, check_backend_name, create_backend, warn_without_native
 from fastdata.loaders.backend import Fidelity

@@ -25,7 +25,7 @@ from torchvision.datasets.vision import VisionDataset
 
 import fastdata
 from fastdata import DataLoader
-from fastdata.dataloader import explain as explaining
+from fastdata.dataloader import verdict
 
 MEAN, STD = (0.5, 0.4, 0.3), (0.2, 0.3, 0.4)
 TRAIN = v1.Compose([v1.RandomResizedCrop(24), v1.RandomHorizontalFlip(), v1.ToTensor(), v1.Normalize(MEAN, STD)])
@@ -465,9 +465,9 @@ def test_mistakes_of_the_users_are_never_skipped(table: Path, options: dict[str,
 
 @pytest.fixture
 def not_warned() -> Any:
-    explaining._warned.cache_clear()
+    verdict._warned.cache_clear()
     yield
-    explaining._warned.cache_clear()
+    verdict._warned.cache_clear()
 
 
 class Arrays(Table):

@@ -1,0 +1,95 @@
+"""What a loader says of itself in one sentence, and its warning when images gain nothing."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+from functools import cache
+
+from fastdata.captures.find import looks_like_images
+from fastdata.dataloader.arguments import LoaderArguments
+from fastdata.dataloader.routes import Route
+from fastdata.errors import NotAccelerated
+from fastdata.loaders import native_problem
+from fastdata.pipeline.choose_backend import BackendChoice
+from fastdata.sources.arrays import ArraySource
+from fastdata.views.plan import Plan
+
+__all__ = ["Findings", "verdict", "warn_if_images"]
+
+
+@dataclass(frozen=True)
+class Findings:
+    """What a loader has found out so far.
+
+    Attributes:
+        choice: who decodes; None before the first iteration.
+        plain_batches: batches of a dataset's own code in which no image was left to be decoded here; -1 once one had
+            some.
+    """
+
+    choice: BackendChoice | None
+    plain_batches: int
+
+
+def verdict(loader: LoaderArguments, route: Route, findings: Findings) -> str:
+    """Whether a loader is accelerated, how far, and if it is not, why and what to change."""
+    if route.plan is not None:
+        what = "in memory are made into batches" if isinstance(route.source, ArraySource) else "are decoded"
+        return f"accelerated: images {what} by the image pipeline; {_share(route.plan)}"
+    if findings.plain_batches > 0:
+        return f"not accelerated: {_no_images(route)}; {_changes(route)[0]}"
+    if route.captured:
+        shares = "; ".join(f"{place}: {_share(plan)}" for place, plan in route.captured.items())
+        return f"accelerated: images are decoded by the native core, with the dataset's own transforms ({shares})"
+    if findings.plain_batches < 0:
+        return "accelerated: images that the dataset opens are decoded by the native core, a batch at a time"
+    if loader.batch_sampler is None or native_problem() is not None:
+        return f"not accelerated: {native_problem() or route.reason}" + (f"; {route.advice}" if route.advice else "")
+    return f"not accelerated, unless it opens JPEGs or PNGs with PIL.Image.open: {route.reason}"
+
+
+def _share(plan: Plan) -> str:
+    """How much of a transform is done in one go with decoding."""
+    done = len(plan.fused)
+    rest = ", ".join(getattr(step, "__name__", type(step).__name__) for step in plan.tail)
+    return f"{done} of {done + len(plan.tail)} steps fused" + (f", then {rest} per sample" if rest else "")
+
+
+def _no_images(route: Route) -> str:
+    if route.captured:
+        places = ", ".join(route.captured)
+        return f"{places} could be fused, but is not given JPEGs or PNGs opened with PIL.Image.open ({route.reason})"
+    return f"{route.reason}, and it does not open JPEGs or PNGs with PIL.Image.open"
+
+
+_OPEN_WITH_PILLOW = (
+    "in __getitem__, open image files with PIL.Image.open(path).convert('RGB') and give the image to a transform of "
+    "torchvision.transforms"
+)
+
+
+def warn_if_images(loader: LoaderArguments, route: Route) -> None:
+    """Says once in a process that a loader of images gains nothing, why, and what would help."""
+    if loader.batch_sampler is None or not looks_like_images(loader.dataset):
+        return
+    _warn_once(
+        f"{type(loader.dataset).__name__} is loaded at torch's speed: {_no_images(route)}. What would help: "
+        f"{'; or '.join(_changes(route))}. loader.explain() says more."
+    )
+
+
+def _changes(route: Route) -> list[str]:
+    """What would help a loader of images that gains nothing, most effective first."""
+    return [*([route.advice] if route.advice else []), _OPEN_WITH_PILLOW]
+
+
+@cache
+def _warned() -> list[str]:
+    return []
+
+
+def _warn_once(text: str) -> None:
+    if not _warned():
+        _warned().append(text)
+        warnings.warn(text, NotAccelerated, stacklevel=2)
