@@ -235,6 +235,26 @@ def test_epochs_views_and_seeds_differ(table: Path) -> None:
     assert same(again, first)
 
 
+class OpenedTwice(TwoViews):
+    """The same views, of files that are opened for each."""
+
+    def __getitem__(self, index: int) -> Any:
+        name, label = self.rows[index]
+        images = [Image.open(self.folder / name).convert("RGB") for _ in range(2)]
+        return [self.transform(image) for image in images], label
+
+
+@pytest.mark.parametrize("kind", ["jpg", "png"])
+def test_views_of_one_image_that_is_decoded_once_are_the_same(table: Path, tmp_path: Path, kind: str) -> None:
+    folder = folders.changed_copy(table, tmp_path / "copy", {})
+    if kind == "png":
+        for path in folder.glob("*/*.jpg"):
+            path.write_bytes(images.saved(90, 70, kind="PNG"))
+    for transform in (TRAIN, v1.Compose([v1.RandomCrop(20), v1.PILToTensor()])):
+        once, twice = (DataLoader(each(folder, transform), 5, seed=1) for each in (TwoViews, OpenedTwice))
+        assert same(list(once), list(twice))
+
+
 @pytest.mark.parametrize("options", [{}, {"num_workers": 2}, {"num_workers": 2, "workers": "threads"}])
 def test_an_epoch_continues_with_the_same_crops(table: Path, options: dict[str, Any]) -> None:
     dataset = Table(table, TRAIN)
