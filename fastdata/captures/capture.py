@@ -37,6 +37,7 @@ class Capture:
 
     def __init__(self, transform: Callable[..., Any], plan: Plan, *, per_thread: bool) -> None:
         self._fastdata = transform, plan, per_thread
+        self._steps = _steps_of(transform)
         self._levels = Levels.of(plan.normalisation)
         self._own = threading.local()
 
@@ -45,12 +46,18 @@ class Capture:
         return type(self._fastdata[0])
 
     def __getattr__(self, name: str) -> Any:
-        if name == "_fastdata":
+        if name in ("_fastdata", "_steps"):
             raise AttributeError(name)
         return getattr(self._fastdata[0], name)
 
     def __repr__(self) -> str:
         return repr(self._fastdata[0])
+
+    def __eq__(self, other: object) -> bool:
+        return bool(self._fastdata[0] == (other._fastdata[0] if type(other) is Capture else other))
+
+    def __hash__(self) -> int:
+        return hash(self._fastdata[0])
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _again, self._fastdata
@@ -62,7 +69,7 @@ class Capture:
         """What the transform returns; a pending tensor if the image is still encoded and a tensor is wanted."""
         transform, plan, _ = self._fastdata
         draw = next_draw()
-        if draw is None:
+        if draw is None or self._steps != _steps_of(transform):  # the user has changed it
             return transform(*args, **kwargs)
         if len(args) != 1 or kwargs or not pillow.is_rgb(args[0]):
             with SeededDraws(draw.seed):
@@ -99,6 +106,11 @@ class Capture:
         if own is None:
             own = self._own.tail = copy.deepcopy(plan.tail)
         return own
+
+
+def _steps_of(transform: Any) -> list[int]:
+    """Which steps a Compose has, to see if that has changed."""
+    return list(map(id, getattr(transform, "transforms", None) or ()))
 
 
 def _again(transform: Callable[..., Any], plan: Plan, per_thread: bool) -> Capture:

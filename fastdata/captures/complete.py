@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from fastdata.captures.fetch import SampleFetcher, SampleOrder, UnfinishedBatch, is_of_an_image
-from fastdata.captures.find import CapturedDataset
+from fastdata.captures.find import find_captures
 from fastdata.device.prefetch import map_tensors
 from fastdata.errors import DecodeError, PipelineError
 from fastdata.loaders import Backend
@@ -46,7 +46,7 @@ class Completion:
         pin: put batches into pinned memory.
         stats: where each batch reports what it cost.
         order: what the sampler gives in this epoch, from which substitutes are taken.
-        captured: the dataset, to make samples again where some are skipped or replaced; None where that is not done.
+        dataset: makes samples again where some are skipped or replaced; None where that is not done.
         collate_fn: merges samples then.
         blocks_kept: most returned blocks of batch memory to hold.
     """
@@ -58,7 +58,7 @@ class Completion:
     pin: bool
     stats: PipelineStats
     order: EpochBatches | None
-    captured: CapturedDataset | None
+    dataset: Any
     collate_fn: Callable[[Any], Any]
     blocks_kept: int
     decoder: SourceDecoder | None = field(init=False)
@@ -84,7 +84,11 @@ class Completion:
         count, channels, height, width = shape
         last = self.memory_format is torch.channels_last
         shape = (count, height, width, channels) if last else shape
-        images = torch.empty(shape, dtype=dtype, pin_memory=True) if self.pin else self.memory.tensor(shape, dtype)
+        images = (
+            torch.empty(shape, dtype=dtype, device="cpu", pin_memory=True)
+            if self.pin
+            else self.memory.tensor(shape, dtype)
+        )
         return images.permute(0, 3, 1, 2) if last else images
 
     def substitutes(self, order: SampleOrder, index: int) -> Iterator[int]:
@@ -212,7 +216,7 @@ class CompletedBatch:
 
     def _may_make_again(self) -> bool:
         completion = self._completion
-        return completion.on_error != "raise" and completion.captured is not None and self._order is not None
+        return completion.on_error != "raise" and completion.dataset is not None and self._order is not None
 
     def _make_again(self) -> None:
         """Makes the batch from its samples, one by one, in this process; without those that fail, or with others."""
@@ -220,11 +224,10 @@ class CompletedBatch:
 
         self._errors = []
         completion, order = self._completion, self._order
-        assert completion.captured is not None
         assert order is not None
-        fetcher = SampleFetcher(completion.captured.dataset, True, completion.collate_fn, False)
+        fetcher = SampleFetcher(completion.dataset, True, completion.collate_fn, False)
         samples = []
-        with completion.turn, opening_encoded():
+        with completion.turn, opening_encoded(), find_captures(completion.dataset).installed():
             for index, copy in zip(order.indices, order.copies, strict=True):
                 stop_if_cancelled()
                 try:

@@ -7,13 +7,15 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch.utils.data._utils.fetch import _MapDatasetFetcher
 
+from fastdata.device.prefetch import map_tensors
 from fastdata.loaders import pillow
 from fastdata.pipeline.config import OnError
 from fastdata.pipeline.seeded_draws import SeededDraws
 from fastdata.views.philox import Key
-from fastdata.views.this_sample import making, seed_of, tally_of_this_thread
+from fastdata.views.this_sample import making, noting, seed_of
 
 __all__ = ["SampleFetcher", "SampleOrder", "UnfinishedBatch", "is_of_an_image"]
 
@@ -76,18 +78,31 @@ class SampleFetcher(_MapDatasetFetcher):
 
     def fetch(self, possibly_batched_index: Any) -> Any:
         """The collated batch; an UnfinishedBatch if images are pending, were decoded natively, or cannot be opened."""
-        given, before = possibly_batched_index, tally_of_this_thread()
+        given = possibly_batched_index
         order = given if isinstance(given, SampleOrder) else None
         try:
-            if order is not None:
-                batch = self.collate_fn(self._samples(order))
-            else:
-                batch = super().fetch(given)  # type: ignore[no-untyped-call]
+            with noting() as notes:
+                batch = self.collate_fn(self._samples(order)) if order is not None else self._without_captures(given)
         except Exception as error:
             if order is None or self._on_error == "raise" or not is_of_an_image(error):
                 raise
             return UnfinishedBatch(None, order)
-        return batch if tally_of_this_thread() == before else UnfinishedBatch(batch, order)
+        if not notes.natively:
+            return batch
+        try:
+            _leave_to_the_loader(batch, notes.pending)
+        except OSError:
+            if order is None or self._on_error == "raise":
+                raise
+            return UnfinishedBatch(None, order)
+        return UnfinishedBatch(batch, order)
+
+    def _without_captures(self, given: Any) -> Any:
+        """As torch's, but that errors and messages know which sample is made."""
+        if not self.auto_collation or getattr(self.dataset, "__getitems__", None):
+            with making(None if self.auto_collation else given):
+                return super().fetch(given)  # type: ignore[no-untyped-call]
+        return self.collate_fn([self.sample(index) for index in given])
 
     def _samples(self, order: SampleOrder) -> list[Any]:
         at_once = getattr(self.dataset, "__getitems__", None)
@@ -97,10 +112,38 @@ class SampleFetcher(_MapDatasetFetcher):
                 return at_once(order.indices)  # type: ignore[no-any-return]
         return [self.sample(index, copy, order.key) for index, copy in zip(order.indices, order.copies, strict=True)]
 
-    def sample(self, index: Any, copy: int, key: Key) -> Any:
+    def sample(self, index: Any, copy: int = 0, key: Key | None = None) -> Any:
         """One sample, as the dataset gives it."""
-        with making(index, copy, key), SeededDraws(seed_of(key, index, copy)) if self._seeded else nullcontext():
-            return self.dataset[index]
+        draws: Any = nullcontext()
+        if self._seeded and key is not None:
+            draws = SeededDraws(seed_of(key, index, copy))
+        try:
+            with making(index, copy, key), draws:
+                return self.dataset[index]
+        except Exception as error:
+            if hasattr(error, "add_note"):  # since Python 3.11
+                error.add_note(f"while making sample {index} of {type(self.dataset).__name__}")
+            raise
+
+
+def _leave_to_the_loader(batch: Any, pending: list[Any]) -> None:
+    """Marks what the loader will find in a batch and decode; whatever else of it somebody keeps is decoded now.
+
+    Raises:
+        OSError: an image of those cannot be decoded.
+    """
+    found = set()
+
+    def note(tensor: torch.Tensor) -> torch.Tensor:
+        found.add(id(tensor))
+        return tensor
+
+    map_tensors(batch, note)
+    for tensor in pending:
+        if id(tensor) in found:
+            tensor.undecoded.is_sent = True
+        elif tensor.undecoded.value is None:
+            tensor.undecoded.decoded()
 
 
 def is_of_an_image(error: Exception) -> bool:

@@ -1,15 +1,18 @@
-"""Finds the transforms inside a dataset, and copies it with captures in their places.
+"""Finds the transforms inside a dataset, and puts captures in their places.
 
 Searched are the dataset's attributes, those of datasets that it wraps and of the user's own transform objects, and
-lists, tuples and dictionaries of them.  Whatever lies on the way to a transform is copied, one level deep, so the
-user's objects stay as they are.
+lists, tuples and dictionaries of them.
+
+Captures are put into the objects themselves where those are the loader's own, in a worker process, or only while a
+batch is made, in the training process; outside of a sample a capture does what its transform does.  Decode threads, in
+which samples are made all the time, get copies of the objects on the way to a transform.
 """
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 from torch.utils.data import ConcatDataset, Subset
@@ -18,100 +21,106 @@ from fastdata.captures.capture import Capture
 from fastdata.transforms.compile import compile_transform, is_known_transform
 from fastdata.views.plan import Plan
 
-__all__ = ["CapturedDataset", "capture_transforms", "find_plans", "is_safe_in_threads", "looks_like_images"]
+__all__ = ["Captures", "copy_with_captures", "find_captures", "is_safe_in_threads", "looks_like_images"]
 
 _DEEPEST = 6  # objects inside of each other
 _MOST_ITEMS = 64  # of a list that may hold transforms; longer ones are lists of samples
 # Of libraries whose objects hold no transforms, and may be large.
 _FOREIGN = ("torch", "numpy", "pandas", "pyarrow", "PIL", "builtins", "collections", "io", "pathlib", "h5py", "lmdb")
-
-
 _OF_IMAGES = ("torchvision.transforms.", "timm.data.", "albumentations.", "fastdata.transforms", "kornia.augmentation")
 
 
 @dataclass(frozen=True)
-class _Link:
-    """An object and its copy, and the attributes in which they differ."""
+class _Swap:
+    """A place that holds a transform, or a tuple with one: attributes of an object, a dictionary or a list."""
 
+    holder: Any
+    key: Any
     original: Any
-    copied: Any
-    replaced: frozenset[str]
+    capture: Any
 
 
-@dataclass
-class CapturedDataset:
-    """A dataset's copy with captures in it.
+@dataclass(frozen=True)
+class Captures:
+    """The transforms of a dataset that can be captured.
 
     Attributes:
-        dataset: the copy.
-        plans: where each transform was found, and what it does.
-        links: objects that were copied, with their copies.
+        plans: where each was found, like "transform" or "dataset.transform", and what it does.
+        swaps: the places, with what is to be put there.
     """
 
-    dataset: Any
     plans: dict[str, Plan]
-    links: list[_Link] = field(default_factory=list)
+    swaps: list[_Swap]
 
-    def pull(self) -> None:
-        """Takes over attributes that somebody has set on the originals since."""
-        for link in self.links:
-            _update(vars(link.original), vars(link.copied), link.replaced)
+    def install(self) -> None:
+        """Puts captures where the transforms still are."""
+        for swap in self.swaps:
+            _exchange(swap, swap.original, swap.capture)
 
-    def push(self) -> None:
-        """Sets on the originals what the dataset's own code has set on the copies."""
-        for link in self.links:
-            _update(vars(link.copied), vars(link.original), link.replaced)
-
-
-def capture_transforms(dataset: Any, *, per_thread: bool = False) -> CapturedDataset | None:
-    """Copies a dataset with captures in place of its transforms; None if none is found.
-
-    Args:
-        dataset: any map-style dataset.
-        per_thread: samples will be made in several threads.
-    """
-    search = _Search(per_thread)
-    copied = search.replaced(dataset, "", 0)
-    return CapturedDataset(copied, search.plans, search.links) if search.plans else None
+    @contextmanager
+    def installed(self) -> Iterator[None]:
+        """The same for a while; what somebody sets meanwhile stays."""
+        self.install()
+        try:
+            yield
+        finally:
+            for swap in self.swaps:
+                _exchange(swap, swap.capture, swap.original)
 
 
-def find_plans(dataset: Any) -> dict[str, Plan]:
-    """What would be captured: the place of each transform, like "transform" or "dataset.transform", and its plan."""
-    found = capture_transforms(dataset)
-    return found.plans if found is not None else {}
+def _exchange(swap: _Swap, old: Any, new: Any) -> None:
+    try:
+        if swap.holder[swap.key] is old:
+            swap.holder[swap.key] = new
+    except (KeyError, IndexError):  # somebody has removed it
+        pass
+
+
+def find_captures(dataset: Any) -> Captures:
+    """Searches a dataset; changes nothing."""
+    search = _Search(per_thread=False, copies=False)
+    search.replaced(dataset, "", 0)
+    return Captures(search.plans, search.swaps)
+
+
+def copy_with_captures(dataset: Any) -> Any:
+    """A copy of a dataset, as deep as its transforms lie, with captures that several threads may call."""
+    return _Search(per_thread=True, copies=True).replaced(dataset, "", 0)
 
 
 def looks_like_images(dataset: Any) -> bool:
     """True for torchvision's datasets, and for those in which a transform of images is found, of whatever kind."""
-    search = _Search(False)
+    search = _Search(per_thread=False, copies=False)
     search.replaced(dataset, "", 0)
     return search.has_image_transforms or type(dataset).__module__.startswith("torchvision.datasets.")
 
 
 def is_safe_in_threads(dataset: Any) -> bool:
-    """True for torchvision's own datasets and parts of them, whose code keeps nothing between two samples."""
+    """True for torchvision's own datasets and parts of them, with no function of the user's but the transform."""
     if type(dataset) is Subset:
         return is_safe_in_threads(dataset.dataset)
     if type(dataset) is ConcatDataset:
         return all(map(is_safe_in_threads, dataset.datasets))
-    return type(dataset).__module__.startswith("torchvision.datasets.")
-
-
-def _update(source: dict[str, Any], target: dict[str, Any], but: frozenset[str]) -> None:
-    for name, value in list(source.items()):
-        if name not in but and target.get(name, _update) is not value:
-            target[name] = value
+    others = (getattr(dataset, name, None) for name in ("target_transform", "loader", "is_valid_file", "transforms"))
+    return type(dataset).__module__.startswith("torchvision.datasets.") and all(
+        other is None or getattr(other, "__module__", "").startswith("torchvision.datasets.") for other in others
+    )
 
 
 class _Search:
-    """Goes through objects, copying those that hold a transform."""
+    """Goes through objects.
 
-    def __init__(self, per_thread: bool) -> None:
-        self._per_thread = per_thread
+    Args:
+        per_thread: captures will be called in several threads.
+        copies: copy what holds a transform, instead of noting its place.
+    """
+
+    def __init__(self, *, per_thread: bool, copies: bool) -> None:
+        self._per_thread, self._copies = per_thread, copies
         self._done: dict[int, Any] = {}  # what became of each object, so that one object stays one
         self._kept: list[Any] = []  # so that no other object gets the id of one that was looked at
         self.plans: dict[str, Plan] = {}
-        self.links: list[_Link] = []
+        self.swaps: list[_Swap] = []
         self.has_image_transforms = False
 
     def replaced(self, value: Any, place: str, depth: int) -> Any:
@@ -125,9 +134,11 @@ class _Search:
         return result
 
     def _replaced(self, value: Any, place: str, depth: int) -> Any:
-        if depth > _DEEPEST or type(value) is Capture:
+        if depth > _DEEPEST or type(value) is Capture or isinstance(value, type):
             return value
-        if isinstance(value, type) or (not hasattr(value, "__dict__") and type(value) not in (list, tuple, dict)):
+        if type(value) in (list, tuple, dict):
+            return self._container(value, place, depth)
+        if not isinstance(getattr(value, "__dict__", None), dict):
             return value
         self.has_image_transforms |= type(value).__module__.startswith(_OF_IMAGES)
         if callable(value) and is_known_transform(value):
@@ -135,8 +146,6 @@ class _Search:
             if plan is not None:
                 self.plans[place or type(value).__name__] = plan
                 return Capture(value, plan, per_thread=self._per_thread)
-        if type(value) in (list, tuple, dict):
-            return self._container(value, place, depth)
         if _may_hold_transforms(value):
             return self._object(value, place, depth)
         return value
@@ -145,43 +154,41 @@ class _Search:
         if len(value) > _MOST_ITEMS:
             return value
         pairs = list(value.items() if isinstance(value, dict) else enumerate(value))
-        new = [self.replaced(each, f"{place}[{key!r}]", depth + 1) for key, each in pairs]
-        if all(one is other for one, (_, other) in zip(new, pairs, strict=True)):
+        new = {key: self.replaced(each, f"{place}[{key!r}]", depth + 1) for key, each in pairs}
+        changed = {key for key, each in pairs if new[key] is not each}
+        if not changed:
             return value
-        if isinstance(value, dict):
-            return {key: each for (key, _), each in zip(pairs, new, strict=True)}
-        return type(value)(new)
+        if isinstance(value, tuple):
+            return tuple(new.values())
+        if not self._copies:
+            self.swaps += [_Swap(value, key, value[key], new[key]) for key in changed]
+            return value
+        return new if isinstance(value, dict) else list(new.values())
 
     def _object(self, value: Any, place: str, depth: int) -> Any:
-        new = {}
-        for name, each in list(vars(value).items()):
+        attributes, new = vars(value), {}
+        for name, each in list(attributes.items()):
             other = self.replaced(each, f"{place}.{name}" if place else name, depth + 1)
             if other is not each:
                 new[name] = other
-        if not new:
+        if not self._copies:
+            self.swaps += [_Swap(attributes, name, attributes[name], other) for name, other in new.items()]
+            return value
+        if not new or hasattr(type(value), "__del__"):  # a copy would release what the original holds
             return value
         try:
-            copied = copy.copy(value)
-            vars(copied).update(new)
-        except Exception:  # noqa: BLE001 - objects may refuse to be copied in any way; they are left as they are
+            copied = object.__new__(type(value))
+            vars(copied).update({**attributes, **new})
+        except TypeError:  # made by C code, which wants to do that itself
             return value
-        self.links.append(_Link(value, copied, frozenset(new)))
         return copied
 
 
 def _may_hold_transforms(value: Any) -> bool:
     """True for datasets, and for callable objects of the user's."""
-    if isinstance(value, type) or not isinstance(getattr(value, "__dict__", None), dict):
-        return False
     cls = type(value)
-    is_part = hasattr(cls, "__getitem__") or isinstance(value, Callable)  # type: ignore[arg-type]
+    is_part = hasattr(cls, "__getitem__") or callable(value)
     library = cls.__module__.partition(".")[0]
-    return (
-        is_part
-        and (library not in _FOREIGN or cls.__module__.startswith("torch.utils.data."))
-        and not _is_function(value)
-    )
-
-
-def _is_function(value: Any) -> bool:
-    return hasattr(value, "__code__") or hasattr(value, "__func__")
+    is_ours_to_search = library not in _FOREIGN or cls.__module__.startswith("torch.utils.data.")
+    is_function = hasattr(value, "__code__") or hasattr(value, "__func__")
+    return is_part and is_ours_to_search and not is_function

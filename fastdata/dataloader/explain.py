@@ -59,9 +59,12 @@ def _by_the_datasets_code(loader: LoaderArguments, route: Route, findings: Findi
     if loader.seed is not None and not route.in_threads:
         seed = f"{loader.seed}: decides the order and what worker processes draw"
         seed += "" if loader.num_workers else ", not what the dataset draws in this process"
+    way = "captured transforms" if route.captured else "torch's own DataLoader code"
+    # Where transforms are captured, why the image pipeline does not take the dataset matters if it asks for processes.
+    matters = not route.captured or route.advice is not None
     return {
-        "path": "the dataset's own code in decode threads" if route.in_threads else "torch's own DataLoader code",
-        "why": route.reason,
+        "path": f"{way}, in decode threads" if route.in_threads else way,
+        "why": route.reason if matters else None,
         "captured": "; ".join(f"{place} ({', '.join(plan.fused)})" for place, plan in route.captured.items()) or None,
         "workers": _workers(loader, route),
         "decoding": _decoding(loader, route),

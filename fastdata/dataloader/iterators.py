@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import threading
 import time
-import weakref
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
@@ -17,15 +16,8 @@ from torch.utils.data import dataloader as torch_dataloader
 
 from fastdata.captures.complete import CompletedBatch, Completion
 from fastdata.captures.fetch import SampleFetcher, UnfinishedBatch
-from fastdata.captures.find import CapturedDataset
-from fastdata.dataloader.map_style import (
-    EpochLoader,
-    MapStyle,
-    Orders,
-    in_step,
-    jobs_from_workers,
-    opening_encoded,
-)
+from fastdata.captures.find import Captures, find_captures
+from fastdata.dataloader.map_style import MapStyle, Orders, Samples, WorkerJobs, opening_encoded
 from fastdata.dataloader.record import EpochRecord
 from fastdata.errors import DatasetError, StateMismatch
 from fastdata.order.random_states import GlobalStates
@@ -158,20 +150,20 @@ class _Counted(torch_dataloader._BaseDataLoaderIter):
     Args:
         loader: for which it is made.
         record: of the epoch under way.
-        captured: the dataset with captures, if it has any.
+        samples: what it needs of the loader.
     """
 
     _left_at: float | None = None
 
-    def __init__(self, loader: EpochLoader, record: EpochRecord, captured: CapturedDataset | None = None) -> None:
+    def __init__(self, loader: Any, record: EpochRecord, samples: Samples) -> None:
         self._record, start = record, record.start
-        self._loader, self._captured, self._totals = loader, captured, loader._stats
+        self._samples, self._totals = samples, samples.stats
         self._failed = 0  # batches that raised since the last that did not
         self.handed = 0  # batches given to whoever asks
         self.delivers = True  # to the caller himself; False where somebody between asks ahead and counts deliveries
         as_torch_reads_it: Any = loader
         if record.batches is not None:
-            as_torch_reads_it = MapStyle(loader, self._orders(), captured)
+            as_torch_reads_it = MapStyle(loader, self._orders(), captured=samples.captured)
         if record.batches is not None or start.batches == 0:
             super().__init__(as_torch_reads_it)
         else:  # an iterable dataset, which is run again with the random numbers that it had
@@ -190,6 +182,7 @@ class _Counted(torch_dataloader._BaseDataLoaderIter):
     @_base_seed.setter
     def _base_seed(self, drawn: int) -> None:
         self._seed = self._record.worker_seed if self._record.worker_seed is not None else drawn
+        self._samples.base_seed = self._seed
         if self._record.batches is None:
             self._record.start = replace(self._record.start, worker_seed=self._seed)
         else:
@@ -217,7 +210,7 @@ class _Counted(torch_dataloader._BaseDataLoaderIter):
             self._pass_over(self._record.start)
 
     def _orders(self) -> Any:
-        return self._record.batches if self._captured is None else Orders(self._loader, self._record)
+        return Orders(self._samples, self._record) if self._samples.captured else self._record.batches
 
     def __next__(self) -> Any:
         came_at, taken = time.perf_counter(), self._taken()
@@ -304,12 +297,13 @@ class SingleProcessIterator(_Counted, torch_dataloader._SingleProcessDataLoaderI
 
     _fetched = 0
 
-    def __init__(self, loader: EpochLoader, record: EpochRecord, captured: CapturedDataset | None = None) -> None:
-        super().__init__(loader, record, captured)
+    def __init__(self, loader: Any, record: EpochRecord, samples: Samples) -> None:
+        super().__init__(loader, record, samples)
         self._completion: Completion | None = None
+        self._captures = find_captures(self._dataset) if samples.captured else Captures({}, [])
         if record.batches is not None and opening_encoded() is not None:
             parts = self._dataset, self._auto_collation, self._collate_fn, self._drop_last
-            self._dataset_fetcher = SampleFetcher(*parts, on_error=loader.on_error)
+            self._dataset_fetcher = SampleFetcher(*parts, on_error=samples.arguments.on_error)
         stateful_parts = (self._dataset, getattr(self._dataset_fetcher, "dataset_iter", None))
         self._record.stateful = next(filter(_keeps_state, stateful_parts), None)
 
@@ -325,13 +319,13 @@ class SingleProcessIterator(_Counted, torch_dataloader._SingleProcessDataLoaderI
         if opening is None:
             return super()._next_data()  # type: ignore[no-untyped-call]
         while True:
-            with opening.opening_encoded(), in_step(self._captured):
+            with opening.opening_encoded(), self._captures.installed():
                 data = super()._next_data()  # type: ignore[no-untyped-call]
-            self._loader.note_batch(isinstance(data, UnfinishedBatch))
+            self._samples.note_batch(isinstance(data, UnfinishedBatch))
             if not isinstance(data, UnfinishedBatch):
                 return data
             if self._completion is None:
-                self._completion = self._loader.completion(self._record, self._captured)
+                self._completion = self._samples.completion(self._record, self._dataset)
             with suppress(SkipResult):
                 return CompletedBatch(self._completion, data).run_here()[1]
 
@@ -356,7 +350,7 @@ class MultiProcessIterator(_Counted, torch_dataloader._MultiProcessingDataLoader
     def _next_data(self) -> Any:
         if self._completing is None:
             data = super()._next_data()  # type: ignore[no-untyped-call]
-            self._loader.note_batch(isinstance(data, UnfinishedBatch))
+            self._samples.note_batch(isinstance(data, UnfinishedBatch))
             if not isinstance(data, UnfinishedBatch):
                 return data
             self._begin_completing(data)
@@ -372,14 +366,16 @@ class MultiProcessIterator(_Counted, torch_dataloader._MultiProcessingDataLoader
         return batch
 
     def _begin_completing(self, first: UnfinishedBatch) -> None:
-        completion = self._loader.completion(self._record, self._captured)
+        completion = self._samples.completion(self._record, self._dataset)
         self._completed = int(self._rcvd_idx) - 1
-        received = super()._next_data
+        receive = torch_dataloader._MultiProcessingDataLoaderIter._next_data
+        jobs = WorkerJobs(self, receive, completion, first, self._completed)
         self._completing = OrderedJobs(
-            jobs_from_workers(weakref.WeakMethod(received), completion, first, self._completed),
-            threads=self._loader.num_workers,
-            depth=max(1, self._loader.prefetch_factor or 1),
+            jobs,
+            threads=self._samples.arguments.num_workers,
+            depth=self._samples.depth,
             on_close=completion.close,
+            may_take=jobs.may_take,
         )
 
     def _reset(self, loader: Any, first_iter: bool = False) -> None:

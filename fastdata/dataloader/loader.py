@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import fields, replace
+from dataclasses import fields
 from multiprocessing.context import BaseContext
 from typing import Any, Literal, TypeVar
 
@@ -12,8 +12,6 @@ import torch
 import torch.utils.data
 from torch.utils.data import Dataset, Sampler, default_collate
 
-from fastdata.captures.complete import Completion
-from fastdata.captures.find import CapturedDataset, capture_transforms
 from fastdata.dataloader.arguments import (
     AUGMENT_ON,
     WORKERS,
@@ -35,11 +33,11 @@ from fastdata.dataloader.iterators import (
     Numbered,
     SingleProcessIterator,
 )
-from fastdata.dataloader.map_style import jobs_in_threads
+from fastdata.dataloader.map_style import Samples, jobs_in_threads
 from fastdata.dataloader.record import EpochRecord
 from fastdata.dataloader.routes import Route, find_route
 from fastdata.dataloader.stateful import StatefulEpochs
-from fastdata.dataloader.verdict import Findings, warn_if_images
+from fastdata.dataloader.verdict import Findings
 from fastdata.device.prefetch import DevicePrefetcher, check_device, index_of
 from fastdata.loaders import FIDELITIES, BackendName, check_backend_name, create_backend, warn_without_native
 from fastdata.loaders.backend import Fidelity
@@ -61,7 +59,6 @@ observers: list[
 Sample = TypeVar("Sample", covariant=True)
 
 _BLOCKS_KEPT = 4  # batches: one that the caller computes on, two on their way, one to spare
-_BATCHES_TO_JUDGE = 3  # before a loader is said to gain nothing
 _MEMORY_FORMATS = (torch.contiguous_format, torch.channels_last)
 
 
@@ -182,22 +179,21 @@ class StatelessDataLoader(StatefulEpochs, torch.utils.data.DataLoader[Sample]):
         )
 
     def _begin_state(self) -> None:
-        self._choice: BackendChoice | None = None
+        self._findings = Findings()
         if self.backend != "auto":
-            self._choice = BackendChoice(
+            self._findings.choice = BackendChoice(
                 backend=create_backend(self.backend, fidelity=self.fidelity), reason="named by you"
             )
         self._stats = PipelineStats()
         self._begin_counting()
         self._warned_of_torch_path = False
-        self._plain_batches = 0  # without images to be decoded here; -1 once one had some
         self._observed = False
 
     # ---- what to ask a loader
 
     def explain(self) -> str:
         """In words: which way the batches go, what was fused and what was not, who decodes, and why."""
-        return explain(self._arguments(), self._route(), Findings(self._choice, self._plain_batches))
+        return explain(self._arguments(), self._route(), self._findings)
 
     def stats(self) -> dict[str, Any]:
         """Totals since the loader was made: seconds per stage, waiting time, failures and the quarantine list.
@@ -206,7 +202,7 @@ class StatelessDataLoader(StatefulEpochs, torch.utils.data.DataLoader[Sample]):
         counted.
         """
         entries = self._stats.to_dict()
-        return {**entries, "backend": self._choice.backend.name if self._choice is not None else None}
+        return {**entries, "backend": self._findings.choice.backend.name if self._findings.choice is not None else None}
 
     def __repr__(self) -> str:
         route, batches = self._route(), getattr(self.batch_sampler, "batch_size", self.batch_size)
@@ -220,7 +216,7 @@ class StatelessDataLoader(StatefulEpochs, torch.utils.data.DataLoader[Sample]):
         return f"{type(self).__name__}({type(self.dataset).__name__}, batch_size={batches}; {how})"
 
     def _backend_name(self) -> str:
-        return self._choice.backend.name if self._choice is not None else self.backend
+        return self._findings.choice.backend.name if self._findings.choice is not None else self.backend
 
     def _arguments(self) -> LoaderArguments:
         names = (field.name for field in fields(LoaderArguments) if field.name != "decode_on")
@@ -245,7 +241,7 @@ class StatelessDataLoader(StatefulEpochs, torch.utils.data.DataLoader[Sample]):
             self._warned_of_torch_path = True
             warnings.warn(f"{', '.join(ignored)} has no effect: {route.reason}", stacklevel=2)
         if route.in_threads:
-            return self._iterate_in_threads()
+            return self._iterate_in_threads(route)
         if self._device is None and not self.progress and not route.captured:
             return super().__iter__()
         return self._iterate_torch()
@@ -257,53 +253,22 @@ class StatelessDataLoader(StatefulEpochs, torch.utils.data.DataLoader[Sample]):
                 observe(self, self._stats)
 
     def _get_iterator(self) -> Any:
-        captured = capture_transforms(self.dataset) if self._route().captured else None
-        if self._resume_from is not None and captured is None:  # captures draw by (seed, epoch, sample)
+        samples = self._samples(self._route())
+        if self._resume_from is not None and not samples.captured:  # captures draw by (seed, epoch, sample)
             self._warn_of_other_draws(self._resume_from)
         if self.num_workers == 0:
-            return SingleProcessIterator(self, self.begin_epoch(), captured)
+            return SingleProcessIterator(self, self.begin_epoch(), samples)
         self.check_worker_number_rationality()
-        return MultiProcessIterator(self, self.begin_epoch(), captured)
+        return MultiProcessIterator(self, self.begin_epoch(), samples)
 
-    def view_key(self, record: EpochRecord) -> Key:
-        """See `EpochLoader`."""
-        batches = record.batches
-        assert batches is not None
-        state = batches.state
-        view_seed = state.view_seed if state.view_seed is not None else self.seed
-        if view_seed is None:
-            view_seed = state.worker_seed
-        assert view_seed is not None
-        if state.view_seed is None:
-            batches.state = replace(state, view_seed=view_seed)
-        return Key(seed=view_seed, epoch=record.start.epoch)
-
-    def note_batch(self, accelerated: bool) -> None:
-        """See `EpochLoader`; warns once it is clear that images come, and that nothing is gained."""
-        if self._plain_batches < 0 or accelerated:
-            self._plain_batches = -1
-            return
-        self._plain_batches += 1
-        if self._plain_batches == _BATCHES_TO_JUDGE:
-            warn_if_images(self._arguments(), self._route())
-
-    def completion(self, record: EpochRecord, captured: CapturedDataset | None) -> Completion:
-        """See `EpochLoader`."""
-        if self._choice is None:
-            backend = create_backend("native", fidelity=self.fidelity)
-            self._choice = BackendChoice(backend=backend, reason="samples come from the dataset's own code")
+    def _samples(self, route: Route) -> Samples:
         on_gpu = self._device is not None and self._device.type == "cuda"
-        return Completion(
-            backend=self._choice.backend,
-            threads=self.num_workers,
-            on_error=self.on_error,
-            memory_format=self.memory_format,
-            pin=may_pin(self.pin_memory or on_gpu),
-            stats=self._stats,
-            order=record.batches,
-            captured=captured,
-            collate_fn=self.collate_fn if self.collate_fn is not None else default_collate,
-            blocks_kept=_BLOCKS_KEPT,
+        return Samples(
+            self._arguments(),
+            self._stats,
+            self._findings,
+            captured=bool(route.captured),
+            pin=self.pin_memory or on_gpu,
         )
 
     def _iterate_torch(self) -> EpochIterator:
@@ -317,17 +282,16 @@ class StatelessDataLoader(StatefulEpochs, torch.utils.data.DataLoader[Sample]):
             progress=self.progress,
         )
 
-    def _iterate_in_threads(self) -> EpochIterator:
+    def _iterate_in_threads(self, route: Route) -> EpochIterator:
         record = self.begin_epoch()
         assert record.batches is not None
         self._draw_view_seed(record.batches)
-        captured = capture_transforms(self.dataset, per_thread=True)
-        assert captured is not None
-        completion = self.completion(record, captured)
+        samples = self._samples(route)
+        jobs, completion = jobs_in_threads(samples, record)
         pipeline = OrderedJobs(
-            jobs_in_threads(self, record, captured, completion),
+            jobs,
             threads=self.num_workers,
-            depth=max(1, self.prefetch_factor or 1),
+            depth=samples.depth,
             timeout_s=self.timeout,
             on_close=completion.close,
         )
@@ -362,8 +326,8 @@ class StatelessDataLoader(StatefulEpochs, torch.utils.data.DataLoader[Sample]):
         assert route.source is not None
         assert record.batches is not None
         view_seed = self._draw_view_seed(record.batches)
-        if self._choice is None:
-            self._choice = choose_backend(
+        if self._findings.choice is None:
+            self._findings.choice = choose_backend(
                 route.source,
                 route.plan,
                 fidelity=self.fidelity,
@@ -376,7 +340,7 @@ class StatelessDataLoader(StatefulEpochs, torch.utils.data.DataLoader[Sample]):
         config = PipelineConfig(
             source=route.source,
             plan=route.plan,
-            backend=self._choice.backend,
+            backend=self._findings.choice.backend,
             key=Key(seed=view_seed, epoch=record.start.epoch),
             collate_fn=collate_fn,
             on_error=self.on_error,

@@ -2,49 +2,111 @@
 
 from __future__ import annotations
 
+import queue
 import sys
+import weakref
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from functools import partial
-from typing import Any, Protocol
+from dataclasses import replace
+from pickle import PickleError
+from typing import Any
 
+from torch.utils.data import default_collate, get_worker_info
 from torch.utils.data._utils import fetch as torch_fetch
 
 from fastdata.captures.complete import CompletedBatch, Completion, FailedBatch, FetchedBatch
-from fastdata.captures.fetch import SampleFetcher, SampleOrder, UnfinishedBatch
-from fastdata.captures.find import CapturedDataset
+from fastdata.captures.fetch import SampleFetcher, SampleOrder
+from fastdata.captures.find import copy_with_captures, find_captures
+from fastdata.dataloader.arguments import LoaderArguments, may_pin
 from fastdata.dataloader.record import EpochRecord
+from fastdata.dataloader.routes import find_route
+from fastdata.dataloader.verdict import Findings, warn_if_images
+from fastdata.loaders import create_backend
+from fastdata.pipeline.choose_backend import BackendChoice
 from fastdata.pipeline.config import OnError
 from fastdata.pipeline.stats import PipelineStats
 from fastdata.views.philox import Key
 
-__all__ = ["EpochLoader", "MapStyle", "Orders", "in_step", "jobs_from_workers", "jobs_in_threads", "opening_encoded"]
+__all__ = ["MapStyle", "Orders", "Samples", "WorkerJobs", "jobs_in_threads", "opening_encoded"]
+
+_BLOCKS_KEPT = 4  # batches: one that the caller computes on, two on their way, one to spare
+_BATCHES_TO_JUDGE = 3  # before a loader is said to gain nothing
 
 
-class EpochLoader(Protocol):
-    """What the iterators below ask of the loader that makes them."""
+class Samples:
+    """What an epoch's iterator needs of its loader, without the loader: which may keep the iterator, and would be kept.
 
-    num_workers: int
-    prefetch_factor: int | None
-    worker_init_fn: Callable[[int], None] | None
-    on_error: OnError
-    _stats: PipelineStats
+    Args:
+        arguments: the loader's.
+        stats: its totals.
+        findings: what it has found out, and will.
+        captured: the dataset has transforms that are captured.
+        pin: batches are to be pinned, if they can be.
+    """
 
-    def begin_epoch(self) -> EpochRecord:
-        """Begins the epoch that comes next."""
-        ...
+    def __init__(
+        self, arguments: LoaderArguments, stats: PipelineStats, findings: Findings, *, captured: bool, pin: bool
+    ) -> None:
+        self.arguments, self.stats, self.findings = arguments, stats, findings
+        self.captured, self._pin = captured, pin
+        self.base_seed: int | None = None  # that torch's iterator has drawn
+
+    @property
+    def collate_fn(self) -> Callable[[Any], Any]:
+        """The user's, or torch's."""
+        own = self.arguments.collate_fn
+        return own if own is not None else default_collate
+
+    @property
+    def depth(self) -> int:
+        """Batches that are completed at a time."""
+        return max(1, self.arguments.prefetch_factor or 1)
 
     def view_key(self, record: EpochRecord) -> Key:
         """Seed and epoch of what is drawn for samples; the seed is kept in the epoch's state."""
-        ...
+        batches = record.batches
+        assert batches is not None
+        state = batches.state
+        view_seed = state.view_seed if state.view_seed is not None else self.arguments.seed
+        if view_seed is None:
+            view_seed = state.worker_seed if state.worker_seed is not None else self.base_seed
+        assert view_seed is not None
+        if state.view_seed is None:
+            batches.state = replace(state, view_seed=view_seed)
+        return Key(seed=view_seed, epoch=record.start.epoch)
+
+    def completion(self, record: EpochRecord, dataset: Any) -> Completion:
+        """How an epoch's batches are completed.
+
+        Args:
+            record: of the epoch.
+            dataset: makes samples again in place of damaged ones, in this process; it holds captures.
+        """
+        arguments, findings = self.arguments, self.findings
+        if findings.choice is None:
+            backend = create_backend("native", fidelity=arguments.fidelity)
+            findings.choice = BackendChoice(backend=backend, reason="samples come from the dataset's own code")
+        return Completion(
+            backend=findings.choice.backend,
+            threads=arguments.num_workers,
+            on_error=arguments.on_error,
+            memory_format=arguments.memory_format,
+            pin=may_pin(self._pin),
+            stats=self.stats,
+            order=record.batches,
+            dataset=dataset if self.captured else None,
+            collate_fn=self.collate_fn,
+            blocks_kept=_BLOCKS_KEPT,
+        )
 
     def note_batch(self, accelerated: bool) -> None:
-        """A batch came, with images that were left to be decoded here, or without."""
-        ...
-
-    def completion(self, record: EpochRecord, captured: CapturedDataset | None) -> Completion:
-        """How an epoch's batches are completed."""
-        ...
+        """A batch came, with images that were decoded natively, or without; warns once it is clear that none come."""
+        findings = self.findings
+        if findings.plain_batches < 0 or accelerated:
+            findings.plain_batches = -1
+            return
+        findings.plain_batches += 1
+        if findings.plain_batches == _BATCHES_TO_JUDGE:
+            warn_if_images(self.arguments, find_route(self.arguments))
 
 
 class MapStyle:
@@ -53,14 +115,12 @@ class MapStyle:
     Args:
         loader: the loader.
         orders: the epoch's index batches, or `SampleOrder` of them.
-        captured: its dataset with captures, if there are any.
+        captured: its dataset has transforms that are captured.
     """
 
-    def __init__(self, loader: EpochLoader, orders: Any, captured: CapturedDataset | None) -> None:
+    def __init__(self, loader: Any, orders: Any, *, captured: bool) -> None:
         self._loader, self._index_sampler = loader, orders
-        self.worker_init_fn = _BeginWorker(loader.worker_init_fn, loader.on_error)
-        if captured is not None:
-            self.dataset = captured.dataset
+        self.worker_init_fn = _BeginWorker(loader.worker_init_fn, loader.on_error, captured)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._loader, name)
@@ -69,8 +129,8 @@ class MapStyle:
 class Orders:
     """The index batches of an epoch as a dataset with captures needs them."""
 
-    def __init__(self, loader: EpochLoader, record: EpochRecord) -> None:
-        self._loader, self._record = loader, record
+    def __init__(self, samples: Samples, record: EpochRecord) -> None:
+        self._samples, self._record = samples, record
 
     def __len__(self) -> int:
         assert self._record.batches is not None
@@ -80,22 +140,37 @@ class Orders:
         batches = self._record.batches
         assert batches is not None
         for number, indices in enumerate(batches):
-            copies = batches.copies_of(indices)
-            yield SampleOrder(number, indices, copies, self._loader.view_key(self._record))
+            yield SampleOrder(number, indices, batches.copies_of(indices), self._samples.view_key(self._record))
 
 
 class _BeginWorker:
-    """A worker_init_fn, and before it: JPEGs stay encoded, and batches say what is left to do."""
+    """A worker_init_fn, and before it: images stay encoded, transforms are captured, batches say what is left to do."""
 
-    def __init__(self, own: Callable[[int], None] | None, on_error: OnError) -> None:
-        self._own, self._on_error = own, on_error
+    def __init__(self, own: Callable[[int], None] | None, on_error: OnError, captured: bool) -> None:
+        self._own, self._on_error, self._captured = own, on_error, captured
 
     def __call__(self, worker: int) -> None:
         if (opening := opening_encoded()) is not None:
             opening.open_encoded_from_now_on()
-            torch_fetch._MapDatasetFetcher = partial(SampleFetcher, on_error=self._on_error)  # type: ignore[misc,assignment]
+            info = get_worker_info()
+            assert info is not None
+            if self._captured:
+                find_captures(info.dataset).install()  # the process has an object of its own
+            torch_fetch._MapDatasetFetcher = _Fetchers(info.dataset, self._on_error)  # type: ignore[misc,assignment]
         if self._own is not None:
             self._own(worker)
+
+
+class _Fetchers:
+    """In the place of torch's class in a worker process: ours for its dataset, torch's for loaders inside of it."""
+
+    def __init__(self, dataset: Any, on_error: OnError) -> None:
+        self._dataset, self._on_error, self._torchs = dataset, on_error, torch_fetch._MapDatasetFetcher
+
+    def __call__(self, dataset: Any, *arguments: Any) -> Any:
+        if dataset is self._dataset:
+            return SampleFetcher(dataset, *arguments, on_error=self._on_error)
+        return self._torchs(dataset, *arguments)
 
 
 def opening_encoded() -> Any:
@@ -107,63 +182,75 @@ def opening_encoded() -> Any:
     return module if module.can_open_encoded() else None
 
 
-@contextmanager
-def in_step(captured: CapturedDataset | None) -> Iterator[None]:
-    """While the copy of a dataset makes samples in place of the dataset: what is set on one is set on the other."""
-    if captured is None:
-        yield
-        return
-    captured.pull()
-    try:
-        yield
-    finally:
-        captured.push()
-
-
-def jobs_in_threads(
-    loader: EpochLoader, record: EpochRecord, captured: CapturedDataset, completion: Completion
-) -> Iterator[FetchedBatch]:
+def jobs_in_threads(samples: Samples, record: EpochRecord) -> tuple[Iterator[FetchedBatch], Completion]:
     """A job for each batch of an epoch whose samples are made in decode threads."""
-    fetcher = SampleFetcher(
-        captured.dataset, True, completion.collate_fn, False, on_error=completion.on_error, seeded=True
-    )
-    for order in Orders(loader, record):
-        captured.pull()
-        yield FetchedBatch(completion, fetcher, order)
-        captured.push()
+    dataset = copy_with_captures(samples.arguments.dataset)
+    completion = samples.completion(record, dataset)
+    on_error = samples.arguments.on_error
+    fetcher = SampleFetcher(dataset, True, samples.collate_fn, False, on_error=on_error, seeded=True)
+    return (FetchedBatch(completion, fetcher, order) for order in Orders(samples, record)), completion
 
 
-class _Raised:
-    """What was raised in the place of a batch."""
-
-    def __init__(self, error: Exception) -> None:
-        self.error = error
-
-
-def jobs_from_workers(
-    received: Callable[[], Any], completion: Completion, first: UnfinishedBatch, number: int
-) -> Iterator[Any]:
+class WorkerJobs:
     """A job for each batch from the worker processes.
 
     Args:
-        received: the iterator's method that waits for the next one, while there is that iterator: jobs that kept it
-            alive would keep its worker processes.
+        iterator: torch's, which receives them; jobs that kept it alive would keep its worker processes.
+        receive: its method that waits for the next one.
         completion: how batches are completed.
         first: the batch that has been received already.
         number: its number.
     """
-    data: Any = first
-    while True:
-        yield FailedBatch(data.error) if isinstance(data, _Raised) else CompletedBatch(completion, data, number)
-        number += 1
-        next_data = received()
-        if next_data is None:
-            return
+
+    def __init__(
+        self, iterator: Any, receive: Callable[[Any], Any], completion: Completion, first: Any, number: int
+    ) -> None:
+        self._iterator, self._receive, self._completion = weakref.ref(iterator), receive, completion
+        self._first: list[Any] = [first]
+        self._number = number - 1
+        self._lost = False  # the last attempt ended in an error of the way here, not of a batch
+
+    def __iter__(self) -> WorkerJobs:
+        return self
+
+    def __next__(self) -> CompletedBatch | FailedBatch:
+        if self._first:
+            self._number += 1
+            return CompletedBatch(self._completion, self._first.pop(), self._number)
+        iterator = self._iterator()
+        if iterator is None:
+            raise StopIteration
+        received, self._lost = iterator._rcvd_idx, False
         try:
-            data = next_data()
+            data = self._receive(iterator)
         except StopIteration:
-            return
+            raise
         except Exception as error:  # noqa: BLE001 - raised at its place, after the batches before it
-            data = _Raised(error)
-        finally:
-            del next_data
+            self._lost = iterator._rcvd_idx == received
+            self._number += not self._lost
+            return FailedBatch(error)
+        self._number += 1
+        return CompletedBatch(self._completion, data, self._number)
+
+    def may_take(self) -> bool:
+        """True if the next batch has arrived, so that taking it holds nobody up."""
+        iterator = self._iterator()
+        if self._first:
+            return True
+        return iterator is not None and not self._lost and _has_arrived(iterator)
+
+
+def _has_arrived(iterator: Any) -> bool:
+    """True if torch's iterator need not wait for the next batch; puts aside what came out of order, as it does."""
+    if iterator._rcvd_idx >= iterator._send_idx:
+        return True  # the end
+    try:
+        while len(iterator._task_info.get(iterator._rcvd_idx, ())) == 1 and iterator._in_order:
+            number, data = iterator._data_queue.get_nowait()
+            iterator._tasks_outstanding -= 1
+            iterator._task_info[number] += (data,)
+    except queue.Empty:
+        return False
+    except (OSError, EOFError, PickleError):  # of the way here; whoever receives will see it, too
+        return True
+    return bool(iterator._in_order) or not iterator._data_queue.empty()

@@ -9,11 +9,11 @@ from typing import Any
 
 from torch.utils.data import default_collate
 
-from fastdata.captures.find import find_plans, is_safe_in_threads
+from fastdata.captures.find import find_captures, is_safe_in_threads
 from fastdata.dataloader.arguments import LoaderArguments
 from fastdata.loaders import native_problem
 from fastdata.sources.arrays import ArraySource
-from fastdata.sources.protocol import OFFER, ImageSource, NotASource
+from fastdata.sources.protocol import ImageSource, NotASource
 from fastdata.sources.recognise import recognise
 from fastdata.transforms.compile import compile_transform, has_batch_form
 from fastdata.views.plan import Plan
@@ -71,8 +71,8 @@ def find_route(loader: LoaderArguments) -> Route:
     route = _to_the_pipeline(loader)
     if route.is_image_pipeline or native_problem() is not None:
         return route
-    captured = find_plans(loader.dataset)
-    if captured and route.advice == OFFER:  # little would be gained by it
+    captured = find_captures(loader.dataset).plans
+    if captured and _asks_for_processes(loader) is None:  # little more would be gained
         route = replace(route, advice=None)
     return replace(route, captured=captured, in_threads=bool(captured) and _goes_to_threads(loader, captured))
 

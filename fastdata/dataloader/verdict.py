@@ -18,7 +18,7 @@ from fastdata.views.plan import Plan
 __all__ = ["Findings", "verdict", "warn_if_images"]
 
 
-@dataclass(frozen=True)
+@dataclass
 class Findings:
     """What a loader has found out so far.
 
@@ -28,20 +28,22 @@ class Findings:
             some.
     """
 
-    choice: BackendChoice | None
-    plain_batches: int
+    choice: BackendChoice | None = None
+    plain_batches: int = 0
 
 
 def verdict(loader: LoaderArguments, route: Route, findings: Findings) -> str:
     """Whether a loader is accelerated, how far, and if it is not, why and what to change."""
     if route.plan is not None:
         what = "in memory are made into batches" if isinstance(route.source, ArraySource) else "are decoded"
-        return f"accelerated: images {what} by the image pipeline; {_share(route.plan)}"
+        word = "partly accelerated" if route.plan.tail else "accelerated"
+        return f"{word}: images {what} by the image pipeline; {_share(route.plan)}"
     if findings.plain_batches > 0:
         return f"not accelerated: {_no_images(route)}; {_changes(route)[0]}"
     if route.captured:
         shares = "; ".join(f"{place}: {_share(plan)}" for place, plan in route.captured.items())
-        return f"accelerated: images are decoded by the native core, with the dataset's own transforms ({shares})"
+        word = "partly accelerated" if any(plan.tail for plan in route.captured.values()) else "accelerated"
+        return f"{word}: images are decoded by the native core, with the dataset's own transforms ({shares})"
     if findings.plain_batches < 0:
         return "accelerated: images that the dataset opens are decoded by the native core, a batch at a time"
     if loader.batch_sampler is None or native_problem() is not None:

@@ -23,8 +23,9 @@ from fastdata.loaders.encoded_source import EncodedSource
 from fastdata.loaders.fill import decode_source
 from fastdata.views.draw import View
 from fastdata.views.plan import Interpolation
+from fastdata.views.this_sample import pillow_decodes
 
-__all__ = ["EncodedImage", "original_open"]
+__all__ = ["EncodedImage"]
 
 Box: TypeAlias = tuple[int, int, int, int]  # left, top, right, bottom
 
@@ -34,7 +35,8 @@ _FLIPS = (Transpose.FLIP_LEFT_RIGHT, Transpose.FLIP_TOP_BOTTOM)
 _PIXELS = "_im" if isinstance(vars(Image).get("im"), property) else "im"
 _MODE = "_mode" if isinstance(vars(Image).get("mode"), property) else "mode"
 
-original_open = PIL.Image.open
+
+_HIDDEN_METHODS = ("_getexif", "_getmp")  # of Pillow's files, which everybody calls
 
 
 class _Seen(NamedTuple):
@@ -119,6 +121,7 @@ class EncodedImage(Image):
 
     _pixels: Any = None
     _array: Pixels | None = None
+    _shared: Pixels | None = None  # that NumPy's arrays lie on; kept as long as the image
     _seen: _Seen | None = None  # None once it has pixels
     _opened: Image | None = None  # Pillow's own, where something of it was asked for
     _info: dict[Any, Any] | None = None
@@ -171,7 +174,7 @@ class EncodedImage(Image):
 
     def copy(self) -> Image:
         """See PIL.Image.Image.copy."""
-        return self._again(self._seen) if self._seen is not None else super().copy()
+        return self._again(self._seen, self.mode) if self._seen is not None else super().copy()
 
     def convert(self, mode: str | None = None, *arguments: Any, **options: Any) -> Image:
         """See PIL.Image.Image.convert; to RGB nothing is decoded yet."""
@@ -216,7 +219,9 @@ class EncodedImage(Image):
 
     def load(self) -> Any:
         """See PIL.Image.Image.load; waits until a pixel is asked for, as many call it only to have the file closed."""
-        return super().load() if self._seen is None else _PixelsOnDemand(self)
+        if self._seen is None or self.format == "PNG":  # whose checksums are what many call it for
+            return super().load()
+        return _PixelsOnDemand(self)
 
     def close(self) -> None:
         """See PIL.Image.Image.close."""
@@ -224,8 +229,8 @@ class EncodedImage(Image):
             self._seen, self._array = None, None
         super().close()
 
-    def _again(self, seen: _Seen) -> EncodedImage:
-        image = EncodedImage(self._source, seen, "RGB")
+    def _again(self, seen: _Seen, mode: str = "RGB") -> EncodedImage:
+        image = EncodedImage(self._source, seen, mode)
         if self._info is not None:
             image._info = self._info.copy()
         return image
@@ -235,7 +240,8 @@ class EncodedImage(Image):
     def _as_opened(self) -> Image:
         """Pillow's own image of the file."""
         if self._opened is None:
-            self._opened = original_open(io.BytesIO(self._source.read()))
+            with pillow_decodes():
+                self._opened = PIL.Image.open(io.BytesIO(self._source.read()))
         return self._opened
 
     def draft(self, mode: str | None, size: tuple[int, int] | None) -> Any:
@@ -258,12 +264,23 @@ class EncodedImage(Image):
 
     def __getattr__(self, name: str) -> Any:
         """What only Pillow's image of a file has, like `quantization`."""
-        if name.startswith("_") or not self.__dict__.get("_is_file"):
+        hidden = name.startswith("_") and name not in _HIDDEN_METHODS
+        if hidden or not self.__dict__.get("_is_file"):
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         return getattr(self._as_opened(), name)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _plain_image, (Image.copy(self).__getstate__(),)  # a plain image, in whatever process
+        file = (self.format, self.filename) if self._is_file else None
+        return _plain_image, (self._plain().__getstate__(), file)  # a plain image, in whatever process
+
+    def __eq__(self, other: object) -> bool:
+        return bool(self._plain() == (other._plain() if isinstance(other, EncodedImage) else other))
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def _plain(self) -> Image:
+        """The same as an image of Pillow's own class."""
+        return Image.copy(self)
 
     # ---- pixels
 
@@ -271,7 +288,7 @@ class EncodedImage(Image):
     def __array_interface__(self) -> dict[str, Any]:
         if self._seen is None or self.mode != "RGB":
             return super().__array_interface__
-        array = self._decoded()
+        array = self._shared = self._decoded()
         return {**array.__array_interface__, "data": (array.ctypes.data, True)}
 
     def _decoded(self) -> Pixels:
@@ -317,10 +334,15 @@ class _PixelsOnDemand:
         return getattr(self._access(), name)
 
 
-def _plain_image(state: list[Any]) -> Image:
+def _plain_image(state: list[Any], file: tuple[Any, Any] | None) -> Image:
     image = Image()
     image.__setstate__(state)
+    if file is not None:
+        image.format, image.filename = file  # type: ignore[attr-defined]
     return image
 
 
 setattr(EncodedImage, _PIXELS, property(EncodedImage._get_pixels, EncodedImage._set_pixels))
+
+# Messages name an image's class: the user knows Pillow's.
+EncodedImage.__name__, EncodedImage.__qualname__, EncodedImage.__module__ = "Image", "Image", Image.__module__

@@ -200,7 +200,7 @@ def stored(pixels: Pixels, levels: Levels) -> torch.Tensor:
     """RGB pixels (height, width, 3) as the tensor (3, height, width) that torchvision would make of them."""
     if not levels.steps:
         return torch.from_numpy(np.array(pixels)).permute(2, 0, 1)
-    tensor = torch.empty((3, *pixels.shape[:2]), dtype=levels.dtype)
+    tensor = torch.empty((3, *pixels.shape[:2]), dtype=levels.dtype, device="cpu")
     load().convert(np.ascontiguousarray(pixels), tensor.data_ptr(), stored_format(levels))
     return tensor
 

@@ -19,7 +19,7 @@ import torch
 from PIL.Image import Image
 
 from fastdata.errors import BackendUnavailable
-from fastdata.loaders import create_backend, encoded_image
+from fastdata.loaders import create_backend
 from fastdata.loaders.encoded_image import EncodedImage
 from fastdata.loaders.encoded_source import find_source
 from fastdata.loaders.pending_image import pending
@@ -82,8 +82,7 @@ def _change(by: int) -> None:
 
 
 def _replace_all() -> None:
-    encoded_image.original_open = PIL.Image.open
-    _replace(PIL.Image, "open", _open)
+    _replace(PIL.Image, "open", _leaving_encoded(PIL.Image.open))
     for module in ("torchvision.transforms.functional", "torchvision.transforms.v2.functional"):
         for name, levels in (("to_tensor", _float_levels), ("pil_to_tensor", Levels)):
             if hasattr(sys.modules.get(module), name):
@@ -96,16 +95,21 @@ def _replace(module: Any, name: str, ours: Callable[..., Any]) -> None:
     setattr(module, name, ours)
 
 
-def _open(fp: Any, mode: Any = "r", formats: Any = None) -> Image:
-    """As PIL.Image.open."""
-    if opens_encoded() and mode == "r" and formats is None:
-        source = find_source(fp, keep_paths_before=getattr(_this_thread, "began", 0.0))
-        limit = PIL.Image.MAX_IMAGE_PIXELS  # beyond it Pillow warns or refuses
-        if source is not None:
-            image = EncodedImage.opened(source)
-            if limit is None or image.width * image.height <= limit:
-                return image
-    return encoded_image.original_open(fp, mode, formats)
+def _leaving_encoded(original: Callable[..., Image]) -> Callable[..., Image]:
+    """What PIL.Image.open does, but that ordinary JPEGs and PNGs stay encoded."""
+
+    @wraps(original)
+    def open(fp: Any, mode: Any = "r", formats: Any = None) -> Image:  # noqa: A001 - Pillow's name
+        if opens_encoded() and mode == "r" and formats is None:
+            source = find_source(fp, keep_paths_before=getattr(_this_thread, "began", 0.0))
+            limit = PIL.Image.MAX_IMAGE_PIXELS  # beyond it Pillow warns or refuses
+            if source is not None:
+                image = EncodedImage.opened(source)
+                if limit is None or image.width * image.height <= limit:
+                    return image
+        return original(fp, mode, formats)
+
+    return open
 
 
 def _float_levels() -> Levels | None:

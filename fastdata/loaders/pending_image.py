@@ -22,7 +22,7 @@ from fastdata.loaders.fill import StoredRows, decode_rows, decode_source, stored
 from fastdata.native import Windows
 from fastdata.views.draw import View
 from fastdata.views.levels import Constant, Levels
-from fastdata.views.this_sample import count_pending, index_being_made
+from fastdata.views.this_sample import index_being_made, note_pending
 
 __all__ = ["PendingBatch", "PendingImage", "Undecoded", "UndecodedBatch", "pending"]
 
@@ -38,6 +38,7 @@ class Undecoded:
         tensor_class: what the tensor is an instance of (torchvision's tv_tensors.Image); None for a plain one.
         index: of the sample it is made for.
         value: the decoded image, if somebody has looked at it.
+        is_sent: the loader sends it on, to be decoded there; whoever else pickles it gets the image.
     """
 
     source: EncodedSource
@@ -46,6 +47,11 @@ class Undecoded:
     tensor_class: type[torch.Tensor] | None = None
     index: Any = None
     value: torch.Tensor | None = None
+    is_sent: bool = False
+
+    def description(self) -> tuple[Any, ...]:
+        """As pickle makes the tensor again."""
+        return pending, (self.source, self.view, self.levels, self.tensor_class, self.index)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -71,6 +77,7 @@ class UndecodedBatch:
         levels: the arithmetic on their pixels.
         indices: of the samples that they are made for.
         value: the decoded batch, if somebody has looked at it.
+        is_sent: as of a single image.
     """
 
     sources: list[EncodedSource]
@@ -79,6 +86,11 @@ class UndecodedBatch:
     levels: Levels
     indices: list[Any] = field(default_factory=list)
     value: torch.Tensor | None = None
+    is_sent: bool = False
+
+    def description(self) -> tuple[Any, ...]:
+        """As pickle makes the tensor again."""
+        return _pending_batch, (UndecodedBatch(self.sources, self.windows, self.filters, self.levels, self.indices),)
 
     @classmethod
     def of(cls, images: Sequence[Undecoded]) -> UndecodedBatch:
@@ -114,20 +126,33 @@ class UndecodedBatch:
             OSError: the first of its images that cannot be read or decoded.
         """
         if self.value is None:
-            value = torch.empty(self.shape, dtype=self.levels.dtype)
+            value = torch.empty(self.shape, dtype=self.levels.dtype, device="cpu")
             for error in decode_rows(self.rows(value)).values():
                 raise error
             self.value = value
         return self.value
 
 
+_CPU = torch.device("cpu")
+
+
 class _Pending(torch.Tensor):
-    """What both kinds have in common."""
+    """What both kinds have in common: tensors of the right shape and dtype, without memory."""
 
     undecoded: Any
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
         return self.undecoded.decoded().clone()
+
+    def as_subclass(self, cls: Any) -> Any:
+        """See torch.Tensor.as_subclass."""
+        return self.undecoded.decoded().as_subclass(cls)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        own = self.undecoded
+        if own.value is None and own.is_sent:
+            return own.description()
+        return own.decoded().__reduce_ex__(protocol)
 
     @classmethod
     def __torch_function__(
@@ -145,6 +170,22 @@ class _Pending(torch.Tensor):
                     return answer
         elif func is torch.stack and (batch := _stacked(*args, **(kwargs or {}))) is not None:
             return batch
+        named = {name: _plain(each) for name, each in (kwargs or {}).items()}
+        result = func(*map(_plain, args), **named)
+        for given in (first, (kwargs or {}).get("out")):  # what works in place returns the tensor itself
+            if isinstance(given, _Pending) and result is given.undecoded.value:
+                return given
+        return result
+
+    @classmethod
+    def __torch_dispatch__(  # type: ignore[override]
+        cls,
+        func: Callable[..., Any],
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        """For those who reach torch's operations in another way than by its functions."""
         return func(*map(_plain, args), **{name: _plain(each) for name, each in (kwargs or {}).items()})
 
 
@@ -153,23 +194,16 @@ class PendingImage(_Pending):
 
     undecoded: Undecoded
 
-    def __reduce_ex__(self, protocol: Any) -> Any:
-        own = self.undecoded
-        if own.value is not None:
-            return own.value.__reduce_ex__(protocol)  # type: ignore[no-untyped-call]
-        return pending, (own.source, own.view, own.levels, own.tensor_class, own.index)
+    @property  # type: ignore[misc]
+    def __class__(self) -> Any:
+        own = self.__dict__.get("undecoded")
+        return PendingImage if own is None or own.tensor_class is None else own.tensor_class
 
 
 class PendingBatch(_Pending):
     """A batch (N, 3, height, width); made by `torch.stack` and torch's default_collate from pending images."""
 
     undecoded: UndecodedBatch
-
-    def __reduce_ex__(self, protocol: Any) -> Any:
-        own = self.undecoded
-        if own.value is not None:
-            return own.value.__reduce_ex__(protocol)  # type: ignore[no-untyped-call]
-        return _pending_batch, (UndecodedBatch(own.sources, own.windows, own.filters, own.levels, own.indices),)
 
 
 def pending(
@@ -180,16 +214,21 @@ def pending(
     index: Any = None,
 ) -> PendingImage:
     """A tensor (3, height, width) of an image to be decoded, for the sample that this thread is making."""
-    count_pending()
-    image = torch.Tensor._make_subclass(PendingImage, torch.empty(0))
-    image.undecoded = Undecoded(source, view, levels, tensor_class, index if index is not None else index_being_made())
-    return image
+    index = index if index is not None else index_being_made()
+    made: PendingImage = _made(PendingImage, Undecoded(source, view, levels, tensor_class, index))
+    return made
 
 
 def _pending_batch(undecoded: UndecodedBatch) -> PendingBatch:
-    batch = torch.Tensor._make_subclass(PendingBatch, torch.empty(0))
-    batch.undecoded = undecoded
-    return batch
+    made: PendingBatch = _made(PendingBatch, undecoded)
+    return made
+
+
+def _made(cls: Any, undecoded: Any) -> Any:
+    tensor = torch.Tensor._make_wrapper_subclass(cls, undecoded.shape, dtype=undecoded.levels.dtype, device=_CPU)
+    tensor.__dict__["undecoded"] = undecoded
+    note_pending(tensor)
+    return tensor
 
 
 def _plain(value: Any) -> Any:

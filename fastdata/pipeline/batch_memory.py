@@ -45,10 +45,10 @@ class BatchMemory:
 
     def tensor(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
         """An uninitialised contiguous CPU tensor."""
-        numpy_dtype = torch.empty(0, dtype=_STAND_INS.get(dtype, dtype)).numpy().dtype
+        numpy_dtype = torch.empty(0, dtype=_STAND_INS.get(dtype, dtype), device="cpu").numpy().dtype
         size_bytes = int(np.prod(shape)) * numpy_dtype.itemsize
         if size_bytes == 0:
-            return torch.empty(shape, dtype=dtype)
+            return torch.empty(shape, dtype=dtype, device="cpu")
         block = self._take(size_bytes)
         lease = _Lease(block, shape, numpy_dtype)
         weakref.finalize(lease, self._give_back, block).atexit = False

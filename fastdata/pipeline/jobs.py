@@ -230,6 +230,7 @@ class OrderedJobs:
         depth: int,
         timeout_s: float = 0,
         on_close: Callable[[bool], object] | None = None,
+        may_take: Callable[[], bool] | None = None,
     ) -> None:
         """Args:
         jobs: made lazily, in the consumer's thread, at most `depth` ahead of what has been yielded.
@@ -237,12 +238,14 @@ class OrderedJobs:
         depth: jobs in flight.
         timeout_s: longest wait for one result; 0 waits for ever.
         on_close: called once, at the end; with False if a thread was left behind that may still work.
+        may_take: True if the next job is there; without one no job is waited for while another is in flight.
         """
         self._jobs = iter(jobs)
         self._depth = max(1, depth) if threads else 1
         self._timeout_s = timeout_s
         self._flights: deque[_InFlight] = deque()
         self._exhausted = False
+        self._may_take = may_take
         self._shared = _Shared(on_close)
         self._close = weakref.finalize(self, _Shared.shut_down, self._shared)
         self._threads = threads
@@ -289,14 +292,16 @@ class OrderedJobs:
                 raise PipelineError(f"DataLoader timed out after {self._timeout_s} seconds")
             self._flights.popleft()
             if self._threads:
-                self._fill()  # keep the threads busy while the caller computes
+                self._fill(may_wait=False)  # keep the threads busy while the caller computes
             return flight
         except BaseException:
             self.close()
             raise
 
-    def _fill(self) -> None:
+    def _fill(self, *, may_wait: bool = True) -> None:
         while not self._exhausted and len(self._flights) < self._depth:
+            if self._may_take is not None and (self._flights or not may_wait) and not self._may_take():
+                return
             try:
                 flight = _InFlight(next(self._jobs))
             except StopIteration:

@@ -32,7 +32,6 @@ import numpy as np
 import numpy.typing as npt
 
 __all__ = [
-    "OFFER",
     "FileRanges",
     "ImageSource",
     "NotASource",
@@ -90,7 +89,7 @@ class FileRanges:
         return cls([each[0] for each in ranges], offsets, lengths, crcs)
 
 
-OFFER = (
+_OFFER = (
     "use torchvision.datasets.ImageFolder or fastdata.ImageFolder, or give the dataset read_encoded(index), "
     "read_target(index) and transform (see fastdata/sources/protocol.py)"
 )
@@ -105,7 +104,7 @@ class NotASource(Exception):
 
     def __init__(self, reason: str, advice: str = "") -> None:
         super().__init__(reason)
-        self.advice = advice or OFFER
+        self.advice = advice or _OFFER
 
 
 def file_ranges(source: ImageSource, indices: Sequence[int]) -> FileRanges:

@@ -8,7 +8,7 @@ that torch would give for the whole image.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property
 from typing import Any, TypeAlias
 
 import torch
@@ -20,7 +20,10 @@ __all__ = ["Constant", "Levels"]
 Constant: TypeAlias = float | int | tuple[tuple[float, ...], torch.dtype]  # a number, or one per channel with its dtype
 
 
-@dataclass(frozen=True)
+_MOST_KEPT = 256
+
+
+@dataclass(frozen=True, eq=False)
 class Levels:
     """What is done to uint8 RGB levels.
 
@@ -49,6 +52,17 @@ class Levels:
         """With one step more; None where the result is no float that the native core stores (16 or 32 bits)."""
         return _longer(self, step, argument)
 
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Levels) and (self is other or self.key == other.key)
+
+    def __hash__(self) -> int:
+        return hash(self.key)
+
+    @cached_property
+    def key(self) -> tuple[Any, ...]:
+        """What tells chains of steps apart."""
+        return (*_key(self.steps), self.dtype)
+
     @property
     def dtype(self) -> torch.dtype:
         """Of the result."""
@@ -56,26 +70,44 @@ class Levels:
 
     def table(self) -> torch.Tensor:
         """The value of every (channel, uint8 level): shape (3, 256); not to be written to."""
-        return _table(self.steps)
+        return self._table
+
+    @cached_property
+    def _table(self) -> torch.Tensor:
+        return _table_of(self.steps)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Levels, (self.steps,)
 
 
-@lru_cache(maxsize=256)  # one object for equal chains, so a batch is pickled with one of each
+_longer_of: dict[Any, Levels | None] = {}  # one object for equal chains, so a batch is pickled with one of each
+
+
 def _longer(levels: Levels, step: str, argument: Any) -> Levels | None:
-    longer = Levels((*levels.steps, (step, argument)))
-    dtype = longer.dtype
-    return longer if dtype.is_floating_point and dtype.itemsize in (2, 4) else None
+    key = (*_key(levels.steps), *_key(((step, argument),)), torch.get_default_dtype())
+    if key not in _longer_of:
+        if len(_longer_of) >= _MOST_KEPT:
+            _longer_of.clear()
+        longer = Levels((*levels.steps, (step, argument)))
+        dtype = longer.dtype
+        fits = dtype.is_floating_point and dtype.itemsize in (2, 4)
+        _longer_of[key] = longer if fits else None
+    return _longer_of[key]
 
 
-@lru_cache(maxsize=256)
-def _table(steps: tuple[tuple[str, Any], ...]) -> torch.Tensor:
-    if not steps:
-        return torch.arange(256, dtype=torch.uint8).repeat(3, 1)
-    *before, (step, argument) = steps
-    table = _table(tuple(before))
-    if step == "to":
-        return table.to(argument)
-    if isinstance(argument, tuple):
-        values, dtype = argument
-        argument = torch.tensor(values, dtype=dtype).view(-1, 1)
-    result: torch.Tensor = getattr(table, step)(argument)
-    return result.contiguous()
+def _key(steps: tuple[tuple[str, Any], ...]) -> tuple[str, ...]:
+    """What tells chains apart: 1 and 1.0, and 0.0 and -0.0, are equal to Python, and not to torch."""
+    return tuple(f"{step} {argument!r}" for step, argument in steps)
+
+
+def _table_of(steps: tuple[tuple[str, Any], ...]) -> torch.Tensor:
+    table = torch.arange(256, dtype=torch.uint8, device="cpu").repeat(3, 1)
+    for step, argument in steps:
+        if step == "to":
+            table = table.to(argument)
+            continue
+        if isinstance(argument, tuple):
+            values, dtype = argument
+            argument = torch.tensor(values, dtype=dtype, device="cpu").view(-1, 1)
+        table = getattr(table, step)(argument)
+    return table.contiguous()

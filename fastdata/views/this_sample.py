@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import operator
 import threading
+import weakref
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -17,14 +18,17 @@ from fastdata.views.streams import Stream
 
 __all__ = [
     "Draw",
-    "Tally",
+    "Notes",
     "count_decoded",
-    "count_pending",
     "index_being_made",
     "making",
     "next_draw",
+    "note_pending",
+    "noting",
+    "opens_encoded",
+    "pillow_decodes",
     "seed_of",
-    "tally_of_this_thread",
+    "set_opens_encoded",
 ]
 
 _NEXT_CAPTURE = 0xD1B54A32D192ED03  # between the seeds of a sample's captures; any large odd number
@@ -57,16 +61,17 @@ def seed_of(key: Key, index: Any, copy: int) -> int:
     return int(high[0]) << 31 | int(low[0]) >> 1
 
 
-class Tally(NamedTuple):
-    """What a thread has done with images.
+class Notes:
+    """What became of a batch's images.
 
     Attributes:
-        pending: left to be decoded later.
-        decoded: by the native core, for the dataset's own code.
+        pending: tensors left to be decoded later that somebody still holds.
+        natively: some were left, or decoded by the native core for the dataset's own code.
     """
 
-    pending: int = 0
-    decoded: int = 0
+    def __init__(self) -> None:
+        self.pending: list[Any] = []
+        self.natively = False
 
 
 class _Making(threading.local):
@@ -74,7 +79,10 @@ class _Making(threading.local):
     index: Any = None
     copy = captures = 0
     opens_encoded = False
-    tally = Tally()
+    decoded = 0
+
+    def __init__(self) -> None:
+        self.pending: list[weakref.ref[Any]] = []
 
 
 _this_thread = _Making()
@@ -118,21 +126,28 @@ def index_being_made() -> Any:
     return _this_thread.index
 
 
-def count_pending() -> None:
-    """An image of the sample is left to be decoded later."""
-    tally = _this_thread.tally
-    _this_thread.tally = tally._replace(pending=tally.pending + 1)
+def note_pending(tensor: Any) -> None:
+    """A tensor is left whose images are to be decoded later."""
+    _this_thread.pending.append(weakref.ref(tensor))
 
 
 def count_decoded() -> None:
     """An image was decoded natively for the sample."""
-    tally = _this_thread.tally
-    _this_thread.tally = tally._replace(decoded=tally.decoded + 1)
+    _this_thread.decoded += 1
 
 
-def tally_of_this_thread() -> Tally:
-    """All that was counted so far; the difference of two says what became of the images between them."""
-    return _this_thread.tally
+@contextmanager
+def noting() -> Iterator[Notes]:
+    """While a batch is made: what becomes of its images."""
+    mine, notes = _this_thread, Notes()
+    before = mine.pending, mine.decoded
+    mine.pending, mine.decoded = [], 0
+    try:
+        yield notes
+    finally:
+        notes.pending = [tensor for tensor in (reference() for reference in mine.pending) if tensor is not None]
+        notes.natively = bool(mine.pending) or mine.decoded > 0
+        mine.pending, mine.decoded = before
 
 
 def next_draw() -> Draw | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import itertools
 import os
+import signal
 import tempfile
 import time
 import warnings
@@ -20,6 +21,7 @@ import torchvision.transforms as v1
 import torchvision.transforms.v2 as v2
 from PIL import Image, ImageOps
 from torch.utils.data import ConcatDataset, Dataset, Subset, default_collate, get_worker_info
+from torchvision import tv_tensors
 from torchvision.datasets import ImageFolder
 from torchvision.datasets.vision import VisionDataset
 
@@ -180,7 +182,7 @@ def test_transforms_are_found_and_batches_are_torchs_to_the_last_bit(table: Path
     theirs = batches(torch.utils.data.DataLoader(dataset, 4, num_workers=workers, shuffle=True))
     assert same(ours, theirs)
     assert [type(each) for each in flat(ours)] == [type(each) for each in flat(theirs)]
-    assert loader.explain().startswith("accelerated")
+    assert "accelerated: images are decoded by the native core" in loader.explain().splitlines()[0]
     assert loader.stats()["samples"] >= len(dataset)  # type: ignore[arg-type]
 
 
@@ -546,3 +548,200 @@ def test_the_way_is_named(table: Path) -> None:
 def test_default_collate_alone_stacks_pending_images(table: Path) -> None:
     samples = [Table(table, VALIDATE)[index] for index in range(3)]
     assert default_collate(samples)[0].shape == (3, 3, 24, 24)
+
+
+# ---- what a review of hard use found
+
+
+class Closing(Table):
+    """Holds something that is closed when the dataset goes."""
+
+    def __init__(self, folder: Path, transform: Callable[[Any], Any]) -> None:
+        super().__init__(folder, transform)
+        self.file = (folder / "labels.csv").open()
+        self.get = self.take
+        self.calls = 0
+
+    def __del__(self) -> None:
+        self.file.close()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "file": None}
+
+    def take(self, index: int) -> Any:
+        self.calls += 1
+        self.file.seek(0)
+        return super().__getitem__(index)[0], self.calls
+
+    def __getitem__(self, index: int) -> Any:
+        return self.get(index)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_datasets_are_not_copied(table: Path, workers: int) -> None:
+    dataset = Closing(table, VALIDATE)
+    for _ in range(2):
+        loader = DataLoader(dataset, 4, num_workers=workers)
+        assert loader.explain().startswith("accelerated")
+        calls = [call for _, calls in loader for call in calls.tolist()]
+        assert calls == list(range(calls[0], calls[0] + 14))
+        assert not dataset.file.closed
+    del loader
+    assert dataset.calls == (0 if workers else 28)
+
+
+class Changing(Table):
+    """Changes what it does in the middle of an epoch."""
+
+    def __getitem__(self, index: int) -> Any:
+        if index == 5:
+            self.transform.transforms[0] = v1.Resize((24, 24))  # type: ignore[attr-defined]
+        return super().__getitem__(index)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_transforms_that_change_are_heeded(table: Path, workers: int) -> None:
+    made = [
+        kind(
+            Changing(table, v1.Compose([v1.Resize((30, 30)), v1.CenterCrop(24), v1.ToTensor()])), 1, num_workers=workers
+        )
+        for kind in (DataLoader, torch.utils.data.DataLoader)
+    ]
+    assert same(*map(batches, made))
+    dataset = Table(table, TRAIN)
+    iterator = iter(DataLoader(dataset, 4))
+    next(iterator)
+    dataset.transform = v1.Compose([v1.Resize((9, 9)), v1.ToTensor()])
+    assert next(iterator)[0].shape == (4, 3, 9, 9)
+
+
+class Caching(Table):
+    """Keeps what it has made."""
+
+    def __init__(self, folder: Path, transform: Callable[[Any], Any]) -> None:
+        super().__init__(folder, transform)
+        self.made: dict[int, Any] = {}
+
+    def __getitem__(self, index: int) -> Any:
+        if index not in self.made:
+            self.made[index] = super().__getitem__(index)
+        return self.made[index]
+
+
+@pytest.mark.parametrize("options", [{}, {"num_workers": 1, "persistent_workers": True}])
+def test_samples_that_are_kept_are_decoded_once(table: Path, options: dict[str, Any]) -> None:
+    loader = DataLoader(Caching(table, VALIDATE), 4, **options)
+    expected = batches(torch.utils.data.DataLoader(Table(table, VALIDATE), 4))
+    for _ in range(3):
+        epoch = batches(loader)
+        assert {type(pixels) for pixels, _ in epoch} == {torch.Tensor}
+        assert same(epoch, expected)
+
+
+class Sack:
+    """What nobody can look into."""
+
+    def __init__(self, samples: list[Any]) -> None:
+        self.pixels = torch.stack([pixels for pixels, _ in samples])
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_tensors_in_objects_of_ones_own_are_decoded(table: Path, workers: int) -> None:
+    for sack in DataLoader(Table(table, VALIDATE), 4, num_workers=workers, collate_fn=Sack):
+        assert type(torch.as_tensor(sack.pixels.numpy())) is torch.Tensor
+        assert torch.tensor(sack.pixels.tolist()).shape[1:] == (3, 24, 24)
+
+
+class Inner(Table):
+    """Uses a loader of torch's for each sample."""
+
+    def __getitem__(self, index: int) -> Any:
+        loader = torch.utils.data.DataLoader(Subset(Table(self.folder, VALIDATE), [index]), batch_size=1)
+        ((pixels, _),) = loader
+        return pixels.mean(), index
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_loaders_of_torchs_inside_of_a_dataset_are_torchs(table: Path, workers: int) -> None:
+    assert same(
+        batches(DataLoader(Inner(table, VALIDATE), 4, num_workers=workers)),
+        batches(torch.utils.data.DataLoader(Inner(table, VALIDATE), 4)),
+    )
+
+
+class Slow(Table):
+    """The first sample is made at once, and the others only when somebody says so."""
+
+    def __init__(self, folder: Path, go: Any) -> None:
+        super().__init__(folder, VALIDATE)
+        self.go = go
+
+    def __getitem__(self, index: int) -> Any:
+        if index > 0:
+            self.go.wait()
+        return super().__getitem__(index)
+
+
+def test_a_batch_that_is_there_is_not_held_back(table: Path) -> None:
+    go = torch.multiprocessing.get_context("fork").Event()
+    iterator = iter(DataLoader(Slow(table, go), 1, num_workers=1, prefetch_factor=4, timeout=60))
+    assert next(iterator)[1].tolist() == [0]  # would wait for ever
+    go.set()
+    assert len(list(iterator)) == 13
+
+
+class Dying(Table):
+    def __getitem__(self, index: int) -> Any:
+        if index == 6:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().__getitem__(index)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # torch raises in a signal handler
+def test_a_worker_that_is_killed_ends_in_an_error(table: Path) -> None:
+    for _ in range(4):
+        with pytest.raises(Exception, match=r"exited unexpectedly|killed by signal|reset by peer|closed|EOF|Ran out"):
+            list(DataLoader(Dying(table, VALIDATE), 1, num_workers=2))
+
+
+def target_plus_one(label: int) -> int:
+    info = get_worker_info()
+    return label + (1000 if info is None else 1)
+
+
+def test_functions_of_the_users_run_in_worker_processes(table: Path) -> None:
+    folder = ImageFolder(
+        table, VALIDATE, target_transform=target_plus_one, loader=lambda path: Image.open(path).convert("RGB")
+    )
+    loader = DataLoader(folder, 4, num_workers=1)
+    assert "worker process" in loader.explain()
+    assert same(batches(loader), batches(torch.utils.data.DataLoader(folder, 4, num_workers=1)))
+
+
+class Joint(Table):
+    """Its tensors know that they are images."""
+
+    def __getitem__(self, index: int) -> Any:
+        image, label = super().__getitem__(index)
+        return isinstance(image, tv_tensors.Image), image, label
+
+
+def test_tensors_are_of_the_class_that_the_transform_makes(table: Path) -> None:
+    transform = v2.Compose([v2.Resize((24, 24)), v2.ToImage(), v2.ToDtype(torch.float32, scale=True)])
+    ours, theirs = (batches(kind(Joint(table, transform), 4)) for kind in (DataLoader, torch.utils.data.DataLoader))
+    assert same(ours, theirs)
+
+
+def test_errors_of_uncaptured_datasets_name_their_sample(table: Path, tmp_path: Path) -> None:
+    copy = folders.changed_copy(table, tmp_path / "copy", {})
+    time.sleep(1.2)
+    outcomes = []
+    iterator = iter(DataLoader(Removing(copy, lambda image: VALIDATE(image)), 2, num_workers=1))
+    while True:
+        try:
+            next(iterator)
+        except StopIteration:
+            break
+        except fastdata.DecodeError as error:
+            outcomes.append(error.index)
+    assert outcomes == [1, 6]

@@ -72,7 +72,8 @@ USING: dict[str, Callable[[Any], Any]] = {
     "by row": lambda image: image - torch.arange(30.0).view(30, 1),
     "stacked elsewhere": lambda image: torch.stack([image, image], dim=1),
     "stacked with others": lambda image: torch.stack([image, torch.zeros(3, 30, 40)]),
-    "written to": lambda image: image.index_fill_(0, torch.tensor([1]), 0),
+    "written to": lambda image: image.index_fill_(0, torch.tensor([1]), 0) + 0,
+    "another class": lambda image: image.as_subclass(torch.Tensor),
     "text": repr,
     "a deep copy": copy.deepcopy,
     "flipped": lambda image: torch.flip(image, [2]),
@@ -113,7 +114,9 @@ def test_batches_are_stacked_and_sent_as_descriptions() -> None:
     expected = torch.stack([plain(data=data) for data in files])
     assert type(batch) is PendingBatch
     assert (batch.shape, batch.dtype, batch.device.type, len(batch)) == (expected.shape, torch.float32, "cpu", 3)
-    sent = pickle.loads(pickle.dumps((batch, pending())))
+    single = pending()
+    single.undecoded.is_sent = batch.undecoded.is_sent = True
+    sent = pickle.loads(pickle.dumps((batch, single)))
     assert [type(each) for each in sent] == [PendingBatch, PendingImage]
     assert torch.equal(sent[0] * 1, expected)
     assert torch.equal(sent[1] * 1, plain())
@@ -150,3 +153,33 @@ def test_elsewhere_torchvisions_functions_are_what_they_were() -> None:
     assert F.to_tensor is original
     assert type(F.to_tensor(image)) is torch.Tensor
     assert torch.equal(F.to_tensor(image), plain())
+
+
+def test_what_works_in_place_returns_the_tensor_itself() -> None:
+    image = pending()
+    assert image.sub_(0.5) is image
+    assert image.clamp_(0, 1) is image
+    assert torch.add(image, 1, out=image) is image
+
+
+def test_whole_numbers_and_fractions_are_told_apart() -> None:
+    for first, second in ((1.0, 1), (-128.0, -128), (0.0, -0.0)):
+        for factor in (first, second):
+            ours, theirs = pending("pil_to_tensor") * factor, plain("pil_to_tensor") * factor
+            assert ours.dtype == theirs.dtype
+            assert torch.equal(torch.signbit(ours + 0), torch.signbit(theirs + 0))
+
+
+def test_saved_tensors_are_plain(tmp_path: Path) -> None:
+    torch.save([pending()], tmp_path / "saved.pt")
+    (loaded,) = torch.load(tmp_path / "saved.pt", weights_only=True)
+    assert torch.equal(loaded, plain())
+
+
+def test_those_who_pass_by_torchs_functions_get_no_other_pixels() -> None:
+    for use in (torch.nn.Parameter, torch.tensor, lambda image: torch.nested.nested_tensor([image])[0]):
+        try:
+            ours = use(pending())
+        except Exception:  # noqa: BLE001 - an error is right, too
+            continue
+        assert torch.equal(ours.detach() + 0, use(plain()).detach())
