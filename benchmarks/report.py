@@ -68,6 +68,21 @@ def rivals_table(record: dict[str, Any]) -> str:
     return "\n".join([*lines, "", conditions])
 
 
+def pairs_table(record: dict[str, Any]) -> str:
+    """The Markdown table of a record that compares torch and fastdata, one line per dataset."""
+    lines = [
+        "| dataset | torch: CPU ms/image | fastdata: CPU ms/image | times less | lowest to highest of the rounds |",
+        "|---|---:|---:|---:|---:|",
+    ]
+    for name, result in record["results"].items():
+        torchs, ours = (row["cpu_ms_per_image"]["median"] for row in result["loaders"])
+        ratio = result["times_better"]["fastdata"]["cpu"]
+        values = ratio["values"]
+        spread = f"{min(values):.2f} to {max(values):.2f}"
+        lines.append(f"| {name} | {torchs:.3g} | {ours:.3g} | {ratio['median']:.2f} | {spread} |")
+    return "\n".join([*lines, "", _conditions(record)])
+
+
 def train_table(record: dict[str, Any]) -> str:
     """The Markdown table of a train.json record."""
     lines = [
@@ -145,6 +160,8 @@ def main() -> int:
 TABLES: list[tuple[str, str, str, Callable[[dict[str, Any]], str]]] = [
     ("README.md", "table", "loader.json", readme_table),
     ("docs/performance.md", "rivals", "rivals.json", rivals_table),
+    ("docs/performance.md", "own", "own_datasets.json", pairs_table),
+    ("docs/performance.md", "arrays", "arrays.json", pairs_table),
     ("docs/performance.md", "training", "train.json", train_table),
     ("docs/performance.md", "ablation", "ablation.json", ablation_table),
 ]

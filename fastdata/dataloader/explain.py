@@ -59,12 +59,10 @@ def _by_the_datasets_code(loader: LoaderArguments, route: Route, findings: Findi
     if loader.seed is not None and not route.in_threads:
         seed = f"{loader.seed}: decides the order and what worker processes draw"
         seed += "" if loader.num_workers else ", not what the dataset draws in this process"
-    way = "captured transforms" if route.captured else "torch's own DataLoader code"
-    # Where transforms are captured, why the image pipeline does not take the dataset matters if it asks for processes.
-    matters = not route.captured or route.advice is not None
+    code = "the dataset's own code in decode threads" if route.in_threads else "torch's own DataLoader code"
     return {
-        "path": f"{way}, in decode threads" if route.in_threads else way,
-        "why": route.reason if matters else None,
+        "path": f"{code}, with captured transforms" if route.captured else code,
+        "why": f"it is not for the image pipeline: {route.reason}" if route.captured else route.reason,
         "captured": "; ".join(f"{place} ({', '.join(plan.fused)})" for place, plan in route.captured.items()) or None,
         "workers": _workers(loader, route),
         "decoding": _decoding(loader, route),

@@ -13,9 +13,9 @@ from fastdata.captures.find import find_captures, is_safe_in_threads
 from fastdata.dataloader.arguments import LoaderArguments
 from fastdata.loaders import native_problem
 from fastdata.sources.arrays import ArraySource
-from fastdata.sources.protocol import ImageSource, NotASource
+from fastdata.sources.protocol import OFFER, ImageSource, NotASource
 from fastdata.sources.recognise import recognise
-from fastdata.transforms.compile import compile_transform, has_batch_form
+from fastdata.transforms.compile import BEGIN_WITH, compile_transform, has_batch_form
 from fastdata.views.plan import Plan
 
 __all__ = ["Route", "find_route"]
@@ -72,7 +72,7 @@ def find_route(loader: LoaderArguments) -> Route:
     if route.is_image_pipeline or native_problem() is not None:
         return route
     captured = find_captures(loader.dataset).plans
-    if captured and _asks_for_processes(loader) is None:  # little more would be gained
+    if captured and route.advice in (OFFER, BEGIN_WITH):  # little more would be gained
         route = replace(route, advice=None)
     return replace(route, captured=captured, in_threads=bool(captured) and _goes_to_threads(loader, captured))
 

@@ -32,6 +32,7 @@ import numpy as np
 import numpy.typing as npt
 
 __all__ = [
+    "OFFER",
     "FileRanges",
     "ImageSource",
     "NotASource",
@@ -89,7 +90,7 @@ class FileRanges:
         return cls([each[0] for each in ranges], offsets, lengths, crcs)
 
 
-_OFFER = (
+OFFER = (
     "use torchvision.datasets.ImageFolder or fastdata.ImageFolder, or give the dataset read_encoded(index), "
     "read_target(index) and transform (see fastdata/sources/protocol.py)"
 )
@@ -104,7 +105,7 @@ class NotASource(Exception):
 
     def __init__(self, reason: str, advice: str = "") -> None:
         super().__init__(reason)
-        self.advice = advice or _OFFER
+        self.advice = advice or OFFER
 
 
 def file_ranges(source: ImageSource, indices: Sequence[int]) -> FileRanges:

@@ -29,7 +29,7 @@ from fastdata.views.plan import (
     Size,
 )
 
-__all__ = ["PlanResult", "compile_transform", "has_batch_form", "is_known_transform"]
+__all__ = ["BEGIN_WITH", "PlanResult", "compile_transform", "has_batch_form", "is_known_transform"]
 
 _OWN_MODULES = ("fastdata.transforms", "fastdata.augment.single", "fastdata.augment.policies")
 _V2_FLOATS = (torch.float32, torch.float16, torch.bfloat16)
@@ -44,7 +44,7 @@ class PlanResult:
     advice: str | None = None
 
 
-_BEGIN_WITH = (
+BEGIN_WITH = (
     "use a transform that begins with RandomResizedCrop, Resize, CenterCrop, RandomCrop or a flip of "
     "torchvision.transforms; your own steps can follow in the same Compose"
 )
@@ -106,7 +106,7 @@ def compile_transform(transform: object, *, augment_on: str = "host") -> PlanRes
     """
     if transform is None:
         reason = "the dataset has no transform, so its samples are PIL images"
-        return PlanResult(plan=None, reason=reason, advice=_BEGIN_WITH)
+        return PlanResult(plan=None, reason=reason, advice=BEGIN_WITH)
     steps = _flatten(transform)
     draft, fused, reason = _Draft(), 0, "everything is fused"
     for step in steps:
@@ -117,7 +117,7 @@ def compile_transform(transform: object, *, augment_on: str = "host") -> PlanRes
             break
         fused += 1
     if fused == 0:
-        return PlanResult(plan=None, reason=f"nothing can be fused: {reason}", advice=_BEGIN_WITH)
+        return PlanResult(plan=None, reason=f"nothing can be fused: {reason}", advice=BEGIN_WITH)
     if (draft.augmentations or draft.float_augmentations) and (fused < len(steps) or draft.output is Output.PIL):
         why = reason if fused < len(steps) else "the transform does not end with a tensor"
         return replace(compile_transform(transform), reason=f"augmentations stay on the host, since {why}")

@@ -230,8 +230,8 @@ def test_auto_times_dali_only_where_pixels_may_differ(folder: Path) -> None:
     for fidelity, names in (("exact", False), ("fast", True)):
         loader = DataLoader(ImageFolder(folder, TRAIN), 4, fidelity=fidelity, num_workers=2)
         next(iter(loader))
-        assert loader._choice is not None
-        assert ("dali" in loader._choice.ms_per_image) is names
+        assert loader._findings.choice is not None
+        assert ("dali" in loader._findings.choice.ms_per_image) is names
 
 
 @pytest.mark.parametrize("text", ["CUDA runtime API error: out of memory", "Memory allocation failed"])

@@ -173,8 +173,12 @@ DATASETS: dict[str, Callable[[Path], Dataset[Any]]] = {
 }
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-@pytest.mark.parametrize("name", DATASETS)
+@pytest.mark.parametrize(
+    ("name", "workers"),
+    [(name, 0) for name in DATASETS]
+    + [(name, 2) for name in ("table", "two views", "steps of its own")]
+    + [pytest.param(name, 2, marks=pytest.mark.slow) for name in DATASETS],
+)
 def test_transforms_are_found_and_batches_are_torchs_to_the_last_bit(table: Path, name: str, workers: int) -> None:
     dataset = DATASETS[name](table)
     loader = DataLoader(dataset, 4, num_workers=workers, shuffle=True)
@@ -699,7 +703,7 @@ class Dying(Table):
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # torch raises in a signal handler
 def test_a_worker_that_is_killed_ends_in_an_error(table: Path) -> None:
-    for _ in range(4):
+    for _ in range(2):
         with pytest.raises(Exception, match=r"exited unexpectedly|killed by signal|reset by peer|closed|EOF|Ran out"):
             list(DataLoader(Dying(table, VALIDATE), 1, num_workers=2))
 
