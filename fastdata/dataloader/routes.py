@@ -69,12 +69,14 @@ def find_route(loader: LoaderArguments) -> Route:
         reason = "batch_size=None asks for single samples, or the dataset is iterable"
         return Route(reason=reason, advice="pass a batch_size")
     route = _to_the_pipeline(loader)
-    if route.is_image_pipeline or native_problem() is not None:
+    if route.is_image_pipeline:
         return route
     captured = find_captures(loader.dataset).plans
-    if captured and route.advice in (OFFER, BEGIN_WITH):  # little more would be gained
+    if not captured or native_problem() is not None:  # asked last, since it imports Pillow
+        return route
+    if route.advice in (OFFER, BEGIN_WITH):  # little more would be gained
         route = replace(route, advice=None)
-    return replace(route, captured=captured, in_threads=bool(captured) and _goes_to_threads(loader, captured))
+    return replace(route, captured=captured, in_threads=_goes_to_threads(loader, captured))
 
 
 def _to_the_pipeline(loader: LoaderArguments) -> Route:
