@@ -175,9 +175,7 @@ DATASETS: dict[str, Callable[[Path], Dataset[Any]]] = {
 
 @pytest.mark.parametrize(
     ("name", "workers"),
-    [(name, 0) for name in DATASETS]
-    + [(name, 2) for name in ("table", "two views", "steps of its own")]
-    + [pytest.param(name, 2, marks=pytest.mark.slow) for name in DATASETS],
+    [(name, 0) for name in DATASETS] + [(name, 2) for name in ("table", "wrapper", "two views", "steps of its own")],
 )
 def test_transforms_are_found_and_batches_are_torchs_to_the_last_bit(table: Path, name: str, workers: int) -> None:
     dataset = DATASETS[name](table)

@@ -89,8 +89,7 @@ def batches(loader: Any) -> list[Any]:
 
 @pytest.mark.parametrize(
     ("name", "workers"),
-    [(name, 0) for name in TRANSFORMS]
-    + [("training", 2), *(pytest.param(name, 2, marks=pytest.mark.slow) for name in TRANSFORMS if name != "training")],
+    [(name, 0) for name in TRANSFORMS] + [("training", 2)],
 )
 def test_batches_of_ones_own_dataset_equal_torchs(folder: Path, name: str, workers: int) -> None:
     dataset = Own(folder, TRANSFORMS[name])
