@@ -18,7 +18,7 @@ from fastdata.device.prefetch import map_tensors
 from fastdata.errors import DecodeError, PipelineError
 from fastdata.loaders import Backend
 from fastdata.loaders.backend import SourceDecoder
-from fastdata.loaders.fill import StoredRows, decode_row, decode_together
+from fastdata.loaders.fill import SeenImages, StoredRows, decode_row, decode_together
 from fastdata.loaders.pending_image import PendingBatch, PendingImage
 from fastdata.native import Pool
 from fastdata.order.epoch_batches import EpochBatches
@@ -145,7 +145,7 @@ class CompletedBatch:
         stats = self._completion.stats
         for times in self._times:
             stats.add(times)
-        errors, self._errors = self._errors, []
+        errors, self._errors = sorted(self._errors, key=lambda error: error.index), []
         for error in (*errors, *self._failures):
             stats.add_failure(error.index, error.location, error.reason)
         if errors:
@@ -169,44 +169,50 @@ class CompletedBatch:
 
     def _decode(self) -> Sequence[Task]:
         """Decodes all images at once where the backend can; what is left over becomes tasks of its own."""
-        found: list[PendingBatch] = []
-        map_tensors(self._batch, lambda tensor: _noted(tensor, found))
         completion, times = self._completion, BatchTimes()
-        images = [each.undecoded for each in found]
-        parts = [each.rows(completion.empty_batch(each.shape, each.levels.dtype)) for each in images]
-        left: list[dict[int, Any]] = [dict.fromkeys(range(len(part.sources))) for part in parts]
+        parts = [self._place_for(tensor) for tensor in _pending_in(self._batch)]
+        left: list[dict[int, Any]] = [dict.fromkeys(range(len(part.batch))) for part in parts]
         with times.stage("decode"):
             if completion.decoder is not None:
                 refused, times.encoded_bytes = decode_together(parts, completion.decoder, pool=completion.pool)
                 left = list(refused)
         self._times.append(times)
         further: list[Task] = []
-        for own, part, rows in zip(images, parts, left, strict=True):
-            own.value = part.batch
+        for part, rows in zip(parts, left, strict=True):
             some, step = list(rows.items()), max(1, -(-len(rows) // (4 * max(1, completion.threads))))
             for at in range(0, len(some), step):
-                further.append(partial(self._decode_rows, part, own.indices, some[at : at + step]))
+                further.append(partial(self._decode_rows, part, some[at : at + step]))
         return further
 
-    def _decode_rows(self, rows: StoredRows, indices: Sequence[Any], some: Sequence[tuple[int, Any]]) -> None:
+    def _place_for(self, tensor: PendingBatch | PendingImage) -> StoredRows:
+        """Memory for what is to be decoded; the tensor's value from now on."""
+        if isinstance(tensor, PendingBatch):
+            whole = tensor.undecoded
+            batch = self._completion.empty_batch(whole.shape, whole.images.levels.dtype)
+            whole.value = batch
+            return StoredRows(whole.images, batch)
+        one = tensor.undecoded
+        batch = torch.empty((1, *one.shape), dtype=one.levels.dtype, device="cpu")
+        one.value = batch[0] if one.tensor_class is None else batch[0].as_subclass(one.tensor_class)
+        return StoredRows(SeenImages.of([one]), batch)
+
+    def _decode_rows(self, part: StoredRows, some: Sequence[tuple[int, Any]]) -> None:
         times, backend = BatchTimes(), self._completion.backend
         own = None if self._completion.decoder is not None else backend
         with times.stage("decode"):
             for row, refusal in some:
                 stop_if_cancelled()
-                error = decode_row(rows, row, refusal, backend=own)
+                error = decode_row(part, row, refusal, backend=own)
                 if error is not None:
-                    self._errors.append(self._error(error, indices[row], rows.sources[row].location()))
+                    images = part.images
+                    self._errors.append(self._error(error, images.indices[row], images.sources[row].location()))
         self._times.append(times)
 
     def _finished(self, tensor: torch.Tensor) -> torch.Tensor:
         """A tensor of the batch as the caller gets it."""
         if isinstance(tensor, PendingBatch | PendingImage):
-            single = isinstance(tensor, PendingImage)
             tensor = tensor.undecoded.decoded()
-            if not single:
-                return tensor
-        return tensor.pin_memory() if self._completion.pin else tensor
+        return tensor.pin_memory() if self._completion.pin and not tensor.is_pinned() else tensor
 
     def _error(self, reason: Exception, index: Any, location: str) -> DecodeError:
         number = index if isinstance(index, int) else -1
@@ -306,10 +312,17 @@ class FailedBatch:
             del error
 
 
-def _noted(tensor: torch.Tensor, found: list[PendingBatch]) -> torch.Tensor:
-    if isinstance(tensor, PendingBatch) and tensor.undecoded.value is None:
-        found.append(tensor)
-    return tensor
+def _pending_in(batch: Any) -> list[PendingBatch | PendingImage]:
+    """The tensors of a batch that are to be decoded, each once."""
+    found: dict[int, PendingBatch | PendingImage] = {}
+
+    def note(tensor: torch.Tensor) -> torch.Tensor:
+        if isinstance(tensor, PendingBatch | PendingImage) and tensor.undecoded.value is None:
+            found[id(tensor)] = tensor
+        return tensor
+
+    map_tensors(batch, note)
+    return list(found.values())
 
 
 def _decoded_sample(fetcher: SampleFetcher, index: Any, copy: int, order: SampleOrder) -> Any:

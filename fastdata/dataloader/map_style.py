@@ -7,6 +7,7 @@ import sys
 import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from importlib import import_module
 from pickle import PickleError
 from typing import Any
 
@@ -150,6 +151,8 @@ class _BeginWorker:
         self._own, self._on_error, self._captured = own, on_error, captured
 
     def __call__(self, worker: int) -> None:
+        if self._captured:
+            import_module("PIL.Image")  # in a spawned process nobody may have done so yet
         if (opening := opening_encoded()) is not None:
             opening.open_encoded_from_now_on()
             info = get_worker_info()

@@ -23,12 +23,10 @@ __all__ = ["Route", "find_route"]
 
 # Functions of frameworks that only seed the random generators of a worker process.
 _SEEDING = {
+    ("lightning.fabric.utilities.seed", "pl_worker_init_function"),
+    ("lightning_fabric.utilities.seed", "pl_worker_init_function"),
     ("timm.data.loader", "_worker_init"),
     ("transformers.trainer_utils", "seed_worker"),
-    *(
-        (module, "pl_worker_init_function")
-        for module in ("lightning.fabric.utilities.seed", "lightning_fabric.utilities.seed")
-    ),
 }
 
 

@@ -86,8 +86,11 @@ def find_source(opened: Any, *, keep_paths_before: float = 0.0) -> EncodedSource
     """
     if isinstance(opened, str | bytes | os.PathLike):
         name = os.fsdecode(opened)
+        there = os.stat(name)
+        if not stat.S_ISREG(there.st_mode):  # what a pipe gives can be read only once
+            return None
         with open(name, "rb", buffering=0) as file:
-            if os.fstat(file.fileno()).st_ctime < keep_paths_before:
+            if there.st_ctime < keep_paths_before:
                 return _from_ends(file, _absolute(name), name)
             return _from_whole(file, name)
     file_name = getattr(opened, "name", None)

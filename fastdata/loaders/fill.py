@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -21,31 +21,61 @@ from fastdata.views.levels import Levels
 from fastdata.views.plan import Interpolation
 from fastdata.views.this_sample import count_decoded
 
-__all__ = ["StoredRows", "decode_together", "decode_row", "decode_rows", "decode_source", "stored", "stored_format"]
+__all__ = [
+    "SeenImages",
+    "StoredRows",
+    "decode_row",
+    "decode_rows",
+    "decode_source",
+    "decode_together",
+    "stored",
+    "stored_format",
+]
+
+
+class Seen(Protocol):
+    """One image of which something is seen; `fastdata.loaders.pending_image.Undecoded` is one."""
+
+    source: EncodedSource
+    view: View
+    levels: Levels
+    index: Any
 
 
 @dataclass(frozen=True)
-class StoredRows:
-    """N images, and the batch that holds them.
+class SeenImages:
+    """N images of one size with their views; the columns have N rows.
 
     Attributes:
         sources: the files.
         windows: what is seen of them.
         filters: int8, (N,): Pillow's number of each resize's filter.
         levels: the arithmetic on their pixels.
-        batch: (N, 3, height, width), contiguous or channels_last, of the arithmetic's dtype.
+        indices: of the samples that they are made for.
     """
 
-    sources: Sequence[EncodedSource]
+    sources: list[EncodedSource]
     windows: Windows
     filters: npt.NDArray[np.int8]
     levels: Levels
-    batch: torch.Tensor
+    indices: list[Any]
 
-    @property
-    def format(self) -> Format:
-        """How an image is stored in its row."""
-        return stored_format(self.levels, channels_first=self.batch.is_contiguous())
+    @classmethod
+    def of(cls, images: Sequence[Seen]) -> SeenImages:
+        """From images of one size and arithmetic."""
+        views = [image.view for image in images]
+        return cls(
+            sources=[image.source for image in images],
+            windows=Windows(
+                np.array([view.window_px for view in views], np.int32),
+                np.array([view.resize_px for view in views], np.int32),
+                np.array([view.crop_px for view in views], np.int32),
+                np.array([(view.flip_horizontal, view.flip_vertical) for view in views], np.uint8),
+            ),
+            filters=np.array([view.interpolation.value for view in views], np.int8),
+            levels=images[0].levels,
+            indices=[image.index for image in images],
+        )
 
     def view(self, row: int) -> View:
         """Of one image."""
@@ -60,10 +90,29 @@ class StoredRows:
         )
 
 
-def decode_rows(rows: StoredRows) -> dict[int, Exception]:
+@dataclass(frozen=True)
+class StoredRows:
+    """N images, and the batch (N, 3, height, width) that holds them, contiguous or channels_last."""
+
+    images: SeenImages
+    batch: torch.Tensor
+
+    @property
+    def format(self) -> Format:
+        """How an image is stored in its row."""
+        return stored_format(self.images.levels, channels_first=self.batch.is_contiguous())
+
+    @property
+    def addresses(self) -> npt.NDArray[np.uint64]:
+        """Of the rows."""
+        stride_bytes = self.batch.stride(0) * self.batch.element_size()
+        return (self.batch.data_ptr() + stride_bytes * np.arange(len(self.batch))).astype(np.uint64)
+
+
+def decode_rows(part: StoredRows) -> dict[int, Exception]:
     """Decodes all in this thread; what went wrong, by row."""
-    (refused,), _ = decode_together([rows], _source_decoder())
-    outcomes = {row: decode_row(rows, row, refusal) for row, refusal in refused.items()}
+    (refused,), _ = decode_together([part], _source_decoder())
+    outcomes = {row: decode_row(part, row, refusal) for row, refusal in refused.items()}
     return {row: error for row, error in outcomes.items() if error is not None}
 
 
@@ -81,75 +130,64 @@ def decode_together(
         For each part what was not decoded, by row; and the encoded bytes that were read.
     """
     refused: list[dict[int, Exception]] = [{} for _ in parts]
-    alike: dict[tuple[Any, ...], list[tuple[int, int]]] = {}
-    read = 0
-    for number, part in enumerate(parts):
-        kind = part.levels, part.batch.is_contiguous()
-        for row, filter_ in enumerate(part.filters.tolist()):
-            alike.setdefault((*kind, filter_), []).append((number, row))
-    for (*_, filter_), places in alike.items():
-        places = _neighbours(parts, places)
-        sizes = np.zeros(len(places), np.int64)
-        errors = _decode_alike(parts, places, Interpolation(filter_), decoder, pool, sizes)
-        read += int(sizes.sum())
-        for (number, row), error in zip(places, errors, strict=True):
+    if not parts:
+        return refused, 0
+    places = [(number, row) for number, part in enumerate(parts) for row in range(len(part.batch))]
+    sources = [source for part in parts for source in part.images.sources]
+    windows = Windows(*map(np.concatenate, zip(*(part.images.windows for part in parts), strict=True)))
+    addresses = np.concatenate([part.addresses for part in parts])
+    read = np.zeros(len(places), np.int64)
+    for (interpolation, format_), rows in _alike(parts).items():
+        chosen, same_as = _neighbours(sources, rows)
+        read_bytes = np.zeros(len(chosen), np.int64)
+        errors = decoder.decode_sources(
+            [sources[row].path if sources[row].data is None else "" for row in chosen],
+            [sources[row].data for row in chosen],
+            windows.at(chosen),
+            addresses[chosen],
+            format=parts[format_].format,
+            interpolation=interpolation,
+            pool=pool,
+            same_as=same_as,
+            read_bytes=read_bytes,
+        )
+        read[chosen] = read_bytes
+        for at, error in zip(chosen.tolist(), errors, strict=True):
             if error is not None:
+                number, row = places[at]
                 refused[number][row] = error
-    return refused, read
+    return refused, int(read.sum())
 
 
-def _image_of(parts: Sequence[StoredRows], place: tuple[int, int]) -> Any:
-    """What rows of one encoded image have in common."""
-    source = parts[place[0]].sources[place[1]]
-    return source.path if source.data is None else id(source.data)
+def _alike(parts: Sequence[StoredRows]) -> dict[tuple[Interpolation, int], list[int]]:
+    """Rows, counted through all parts, by filter and by the first part with the same format."""
+    alike: dict[tuple[Interpolation, int], list[int]] = {}
+    formats: dict[tuple[Levels, bool], int] = {}
+    row = 0
+    for number, part in enumerate(parts):
+        first = formats.setdefault((part.images.levels, part.batch.is_contiguous()), number)
+        for filter_ in part.images.filters.tolist():
+            alike.setdefault((Interpolation(filter_), first), []).append(row)
+            row += 1
+    return alike
 
 
-def _neighbours(parts: Sequence[StoredRows], places: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """The same rows, those of one image side by side."""
-    together: dict[Any, list[tuple[int, int]]] = {}
-    for place in places:
-        together.setdefault(_image_of(parts, place), []).append(place)
-    return [place for each in together.values() for place in each]
-
-
-def _decode_alike(
-    parts: Sequence[StoredRows],
-    places: Sequence[tuple[int, int]],
-    interpolation: Interpolation,
-    decoder: SourceDecoder,
-    pool: Pool | None,
-    read_bytes: Ints,
-) -> list[Exception | None]:
-    sources = [parts[number].sources[row] for number, row in places]
-    same_as, first = np.arange(len(places)), 0
-    for at in range(1, len(places)):
-        if _image_of(parts, places[at]) != _image_of(parts, places[first]):
-            first = at
-        same_as[at] = first
-    columns = [
-        np.stack([parts[number].windows[column][row] for number, row in places])
-        for column in range(len(Windows._fields))
-    ]
-    batches = [part.batch for part in parts]
-    strides = [batch.stride(0) * batch.element_size() for batch in batches]
-    return decoder.decode_sources(
-        [source.path if source.data is None else "" for source in sources],
-        [source.data for source in sources],
-        Windows(*columns),
-        np.array([batches[number].data_ptr() + row * strides[number] for number, row in places], np.uint64),
-        format=parts[places[0][0]].format,
-        interpolation=interpolation,
-        pool=pool,
-        same_as=same_as,
-        read_bytes=read_bytes,
-    )
+def _neighbours(sources: Sequence[EncodedSource], rows: Sequence[int]) -> tuple[npt.NDArray[np.intp], Ints]:
+    """The same rows, those of one image side by side, and for each the place of the first of its image."""
+    together: dict[Any, list[int]] = {}
+    for row in rows:
+        source = sources[row]
+        together.setdefault(source.path if source.data is None else id(source.data), []).append(row)
+    sizes = [len(each) for each in together.values()]
+    firsts = np.cumsum([0, *sizes[:-1]])
+    return np.array([row for each in together.values() for row in each], np.intp), np.repeat(firsts, sizes)
 
 
 def decode_row(
-    rows: StoredRows, row: int, refusal: Exception | None = None, *, backend: Backend | None = None
+    part: StoredRows, row: int, refusal: Exception | None = None, *, backend: Backend | None = None
 ) -> Exception | None:
     """Decodes one image, by a backend or, after the core's refusal, by Pillow; returns what went wrong."""
-    view, source = rows.view(row), rows.sources[row]
+    view, source = part.images.view(row), part.images.sources[row]
     try:
         if refusal is not None and not isinstance(refusal, HandBack):
             return refusal
@@ -162,7 +200,7 @@ def decode_row(
         else:
             error = by_pillow(image, view, pixels, refusal)
         if error is None:
-            load().convert(pixels, rows.batch[row].data_ptr(), rows.format)
+            load().convert(pixels, part.batch[row].data_ptr(), part.format)
     except Exception as problem:  # noqa: BLE001 - Pillow's plugins raise many kinds; each is this image's
         return problem
     return error

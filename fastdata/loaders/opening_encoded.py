@@ -23,7 +23,7 @@ from fastdata.loaders import create_backend
 from fastdata.loaders.encoded_image import EncodedImage
 from fastdata.loaders.encoded_source import find_source
 from fastdata.loaders.pending_image import pending
-from fastdata.views.levels import Levels
+from fastdata.views.levels import UINT8, Levels
 from fastdata.views.this_sample import opens_encoded, set_opens_encoded
 
 __all__ = ["can_open_encoded", "open_encoded_from_now_on", "opening_encoded"]
@@ -84,7 +84,7 @@ def _change(by: int) -> None:
 def _replace_all() -> None:
     _replace(PIL.Image, "open", _leaving_encoded(PIL.Image.open))
     for module in ("torchvision.transforms.functional", "torchvision.transforms.v2.functional"):
-        for name, levels in (("to_tensor", _float_levels), ("pil_to_tensor", Levels)):
+        for name, levels in (("to_tensor", _float_levels), ("pil_to_tensor", lambda: UINT8)):
             if hasattr(sys.modules.get(module), name):
                 original = getattr(sys.modules[module], name)
                 _replace(sys.modules[module], name, _leaving_pending(original, levels))
@@ -114,7 +114,7 @@ def _leaving_encoded(original: Callable[..., Image]) -> Callable[..., Image]:
 
 def _float_levels() -> Levels | None:
     """What ToTensor does."""
-    levels = Levels().then("to", torch.get_default_dtype())
+    levels = UINT8.then("to", torch.get_default_dtype())
     return levels.then("div", 255) if levels is not None else None
 
 

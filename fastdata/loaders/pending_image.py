@@ -9,17 +9,14 @@ plain tensor would have given: it is decoded there and then.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 import torch
 from torch.utils.data._utils.collate import default_collate_fn_map
 
 from fastdata.loaders.encoded_source import EncodedSource
-from fastdata.loaders.fill import StoredRows, decode_rows, decode_source, stored
-from fastdata.native import Windows
+from fastdata.loaders.fill import SeenImages, StoredRows, decode_rows, decode_source, stored
 from fastdata.views.draw import View
 from fastdata.views.levels import Constant, Levels
 from fastdata.views.this_sample import index_being_made, note_pending
@@ -68,56 +65,32 @@ class Undecoded:
 
 @dataclass(slots=True)
 class UndecodedBatch:
-    """What a batch of N pending images of one size stands for; the columns have N rows.
+    """What a batch of pending images stands for.
 
     Attributes:
-        sources: the files.
-        windows: what is seen of them.
-        filters: int8, (N,): Pillow's number of each resize's filter.
-        levels: the arithmetic on their pixels.
-        indices: of the samples that they are made for.
+        images: the files, and what is seen of them.
         value: the decoded batch, if somebody has looked at it.
         is_sent: as of a single image.
     """
 
-    sources: list[EncodedSource]
-    windows: Windows
-    filters: npt.NDArray[np.int8]
-    levels: Levels
-    indices: list[Any] = field(default_factory=list)
+    images: SeenImages
     value: torch.Tensor | None = None
     is_sent: bool = False
 
-    def description(self) -> tuple[Any, ...]:
-        """As pickle makes the tensor again."""
-        return _pending_batch, (UndecodedBatch(self.sources, self.windows, self.filters, self.levels, self.indices),)
-
-    @classmethod
-    def of(cls, images: Sequence[Undecoded]) -> UndecodedBatch:
-        """From images of one size, arithmetic and class."""
-        views = [image.view for image in images]
-        return cls(
-            sources=[image.source for image in images],
-            windows=Windows(
-                np.array([view.window_px for view in views], np.int32),
-                np.array([view.resize_px for view in views], np.int32),
-                np.array([view.crop_px for view in views], np.int32),
-                np.array([(view.flip_horizontal, view.flip_vertical) for view in views], np.uint8),
-            ),
-            filters=np.array([view.interpolation.value for view in views], np.int8),
-            levels=images[0].levels,
-            indices=[image.index for image in images],
-        )
+    @property
+    def levels(self) -> Levels:
+        """The arithmetic on their pixels."""
+        return self.images.levels
 
     @property
     def shape(self) -> tuple[int, ...]:
         """Of the tensor: (N, 3, height, width)."""
-        left, top, right, bottom = self.windows.crop_px[0].tolist()
-        return len(self.sources), 3, bottom - top, right - left
+        left, top, right, bottom = self.images.windows.crop_px[0].tolist()
+        return len(self.images.sources), 3, bottom - top, right - left
 
-    def rows(self, batch: torch.Tensor) -> StoredRows:
-        """Its images with their places in a batch (N, 3, height, width)."""
-        return StoredRows(self.sources, self.windows, self.filters, self.levels, batch)
+    def description(self) -> tuple[Any, ...]:
+        """As pickle makes the tensor again."""
+        return _pending_batch, (self.images,)
 
     def decoded(self) -> torch.Tensor:
         """The batch, decoded once.
@@ -127,7 +100,7 @@ class UndecodedBatch:
         """
         if self.value is None:
             value = torch.empty(self.shape, dtype=self.levels.dtype, device="cpu")
-            for error in decode_rows(self.rows(value)).values():
+            for error in decode_rows(StoredRows(self.images, value)).values():
                 raise error
             self.value = value
         return self.value
@@ -219,8 +192,8 @@ def pending(
     return made
 
 
-def _pending_batch(undecoded: UndecodedBatch) -> PendingBatch:
-    made: PendingBatch = _made(PendingBatch, undecoded)
+def _pending_batch(images: SeenImages) -> PendingBatch:
+    made: PendingBatch = _made(PendingBatch, UndecodedBatch(images))
     return made
 
 
@@ -249,7 +222,7 @@ def _stacked(tensors: Any, dim: int = 0, *, out: Any = None) -> PendingBatch | N
     images = [each.undecoded for each in tensors]
     first = images[0]
     alike = all(image.view.size == first.view.size and image.levels == first.levels for image in images)
-    return _pending_batch(UndecodedBatch.of(images)) if alike else None
+    return _pending_batch(SeenImages.of(images)) if alike else None
 
 
 def _collate(batch: Sequence[Any], *, collate_fn_map: Any = None) -> torch.Tensor:

@@ -15,7 +15,7 @@ import torch
 
 from fastdata.views.plan import Normalisation
 
-__all__ = ["Constant", "Levels"]
+__all__ = ["UINT8", "Constant", "Levels"]
 
 Constant: TypeAlias = float | int | tuple[tuple[float, ...], torch.dtype]  # a number, or one per channel with its dtype
 
@@ -37,7 +37,7 @@ class Levels:
     def of(cls, normalisation: Normalisation | None) -> Levels:
         """The steps of a plan's float arithmetic; none for uint8 output."""
         if normalisation is None:
-            return cls()
+            return UINT8
         steps: list[tuple[str, Any]] = [("to", normalisation.dtype)]
         if normalisation.scaling == "divide":
             steps.append(("div", 255))
@@ -61,7 +61,7 @@ class Levels:
     @cached_property
     def key(self) -> tuple[Any, ...]:
         """What tells chains of steps apart."""
-        return (*_key(self.steps), self.dtype)
+        return (*(_spelled(*step) for step in self.steps), self.dtype)
 
     @property
     def dtype(self) -> torch.dtype:
@@ -80,11 +80,13 @@ class Levels:
         return Levels, (self.steps,)
 
 
+UINT8 = Levels()  # nothing is done
+
 _longer_of: dict[Any, Levels | None] = {}  # one object for equal chains, so a batch is pickled with one of each
 
 
 def _longer(levels: Levels, step: str, argument: Any) -> Levels | None:
-    key = (*_key(levels.steps), *_key(((step, argument),)), torch.get_default_dtype())
+    key = levels.key, _spelled(step, argument), torch.get_default_dtype()
     if key not in _longer_of:
         if len(_longer_of) >= _MOST_KEPT:
             _longer_of.clear()
@@ -95,9 +97,9 @@ def _longer(levels: Levels, step: str, argument: Any) -> Levels | None:
     return _longer_of[key]
 
 
-def _key(steps: tuple[tuple[str, Any], ...]) -> tuple[str, ...]:
-    """What tells chains apart: 1 and 1.0, and 0.0 and -0.0, are equal to Python, and not to torch."""
-    return tuple(f"{step} {argument!r}" for step, argument in steps)
+def _spelled(step: str, argument: Any) -> str:
+    """What tells steps apart: 1 and 1.0, and 0.0 and -0.0, are equal to Python, and not to torch."""
+    return f"{step} {argument!r}"
 
 
 def _table_of(steps: tuple[tuple[str, Any], ...]) -> torch.Tensor:

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import csv
+import io
 import itertools
 import os
 import signal
+import subprocess
+import sys
 import tempfile
+import threading
 import time
 import warnings
 from collections.abc import Callable
@@ -33,6 +37,9 @@ MEAN, STD = (0.5, 0.4, 0.3), (0.2, 0.3, 0.4)
 TRAIN = v1.Compose([v1.RandomResizedCrop(24), v1.RandomHorizontalFlip(), v1.ToTensor(), v1.Normalize(MEAN, STD)])
 VALIDATE = v1.Compose([v1.Resize(30), v1.CenterCrop(24), v1.ToTensor(), v1.Normalize(MEAN, STD)])
 VALIDATE_V2 = v2.Compose([v2.Resize(30), v2.CenterCrop(24), v2.PILToTensor(), v2.ToDtype(torch.float32, scale=True)])
+
+
+linux = pytest.mark.skipif(sys.platform != "linux", reason="has no /dev/fd for this")
 
 
 class Table(Dataset[Any]):
@@ -519,6 +526,7 @@ def test_others_are_not_warned_of(table: Path) -> None:
         batches(DataLoader(Table(table, TRAIN), 2))
         batches(DataLoader(Table(table, lambda image: TRAIN(image)), 2))
         batches(DataLoader(torch.utils.data.TensorDataset(torch.rand(20, 3, 8, 8)), 2))
+    assert verdict._warned() == []
 
 
 def seeds(worker: int) -> None:
@@ -747,3 +755,89 @@ def test_errors_of_uncaptured_datasets_name_their_sample(table: Path, tmp_path: 
         except fastdata.DecodeError as error:
             outcomes.append(error.index)
     assert outcomes == [1, 6]
+
+
+@pytest.mark.parametrize("collate", [None, list])
+def test_what_only_the_decoder_finds_is_skipped_with_every_collate_function(
+    table: Path, tmp_path: Path, collate: Callable[[Any], Any] | None
+) -> None:
+    copy = folders.changed_copy(table, tmp_path / "copy", {})
+    time.sleep(1.2)  # so that files are decoded after the samples have been made
+    loader = DataLoader(Removing(copy, VALIDATE), 2, num_workers=1, collate_fn=collate, on_error="skip")
+    assert sum(len(batch if collate is list else batch[1]) for batch in loader) in (12, 13)
+    assert {index for index, *_ in loader.stats()["quarantine"]} <= {1, 6}
+    assert loader.stats()["failures"] >= 1
+
+
+class Odd(Table):
+    """Opens what is no file at rest."""
+
+    def __init__(self, folder: Path, kind: str) -> None:
+        super().__init__(folder, VALIDATE)
+        self.kind = kind
+
+    def __getitem__(self, index: int) -> Any:
+        data = (self.folder / self.rows[index][0]).read_bytes()
+        if self.kind == "closed":
+            file = io.BytesIO(data)
+            file.close()
+            return self.transform(Image.open(file)), index
+        reading, writing = os.pipe()
+        writer = threading.Thread(target=lambda: (os.write(writing, data), os.close(writing)))
+        writer.start()
+        if self.kind == "pipe":
+            with open(reading, "rb") as file:
+                return self.transform(Image.open(file).convert("RGB")), index
+        sample = self.transform(Image.open(f"/dev/fd/{reading}").convert("RGB")), index
+        writer.join()
+        os.close(reading)
+        return sample
+
+
+@pytest.mark.filterwarnings("ignore::fastdata.NotAccelerated", "ignore::ResourceWarning")
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # Pillow leaves a pipe open
+@pytest.mark.parametrize("kind", ["pipe", "closed", pytest.param("path of a pipe", marks=linux)])
+def test_what_is_no_file_at_rest_is_opened_by_pillow(table: Path, kind: str) -> None:
+    def outcome(loader: Any) -> Any:
+        try:
+            return batches(loader)
+        except Exception as error:  # noqa: BLE001 - whatever it is
+            return type(error), str(error)
+
+    ours, theirs = (outcome(each(Odd(table, kind), 7)) for each in (DataLoader, torch.utils.data.DataLoader))
+    assert same(ours, theirs)
+
+
+SPAWNED = """
+import sys
+from pathlib import Path
+import torch
+from fastdata import DataLoader, transforms
+
+
+class Late(torch.utils.data.Dataset):
+    def __init__(self, folder):
+        self.paths = sorted(Path(folder).rglob("*.jpg"))
+        self.transform = transforms.Compose([transforms.CenterCrop(20), transforms.ToTensor()])
+
+    def __len__(self):
+        return len(self.paths)
+
+    def __getitem__(self, index):
+        from PIL import Image
+
+        return self.transform(Image.open(self.paths[index]).convert("RGB"))
+
+
+if __name__ == "__main__":
+    loader = DataLoader(Late(sys.argv[1]), 7, num_workers=1, multiprocessing_context="spawn")
+    print([tuple(batch.shape) for batch in loader], loader.explain().startswith("accelerated"))
+"""
+
+
+@pytest.mark.slow
+def test_worker_processes_that_import_pillow_late(table: Path, tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(SPAWNED)
+    done = subprocess.run([sys.executable, program, table], capture_output=True, text=True, timeout=300)
+    assert done.stdout == "[(7, 3, 20, 20), (7, 3, 20, 20)] True\n", done.stderr
