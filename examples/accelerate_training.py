@@ -1,12 +1,11 @@
 """accelerate: a loop whose loader goes through `accelerator.prepare`.
 
-    fastdata run examples/accelerate_training.py [--data FOLDER]
-    accelerate launch -m fastdata run examples/accelerate_training.py
-    torchrun --nproc-per-node 2 -m fastdata run examples/accelerate_training.py
+    python examples/accelerate_training.py [--data FOLDER]
+    accelerate launch examples/accelerate_training.py
+    torchrun --nproc-per-node 2 examples/accelerate_training.py
 
-`prepare` makes a new loader from the given one, always with torch's class.  So the program is left unchanged and is
-started with `fastdata run`, where torch's class is replaced.  Prints the first line of loader.explain() and the losses;
-started with plain python it says that torch's class is in use.
+`prepare` makes a new loader from the given one; from a loader of fastdata's it makes another of fastdata's.  Prints the
+first line of loader.explain() and the losses.
 """
 
 from __future__ import annotations
@@ -15,8 +14,9 @@ import torch
 from accelerate import Accelerator
 from common import MEAN, STD, data_folder, small_model
 from torch.nn.functional import cross_entropy
-from torch.utils.data import DataLoader
 from torchvision import datasets, transforms
+
+from fastdata import DataLoader
 
 
 def main() -> None:
@@ -29,8 +29,7 @@ def main() -> None:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     loader = DataLoader(dataset, batch_size=8, shuffle=True, num_workers=2)
     model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
-    explain = getattr(loader, "explain", lambda: "torch's DataLoader; start this program with fastdata run")
-    accelerator.print(explain().splitlines()[0])
+    accelerator.print(loader.explain().splitlines()[0])
     for epoch in range(2):
         samples = 0
         for images, labels in loader:

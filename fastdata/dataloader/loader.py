@@ -34,6 +34,7 @@ from fastdata.dataloader.iterators import (
     SingleProcessIterator,
 )
 from fastdata.dataloader.map_style import Samples, jobs_in_threads
+from fastdata.dataloader.rebuilt import remember
 from fastdata.dataloader.record import EpochRecord
 from fastdata.dataloader.routes import Route, find_route
 from fastdata.dataloader.stateful import StatefulEpochs
@@ -177,6 +178,7 @@ class StatelessDataLoader(StatefulEpochs, torch.utils.data.DataLoader[Sample]):
             pin_memory_device=pin_memory_device,
             in_order=in_order,
         )
+        remember(self, StatelessDataLoader)
 
     def _begin_state(self) -> None:
         self._findings = Findings()

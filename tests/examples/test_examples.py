@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from images import jpeg
 from places import ROOT
 
 EXAMPLES = ROOT / "examples"
@@ -59,6 +60,7 @@ def test_own_dataset() -> None:
         example("timm_training", "timm"),
         example("torchvision_presets", "torchvision"),
         example("lightning_training", "lightning"),
+        example("accelerate_training", "accelerate"),
     ],
 )
 def test_programs_that_import_our_loader(name: str) -> None:
@@ -156,3 +158,41 @@ print("the same")
 def test_lightning_continues_in_the_middle_of_an_epoch(package: str, tmp_path: Path) -> None:
     (tmp_path / "resumed.py").write_text(RESUMED)
     assert start(str(tmp_path / "resumed.py"), str(tmp_path / "saved.ckpt"))[0].splitlines()[-1] == "the same"
+
+
+PREPARED = """
+import sys, torch
+from accelerate import Accelerator
+from fastdata import DataLoader
+from torchvision import datasets, transforms
+
+steps = [transforms.Resize(40), transforms.CenterCrop(32), transforms.ToTensor()]
+datasets = [datasets.ImageFolder(sys.argv[1], transforms.Compose(steps)) for _ in range(2)]
+accelerator = Accelerator(cpu=True)
+first = DataLoader(datasets[0], 4, shuffle=True, num_workers=1, on_error="skip")
+second = DataLoader(datasets[0], 4, seed=5, memory_format=torch.channels_last)
+for loader, choice in ((first, "skip"), (second, "raise")):
+    ours = accelerator.prepare(loader)
+    assert isinstance(ours, DataLoader.__mro__[1]), type(ours)
+    assert (ours.on_error, ours.seed) == (choice, loader.seed)
+    assert ours.explain().startswith("accelerated: images are decoded by the image pipeline; 3 of 3 steps")
+plain = torch.utils.data.DataLoader(datasets[0], 4)
+for got, wanted in zip(ours, plain, strict=True):
+    assert all(map(torch.equal, got, wanted)) and got[0].is_contiguous(memory_format=torch.channels_last)
+rest = accelerator.skip_first_batches(ours, 3)
+assert rest.seed == 5 and len(list(rest)) == len(plain) - 3
+other = accelerator.prepare(torch.utils.data.DataLoader(datasets[1], 4))
+assert not hasattr(other, "explain"), type(other)
+print("as wanted")
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("package", [example("accelerate", "accelerate")])
+def test_loaders_that_accelerate_prepares(package: str, tmp_path: Path) -> None:
+    """A loader made from one of ours is ours, with all its arguments; others stay torch's."""
+    (tmp_path / "prepared.py").write_text(PREPARED)
+    for number in range(20):
+        (tmp_path / "images" / "ab"[number % 2]).mkdir(parents=True, exist_ok=True)
+        (tmp_path / "images" / "ab"[number % 2] / f"{number}.jpg").write_bytes(jpeg(64, 48, seed=number))
+    assert start(str(tmp_path / "prepared.py"), str(tmp_path / "images"))[0] == "as wanted\n"
