@@ -46,10 +46,12 @@ class Captures:
 
     Attributes:
         plans: where each was found, like "transform" or "dataset.transform", and what it does.
+        parts: the places that are steps of a longer transform, which as a whole cannot be fused.
         swaps: the places, with what is to be put there.
     """
 
     plans: dict[str, Plan]
+    parts: set[str]
     swaps: list[_Swap]
 
     def install(self) -> None:
@@ -80,7 +82,7 @@ def find_captures(dataset: Any) -> Captures:
     """Searches a dataset; changes nothing."""
     search = _Search(per_thread=False, copies=False)
     search.replaced(dataset, "", 0)
-    return Captures(search.plans, search.swaps)
+    return Captures(search.plans, search.parts, search.swaps)
 
 
 def copy_with_captures(dataset: Any) -> Any:
@@ -119,7 +121,9 @@ class _Search:
         self._per_thread, self._copies = per_thread, copies
         self._done: dict[int, Any] = {}  # what became of each object, so that one object stays one
         self._kept: list[Any] = []  # so that no other object gets the id of one that was looked at
+        self._in_transform = 0  # how many of a library's transforms the search has gone into
         self.plans: dict[str, Plan] = {}
+        self.parts: set[str] = set()
         self.swaps: list[_Swap] = []
         self.has_image_transforms = False
 
@@ -145,7 +149,14 @@ class _Search:
             plan = compile_transform(value).plan
             if plan is not None:
                 self.plans[place or type(value).__name__] = plan
+                if self._in_transform:
+                    self.parts.add(place)
                 return Capture(value, plan, per_thread=self._per_thread)
+            self._in_transform += 1
+            try:
+                return self._object(value, place, depth)
+            finally:
+                self._in_transform -= 1
         if _may_hold_transforms(value):
             return self._object(value, place, depth)
         return value

@@ -300,7 +300,7 @@ class SingleProcessIterator(_Counted, torch_dataloader._SingleProcessDataLoaderI
     def __init__(self, loader: Any, record: EpochRecord, samples: Samples) -> None:
         super().__init__(loader, record, samples)
         self._completion: Completion | None = None
-        self._captures = find_captures(self._dataset) if samples.captured else Captures({}, [])
+        self._captures = find_captures(self._dataset) if samples.captured else Captures({}, set(), [])
         if record.batches is not None and opening_encoded() is not None:
             parts = self._dataset, self._auto_collation, self._collate_fn, self._drop_last
             self._dataset_fetcher = SampleFetcher(*parts, on_error=samples.arguments.on_error)

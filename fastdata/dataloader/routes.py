@@ -40,6 +40,7 @@ class Route:
         reason: in words: why the dataset's own code is used, or why the fused prefix ended where it did.
         advice: where the dataset's own code is used, what would change that.
         captured: the places of its transforms that are captured, and what they do.
+        captured_parts: those of them that are steps of a longer transform, which as a whole cannot be fused.
         in_threads: its code runs in decode threads instead of worker processes.
     """
 
@@ -48,6 +49,7 @@ class Route:
     reason: str
     advice: str | None = None
     captured: Mapping[str, Plan] = field(default_factory=dict)
+    captured_parts: frozenset[str] = frozenset()
     in_threads: bool = False
 
     @property
@@ -69,12 +71,14 @@ def find_route(loader: LoaderArguments) -> Route:
     route = _to_the_pipeline(loader)
     if route.is_image_pipeline:
         return route
-    captured = find_captures(loader.dataset).plans
+    found = find_captures(loader.dataset)
+    captured = found.plans
     if not captured or native_problem() is not None:  # asked last, since it imports Pillow
         return route
     if route.advice in (OFFER, BEGIN_WITH):  # little more would be gained
         route = replace(route, advice=None)
-    return replace(route, captured=captured, in_threads=_goes_to_threads(loader, captured))
+    in_threads = _goes_to_threads(loader, captured)
+    return replace(route, captured=captured, captured_parts=frozenset(found.parts), in_threads=in_threads)
 
 
 def _to_the_pipeline(loader: LoaderArguments) -> Route:

@@ -39,10 +39,12 @@ def verdict(loader: LoaderArguments, route: Route, findings: Findings) -> str:
         word = "partly accelerated" if route.plan.tail else "accelerated"
         return f"{word}: images {what} by the image pipeline; {_share(route.plan)}"
     if findings.plain_batches > 0:
-        return f"not accelerated: {_no_images(route)}; {_changes(route)[0]}"
+        word = "hardly accelerated" if route.captured else "not accelerated"
+        return f"{word}: {_no_images(route)}; {_changes(route)[0]}"
     if route.captured:
         shares = "; ".join(f"{place}: {_share(plan)}" for place, plan in route.captured.items())
-        word = "partly accelerated" if any(plan.tail for plan in route.captured.values()) else "accelerated"
+        some = any(plan.tail for plan in route.captured.values()) or route.captured_parts
+        word = "partly accelerated" if some else "accelerated"
         return f"{word}: images are decoded by the native core, with the dataset's own transforms ({shares})"
     if findings.plain_batches < 0:
         return "accelerated: images that the dataset opens are decoded by the native core, a batch at a time"
@@ -61,7 +63,8 @@ def _share(plan: Plan) -> str:
 def _no_images(route: Route) -> str:
     if route.captured:
         places = ", ".join(route.captured)
-        return f"{places} could be fused, but is not given JPEGs or PNGs opened with PIL.Image.open ({route.reason})"
+        given = "is not given JPEGs or PNGs opened with PIL.Image.open, so images are transformed one by one"
+        return f"{places} could be fused, but {given} ({route.reason})"
     return f"{route.reason}, and it does not open JPEGs or PNGs with PIL.Image.open"
 
 
@@ -75,8 +78,9 @@ def warn_if_images(loader: LoaderArguments, route: Route) -> None:
     """Says once in a process that a loader of images gains nothing, why, and what would help."""
     if loader.batch_sampler is None or not looks_like_images(loader.dataset):
         return
+    speed = "is loaded hardly faster than by torch" if route.captured else "is loaded at torch's speed"
     _warn_once(
-        f"{type(loader.dataset).__name__} is loaded at torch's speed: {_no_images(route)}. What would help: "
+        f"{type(loader.dataset).__name__} {speed}: {_no_images(route)}. What would help: "
         f"{'; or '.join(_changes(route))}. loader.explain() says more."
     )
 

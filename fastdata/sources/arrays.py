@@ -1,7 +1,8 @@
-"""Datasets of torchvision's that keep their images as one array of pixels in memory: CIFAR, SVHN, MNIST and the like.
+"""Datasets that keep their images as one array of pixels in memory: CIFAR, SVHN, MNIST and the like.
 
-They are recognised by the function that gives their samples, so that torchvision is not imported and a subclass that
-overrides it is left alone.  Attributes are read when they are used, so later changes count.
+torchvision's are recognised by the function that gives their samples, so that torchvision is not imported; a class of
+the user's by the code of that function (array_code.py).  Attributes are read when they are used, so later changes
+count.
 """
 
 from __future__ import annotations
@@ -16,35 +17,21 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from fastdata.sources.array_code import ArrayLayout, read_layout
 from fastdata.sources.protocol import NotASource
 
 __all__ = ["ArraySource", "array_source"]
 
-_KEEP_DATA = "keep the dataset's data as the dataset loaded it: an array of uint8 images"
-
-
-@dataclass(frozen=True)
-class _Layout:
-    """How a family of datasets keeps its samples.
-
-    Attributes:
-        axes: of `data`, as letters.
-        targets: the attribute with the targets.
-        as_int: targets are given out as Python integers; else as they are.
-    """
-
-    axes: str
-    targets: str
-    as_int: bool = True
+_KEEP_DATA = "keep the images in one array of uint8, as torchvision's datasets do"
 
 
 # By the module and the qualified name of __getitem__.
 _LAYOUTS = {
-    ("torchvision.datasets.cifar", "CIFAR10.__getitem__"): _Layout("NHWC", "targets", as_int=False),
-    ("torchvision.datasets.mnist", "MNIST.__getitem__"): _Layout("NHW", "targets"),
-    ("torchvision.datasets.stl10", "STL10.__getitem__"): _Layout("NCHW", "labels"),
-    ("torchvision.datasets.svhn", "SVHN.__getitem__"): _Layout("NCHW", "labels"),
-    ("torchvision.datasets.usps", "USPS.__getitem__"): _Layout("NHW", "targets"),
+    ("torchvision.datasets.cifar", "CIFAR10.__getitem__"): ArrayLayout(axes="NHWC", targets="targets"),
+    ("torchvision.datasets.mnist", "MNIST.__getitem__"): ArrayLayout(axes="NHW", targets="targets", as_int=True),
+    ("torchvision.datasets.stl10", "STL10.__getitem__"): ArrayLayout(axes="NCHW", targets="labels", as_int=True),
+    ("torchvision.datasets.svhn", "SVHN.__getitem__"): ArrayLayout(axes="NCHW", targets="labels", as_int=True),
+    ("torchvision.datasets.usps", "USPS.__getitem__"): ArrayLayout(axes="NHW", targets="targets", as_int=True),
 }
 
 
@@ -55,8 +42,12 @@ def array_source(dataset: Any) -> ArraySource | None:
         NotASource: its array is none of uint8 images; the text says why.
     """
     getter = getattr(type(dataset), "__getitem__", None)
+    if getattr(type(dataset), "__getitems__", None) is not None:
+        return None
     layout = _LAYOUTS.get((getattr(getter, "__module__", ""), getattr(getter, "__qualname__", "")))
-    if layout is None or getattr(type(dataset), "__getitems__", None) is not None:
+    if layout is None:
+        layout = read_layout(dataset)
+    if layout is None:
         return None
     source = ArraySource(dataset, layout)
     _check(source)
@@ -64,19 +55,18 @@ def array_source(dataset: Any) -> ArraySource | None:
 
 
 def _check(source: ArraySource) -> None:
-    name, data = type(source.dataset).__name__, getattr(source.dataset, "data", None)
+    attribute = source.layout.data
+    name, data = f"{type(source.dataset).__name__}.{attribute}", getattr(source.dataset, attribute, None)
     if not isinstance(data, np.ndarray | torch.Tensor):
-        raise NotASource(f"{name}.data is no array but of type {type(data).__name__}", _KEEP_DATA)
+        raise NotASource(f"{name} is no array but of type {type(data).__name__}", _KEEP_DATA)
     if isinstance(data, torch.Tensor) and (data.device.type != "cpu" or data.layout is not torch.strided):
-        raise NotASource(f"{name}.data is a tensor on {data.device}, not one in host memory", _KEEP_DATA)
+        raise NotASource(f"{name} is a tensor on {data.device}, not one in host memory", _KEEP_DATA)
     if str(data.dtype).removeprefix("torch.") != "uint8":
-        raise NotASource(f"{name}.data has dtype {data.dtype}, not uint8", _KEEP_DATA)
+        raise NotASource(f"{name} has dtype {data.dtype}, not uint8", _KEEP_DATA)
     axes = source.layout.axes
     wrong = data.ndim != len(axes) or ("C" in axes and data.shape[axes.index("C")] != 3)
     if wrong or 0 in data.shape:
-        raise NotASource(
-            f"{name}.data has shape {tuple(data.shape)}, not that of images ({', '.join(axes)})", _KEEP_DATA
-        )
+        raise NotASource(f"{name} has shape {tuple(data.shape)}, not that of images ({', '.join(axes)})", _KEEP_DATA)
 
 
 @dataclass(frozen=True)
@@ -84,24 +74,30 @@ class ArraySource:
     """A source whose images are in memory; see `fastdata.sources.protocol`.
 
     Attributes:
-        dataset: torchvision's dataset.
+        dataset: torchvision's, or the user's.
         layout: how it keeps its samples.
         parts: indices that choose from it, from the innermost Subset to the outermost.
     """
 
     dataset: Any
-    layout: _Layout
+    layout: ArrayLayout
     parts: tuple[Sequence[int], ...] = ()
 
     @property
     def transform(self) -> Callable[[Any], Any] | None:
         """The dataset's own."""
-        return self.dataset.transform  # type: ignore[no-any-return]
+        return None if self.layout.transform is None else getattr(self.dataset, self.layout.transform)
+
+    @property
+    def target_transform(self) -> Callable[[Any], Any] | None:
+        """The dataset's own."""
+        name = self.layout.target_transform
+        return None if name is None else getattr(self.dataset, name)
 
     @property
     def images(self) -> npt.NDArray[np.uint8]:
         """All of the dataset's images as a view of its memory: uint8, (images, H, W, C), 3 channels or 1."""
-        data = self.dataset.data
+        data = getattr(self.dataset, self.layout.data)
         array: npt.NDArray[np.uint8] = data.detach().numpy() if isinstance(data, torch.Tensor) else data
         if self.layout.axes == "NHW":
             return array[..., None]
@@ -130,7 +126,7 @@ class ArraySource:
         for part in reversed(self.parts):
             indices = [operator.index(part[index]) for index in indices]
         rows = np.array(indices, np.int64)
-        return np.where(rows < 0, rows + len(self.dataset.data), rows)
+        return np.where(rows < 0, rows + len(self.images), rows)
 
     def _row(self, index: int) -> int:
         for part in reversed(self.parts):
@@ -147,17 +143,19 @@ class ArraySource:
     def read_target(self, index: int) -> Any:
         """The target as the dataset gives it."""
         target = self._plain_targets([self._row(index)])[0]
-        transform = self.dataset.target_transform
+        transform = self.target_transform
         return target if transform is None else transform(target)
 
     def read_targets(self, indices: Sequence[int]) -> list[Any]:
         """The same for many."""
-        targets = self._plain_targets(self.rows(indices).tolist())
-        transform = self.dataset.target_transform
+        targets = self._plain_targets([self._row(index) for index in indices])
+        transform = self.target_transform
         return targets if transform is None else [transform(target) for target in targets]
 
     def _plain_targets(self, rows: Sequence[int]) -> list[Any]:
         """Before target_transform."""
+        if self.layout.targets is None:
+            return list(rows)
         targets = getattr(self.dataset, self.layout.targets)
         if targets is None:  # STL10's unlabelled images
             return [None] * len(rows)

@@ -77,7 +77,6 @@ def transforms_targets(source: ImageSource) -> bool:
     if isinstance(source, _ConcatSource):
         return any(map(transforms_targets, source.parts))
     owner = source.folder if isinstance(source, _TorchvisionFolder) else source
-    owner = source.dataset if isinstance(source, ArraySource) else owner
     if getattr(owner, "target_transform", None) is not None:
         return True
     return not type(source).read_target.__module__.startswith("fastdata.")

@@ -1,0 +1,316 @@
+"""What a dataset's own `__getitem__` does with an array of images, if that is as simple as it usually is.
+
+Most datasets that keep their images in memory give them out as torchvision's do: a row of the array becomes a PIL
+image, a transform is called on it, and a label comes with it.  That much is read here from the source code of
+`__getitem__`, by following what its names stand for; nothing of it is run.  Whatever else is found there ends the
+reading, and the dataset's own code makes its samples.
+
+The source code counts only if it compiles to the very code that the class has, so a file that has been edited since it
+was imported, or a function that has been replaced, is not mistaken for it.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import inspect
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from types import CodeType, FunctionType
+from typing import Any
+
+import numpy as np
+import torch
+
+__all__ = ["ArrayLayout", "read_layout"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ArrayLayout:
+    """Where a dataset keeps its samples, by the names of its attributes.
+
+    Attributes:
+        axes: of the array, as letters: "NHWC", "NHW" (grey) or "NCHW".
+        data: the array.
+        targets: the targets; None gives the sample's index.
+        as_int: targets are given out as Python integers; else as they are.
+        transform: called on images, unless it is None.
+        target_transform: called on targets, unless it is None.
+    """
+
+    axes: str
+    data: str = "data"
+    targets: str | None
+    as_int: bool = False
+    transform: str | None = "transform"
+    target_transform: str | None = "target_transform"
+
+
+def read_layout(dataset: Any) -> ArrayLayout | None:
+    """Reads the class's `__getitem__`; None where it does more, or other things, than is understood."""
+    cls = type(dataset)
+    function = inspect.getattr_static(cls, "__getitem__", None)
+    plain_attributes = inspect.getattr_static(cls, "__getattribute__", None) is object.__getattribute__
+    if type(function) is not FunctionType or not plain_attributes:
+        return None
+    body = _body(function)
+    if body is None:
+        return None
+    try:
+        return _Reader(dataset, function).layout(body)
+    except _NotUnderstood:
+        return None
+
+
+class _NotUnderstood(Exception):
+    """Ends the reading."""
+
+
+@dataclass(frozen=True)
+class _Index:
+    """The sample's index."""
+
+
+@dataclass(frozen=True)
+class _Attribute:
+    """Of the dataset."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class _Row:
+    """What an attribute has at the sample's index; `axes` are in the order in which they are seen."""
+
+    name: str
+    moved: bool = False  # from (C, H, W) to (H, W, C)
+    as_int: bool = False
+
+
+@dataclass(frozen=True)
+class _Image:
+    """A row as a PIL image, and the transform called on it."""
+
+    row: _Row
+    transform: str | None = None
+
+
+@dataclass(frozen=True)
+class _Target:
+    """A row or the index, after a target transform."""
+
+    value: _Row | _Index
+    transform: str | None = None
+
+
+@lru_cache(maxsize=64)
+def _body(function: FunctionType) -> list[ast.stmt] | None:
+    """The statements of a method with one argument; None where its source code is not at hand."""
+    own = function.__code__
+    plain = own.co_argcount == 2 and not own.co_flags & (inspect.CO_VARARGS | inspect.CO_VARKEYWORDS)
+    if not plain or own.co_kwonlyargcount or function.__defaults__ or function.__closure__:
+        return None
+    try:
+        module = ast.parse("".join(inspect.findsource(function)[0]))
+        if own not in _codes(compile(module, own.co_filename, "exec", dont_inherit=True)):
+            return None
+    except (OSError, TypeError, SyntaxError, ValueError):
+        return None
+    definitions = (node for node in ast.walk(module) if isinstance(node, ast.FunctionDef))
+    return next(
+        (node.body for node in definitions if (node.name, node.lineno) == (own.co_name, own.co_firstlineno)), None
+    )
+
+
+def _codes(code: CodeType) -> Iterator[CodeType]:
+    """A module's code, and that of everything in it."""
+    yield code
+    for each in code.co_consts:
+        if isinstance(each, CodeType):
+            yield from _codes(each)
+
+
+class _Reader:
+    """Follows the names of one `__getitem__`."""
+
+    def __init__(self, dataset: Any, function: FunctionType) -> None:
+        self._dataset, self._globals = dataset, function.__globals__
+        own, index = function.__code__.co_varnames[:2]
+        self._own = own
+        self._known: dict[str, Any] = {index: _Index()}
+
+    def layout(self, body: Sequence[ast.stmt]) -> ArrayLayout:
+        """From what is returned."""
+        match self._run(body):
+            case (_Image(row, transform), _Target() as target):
+                pass
+            case (_Image(row, transform), (_Row() | _Index()) as value):
+                target = _Target(value)
+            case _:
+                raise _NotUnderstood
+        targets, as_int = self._targets(target.value)
+        return ArrayLayout(
+            axes="NCHW" if row.moved else "NHW" if self._is_grey(row) else "NHWC",
+            data=row.name,
+            targets=targets,
+            as_int=as_int,
+            transform=transform,
+            target_transform=target.transform,
+        )
+
+    def _targets(self, label: _Row | _Index) -> tuple[str | None, bool]:
+        """The attribute, if it is one, and whether its values are made integers."""
+        if isinstance(label, _Index):
+            return None, False
+        kind = type(self._value(label.name))
+        if label.moved or (kind not in (list, tuple, np.ndarray, torch.Tensor)):
+            raise _NotUnderstood
+        return label.name, label.as_int
+
+    # ---- statements
+
+    def _run(self, body: Sequence[ast.stmt]) -> Any:
+        """What some statements return; None if they do not."""
+        for statement in body:
+            match statement:
+                case ast.Expr(ast.Constant(str())):  # a docstring
+                    continue
+                case ast.Assign([target], value):
+                    self._assign(target, self._read(value))
+                case ast.AnnAssign(target, _, value, _) if value is not None:
+                    self._assign(target, self._read(value))
+                case ast.Return(value) if value is not None:
+                    return self._read(value)
+                case ast.If(test, then, otherwise):
+                    returned = self._run(then if self._holds(test) else otherwise)
+                    if returned is not None:
+                        return returned
+                case _:
+                    raise _NotUnderstood
+        return None
+
+    def _assign(self, target: ast.expr, value: Any) -> None:
+        match target:
+            case ast.Name(name) if name != self._own:
+                self._known[name] = value
+            case ast.Tuple(targets) if isinstance(value, tuple) and len(targets) == len(value):
+                for each, part in zip(targets, value, strict=True):
+                    self._assign(each, part)
+            case _:
+                raise _NotUnderstood
+
+    def _holds(self, test: ast.expr) -> bool:
+        """Whether an attribute is set, which is asked of it now."""
+        match test:
+            case ast.Compare(value, [ast.IsNot() | ast.Is() as how], [ast.Constant(None)]):
+                is_none = self._value(self._attribute(value)) is None
+                return is_none if isinstance(how, ast.Is) else not is_none
+            case ast.Attribute():
+                value = self._value(self._attribute(test))
+                if value is not None and (type(value).__module__ == "builtins" or hasattr(value, "__len__")):
+                    raise _NotUnderstood  # its truth may be anything
+                return value is not None
+        raise _NotUnderstood
+
+    # ---- expressions
+
+    def _read(self, node: ast.expr) -> Any:
+        match node:
+            case ast.Name(name) if name in self._known:
+                return self._known[name]
+            case ast.Attribute(ast.Name(), name):
+                return _Attribute(self._attribute(node))
+            case ast.Tuple(parts):
+                return tuple(map(self._read, parts))
+            case ast.Subscript(value, place):
+                match (self._read(value), self._read(place)):
+                    case (_Attribute(name), _Index()):
+                        return _Row(name)
+            case ast.Call(function, arguments, keywords):
+                return self._called(function, arguments, keywords)
+        raise _NotUnderstood
+
+    def _called(self, function: ast.expr, arguments: list[ast.expr], keywords: list[ast.keyword]) -> Any:
+        known = self._function(function)
+        if known is not None:
+            value = self._read(arguments[0]) if arguments else None
+            more = [_constant(each) for each in arguments[1:]] + [_constant(each.value) for each in keywords]
+            named = [each.arg for each in keywords]
+            match (known, value, more, named):
+                case ("int", _Row(name, moved=False), [], []):
+                    return _Row(name, as_int=True)
+                case ("transpose", _Row(name, moved=False, as_int=False), [(1, 2, 0)], [] | ["axes"]):
+                    return _Row(name, moved=True)
+                case ("fromarray", _Row(as_int=False), [], []):
+                    return _Image(value)
+                case ("fromarray", _Row(as_int=False), [str() as mode], [] | ["mode"]) if self._is_mode(value, mode):
+                    return _Image(value)
+            raise _NotUnderstood
+        if not isinstance(function, ast.Attribute) or keywords:
+            raise _NotUnderstood
+        if isinstance(function.value, ast.Name) and function.value.id == self._own:
+            return self._transformed(self._attribute(function), [self._read(each) for each in arguments])
+        match (self._read(function.value), function.attr, [_constant(each) for each in arguments]):
+            case (_Row(name, moved=False, as_int=False), "transpose", [(1, 2, 0)] | [1, 2, 0]):
+                return _Row(name, moved=True)
+            case (_Row() as row, "numpy", []) if not isinstance(self._value(row.name), np.ndarray):
+                return row
+            case (_Image(row, None) as image, "convert", [str() as mode]) if self._is_mode(row, mode):
+                return image
+        raise _NotUnderstood
+
+    def _transformed(self, name: str, arguments: list[Any]) -> Any:
+        """The result of a call of one of the dataset's attributes."""
+        match arguments:
+            case [_Image(row, None)]:
+                return _Image(row, name)
+            case [(_Row(moved=False) | _Index()) as target]:
+                return _Target(target, name)
+        raise _NotUnderstood
+
+    def _function(self, node: ast.expr) -> str | None:
+        """What a name outside of the method stands for: "fromarray", "transpose" or "int"; None for other places."""
+        match node:
+            case ast.Name(name) if name not in self._known:
+                value = self._globals.get(name, getattr(builtins, name, None))
+            case ast.Attribute(ast.Name(module), name) if module not in self._known and module != self._own:
+                value = getattr(self._globals.get(module), name, None)
+            case ast.Attribute(ast.Attribute(ast.Name(package), module), name) if package not in self._known:
+                value = getattr(getattr(self._globals.get(package), module, None), name, None)
+            case _:
+                return None
+        if value is int:
+            return "int"
+        if value is np.transpose:
+            return "transpose"
+        pillow = sys.modules.get("PIL.Image")
+        if pillow is not None and value is pillow.fromarray:
+            return "fromarray"
+        return None
+
+    def _is_mode(self, row: _Row, mode: str) -> bool:
+        """True for the mode that an array's rows have anyway."""
+        return mode == ("L" if self._is_grey(row) else "RGB")
+
+    def _is_grey(self, row: _Row) -> bool:
+        return getattr(self._value(row.name), "ndim", 0) == 3
+
+    def _attribute(self, node: ast.expr) -> str:
+        """The name of an attribute that the dataset itself keeps."""
+        match node:
+            case ast.Attribute(ast.Name(own), name) if own == self._own and name in vars(self._dataset):
+                if not hasattr(getattr(type(self._dataset), name, None), "__get__"):
+                    return name
+        raise _NotUnderstood
+
+    def _value(self, name: str) -> Any:
+        return vars(self._dataset)[name]
+
+
+def _constant(node: ast.expr) -> Any:
+    try:
+        return ast.literal_eval(node)
+    except ValueError:
+        raise _NotUnderstood from None
