@@ -1,9 +1,9 @@
 """Images in memory, as torchvision keeps CIFAR and MNIST, against torch's DataLoader.
 
-Setup: torchvision's CIFAR10 with RandomCrop(32, padding=4), flip, ToTensor and Normalize, and MNIST with ToTensor and
-Normalize; images made here, smooth with edges and noise; batches of 256, shuffled; threads and worker processes equal
-in number; torch with persistent workers.  All loaders take turns in every round.  Result:
-benchmarks/results/arrays.json.
+Setup: torchvision's CIFAR10 with RandomCrop(32, padding=4), flip, ToTensor and Normalize, MNIST with ToTensor and
+Normalize, and "own", a class as people write it with CIFAR10's images and transform; images made here, smooth with
+edges and noise; batches of 256, shuffled; threads and worker processes equal in number; torch with persistent workers.  All
+loaders take turns in every round.  Result: benchmarks/results/arrays.json.
 
     python benchmarks/arrays.py
 """
@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import torch
 import torch.utils.data
+from PIL import Image
 from torchvision import datasets, transforms
 
 from fastdata import DataLoader
@@ -68,6 +69,25 @@ def mnist(count: int) -> Any:
     return made(datasets.MNIST, steps, torch.from_numpy(pictures(count, 28, 1)[..., 0]), labels)
 
 
+class Own(torch.utils.data.Dataset[Any]):
+    """Images and labels of another dataset."""
+
+    def __init__(self, other: Any) -> None:
+        self.data, self.labels, self.transform = other.data, other.targets, other.transform
+
+    def __len__(self) -> int:
+        return len(self.data)
+
+    def __getitem__(self, index: int) -> Any:
+        image = Image.fromarray(self.data[index])
+        return self.transform(image), self.labels[index]
+
+
+def own(count: int) -> Any:
+    """As CIFAR-10, in a class of one's own."""
+    return Own(cifar(count))
+
+
 def run(dataset: Any, workers: int, rounds: int) -> list[Measurement]:
     """Measures fastdata and torch on one dataset."""
     options: dict[str, Any] = {"batch_size": 256, "shuffle": True, "num_workers": workers}
@@ -91,7 +111,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results" / "arrays.json")
     given = parser.parse_args()
     results = {}
-    for name, make in {"CIFAR10": cifar, "MNIST": mnist}.items():
+    for name, make in {"CIFAR10": cifar, "MNIST": mnist, "own": own}.items():
         measured = run(make(given.images), given.workers, given.rounds)
         print(f"\n{name}\n\n{table(measured, TORCH)}\n")
         results[name] = {"loaders": [m.to_dict() for m in measured], "times_better": ratios(measured, TORCH)}
