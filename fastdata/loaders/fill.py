@@ -243,10 +243,10 @@ def stored(pixels: Pixels, levels: Levels) -> torch.Tensor:
     return tensor
 
 
-def stored_format(levels: Levels, *, channels_first: bool = True) -> Format:
-    """How the native core stores pixels after some arithmetic."""
+def stored_format(levels: Levels, *, channels_first: bool = True, channels: int = 3) -> Format:
+    """How the native core stores pixels after some arithmetic: three channels, or the first alone."""
     if not levels.steps:
-        return Format(channels_first=channels_first)
-    table = levels.table()
+        return Format(channels_first=channels_first, channels=channels)
+    table = levels.table(channels)
     numpy_knows: Any = table.view(torch.int16) if table.dtype is torch.bfloat16 else table
-    return Format(channels_first=channels_first, table=numpy_knows.numpy())
+    return Format(channels_first=channels_first, table=numpy_knows.numpy(), channels=channels)

@@ -9,7 +9,9 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from fastdata.loaders.fill import stored_format
 from fastdata.native import Format, available
+from fastdata.views.levels import Levels
 from fastdata.views.plan import Output, Plan
 
 __all__ = ["PixelFormat"]
@@ -40,12 +42,8 @@ class PixelFormat:
     @cached_property
     def native(self) -> Format:
         """The same for the native core."""
-        if self._normalisation is None:
-            return Format(channels_first=not self.channels_last, channels=self.channels)
-        table = self._normalisation.table(self.channels)
-        if table.dtype is torch.bfloat16:
-            table = table.view(torch.int16)  # which NumPy knows
-        return Format(channels_first=not self.channels_last, table=table.numpy(), channels=self.channels)
+        levels = Levels.of(self._normalisation)
+        return stored_format(levels, channels_first=not self.channels_last, channels=self.channels)
 
     def store(self, pixels: npt.NDArray[np.uint8], image: torch.Tensor) -> None:
         """Stores contiguous RGB pixels (H, W, 3) in one image (C, H, W) of the batch.

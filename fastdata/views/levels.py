@@ -1,8 +1,8 @@
 """Arithmetic on every pixel's level, as data: what a channel's 256 levels become.
 
 Converting an image to float and normalising it gives each pixel a value that depends on its channel and level alone.
-So a chain of such steps is a table of 3 x 256 values, computed by torch itself, step by step, which gives the bits
-that torch would give for the whole image.
+So a chain of such steps is a table of channels x 256 values, computed by torch itself, step by step, which gives the
+bits that torch would give for the whole image.
 """
 
 from __future__ import annotations
@@ -68,13 +68,13 @@ class Levels:
         """Of the result."""
         return self.table().dtype
 
-    def table(self) -> torch.Tensor:
-        """The value of every (channel, uint8 level): shape (3, 256); not to be written to."""
-        return self._table
+    def table(self, channels: int = 3) -> torch.Tensor:
+        """The value of every (channel, uint8 level): shape (channels, 256); not to be written to."""
+        return self._table if channels == 3 else _table_of(self.steps, channels)
 
     @cached_property
     def _table(self) -> torch.Tensor:
-        return _table_of(self.steps)
+        return _table_of(self.steps, 3)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Levels, (self.steps,)
@@ -102,8 +102,8 @@ def _spelled(step: str, argument: Any) -> str:
     return f"{step} {argument!r}"
 
 
-def _table_of(steps: tuple[tuple[str, Any], ...]) -> torch.Tensor:
-    table = torch.arange(256, dtype=torch.uint8, device="cpu").repeat(3, 1)
+def _table_of(steps: tuple[tuple[str, Any], ...], channels: int) -> torch.Tensor:
+    table = torch.arange(256, dtype=torch.uint8, device="cpu").repeat(channels, 1)
     for step, argument in steps:
         if step == "to":
             table = table.to(argument)

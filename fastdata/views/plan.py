@@ -149,18 +149,6 @@ class Normalisation:
         """True for images of so many channels; others would be broadcast, or refused."""
         return all(values is None or len(values) in (1, channels) for values in (self.mean, self.std))
 
-    def table(self, channels: int = 3) -> torch.Tensor:
-        """The value of every (channel, uint8 level): shape (channels, 256)."""
-        levels = torch.arange(256, dtype=torch.uint8).to(self.dtype).repeat(channels, 1)
-        if self.scaling == "divide":
-            levels = levels.div(255)
-        elif self.scaling == "multiply":
-            levels = levels.mul_(1.0 / 255)
-        if self.mean is not None and self.std is not None:
-            mean, std = (torch.tensor(values, dtype=self.dtype).view(-1, 1) for values in (self.mean, self.std))
-            levels.sub_(mean).div_(std)
-        return levels
-
 
 class BatchStep(Protocol):
     """A random step on whole batches of decoded images; `fastdata.augment.base.Augmentation` is one."""

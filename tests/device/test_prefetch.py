@@ -14,6 +14,7 @@ from torchvision.datasets import ImageFolder
 from fastdata import DataLoader, DevicePrefetcher, OptionError
 from fastdata.augment.ops import normalise
 from fastdata.device.prefetch import map_tensors
+from fastdata.views.levels import Levels
 from fastdata.views.plan import Normalisation
 
 Pair = namedtuple("Pair", ["left", "right"])
@@ -61,7 +62,7 @@ def test_normalise_has_the_bits_of_the_table(scaling: str, layout: torch.memory_
     )
     for mean, std in ((None, None), ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))):
         normalisation = Normalisation(scaling=scaling, mean=mean, std=std)
-        expected = normalisation.table().view(1, 3, 16, 16).expand(2, 3, 16, 16)
+        expected = Levels.of(normalisation).table().view(1, 3, 16, 16).expand(2, 3, 16, 16)
         got = normalise(levels, normalisation)
         assert torch.equal(got, expected)
         assert got.is_contiguous(memory_format=layout)
