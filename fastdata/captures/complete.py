@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import operator
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-import numpy as np
 import torch
 
 from fastdata.captures.fetch import SampleFetcher, SampleOrder, UnfinishedBatch, is_of_an_image
 from fastdata.captures.find import find_captures
 from fastdata.device.prefetch import map_tensors
-from fastdata.errors import DecodeError, PipelineError
+from fastdata.errors import DecodeError
 from fastdata.loaders import Backend
 from fastdata.loaders.backend import SourceDecoder
 from fastdata.loaders.fill import SeenImages, StoredRows, decode_row, decode_together
@@ -26,12 +24,9 @@ from fastdata.pipeline.batch_memory import BatchMemory
 from fastdata.pipeline.config import OnError
 from fastdata.pipeline.jobs import SkipResult, Task, stop_if_cancelled
 from fastdata.pipeline.stats import BatchTimes, PipelineStats
-from fastdata.views.philox import philox4x32
-from fastdata.views.streams import Stream
+from fastdata.pipeline.substitutes import none_decoded, substitutes
 
 __all__ = ["CompletedBatch", "Completion", "FailedBatch", "FetchedBatch"]
-
-_SUBSTITUTES_TRIED = 16
 
 
 @dataclass(kw_only=True)
@@ -90,15 +85,6 @@ class Completion:
             else self.memory.tensor(shape, dtype)
         )
         return images.permute(0, 3, 1, 2) if last else images
-
-    def substitutes(self, order: SampleOrder, index: int) -> Iterator[int]:
-        """Other samples of the epoch in place of one that failed, the same in every run."""
-        assert self.order is not None
-        candidates = self.order.candidates(order.number)
-        tries = np.arange(_SUBSTITUTES_TRIED)
-        high, low, *_ = philox4x32((np.full_like(tries, index), tries, 0, Stream.SUBSTITUTE), order.key.words())
-        for one, two in zip(high.tolist(), low.tolist(), strict=True):
-            yield operator.index(candidates[(one << 31 | two >> 1) % len(candidates)])
 
 
 class CompletedBatch:
@@ -250,15 +236,17 @@ class CompletedBatch:
         self._empty = not samples
 
     def _substitute(self, fetcher: SampleFetcher, failure: DecodeError, index: Any, copy: int) -> Any:
-        assert self._order is not None
-        for other in self._completion.substitutes(self._order, failure.index):
+        order, epoch = self._order, self._completion.order
+        assert order is not None
+        assert epoch is not None
+        for other in substitutes(epoch.candidates(order.number), failure.index, order.key):
             try:
-                return _decoded_sample(fetcher, other, copy, self._order)
+                return _decoded_sample(fetcher, other, copy, order)
             except Exception as error:
                 if not is_of_an_image(error):
                     raise
                 self._failures.append(self._error(error, other, _location(error, other)))
-        raise failure from PipelineError(f"{_SUBSTITUTES_TRIED} substitutes could not be decoded either")
+        raise failure from none_decoded()
 
 
 class FetchedBatch(CompletedBatch):

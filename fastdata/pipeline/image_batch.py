@@ -14,7 +14,7 @@ import torch
 from torch.profiler import record_function
 from torch.utils.data import default_collate
 
-from fastdata.errors import DecodeError, PipelineError, ReadError, ViewError
+from fastdata.errors import DecodeError, ReadError, ViewError
 from fastdata.loaders import Encoded, pillow
 from fastdata.loaders.backend import LoadedFiles, Pixels, Scratch
 from fastdata.loaders.per_image import inspect
@@ -23,15 +23,13 @@ from fastdata.pipeline.jobs import SkipResult, Task, stop_if_cancelled
 from fastdata.pipeline.resources import EpochResources
 from fastdata.pipeline.seeded_draws import SeededDraws
 from fastdata.pipeline.stats import BatchTimes
+from fastdata.pipeline.substitutes import none_decoded, substitutes
 from fastdata.sources.protocol import file_ranges, location_of, read_targets
 from fastdata.views.draw import View, Views, draw_views
-from fastdata.views.philox import philox4x32
 from fastdata.views.plan import Output
-from fastdata.views.streams import Stream
+from fastdata.views.streams import Stream, seeds
 
 __all__ = ["ImageBatch", "ReadyBatch", "Sample"]
-
-_SUBSTITUTES_TRIED = 16
 
 
 @dataclass(frozen=True)
@@ -223,7 +221,7 @@ class ImageBatch:
         if not self._resources.draws_targets:
             return read_targets(source, indices)
         targets = []
-        for index, seed in zip(indices, self._seeds(indices, copies, Stream.TARGET), strict=True):
+        for index, seed in zip(indices, seeds(self._config.key, Stream.TARGET, indices, copies), strict=True):
             stop_if_cancelled()
             with self._resources.target_turn, SeededDraws(seed):
                 targets.append(source.read_target(index))
@@ -294,8 +292,9 @@ class ImageBatch:
             objects = [self._as_object(*each) for each in good]
         *tail, _ = self._resources.steps.of_this_thread()
         with times.stage("transform"):
-            seeds = self._seeds([s.index for s, *_ in good], [s.copy for s, *_ in good], Stream.TAIL)
-            for (sample, *_), value, seed in zip(good, objects, seeds, strict=True):
+            indices, copies = [s.index for s, *_ in good], [s.copy for s, *_ in good]
+            drawn = seeds(self._config.key, Stream.TAIL, indices, copies)
+            for (sample, *_), value, seed in zip(good, objects, drawn, strict=True):
                 if plan.tail:
                     stop_if_cancelled()
                     with SeededDraws(seed):
@@ -330,18 +329,12 @@ class ImageBatch:
         position, order = failure.position, self._config.order
         index, copy = self._indices[position], self._copies[position]
         candidates = order.candidates(self._number) if order is not None else self._indices
-        for seed in self._seeds([index] * _SUBSTITUTES_TRIED, range(_SUBSTITUTES_TRIED), Stream.SUBSTITUTE):
-            substitute = operator.index(candidates[seed % len(candidates)])
+        for substitute in substitutes(candidates, index, self._config.key):
             failures = self._load([position], [substitute], [copy], times)
             if not failures:
                 return
             self._failures += failures
-        raise failure.take() from PipelineError(f"{_SUBSTITUTES_TRIED} substitutes could not be decoded either")
-
-    def _seeds(self, indices: Sequence[int], copies: Sequence[int], stream: int) -> list[int]:
-        counter = (np.array(indices, np.int64), np.array(list(copies), np.int64), 0, stream)
-        words: list[npt.NDArray[np.uint64]] = philox4x32(counter, self._config.key.words())
-        return [int(high) << 31 | int(low) >> 1 for high, low in zip(words[0], words[1], strict=True)]
+        raise failure.take() from none_decoded()
 
     # ---- the whole batch
 
@@ -349,7 +342,7 @@ class ImageBatch:
         if self._images is None:
             samples = [(self._samples[position], self._targets[position]) for position in good]
             collate_fn = self._resources.steps.of_this_thread()[-1]
-            with SeededDraws(self._seeds([self._number], [0], Stream.COLLATE)[0]):
+            with SeededDraws(seeds(self._config.key, Stream.COLLATE, [self._number], [0])[0]):
                 return self._pinned(collate_fn(samples))
         images = self._images if len(good) == len(self._loaded) else self._pinned(self._images[list(good)])
         if self._config.leave_uint8:

@@ -5,6 +5,7 @@ Two purposes with one number would draw the same values for a sample.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import TypeAlias
@@ -14,7 +15,7 @@ import numpy.typing as npt
 
 from fastdata.views.philox import Floats, Key, philox4x32, uniform
 
-__all__ = ["Draws", "Stream"]
+__all__ = ["Draws", "Stream", "seeds"]
 
 Ints: TypeAlias = npt.NDArray[np.int64]
 
@@ -33,6 +34,24 @@ class Stream(IntEnum):
     CUT_ACROSS = 3002  # CutMix's box
     CUT_DOWN = 3003
     AUGMENTATIONS = 4000  # steps of a transform are numbered from here
+
+
+def seeds(key: Key, stream: Stream, indices: Sequence[int], copies: Sequence[int]) -> list[int]:
+    """A seed for each of N samples, for code with a generator of its own.
+
+    Args:
+        key: seed and epoch.
+        stream: what the seeds are for.
+        indices: the samples.
+        copies: tells apart several seeds of one sample.
+
+    Returns:
+        Integers of 63 bits, so that they fit into an int64: the 32 bits of the generator's first word, and below them
+        the upper 31 of its second.
+    """
+    counter = (np.array(indices, np.int64), np.array(copies, np.int64), 0, stream)
+    first, second, *_ = philox4x32(counter, key.words())
+    return [high << 31 | low >> 1 for high, low in zip(first.tolist(), second.tolist(), strict=True)]
 
 
 @dataclass(frozen=True, kw_only=True)

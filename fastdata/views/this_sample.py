@@ -11,10 +11,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
-from fastdata.views.philox import Key, philox4x32
-from fastdata.views.streams import Stream
+from fastdata.views.philox import Key
+from fastdata.views.streams import Stream, seeds
 
 __all__ = [
     "Draw",
@@ -56,9 +54,7 @@ class Draw:
 
 def seed_of(key: Key, index: Any, copy: int) -> int:
     """A seed for random functions that are called for a sample."""
-    counter = (np.array([_as_number(index)], np.int64), np.array([copy], np.int64), 0, Stream.TAIL)
-    high, low, *_ = philox4x32(counter, key.words())
-    return int(high[0]) << 31 | int(low[0]) >> 1
+    return seeds(key, Stream.TAIL, [_as_number(index)], [copy])[0]
 
 
 class Notes:
