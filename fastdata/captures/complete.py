@@ -43,7 +43,6 @@ class Completion:
         order: what the sampler gives in this epoch, from which substitutes are taken.
         dataset: makes samples again where some are skipped or replaced; None where that is not done.
         collate_fn: merges samples then.
-        blocks_kept: most returned blocks of batch memory to hold.
     """
 
     backend: Backend
@@ -55,14 +54,12 @@ class Completion:
     order: EpochBatches | None
     dataset: Any
     collate_fn: Callable[[Any], Any]
-    blocks_kept: int
     decoder: SourceDecoder | None = field(init=False)
     pool: Pool | None = None
-    memory: BatchMemory = field(init=False)
+    memory: BatchMemory = field(default_factory=BatchMemory, init=False)
     turn: threading.Lock = field(default_factory=threading.Lock)
 
     def __post_init__(self) -> None:
-        self.memory = BatchMemory(keep=self.blocks_kept)
         self.decoder = self.backend.source_decoder()
         if self.threads and self.decoder is not None:
             self.pool = self.decoder.pool(self.threads)
@@ -75,16 +72,8 @@ class Completion:
             (pool.close if ended else pool.abandon)()
 
     def empty_batch(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-        """An uninitialised batch (N, 3, height, width)."""
-        count, channels, height, width = shape
-        last = self.memory_format is torch.channels_last
-        shape = (count, height, width, channels) if last else shape
-        images = (
-            torch.empty(shape, dtype=dtype, device="cpu", pin_memory=True)
-            if self.pin
-            else self.memory.tensor(shape, dtype)
-        )
-        return images.permute(0, 3, 1, 2) if last else images
+        """An uninitialised batch (N, 3, height, width) in the format asked for."""
+        return self.memory.images(shape, dtype, memory_format=self.memory_format, pin=self.pin)
 
 
 class CompletedBatch:

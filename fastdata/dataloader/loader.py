@@ -59,7 +59,6 @@ observers: list[
 
 Sample = TypeVar("Sample", covariant=True)
 
-_BLOCKS_KEPT = 4  # batches: one that the caller computes on, two on their way, one to spare
 _MEMORY_FORMATS = (torch.contiguous_format, torch.channels_last)
 
 
@@ -354,7 +353,7 @@ class StatelessDataLoader(StatefulEpochs, torch.utils.data.DataLoader[Sample]):
             threads=self.num_workers,
             order=record.batches,
         )
-        return EpochResources(config, stats=self._stats, blocks_kept=_BLOCKS_KEPT)
+        return EpochResources(config, stats=self._stats)
 
     def _length(self) -> int | None:
         try:

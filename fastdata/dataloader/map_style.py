@@ -29,7 +29,6 @@ from fastdata.views.philox import Key
 
 __all__ = ["MapStyle", "Orders", "Samples", "WorkerJobs", "jobs_in_threads", "opening_encoded"]
 
-_BLOCKS_KEPT = 4  # batches: one that the caller computes on, two on their way, one to spare
 _BATCHES_TO_JUDGE = 3  # before a loader is said to gain nothing
 
 
@@ -96,7 +95,6 @@ class Samples:
             order=record.batches,
             dataset=dataset if self.captured else None,
             collate_fn=self.collate_fn,
-            blocks_kept=_BLOCKS_KEPT,
         )
 
     def note_batch(self, accelerated: bool) -> None:

@@ -16,7 +16,7 @@ import torch
 
 __all__ = ["BatchMemory"]
 
-
+_BLOCKS_KEPT = 4  # batches: one that the caller computes on, two on their way, one to spare
 _STAND_INS = {torch.bfloat16: torch.int16}  # for what NumPy lacks
 
 
@@ -39,9 +39,29 @@ class BatchMemory:
         keep: most returned blocks to hold.
     """
 
-    def __init__(self, keep: int) -> None:
+    def __init__(self, keep: int = _BLOCKS_KEPT) -> None:
         self._keep = keep
         self._returned: list[npt.NDArray[np.uint8]] = []
+
+    def images(
+        self, shape: tuple[int, ...], dtype: torch.dtype, *, memory_format: torch.memory_format, pin: bool
+    ) -> torch.Tensor:
+        """An uninitialised batch of images on the CPU.
+
+        Args:
+            shape: (N, channels, height, width).
+            dtype: of the elements.
+            memory_format: torch.contiguous_format or torch.channels_last.
+            pin: in pinned memory, which torch keeps and gives out again, instead of a returned block.
+        """
+        count, channels, height, width = shape
+        last = memory_format is torch.channels_last
+        stored = (count, height, width, channels) if last else shape
+        if pin:
+            images = torch.empty(stored, dtype=dtype, device="cpu", pin_memory=True)
+        else:
+            images = self.tensor(stored, dtype)
+        return images.permute(0, 3, 1, 2) if last else images
 
     def tensor(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
         """An uninitialised contiguous CPU tensor."""

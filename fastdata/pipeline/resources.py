@@ -27,7 +27,6 @@ class EpochResources:
     Args:
         config: what is to be made.
         stats: where each batch reports what it cost.
-        blocks_kept: most returned blocks of batch memory to hold.
 
     Attributes:
         finish: the steps after decoding, when the batch is left uint8.
@@ -42,7 +41,7 @@ class EpochResources:
         array_loader: the native core's way from an array to the batch, where the images are in memory.
     """
 
-    def __init__(self, config: PipelineConfig, *, stats: PipelineStats | None = None, blocks_kept: int = 0) -> None:
+    def __init__(self, config: PipelineConfig, *, stats: PipelineStats | None = None) -> None:
         self.config, self.stats = config, stats if stats is not None else PipelineStats()
         plan, backend = config.plan, config.backend
         self.finish = Finish(plan=plan, key=config.key)
@@ -67,7 +66,7 @@ class EpochResources:
             self.array_loader = NativeArrayLoader(
                 plan, config.key, format=self.batch_format.native, threads=config.threads
             )
-        self._memory = BatchMemory(keep=blocks_kept)
+        self._memory = BatchMemory()
 
     @property
     def decodes_on_gpu(self) -> bool:
@@ -85,16 +84,10 @@ class EpochResources:
 
     def empty_batch(self, count: int) -> torch.Tensor:
         """An uninitialised batch (N, C, H, W) in the format asked for."""
-        assert self.config.plan.size is not None
-        height, width = self.config.plan.size
-        last, dtype = self.batch_format.channels_last, self.batch_format.dtype
-        channels = self.config.channels
-        shape = (count, height, width, channels) if last else (count, channels, height, width)
-        if self.config.pin:
-            images = torch.empty(shape, dtype=dtype, pin_memory=True)
-        else:
-            images = self._memory.tensor(shape, dtype)
-        return images.permute(0, 3, 1, 2) if last else images
+        config, dtype = self.config, self.batch_format.dtype
+        assert config.plan.size is not None
+        shape = (count, config.channels, *config.plan.size)
+        return self._memory.images(shape, dtype, memory_format=config.memory_format, pin=config.pin)
 
     def finished_empty_batch(self, count: int) -> torch.Tensor:
         """An uninitialised batch (N, C, H, W) as the caller will get it, on its device."""
