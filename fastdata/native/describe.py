@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
@@ -12,7 +13,7 @@ import numpy.typing as npt
 
 from fastdata.native.abi import MESSAGE_BYTES, CFormat, CGeometry, COp, COptions, PassOrder, Status
 
-__all__ = ["Format", "Geometry", "Loaded", "Options", "Results", "Windows"]
+__all__ = ["Format", "Geometry", "Loaded", "Options", "Results", "Windows", "joined"]
 
 Ints: TypeAlias = npt.NDArray[np.int64]
 
@@ -162,3 +163,14 @@ class Loaded:
     data_bytes: Ints
     read_s: float
     decode_s: float
+
+
+def joined(paths: Sequence[str | os.PathLike[str]]) -> bytes:
+    """Each path, ended by NUL."""
+    if not paths:
+        return b""
+    try:
+        text = "\0".join(paths)  # type: ignore[arg-type]
+    except TypeError:
+        text = "\0".join([os.fspath(path) for path in paths])
+    return os.fsencode(text + "\0")

@@ -19,7 +19,7 @@ from torchvision.datasets import ImageFolder
 from fastdata import DataLoader, DatasetError, DecodeError, native
 from fastdata import transforms as own
 from fastdata.loaders.arrays import NativeArrayLoader
-from fastdata.native import core
+from fastdata.native import loaders as native_loaders
 from fastdata.pipeline.pixel_format import PixelFormat
 from fastdata.sources.protocol import location_of
 from fastdata.sources.recognise import recognise
@@ -454,13 +454,13 @@ def array_loader(size: tuple[int, int] = (4, 4)) -> NativeArrayLoader:
 
 @pytest.mark.parametrize("change", [{"strides_bytes": (1 << 62, 96, 3, 1)}, {"first_byte": -1}, {"height": 33}])
 def test_the_core_refuses_pixels_outside_of_the_array(change: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    class Wrong(core.CArrays):
+    class Wrong(native_loaders.CArrays):
         def __init__(self, *values: Any) -> None:
             super().__init__(*values)
             for name, value in change.items():
                 setattr(self, name, value)
 
-    monkeypatch.setattr(core, "CArrays", Wrong)
+    monkeypatch.setattr(native_loaders, "CArrays", Wrong)
     out = np.zeros((1, 4, 4, 3), np.uint8)
     loaded = array_loader().load(HWC["data"][:2], np.array([0]), indices=[0], copies=[0], out=out.ctypes.data)
     assert not loaded.ok.any()

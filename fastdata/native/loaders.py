@@ -1,0 +1,161 @@
+"""From files, or from an array, to finished images in a batch: one call of the core per batch."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from fastdata.native.abi import CArrays, CFiles
+from fastdata.native.core import Core, Pool
+from fastdata.native.describe import Format, Geometry, Loaded, Options, Results, joined
+
+__all__ = ["ArrayLoader", "BatchLoader"]
+
+Ints: TypeAlias = npt.NDArray[np.int64]
+Pixels: TypeAlias = npt.NDArray[np.uint8]
+
+
+class _Loader:
+    """What is the same for every batch, wherever its images come from.
+
+    Args:
+        core: the core.
+        pool: who works; None for the calling thread.
+        geometry: how views are drawn.
+        format: how pixels are stored.
+        options: how to decode and resize.
+        size: (height, width) of every finished image.
+    """
+
+    _function: str  # of the core
+
+    def __init__(
+        self,
+        core: Core,
+        pool: Pool | None,
+        *,
+        geometry: Geometry,
+        format: Format,  # noqa: A002 - the C interface's word
+        options: Options,
+        size: tuple[int, int],
+    ) -> None:
+        self._load, self._pool = getattr(core.library, self._function), pool
+        self._geometry, self._format, self._format_c = geometry, format, format.to_c()
+        self._options_c, self._size = options.to_c(), (size[1], size[0])
+        self._stride_bytes = format.channels * size[0] * size[1] * format.element_bytes
+
+    def _into(self, out: int, results: Results) -> tuple[Any, ...]:
+        """The members of a struct that say where images, statuses and messages go."""
+        addresses = results.statuses.ctypes.data, ctypes.addressof(results.messages)
+        return out, self._stride_bytes, self._size, *addresses
+
+    def _call(self, images: CFiles | CArrays) -> None:
+        self._load(
+            self._pool.handle if self._pool is not None else None,
+            ctypes.addressof(images),
+            self._geometry.pointer,
+            ctypes.addressof(self._format_c),
+            ctypes.addressof(self._options_c),
+        )
+
+
+class BatchLoader(_Loader):
+    """Files to finished images in a batch."""
+
+    _function = "fd_load"
+
+    def load(
+        self,
+        paths: Sequence[str | os.PathLike[str]],
+        offsets: Ints | None,
+        lengths: Ints | None,
+        indices: Sequence[int],
+        copies: Sequence[int],
+        out: int,
+        *,
+        crcs: Ints | None = None,
+    ) -> Loaded:
+        """Loads N images.
+
+        Args:
+            paths: of the files.
+            offsets: where each image begins in its file; None for 0.
+            lengths: of each in bytes; None, and -1, for the rest of the file.
+            indices: what views are drawn for.
+            copies: tells apart several views of one sample.
+            out: address of the batch, which holds N images one after the other.
+            crcs: CRC-32C of each, which another makes an image CORRUPT; None, and -1, where it is not known.
+        """
+        count = len(paths)
+        names = joined(paths)
+        results, data_bytes = Results.empty(count), np.zeros(count, np.int64)
+        given = offsets, lengths, crcs, indices, copies
+        columns = [None if column is None else np.ascontiguousarray(column, np.int64) for column in given]
+        if any(column is not None and len(column) != count for column in columns):
+            raise ValueError(f"columns of other lengths than {count} paths")
+        files = CFiles(
+            count,
+            names,
+            len(names),
+            *(None if column is None else column.ctypes.data for column in columns),
+            *self._into(out, results),
+            data_bytes.ctypes.data,
+        )
+        self._call(files)
+        return Loaded(results, data_bytes, files.read_ns / 1e9, files.decode_ns / 1e9)
+
+
+class ArrayLoader(_Loader):
+    """Images of one array to finished images in a batch."""
+
+    _function = "fd_load_arrays"
+
+    def load(
+        self, images: Pixels, rows: Sequence[int] | Ints, indices: Sequence[int], copies: Sequence[int], out: int
+    ) -> tuple[Results, float]:
+        """Loads N images.
+
+        Args:
+            images: uint8, (images, height, width, channels) with any strides; 3 channels or 1.
+            rows: which image each is.
+            indices: what views are drawn for.
+            copies: tells apart several views of one sample.
+            out: address of the batch, which holds N images one after the other.
+
+        Returns:
+            What became of each, and seconds spent, summed over threads.
+        """
+        columns = [np.ascontiguousarray(column, np.int64) for column in (rows, indices, copies)]
+        count = len(columns[0])
+        if images.dtype != np.uint8 or images.ndim != 4 or any(len(column) != count for column in columns):
+            raise ValueError(
+                f"{images.dtype} {images.shape} with columns of {[len(column) for column in columns]} rows"
+            )
+        results = Results.empty(count)
+        begin, end = _byte_bounds(images)
+        arrays = CArrays(
+            count,
+            begin,
+            end - begin,
+            images.ctypes.data - begin,
+            images.strides,
+            images.shape[0],
+            *(images.shape[axis] for axis in (2, 1, 3)),
+            0,
+            *(column.ctypes.data for column in columns),
+            *self._into(out, results),
+        )
+        self._call(arrays)
+        return results, arrays.decode_ns / 1e9
+
+
+def _byte_bounds(array: Pixels) -> tuple[int, int]:
+    """Addresses of an array's first byte in memory and of that behind its last."""
+    reaches = [(size - 1) * stride for size, stride in zip(array.shape, array.strides, strict=True)]
+    first: int = array.ctypes.data
+    return first + sum(min(0, reach) for reach in reaches), first + sum(max(0, reach) for reach in reaches) + 1
