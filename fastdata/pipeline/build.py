@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from fastdata.order.epoch_batches import EpochBatches
-from fastdata.pipeline.image_batch import ImageBatch, ReadyBatch
+from fastdata.pipeline.image_batch import ImageBatch
 from fastdata.pipeline.jobs import OrderedJobs
+from fastdata.pipeline.ready_batch import ReadyBatch
 from fastdata.pipeline.resources import EpochResources
 from fastdata.pipeline.whole_batch import WholeBatch, WholeBatches
 

@@ -29,7 +29,7 @@ from fastdata.views.draw import View, Views, draw_views
 from fastdata.views.plan import Output
 from fastdata.views.streams import Stream, seeds
 
-__all__ = ["ImageBatch", "ReadyBatch", "Sample"]
+__all__ = ["ImageBatch", "Sample"]
 
 
 @dataclass(frozen=True)
@@ -372,27 +372,3 @@ class ImageBatch:
         from torch.utils.data._utils.pin_memory import pin_memory
 
         return pin_memory(batch)  # type: ignore[no-untyped-call]
-
-
-class ReadyBatch:
-    """A pipeline job of a backend with finished batches: the same noise for every batch, with the true targets.
-
-    It shows what a run costs when images are free.  The caller must not write to the images, since every batch of
-    one length is the same memory.
-    """
-
-    tasks: tuple[Task, ...] = ()
-
-    def __init__(self, resources: EpochResources, number: int, indices: Sequence[int], copies: Sequence[int]) -> None:
-        assert resources.ready_batches is not None
-        self._number = number
-        images = resources.ready_batches.ready(len(indices), resources.finished_empty_batch)
-        targets = tuple(read_targets(resources.config.source, indices))
-        self._batch = [images, default_collate(targets)]  # type: ignore[arg-type]
-
-    def finish(self) -> None:
-        """Nothing is left to do."""
-
-    def result(self) -> tuple[int, Any, None]:
-        """The batch's number and the batch, finished."""
-        return self._number, self._batch, None

@@ -1,0 +1,38 @@
+"""One batch of a backend that has no work: nothing is decoded, only targets are read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from torch.utils.data import default_collate
+
+from fastdata.pipeline.jobs import Task
+from fastdata.pipeline.resources import EpochResources
+from fastdata.sources.protocol import read_targets
+
+__all__ = ["ReadyBatch"]
+
+
+class ReadyBatch:
+    """A pipeline job of a backend with finished batches: the same noise for every batch, with the true targets.
+
+    It shows what a run costs when images are free.  The caller must not write to the images, since every batch of
+    one length is the same memory.
+    """
+
+    tasks: tuple[Task, ...] = ()
+
+    def __init__(self, resources: EpochResources, number: int, indices: Sequence[int], copies: Sequence[int]) -> None:
+        assert resources.ready_batches is not None
+        self._number = number
+        images = resources.ready_batches.ready(len(indices), resources.finished_empty_batch)
+        targets = tuple(read_targets(resources.config.source, indices))
+        self._batch = [images, default_collate(targets)]  # type: ignore[arg-type]
+
+    def finish(self) -> None:
+        """Nothing is left to do."""
+
+    def result(self) -> tuple[int, Any, None]:
+        """The batch's number and the batch, finished."""
+        return self._number, self._batch, None
