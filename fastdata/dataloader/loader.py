@@ -33,7 +33,7 @@ from fastdata.dataloader.iterators import (
     Numbered,
     SingleProcessIterator,
 )
-from fastdata.dataloader.map_style import Samples, jobs_in_threads
+from fastdata.dataloader.map_style import Samples, open_in_threads
 from fastdata.dataloader.rebuilt import remember
 from fastdata.dataloader.record import EpochRecord
 from fastdata.dataloader.routes import Route, find_route
@@ -46,7 +46,6 @@ from fastdata.loaders.dali_options import DaliOptions
 from fastdata.pipeline.build import open_pipeline
 from fastdata.pipeline.choose_backend import BackendChoice, choose_backend
 from fastdata.pipeline.config import ON_ERROR, OnError, PipelineConfig
-from fastdata.pipeline.jobs import OrderedJobs
 from fastdata.pipeline.resources import EpochResources
 from fastdata.pipeline.stats import PipelineStats
 from fastdata.views.philox import Key
@@ -287,15 +286,7 @@ class StatelessDataLoader(StatefulEpochs, torch.utils.data.DataLoader[Sample]):
         record = self.begin_epoch()
         assert record.batches is not None
         self._draw_view_seed(record.batches)
-        samples = self._samples(route)
-        jobs, completion = jobs_in_threads(samples, record)
-        pipeline = OrderedJobs(
-            jobs,
-            threads=self.num_workers,
-            depth=samples.depth,
-            timeout_s=self.timeout,
-            on_close=completion.close,
-        )
+        pipeline = open_in_threads(self._samples(route), record, timeout_s=self.timeout)
         return EpochIterator(
             self._to_device(pipeline, None),
             record=record,

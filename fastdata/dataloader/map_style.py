@@ -24,10 +24,11 @@ from fastdata.dataloader.verdict import Findings, warn_if_images
 from fastdata.loaders import create_backend
 from fastdata.pipeline.choose_backend import BackendChoice
 from fastdata.pipeline.config import OnError
+from fastdata.pipeline.jobs import OrderedJobs
 from fastdata.pipeline.stats import PipelineStats
 from fastdata.views.philox import Key
 
-__all__ = ["MapStyle", "Orders", "Samples", "WorkerJobs", "jobs_in_threads", "opening_encoded"]
+__all__ = ["MapStyle", "Orders", "Samples", "WorkerJobs", "open_in_threads", "opening_encoded"]
 
 _BATCHES_TO_JUDGE = 3  # before a loader is said to gain nothing
 
@@ -183,13 +184,25 @@ def opening_encoded() -> Any:
     return module if module.can_open_encoded() else None
 
 
-def jobs_in_threads(samples: Samples, record: EpochRecord) -> tuple[Iterator[FetchedBatch], Completion]:
-    """A job for each batch of an epoch whose samples are made in decode threads."""
+def open_in_threads(samples: Samples, record: EpochRecord, *, timeout_s: float) -> OrderedJobs:
+    """Yields (number, batch, None) of an epoch whose samples are made in decode threads; its `close` stops it.
+
+    Args:
+        samples: what is known of the loader.
+        record: of the epoch.
+        timeout_s: longest wait for one batch; 0 waits for ever.
+    """
     dataset = copy_with_captures(samples.arguments.dataset)
     completion = samples.completion(record, dataset)
     on_error = samples.arguments.on_error
     fetcher = SampleFetcher(dataset, True, samples.collate_fn, False, on_error=on_error, seeded=True)
-    return (FetchedBatch(completion, fetcher, order) for order in Orders(samples, record)), completion
+    return OrderedJobs(
+        (FetchedBatch(completion, fetcher, order) for order in Orders(samples, record)),
+        threads=samples.arguments.num_workers,
+        depth=samples.depth,
+        timeout_s=timeout_s,
+        on_close=completion.close,
+    )
 
 
 class WorkerJobs:
