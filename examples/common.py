@@ -1,15 +1,18 @@
-"""What the examples share: a small folder of images, drawn if none is given with --data, and a small model."""
+"""What the examples share: a small folder of images, drawn if none is given with --data, a small model and a loop."""
 
 from __future__ import annotations
 
 import argparse
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from PIL import Image
 from torch import nn
+from torch.nn.functional import cross_entropy
+from torch.utils.data import DataLoader
 
 CLASSES = ("blue", "green", "red")
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
@@ -39,3 +42,22 @@ def small_model(classes: int) -> nn.Module:
     torch.manual_seed(0)
     convolution = nn.Conv2d(3, 8, kernel_size=7, stride=8)
     return nn.Sequential(convolution, nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, classes))
+
+
+def train_model(model: nn.Module, loader: DataLoader[Any], *, epochs: int) -> None:
+    """Ordinary PyTorch, for any loader; prints a loss per epoch."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for epoch in range(epochs):
+        for images, labels in loader:
+            loss = cross_entropy(model(images), labels)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        print(f"epoch {epoch} loss {loss.item():.3f}")
+
+
+def accuracy(model: nn.Module, loader: DataLoader[Any]) -> float:
+    """The share of the loader's images whose class the model names."""
+    with torch.inference_mode():
+        right = sum((model(images).argmax(1) == labels).sum().item() for images, labels in loader)
+    return right / len(loader.dataset)

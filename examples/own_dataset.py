@@ -2,8 +2,8 @@
 
     python examples/own_dataset.py [--data FOLDER]
 
-The dataset and the loop are ordinary PyTorch; only the import of DataLoader differs.  Prints the first line of
-loader.explain(), then a loss per epoch, which falls.
+The dataset and the loop (common.py) are ordinary PyTorch; only the import of DataLoader differs.  Prints the first line
+of loader.explain(), then a loss per epoch, which falls.
 """
 
 from __future__ import annotations
@@ -13,10 +13,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-import torch
-from common import MEAN, STD, data_folder, small_model
+from common import MEAN, STD, data_folder, small_model, train_model
 from PIL import Image
-from torch.nn.functional import cross_entropy
 from torch.utils.data import Dataset
 from torchvision import transforms
 
@@ -56,15 +54,8 @@ def main() -> None:
     dataset = CsvDataset(write_table(data_folder()), transform)
     loader = DataLoader(dataset, batch_size=8, shuffle=True, num_workers=2)
     model = small_model(1 + max(label for _, label in dataset.rows))
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     print(loader.explain().splitlines()[0])
-    for epoch in range(3):
-        for images, labels in loader:
-            loss = cross_entropy(model(images), labels)
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-        print(f"epoch {epoch} loss {loss.item():.3f}")
+    train_model(model, loader, epochs=3)
 
 
 if __name__ == "__main__":

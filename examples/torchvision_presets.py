@@ -11,8 +11,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from common import MEAN, STD, data_folder, small_model
-from torch.nn.functional import cross_entropy
+from common import MEAN, STD, accuracy, data_folder, small_model, train_model
 from torchvision import datasets, transforms
 
 from fastdata import DataLoader
@@ -56,17 +55,8 @@ def main() -> None:
     print("train:", train.explain().splitlines()[0])
     print("val:", val.explain().splitlines()[0])
     model = small_model(len(train_set.classes))
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    for epoch in range(2):
-        for images, labels in train:
-            loss = cross_entropy(model(images), labels)
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-        print(f"epoch {epoch} loss {loss.item():.3f}")
-    with torch.inference_mode():
-        right = sum((model(images).argmax(1) == labels).sum().item() for images, labels in val)
-    print(f"accuracy {right / len(val_set):.2f}")
+    train_model(model, train, epochs=2)
+    print(f"accuracy {accuracy(model, val):.2f}")
 
 
 if __name__ == "__main__":
