@@ -2,8 +2,8 @@
 
 Setup: torchvision's CIFAR10 with RandomCrop(32, padding=4), flip, ToTensor and Normalize, MNIST with ToTensor and
 Normalize, and "own", a class as people write it with CIFAR10's images and transform; images made here, smooth with
-edges and noise; batches of 256, shuffled; threads and worker processes equal in number; torch with persistent workers.  All
-loaders take turns in every round.  Result: benchmarks/results/arrays.json.
+edges and noise; batches of 256, shuffled; threads and worker processes equal in number; torch with persistent workers.
+All loaders take turns in every round.  Result: benchmarks/results/arrays.json.
 
     python benchmarks/arrays.py
 """
