@@ -60,6 +60,9 @@ def decode_threads() -> list[str]:
 @pytest.fixture(autouse=True)
 def _nothing_left_running() -> Any:
     gc.collect()  # a test that keeps an error also keeps the frames that it came through
+    deadline = time.monotonic() + 20
+    while decode_threads() and time.monotonic() < deadline:  # of another file's test, on their way to the end
+        time.sleep(0.01)
     assert decode_threads() == []
     yield
     gc.collect()
