@@ -121,6 +121,7 @@ class MapStyle:
     def __init__(self, loader: Any, orders: Any, *, captured: bool) -> None:
         self._loader, self._index_sampler = loader, orders
         self.worker_init_fn = _BeginWorker(loader.worker_init_fn, loader.on_error, captured)
+        opening_encoded()  # imported here once, not in every worker process that is forked
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._loader, name)
