@@ -6,16 +6,19 @@ say in its terms what is wanted.  The package works without it: `load` then says
 
 from __future__ import annotations
 
-from fastdata.native.abi import COp, NativeMissing, OpKind, PassOrder, Status
+from fastdata.native.abi import EFFECT, COp, EffectKind, NativeMissing, OpKind, PassOrder, Status
 from fastdata.native.core import Core, OneView, Pool, available, load
-from fastdata.native.describe import Format, Geometry, Loaded, Options, Results, Windows
+from fastdata.native.describe import EffectTable, Format, Geometry, Loaded, Options, Results, Windows
 from fastdata.native.loaders import ArrayLoader, BatchLoader
 
 __all__ = [
+    "EFFECT",
     "ArrayLoader",
     "COp",
-    "Core",
     "BatchLoader",
+    "Core",
+    "EffectKind",
+    "EffectTable",
     "Format",
     "Geometry",
     "Loaded",

@@ -9,7 +9,10 @@ from enum import IntEnum
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 __all__ = [
+    "EFFECT",
     "MESSAGE_BYTES",
     "CArrays",
     "CFiles",
@@ -18,6 +21,7 @@ __all__ = [
     "CImages",
     "COp",
     "COptions",
+    "EffectKind",
     "NativeMissing",
     "OpKind",
     "PassOrder",
@@ -27,7 +31,7 @@ __all__ = [
 
 MESSAGE_BYTES = 128
 
-_ABI_VERSION = 7
+_ABI_VERSION = 8
 
 
 class NativeMissing(Exception):
@@ -65,7 +69,31 @@ class OpKind(IntEnum):
     FLIP_VERTICAL = 5
 
 
+class EffectKind(IntEnum):
+    """fd_effect_kind."""
+
+    NONE = 0
+    BRIGHTNESS = 1
+    CONTRAST = 2
+    SATURATION = 3
+    HUE = 4
+    SHARPNESS = 5
+    GREY = 6
+    INVERT = 7
+    POSTERIZE = 8
+    SOLARIZE = 9
+    AUTOCONTRAST = 10
+    EQUALIZE = 11
+    BLUR = 12
+    PERMUTE = 13
+    AFFINE = 14
+    PERSPECTIVE = 15
+
+
+EFFECT = np.dtype([("kind", np.int32), ("filter", np.int32), ("values", np.float64, 11)], align=True)  # fd_effect
+
 _i32, _i64, _pointer = ctypes.c_int32, ctypes.c_int64, ctypes.c_void_p
+_EFFECTS: list[tuple[str, Any]] = [("effects", _pointer), ("effects_per_image", _i64)]
 
 
 class CFormat(ctypes.Structure):
@@ -98,6 +126,7 @@ class CImages(ctypes.Structure):
         *((name, _pointer) for name in ("windows_px", "resizes_px", "crops_px", "flips", "out")),
         ("statuses", _pointer),
         ("messages", _pointer),
+        *_EFFECTS,
     ]
 
 
@@ -132,6 +161,7 @@ class CFiles(ctypes.Structure):
         *((name, _pointer) for name in ("statuses", "messages", "data_bytes")),
         ("read_ns", _i64),
         ("decode_ns", _i64),
+        *_EFFECTS,
     ]
 
 
@@ -150,6 +180,7 @@ class CArrays(ctypes.Structure):
         ("out_size_px", _i32 * 2),
         *((name, _pointer) for name in ("statuses", "messages")),
         ("decode_ns", _i64),
+        *_EFFECTS,
     ]
 
 
@@ -205,7 +236,7 @@ def _declare(library: ctypes.CDLL) -> None:
         "fd_repack": (i32, [pointer, i64, i32, *[pointer] * 4]),
         "fd_free": (None, [pointer]),
         "fd_philox": (None, [i64, pointer, pointer, pointer, i64, pointer, pointer]),
-        "fd_convert": (i32, [pointer, i32, i32, pointer, pointer]),
+        "fd_convert": (i32, [pointer, i32, i32, pointer, i64, pointer, pointer]),
     }
     for name, (result, arguments) in signatures.items():
         function = getattr(library, name)

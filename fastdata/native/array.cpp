@@ -46,7 +46,8 @@ bool is_valid(const fd_arrays &arrays, const fd_format &format) {
     return arrays.memory != nullptr && image && is_inside(arrays) && arrays.rows != nullptr &&
            arrays.indices != nullptr && arrays.copies != nullptr && arrays.out != nullptr && 0 < width &&
            width <= kMostSide && 0 < height && height <= kMostSide &&
-           arrays.out_stride_bytes >= width * height * format.channels * format.element;
+           arrays.out_stride_bytes >= width * height * format.channels * format.element &&
+           are_valid(arrays.effects, arrays.effects_per_image, arrays.count);
 }
 
 // Its bytes in memory are red, green, blue and 0.
@@ -108,7 +109,8 @@ struct Loading {
             return FD_BAD_REQUEST;
         const Rows window = gather(arrays, row, view.window);
         uint8_t *const out = arrays.out + item * arrays.out_stride_bytes;
-        return ImageDecoder::of_this_thread().resize(window, view, out, format, options);
+        const Effects effects = effects_of(arrays.effects, arrays.effects_per_image, item);
+        return ImageDecoder::of_this_thread().resize(window, view, {out, format, effects}, options);
     }
 };
 

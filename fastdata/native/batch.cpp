@@ -41,11 +41,13 @@ fd_status encoded(const fd_images &images, int64_t item, const char *path, std::
 fd_status decode_group(const fd_images &images, int64_t first, int64_t end, const char *path, const fd_format &format,
                        const fd_options &options) {
     std::vector<View> views;
+    std::vector<Target> targets;
     for (int64_t item = first; item < end; ++item) {
         put_message(images.messages, item, "");
         views.push_back(view_at(images, item));
         if (images.out[item] == nullptr || !views.back().is_valid())
             return FD_BAD_REQUEST;
+        targets.push_back({images.out[item], format, effects_of(images.effects, images.effects_per_image, item)});
     }
     std::span<const uint8_t> data;
     if (const fd_status status = encoded(images, first, path, data); status != FD_OK)
@@ -55,9 +57,9 @@ fd_status decode_group(const fd_images &images, int64_t first, int64_t end, cons
     ImageDecoder &decoder = ImageDecoder::of_this_thread();
     fd_status status = decoder.open(data, options);
     if (status == FD_OK && views.size() == 1)
-        status = decoder.decode(views[0], images.out[first], format, options);
+        status = decoder.decode(views[0], targets[0], options);
     else if (status == FD_OK)
-        status = decoder.decode(views, images.out + first, format, options);
+        status = decoder.decode(views, targets, options);
     if (status != FD_OK)
         put_message(images.messages, first, decoder.message());
     return status;
@@ -115,7 +117,8 @@ struct Loading {
             if (!view.is_valid() || view.crop.width() != files.out_size_px[0] ||
                 view.crop.height() != files.out_size_px[1])
                 return FD_BAD_REQUEST;
-            return decoder.decode(view, files.out + item * files.out_stride_bytes, format, options);
+            const Effects effects = effects_of(files.effects, files.effects_per_image, item);
+            return decoder.decode(view, {files.out + item * files.out_stride_bytes, format, effects}, options);
         };
         const int64_t began = now_ns();
         const fd_status status = draw_and_decode();
@@ -137,7 +140,7 @@ bool is_valid(const fd_files &files, const fd_format &format) {
     const int64_t image_bytes = int64_t{files.out_size_px[0]} * files.out_size_px[1] * format.channels * format.element;
     return files.paths != nullptr && files.indices != nullptr && files.copies != nullptr && files.out != nullptr &&
            files.data_bytes != nullptr && files.out_size_px[0] > 0 && files.out_size_px[1] > 0 &&
-           files.out_stride_bytes >= image_bytes;
+           files.out_stride_bytes >= image_bytes && are_valid(files.effects, files.effects_per_image, files.count);
 }
 
 // Where each of N strings begins; false when there are fewer.
@@ -193,7 +196,8 @@ void load_batch(Pool *pool, fd_files &files, const fd_geometry &geometry, const 
 }
 
 void decode_batch(Pool *pool, const fd_images &images, const fd_format &format, const fd_options &options) {
-    const bool valid = is_valid(format) && is_valid(options);
+    const bool valid =
+        is_valid(format) && is_valid(options) && are_valid(images.effects, images.effects_per_image, images.count);
     const int32_t status = guarded([&]() -> int32_t {
         std::vector<const char *> paths;
         if (images.paths == nullptr)

@@ -97,15 +97,18 @@ int32_t fd_resize(const uint8_t *rgbx, int64_t rgbx_bytes, int64_t stride_bytes,
         if (!fits || rgbx == nullptr || out == nullptr || !view.is_valid() || !is_valid(*format) || !is_valid(*options))
             return FD_BAD_REQUEST;
         const Rows window = {rgbx, static_cast<ptrdiff_t>(stride_bytes), width, height};
-        return ImageDecoder::of_this_thread().resize(window, view, out, *format, *options);
+        return ImageDecoder::of_this_thread().resize(window, view, {out, *format}, *options);
     });
 }
 
-int32_t fd_convert(const uint8_t *rgb, int32_t width, int32_t height, void *out, const fd_format *format) {
+int32_t fd_convert(const uint8_t *rgb, int32_t width, int32_t height, const fd_effect *effects, int64_t effect_count,
+                   void *out, const fd_format *format) {
     return guarded([&]() -> int32_t {
-        if (rgb == nullptr || out == nullptr || width <= 0 || height <= 0 || !is_valid(*format))
+        if (rgb == nullptr || out == nullptr || width <= 0 || height <= 0 || !is_valid(*format) ||
+            !are_valid(effects, effect_count, 1))
             return FD_BAD_REQUEST;
-        return ImageDecoder::of_this_thread().convert(rgb, width, height, out, *format);
+        const Target target = {out, *format, effects_of(effects, effect_count, 0)};
+        return ImageDecoder::of_this_thread().convert(rgb, width, height, target);
     });
 }
 

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fastdata.native.abi import MESSAGE_BYTES, CImages, NativeMissing, Status, open_library
-from fastdata.native.describe import Format, Geometry, Options, Results, Windows, joined
+from fastdata.native.describe import Effects, EffectTable, Format, Geometry, Options, Results, Windows, joined
 
 __all__ = ["Core", "OneView", "Pool", "available", "load"]
 
@@ -101,6 +101,7 @@ class Core:
         paths: Sequence[str | os.PathLike[str]] | None = None,
         same_as: Ints | None = None,
         read_bytes: Ints | None = None,
+        effects: EffectTable | None = None,
     ) -> Results:
         """Decodes N images into their places.
 
@@ -116,8 +117,10 @@ class Core:
             same_as: int64, (N,): the first row of the same encoded image, which is then decoded once; such rows are
                 neighbours.  None where all differ.
             read_bytes: int64, (N,): receives the encoded bytes of each image, in its first row.
+            effects: what is done to the pixels of each image before they are stored.
         """
         count = len(windows.window_px)
+        described = Effects(effects, count)
         results = Results.empty(count)
         names = joined(paths) if paths is not None else None
         extra = same_as, read_bytes
@@ -134,7 +137,8 @@ class Core:
             raise ValueError(f"columns of {[len(column) for column in columns]} rows for {count} windows")
         more = [each.ctypes.data if each is not None else None for each in extra]
         given, places = ([column.ctypes.data for column in some] for some in (columns[:2], columns[2:]))
-        images = CImages(count, names, len(names or b""), *given, *more, *places, ctypes.addressof(results.messages))
+        ends = ctypes.addressof(results.messages), *described.to_c()
+        images = CImages(count, names, len(names or b""), *given, *more, *places, *ends)
         self.library.fd_decode(
             pool.handle if pool is not None else None,
             ctypes.byref(images),
@@ -234,12 +238,15 @@ class Core:
         finally:
             self.library.fd_free(repacked)
 
-    def convert(self, rgb: Pixels, out: int, format: Format) -> None:  # noqa: A002
-        """Stores contiguous RGB pixels (height, width, 3) in another format at an address."""
+    def convert(self, rgb: Pixels, out: int, format: Format, effects: EffectTable | None = None) -> None:  # noqa: A002
+        """Does effects, (1, K) of them, to contiguous RGB pixels (height, width, 3) and stores them at an address."""
+        described = Effects(effects, 1)
         height, width, _ = rgb.shape
         if not rgb.flags.c_contiguous:
             raise ValueError("pixels must be contiguous")
-        status = self.library.fd_convert(rgb.ctypes.data, width, height, out, ctypes.byref(format.to_c()))
+        status = self.library.fd_convert(
+            rgb.ctypes.data, width, height, *described.to_c(), out, ctypes.byref(format.to_c())
+        )
         _check(status, f"cannot convert {rgb.shape} pixels")
 
 

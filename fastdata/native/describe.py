@@ -11,11 +11,12 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from fastdata.native.abi import MESSAGE_BYTES, CFormat, CGeometry, COp, COptions, PassOrder, Status
+from fastdata.native.abi import EFFECT, MESSAGE_BYTES, CFormat, CGeometry, COp, COptions, PassOrder, Status
 
-__all__ = ["Format", "Geometry", "Loaded", "Options", "Results", "Windows", "joined"]
+__all__ = ["EffectTable", "Effects", "Format", "Geometry", "Loaded", "Options", "Results", "Windows", "joined"]
 
 Ints: TypeAlias = npt.NDArray[np.int64]
+EffectTable: TypeAlias = npt.NDArray[np.void]
 
 _NO_LIMIT = (1 << 63) - 1
 
@@ -52,6 +53,28 @@ class Format:
     def element_bytes(self) -> int:
         """Bytes of one stored element."""
         return 1 if self.table is None else self.table.itemsize
+
+
+class Effects:
+    """What is done to the pixels of N images before they are stored.
+
+    Args:
+        table: of dtype `EFFECT`, (N, effects of each, in order); None for nothing.
+        images: N.
+    """
+
+    def __init__(self, table: EffectTable | None, images: int) -> None:
+        self._table = table if table is not None and table.size else None
+        if self._table is not None and (
+            self._table.dtype != EFFECT or self._table.ndim != 2 or len(self._table) != images
+        ):
+            raise ValueError(f"effects of dtype {self._table.dtype} and shape {self._table.shape} for {images} images")
+        if self._table is not None:
+            self._table = np.ascontiguousarray(self._table)
+
+    def to_c(self) -> tuple[int | None, int]:
+        """Address and number per image; valid as long as this object lives."""
+        return (None, 0) if self._table is None else (self._table.ctypes.data, self._table.shape[1])
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -19,7 +19,7 @@ extern "C" {
 #endif
 
 /* Raised whenever a signature or a struct below changes. */
-#define FD_ABI_VERSION 7
+#define FD_ABI_VERSION 8
 
 /* What became of one image. */
 enum fd_status {
@@ -64,6 +64,32 @@ typedef struct {
     int64_t max_memory_bytes; /* libjpeg's own, for one image */
 } fd_options;
 
+/* What augmentations do to finished uint8 pixels, before they are stored in their format; Pillow's arithmetic. */
+enum fd_effect_kind {
+    FD_NO_EFFECT = 0,
+    FD_BRIGHTNESS = 1, /* values[0]: factor, as in Pillow's ImageEnhance; likewise the next two and sharpness */
+    FD_CONTRAST = 2,
+    FD_SATURATION = 3,
+    FD_HUE = 4, /* values[0]: what is added to Pillow's hue, 0 to 255 */
+    FD_SHARPNESS = 5,
+    FD_GREY = 6,
+    FD_INVERT = 7,
+    FD_POSTERIZE = 8, /* values[0]: bits that are kept */
+    FD_SOLARIZE = 9,  /* values[0]: levels from here on are inverted */
+    FD_AUTOCONTRAST = 10,
+    FD_EQUALIZE = 11,
+    FD_BLUR = 12,       /* values: odd numbers of taps across and down, standard deviations across and down in pixels */
+    FD_PERMUTE = 13,    /* values: which channel each of three becomes */
+    FD_AFFINE = 14,     /* values[0..5]: where (x, y) of the result comes from, [8..10]: levels outside; filter */
+    FD_PERSPECTIVE = 15 /* values[0..7]; otherwise the same */
+};
+
+typedef struct {
+    int32_t kind;   /* fd_effect_kind */
+    int32_t filter; /* FD_NEAREST, FD_BILINEAR or FD_BICUBIC */
+    double values[11];
+} fd_effect;
+
 /* N images, encoded in memory or in files.  Columns have N rows. */
 typedef struct {
     int64_t count;
@@ -81,6 +107,8 @@ typedef struct {
     void *const *out;          /* each of crop height x crop width x channels elements */
     int32_t *statuses;         /* (N,): fd_status */
     char *messages;            /* (N, FD_MESSAGE_BYTES), NUL-terminated; empty where the status says it all */
+    const fd_effect *effects;  /* (N, effects_per_image), in order; NULL if that is 0 */
+    int64_t effects_per_image;
 } fd_images;
 
 #define FD_MESSAGE_BYTES 128
@@ -123,12 +151,14 @@ typedef struct {
     const int64_t *copies;
     uint8_t *out; /* image i at out + i x out_stride_bytes */
     int64_t out_stride_bytes;
-    int32_t out_size_px[2]; /* width and height of every image */
-    int32_t *statuses;      /* fd_status */
-    char *messages;         /* as in fd_images */
-    int64_t *data_bytes;    /* bytes read */
-    int64_t read_ns;        /* result: time spent reading, summed over threads */
-    int64_t decode_ns;      /* result: the same for decoding */
+    int32_t out_size_px[2];   /* width and height of every image */
+    int32_t *statuses;        /* fd_status */
+    char *messages;           /* as in fd_images */
+    int64_t *data_bytes;      /* bytes read */
+    int64_t read_ns;          /* result: time spent reading, summed over threads */
+    int64_t decode_ns;        /* result: the same for decoding */
+    const fd_effect *effects; /* as in fd_images */
+    int64_t effects_per_image;
 } fd_files;
 
 /* N images of one array of equally large images, and the batch they go to.  Columns have N rows.  Byte 0 of the array's
@@ -148,10 +178,12 @@ typedef struct {
     const int64_t *copies;
     uint8_t *out; /* image i at out + i x out_stride_bytes */
     int64_t out_stride_bytes;
-    int32_t out_size_px[2]; /* width and height of every finished image */
-    int32_t *statuses;      /* fd_status */
-    char *messages;         /* as in fd_images */
-    int64_t decode_ns;      /* result: time spent, summed over threads */
+    int32_t out_size_px[2];   /* width and height of every finished image */
+    int32_t *statuses;        /* fd_status */
+    char *messages;           /* as in fd_images */
+    int64_t decode_ns;        /* result: time spent, summed over threads */
+    const fd_effect *effects; /* as in fd_images */
+    int64_t effects_per_image;
 } fd_arrays;
 
 typedef struct fd_pool fd_pool;
@@ -201,8 +233,10 @@ FD_API int32_t fd_resize(const uint8_t *rgbx, int64_t rgbx_bytes, int64_t stride
                          const int32_t resize_px[2], const int32_t crop_px[4], const uint8_t flips[2], void *out,
                          const fd_format *format, const fd_options *options);
 
-/* Stores RGB pixels (height, width, 3) in another format. */
-FD_API int32_t fd_convert(const uint8_t *rgb, int32_t width, int32_t height, void *out, const fd_format *format);
+/* Does effects to RGB pixels (height, width, 3) and stores them in another format; out may be the pixels themselves if
+ * that is theirs. */
+FD_API int32_t fd_convert(const uint8_t *rgb, int32_t width, int32_t height, const fd_effect *effects,
+                          int64_t effect_count, void *out, const fd_format *format);
 
 /* Stores a JPEG's coefficients anew: baseline, Huffman tables made for it, no metadata, the same pixels.  restart_rows:
  * rows of MCUs between restart markers, 0 for none.  On FD_OK *repacked is to be given to fd_free. */

@@ -1,5 +1,7 @@
 #include "image.h"
 
+#include "kernels.h"
+
 #include <algorithm>
 #include <cmath>
 
@@ -35,9 +37,7 @@ Box moved(const Box &box, int x, int y) {
     return {box.left + x, box.top + y, box.right + x, box.bottom + y};
 }
 
-RowWriter writer_for(const View &view, const fd_format &format, void *out, std::vector<uint8_t> &mirror) {
-    return {format, out, view.crop.width(), view.crop.height(), view.flip_horizontal, view.flip_vertical, mirror};
-}
+constexpr fd_format kCanvas = {FD_NHWC, FD_UINT8, kPixelBytes, nullptr}; // pixels as they are
 
 } // namespace
 
@@ -85,7 +85,25 @@ fd_status ImageDecoder::read_window(const Box &window, int denominator, bool fas
     return status;
 }
 
-fd_status ImageDecoder::decode(const View &view, void *out, const fd_format &format, const fd_options &options) {
+// Resizes, crops and flips the resampler's window of the image, does what is to be done to the result, and stores it.
+void ImageDecoder::finish(const Rows &window, const View &view, const Target &target) {
+    const int width = view.crop.width(), height = view.crop.height();
+    const auto run = [&](const fd_format &format, void *out) {
+        RowWriter writer(format, out, width, height, view.flip_horizontal, view.flip_vertical, mirror_);
+        resampler_.run(window, writer);
+    };
+    if (target.effects.empty())
+        return run(target.format, target.out);
+    const size_t row_bytes = static_cast<size_t>(width) * kPixelBytes;
+    uint8_t *const canvas = canvas_.take(row_bytes * static_cast<size_t>(height)).data();
+    run(kCanvas, canvas);
+    apply_effects(target.effects, canvas, width, height);
+    RowWriter writer(target.format, target.out, width, height, false, false, mirror_);
+    for (int y = 0; y < height; ++y)
+        writer.write(y, canvas + static_cast<size_t>(y) * row_bytes);
+}
+
+fd_status ImageDecoder::decode(const View &view, const Target &target, const fd_options &options) {
     if (!view.window.is_inside(width(), height()))
         return FD_BAD_REQUEST;
     const bool fast = options.fast != 0;
@@ -95,17 +113,14 @@ fd_status ImageDecoder::decode(const View &view, void *out, const fd_format &for
     const ScaledSide y = scaled_side(window.top, window.bottom, height(), denominator);
     resampler_.prepare(view, {x.end - x.begin, y.end - y.begin, x.stretch, y.stretch},
                        static_cast<Filter>(options.filter), options.pass_order == FD_SHRINK_FIRST);
-    RowWriter writer = writer_for(view, format, out, mirror_);
     const Box source = resampler_.source();
-    if (source.width() <= 0) { // only black is seen
-        resampler_.run({}, writer);
-        return FD_OK;
-    }
     Rows rows{};
-    const fd_status status = read_window(moved(source, x.begin, y.begin), denominator, fast, rows);
-    if (status == FD_OK)
-        resampler_.run(rows, writer);
-    return status;
+    if (source.width() > 0) // else only black is seen
+        if (const fd_status status = read_window(moved(source, x.begin, y.begin), denominator, fast, rows);
+            status != FD_OK)
+            return status;
+    finish(rows, view, target);
+    return FD_OK;
 }
 
 // The pixels of the image that a view needs; prepares the resampler for it.  None if only black is seen.
@@ -116,7 +131,7 @@ Box ImageDecoder::source_of(const View &view, const fd_options &options) {
     return moved(resampler_.source(), window.left, window.top);
 }
 
-fd_status ImageDecoder::decode(std::span<const View> views, void *const *out, const fd_format &format,
+fd_status ImageDecoder::decode(std::span<const View> views, std::span<const Target> targets,
                                const fd_options &options) {
     Box all = {width(), height(), 0, 0};
     for (const View &view : views) {
@@ -133,30 +148,35 @@ fd_status ImageDecoder::decode(std::span<const View> views, void *const *out, co
             return status;
     for (size_t i = 0; i < views.size(); ++i) {
         const Box source = source_of(views[i], options);
-        RowWriter writer = writer_for(views[i], format, out[i], mirror_);
-        resampler_.run(source.width() > 0 ? rows.part(moved(source, -all.left, -all.top)) : Rows{}, writer);
+        finish(source.width() > 0 ? rows.part(moved(source, -all.left, -all.top)) : Rows{}, views[i], targets[i]);
     }
     return FD_OK;
 }
 
-fd_status ImageDecoder::resize(const Rows &window, const View &view, void *out, const fd_format &format,
-                               const fd_options &options) {
+fd_status ImageDecoder::resize(const Rows &window, const View &view, const Target &target, const fd_options &options) {
     resampler_.prepare(view, Source::whole(window.width, window.height), static_cast<Filter>(options.filter),
                        options.pass_order == FD_SHRINK_FIRST);
-    RowWriter writer = writer_for(view, format, out, mirror_);
     const Box source = resampler_.source();
-    resampler_.run(source.width() > 0 ? window.part(source) : Rows{}, writer);
+    finish(source.width() > 0 ? window.part(source) : Rows{}, view, target);
     return FD_OK;
 }
 
-fd_status ImageDecoder::convert(const uint8_t *rgb, int width, int height, void *out, const fd_format &format) {
-    std::vector<uint8_t> row(static_cast<size_t>(width) * kPixelBytes);
-    RowWriter writer(format, out, width, height, false, false, mirror_);
-    for (int y = 0; y < height; ++y) {
-        for (int x = 0; x < width; ++x, rgb += 3)
-            std::copy_n(rgb, 3, row.data() + static_cast<ptrdiff_t>(x) * kPixelBytes);
-        writer.write(y, row.data());
+fd_status ImageDecoder::convert(const uint8_t *rgb, int width, int height, const Target &target) {
+    const size_t row_bytes = static_cast<size_t>(width) * kPixelBytes;
+    const bool whole = !target.effects.empty(); // effects need all rows at once
+    uint8_t *const canvas = canvas_.take(row_bytes * (whole ? static_cast<size_t>(height) : 1)).data();
+    RowWriter writer(target.format, target.out, width, height, false, false, mirror_);
+    for (int y = 0; y < height; ++y, rgb += static_cast<ptrdiff_t>(width) * 3) {
+        uint8_t *const row = canvas + (whole ? static_cast<size_t>(y) * row_bytes : 0);
+        kernels().unpack(rgb, width, row);
+        if (!whole)
+            writer.write(y, row);
     }
+    if (!whole)
+        return FD_OK;
+    apply_effects(target.effects, canvas, width, height);
+    for (int y = 0; y < height; ++y)
+        writer.write(y, canvas + static_cast<size_t>(y) * row_bytes);
     return FD_OK;
 }
 

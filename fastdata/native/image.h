@@ -1,6 +1,8 @@
 // One image from compressed bytes to its place in the batch.
 #pragma once
 
+#include "buffer.h"
+#include "effects.h"
 #include "fastdata_native.h"
 #include "jpeg_window.h"
 #include "npy.h"
@@ -14,6 +16,13 @@ namespace fastdata {
 
 bool is_valid(const fd_options &options);
 
+// Where a finished image goes, and what is done to it before.
+struct Target {
+    void *out;
+    const fd_format &format;
+    Effects effects{};
+};
+
 // Everything a thread keeps from image to image.  Not shared between threads.
 class ImageDecoder {
   public:
@@ -23,16 +32,15 @@ class ImageDecoder {
     int height() const;
 
     // Decodes, resizes, crops, flips and stores the opened image.
-    fd_status decode(const View &view, void *out, const fd_format &format, const fd_options &options);
+    fd_status decode(const View &view, const Target &target, const fd_options &options);
 
     // The same for several views of the image, which is decoded once for all of them.
-    fd_status decode(std::span<const View> views, void *const *out, const fd_format &format, const fd_options &options);
+    fd_status decode(std::span<const View> views, std::span<const Target> targets, const fd_options &options);
 
     // The same for a window that has been decoded already.
-    fd_status resize(const Rows &window, const View &view, void *out, const fd_format &format,
-                     const fd_options &options);
+    fd_status resize(const Rows &window, const View &view, const Target &target, const fd_options &options);
 
-    fd_status convert(const uint8_t *rgb, int width, int height, void *out, const fd_format &format);
+    fd_status convert(const uint8_t *rgb, int width, int height, const Target &target);
 
     // Why the latest call failed, or "".
     const char *message() const { return kind_ == Kind::jpeg ? jpeg_.message() : ""; }
@@ -41,6 +49,7 @@ class ImageDecoder {
 
   private:
     Box source_of(const View &view, const fd_options &options);
+    void finish(const Rows &window, const View &view, const Target &target);
     fd_status read_window(const Box &window, int denominator, bool fast, Rows &rows);
 
     enum class Kind { jpeg, png, npy };
@@ -50,6 +59,7 @@ class ImageDecoder {
     NpyDecoder npy_;
     Resampler resampler_;
     std::vector<uint8_t> mirror_;
+    Buffer canvas_;
 };
 
 } // namespace fastdata

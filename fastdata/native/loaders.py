@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from fastdata.native.abi import CArrays, CFiles
 from fastdata.native.core import Core, Pool
-from fastdata.native.describe import Format, Geometry, Loaded, Options, Results, joined
+from fastdata.native.describe import Effects, EffectTable, Format, Geometry, Loaded, Options, Results, joined
 
 __all__ = ["ArrayLoader", "BatchLoader"]
 
@@ -79,6 +79,7 @@ class BatchLoader(_Loader):
         out: int,
         *,
         crcs: Ints | None = None,
+        effects: EffectTable | None = None,
     ) -> Loaded:
         """Loads N images.
 
@@ -90,8 +91,10 @@ class BatchLoader(_Loader):
             copies: tells apart several views of one sample.
             out: address of the batch, which holds N images one after the other.
             crcs: CRC-32C of each, which another makes an image CORRUPT; None, and -1, where it is not known.
+            effects: what is done to the pixels of each image before they are stored.
         """
         count = len(paths)
+        described = Effects(effects, count)
         names = joined(paths)
         results, data_bytes = Results.empty(count), np.zeros(count, np.int64)
         given = offsets, lengths, crcs, indices, copies
@@ -105,6 +108,9 @@ class BatchLoader(_Loader):
             *(None if column is None else column.ctypes.data for column in columns),
             *self._into(out, results),
             data_bytes.ctypes.data,
+            0,
+            0,
+            *described.to_c(),
         )
         self._call(files)
         return Loaded(results, data_bytes, files.read_ns / 1e9, files.decode_ns / 1e9)
@@ -116,7 +122,14 @@ class ArrayLoader(_Loader):
     _function = "fd_load_arrays"
 
     def load(
-        self, images: Pixels, rows: Sequence[int] | Ints, indices: Sequence[int], copies: Sequence[int], out: int
+        self,
+        images: Pixels,
+        rows: Sequence[int] | Ints,
+        indices: Sequence[int],
+        copies: Sequence[int],
+        out: int,
+        *,
+        effects: EffectTable | None = None,
     ) -> tuple[Results, float]:
         """Loads N images.
 
@@ -126,6 +139,7 @@ class ArrayLoader(_Loader):
             indices: what views are drawn for.
             copies: tells apart several views of one sample.
             out: address of the batch, which holds N images one after the other.
+            effects: what is done to the pixels of each image before they are stored.
 
         Returns:
             What became of each, and seconds spent, summed over threads.
@@ -136,7 +150,7 @@ class ArrayLoader(_Loader):
             raise ValueError(
                 f"{images.dtype} {images.shape} with columns of {[len(column) for column in columns]} rows"
             )
-        results = Results.empty(count)
+        results, described = Results.empty(count), Effects(effects, count)
         begin, end = _byte_bounds(images)
         arrays = CArrays(
             count,
@@ -149,6 +163,8 @@ class ArrayLoader(_Loader):
             0,
             *(column.ctypes.data for column in columns),
             *self._into(out, results),
+            0,
+            *described.to_c(),
         )
         self._call(arrays)
         return results, arrays.decode_ns / 1e9

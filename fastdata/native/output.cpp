@@ -3,6 +3,8 @@
 #include "geometry.h"
 #include "kernels.h"
 
+#include <cstring>
+
 namespace fastdata {
 
 bool is_valid(const fd_format &format) {
@@ -31,6 +33,11 @@ void RowWriter::write(int y, const uint8_t *pixels) {
 void RowWriter::store(int y, const uint8_t *pixels) {
     if (format_.channels == 1)
         return store_first_channel(y, pixels);
+    if (format_.channels == kPixelBytes) {
+        const size_t row_bytes = static_cast<size_t>(width_) * kPixelBytes;
+        std::memcpy(out_ + static_cast<size_t>(y) * row_bytes, pixels, row_bytes);
+        return;
+    }
     if (format_.element == FD_TABLE_32BIT)
         return store_table<uint32_t>(y, pixels);
     if (format_.element == FD_TABLE_16BIT)

@@ -13,6 +13,7 @@ bool is_valid(const fd_format &format);
 // Writes rows of 4-byte pixels into one image of a batch.
 class RowWriter {
   public:
+    // format: the caller's, or uint8 rows of kPixelBytes channels, which are copied.
     // out: height x width x channels elements.  mirror: scratch memory that is kept between images.
     RowWriter(const fd_format &format, void *out, int width, int height, bool flip_horizontal, bool flip_vertical,
               std::vector<uint8_t> &mirror);

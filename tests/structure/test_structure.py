@@ -37,7 +37,12 @@ FLOORS = [
 ]
 LIBRARIES = {
     # encoded_image is one of Pillow's images, and opening_encoded replaces its open.
-    "PIL": {"loaders/pillow.py", "loaders/encoded_image.py", "loaders/opening_encoded.py"},
+    "PIL": {
+        "loaders/pillow.py",
+        "loaders/encoded_image.py",
+        "loaders/opening_encoded.py",
+        "loaders/pillow_effects.py",
+    },
     "turbojpeg": {"loaders/turbojpeg.py"},
     "cv2": {"loaders/opencv.py"},
     "nvidia": {"loaders/dali.py"},

@@ -1,0 +1,402 @@
+#include "effects.h"
+
+#include "buffer.h"
+#include "geometry.h"
+#include "hue.h"
+#include "warp.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstring>
+#include <vector>
+
+namespace fastdata {
+namespace {
+
+constexpr int kLevels = 256;
+constexpr int kMostTaps = 1 << 12;
+constexpr double kMostFactor = 1e6;
+constexpr int64_t kMostEffects = 1 << 12;
+
+// A level for each level, of red, green and blue.
+using Table = std::array<uint8_t, kLevels>;
+using Tables = std::array<Table, 3>;
+using Counts = std::array<std::array<uint32_t, kLevels>, 3>;
+
+uint8_t clamped(float value) {
+    return value <= 0.0F ? 0 : value >= 255.0F ? 255 : static_cast<uint8_t>(value);
+}
+
+// Between one level (0) and another (1), or beyond.  Source: Pillow's Image.blend.
+uint8_t blended(int one, int other, float share) {
+    return clamped(static_cast<float>(one) + share * static_cast<float>(other - one));
+}
+
+// Source: ITU-R BT.601, with Pillow's weights of 16 bits.
+int luma(const uint8_t *pixel) {
+    return (pixel[0] * 19595 + pixel[1] * 38470 + pixel[2] * 7471 + 0x8000) >> 16;
+}
+
+// An image, and what is still to be done to each of its levels, which is done in one pass.
+class Canvas {
+  public:
+    Canvas(uint8_t *pixels, int width, int height)
+        : pixels_(pixels), width_(width), height_(height), count_(static_cast<int64_t>(width) * height) {
+        forget();
+    }
+
+    void apply(const fd_effect &effect);
+
+    // Does what is still to be done.
+    void settle();
+
+  private:
+    void forget();
+    template <typename Function> void map_levels(Function function);
+    template <typename Function> void map_pixels(Function function);
+    Counts counts() const;
+
+    void contrast(float factor);
+    void autocontrast();
+    void equalize();
+    void saturate(float factor);
+    void turn_hue(uint8_t shift);
+    void grey();
+    void sharpen(float factor);
+    void blur(const fd_effect &effect);
+    void permute(const fd_effect &effect);
+    uint8_t *copy_of_pixels();
+
+    uint8_t *pixels_;
+    int width_, height_;
+    int64_t count_;
+    Tables tables_;
+    bool is_settled_ = true;
+};
+
+void Canvas::forget() {
+    for (Table &table : tables_)
+        for (int level = 0; level < kLevels; ++level)
+            table[static_cast<size_t>(level)] = static_cast<uint8_t>(level);
+    is_settled_ = true;
+}
+
+void Canvas::settle() {
+    if (is_settled_)
+        return;
+    const auto &[red, green, blue] = tables_;
+    uint8_t *pixel = pixels_;
+    for (int64_t i = 0; i < count_; ++i, pixel += kPixelBytes) {
+        pixel[0] = red[pixel[0]];
+        pixel[1] = green[pixel[1]];
+        pixel[2] = blue[pixel[2]];
+    }
+    forget();
+}
+
+// function(channel, level) gives the new level.
+template <typename Function> void Canvas::map_levels(Function function) {
+    for (size_t channel = 0; channel < 3; ++channel)
+        for (uint8_t &level : tables_[channel])
+            level = function(channel, level);
+    is_settled_ = false;
+}
+
+// function(pixel) changes it.
+template <typename Function> void Canvas::map_pixels(Function function) {
+    settle();
+    uint8_t *pixel = pixels_;
+    for (int64_t i = 0; i < count_; ++i, pixel += kPixelBytes)
+        function(pixel);
+}
+
+Counts Canvas::counts() const {
+    Counts before{}, after{};
+    const uint8_t *pixel = pixels_;
+    for (int64_t i = 0; i < count_; ++i, pixel += kPixelBytes)
+        for (size_t channel = 0; channel < 3; ++channel)
+            ++before[channel][pixel[channel]];
+    for (size_t channel = 0; channel < 3; ++channel)
+        for (size_t level = 0; level < kLevels; ++level)
+            after[channel][tables_[channel][level]] += before[channel][level];
+    return after;
+}
+
+// Source: Pillow's ImageEnhance.Contrast.
+void Canvas::contrast(float factor) {
+    int64_t sum = 0;
+    const uint8_t *pixel = pixels_;
+    for (int64_t i = 0; i < count_; ++i, pixel += kPixelBytes) {
+        const uint8_t now[3] = {tables_[0][pixel[0]], tables_[1][pixel[1]], tables_[2][pixel[2]]};
+        sum += luma(now);
+    }
+    const int mean = static_cast<int>(static_cast<double>(sum) / static_cast<double>(count_) + 0.5);
+    map_levels([&](size_t, uint8_t level) { return blended(mean, level, factor); });
+}
+
+// Source: Pillow's ImageOps.autocontrast.
+void Canvas::autocontrast() {
+    const Counts count = counts();
+    Tables stretched;
+    for (size_t channel = 0; channel < 3; ++channel) {
+        int low = 0, high = kLevels - 1;
+        while (low < high && count[channel][static_cast<size_t>(low)] == 0)
+            ++low;
+        while (high > low && count[channel][static_cast<size_t>(high)] == 0)
+            --high;
+        const double scale = high > low ? 255.0 / (high - low) : 1.0;
+        const double offset = high > low ? -low * scale : 0.0;
+        for (int level = 0; level < kLevels; ++level)
+            stretched[channel][static_cast<size_t>(level)] =
+                static_cast<uint8_t>(std::clamp(static_cast<int>(level * scale + offset), 0, 255));
+    }
+    map_levels([&](size_t channel, uint8_t level) { return stretched[channel][level]; });
+}
+
+// Source: Pillow's ImageOps.equalize.
+void Canvas::equalize() {
+    const Counts count = counts();
+    Tables equal;
+    for (size_t channel = 0; channel < 3; ++channel) {
+        const auto highest =
+            std::find_if(count[channel].rbegin(), count[channel].rend(), [](uint32_t n) { return n > 0; });
+        const int64_t step = (count_ - *highest) / 255;
+        int64_t below = step / 2;
+        for (size_t level = 0; level < kLevels; ++level) {
+            equal[channel][level] =
+                step == 0 ? static_cast<uint8_t>(level) : static_cast<uint8_t>(std::min<int64_t>(below / step, 255));
+            below += count[channel][level];
+        }
+    }
+    map_levels([&](size_t channel, uint8_t level) { return equal[channel][level]; });
+}
+
+// Source: Pillow's ImageEnhance.Color.
+void Canvas::saturate(float factor) {
+    map_pixels([&](uint8_t *pixel) {
+        const int own = luma(pixel);
+        for (int channel = 0; channel < 3; ++channel)
+            pixel[channel] = blended(own, pixel[channel], factor);
+    });
+}
+
+void Canvas::grey() {
+    map_pixels([](uint8_t *pixel) { pixel[0] = pixel[1] = pixel[2] = static_cast<uint8_t>(luma(pixel)); });
+}
+
+void Canvas::turn_hue(uint8_t shift) {
+    const HueTurner turner(shift);
+    map_pixels([&](uint8_t *pixel) { turner.turn(pixel); });
+}
+
+uint8_t *Canvas::copy_of_pixels() {
+    static thread_local Buffer memory;
+    const size_t bytes = static_cast<size_t>(count_) * kPixelBytes;
+    uint8_t *const copy = memory.take(bytes).data();
+    std::memcpy(copy, pixels_, bytes);
+    return copy;
+}
+
+// Source: Pillow's ImageEnhance.Sharpness, which blends with ImageFilter.SMOOTH; that leaves the outermost pixels.
+void Canvas::sharpen(float factor) {
+    settle();
+    if (width_ < 3 || height_ < 3)
+        return;
+    const uint8_t *const copy = copy_of_pixels();
+    const ptrdiff_t stride = static_cast<ptrdiff_t>(width_) * kPixelBytes;
+    for (int y = 1; y < height_ - 1; ++y) {
+        const uint8_t *const from = copy + y * stride;
+        uint8_t *const to = pixels_ + y * stride;
+        for (ptrdiff_t at = kPixelBytes; at < stride - kPixelBytes; ++at) {
+            const uint8_t *const here = from + at;
+            int sum = 4 * here[0]; // the middle weighs 5 of 13
+            for (const ptrdiff_t row : {-stride, ptrdiff_t{0}, stride})
+                sum += here[row - kPixelBytes] + here[row] + here[row + kPixelBytes];
+            to[at] = blended((2 * sum + 13) / 26, here[0], factor); // rounded; halves do not occur
+        }
+    }
+}
+
+// Where an index beyond an edge lies, with the edge as a mirror that is not repeated.
+int reflected(int at, int size) {
+    at = at < 0 ? -at : at;
+    return at < size ? at : 2 * (size - 1) - at;
+}
+
+std::vector<float> gaussian(int taps, double sigma) {
+    std::vector<double> weights(static_cast<size_t>(taps));
+    double sum = 0;
+    for (int tap = 0; tap < taps; ++tap) {
+        const double x = (tap - (taps - 1) * 0.5) / sigma;
+        sum += weights[static_cast<size_t>(tap)] = std::exp(-0.5 * x * x);
+    }
+    std::vector<float> result;
+    for (const double weight : weights)
+        result.push_back(static_cast<float>(weight / sum));
+    return result;
+}
+
+// The weighted sum of `taps` rows of floats, each `step` behind the one before; all have `count` elements.
+void weighted_sum(const float *rows, size_t step, const std::vector<float> &weights, float *sums, size_t count) {
+    constexpr size_t kAtOnce = 16; // stays in registers
+    size_t at = 0;
+    for (; at + kAtOnce <= count; at += kAtOnce) {
+        std::array<float, kAtOnce> sum{};
+        for (size_t tap = 0; tap < weights.size(); ++tap)
+            for (size_t i = 0; i < kAtOnce; ++i)
+                sum[i] += weights[tap] * rows[tap * step + at + i];
+        std::copy(sum.begin(), sum.end(), sums + at);
+    }
+    for (; at < count; ++at) {
+        float sum = 0;
+        for (size_t tap = 0; tap < weights.size(); ++tap)
+            sum += weights[tap] * rows[tap * step + at];
+        sums[at] = sum;
+    }
+}
+
+// Across, then down, in floats; torchvision's kernel has both in one, whose sums differ in the last bits.
+void Canvas::blur(const fd_effect &effect) {
+    const int across = static_cast<int>(effect.values[0]), down = static_cast<int>(effect.values[1]);
+    const int edge_x = across / 2, edge_y = down / 2;
+    if (edge_x >= width_ || edge_y >= height_)
+        return;
+    settle();
+    static thread_local std::vector<float> smooth, padded, sums;
+    const std::vector<float> horizontal = gaussian(across, effect.values[2]);
+    const std::vector<float> vertical = gaussian(down, effect.values[3]);
+    const size_t stride = static_cast<size_t>(width_) * kPixelBytes;
+    smooth.resize(stride * static_cast<size_t>(height_ + 2 * edge_y));
+    padded.resize(stride + static_cast<size_t>(2 * edge_x) * kPixelBytes);
+    sums.resize(stride);
+    const auto smooth_row = [&](int y) { return smooth.data() + static_cast<size_t>(y + edge_y) * stride; };
+    for (int y = 0; y < height_; ++y) {
+        const uint8_t *const from = pixels_ + static_cast<size_t>(y) * stride;
+        std::copy_n(from, stride, padded.data() + edge_x * kPixelBytes);
+        for (int x = -edge_x; x < width_ + edge_x; x = x == -1 ? width_ : x + 1) // what is beyond the edges
+            std::copy_n(from + reflected(x, width_) * kPixelBytes, kPixelBytes,
+                        &padded[static_cast<size_t>((x + edge_x) * kPixelBytes)]);
+        weighted_sum(padded.data(), kPixelBytes, horizontal, smooth_row(y), stride);
+    }
+    for (int y = 1; y <= edge_y; ++y) {
+        std::copy_n(smooth_row(reflected(-y, height_)), stride, smooth_row(-y));
+        std::copy_n(smooth_row(reflected(height_ - 1 + y, height_)), stride, smooth_row(height_ - 1 + y));
+    }
+    for (int y = 0; y < height_; ++y) {
+        weighted_sum(smooth_row(y - edge_y), stride, vertical, sums.data(), stride);
+        uint8_t *const to = pixels_ + static_cast<size_t>(y) * stride;
+        for (size_t at = 0; at < stride; ++at)
+            to[at] = static_cast<uint8_t>(static_cast<int>(std::nearbyint(sums[at])));
+    }
+}
+
+void Canvas::permute(const fd_effect &effect) {
+    map_pixels([&](uint8_t *pixel) {
+        const uint8_t old[3] = {pixel[0], pixel[1], pixel[2]};
+        for (int channel = 0; channel < 3; ++channel)
+            pixel[channel] = old[static_cast<int>(effect.values[channel])];
+    });
+}
+
+void Canvas::apply(const fd_effect &effect) {
+    const double value = effect.values[0];
+    const auto factor = static_cast<float>(value);
+    switch (effect.kind) {
+    case FD_BRIGHTNESS:
+        return map_levels([&](size_t, uint8_t level) { return blended(0, level, factor); });
+    case FD_CONTRAST:
+        return contrast(factor);
+    case FD_SATURATION:
+        return saturate(factor);
+    case FD_HUE:
+        return turn_hue(static_cast<uint8_t>(value));
+    case FD_SHARPNESS:
+        return sharpen(factor);
+    case FD_GREY:
+        return grey();
+    case FD_INVERT:
+        return map_levels([](size_t, uint8_t level) { return static_cast<uint8_t>(255 - level); });
+    case FD_POSTERIZE:
+        return map_levels([&](size_t, uint8_t level) {
+            return static_cast<uint8_t>(level & ~((1 << (8 - static_cast<int>(value))) - 1));
+        });
+    case FD_SOLARIZE:
+        return map_levels(
+            [&](size_t, uint8_t level) { return static_cast<uint8_t>(level < value ? level : 255 - level); });
+    case FD_AUTOCONTRAST:
+        return autocontrast();
+    case FD_EQUALIZE:
+        return equalize();
+    case FD_BLUR:
+        return blur(effect);
+    case FD_PERMUTE:
+        return permute(effect);
+    case FD_AFFINE:
+    case FD_PERSPECTIVE:
+        settle();
+        return warp(effect, copy_of_pixels(), pixels_, width_, height_);
+    default:
+        return;
+    }
+}
+
+bool is_odd_size(double taps) {
+    return taps >= 1 && taps < kMostTaps && static_cast<int>(taps) == taps && static_cast<int>(taps) % 2 == 1;
+}
+
+bool is_between(double value, double least, double most) {
+    return least <= value && value <= most; // false for NaN
+}
+
+} // namespace
+
+bool is_valid(const fd_effect &effect) {
+    const double *const values = effect.values;
+    switch (effect.kind) {
+    case FD_NO_EFFECT:
+    case FD_GREY:
+    case FD_INVERT:
+    case FD_AUTOCONTRAST:
+    case FD_EQUALIZE:
+        return true;
+    case FD_BRIGHTNESS:
+    case FD_CONTRAST:
+    case FD_SATURATION:
+    case FD_SHARPNESS:
+    case FD_SOLARIZE:
+        return is_between(values[0], -kMostFactor, kMostFactor);
+    case FD_HUE:
+        return is_between(values[0], 0, 255);
+    case FD_POSTERIZE:
+        return is_between(values[0], 0, 8);
+    case FD_BLUR:
+        return is_odd_size(values[0]) && is_odd_size(values[1]) && values[2] > 0 && values[3] > 0;
+    case FD_PERMUTE:
+        return std::all_of(values, values + 3, [](double channel) { return is_between(channel, 0, 2); });
+    case FD_AFFINE:
+    case FD_PERSPECTIVE:
+        return is_between(effect.filter, FD_NEAREST, FD_BICUBIC) && effect.filter != FD_LANCZOS &&
+               std::all_of(values, values + 8, [](double value) { return std::isfinite(value); }) &&
+               std::all_of(values + 8, values + 11, [](double level) { return is_between(level, 0, 255); });
+    default:
+        return false;
+    }
+}
+
+bool are_valid(const fd_effect *effects, int64_t per_image, int64_t images) {
+    if (per_image == 0)
+        return true;
+    if (effects == nullptr || per_image < 0 || per_image > kMostEffects || images < 0)
+        return false;
+    return std::all_of(effects, effects + per_image * images, [](const fd_effect &effect) { return is_valid(effect); });
+}
+
+void apply_effects(Effects effects, uint8_t *pixels, int width, int height) {
+    Canvas canvas(pixels, width, height);
+    for (const fd_effect &effect : effects)
+        canvas.apply(effect);
+    canvas.settle();
+}
+
+} // namespace fastdata

@@ -1,0 +1,27 @@
+// What augmentations do to the pixels of a finished image, with Pillow's arithmetic.
+#pragma once
+
+#include "fastdata_native.h"
+
+#include <cstdint>
+#include <span>
+
+namespace fastdata {
+
+// N images' effects, as a caller gives them.
+using Effects = std::span<const fd_effect>;
+
+bool is_valid(const fd_effect &effect);
+
+// False where some make no sense, or are missing.
+bool are_valid(const fd_effect *effects, int64_t per_image, int64_t images);
+
+// Those of one image.
+inline Effects effects_of(const fd_effect *effects, int64_t per_image, int64_t image) {
+    return {effects + image * per_image, static_cast<size_t>(per_image)};
+}
+
+// Changes an image of 4-byte pixels, one row after the other, in place.  The effects are valid.  Throws std::bad_alloc.
+void apply_effects(Effects effects, uint8_t *pixels, int width, int height);
+
+} // namespace fastdata
