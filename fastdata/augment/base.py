@@ -18,11 +18,24 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from fastdata import native
 from fastdata.augment import ops
+from fastdata.errors import OptionError
+from fastdata.native import EffectTable
 from fastdata.views.philox import Key
 from fastdata.views.streams import Draws
 
-__all__ = ["Augmentation", "Ints", "Levels", "Operation", "Parameters", "Printable", "as_tensor", "by_choice"]
+__all__ = [
+    "Augmentation",
+    "Ints",
+    "Levels",
+    "Operation",
+    "Parameters",
+    "Printable",
+    "as_tensor",
+    "by_choice",
+    "check_probability",
+]
 
 Ints: TypeAlias = npt.NDArray[np.int64]
 Parameters: TypeAlias = Mapping[str, npt.NDArray[Any]]  # each of N rows
@@ -39,7 +52,8 @@ class Printable:
 class Augmentation(Printable, ABC):
     """Draws parameters for samples, and applies them to a batch.
 
-    Called on one uint8 image (3, H, W) or a PIL image, it augments that, drawn from torch's generator.
+    Called on one uint8 image (3, H, W) or a PIL image, it augments that, drawn from torch's generator; tensors with
+    torchvision's arithmetic for tensors, PIL images with Pillow's where the native core has it.
     """
 
     @abstractmethod
@@ -50,18 +64,33 @@ class Augmentation(Printable, ABC):
     def apply(self, images: torch.Tensor, parameters: Parameters) -> torch.Tensor:
         """The augmented batch (N, 3, H, W), on the images' device; the images themselves are not changed."""
 
+    @property
+    def on_host(self) -> bool:
+        """True if the native core does it on the host, with Pillow's arithmetic; see `effects`."""
+        return type(self).effects is not Augmentation.effects
+
+    def effects(self, parameters: Parameters, size: tuple[int, int]) -> EffectTable:
+        """What the native core is to do to N images of (height, width), in order: (N, any number)."""
+        raise NotImplementedError(f"{type(self).__name__} is not done by the native core")
+
     def __call__(self, image: Any) -> Any:
         """One image, augmented; see the class."""
-        if not isinstance(image, torch.Tensor):
-            from fastdata.loaders import pillow
-
-            pixels = torch.from_numpy(np.array(image.convert("RGB"))).permute(2, 0, 1)
-            return pillow.from_pixels(self(pixels).permute(1, 2, 0).contiguous().numpy())
         seed = int(torch.empty((), dtype=torch.int64).random_().item())
         zero = np.zeros(1, np.int64)
         draws = Draws(key=Key(seed=seed, epoch=0), indices=zero, copies=zero)
-        height, width = image.shape[-2:]
-        return self.apply(image.unsqueeze(0), self.draw(draws, (height, width)))[0]
+        if isinstance(image, torch.Tensor):
+            height, width = image.shape[-2:]
+            return self.apply(image.unsqueeze(0), self.draw(draws, (height, width)))[0]
+        from fastdata.loaders import pillow
+
+        pixels = np.array(image.convert("RGB"))
+        height, width = pixels.shape[:2]
+        parameters, core = self.draw(draws, (height, width)), native.available()
+        if core is not None and self.on_host:
+            core.convert(pixels, pixels.ctypes.data, native.Format(), self.effects(parameters, (height, width)))
+            return pillow.from_pixels(pixels)
+        batch = torch.from_numpy(pixels).permute(2, 0, 1).unsqueeze(0)
+        return pillow.from_pixels(self.apply(batch, parameters)[0].permute(1, 2, 0).contiguous().numpy())
 
 
 Operation: TypeAlias = Callable[[torch.Tensor, Ints], torch.Tensor]
@@ -85,3 +114,10 @@ def by_choice(images: torch.Tensor, choices: Ints, operations: Sequence[Operatio
 def as_tensor(values: npt.NDArray[Any]) -> torch.Tensor:
     """Parameters as torch knows them."""
     return torch.from_numpy(np.ascontiguousarray(values))
+
+
+def check_probability(p: float) -> float:
+    """The probability, if it is one."""
+    if not 0 <= p <= 1:
+        raise OptionError(f"p={p} is not a probability between 0 and 1")
+    return float(p)

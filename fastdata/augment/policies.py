@@ -6,25 +6,28 @@ import math
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import torch
 
 from fastdata.augment import ops
 from fastdata.augment.base import Augmentation, Ints, Levels, Parameters, as_tensor, by_choice
+from fastdata.augment.effects import Matrix, affine, nothing, put, rotation
 from fastdata.errors import OptionError
+from fastdata.native import EffectKind, EffectTable
 from fastdata.views.philox import Floats
 from fastdata.views.streams import Draws
 
-__all__ = ["RandAugment", "TrivialAugmentWide"]
+__all__ = ["AutoAugment", "Policy", "RandAugment", "TrivialAugmentWide"]
 
 
-class _Policy(Augmentation):
+class Policy(Augmentation):
     """Operations picked at random from the fourteen of RandAugment."""
 
     num_ops: int
     num_magnitude_bins: int
+    of_v1 = False  # of torchvision's first version, whose thresholds for solarising are rounded in another way
     _symmetric = frozenset(range(1, 10))  # those whose magnitude may be negative
 
     def __init__(self, interpolation: Any, fill: float | Sequence[float] | None) -> None:
@@ -58,9 +61,31 @@ class _Policy(Augmentation):
         """See `Augmentation.apply`."""
         for turn in range(self.num_ops):
             amounts = parameters["amounts"][:, turn]
-            operations = [None if name == "Identity" else partial(self._do, name, amounts) for name in _NAMES]
+            operations = [None if name == "Identity" else partial(self._do, name, amounts) for name in _ALL]
             images = by_choice(images, parameters["choices"][:, turn], operations)
         return images
+
+    def effects(self, parameters: Parameters, size: tuple[int, int]) -> EffectTable:
+        """See `Augmentation.effects`."""
+        choices, amounts = parameters["choices"], parameters["amounts"]
+        table = nothing(*choices.shape)
+        for number, name in enumerate(_ALL):
+            for row, turn in np.argwhere(choices == number).tolist():
+                self._put(table, row, turn, name, amounts[row, turn], size)
+        return table
+
+    def _put(self, table: EffectTable, row: int, turn: int, name: str, amount: float, size: tuple[int, int]) -> None:
+        """One operation for one image."""
+        place: dict[str, Any] = {"interpolation": self.interpolation, "fill": self.fill}
+        if name == "Rotate":
+            if (turned := rotation(float(amount), size)) is not None:
+                matrix, is_exact = turned
+                affine(table, row, turn, matrix, **{**place, **({"interpolation": "nearest"} if is_exact else {})})
+        elif name in _PILLOW_MAPS:
+            affine(table, row, turn, _PILLOW_MAPS[name](float(amount)), **place)
+        elif name != "Identity":
+            kind, first = _KINDS[name]
+            put(table, np.array([row]), turn, kind, *([first + amount] if first is not None else []))
 
     def _do(self, name: str, amounts: Floats, images: torch.Tensor, rows: Ints) -> torch.Tensor:
         amounts = amounts[rows]
@@ -71,7 +96,7 @@ class _Policy(Augmentation):
         return _LEVELS[name](images, as_tensor(amounts))
 
 
-class RandAugment(_Policy):
+class RandAugment(Policy):
     """`num_ops` operations per sample, all of one magnitude; torchvision's operations and magnitudes.
 
     Args:
@@ -100,16 +125,16 @@ class RandAugment(_Policy):
         self.num_ops, self.magnitude, self.num_magnitude_bins = num_ops, magnitude, num_magnitude_bins
 
     def magnitudes(self, size: tuple[int, int]) -> Floats:
-        """See `_Policy.magnitudes`."""
+        """See `Policy.magnitudes`."""
         height, width = size
         tops = (0, 0.3, 0.3, 150.0 / 331.0 * width, 150.0 / 331.0 * height, 30.0, 0.9, 0.9, 0.9, 0.9)
-        return _table(tops, self.num_magnitude_bins, fewest_bits=4)
+        return _table(tops, self.num_magnitude_bins, fewest_bits=4, of_v1=self.of_v1)
 
     def _bins(self, share: Floats) -> Ints:
         return np.full(len(share), self.magnitude, np.int64)
 
 
-class TrivialAugmentWide(_Policy):
+class TrivialAugmentWide(Policy):
     """One operation per sample, of a random magnitude from a wide range; torchvision's operations and magnitudes.
 
     Args:
@@ -132,12 +157,64 @@ class TrivialAugmentWide(_Policy):
         self.num_magnitude_bins = num_magnitude_bins
 
     def magnitudes(self, size: tuple[int, int]) -> Floats:
-        """See `_Policy.magnitudes`."""
+        """See `Policy.magnitudes`."""
         tops = (0, 0.99, 0.99, 32.0, 32.0, 135.0, 0.99, 0.99, 0.99, 0.99)
-        return _table(tops, self.num_magnitude_bins, fewest_bits=2)
+        return _table(tops, self.num_magnitude_bins, fewest_bits=2, of_v1=self.of_v1)
 
     def _bins(self, share: Floats) -> Ints:
         return (share * self.num_magnitude_bins).astype(np.int64)
+
+
+class AutoAugment(Policy):
+    """One of several learnt pairs of operations per sample, each done with a probability of its own.
+
+    Args:
+        policies: of each pair the two operations' names, probabilities, and bins of their magnitudes out of ten, as
+            torchvision's AutoAugment has them.
+        interpolation: "nearest" or "bilinear".
+        fill: level, or three, for what comes from outside of the image; None is black.
+
+    Source: Cubuk et al., "AutoAugment: Learning augmentation strategies from data", CVPR 2019.
+    """
+
+    num_ops = 2
+    num_magnitude_bins = 10
+
+    def __init__(
+        self,
+        policies: Sequence[Sequence[tuple[str, float, int | None]]],
+        interpolation: Any = "nearest",
+        fill: float | Sequence[float] | None = None,
+    ) -> None:
+        super().__init__(interpolation, fill)
+        self.policies = policies
+        self._choices = np.array([[_ALL.index(name) for name, *_ in pair] for pair in policies])
+        self._shares = np.array([[share for _, share, _ in pair] for pair in policies])
+        self._magnitudes = np.array([[bin_ if bin_ is not None else 0 for *_, bin_ in pair] for pair in policies])
+
+    def magnitudes(self, size: tuple[int, int]) -> Floats:
+        """See `Policy.magnitudes`."""
+        height, width = size
+        tops = (0, 0.3, 0.3, 150.0 / 331.0 * width, 150.0 / 331.0 * height, 30.0, 0.9, 0.9, 0.9, 0.9)
+        return _table(tops, self.num_magnitude_bins, fewest_bits=4, of_v1=self.of_v1)
+
+    def _bins(self, share: Floats) -> Ints:
+        raise NotImplementedError
+
+    def draw(self, draws: Draws, size: tuple[int, int]) -> Parameters:
+        """See `Augmentation.draw`."""
+        which, *shares = draws.four(0)[:3]
+        signs = np.stack(draws.four(1)[:2], axis=1)
+        pair = (which * len(self.policies)).astype(np.int64)
+        choices = self._choices[pair]
+        table = np.vstack([self.magnitudes(size), np.zeros((1, self.num_magnitude_bins))])
+        amounts = table[choices, self._magnitudes[pair]]
+        negative = np.isin(choices, list(self._symmetric)) & (signs < 0.5)
+        done = np.stack(shares, axis=1) <= self._shares[pair]
+        return {
+            "choices": np.where(done, choices, _ALL.index("Identity")),
+            "amounts": np.where(negative, -amounts, amounts),
+        }
 
 
 _NAMES = (
@@ -146,15 +223,50 @@ _NAMES = (
 )
 
 
-def _table(tops: Sequence[float], bins: int, *, fewest_bits: int) -> Floats:
-    """Magnitudes (14, bins): from 0 to each top, then bits kept, thresholds, and two operations without any."""
+_ALL = (*_NAMES, "Invert")  # which only AutoAugment has
+
+
+def _table(tops: Sequence[float], bins: int, *, fewest_bits: int, of_v1: bool) -> Floats:
+    """Magnitudes (14, bins): from 0 to each top, then bits kept, thresholds, and two operations without any.
+
+    Bits and thresholds are rounded as in v1, which for example divides 255 into bins, or as in v2, which multiplies
+    a share by 255.
+    """
     rows = [torch.linspace(0.0, top, bins) for top in tops]
-    bits = (8 - torch.arange(bins) / ((bins - 1) / (8 - fewest_bits))).round()
-    rows += [bits, torch.linspace(1.0, 0.0, bins), torch.zeros(bins), torch.zeros(bins)]
-    return torch.stack(rows).double().numpy()
+    fewer = torch.arange(bins) / ((bins - 1) / (8 - fewest_bits))
+    bits = 8 - fewer.round() if of_v1 else (8 - fewer).round()
+    thresholds = torch.linspace(255.0, 0.0, bins).double() if of_v1 else 255.0 * torch.linspace(1.0, 0.0, bins).double()
+    rows += [bits, thresholds, torch.zeros(bins), torch.zeros(bins)]
+    return torch.stack([row.double() for row in rows]).numpy()
 
 
-Matrix: TypeAlias = tuple[float, float, float, float, float, float]
+# The effect of each operation, and what its amount is added to; None where it has no amount.
+_KINDS: dict[str, tuple[EffectKind, float | None]] = {
+    "Brightness": (EffectKind.BRIGHTNESS, 1.0),
+    "Color": (EffectKind.SATURATION, 1.0),
+    "Contrast": (EffectKind.CONTRAST, 1.0),
+    "Sharpness": (EffectKind.SHARPNESS, 1.0),
+    "Posterize": (EffectKind.POSTERIZE, 0.0),
+    "Solarize": (EffectKind.SOLARIZE, 0.0),
+    "AutoContrast": (EffectKind.AUTOCONTRAST, None),
+    "Equalize": (EffectKind.EQUALIZE, None),
+    "Invert": (EffectKind.INVERT, None),
+}
+
+
+def _pillow_shear(amount: float) -> tuple[float, float]:
+    """The slope as torchvision computes it for PIL images, along rows and along columns."""
+    angle = math.radians(math.degrees(math.atan(amount)))
+    return math.tan(angle), math.sin(angle) / math.cos(angle)
+
+
+# Where each pixel comes from, as torchvision tells Pillow.
+_PILLOW_MAPS: dict[str, Callable[[float], Matrix]] = {
+    "ShearX": lambda amount: (1.0, _pillow_shear(amount)[0], 0.0, 0.0, 1.0, 0.0),
+    "ShearY": lambda amount: (1.0, 0.0, 0.0, _pillow_shear(amount)[1], 1.0, 0.0),
+    "TranslateX": lambda amount: (1.0, 0.0, -float(int(amount)), 0.0, 1.0, 0.0),
+    "TranslateY": lambda amount: (1.0, 0.0, 0.0, 0.0, 1.0, -float(int(amount))),
+}
 
 
 def _shear_x(amount: float, height: int, width: int) -> Matrix:
@@ -193,7 +305,8 @@ _LEVELS: dict[str, Levels] = {
     "Contrast": lambda images, amounts: ops.adjust_contrast(images, 1.0 + amounts),
     "Sharpness": lambda images, amounts: ops.adjust_sharpness(images, 1.0 + amounts),
     "Posterize": lambda images, amounts: ops.posterize(images, amounts.to(torch.int64)),
-    "Solarize": lambda images, amounts: ops.solarize(images, 255.0 * amounts),
+    "Solarize": lambda images, amounts: ops.solarize(images, amounts),
+    "Invert": lambda images, amounts: ops.solarize(images, torch.zeros_like(amounts)),
     "AutoContrast": lambda images, amounts: ops.autocontrast(images, torch.ones_like(amounts, dtype=torch.bool)),
     "Equalize": lambda images, amounts: ops.equalize(images, torch.ones_like(amounts, dtype=torch.bool)),
 }

@@ -11,20 +11,14 @@ import numpy as np
 import torch
 
 from fastdata.augment import ops
-from fastdata.augment.base import Augmentation, Ints, Levels, Parameters, as_tensor, by_choice
-from fastdata.augment.policies import RandAugment, TrivialAugmentWide
+from fastdata.augment.base import Augmentation, Ints, Levels, Parameters, as_tensor, by_choice, check_probability
+from fastdata.augment.effects import nothing, put
 from fastdata.errors import OptionError
+from fastdata.native import EffectKind, EffectTable
 from fastdata.views.philox import Floats
 from fastdata.views.streams import Draws
 
-__all__ = [
-    "ColorJitter",
-    "GaussianBlur",
-    "RandAugment",
-    "RandomErasing",
-    "RandomGrayscale",
-    "TrivialAugmentWide",
-]
+__all__ = ["ColorJitter", "GaussianBlur", "RandomErasing"]
 
 _TRIES = 10  # torchvision's RandomErasing gives up after ten boxes that do not fit
 
@@ -81,20 +75,28 @@ class ColorJitter(Augmentation):
             images = by_choice(images, order[:, turn], operations)
         return images
 
+    def effects(self, parameters: Parameters, size: tuple[int, int]) -> EffectTable:
+        """See `Augmentation.effects`."""
+        amounts, order = parameters["amounts"], parameters["order"]
+        table = nothing(len(amounts), 4)
+        for number, (name, kind) in enumerate(_JITTERS.items()):
+            if getattr(self, name) is None:
+                continue
+            amount = amounts[:, number]
+            if kind is EffectKind.HUE:  # Pillow's is a byte, to which torchvision adds
+                amount = (amount * 255).astype(np.int32) & 255
+            for turn in range(4):
+                rows = np.flatnonzero(order[:, turn] == number)
+                put(table, rows, turn, kind, amount[rows])
+        return table
 
-class RandomGrayscale(Augmentation):
-    """Grey with probability `p`."""
 
-    def __init__(self, p: float = 0.1) -> None:
-        self.p = _probability(p)
-
-    def draw(self, draws: Draws, size: tuple[int, int]) -> Parameters:
-        """See `Augmentation.draw`."""
-        return {"chosen": draws.four(0)[0] < self.p}
-
-    def apply(self, images: torch.Tensor, parameters: Parameters) -> torch.Tensor:
-        """See `Augmentation.apply`."""
-        return ops.grayscale(images, as_tensor(parameters["chosen"]))
+_JITTERS = {
+    "brightness": EffectKind.BRIGHTNESS,
+    "contrast": EffectKind.CONTRAST,
+    "saturation": EffectKind.SATURATION,
+    "hue": EffectKind.HUE,
+}
 
 
 class GaussianBlur(Augmentation):
@@ -123,6 +125,16 @@ class GaussianBlur(Augmentation):
         """See `Augmentation.apply`."""
         return ops.gaussian_blur(images, self.kernel_size, as_tensor(parameters["sigmas"]))
 
+    def effects(self, parameters: Parameters, size: tuple[int, int]) -> EffectTable:
+        """See `Augmentation.effects`."""
+        sigmas = parameters["sigmas"]
+        if self.kernel_size // 2 >= min(size):
+            raise OptionError(f"kernel_size={self.kernel_size} reaches across images of {size[0]} × {size[1]} pixels")
+        table = nothing(len(sigmas), 1)
+        rows = np.arange(len(sigmas))
+        put(table, rows, 0, EffectKind.BLUR, self.kernel_size, self.kernel_size, sigmas, sigmas)
+        return table
+
 
 class RandomErasing(Augmentation):
     """A random rectangle filled with `value`, with probability `p`; also for float images, after Normalize.
@@ -143,7 +155,7 @@ class RandomErasing(Augmentation):
         ratio: Sequence[float] = (0.3, 3.3),
         value: float | Sequence[float] = 0,
     ) -> None:
-        self.p = _probability(p)
+        self.p = check_probability(p)
         self.scale, self.ratio = tuple(map(float, scale)), tuple(map(float, ratio))
         if not isinstance(value, int | float | list | tuple):
             raise OptionError(
@@ -169,6 +181,14 @@ class RandomErasing(Augmentation):
             open_ &= ~fits
         return {"boxes": boxes}
 
+    def erase(self, images: torch.Tensor, parameters: Parameters) -> None:
+        """The same in the images' own memory, image by image, for a host on which most images stay as they are."""
+        boxes = parameters["boxes"]
+        value = torch.tensor(self.value, dtype=images.dtype, device="cpu").view(-1, 1, 1)
+        for row in np.flatnonzero(boxes[:, 2] > boxes[:, 0]).tolist():
+            left, top, right, bottom = boxes[row].tolist()
+            images[row, :, top:bottom, left:right] = value
+
     def apply(self, images: torch.Tensor, parameters: Parameters) -> torch.Tensor:
         """See `Augmentation.apply`."""
         return ops.erase(images, as_tensor(parameters["boxes"]), torch.tensor(self.value).view(1, -1, 1, 1))
@@ -190,9 +210,3 @@ def _range(
             f"{name}={given!r}; accepted: a number of at least 0, or two in ascending order from {least} to {most}"
         )
     return None if low == high == middle else (float(low), float(high))
-
-
-def _probability(p: float) -> float:
-    if not 0 <= p <= 1:
-        raise OptionError(f"p={p} is not a probability between 0 and 1")
-    return float(p)

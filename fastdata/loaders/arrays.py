@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from fastdata.loaders import resample
 from fastdata.loaders.backend import LoadedFiles
-from fastdata.native import ArrayLoader, Format, Pool, Status
+from fastdata.native import ArrayLoader, EffectTable, Format, Pool, Status
 from fastdata.views.philox import Key
 from fastdata.views.plan import Plan
 from fastdata.views.to_native import geometry
@@ -54,6 +54,7 @@ class NativeArrayLoader:
         indices: Sequence[int],
         copies: Sequence[int],
         out: int,
+        effects: EffectTable | None = None,
     ) -> LoadedFiles:
         """Crops, resizes, flips and stores N images, with one call of the core.
 
@@ -63,8 +64,9 @@ class NativeArrayLoader:
             indices: the samples, for which views are drawn.
             copies: tells apart several views of one sample.
             out: address of the batch, which holds N images one after the other.
+            effects: what is done to each image's pixels.
         """
-        results, decode_s = self._loader.load(images, rows, indices, copies, out)
+        results, decode_s = self._loader.load(images, rows, indices, copies, out, effects=effects)
         image_bytes = int(np.prod(images.shape[1:]))
         return LoadedFiles(results.statuses == Status.OK, np.full(len(rows), image_bytes, np.int64), 0.0, decode_s)
 

@@ -53,7 +53,7 @@ import numpy.typing as npt
 import torch
 
 from fastdata.errors import BackendUnavailable
-from fastdata.native import Format, Pool, Windows
+from fastdata.native import EffectTable, Format, Pool, Windows
 from fastdata.views.draw import View, Views
 from fastdata.views.header import ImageHeader, JpegFrame, has_whole_scans
 from fastdata.views.philox import Key
@@ -220,6 +220,7 @@ class FileLoader(Protocol):
         indices: Sequence[int],
         copies: Sequence[int],
         out: int,
+        effects: EffectTable | None = None,
     ) -> LoadedFiles:
         """Loads N images.
 
@@ -231,6 +232,7 @@ class FileLoader(Protocol):
             indices: the samples, for which views are drawn.
             copies: tells apart several views of one sample.
             out: address of the batch, which holds N images one after the other.
+            effects: what is done to each image's pixels; given only where the transform has such steps.
         """
         ...
 

@@ -11,7 +11,18 @@ import numpy.typing as npt
 from fastdata.loaders import resample
 from fastdata.loaders.backend import Backend, Encoded, Fidelity, Ints, LoadedFiles, Pixels
 from fastdata.loaders.per_image import HandBack, by_pillow
-from fastdata.native import BatchLoader, Core, Format, NativeMissing, PassOrder, Pool, Results, Status, Windows
+from fastdata.native import (
+    BatchLoader,
+    Core,
+    EffectTable,
+    Format,
+    NativeMissing,
+    PassOrder,
+    Pool,
+    Results,
+    Status,
+    Windows,
+)
 from fastdata.views.draw import View, Views
 from fastdata.views.philox import Key
 from fastdata.views.plan import Interpolation, Plan
@@ -138,8 +149,9 @@ class NativeFileLoader:
         indices: Sequence[int],
         copies: Sequence[int],
         out: int,
+        effects: EffectTable | None = None,
     ) -> LoadedFiles:
-        loaded = self._loader.load(paths, offsets, lengths, indices, copies, out, crcs=crcs)
+        loaded = self._loader.load(paths, offsets, lengths, indices, copies, out, crcs=crcs, effects=effects)
         return LoadedFiles(loaded.results.statuses == Status.OK, loaded.data_bytes, loaded.read_s, loaded.decode_s)
 
     def close(self, ended: bool) -> None:

@@ -82,7 +82,8 @@ class PipelineConfig:
     @property
     def leave_uint8(self) -> bool:
         """True when decoding ends with uint8 and the rest follows: on a device, or before augmentations."""
-        return self.fills_batch and (self.plan.augments or (self.on_gpu and self.plan.output is Output.FLOAT))
+        on_device = self.on_gpu and self.plan.output is Output.FLOAT
+        return self.fills_batch and (bool(self.plan.augmentations) or on_device)
 
     def task_size(self, batch_size: int) -> int:
         """Samples per task: several tasks per thread so that one large image holds up nobody."""

@@ -11,6 +11,7 @@ import torch
 
 from fastdata.augment.base import Parameters
 from fastdata.augment.ops import normalise
+from fastdata.native import EffectTable
 from fastdata.views.philox import Key
 from fastdata.views.plan import Plan
 from fastdata.views.streams import Draws
@@ -38,8 +39,29 @@ class Finish:
         columns = np.asarray(indices, np.int64), np.asarray(copies, np.int64)
         return tuple(
             augmentation.draw(Draws(key=self.key, indices=columns[0], copies=columns[1], step=step), self.plan.size)
-            for step, augmentation in enumerate((*self.plan.augmentations, *self.plan.float_augmentations))
+            for step, augmentation in enumerate(
+                (*self.plan.augmentations, *self.plan.float_augmentations), start=len(self.plan.effects)
+            )
         )
+
+    def effects(self, indices: Sequence[int], copies: Sequence[int]) -> EffectTable | None:
+        """What the native core is to do to the pixels of N samples; None for nothing."""
+        size = self.plan.size
+        if not self.plan.effects or not len(indices):
+            return None
+        assert size is not None
+        columns = np.asarray(indices, np.int64), np.asarray(copies, np.int64)
+        draws = (
+            Draws(key=self.key, indices=columns[0], copies=columns[1], step=step)
+            for step in range(len(self.plan.effects))
+        )
+        tables = [each.effects(each.draw(own, size), size) for each, own in zip(self.plan.effects, draws, strict=True)]
+        return np.concatenate(tables, axis=1)
+
+    def erase(self, images: torch.Tensor, drawn: Drawn) -> None:
+        """Does on the host, in the images' own memory, what comes after the float arithmetic."""
+        for augmentation, parameters in zip(self.plan.float_augmentations, drawn, strict=True):
+            augmentation.erase(images, parameters)  # type: ignore[attr-defined]
 
     def apply(self, images: torch.Tensor, drawn: Drawn) -> torch.Tensor:
         """Finishes uint8 images (N, 3, H, W); no step waits for their device."""

@@ -18,6 +18,7 @@ from fastdata.errors import DecodeError, ReadError, ViewError
 from fastdata.loaders import Encoded, pillow
 from fastdata.loaders.backend import LoadedFiles, Pixels, Scratch
 from fastdata.loaders.per_image import inspect
+from fastdata.native import EffectTable, Format, load
 from fastdata.pipeline.finish import Drawn
 from fastdata.pipeline.jobs import SkipResult, Task, stop_if_cancelled
 from fastdata.pipeline.resources import EpochResources
@@ -137,7 +138,10 @@ class ImageBatch:
         with record_function("fastdata.load"):
             files = file_ranges(self._config.source, self._indices)
             ranges, out = (files.paths, files.offsets, files.lengths, files.crcs), self._images.data_ptr()
-            loaded = loader.load(*ranges, indices=self._indices, copies=self._copies, out=out)
+            columns: dict[str, Any] = {"indices": self._indices, "copies": self._copies}
+            if (effects := self._effects(self._indices, self._copies)) is not None:
+                columns["effects"] = effects
+            loaded = loader.load(*ranges, out=out, **columns)
         return self._finish_loading(loaded)
 
     def _load_arrays(self) -> Sequence[Task]:
@@ -148,7 +152,8 @@ class ImageBatch:
         assert self._images is not None
         with record_function("fastdata.load"):
             out, rows = self._images.data_ptr(), arrays.rows(self._indices)
-            loaded = loader.load(arrays.images, rows, indices=self._indices, copies=self._copies, out=out)
+            columns: dict[str, Any] = {"indices": self._indices, "copies": self._copies}
+            loaded = loader.load(arrays.images, rows, out=out, effects=self._effects(**columns), **columns)
         return self._finish_loading(loaded)
 
     def _finish_loading(self, loaded: LoadedFiles) -> Sequence[Task]:
@@ -253,16 +258,22 @@ class ImageBatch:
         with times.stage("decode"):
             statuses = self._config.backend.decode([sample.image for sample in samples], views, places)
         good, failures = [], []
-        for sample, view, place, status in zip(samples, views, places, statuses, strict=True):
-            if status is None:
-                good.append((sample, view, place))
-            else:
+        effects = self._effects([s.index for s in samples], [s.copy for s in samples])
+        for row, (sample, view, place, status) in enumerate(zip(samples, views, places, statuses, strict=True)):
+            if status is not None:
                 failures.append(self._failure(sample.position, sample.index, status))
+                continue
+            if effects is not None:
+                load().convert(place, place.ctypes.data, Format(), effects[row : row + 1])
+            good.append((sample, view, place))
         if self._images is not None:
             self._convert_into_batch(good, times)
         else:
             self._make_samples(good, times)
         return failures
+
+    def _effects(self, indices: Sequence[int], copies: Sequence[int]) -> EffectTable | None:
+        return self._resources.finish.effects(indices, copies)
 
     def _places(self, samples: Sequence[Sample], views: Sequence[View]) -> list[Pixels]:
         """Where each image is decoded to: the batch itself if it is uint8 in channels_last, else scratch memory."""
@@ -295,6 +306,9 @@ class ImageBatch:
             indices, copies = [s.index for s, *_ in good], [s.copy for s, *_ in good]
             drawn = seeds(self._config.key, Stream.TAIL, indices, copies)
             for (sample, *_), value, seed in zip(good, objects, drawn, strict=True):
+                if plan.float_augmentations:
+                    finish = self._resources.finish
+                    finish.erase(value.unsqueeze(0), finish.draw([sample.index], [sample.copy]))
                 if plan.tail:
                     stop_if_cancelled()
                     with SeededDraws(seed):
@@ -345,7 +359,9 @@ class ImageBatch:
             with SeededDraws(seeds(self._config.key, Stream.COLLATE, [self._number], [0])[0]):
                 return self._pinned(collate_fn(samples))
         images = self._images if len(good) == len(self._loaded) else self._pinned(self._images[list(good)])
-        if self._config.leave_uint8:
+        if not self._config.leave_uint8:
+            self._resources.finish.erase(images, self._draw_steps(good))
+        else:
             drawn = self._draw_steps(good)
             if self._config.on_gpu:
                 self._drawn = drawn
@@ -361,7 +377,7 @@ class ImageBatch:
 
     def _draw_steps(self, good: Sequence[int]) -> Drawn:
         """What is drawn for the batch's augmentations, by sample."""
-        if not self._config.plan.augments:
+        if not (self._config.plan.augmentations or self._config.plan.float_augmentations):
             return ()
         columns = ([column[position] for position in good] for column in (self._indices, self._copies))
         return self._resources.finish.draw(*columns)

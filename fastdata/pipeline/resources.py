@@ -54,7 +54,7 @@ class EpochResources:
         )
         self.sample_format = PixelFormat(plan)
         self.ready_batches: ReadyBatches | None = backend.ready_batches() if config.fills_batch else None
-        decoder = backend.batch_decoder() if config.fills_batch and config.arrays is None else None
+        decoder = backend.batch_decoder() if config.fills_batch and config.arrays is None and not plan.effects else None
         self.batch_decoder: BatchDecoder | None = decoder if decoder is not None and decoder.suits(plan) else None
         self.file_loader: FileLoader | None = None
         if config.fills_batch and has_file_ranges(config.source):

@@ -104,7 +104,9 @@ class WholeBatch(ImageBatch):
         images = decoded.permute(0, 3, 1, 2)
         targets = self._collated_targets(good)
         if not (config.leave_uint8 or images.is_cuda):
-            return [self._converted(images), targets], None
+            converted = self._converted(images)
+            self._resources.finish.erase(converted, self._draw_steps(good))
+            return [converted, targets], None
         images = images.contiguous(memory_format=config.memory_format)
         drawn = self._draw_steps(good)
         if config.on_gpu and not images.is_cuda:

@@ -17,13 +17,18 @@ import torch
 
 from fastdata.augment.base import Printable
 from fastdata.augment.mix import CutMix, MixUp
-from fastdata.augment.single import (
-    ColorJitter,
-    GaussianBlur,
-    RandAugment,
-    RandomErasing,
+from fastdata.augment.policies import RandAugment, TrivialAugmentWide
+from fastdata.augment.single import ColorJitter, GaussianBlur, RandomErasing
+from fastdata.augment.sometimes import (
+    Grayscale,
+    RandomAdjustSharpness,
+    RandomApply,
+    RandomAutocontrast,
+    RandomEqualize,
     RandomGrayscale,
-    TrivialAugmentWide,
+    RandomInvert,
+    RandomPosterize,
+    RandomSolarize,
 )
 from fastdata.errors import OptionError
 from fastdata.loaders import pillow
@@ -44,16 +49,24 @@ __all__ = [
     "ConvertImageDtype",
     "CutMix",
     "GaussianBlur",
+    "Grayscale",
     "Interpolation",
     "MixUp",
     "Normalize",
     "PILToTensor",
     "RandAugment",
+    "RandomAdjustSharpness",
+    "RandomApply",
+    "RandomAutocontrast",
     "RandomCrop",
+    "RandomEqualize",
     "RandomErasing",
     "RandomGrayscale",
     "RandomHorizontalFlip",
+    "RandomInvert",
+    "RandomPosterize",
     "RandomResizedCrop",
+    "RandomSolarize",
     "RandomVerticalFlip",
     "Resize",
     "ToTensor",

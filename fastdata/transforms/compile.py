@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from fastdata.augment import single as augment
+from fastdata.augment import policies, single, sometimes
 from fastdata.augment.base import Augmentation
 from fastdata.errors import OptionError
 from fastdata.transforms.draft import Draft, NotFusable
@@ -19,7 +19,12 @@ from fastdata.views.plan import Output, Plan
 
 __all__ = ["BEGIN_WITH", "PlanResult", "compile_transform", "has_batch_form", "is_known_transform"]
 
-_OWN_MODULES = ("fastdata.transforms", "fastdata.augment.single", "fastdata.augment.policies")
+_OWN_MODULES = (
+    "fastdata.transforms",
+    "fastdata.augment.policies",
+    "fastdata.augment.single",
+    "fastdata.augment.sometimes",
+)
 _TIMMS_MODULE = "timm.data.transforms"
 
 
@@ -38,14 +43,15 @@ BEGIN_WITH = (
 )
 
 
-def compile_transform(transform: object, *, augment_on: str = "host") -> PlanResult:
+def compile_transform(transform: object, *, augment_on: str = "host", effects: bool = True) -> PlanResult:
     """Compiles a transform into a plan.
 
     Args:
         transform: a transform of torchvision (v1 or v2), timm or `fastdata.transforms`, a Compose of them, or
             anything callable.
-        augment_on: "device" takes augmentations into the plan, as operations on whole batches; "host" calls them per
-            sample.
+        augment_on: "device" takes augmentations into the plan as operations on whole batches; "host" as effects that
+            the native core does to each image, where it gives Pillow's pixels, else they are called per sample.
+        effects: False calls them per sample in any case.
 
     Returns:
         A plan and the reason its prefix ended, or no plan and the reason nothing could be fused.
@@ -57,18 +63,25 @@ def compile_transform(transform: object, *, augment_on: str = "host") -> PlanRes
     draft, fused, reason = Draft(), 0, "everything is fused"
     for step in steps:
         try:
-            _read_step(step, draft, augment_on)
+            _read_step(step, draft, augment_on, effects)
         except NotFusable as stop:
             reason = f"{_name(step)} is called per sample: {stop}"
             break
         fused += 1
     if fused == 0:
         return PlanResult(plan=None, reason=f"nothing can be fused: {reason}", advice=BEGIN_WITH)
-    if (draft.augmentations or draft.float_augmentations) and (fused < len(steps) or draft.output is Output.PIL):
+    if draft.effects and draft.output is Output.PIL:
+        why = reason if fused < len(steps) else "the transform does not end with a tensor"
+        return replace(
+            compile_transform(transform, effects=False), reason=f"augmentations are called per sample: {why}"
+        )
+    on_batches = augment_on == "device" and (draft.augmentations or draft.float_augmentations)
+    if on_batches and (fused < len(steps) or draft.output is Output.PIL):
         why = reason if fused < len(steps) else "the transform does not end with a tensor"
         return replace(compile_transform(transform), reason=f"augmentations stay on the host, since {why}")
     plan = Plan(
         ops=tuple(draft.ops),
+        effects=tuple(draft.effects),
         output=draft.output,
         normalisation=draft.normalisation,
         augmentations=tuple(draft.augmentations),
@@ -135,14 +148,17 @@ def _name(step: object) -> str:
     return getattr(step, "__name__", type(step).__name__)
 
 
-def _read_step(step: Any, draft: Draft, augment_on: str) -> None:
+def _read_step(step: Any, draft: Draft, augment_on: str, effects: bool) -> None:
     if _is_hooked(step):
         raise NotFusable("it has forward hooks")
     name = type(step).__name__ if is_known_transform(step) else ""
     if name in _AUGMENTATIONS and not _is_timms(step):
-        if augment_on != "device":
+        if augment_on == "device":
+            draft.add_augmentation(_augmentation(step))
+        elif effects and _core_agrees():
+            draft.add_effect(_augmentation(step))
+        else:
             raise NotFusable("augment_on='device' would do it on whole batches")
-        draft.add_augmentation(_augmentation(step))
         return
     reader = (TIMM_READERS if _is_timms(step) else READERS).get(name)
     if reader is None:
@@ -152,16 +168,23 @@ def _read_step(step: Any, draft: Draft, augment_on: str) -> None:
 
 # Augmentations that work on batches, and the attributes that are their arguments, in torchvision as here.
 _AUGMENTATIONS: dict[str, tuple[type[Augmentation], tuple[str, ...]]] = {
-    "ColorJitter": (augment.ColorJitter, ("brightness", "contrast", "saturation", "hue")),
-    "GaussianBlur": (augment.GaussianBlur, ("kernel_size", "sigma")),
-    "RandAugment": (
-        augment.RandAugment,
-        ("num_ops", "magnitude", "num_magnitude_bins", "interpolation", "fill"),
-    ),
-    "RandomErasing": (augment.RandomErasing, ("p", "scale", "ratio", "value")),
-    "RandomGrayscale": (augment.RandomGrayscale, ("p",)),
-    "TrivialAugmentWide": (augment.TrivialAugmentWide, ("num_magnitude_bins", "interpolation", "fill")),
+    "AutoAugment": (policies.AutoAugment, ("policies", "interpolation", "fill")),
+    "ColorJitter": (single.ColorJitter, ("brightness", "contrast", "saturation", "hue")),
+    "GaussianBlur": (single.GaussianBlur, ("kernel_size", "sigma")),
+    "Grayscale": (sometimes.Grayscale, ("num_output_channels",)),
+    "RandAugment": (policies.RandAugment, ("num_ops", "magnitude", "num_magnitude_bins", "interpolation", "fill")),
+    "RandomAdjustSharpness": (sometimes.RandomAdjustSharpness, ("sharpness_factor", "p")),
+    "RandomApply": (sometimes.RandomApply, ("transforms", "p")),
+    "RandomAutocontrast": (sometimes.RandomAutocontrast, ("p",)),
+    "RandomEqualize": (sometimes.RandomEqualize, ("p",)),
+    "RandomErasing": (single.RandomErasing, ("p", "scale", "ratio", "value")),
+    "RandomGrayscale": (sometimes.RandomGrayscale, ("p",)),
+    "RandomInvert": (sometimes.RandomInvert, ("p",)),
+    "RandomPosterize": (sometimes.RandomPosterize, ("bits", "p")),
+    "RandomSolarize": (sometimes.RandomSolarize, ("threshold", "p")),
+    "TrivialAugmentWide": (policies.TrivialAugmentWide, ("num_magnitude_bins", "interpolation", "fill")),
 }
+_OTHER_NAMES = {"policies": "_policies", "fill": "_fill"}  # of attributes, in torchvision's v2
 
 
 def has_batch_form(step: object) -> bool:
@@ -172,8 +195,26 @@ def has_batch_form(step: object) -> bool:
 def _augmentation(step: Any) -> Augmentation:
     if isinstance(step, Augmentation):
         return step
+    if _is_hooked(step) or not has_batch_form(step):
+        raise NotFusable(f"{_name(step)} inside of it has no form for batches")
     cls, names = _AUGMENTATIONS[type(step).__name__]
     try:
-        return cls(**{name: getattr(step, name) for name in names})
-    except (OptionError, TypeError, ValueError) as error:
+        arguments = {name: _attribute(step, name) for name in names}
+        if "transforms" in arguments:
+            arguments["transforms"] = [_augmentation(each) for each in arguments["transforms"]]
+        made = cls(**arguments)
+    except (AttributeError, OptionError, TypeError, ValueError) as error:
         raise NotFusable(f"it cannot be done on batches ({error})") from error
+    if isinstance(made, policies.Policy) and ".v2." not in type(step).__module__:
+        made.of_v1 = True
+    return made
+
+
+def _core_agrees() -> bool:
+    from fastdata.loaders.pillow_effects import core_agrees  # which imports Pillow
+
+    return core_agrees()
+
+
+def _attribute(step: Any, name: str) -> Any:
+    return getattr(step, name) if hasattr(step, name) else getattr(step, _OTHER_NAMES.get(name, name))

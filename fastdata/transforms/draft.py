@@ -4,13 +4,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+import numpy as np
 import torch
 
 from fastdata.augment import single as augment
 from fastdata.augment.base import Augmentation
-from fastdata.views.plan import CenterCrop, Flip, Normalisation, Op, Output, RandomCrop, RandomResizedCrop, Resize
+from fastdata.errors import OptionError
+from fastdata.views.philox import Key
+from fastdata.views.plan import CenterCrop, Flip, Normalisation, Op, Output, Plan, RandomCrop, RandomResizedCrop, Resize
+from fastdata.views.streams import Draws
 
 __all__ = ["Draft", "NotFusable"]
+
+
+_NO_DRAWS = Draws(key=Key(seed=0, epoch=0), indices=np.zeros(0, np.int64), copies=np.zeros(0, np.int64))
 
 
 class NotFusable(Exception):
@@ -24,6 +31,7 @@ class Draft:
     ops: list[Op] = field(default_factory=list)
     output: Output = Output.PIL
     normalisation: Normalisation | None = None
+    effects: list[Augmentation] = field(default_factory=list)
     augmentations: list[Augmentation] = field(default_factory=list)
     float_augmentations: list[Augmentation] = field(default_factory=list)
     tensor_class: type[torch.Tensor] | None = None
@@ -37,13 +45,31 @@ class Draft:
         else:
             raise NotFusable("the image is already float; put it before ToTensor, then it is done on batches")
 
+    def add_effect(self, augmentation: Augmentation) -> None:
+        """A step that the native core does to the pixels of each image, or RandomErasing on float images."""
+        size = Plan(ops=tuple(self.ops)).size
+        if size is None:
+            raise NotFusable("images differ in size where it stands; put a crop before it")
+        if isinstance(augmentation, augment.RandomErasing) and self.normalisation is not None:
+            self.float_augmentations.append(augmentation)
+            return
+        if self.output is not Output.PIL:
+            raise NotFusable("it works on a tensor, whose arithmetic is another than a PIL image's; put it before that")
+        if not augmentation.on_host:
+            raise NotFusable("the native core does not do it")
+        try:
+            augmentation.effects(augmentation.draw(_NO_DRAWS, size), size)
+        except OptionError as error:
+            raise NotFusable(str(error)) from error
+        self.effects.append(augmentation)
+
     def add_geometry(self, op: Op) -> None:
         """A crop, resize or flip.
 
         Raises:
             NotFusable: it would break the shape that views/plan.py describes.
         """
-        if self.augmentations or self.float_augmentations:
+        if self.effects or self.augmentations or self.float_augmentations:
             raise NotFusable("it comes after an augmentation; put crops, resizes and flips first")
         resizes = isinstance(op, RandomResizedCrop | Resize)
         if resizes and self.output is not Output.PIL:

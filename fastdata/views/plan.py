@@ -21,12 +21,14 @@ from typing import Any, Protocol, TypeAlias
 import numpy.typing as npt
 import torch
 
+from fastdata.native import EffectTable
 from fastdata.views.streams import Draws
 
 __all__ = [
     "BatchStep",
     "CenterCrop",
     "Flip",
+    "HostStep",
     "Interpolation",
     "Normalisation",
     "Op",
@@ -162,16 +164,29 @@ class BatchStep(Protocol):
         ...
 
 
+class HostStep(Protocol):
+    """A random step that the native core does; `fastdata.augment.base.Augmentation` is one."""
+
+    def draw(self, draws: Draws, size: Size) -> Mapping[str, npt.NDArray[Any]]:
+        """The parameters of N samples, N rows each."""
+        ...
+
+    def effects(self, parameters: Mapping[str, npt.NDArray[Any]], size: Size) -> EffectTable:
+        """The same in the core's terms: (N, any number)."""
+        ...
+
+
 @dataclass(frozen=True, kw_only=True)
 class Plan:
     """What a backend and the pipeline do to each image.
 
     Attributes:
         ops: geometry, in order.
+        effects: what the native core does on the host to the pixels of each image after that.
         output: what the fused prefix yields.
         normalisation: float arithmetic, for `Output.FLOAT`.
         augmentations: steps for the whole batch after decoding, on uint8 images.
-        float_augmentations: likewise, after the float arithmetic.
+        float_augmentations: likewise, after the float arithmetic; on the host in the batch's own memory.
         tail: callables run per sample on what the prefix yields.
         tensor_class: class to view tensors as before the tail (torchvision's tv_tensors.Image), if any.
         fused: names of the transforms in the prefix.
@@ -179,6 +194,7 @@ class Plan:
     """
 
     ops: tuple[Op, ...] = ()
+    effects: tuple[HostStep, ...] = ()
     output: Output = Output.PIL
     normalisation: Normalisation | None = None
     augmentations: tuple[BatchStep, ...] = ()
@@ -214,8 +230,8 @@ class Plan:
 
     @property
     def augments(self) -> bool:
-        """True when whole batches are augmented after decoding."""
-        return bool(self.augmentations or self.float_augmentations)
+        """True when whole batches are augmented after decoding, or images while that is done."""
+        return bool(self.effects or self.augmentations or self.float_augmentations)
 
     @property
     def batchable(self) -> bool:

@@ -15,7 +15,7 @@ from torchvision.transforms import v2
 from torchvision.transforms.v2 import functional
 
 from fastdata import DataLoader
-from fastdata.augment import mix
+from fastdata.augment import mix, policies, sometimes
 from fastdata.augment import single as augment
 from fastdata.augment.base import Augmentation
 from fastdata.errors import OptionError
@@ -25,11 +25,11 @@ from fastdata.views.streams import Draws
 N = 40
 AUGMENTATIONS: dict[str, Augmentation] = {
     "jitter": augment.ColorJitter(0.4, 0.4, 0.4, 0.1),
-    "grey": augment.RandomGrayscale(0.5),
+    "grey": sometimes.RandomGrayscale(0.5),
     "blur": augment.GaussianBlur(5, (0.1, 2.0)),
     "erasing": augment.RandomErasing(0.7, value=3),
-    "rand": augment.RandAugment(),
-    "trivial": augment.TrivialAugmentWide(),
+    "rand": policies.RandAugment(),
+    "trivial": policies.TrivialAugmentWide(),
 }
 
 
@@ -67,19 +67,21 @@ def test_every_operation_and_magnitude_of_the_policies(
 ) -> None:
     mode = v2.InterpolationMode(interpolation)
     theirs = getattr(v2, name)(interpolation=mode, fill=fill)
-    ours = getattr(augment, name)(interpolation=mode, fill=fill)
+    ours = getattr(policies, name)(interpolation=mode, fill=fill)
     table = ours.magnitudes(size)
     images = batch(31, size)
     for row, (operation, (magnitudes_of, signed)) in enumerate(theirs._AUGMENTATION_SPACE.items()):
         magnitudes = magnitudes_of(31, *size)
+        levels = 255.0 if operation == "Solarize" else 1.0
         if magnitudes is not None:
-            assert table[row].tolist() == magnitudes.tolist()
+            assert table[row].tolist() == [levels * magnitude for magnitude in magnitudes.tolist()]
         for sign in (1, -1) if signed else (1,):
             parameters = {"choices": np.full((31, 2), row), "amounts": np.stack([sign * table[row], table[0]], axis=1)}
             parameters["choices"][:, 1] = 0
             got = ours.apply(images, parameters)
             for image, amount, result in zip(images, parameters["amounts"][:, 0], got, strict=True):
-                expected = theirs._apply_image_or_video_transform(image, operation, float(amount), mode, theirs._fill)
+                magnitude = float(amount) / levels
+                expected = theirs._apply_image_or_video_transform(image, operation, magnitude, mode, theirs._fill)
                 assert torch.equal(result, expected), (operation, amount)
 
 
@@ -136,7 +138,7 @@ def test_a_single_image_by_hand() -> None:
 
 def test_wrong_arguments_are_named() -> None:
     with pytest.raises(OptionError, match="magnitude=31"):
-        augment.RandAugment(magnitude=31)
+        policies.RandAugment(magnitude=31)
     with pytest.raises(OptionError, match="kernel_size=4"):
         augment.GaussianBlur(4)
     with pytest.raises(OptionError, match="sigma=0"):
@@ -144,9 +146,9 @@ def test_wrong_arguments_are_named() -> None:
     with pytest.raises(OptionError, match="value='random'"):
         augment.RandomErasing(value="random")  # type: ignore[arg-type]
     with pytest.raises(OptionError, match="interpolation='cubic'"):
-        augment.TrivialAugmentWide(interpolation="cubic")
+        policies.TrivialAugmentWide(interpolation="cubic")
     with pytest.raises(OptionError, match=r"p=1\.5"):
-        augment.RandomGrayscale(1.5)
+        sometimes.RandomGrayscale(1.5)
 
 
 # ---- in a loader
@@ -155,7 +157,7 @@ def test_wrong_arguments_are_named() -> None:
 STEPS: dict[str, list[Any]] = {
     "before float": [v2.RandAugment(), v2.ColorJitter(0.3, 0.3, 0.3, 0.1), v2.RandomGrayscale(0.3)],
     "trivial": [v1.TrivialAugmentWide(), v1.GaussianBlur(3)],
-    "own names": [augment.RandAugment(), augment.GaussianBlur(3)],
+    "own names": [policies.RandAugment(), augment.GaussianBlur(3)],
 }
 
 
@@ -204,8 +206,9 @@ def test_a_loader_says_what_is_done_on_batches(folder: Path) -> None:
     assert "on batches: RandAugment → ColorJitter → RandomGrayscale → RandomErasing" in told
     assert "per sample: nothing" in told
     told = DataLoader(dataset).explain()
-    assert "on batches: nothing" in told
-    assert "augment_on='device' would do it on whole batches" in told
+    assert "decode → RandomResizedCrop → RandomHorizontalFlip → RandAugment → ColorJitter → RandomGrayscale" in told
+    assert "on batches: RandomErasing" in told
+    assert "per sample: nothing" in told
 
 
 @pytest.mark.parametrize(

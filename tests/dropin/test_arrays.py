@@ -348,7 +348,7 @@ def test_a_float_tensor_is_left_to_torch() -> None:
 @pytest.mark.parametrize(
     ("name", "transform", "options", "reason"),
     [
-        ("CIFAR10", v1.Compose([v1.CenterCrop(20), v1.ColorJitter(0.4), v1.ToTensor()]), {}, "augment_on='device'"),
+        ("CIFAR10", v1.Compose([v1.CenterCrop(20), v1.PILToTensor(), v1.ColorJitter(0.4)]), {}, "augment_on='device'"),
         ("CIFAR10", v1.CenterCrop(20), {"collate_fn": list}, "ends with a PIL image"),
         ("CIFAR10", v1.ToTensor(), {"collate_fn": list}, "list collates samples"),
         ("MNIST", v2.Compose([*V2_FLOAT[:2], v2.Normalize(MEAN, STD)]), {}, "Normalize has three values"),
