@@ -17,11 +17,12 @@ import numpy as np
 from fastdata.loaders import pillow
 from fastdata.loaders.fill import stored
 from fastdata.loaders.pending_image import pending
+from fastdata.pipeline.finish import Finish
 from fastdata.pipeline.seeded_draws import SeededDraws
 from fastdata.views.draw import View, draw_view
 from fastdata.views.levels import Levels
 from fastdata.views.plan import Output, Plan
-from fastdata.views.this_sample import next_draw
+from fastdata.views.this_sample import Draw, next_draw
 
 __all__ = ["Capture"]
 
@@ -75,16 +76,19 @@ class Capture:
             with SeededDraws(draw.seed):
                 return transform(*args, **kwargs)
         view = draw_view(plan.ops, args[0].size, draw.index, draw.copy, key=draw.key, interpolation=plan.interpolation)
-        value = self._seen_through(args[0], view)
+        value = self._seen_through(args[0], view, draw)
         if plan.tail:
             with SeededDraws(draw.seed):
                 for step in self._tail():
                     value = step(value)
         return value
 
-    def _seen_through(self, image: Any, view: View) -> Any:
+    def _seen_through(self, image: Any, view: View, draw: Draw) -> Any:
         """What the plan makes of an image before the rest of the transform."""
         plan: Plan = self._fastdata[1]
+        finish = Finish(plan=plan, key=draw.key)
+        effects = finish.effects([draw.index], [draw.copy])
+        erased = finish.erased(draw.index, draw.copy)
         may_stay = plan.output is not Output.PIL and hasattr(image, "pending_through")
         seen = image.pending_through(view) if may_stay else None
         if seen is None:
@@ -94,8 +98,8 @@ class Capture:
             seen = getattr(image, "pending_view", None)
         if seen is not None:
             source, view = seen
-            return pending(source, view, self._levels, plan.tensor_class)
-        value = stored(np.asarray(image), self._levels)
+            return pending(source, view, self._levels, plan.tensor_class, effects=effects, erased=erased)
+        value = stored(np.asarray(image), self._levels, effects, erased)
         return value if plan.tensor_class is None else value.as_subclass(plan.tensor_class)
 
     def _tail(self) -> Sequence[Callable[[Any], Any]]:

@@ -146,7 +146,7 @@ class _Search:
             return value
         self.has_image_transforms |= type(value).__module__.startswith(_OF_IMAGES)
         if callable(value) and is_known_transform(value):
-            plan = compile_transform(value, effects=False).plan
+            plan = compile_transform(value).plan
             if plan is not None:
                 self.plans[place or type(value).__name__] = plan
                 if self._in_transform:

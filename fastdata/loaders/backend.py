@@ -260,6 +260,7 @@ class SourceDecoder(Protocol):
         pool: Pool | None = None,
         same_as: Ints | None = None,
         read_bytes: Ints | None = None,
+        effects: EffectTable | None = None,
     ) -> list[Exception | None]:
         """Decodes N images.
 
@@ -273,6 +274,7 @@ class SourceDecoder(Protocol):
             pool: who works; None for the calling thread.
             same_as: int64, (N,): the first row of the same encoded image; such rows are neighbours.
             read_bytes: int64, (N,): receives the encoded bytes of each image, in its first row.
+            effects: what is done to each image's pixels, (N, any number); None for nothing.
 
         Returns:
             N entries: None, an error that is final, or HandBack, for what Pillow must decode or judge.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -15,13 +15,14 @@ from fastdata.loaders import create_backend
 from fastdata.loaders.backend import Backend, Ints, Pixels, SourceDecoder
 from fastdata.loaders.encoded_source import EncodedSource
 from fastdata.loaders.per_image import HandBack, by_pillow
-from fastdata.native import Format, Pool, Windows, load
+from fastdata.native import EFFECT, EffectTable, Format, Pool, Windows, load
 from fastdata.views.draw import View
 from fastdata.views.levels import Levels
 from fastdata.views.plan import Interpolation
 from fastdata.views.this_sample import count_decoded
 
 __all__ = [
+    "Erased",
     "SeenImages",
     "StoredRows",
     "decode_row",
@@ -33,12 +34,26 @@ __all__ = [
 ]
 
 
+class Erased(NamedTuple):
+    """A rectangle of a finished image, and what it is filled with."""
+
+    box: tuple[int, int, int, int]  # left, top, right, bottom
+    value: tuple[float, ...]  # one number, or one for each channel
+
+    def apply(self, image: torch.Tensor) -> None:
+        """Fills it in an image (3, height, width)."""
+        left, top, right, bottom = self.box
+        image[:, top:bottom, left:right] = torch.tensor(self.value, dtype=image.dtype, device="cpu").view(-1, 1, 1)
+
+
 class Seen(Protocol):
     """One image of which something is seen; `fastdata.loaders.pending_image.Undecoded` is one."""
 
     source: EncodedSource
     view: View
+    effects: EffectTable | None
     levels: Levels
+    erased: Sequence[Erased]
     index: Any
 
 
@@ -50,14 +65,18 @@ class SeenImages:
         sources: the files.
         windows: what is seen of them.
         filters: int8, (N,): Pillow's number of each resize's filter.
+        effects: what is done to their pixels, (N, any number); None for nothing.
         levels: the arithmetic on their pixels.
+        erased: of each image, after that.
         indices: of the samples that they are made for.
     """
 
     sources: list[EncodedSource]
     windows: Windows
     filters: npt.NDArray[np.int8]
+    effects: EffectTable | None
     levels: Levels
+    erased: list[Sequence[Erased]]
     indices: list[Any]
 
     @classmethod
@@ -73,9 +92,15 @@ class SeenImages:
                 np.array([(view.flip_horizontal, view.flip_vertical) for view in views], np.uint8),
             ),
             filters=np.array([view.interpolation.value for view in views], np.int8),
+            effects=_stacked([image.effects for image in images]),
             levels=images[0].levels,
+            erased=[image.erased for image in images],
             indices=[image.index for image in images],
         )
+
+    def effects_of(self, row: int) -> EffectTable | None:
+        """Those of one image."""
+        return None if self.effects is None else self.effects[row : row + 1]
 
     def view(self, row: int) -> View:
         """Of one image."""
@@ -102,11 +127,29 @@ class StoredRows:
         """How an image is stored in its row."""
         return stored_format(self.images.levels, channels_first=self.batch.is_contiguous())
 
+    def erase(self, row: int) -> None:
+        """Does what comes after the arithmetic, to an image that has been decoded."""
+        for each in self.images.erased[row]:
+            each.apply(self.batch[row])
+
     @property
     def addresses(self) -> npt.NDArray[np.uint64]:
         """Of the rows."""
         stride_bytes = self.batch.stride(0) * self.batch.element_size()
         return (self.batch.data_ptr() + stride_bytes * np.arange(len(self.batch))).astype(np.uint64)
+
+
+def _stacked(tables: Sequence[EffectTable | None]) -> EffectTable | None:
+    """Tables of different images, one below the other, filled up with nothing to do."""
+    known = [table for table in tables if table is not None]
+    if not known:
+        return None
+    rows = [len(table) if table is not None else 1 for table in tables]
+    stacked = np.zeros((sum(rows), max(table.shape[1] for table in known)), EFFECT)
+    for end, count, table in zip(np.cumsum(rows).tolist(), rows, tables, strict=True):
+        if table is not None:
+            stacked[end - count : end, : table.shape[1]] = table
+    return stacked
 
 
 def decode_rows(part: StoredRows) -> dict[int, Exception]:
@@ -136,6 +179,8 @@ def decode_together(
     sources = [source for part in parts for source in part.images.sources]
     windows = Windows(*map(np.concatenate, zip(*(part.images.windows for part in parts), strict=True)))
     addresses = np.concatenate([part.addresses for part in parts])
+    nothing = [part.images.effects is None for part in parts]
+    effects = None if all(nothing) else _stacked([_effects_of(part) for part in parts])
     read = np.zeros(len(places), np.int64)
     for (interpolation, format_), rows in _alike(parts).items():
         chosen, same_as = _neighbours(sources, rows)
@@ -145,6 +190,7 @@ def decode_together(
             [sources[row].data for row in chosen],
             windows.at(chosen),
             addresses[chosen],
+            effects=effects[chosen] if effects is not None else None,
             format=parts[format_].format,
             interpolation=interpolation,
             pool=pool,
@@ -153,10 +199,18 @@ def decode_together(
         )
         read[chosen] = read_bytes
         for at, error in zip(chosen.tolist(), errors, strict=True):
+            number, row = places[at]
             if error is not None:
-                number, row = places[at]
                 refused[number][row] = error
+            else:
+                parts[number].erase(row)
     return refused, int(read.sum())
+
+
+def _effects_of(part: StoredRows) -> EffectTable:
+    """As many rows as there are images, if with nothing to do."""
+    effects = part.images.effects
+    return effects if effects is not None else np.zeros((len(part.batch), 0), EFFECT)
 
 
 def _alike(parts: Sequence[StoredRows]) -> dict[tuple[Interpolation, int], list[int]]:
@@ -200,7 +254,8 @@ def decode_row(
         else:
             error = by_pillow(image, view, pixels, refusal)
         if error is None:
-            load().convert(pixels, part.batch[row].data_ptr(), part.format)
+            load().convert(pixels, part.batch[row].data_ptr(), part.format, part.images.effects_of(row))
+            part.erase(row)
     except Exception as problem:  # noqa: BLE001 - Pillow's plugins raise many kinds; each is this image's
         return problem
     return error
@@ -234,8 +289,20 @@ def decode_source(source: EncodedSource, view: View) -> Pixels:
     return array
 
 
-def stored(pixels: Pixels, levels: Levels) -> torch.Tensor:
+def stored(
+    pixels: Pixels, levels: Levels, effects: EffectTable | None = None, erased: Sequence[Erased] = ()
+) -> torch.Tensor:
     """RGB pixels (height, width, 3) as the tensor (3, height, width) that torchvision would make of them."""
+    if effects is not None:
+        pixels = np.array(pixels)
+        load().convert(pixels, pixels.ctypes.data, Format(), effects)
+    tensor = _stored(pixels, levels)
+    for each in erased:
+        each.apply(tensor)
+    return tensor
+
+
+def _stored(pixels: Pixels, levels: Levels) -> torch.Tensor:
     if not levels.steps:
         return torch.from_numpy(np.array(pixels)).permute(2, 0, 1)
     tensor = torch.empty((3, *pixels.shape[:2]), dtype=levels.dtype, device="cpu")

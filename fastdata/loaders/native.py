@@ -94,6 +94,7 @@ class NativeBackend(Backend):
         pool: Pool | None = None,
         same_as: Ints | None = None,
         read_bytes: Ints | None = None,
+        effects: EffectTable | None = None,
     ) -> list[Exception | None]:
         """See `fastdata.loaders.backend.SourceDecoder`."""
         given = [np.frombuffer(each, np.uint8) if each else None for each in data]
@@ -108,6 +109,7 @@ class NativeBackend(Backend):
             paths=paths,
             same_as=same_as if self.fidelity == "exact" else None,  # "fast" decodes each view at its own scale
             read_bytes=read_bytes,
+            effects=effects,
         )
         return [_error_of(results, at) for at in range(len(paths))]
 

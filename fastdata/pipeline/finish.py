@@ -11,6 +11,7 @@ import torch
 
 from fastdata.augment.base import Parameters
 from fastdata.augment.ops import normalise
+from fastdata.loaders.fill import Erased
 from fastdata.native import EffectTable
 from fastdata.views.philox import Key
 from fastdata.views.plan import Plan
@@ -62,6 +63,14 @@ class Finish:
         """Does on the host, in the images' own memory, what comes after the float arithmetic."""
         for augmentation, parameters in zip(self.plan.float_augmentations, drawn, strict=True):
             augmentation.erase(images, parameters)  # type: ignore[attr-defined]
+
+    def erased(self, index: int, copy: int) -> tuple[Erased, ...]:
+        """What `erase` would fill in one image that is still to be decoded."""
+        steps = self.plan.float_augmentations
+        drawn = self.draw([index], [copy]) if steps else ()
+        boxes = [tuple(parameters["boxes"][0].tolist()) for parameters in drawn]
+        values = [step.value for step in steps]  # type: ignore[attr-defined]
+        return tuple(Erased(box, value) for box, value in zip(boxes, values, strict=True) if box[2] > box[0])
 
     def apply(self, images: torch.Tensor, drawn: Drawn) -> torch.Tensor:
         """Finishes uint8 images (N, 3, H, W); no step waits for their device."""

@@ -555,9 +555,9 @@ def test_the_way_is_named(table: Path) -> None:
     assert "accelerated: images are decoded by the native core" in by_processes.explain()
     assert "1 worker process run" in by_processes.explain()
     assert same(batches(by_processes, 5), batches(DataLoader(folder, 2), 5))
-    own = Table(table, v1.Compose([v1.RandomResizedCrop(24), v1.RandAugment(), v1.ToTensor()]))
+    own = Table(table, v1.Compose([v1.RandomResizedCrop(24), v1.RandomRotation(9), v1.ToTensor()]))
     text = DataLoader(own, 2, num_workers=2, workers="threads").explain()
-    assert "1 of 3 steps fused, then RandAugment, ToTensor per sample" in text
+    assert "1 of 3 steps fused, then RandomRotation, ToTensor per sample" in text
     assert "2 threads of this process make samples and decode, as asked" in text
     with pytest.raises(fastdata.OptionError, match="workers='fibres'"):
         DataLoader(own, workers="fibres")  # type: ignore[arg-type]
@@ -849,3 +849,80 @@ def test_worker_processes_that_import_pillow_late(table: Path, tmp_path: Path) -
     program.write_text(SPAWNED)
     done = subprocess.run([sys.executable, program, table], capture_output=True, text=True, timeout=300)
     assert done.stdout == "[(7, 3, 20, 20), (7, 3, 20, 20)] True\n", done.stderr
+
+
+AUGMENTED = v1.Compose(
+    [
+        v1.RandomResizedCrop(24),
+        v1.RandomHorizontalFlip(),
+        v1.RandAugment(),
+        v1.RandomApply([v1.ColorJitter(0.4, 0.4, 0.4, 0.1)], 0.6),
+        v1.ToTensor(),
+        v1.Normalize([0.485, 0.456, 0.406], [0.229, 0.224, 0.225]),
+        v1.RandomErasing(0.6),
+    ]
+)
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"num_workers": 1}, {"num_workers": 2, "workers": "threads"}, {"backend": "pil"}]
+)
+def test_augmentations_are_captured(table: Path, options: dict[str, Any]) -> None:
+    """As the image pipeline makes them of the same files."""
+    folder = ImageFolder(table, AUGMENTED)
+    expected = batches(DataLoader(folder, 3, seed=7))
+    captured = DataLoader(folder, 3, seed=7, worker_init_fn=seeds, **options)
+    if "workers" in options or not options.get("num_workers"):
+        captured = DataLoader(Files(folder), 3, seed=7, **options)
+    assert captured.explain().startswith("accelerated: images are decoded by the native core, with the dataset's own")
+    assert same(batches(captured), expected)
+
+
+class Files(Dataset[Any]):
+    """The same files as an image folder."""
+
+    def __init__(self, folder: ImageFolder) -> None:
+        self.samples, self.transform = folder.samples, folder.transform
+
+    def __len__(self) -> int:
+        return len(self.samples)
+
+    def __getitem__(self, index: int) -> Any:
+        path, label = self.samples[index]
+        return self.transform(Image.open(path).convert("RGB")), label
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_augmentations_without_chance_are_torchs(table: Path, workers: int) -> None:
+    always = [
+        v1.RandomEqualize(1.0),
+        v1.ColorJitter((0.5, 0.5)),
+        v1.RandomInvert(1.0),
+        v1.RandomAdjustSharpness(3, 1.0),
+    ]
+    steps = v1.Compose([v1.Resize(30), v1.CenterCrop(24), *always, v1.ToTensor()])
+    ours, theirs = (
+        each(Table(table, steps), 2, num_workers=workers) for each in (DataLoader, torch.utils.data.DataLoader)
+    )
+    assert "transform: 7 of 7 steps fused" in ours.explain()
+    assert same(batches(ours), batches(theirs))
+
+
+class Views(Table):
+    """Two views, of which one is looked at, and pixels that were touched before."""
+
+    def __getitem__(self, index: int) -> Any:
+        image = Image.open(self.folder / self.rows[index][0]).convert("RGB")
+        first, second = self.transform(image), self.transform(image)
+        image.load()[0, 0]
+        return first, second + 0.25, float(second.sum()), self.transform(image)
+
+
+def test_augmented_images_that_somebody_looks_at(table: Path) -> None:
+    """The same numbers, whoever makes them when."""
+    loaders = [DataLoader(Views(table, AUGMENTED), 3, seed=7, num_workers=workers) for workers in (0, 1)]
+    one, other = map(batches, loaders)
+    assert same(one, other)
+    assert all(torch.isfinite(each).all() for batch in one for each in batch)
+    sums = [float((batch[1][row] - 0.25).sum()) for batch in one for row in range(len(batch[1]))]
+    assert sums == pytest.approx([float(each) for batch in one for each in batch[2]], abs=0.05)
