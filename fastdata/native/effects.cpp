@@ -3,6 +3,7 @@
 #include "buffer.h"
 #include "geometry.h"
 #include "hue.h"
+#include "kernels.h"
 #include "warp.h"
 
 #include <algorithm>
@@ -237,25 +238,6 @@ std::vector<float> gaussian(int taps, double sigma) {
     return result;
 }
 
-// The weighted sum of `taps` rows of floats, each `step` behind the one before; all have `count` elements.
-void weighted_sum(const float *rows, size_t step, const std::vector<float> &weights, float *sums, size_t count) {
-    constexpr size_t kAtOnce = 16; // stays in registers
-    size_t at = 0;
-    for (; at + kAtOnce <= count; at += kAtOnce) {
-        std::array<float, kAtOnce> sum{};
-        for (size_t tap = 0; tap < weights.size(); ++tap)
-            for (size_t i = 0; i < kAtOnce; ++i)
-                sum[i] += weights[tap] * rows[tap * step + at + i];
-        std::copy(sum.begin(), sum.end(), sums + at);
-    }
-    for (; at < count; ++at) {
-        float sum = 0;
-        for (size_t tap = 0; tap < weights.size(); ++tap)
-            sum += weights[tap] * rows[tap * step + at];
-        sums[at] = sum;
-    }
-}
-
 // Across, then down, in floats; torchvision's kernel has both in one, whose sums differ in the last bits.
 void Canvas::blur(const fd_effect &effect) {
     const int across = static_cast<int>(effect.values[0]), down = static_cast<int>(effect.values[1]);
@@ -277,17 +259,17 @@ void Canvas::blur(const fd_effect &effect) {
         for (int x = -edge_x; x < width_ + edge_x; x = x == -1 ? width_ : x + 1) // what is beyond the edges
             std::copy_n(from + reflected(x, width_) * kPixelBytes, kPixelBytes,
                         &padded[static_cast<size_t>((x + edge_x) * kPixelBytes)]);
-        weighted_sum(padded.data(), kPixelBytes, horizontal, smooth_row(y), stride);
+        kernels().weighted_sum(padded.data(), kPixelBytes, horizontal.data(), across, smooth_row(y), stride);
     }
     for (int y = 1; y <= edge_y; ++y) {
         std::copy_n(smooth_row(reflected(-y, height_)), stride, smooth_row(-y));
         std::copy_n(smooth_row(reflected(height_ - 1 + y, height_)), stride, smooth_row(height_ - 1 + y));
     }
     for (int y = 0; y < height_; ++y) {
-        weighted_sum(smooth_row(y - edge_y), stride, vertical, sums.data(), stride);
+        kernels().weighted_sum(smooth_row(y - edge_y), stride, vertical.data(), down, sums.data(), stride);
         uint8_t *const to = pixels_ + static_cast<size_t>(y) * stride;
         for (size_t at = 0; at < stride; ++at)
-            to[at] = static_cast<uint8_t>(static_cast<int>(std::nearbyint(sums[at])));
+            to[at] = static_cast<uint8_t>(static_cast<int>(sums[at] + 0.5F));
     }
 }
 

@@ -24,6 +24,9 @@ struct Kernels {
     void (*pack)(const uint8_t *pixels, int count, uint8_t *rgb);
     void (*split)(const uint8_t *pixels, int count, uint8_t *red, uint8_t *green, uint8_t *blue);
     void (*reverse)(const uint8_t *pixels, int count, uint8_t *reversed);
+
+    // sums[i] = sum over taps, in order, of weights[tap] * rows[tap * step + i]; multiplied and added, not fused.
+    void (*weighted_sum)(const float *rows, size_t step, const float *weights, int taps, float *sums, size_t count);
 };
 
 // The fastest set this processor has.

@@ -293,8 +293,25 @@ void reverse(const uint8_t *pixels, int count, uint8_t *reversed) {
     kPlainKernels.reverse(pixels + i * kPixelBytes, count - i, reversed);
 }
 
+void weighted_sum(const float *rows, size_t step, const float *weights, int taps, float *sums, size_t count) {
+    constexpr size_t kAtOnce = 32;
+    size_t i = 0;
+    for (; i + kAtOnce <= count; i += kAtOnce) {
+        __m256 sum[4] = {_mm256_setzero_ps(), _mm256_setzero_ps(), _mm256_setzero_ps(), _mm256_setzero_ps()};
+        for (int tap = 0; tap < taps; ++tap) {
+            const __m256 weight = _mm256_set1_ps(weights[tap]);
+            const float *const row = rows + static_cast<size_t>(tap) * step + i;
+            for (size_t part = 0; part < 4; ++part)
+                sum[part] = _mm256_add_ps(sum[part], _mm256_mul_ps(weight, _mm256_loadu_ps(row + 8 * part)));
+        }
+        for (size_t part = 0; part < 4; ++part)
+            _mm256_storeu_ps(sums + i + 8 * part, sum[part]);
+    }
+    kPlainKernels.weighted_sum(rows + i, step, weights, taps, sums + i, count - i);
+}
+
 } // namespace
 
-const Kernels kAvx2Kernels = {"AVX2", horizontal, vertical, unpack, pack, split, reverse};
+const Kernels kAvx2Kernels = {"AVX2", horizontal, vertical, unpack, pack, split, reverse, weighted_sum};
 
 } // namespace fastdata

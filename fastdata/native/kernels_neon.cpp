@@ -92,8 +92,24 @@ void reverse(const uint8_t *pixels, int count, uint8_t *reversed) {
     kPlainKernels.reverse(pixels, count, reversed);
 }
 
+void weighted_sum(const float *rows, size_t step, const float *weights, int taps, float *sums, size_t count) {
+    constexpr size_t kAtOnce = 16;
+    size_t i = 0;
+    for (; i + kAtOnce <= count; i += kAtOnce) {
+        float32x4_t sum[4] = {vdupq_n_f32(0), vdupq_n_f32(0), vdupq_n_f32(0), vdupq_n_f32(0)};
+        for (int tap = 0; tap < taps; ++tap) {
+            const float *const row = rows + static_cast<size_t>(tap) * step + i;
+            for (size_t part = 0; part < 4; ++part)
+                sum[part] = vaddq_f32(sum[part], vmulq_n_f32(vld1q_f32(row + 4 * part), weights[tap]));
+        }
+        for (size_t part = 0; part < 4; ++part)
+            vst1q_f32(sums + i + 4 * part, sum[part]);
+    }
+    kPlainKernels.weighted_sum(rows + i, step, weights, taps, sums + i, count - i);
+}
+
 } // namespace
 
-const Kernels kNeonKernels = {"NEON", horizontal, vertical, unpack, pack, split, reverse};
+const Kernels kNeonKernels = {"NEON", horizontal, vertical, unpack, pack, split, reverse, weighted_sum};
 
 } // namespace fastdata

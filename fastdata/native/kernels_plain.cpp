@@ -69,8 +69,17 @@ void reverse(const uint8_t *pixels, int count, uint8_t *reversed) {
         std::memcpy(reversed + (count - 1 - i) * kPixelBytes, pixels + i * kPixelBytes, kPixelBytes);
 }
 
+void weighted_sum(const float *rows, size_t step, const float *weights, int taps, float *sums, size_t count) {
+    for (size_t i = 0; i < count; ++i) {
+        float sum = 0;
+        for (int tap = 0; tap < taps; ++tap)
+            sum += weights[tap] * rows[static_cast<size_t>(tap) * step + i];
+        sums[i] = sum;
+    }
+}
+
 } // namespace
 
-const Kernels kPlainKernels = {"plain", horizontal, vertical, unpack, pack, split, reverse};
+const Kernels kPlainKernels = {"plain", horizontal, vertical, unpack, pack, split, reverse, weighted_sum};
 
 } // namespace fastdata

@@ -87,13 +87,27 @@ bool moves_agree(const Kernels &set) {
     return same && mirrored == mirror;
 }
 
+bool sums_agree(const Kernels &set) {
+    const int count = up_to(300), taps = up_to(31);
+    const size_t step = static_cast<size_t>(up_to(9));
+    const std::vector<uint8_t> noisy = noise(count + taps * static_cast<int>(step) + taps);
+    const std::vector<float> rows(noisy.begin(), noisy.end());
+    std::vector<float> weights(noisy.end() - taps, noisy.end());
+    for (float &weight : weights)
+        weight /= 1000.0F;
+    std::vector<float> ours(static_cast<size_t>(count)), plain = ours;
+    set.weighted_sum(rows.data(), step, weights.data(), taps, ours.data(), ours.size());
+    kPlainKernels.weighted_sum(rows.data(), step, weights.data(), taps, plain.data(), plain.size());
+    return ours == plain;
+}
+
 } // namespace
 
 int main() {
     const Kernels &set = kernels();
     for (int round = 0; round < 600; ++round) {
         const auto filter = static_cast<Filter>(round % 6);
-        if (!horizontal_agrees(set, filter) || !vertical_agrees(set, filter) || !moves_agree(set)) {
+        if (!horizontal_agrees(set, filter) || !vertical_agrees(set, filter) || !moves_agree(set) || !sums_agree(set)) {
             std::fprintf(stderr, "kernels_test: %s differs from plain C++ in round %d\n", set.name, round);
             return 1;
         }

@@ -1,0 +1,148 @@
+"""What people train with: recipes of augmentations against torch's DataLoader and torchvision.
+
+Setup: RandomResizedCrop(224) and flip, the recipe's augmentations, ToTensor and Normalize over FOLDER/CLASS/IMAGE as an
+ImageFolder; batches of 64, shuffled; as many threads as worker processes; CPU time of the whole process tree.  Recipes:
+
+- "crop": no augmentation, for comparison;
+- "RandAugment", "AutoAugment", "ColorJitter" (0.4, 0.4, 0.4, 0.1): torchvision's;
+- "TrivialAugmentWide": with RandomErasing(0.25) behind Normalize, as in torchvision's reference script;
+- "SimCLR": two views of each image with jitter, grey and a blur of 23 pixels, per view;
+- "DINO": two global and eight local views of each image, per image;
+- "timm": create_transform's rand-m9-mstd0.5-inc1 with random interpolation and erasing;
+- "v2 tensors": ToImage first, as in the guide of torchvision's v2, then crop, flip, ToDtype and Normalize on tensors.
+
+All loaders take turns in every round.  Result: benchmarks/results/recipes.json.
+
+    python benchmarks/recipes.py FOLDER
+"""
+
+from __future__ import annotations
+
+import argparse
+import warnings
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.utils.data
+from torchvision import datasets, transforms
+from torchvision.transforms import InterpolationMode, v2
+
+from fastdata import DataLoader, NotAccelerated
+from fastdata.doctor.measure import Contender, Measurement, measure, ratios, table, write_json
+
+MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+
+
+def recipe(*augmentations: Any, size: int = 224, behind: Any = (), **crop: Any) -> Any:
+    """Random crops with some augmentations."""
+    begin = [transforms.RandomResizedCrop(size, **crop), transforms.RandomHorizontalFlip()]
+    end = [transforms.ToTensor(), transforms.Normalize(MEAN, STD)]
+    return transforms.Compose([*begin, *augmentations, *end, *behind])
+
+
+class Views:
+    """Several views of each image, each with a transform of its own."""
+
+    def __init__(self, *each: Any) -> None:
+        self.transforms = each
+
+    def __call__(self, image: Any) -> Any:
+        """All views."""
+        return [transform(image) for transform in self.transforms]
+
+
+def simclr() -> Any:
+    """Two views; source: Chen et al., "A simple framework for contrastive learning", 2020."""
+    jitter = transforms.RandomApply([transforms.ColorJitter(0.8, 0.8, 0.8, 0.2)], p=0.8)
+    blur = transforms.RandomApply([transforms.GaussianBlur(23, (0.1, 2.0))], p=0.5)
+    views = [recipe(jitter, transforms.RandomGrayscale(0.2), blur) for _ in range(2)]
+    return Views(*views)
+
+
+def dino() -> Any:
+    """Ten views; source: Caron et al., "Emerging properties in self-supervised vision transformers", 2021."""
+
+    def view(size: int, scale: tuple[float, float], blur: float, solarize: float) -> Any:
+        steps = [
+            transforms.RandomApply([transforms.ColorJitter(0.4, 0.4, 0.2, 0.1)], p=0.8),
+            transforms.RandomGrayscale(0.2),
+            transforms.RandomApply([transforms.GaussianBlur(9, (0.1, 2.0))], p=blur),
+            transforms.RandomSolarize(128, p=solarize),
+        ]
+        return recipe(*steps, size=size, scale=scale, interpolation=InterpolationMode.BICUBIC)
+
+    large = view(224, (0.4, 1.0), 1.0, 0.0), view(224, (0.4, 1.0), 0.1, 0.2)
+    return Views(*large, *(view(96, (0.05, 0.4), 0.5, 0.0) for _ in range(8)))
+
+
+def timms() -> Any:
+    """As timm's training script is usually called."""
+    from timm.data import create_transform
+
+    policy = "rand-m9-mstd0.5-inc1"
+    return create_transform(224, is_training=True, auto_augment=policy, re_prob=0.25, re_mode="pixel")
+
+
+def tensors() -> Any:
+    """The pipeline of torchvision's guide to v2."""
+    begin = [v2.ToImage(), v2.RandomResizedCrop(224, antialias=True), v2.RandomHorizontalFlip()]
+    return v2.Compose([*begin, v2.ToDtype(torch.float32, scale=True), v2.Normalize(MEAN, STD)])
+
+
+RECIPES: dict[str, tuple[Any, int]] = {  # a transform, and the views of each image that are counted
+    "crop": (recipe, 1),
+    "RandAugment": (lambda: recipe(transforms.RandAugment()), 1),
+    "AutoAugment": (lambda: recipe(transforms.AutoAugment()), 1),
+    "TrivialAugmentWide": (
+        lambda: recipe(transforms.TrivialAugmentWide(), behind=[transforms.RandomErasing(0.25)]),
+        1,
+    ),
+    "ColorJitter": (lambda: recipe(transforms.ColorJitter(0.4, 0.4, 0.4, 0.1)), 1),
+    "SimCLR": (simclr, 2),
+    "DINO": (dino, 1),
+    "timm": (timms, 1),
+    "v2 tensors": (tensors, 1),
+}
+
+
+def run(folder: Path, name: str, *, workers: int, rounds: int, images: int) -> list[Measurement]:
+    """Measures one recipe with torch's loader and with fastdata's."""
+    make, views = RECIPES[name]
+    dataset = datasets.ImageFolder(str(folder), make())
+    dataset.samples = dataset.imgs = (dataset.samples * -(-images // len(dataset.samples)))[:images]
+    options: dict[str, Any] = {"batch_size": 64, "shuffle": True, "num_workers": workers}
+    loaders: dict[str, Any] = {
+        "torch": torch.utils.data.DataLoader(dataset, **options),
+        "fastdata": DataLoader(dataset, **options),
+    }
+    print(f"{name}: {loaders['fastdata'].explain().splitlines()[0]}")
+    contenders = [
+        Contender(name=kind, epoch=partial(iter, loader), images=views * images) for kind, loader in loaders.items()
+    ]
+    return measure(contenders, rounds=rounds)
+
+
+def main() -> None:
+    """The command."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path, help="one folder of images per class")
+    parser.add_argument("--images", type=int, default=400, help="samples (%(default)s)")
+    parser.add_argument("--workers", type=int, default=2, help="threads, and worker processes (%(default)s)")
+    parser.add_argument("--rounds", type=int, default=5, help="measured passes of each (%(default)s)")
+    parser.add_argument("--only", nargs="+", choices=RECIPES, default=list(RECIPES), help="some of the recipes")
+    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results" / "recipes.json")
+    given = parser.parse_args()
+    warnings.simplefilter("ignore", NotAccelerated)
+    results = {}
+    for name in given.only:
+        measured = run(given.folder, name, workers=given.workers, rounds=given.rounds, images=given.images)
+        print(f"\n{name}\n\n{table(measured, 'torch')}\n")
+        results[name] = {"loaders": [m.to_dict() for m in measured], "times_better": ratios(measured, "torch")}
+    setup = f"batch 64, shuffled; {given.workers} threads or worker processes"
+    write_json(given.out, setup=setup, data=f"{given.images} samples of {given.folder.name}", results=results)
+
+
+if __name__ == "__main__":
+    main()
