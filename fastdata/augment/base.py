@@ -64,6 +64,8 @@ class Augmentation(Printable, ABC):
     def apply(self, images: torch.Tensor, parameters: Parameters) -> torch.Tensor:
         """The augmented batch (N, 3, H, W), on the images' device; the images themselves are not changed."""
 
+    on_batches = True  # `apply` does it, on any device
+
     @property
     def on_host(self) -> bool:
         """True if the native core does it on the host, with Pillow's arithmetic; see `effects`."""

@@ -177,6 +177,7 @@ class RandomApply(Augmentation):
         self.transforms, self.p = list(transforms), check_probability(p)
         if not self.transforms or not all(isinstance(each, Augmentation) for each in self.transforms):
             raise OptionError(f"transforms={self.transforms}; accepted: augmentations that work on batches")
+        self.on_batches = all(each.on_batches for each in self.transforms)
 
     @property
     def on_host(self) -> bool:

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from fastdata.augment import policies, single, sometimes
+from fastdata.augment import policies, single, sometimes, warps
 from fastdata.augment.base import Augmentation
 from fastdata.errors import OptionError
 from fastdata.transforms.draft import Draft, NotFusable
@@ -152,13 +152,16 @@ def _read_step(step: Any, draft: Draft, augment_on: str, effects: bool) -> None:
     if _is_hooked(step):
         raise NotFusable("it has forward hooks")
     name = type(step).__name__ if is_known_transform(step) else ""
-    if name in _AUGMENTATIONS and not _is_timms(step):
+    if _is_augmentation(step):
+        augmentation = _augmentation(step)
         if augment_on == "device":
-            draft.add_augmentation(_augmentation(step))
+            draft.add_augmentation(augmentation)
         elif effects and _core_agrees():
-            draft.add_effect(_augmentation(step))
-        else:
+            draft.add_effect(augmentation)
+        elif augmentation.on_batches:
             raise NotFusable("augment_on='device' would do it on whole batches")
+        else:
+            raise NotFusable("the native core is missing, or differs from the installed Pillow")
         return
     reader = (TIMM_READERS if _is_timms(step) else READERS).get(name)
     if reader is None:
@@ -173,6 +176,11 @@ _AUGMENTATIONS: dict[str, tuple[type[Augmentation], tuple[str, ...]]] = {
     "GaussianBlur": (single.GaussianBlur, ("kernel_size", "sigma")),
     "Grayscale": (sometimes.Grayscale, ("num_output_channels",)),
     "RandAugment": (policies.RandAugment, ("num_ops", "magnitude", "num_magnitude_bins", "interpolation", "fill")),
+    "RandomAffine": (
+        warps.RandomAffine,
+        ("degrees", "translate", "scale", "shear", "interpolation", "fill", "center"),
+    ),
+    "RandomRotation": (warps.RandomRotation, ("degrees", "interpolation", "expand", "center", "fill")),
     "RandomAdjustSharpness": (sometimes.RandomAdjustSharpness, ("sharpness_factor", "p")),
     "RandomApply": (sometimes.RandomApply, ("transforms", "p")),
     "RandomAutocontrast": (sometimes.RandomAutocontrast, ("p",)),
@@ -189,13 +197,17 @@ _OTHER_NAMES = {"policies": "_policies", "fill": "_fill"}  # of attributes, in t
 
 def has_batch_form(step: object) -> bool:
     """True for augmentations that `augment_on="device"` would do on whole batches."""
+    return _is_augmentation(step) and _AUGMENTATIONS[type(step).__name__][0].on_batches
+
+
+def _is_augmentation(step: object) -> bool:
     return is_known_transform(step) and not _is_timms(step) and type(step).__name__ in _AUGMENTATIONS
 
 
 def _augmentation(step: Any) -> Augmentation:
     if isinstance(step, Augmentation):
         return step
-    if _is_hooked(step) or not has_batch_form(step):
+    if _is_hooked(step) or not _is_augmentation(step):
         raise NotFusable(f"{_name(step)} inside of it has no form for batches")
     cls, names = _AUGMENTATIONS[type(step).__name__]
     try:

@@ -38,6 +38,8 @@ class Draft:
 
     def add_augmentation(self, augmentation: Augmentation) -> None:
         """A step on whole batches."""
+        if not augmentation.on_batches:
+            raise NotFusable("it has no form for whole batches; augment_on='host' does it")
         if self.normalisation is None:
             self.augmentations.append(augmentation)
         elif isinstance(augmentation, augment.RandomErasing):

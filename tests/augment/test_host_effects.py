@@ -185,6 +185,59 @@ def test_a_blur_is_drawn_per_sample() -> None:
         assert np.abs(wanted.astype(int) - after).max() <= 1
 
 
+WARPS = {
+    "RandomRotation": [
+        {"degrees": 30},
+        {"degrees": (-200, 200), "interpolation": BINS.BILINEAR, "fill": (9, 8, 200)},
+        {"degrees": 45, "center": (3, 30), "fill": 77, "interpolation": BINS.BICUBIC},
+    ],
+    "RandomAffine": [
+        {"degrees": 20},
+        {"degrees": 0, "translate": (0.3, 0.2)},
+        {"degrees": 0, "translate": (0.1, 0.4), "scale": (0.5, 1.6), "interpolation": BINS.BILINEAR, "fill": 50},
+        {"degrees": (-90, 10), "shear": 25, "fill": (1, 2, 3)},
+        {"degrees": 9, "scale": (0.9, 1.1), "shear": (-9, 9, -30, 5), "center": (0, 5), "interpolation": BINS.BICUBIC},
+    ],
+}
+
+
+@pytest.mark.parametrize(("name", "number"), [(name, n) for name, each in WARPS.items() for n in range(len(each))])
+@pytest.mark.parametrize("size", [SIZE, (32, 32)])
+@pytest.mark.parametrize("module", [v1, v2])
+def test_rotations_and_affine_maps(module: Any, size: tuple[int, int], name: str, number: int) -> None:
+    step = getattr(module, name)(**WARPS[name][number])
+    mode = BINS(getattr(step.interpolation, "value", step.interpolation))
+    fill = WARPS[name][number].get("fill", 0)
+
+    def expected(image: Any, own: Any) -> Any:
+        angle = float(own["angles"])
+        if name == "RandomRotation":
+            return functional.rotate(image, angle, mode, False, step.center, fill)
+        geometry = own["moves"].tolist(), float(own["scales"]), own["shears"].tolist()
+        return functional.affine(image, angle, *geometry, mode, fill, step.center)
+
+    check(step, expected, size)
+
+
+def test_maps_are_drawn_as_torchvision_draws_them() -> None:
+    given: dict[str, Any] = {"degrees": 20, "translate": (0.2, 0.1), "scale": (0.8, 1.3), "shear": (-5, 5, 0, 30)}
+    theirs, ours = v1.RandomAffine(**given), augmentation_of(v1.RandomAffine(**given))
+    count = 20_000
+    draws = Draws(key=Key(seed=1, epoch=0), indices=np.arange(count), copies=np.zeros(count, np.int64))
+    drawn = ours.draw(draws, SIZE)
+    own = np.column_stack([drawn["angles"], drawn["moves"], drawn["scales"], drawn["shears"]])
+    size = [SIZE[1], SIZE[0]]
+    wanted = [
+        theirs.get_params(theirs.degrees, theirs.translate, theirs.scale, theirs.shear, size) for _ in range(4000)
+    ]
+    flat = np.array([(angle, *moves, scale, *shear) for angle, moves, scale, shear in wanted])
+    for column in range(flat.shape[1]):
+        edges = np.sort(own[:, column])
+        places = np.searchsorted(edges, np.sort(flat[:, column]), side="right") / count
+        steps = np.searchsorted(np.sort(flat[:, column]), np.sort(flat[:, column]), side="right") / len(flat)
+        assert np.abs(places - steps).max() < 0.035, column  # Kolmogorov and Smirnov's distance
+
+
 RECIPES: dict[str, list[Any]] = {
     "rand": [v1.RandAugment()],
     "auto": [v1.AutoAugment()],
@@ -272,6 +325,10 @@ def test_images_in_memory() -> None:
 LEFT = {
     "varying sizes": ([v1.Resize(40), v1.ColorJitter(0.4), v1.ToTensor()], "images differ in size"),
     "a tensor": ([v1.Resize((40, 40)), v1.PILToTensor(), v1.ColorJitter(0.4)], "it works on a tensor"),
+    "an expanding turn": (
+        [v1.Resize((8, 8)), v1.RandomRotation(9, expand=True), v1.ToTensor()],
+        "images of many sizes",
+    ),
     "no tensor": ([v1.Resize((40, 40)), v1.ColorJitter(0.4)], "does not end with a tensor"),
     "a wide blur": ([v1.Resize((8, 8)), v1.GaussianBlur(23), v1.ToTensor()], "reaches across images of 8"),
     "a function inside": (
@@ -321,6 +378,12 @@ def test_our_own_transforms_do_the_same(folder: Path, name: str, augment_on: Any
     if name not in ("RandAugment", "TrivialAugmentWide"):  # whose thresholds are rounded as in v2
         assert same(list(loader(transforms)), list(loader(v1)))
     assert same(list(loader(transforms)), list(loader(v2)))
+
+
+def test_maps_stay_on_the_host(folder: Path) -> None:
+    steps = v1.Compose([v1.Resize((8, 8)), v1.RandomRotation(9), v1.ToTensor()])
+    told = DataLoader(ImageFolder(str(folder), steps), augment_on="device").explain()
+    assert "it has no form for whole batches; augment_on='host' does it" in told
 
 
 def test_images_by_hand_have_pillows_pixels() -> None:

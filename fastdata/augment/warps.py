@@ -1,0 +1,161 @@
+"""Random rotations and affine maps, which the native core does on the host with Pillow's arithmetic."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from fastdata.augment.base import Augmentation, Parameters
+from fastdata.augment.effects import FILTERS, Matrix, affine, nothing, rotation
+from fastdata.errors import OptionError
+from fastdata.native import EffectTable
+from fastdata.views.philox import Floats
+from fastdata.views.streams import Draws
+
+__all__ = ["RandomAffine", "RandomRotation"]
+
+
+class _Warp(Augmentation):
+    """Pixels that change places."""
+
+    on_batches = False
+
+    def __init__(self, interpolation: Any, fill: Any, center: Sequence[float] | None) -> None:
+        values = {0: "nearest", 2: "bilinear", 3: "bicubic"}
+        self.interpolation = str(getattr(interpolation, "value", values.get(interpolation, interpolation))).lower()
+        if self.interpolation not in FILTERS:
+            raise OptionError(f"interpolation={interpolation!r}; accepted: {', '.join(FILTERS)}")
+        levels = (fill,) if isinstance(fill, int | float) else (0,) if fill is None else fill
+        if not isinstance(levels, list | tuple) or len(levels) not in (1, 3):
+            raise OptionError(f"fill={fill!r}; accepted: one level, or three")
+        self.fill = tuple(map(float, levels))
+        self.center = center
+
+    def apply(self, images: torch.Tensor, parameters: Parameters) -> torch.Tensor:
+        """Not done: torchvision's arithmetic for tensors is another, and its own."""
+        raise NotImplementedError(f"{type(self).__name__} is only done on the host")
+
+
+class RandomRotation(_Warp):
+    """Turned about the middle or another point by a random angle.
+
+    Args:
+        degrees: smallest and largest angle, counterclockwise.
+        interpolation: "nearest", "bilinear" or "bicubic".
+        expand: not supported.
+        center: (x, y) in pixels; None is the middle.
+        fill: level, or three, for what comes from outside of the image; None is black.
+    """
+
+    def __init__(
+        self,
+        degrees: Sequence[float],
+        interpolation: Any = "nearest",
+        expand: bool = False,
+        center: Sequence[float] | None = None,
+        fill: Any = 0,
+    ) -> None:
+        super().__init__(interpolation, fill, center)
+        if expand:
+            raise OptionError("expand=True gives images of many sizes; accepted: False")
+        self.degrees, self.expand = (float(degrees[0]), float(degrees[1])), expand
+
+    def draw(self, draws: Draws, size: tuple[int, int]) -> Parameters:
+        """See `Augmentation.draw`."""
+        return {"angles": _between(self.degrees, draws.four(0)[0])}
+
+    def effects(self, parameters: Parameters, size: tuple[int, int]) -> EffectTable:
+        """See `Augmentation.effects`."""
+        angles = parameters["angles"].tolist()
+        table = nothing(len(angles), 1)
+        for row, angle in enumerate(angles):
+            if (turned := rotation(angle, size, self.center)) is not None:
+                matrix, is_exact = turned
+                affine(
+                    table, row, 0, matrix, interpolation="nearest" if is_exact else self.interpolation, fill=self.fill
+                )
+        return table
+
+
+class RandomAffine(_Warp):
+    """Turned, moved, scaled and sheared by random amounts.
+
+    Args:
+        degrees: smallest and largest angle.
+        translate: largest shares of the width and height by which the image is moved; None does not move it.
+        scale: smallest and largest factor; None does not scale.
+        shear: smallest and largest angle along rows, and along columns if there are four; None does not shear.
+        interpolation: "nearest", "bilinear" or "bicubic".
+        fill: level, or three, for what comes from outside of the image; None is black.
+        center: (x, y) in pixels; None is the middle.
+    """
+
+    def __init__(
+        self,
+        degrees: Sequence[float],
+        translate: Sequence[float] | None = None,
+        scale: Sequence[float] | None = None,
+        shear: Sequence[float] | None = None,
+        interpolation: Any = "nearest",
+        fill: Any = 0,
+        center: Sequence[float] | None = None,
+    ) -> None:
+        super().__init__(interpolation, fill, center)
+        self.degrees, self.translate, self.scale = tuple(degrees), translate, scale
+        self.shear = None if shear is None else (*map(float, shear), 0.0, 0.0)[:4]
+
+    def draw(self, draws: Draws, size: tuple[int, int]) -> Parameters:
+        """See `Augmentation.draw`."""
+        height, width = size
+        (angle, scale, across, down), (right, lower, *_) = draws.four(0), draws.four(1)
+        shear = self.shear if self.shear is not None else (0.0,) * 4
+        share_x, share_y = self.translate if self.translate is not None else (0.0, 0.0)
+        most = share_x * width, share_y * height
+        moves = [np.rint(limit * (2 * share - 1)) for limit, share in zip(most, (right, lower), strict=True)]
+        return {
+            "angles": _between(self.degrees, angle),
+            "scales": _between(self.scale if self.scale is not None else (1.0, 1.0), scale),
+            "shears": np.stack([_between(shear[:2], across), _between(shear[2:], down)], axis=1),
+            "moves": np.stack(moves, axis=1).astype(np.int64),
+        }
+
+    def effects(self, parameters: Parameters, size: tuple[int, int]) -> EffectTable:
+        """See `Augmentation.effects`."""
+        names = ("angles", "moves", "scales", "shears")
+        rows = list(zip(*(parameters[name].tolist() for name in names), strict=True))
+        table = nothing(len(rows), 1)
+        height, width = size
+        center = self.center if self.center is not None else (width * 0.5, height * 0.5)
+        for row, (angle, move, scale, shear) in enumerate(rows):
+            matrix = _inverse(center, angle, move, scale, shear)
+            affine(table, row, 0, matrix, interpolation=self.interpolation, fill=self.fill)
+        return table
+
+
+def _between(range_: Sequence[float], share: Floats) -> Floats:
+    low, high = range_
+    return low + share * (high - low)
+
+
+def _inverse(
+    center: Sequence[float], angle: float, move: Sequence[float], scale: float, shear: Sequence[float]
+) -> Matrix:
+    """Where each pixel comes from when an image is turned, scaled and sheared about a point, and moved.
+
+    Source: torchvision's _get_inverse_affine_matrix, in whose order everything is rounded.
+    """
+    turn, along_x, along_y = (math.radians(each) for each in (angle, *shear))
+    cosine = math.cos(along_y)
+    a = math.cos(turn - along_y) / cosine
+    b = -math.cos(turn - along_y) * math.tan(along_x) / cosine - math.sin(turn)
+    c = math.sin(turn - along_y) / cosine
+    d = -math.sin(turn - along_y) * math.tan(along_x) / cosine + math.cos(turn)
+    first, second, third, fourth = d / scale, -b / scale, -c / scale, a / scale
+    x, y = -center[0] - move[0], -center[1] - move[1]
+    left = 0.0 / scale + (first * x + second * y) + center[0]
+    top = 0.0 / scale + (third * x + fourth * y) + center[1]
+    return first, second, left, third, fourth, top
