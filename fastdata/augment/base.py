@@ -1,8 +1,10 @@
-"""Random augmentations of whole batches: what is drawn for each sample, and the operations of ops.py that do it.
+"""Random augmentations: what is drawn for each sample, and how it is done.
 
-The classes carry torchvision's names, arguments and distributions.  Their arithmetic is that of torchvision's v2
-operators on uint8 tensors.  What is drawn for a sample is a function of (seed, epoch, sample, copy) and the step's
-place in the transform, so it depends neither on the device nor on the backend nor on the place in the batch.
+The classes carry torchvision's names, arguments and distributions.  Whole batches are augmented by the operations of
+ops.py, with the arithmetic of torchvision's v2 operators on uint8 tensors; on the host the native core does each image,
+with Pillow's arithmetic (`Augmentation.effects`).  What is drawn for a sample is a function of (seed, epoch, sample,
+copy) and the step's place in the transform, so it depends neither on the device nor on the backend nor on the place in
+the batch.
 
 Parameters are drawn on the host and stay there as NumPy arrays; which samples an operation concerns is therefore known
 without asking the device.

@@ -1,4 +1,4 @@
-"""RandAugment and TrivialAugment for batches: torchvision's operations, magnitudes and distributions."""
+"""RandAugment, TrivialAugment and AutoAugment: torchvision's operations, magnitudes and distributions."""
 
 from __future__ import annotations
 
@@ -35,6 +35,8 @@ class Policy(Augmentation):
         if self.interpolation not in ("nearest", "bilinear"):
             raise OptionError(f"interpolation={interpolation!r}; accepted: nearest, bilinear")
         self.fill = None if fill is None else tuple(map(float, (fill,) if isinstance(fill, int | float) else fill))
+        if self.fill is not None and len(self.fill) not in (1, 3):
+            raise OptionError(f"fill={fill!r}; accepted: one level, or three")
 
     @abstractmethod
     def magnitudes(self, size: tuple[int, int]) -> Floats:
@@ -118,7 +120,7 @@ class RandAugment(Policy):
         fill: float | Sequence[float] | None = None,
     ) -> None:
         super().__init__(interpolation, fill)
-        if not 0 <= magnitude < num_magnitude_bins:
+        if not isinstance(magnitude, int) or not 0 <= magnitude < num_magnitude_bins:
             raise OptionError(
                 f"magnitude={magnitude}; accepted: 0 to {num_magnitude_bins - 1} (num_magnitude_bins - 1)"
             )

@@ -162,6 +162,8 @@ class RandomErasing(Augmentation):
                 f"value={value!r}; accepted: a number, or one per channel (random noise is not supported)"
             )
         self.value = tuple(map(float, (value,) * 3 if isinstance(value, int | float) else value))
+        if len(self.value) not in (1, 3):
+            raise OptionError(f"value={value!r}; accepted: a number, or one for each of three channels")
 
     def draw(self, draws: Draws, size: tuple[int, int]) -> Parameters:
         """See `Augmentation.draw`."""

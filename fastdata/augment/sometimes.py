@@ -93,9 +93,9 @@ class RandomPosterize(_Sometimes):
     _effect = EffectKind.POSTERIZE
 
     def __init__(self, bits: int, p: float = 0.5) -> None:
-        if not 0 <= bits <= 8:
-            raise OptionError(f"bits={bits}; accepted: 0 to 8")
-        self.bits, self.p = int(bits), check_probability(p)
+        if not isinstance(bits, int) or not 0 <= bits <= 8:
+            raise OptionError(f"bits={bits}; accepted: an integer from 0 to 8")
+        self.bits, self.p = bits, check_probability(p)
 
     def _values(self) -> Sequence[float]:
         return (self.bits,)
@@ -177,6 +177,8 @@ class RandomApply(Augmentation):
         self.transforms, self.p = list(transforms), check_probability(p)
         if not self.transforms or not all(isinstance(each, Augmentation) for each in self.transforms):
             raise OptionError(f"transforms={self.transforms}; accepted: augmentations that work on batches")
+        if len(self.transforms) > _INNER_STEPS:
+            raise OptionError(f"{len(self.transforms)} transforms; accepted: at most {_INNER_STEPS}")
         self.on_batches = all(each.on_batches for each in self.transforms)
 
     @property

@@ -98,6 +98,10 @@ def _in_the_pipeline(loader: LoaderArguments, route: Route, choice: BackendChoic
     decodes_on = None
     if choice is not None and not _in_memory(route) and len(choice.backend.decode_devices) > 1:
         decodes_on = "the GPU (mixed)" if loader.decode_on == "mixed" else "the CPU"
+        if plan.effects:
+            decodes_on = (
+                "the CPU, image by image, for augmentations on the host; augment_on='device' lets it decode batches"
+            )
     return {
         "path": "fastdata's image pipeline",
         "source": _source(loader, route),
@@ -107,7 +111,7 @@ def _in_the_pipeline(loader: LoaderArguments, route: Route, choice: BackendChoic
         "why": route.reason,
         "output": _output(loader, route, plan),
         "backend": "none: pixels are in memory, nothing is decoded" if _in_memory(route) else _backend(loader, choice),
-        "fidelity": "identical to Pillow's pixels" if _in_memory(route) else _fidelity(loader, choice),
+        "fidelity": "identical to Pillow's pixels" if _in_memory(route) else _fidelity(loader, plan, choice),
         "threads": _threads(loader),
         "on error": loader.on_error,
         "device": str(loader.device) if loader.device is not None else "host memory",
@@ -164,8 +168,13 @@ def _output(loader: LoaderArguments, route: Route, plan: Plan) -> str:
     return f"{str(plan.output_dtype).removeprefix('torch.')} ({shape}), {layout}; {written} straight into the batch"
 
 
-def _fidelity(loader: LoaderArguments, choice: BackendChoice | None) -> str:
-    """How near pixels are to Pillow's, under the backend that decodes."""
+def _fidelity(loader: LoaderArguments, plan: Plan, choice: BackendChoice | None) -> str:
+    """How near pixels are to Pillow's, under the backend that decodes and with the augmentations on the host."""
+    told = _fidelity_of_decoding(loader, choice)
+    return f"{told}; GaussianBlur within one grey level" if "GaussianBlur" in repr(plan.effects) else told
+
+
+def _fidelity_of_decoding(loader: LoaderArguments, choice: BackendChoice | None) -> str:
     known = MEAN_TOLERANCE[loader.fidelity]
     if choice is None or choice.backend.name not in known:
         return str(loader.fidelity)

@@ -2,8 +2,8 @@
 
 `Accelerator.prepare` builds a loader of torch's class from the arguments of the given one, and so does
 `skip_first_batches`.  A loader built from ours shall be ours, with the choices that only we know (`backend`,
-`on_error`, …): accelerate's name for torch's class is replaced by a function that tells by the dataset whether a loader
-of ours is behind it.  Every other loader that accelerate makes is torch's, as before.
+`on_error`, …): accelerate's name for torch's class is replaced by a class that tells by the dataset and the batch
+sampler whether a loader of ours is behind it.  Every other loader that accelerate makes is torch's, as before.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import torch.utils.data
 __all__ = ["remember"]
 
 _MODULE = "accelerate.data_loader"
+_MOST_WRAPPERS = 8  # around a batch sampler
 _CHOICES = (
     "backend",
     "fidelity",
@@ -53,20 +54,32 @@ def remember(loader: Any, make: Callable[..., Any]) -> None:
             module.DataLoader = _in_place_of(module.DataLoader, make)  # type: ignore[attr-defined]
 
 
-def _in_place_of(torchs: Callable[..., Any], make: Callable[..., Any]) -> Callable[..., Any]:
-    def rebuilt(dataset: Any, *arguments: Any, **named: Any) -> Any:
-        origin = _origin(dataset, named.get("batch_sampler"))
-        if origin is None:
-            return torchs(dataset, *arguments, **named)
-        return make(dataset, *arguments, **named, **{choice: getattr(origin, choice) for choice in _CHOICES})
+def _in_place_of(torchs: type[Any], make: Callable[..., Any]) -> type[Any]:
+    class Rebuilding(type):
+        """What passes for torch's class, and makes a loader of ours where one of ours is rebuilt."""
 
-    return rebuilt
+        def __call__(cls, dataset: Any, *arguments: Any, **named: Any) -> Any:
+            origin = _origin(dataset, named.get("batch_sampler"))
+            if origin is None:
+                return torchs(dataset, *arguments, **named)
+            return make(dataset, *arguments, **named, **{choice: getattr(origin, choice) for choice in _CHOICES})
+
+        def __instancecheck__(cls, instance: Any) -> bool:
+            return isinstance(instance, torchs)
+
+        def __subclasscheck__(cls, subclass: Any) -> bool:
+            return issubclass(subclass, torchs)
+
+    return Rebuilding(torchs.__name__, (), {"__doc__": torchs.__doc__})
 
 
 def _origin(dataset: Any, batch_sampler: Any) -> Any:
-    """The loader of ours that has a dataset, and if there are several, the one that has the batch sampler."""
+    """The loader of ours whose dataset and batch sampler these are; accelerate wraps batch samplers."""
+    samplers: list[Any] = []
+    while batch_sampler is not None and len(samplers) < _MOST_WRAPPERS:
+        samplers.append(batch_sampler)
+        batch_sampler = getattr(batch_sampler, "batch_sampler", None)
     with _turn:
         having = [loader for loader in _alive.values() if getattr(loader, "dataset", None) is dataset]
-    inner = getattr(batch_sampler, "batch_sampler", batch_sampler)  # of accelerate's BatchSamplerShard
-    same = [loader for loader in having if loader.batch_sampler is inner]
-    return (same or having or [None])[0]
+    mine = (loader for loader in having if any(loader.batch_sampler is each for each in samplers))
+    return next(mine, None)

@@ -346,6 +346,7 @@ class ImageBatch:
         for substitute in substitutes(candidates, index, self._config.key):
             failures = self._load([position], [substitute], [copy], times)
             if not failures:
+                self._indices[position] = substitute  # for what is drawn later
                 return
             self._failures += failures
         raise failure.take() from none_decoded()

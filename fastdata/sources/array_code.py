@@ -241,7 +241,9 @@ class _Reader:
             match (known, value, more, named):
                 case ("int", _Row(name, moved=False), [], []):
                     return _Row(name, as_int=True)
-                case ("transpose", _Row(name, moved=False, as_int=False), [(1, 2, 0)], [] | ["axes"]):
+                case ("transpose", _Row(name, moved=False, as_int=False), [(1, 2, 0)], [] | ["axes"]) if self._is_array(
+                    name
+                ):
                     return _Row(name, moved=True)
                 case ("fromarray", _Row(as_int=False), [], []):
                     return _Image(value)
@@ -253,9 +255,9 @@ class _Reader:
         if isinstance(function.value, ast.Name) and function.value.id == self._own:
             return self._transformed(self._attribute(function), [self._read(each) for each in arguments])
         match (self._read(function.value), function.attr, [_constant(each) for each in arguments]):
-            case (_Row(name, moved=False, as_int=False), "transpose", [(1, 2, 0)] | [1, 2, 0]):
+            case (_Row(name, moved=False, as_int=False), "transpose", [(1, 2, 0)] | [1, 2, 0]) if self._is_array(name):
                 return _Row(name, moved=True)
-            case (_Row() as row, "numpy", []) if not isinstance(self._value(row.name), np.ndarray):
+            case (_Row() as row, "numpy", []) if not self._is_array(row.name):
                 return row
             case (_Image(row, None) as image, "convert", [str() as mode]) if self._is_mode(row, mode):
                 return image
@@ -289,6 +291,9 @@ class _Reader:
         if pillow is not None and value is pillow.fromarray:
             return "fromarray"
         return None
+
+    def _is_array(self, name: str) -> bool:
+        return isinstance(self._value(name), np.ndarray)
 
     def _is_mode(self, row: _Row, mode: str) -> bool:
         """True for the mode that an array's rows have anyway."""

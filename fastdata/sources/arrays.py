@@ -56,8 +56,9 @@ def array_source(dataset: Any) -> ArraySource | None:
 
 def _check(source: ArraySource) -> None:
     attribute = source.layout.data
-    name, data = f"{type(source.dataset).__name__}.{attribute}", getattr(source.dataset, attribute, None)
-    if not isinstance(data, np.ndarray | torch.Tensor):
+    name = f"{type(source.dataset).__name__}.{attribute}"
+    data: Any = getattr(source.dataset, attribute, None)
+    if type(data) not in (np.ndarray, np.memmap, torch.Tensor):  # others may give out rows in their own way
         raise NotASource(f"{name} is no array but of type {type(data).__name__}", _KEEP_DATA)
     if isinstance(data, torch.Tensor) and (data.device.type != "cpu" or data.layout is not torch.strided):
         raise NotASource(f"{name} is a tensor on {data.device}, not one in host memory", _KEEP_DATA)

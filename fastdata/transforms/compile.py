@@ -107,7 +107,7 @@ def _flatten(transform: object) -> list[Any]:
 
 
 def _is_hooked(step: object) -> bool:
-    """True for a module that does more than its class says: it has forward hooks, or a forward of its own."""
+    """True for a module that does something else than its class says: by hooks, or by functions that were replaced."""
     if not isinstance(step, torch.nn.Module):
         return False
     everywhere = torch.nn.modules.module
@@ -117,7 +117,26 @@ def _is_hooked(step: object) -> bool:
         everywhere._global_forward_hooks,
         everywhere._global_forward_pre_hooks,
     )
-    return any(hooks) or "forward" in vars(step)
+    library = type(step).__module__.partition(".")[0]
+    replaced = (getattr(type(step), name, None) for name in _INSIDES)
+    return (
+        any(hooks)
+        or any(name in vars(step) for name in _INSIDES)
+        or any(getattr(each, "__module__", library).partition(".")[0] not in (library, "torch") for each in replaced)
+    )
+
+
+# What decides what a transform does, besides its arguments, and what people replace in an object or a class.
+_INSIDES = (
+    "__call__",
+    "forward",
+    "get_params",
+    "make_params",
+    "transform",
+    "_augmentation_space",
+    "_AUGMENTATION_SPACE",
+    "_apply_image_or_video_transform",
+)
 
 
 def _preset_steps(preset: Any) -> list[Any]:
@@ -166,6 +185,8 @@ def _read_step(step: Any, draft: Draft, augment_on: str, effects: bool) -> None:
     reader = (TIMM_READERS if _is_timms(step) else READERS).get(name)
     if reader is None:
         raise NotFusable("fastdata cannot fuse it")
+    if draft.float_augmentations and name != "ToPureTensor":  # which changes no value
+        raise NotFusable("it comes after RandomErasing")
     reader(step, draft)
 
 

@@ -10,14 +10,27 @@ import torch
 from fastdata.augment import single as augment
 from fastdata.augment.base import Augmentation
 from fastdata.errors import OptionError
+from fastdata.native import Format, load
 from fastdata.views.philox import Key
-from fastdata.views.plan import CenterCrop, Flip, Normalisation, Op, Output, Plan, RandomCrop, RandomResizedCrop, Resize
+from fastdata.views.plan import (
+    CenterCrop,
+    Flip,
+    Normalisation,
+    Op,
+    Output,
+    Plan,
+    RandomCrop,
+    RandomResizedCrop,
+    Resize,
+    Size,
+)
 from fastdata.views.streams import Draws
 
 __all__ = ["Draft", "NotFusable"]
 
 
-_NO_DRAWS = Draws(key=Key(seed=0, epoch=0), indices=np.zeros(0, np.int64), copies=np.zeros(0, np.int64))
+_TRIALS = 256
+_TRIED = Draws(key=Key(seed=0, epoch=0), indices=np.arange(_TRIALS), copies=np.zeros(_TRIALS, np.int64))
 
 
 class NotFusable(Exception):
@@ -59,10 +72,7 @@ class Draft:
             raise NotFusable("it works on a tensor, whose arithmetic is another than a PIL image's; put it before that")
         if not augmentation.on_host:
             raise NotFusable("the native core does not do it")
-        try:
-            augmentation.effects(augmentation.draw(_NO_DRAWS, size), size)
-        except OptionError as error:
-            raise NotFusable(str(error)) from error
+        _try(augmentation, size)
         self.effects.append(augmentation)
 
     def add_geometry(self, op: Op) -> None:
@@ -87,6 +97,18 @@ class Draft:
         if not isinstance(op, Flip) and any(isinstance(o, Flip) for o in self.ops):
             raise NotFusable("it comes after a flip")
         self.ops.append(op)
+
+
+def _try(augmentation: Augmentation, size: Size) -> None:
+    """Draws some samples' effects and has the core look at them; raises NotFusable if it refuses them."""
+    try:
+        table = augmentation.effects(augmentation.draw(_TRIED, size), size)
+        pixel = np.zeros((1, 1, 3), np.uint8)
+        load().convert(pixel, pixel.ctypes.data, Format(), table.reshape(1, -1))
+    except OptionError as error:
+        raise NotFusable(str(error)) from error
+    except ValueError as error:
+        raise NotFusable("the native core does not do it with these arguments") from error
 
 
 def _reaches_outside(op: Op, before: Op) -> bool:

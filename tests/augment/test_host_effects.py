@@ -10,6 +10,7 @@ import pytest
 import torch
 import torch.utils.data
 import torchvision.transforms as v1
+from folders import changed_copy
 from PIL import Image
 from torchvision.datasets import CIFAR10, ImageFolder
 from torchvision.transforms import autoaugment, functional, v2
@@ -336,6 +337,58 @@ LEFT = {
         "inside of it has no form",
     ),
 }
+
+
+INSIDES: dict[str, Any] = {
+    "space": (v2.RandAugment(), "_AUGMENTATION_SPACE", {"Identity": (lambda bins, height, width: None, False)}),
+    "parameters": (v1.ColorJitter(0.5), "get_params", lambda *given: (torch.arange(4), 1.0, 1.0, 1.0, None)),
+    "transform": (v2.RandomInvert(1.0), "transform", lambda image, params: image),
+}
+
+
+@pytest.mark.parametrize("name", INSIDES)
+def test_functions_that_somebody_replaced_are_called(folder: Path, name: str) -> None:
+    step, attribute, value = INSIDES[name]
+    setattr(step, attribute, value)
+    steps = v1.Compose([v1.Resize((20, 20)), step, v1.PILToTensor()])
+    plain = v1.Compose([v1.Resize((20, 20)), v1.PILToTensor()])
+    ours, expected = (list(DataLoader(ImageFolder(str(folder), each), 6)) for each in (steps, plain))
+    assert same(ours, expected)
+
+
+REFUSED: dict[str, Any] = {
+    "fill": v1.RandAugment(fill=[300]),
+    "no operation": v1.RandAugment(num_ops=0),
+    "infinite": v1.RandomSolarize(float("inf"), 1.0),
+    "huge": v1.ColorJitter(brightness=(1e7, 1e8)),
+    "fill of a turn": v1.RandomRotation(9, fill=300),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_arguments_that_the_core_refuses_are_left_to_torchvision(folder: Path, name: str) -> None:
+    steps = v1.Compose([v1.Resize((20, 20)), REFUSED[name], v1.PILToTensor()])
+    loader = DataLoader(ImageFolder(str(folder), steps), 6)
+    assert "per sample: " + type(REFUSED[name]).__name__ in loader.explain()
+    assert len(list(loader)) > 0
+
+
+@pytest.mark.parametrize("augment_on", ["host", "device"])
+def test_what_comes_after_erasing_stays_after_it(folder: Path, augment_on: Any) -> None:
+    steps = [v1.Resize((20, 20)), v1.ToTensor(), v1.RandomErasing(1.0), v1.Normalize([0.5] * 3, [0.25] * 3)]
+    dataset = ImageFolder(str(folder), v1.Compose(steps))
+    images, _ = next(iter(DataLoader(dataset, 6, seed=1, augment_on=augment_on)))
+    assert ((images == -2.0).all(dim=1).flatten(1).sum(dim=1) > 5).all()  # black, normalised
+    assert (images != 0.0).all()
+
+
+def test_a_substitute_has_the_draws_of_its_own(folder: Path, tmp_path: Path) -> None:
+    damaged = changed_copy(folder, tmp_path / "copy", {"apple/03.jpg": b"none", "bear/07.jpg": b"none"})
+    dataset = ImageFolder(str(damaged), transform("rand"))
+    options: dict[str, Any] = {"seed": 5, "on_error": "replace", "backend": "native"}
+    whole = list(DataLoader(dataset, 6, **options))
+    listed = DataLoader(dataset, 6, collate_fn=list, **options)
+    assert same([torch.utils.data.default_collate(batch) for batch in listed], whole)
 
 
 @pytest.mark.parametrize("name", LEFT)

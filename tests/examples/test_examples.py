@@ -183,6 +183,8 @@ rest = accelerator.skip_first_batches(ours, 3)
 assert rest.seed == 5 and len(list(rest)) == len(plain) - 3
 other = accelerator.prepare(torch.utils.data.DataLoader(datasets[1], 4))
 assert not hasattr(other, "explain"), type(other)
+other = accelerator.prepare(torch.utils.data.DataLoader(datasets[0], 4))  # the dataset of one of ours
+assert not hasattr(other, "explain"), type(other)
 print("as wanted")
 """
 
