@@ -93,8 +93,8 @@ class RandomPosterize(_Sometimes):
     _effect = EffectKind.POSTERIZE
 
     def __init__(self, bits: int, p: float = 0.5) -> None:
-        if not isinstance(bits, int) or not 0 <= bits <= 8:
-            raise OptionError(f"bits={bits}; accepted: an integer from 0 to 8")
+        if not isinstance(bits, int) or not 1 <= bits <= 8:
+            raise OptionError(f"bits={bits}; accepted: an integer from 1 to 8")
         self.bits, self.p = bits, check_probability(p)
 
     def _values(self) -> Sequence[float]:

@@ -15,16 +15,20 @@ from typing import Any
 import numpy as np
 
 from fastdata.loaders import pillow
-from fastdata.loaders.fill import stored
+from fastdata.loaders.fill import After, drawn, stored
 from fastdata.loaders.pending_image import pending
 from fastdata.pipeline.finish import Finish
 from fastdata.pipeline.seeded_draws import SeededDraws
 from fastdata.views.draw import View, draw_view
 from fastdata.views.levels import Levels
+from fastdata.views.philox import Key
 from fastdata.views.plan import Output, Plan
 from fastdata.views.this_sample import Draw, next_draw
 
 __all__ = ["Capture"]
+
+
+_MOST_KEYS = 64  # one for each call in a sample, and epoch
 
 
 class Capture:
@@ -41,6 +45,7 @@ class Capture:
         self._steps = _steps_of(transform)
         self._levels = Levels.of(plan.normalisation)
         self._own = threading.local()
+        self._finishes: dict[Key, Finish] = {}
 
     @property  # type: ignore[misc]
     def __class__(self) -> Any:
@@ -86,9 +91,6 @@ class Capture:
     def _seen_through(self, image: Any, view: View, draw: Draw) -> Any:
         """What the plan makes of an image before the rest of the transform."""
         plan: Plan = self._fastdata[1]
-        finish = Finish(plan=plan, key=draw.key)
-        effects = finish.effects([draw.index], [draw.copy])
-        erased = finish.erased(draw.index, draw.copy)
         may_stay = plan.output is not Output.PIL and hasattr(image, "pending_through")
         seen = image.pending_through(view) if may_stay else None
         if seen is None:
@@ -98,9 +100,23 @@ class Capture:
             seen = getattr(image, "pending_view", None)
         if seen is not None:
             source, view = seen
-            return pending(source, view, self._levels, plan.tensor_class, effects=effects, erased=erased)
+            return pending(source, view, self._levels, plan.tensor_class, after=self._after(draw))
+        effects, (erased,) = drawn([self._after(draw)])
         value = stored(np.asarray(image), self._levels, effects, erased)
         return value if plan.tensor_class is None else value.as_subclass(plan.tensor_class)
+
+    def _after(self, draw: Draw) -> After | None:
+        """What is done behind the view; one object draws for all samples of an epoch."""
+        plan: Plan = self._fastdata[1]
+        if not plan.augments:
+            return None
+        finish = self._finishes.get(draw.key)
+        if finish is None:
+            if len(self._finishes) >= _MOST_KEYS:
+                self._finishes.clear()
+            own = Plan(ops=plan.ops, effects=plan.effects, float_augmentations=plan.float_augmentations)
+            finish = self._finishes[draw.key] = Finish(plan=own, key=draw.key)
+        return After(finish, draw.index, draw.copy)
 
     def _tail(self) -> Sequence[Callable[[Any], Any]]:
         _, plan, per_thread = self._fastdata

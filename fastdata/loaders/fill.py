@@ -22,6 +22,7 @@ from fastdata.views.plan import Interpolation
 from fastdata.views.this_sample import count_decoded
 
 __all__ = [
+    "After",
     "Erased",
     "SeenImages",
     "StoredRows",
@@ -29,6 +30,7 @@ __all__ = [
     "decode_rows",
     "decode_source",
     "decode_together",
+    "drawn",
     "stored",
     "stored_format",
 ]
@@ -46,14 +48,39 @@ class Erased(NamedTuple):
         image[:, top:bottom, left:right] = torch.tensor(self.value, dtype=image.dtype, device="cpu").view(-1, 1, 1)
 
 
+class Drawer(Protocol):
+    """Draws what is done to images; `fastdata.pipeline.finish.Finish` is one."""
+
+    @property
+    def erases(self) -> bool:
+        """True if rectangles may be filled."""
+        ...
+
+    def effects(self, indices: Sequence[int], copies: Sequence[int]) -> EffectTable | None:
+        """What is done to the pixels of N samples: (N, any number); None for nothing."""
+        ...
+
+    def erased(self, indices: Sequence[int], copies: Sequence[int]) -> list[Sequence[Erased]]:
+        """What is filled in N finished images."""
+        ...
+
+
+@dataclass(frozen=True)
+class After:
+    """What is done to one image behind its view, not drawn yet: to draw it for a batch costs little more."""
+
+    by: Drawer
+    index: int
+    copy: int
+
+
 class Seen(Protocol):
     """One image of which something is seen; `fastdata.loaders.pending_image.Undecoded` is one."""
 
     source: EncodedSource
     view: View
-    effects: EffectTable | None
     levels: Levels
-    erased: Sequence[Erased]
+    after: After | None
     index: Any
 
 
@@ -83,6 +110,7 @@ class SeenImages:
     def of(cls, images: Sequence[Seen]) -> SeenImages:
         """From images of one size and arithmetic."""
         views = [image.view for image in images]
+        effects, erased = drawn([image.after for image in images])
         return cls(
             sources=[image.source for image in images],
             windows=Windows(
@@ -92,9 +120,9 @@ class SeenImages:
                 np.array([(view.flip_horizontal, view.flip_vertical) for view in views], np.uint8),
             ),
             filters=np.array([view.interpolation.value for view in views], np.int8),
-            effects=_stacked([image.effects for image in images]),
+            effects=effects,
             levels=images[0].levels,
-            erased=[image.erased for image in images],
+            erased=erased,
             indices=[image.index for image in images],
         )
 
@@ -137,6 +165,23 @@ class StoredRows:
         """Of the rows."""
         stride_bytes = self.batch.stride(0) * self.batch.element_size()
         return (self.batch.data_ptr() + stride_bytes * np.arange(len(self.batch))).astype(np.uint64)
+
+
+def drawn(after: Sequence[After | None]) -> tuple[EffectTable | None, list[Sequence[Erased]]]:
+    """Draws for images at once: what is done to their pixels, (N, any number) or None, and what is filled."""
+    tables: list[EffectTable | None] = [None] * len(after)
+    erased: list[Sequence[Erased]] = [()] * len(after)
+    rows_of: dict[int, list[int]] = {}
+    for row, each in enumerate(after):
+        if each is not None:
+            rows_of.setdefault(id(each.by), []).append(row)
+    for rows in rows_of.values():
+        some = [each for each in (after[row] for row in rows) if each is not None]
+        by, columns = some[0].by, ([each.index for each in some], [each.copy for each in some])
+        table = by.effects(*columns)
+        for at, (row, own) in enumerate(zip(rows, by.erased(*columns), strict=True)):
+            tables[row], erased[row] = None if table is None else table[at : at + 1], own
+    return _stacked(tables), erased
 
 
 def _stacked(tables: Sequence[EffectTable | None]) -> EffectTable | None:

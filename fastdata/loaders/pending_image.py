@@ -16,8 +16,7 @@ import torch
 from torch.utils.data._utils.collate import default_collate_fn_map
 
 from fastdata.loaders.encoded_source import EncodedSource
-from fastdata.loaders.fill import Erased, SeenImages, StoredRows, decode_rows, decode_source, stored
-from fastdata.native import EffectTable
+from fastdata.loaders.fill import After, SeenImages, StoredRows, decode_rows, decode_source, drawn, stored
 from fastdata.views.draw import View
 from fastdata.views.levels import Constant, Levels
 from fastdata.views.this_sample import index_being_made, note_pending
@@ -33,8 +32,7 @@ class Undecoded:
         source: the file.
         view: what is seen of it.
         levels: the arithmetic on its pixels.
-        effects: what is done to its pixels before that.
-        erased: what is filled after it.
+        after: what is done to its pixels before that, and filled in it behind; None for nothing.
         tensor_class: what the tensor is an instance of (torchvision's tv_tensors.Image); None for a plain one.
         index: of the sample it is made for.
         value: the decoded image, if somebody has looked at it.
@@ -46,15 +44,13 @@ class Undecoded:
     levels: Levels
     tensor_class: type[torch.Tensor] | None = None
     index: Any = None
-    effects: EffectTable | None = None
-    erased: Sequence[Erased] = ()
+    after: After | None = None
     value: torch.Tensor | None = None
     is_sent: bool = False
 
     def description(self) -> tuple[Any, ...]:
         """As pickle makes the tensor again."""
-        own = self.source, self.view, self.levels, self.tensor_class, self.index, self.effects, self.erased
-        return pending, own
+        return pending, (self.source, self.view, self.levels, self.tensor_class, self.index, self.after)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -64,7 +60,8 @@ class Undecoded:
     def decoded(self) -> torch.Tensor:
         """The image, decoded once."""
         if self.value is None:
-            value = stored(decode_source(self.source, self.view), self.levels, self.effects, self.erased)
+            effects, (erased,) = drawn([self.after])
+            value = stored(decode_source(self.source, self.view), self.levels, effects, erased)
             self.value = value if self.tensor_class is None else value.as_subclass(self.tensor_class)
         return self.value
 
@@ -191,12 +188,11 @@ def pending(
     levels: Levels,
     tensor_class: type[torch.Tensor] | None = None,
     index: Any = None,
-    effects: EffectTable | None = None,
-    erased: Sequence[Erased] = (),
+    after: After | None = None,
 ) -> PendingImage:
     """A tensor (3, height, width) of an image to be decoded, for the sample that this thread is making."""
     index = index if index is not None else index_being_made()
-    made: PendingImage = _made(PendingImage, Undecoded(source, view, levels, tensor_class, index, effects, erased))
+    made: PendingImage = _made(PendingImage, Undecoded(source, view, levels, tensor_class, index, after))
     return made
 
 
@@ -291,12 +287,13 @@ def _without_pixels(func: Callable[..., Any], image: _Pending, more: tuple[Any, 
     if not isinstance(image, PendingImage):
         return NotImplemented
     levels, in_place = _levels_after(func, own.levels, more, named)
-    if levels is None or (own.erased and levels is not own.levels):  # what is erased comes last
+    erases = own.after is not None and own.after.by.erases
+    if levels is None or (erases and levels is not own.levels):  # what is erased comes last
         return NotImplemented
     if in_place:
         own.levels = levels
         return image
-    return pending(own.source, own.view, levels, own.tensor_class, own.index, own.effects, own.erased)
+    return pending(own.source, own.view, levels, own.tensor_class, own.index, own.after)
 
 
 def _levels_after(

@@ -64,13 +64,20 @@ class Finish:
         for augmentation, parameters in zip(self.plan.float_augmentations, drawn, strict=True):
             augmentation.erase(images, parameters)  # type: ignore[attr-defined]
 
-    def erased(self, index: int, copy: int) -> tuple[Erased, ...]:
-        """What `erase` would fill in one image that is still to be decoded."""
+    @property
+    def erases(self) -> bool:
+        """True if rectangles may be filled after the float arithmetic."""
+        return bool(self.plan.float_augmentations)
+
+    def erased(self, indices: Sequence[int], copies: Sequence[int]) -> list[Sequence[Erased]]:
+        """What `erase` would fill in N images that are still to be decoded."""
         steps = self.plan.float_augmentations
-        drawn = self.draw([index], [copy]) if steps else ()
-        boxes = [tuple(parameters["boxes"][0].tolist()) for parameters in drawn]
-        values = [step.value for step in steps]  # type: ignore[attr-defined]
-        return tuple(Erased(box, value) for box, value in zip(boxes, values, strict=True) if box[2] > box[0])
+        found: list[list[Erased]] = [[] for _ in indices]
+        for step, parameters in zip(steps, self.draw(indices, copies) if steps else (), strict=True):
+            for own, box in zip(found, parameters["boxes"].tolist(), strict=True):
+                if box[2] > box[0]:
+                    own.append(Erased(tuple(box), step.value))  # type: ignore[attr-defined]
+        return list(found)
 
     def apply(self, images: torch.Tensor, drawn: Drawn) -> torch.Tensor:
         """Finishes uint8 images (N, 3, H, W); no step waits for their device."""
