@@ -162,6 +162,7 @@ TABLES: list[tuple[str, str, str, Callable[[dict[str, Any]], str]]] = [
     ("docs/performance.md", "rivals", "rivals.json", rivals_table),
     ("docs/performance.md", "own", "own_datasets.json", pairs_table),
     ("docs/performance.md", "arrays", "arrays.json", pairs_table),
+    ("docs/performance.md", "recipes", "recipes.json", pairs_table),
     ("docs/performance.md", "training", "train.json", train_table),
     ("docs/performance.md", "ablation", "ablation.json", ablation_table),
 ]
