@@ -89,6 +89,8 @@ def _to_the_pipeline(loader: LoaderArguments) -> Route:
     except NotASource as error:
         return Route(reason=str(error), advice=error.advice)
     compiled = compile_transform(source.transform, augment_on=loader.augment_on)
+    if loader.collate_fn not in (None, default_collate) and compiled.plan is not None and compiled.plan.augments:
+        compiled = compile_transform(source.transform)  # there will be no batch of images to augment
     if compiled.plan is None:
         return Route(reason=compiled.reason, advice=compiled.advice)
     if isinstance(source, ArraySource):

@@ -433,6 +433,14 @@ def test_our_own_transforms_do_the_same(folder: Path, name: str, augment_on: Any
     assert same(list(loader(transforms)), list(loader(v2)))
 
 
+def test_without_a_batch_augmentations_stay_on_the_host(folder: Path) -> None:
+    """Where a collate function of the user's gets single samples, there is nothing to augment on the device."""
+    on_device, on_host = (batches(folder, "rand", collate_fn=list, augment_on=where) for where in ("device", "host"))
+    single = [[torch.utils.data.default_collate(batch) for batch in each] for each in (on_device, on_host)]
+    assert same(*single)
+    assert same(single[0], batches(folder, "rand"))
+
+
 def test_maps_stay_on_the_host(folder: Path) -> None:
     steps = v1.Compose([v1.Resize((8, 8)), v1.RandomRotation(9), v1.ToTensor()])
     told = DataLoader(ImageFolder(str(folder), steps), augment_on="device").explain()
