@@ -42,22 +42,9 @@ class Policy(Augmentation):
     def magnitudes(self, size: tuple[int, int]) -> Floats:
         """Of every operation and bin: (14, bins)."""
 
-    @abstractmethod
-    def _bins(self, share: Floats) -> Ints:
-        """Which bin each sample takes."""
-
-    def draw(self, draws: Draws, size: tuple[int, int]) -> Parameters:
-        """See `Augmentation.draw`."""
-        table = self.magnitudes(size)
-        choices, amounts = [], []
-        for number in range(self.num_ops):
-            which, sign, bin_, _ = draws.four(number)
-            choice = (which * len(_NAMES)).astype(np.int64)
-            amount = table[choice, self._bins(bin_)]
-            negative = np.isin(choice, list(self._symmetric)) & (sign < 0.5)
-            choices.append(choice)
-            amounts.append(np.where(negative, -amount, amount))
-        return {"choices": np.stack(choices, axis=1), "amounts": np.stack(amounts, axis=1)}
+    def _signed(self, choices: Ints, amounts: Floats, share: Floats) -> Floats:
+        """Amounts of which every other one that may be negative is so."""
+        return np.where(np.isin(choices, list(self._symmetric)) & (share < 0.5), -amounts, amounts)
 
     def apply(self, images: torch.Tensor, parameters: Parameters) -> torch.Tensor:
         """See `Augmentation.apply`."""
@@ -98,7 +85,26 @@ class Policy(Augmentation):
         return _LEVELS[name](images, as_tensor(amounts))
 
 
-class RandAugment(Policy):
+class _AnyOperations(Policy):
+    """Any of the fourteen operations, all as likely, one after the other."""
+
+    @abstractmethod
+    def _bins(self, share: Floats) -> Ints:
+        """Which bin of magnitudes each sample takes."""
+
+    def draw(self, draws: Draws, size: tuple[int, int]) -> Parameters:
+        """See `Augmentation.draw`."""
+        table = self.magnitudes(size)
+        choices, amounts = [], []
+        for number in range(self.num_ops):
+            which, sign, bin_, _ = draws.four(number)
+            choice = (which * len(_NAMES)).astype(np.int64)
+            choices.append(choice)
+            amounts.append(self._signed(choice, table[choice, self._bins(bin_)], sign))
+        return {"choices": np.stack(choices, axis=1), "amounts": np.stack(amounts, axis=1)}
+
+
+class RandAugment(_AnyOperations):
     """`num_ops` operations per sample, all of one magnitude; torchvision's operations and magnitudes.
 
     Args:
@@ -128,15 +134,13 @@ class RandAugment(Policy):
 
     def magnitudes(self, size: tuple[int, int]) -> Floats:
         """See `Policy.magnitudes`."""
-        height, width = size
-        tops = (0, 0.3, 0.3, 150.0 / 331.0 * width, 150.0 / 331.0 * height, 30.0, 0.9, 0.9, 0.9, 0.9)
-        return _table(tops, self.num_magnitude_bins, fewest_bits=4, of_v1=self.of_v1)
+        return _moderate(size, self.num_magnitude_bins, of_v1=self.of_v1)
 
     def _bins(self, share: Floats) -> Ints:
         return np.full(len(share), self.magnitude, np.int64)
 
 
-class TrivialAugmentWide(Policy):
+class TrivialAugmentWide(_AnyOperations):
     """One operation per sample, of a random magnitude from a wide range; torchvision's operations and magnitudes.
 
     Args:
@@ -196,12 +200,7 @@ class AutoAugment(Policy):
 
     def magnitudes(self, size: tuple[int, int]) -> Floats:
         """See `Policy.magnitudes`."""
-        height, width = size
-        tops = (0, 0.3, 0.3, 150.0 / 331.0 * width, 150.0 / 331.0 * height, 30.0, 0.9, 0.9, 0.9, 0.9)
-        return _table(tops, self.num_magnitude_bins, fewest_bits=4, of_v1=self.of_v1)
-
-    def _bins(self, share: Floats) -> Ints:
-        raise NotImplementedError
+        return _moderate(size, self.num_magnitude_bins, of_v1=self.of_v1)
 
     def draw(self, draws: Draws, size: tuple[int, int]) -> Parameters:
         """See `Augmentation.draw`."""
@@ -211,11 +210,10 @@ class AutoAugment(Policy):
         choices = self._choices[pair]
         table = np.vstack([self.magnitudes(size), np.zeros((1, self.num_magnitude_bins))])
         amounts = table[choices, self._magnitudes[pair]]
-        negative = np.isin(choices, list(self._symmetric)) & (signs < 0.5)
         done = np.stack(shares, axis=1) <= self._shares[pair]
         return {
             "choices": np.where(done, choices, _ALL.index("Identity")),
-            "amounts": np.where(negative, -amounts, amounts),
+            "amounts": self._signed(choices, amounts, signs),
         }
 
 
@@ -226,6 +224,13 @@ _NAMES = (
 
 
 _ALL = (*_NAMES, "Invert")  # which only AutoAugment has
+
+
+def _moderate(size: tuple[int, int], bins: int, *, of_v1: bool) -> Floats:
+    """RandAugment's magnitudes, which AutoAugment has, too."""
+    height, width = size
+    tops = (0, 0.3, 0.3, 150.0 / 331.0 * width, 150.0 / 331.0 * height, 30.0, 0.9, 0.9, 0.9, 0.9)
+    return _table(tops, bins, fewest_bits=4, of_v1=of_v1)
 
 
 def _table(tops: Sequence[float], bins: int, *, fewest_bits: int, of_v1: bool) -> Floats:

@@ -32,8 +32,10 @@ __all__ = [
 class _Sometimes(Augmentation):
     """One operation, done with probability `p`."""
 
-    p: float
     _effect: EffectKind
+
+    def __init__(self, p: float = 0.5) -> None:
+        self.p = check_probability(p)
 
     def draw(self, draws: Draws, size: tuple[int, int]) -> Parameters:
         """See `Augmentation.draw`."""
@@ -57,7 +59,7 @@ class RandomGrayscale(_Sometimes):
     _effect = EffectKind.GREY
 
     def __init__(self, p: float = 0.1) -> None:
-        self.p = check_probability(p)
+        super().__init__(p)
 
     def apply(self, images: torch.Tensor, parameters: Parameters) -> torch.Tensor:
         """See `Augmentation.apply`."""
@@ -78,9 +80,6 @@ class RandomInvert(_Sometimes):
     """Levels turned round with probability `p`."""
 
     _effect = EffectKind.INVERT
-
-    def __init__(self, p: float = 0.5) -> None:
-        self.p = check_probability(p)
 
     def apply(self, images: torch.Tensor, parameters: Parameters) -> torch.Tensor:
         """See `Augmentation.apply`."""
@@ -144,9 +143,6 @@ class RandomAutocontrast(_Sometimes):
 
     _effect = EffectKind.AUTOCONTRAST
 
-    def __init__(self, p: float = 0.5) -> None:
-        self.p = check_probability(p)
-
     def apply(self, images: torch.Tensor, parameters: Parameters) -> torch.Tensor:
         """See `Augmentation.apply`."""
         return ops.autocontrast(images, as_tensor(parameters["chosen"]))
@@ -156,9 +152,6 @@ class RandomEqualize(_Sometimes):
     """Histograms equalised with probability `p`."""
 
     _effect = EffectKind.EQUALIZE
-
-    def __init__(self, p: float = 0.5) -> None:
-        self.p = check_probability(p)
 
     def apply(self, images: torch.Tensor, parameters: Parameters) -> torch.Tensor:
         """See `Augmentation.apply`."""

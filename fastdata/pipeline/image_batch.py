@@ -305,10 +305,10 @@ class ImageBatch:
         with times.stage("transform"):
             indices, copies = [s.index for s, *_ in good], [s.copy for s, *_ in good]
             drawn = seeds(self._config.key, Stream.TAIL, indices, copies)
-            for (sample, *_), value, seed in zip(good, objects, drawn, strict=True):
-                if plan.float_augmentations:
-                    finish = self._resources.finish
-                    finish.erase(value.unsqueeze(0), finish.draw([sample.index], [sample.copy]))
+            erased = self._resources.finish.erased(indices, copies)
+            for (sample, *_), value, own, seed in zip(good, objects, erased, drawn, strict=True):
+                for each in own:
+                    each.apply(value)
                 if plan.tail:
                     stop_if_cancelled()
                     with SeededDraws(seed):
@@ -361,7 +361,7 @@ class ImageBatch:
                 return self._pinned(collate_fn(samples))
         images = self._images if len(good) == len(self._loaded) else self._pinned(self._images[list(good)])
         if not self._config.leave_uint8:
-            self._resources.finish.erase(images, self._draw_steps(good))
+            self._erase(images, good)
         else:
             drawn = self._draw_steps(good)
             if self._config.on_gpu:
@@ -380,8 +380,17 @@ class ImageBatch:
         """What is drawn for the batch's augmentations, by sample."""
         if not (self._config.plan.augmentations or self._config.plan.float_augmentations):
             return ()
-        columns = ([column[position] for position in good] for column in (self._indices, self._copies))
-        return self._resources.finish.draw(*columns)
+        return self._resources.finish.draw(*self._drawn_for(good))
+
+    def _erase(self, images: torch.Tensor, good: Sequence[int]) -> None:
+        """Fills rectangles of finished images on the host."""
+        for image, erased in zip(images, self._resources.finish.erased(*self._drawn_for(good)), strict=True):
+            for each in erased:
+                each.apply(image)
+
+    def _drawn_for(self, good: Sequence[int]) -> tuple[list[int], list[int]]:
+        """The samples at some positions, and their copies."""
+        return [self._indices[position] for position in good], [self._copies[position] for position in good]
 
     def _pinned(self, batch: Any) -> Any:
         if not self._config.pin:

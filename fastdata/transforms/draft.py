@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 import numpy as np
 import torch
@@ -72,7 +73,8 @@ class Draft:
             raise NotFusable("it works on a tensor, whose arithmetic is another than a PIL image's; put it before that")
         if not augmentation.on_host:
             raise NotFusable("the native core does not do it")
-        _try(augmentation, size)
+        if (problem := _refusal(_Printed(augmentation), size)) is not None:
+            raise NotFusable(problem)
         self.effects.append(augmentation)
 
     def add_geometry(self, op: Op) -> None:
@@ -99,16 +101,35 @@ class Draft:
         self.ops.append(op)
 
 
-def _try(augmentation: Augmentation, size: Size) -> None:
-    """Draws some samples' effects and has the core look at them; raises NotFusable if it refuses them."""
+class _Printed:
+    """An augmentation, equal to every other that prints alike: all its arguments are in that."""
+
+    def __init__(self, augmentation: Augmentation) -> None:
+        self.augmentation, self._text = augmentation, f"{augmentation!r} {type(augmentation).__module__}"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Printed) and self._text == other._text
+
+    def __hash__(self) -> int:
+        return hash(self._text)
+
+
+@lru_cache(maxsize=256)
+def _refusal(printed: _Printed, size: Size) -> str | None:
+    """Draws some samples' effects and has the core look at them; why it refuses them, or None.
+
+    Transforms are compiled several times in an epoch, and drawing takes milliseconds.
+    """
+    augmentation = printed.augmentation
     try:
         table = augmentation.effects(augmentation.draw(_TRIED, size), size)
         pixel = np.zeros((1, 1, 3), np.uint8)
         load().convert(pixel, pixel.ctypes.data, Format(), table.reshape(1, -1))
     except OptionError as error:
-        raise NotFusable(str(error)) from error
-    except ValueError as error:
-        raise NotFusable("the native core does not do it with these arguments") from error
+        return str(error)
+    except ValueError:
+        return "the native core does not do it with these arguments"
+    return None
 
 
 def _reaches_outside(op: Op, before: Op) -> bool:
