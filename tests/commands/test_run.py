@@ -106,7 +106,7 @@ def test_torch_is_not_measured_where_it_is_replaced(
 # ---- its loaders are ours
 
 LOADERS = """
-import abc, pickle, sys
+import abc, pickle, sys, threading
 import torch.utils.data
 from torch.utils.data import DataLoader, TensorDataset
 import torch
@@ -127,6 +127,9 @@ if __name__ == "__main__":
         assert [len(batch) for batch, in loader] == [4, 4, 2]
     del loader  # its totals stay
     assert len(list(Mine(data, 5, num_workers=2, multiprocessing_context="spawn"))) == 2
+    for thread in threading.enumerate():  # torch leaves its queues' threads behind, and one that is still letting go
+        if thread.name == "QueueFeederThread":  # of its semaphores as the interpreter ends makes Python warn of a leak
+            thread.join()
     print("done")
 """
 PATH = r"fastdata: DataLoader\(TensorDataset, batch_size=%d\): \S.*\n"
