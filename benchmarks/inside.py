@@ -41,7 +41,6 @@ from fastdata.transforms import RandomResizedCrop as CropTransform
 from fastdata.transforms.compile import compile_transform
 from fastdata.views.draw import draw_views
 from fastdata.views.philox import Key
-from fastdata.views.plan import Interpolation
 
 SIDE = 224
 # Functions of the core by what they do; the rest of the library is "other".
@@ -69,10 +68,10 @@ def decoder(images: list[bytes]) -> tuple[Callable[[native.Format], None], np.nd
     views = draw_views(plan.ops, sizes, rows, key=Key(seed=1, epoch=1))
     out = np.zeros((len(images), SIDE * SIDE * 12), np.uint8)  # room for float32
     places = (out.ctypes.data + rows * out[0].nbytes).astype(np.uint64)
-    options = resample.options_for(order, Interpolation.BILINEAR, "exact")
+    options = resample.options_for(order, "exact")
 
     def decode(format_: native.Format) -> None:
-        core.decode(addresses, lengths, views.columns(), places, format=format_, options=options)
+        core.decode(addresses, lengths, views.columns, places, format=format_, options=options)
         assert len(data) == len(images)  # what the addresses point to lives as long as this function
 
     return decode, out

@@ -96,7 +96,7 @@ def adjust_hue(images: torch.Tensor, shifts: torch.Tensor) -> torch.Tensor:
 
     Source: the hexcone model (Smith, "Color gamut transform pairs", SIGGRAPH 1978), with Pillow's branches.
     """
-    rgb = images.to(torch.float32).div_(255)
+    rgb = images.to(torch.float32).mul_(1.0 / 255)  # as v2 does, which differs from dividing in the last bit
     low, value = torch.aminmax(rgb, dim=1)
     grey = value == low
     spread = (value - low).masked_fill_(grey, 1.0)

@@ -19,11 +19,12 @@ from fastdata.loaders.fill import After, drawn, stored
 from fastdata.loaders.pending_image import pending
 from fastdata.pipeline.finish import Finish
 from fastdata.pipeline.seeded_draws import SeededDraws
-from fastdata.views.draw import View, draw_view
+from fastdata.views.draw import draw_view
 from fastdata.views.levels import Levels
 from fastdata.views.philox import Key
 from fastdata.views.plan import Output, Plan
 from fastdata.views.this_sample import Draw, next_draw
+from fastdata.views.view import View
 
 __all__ = ["Capture"]
 
@@ -80,7 +81,7 @@ class Capture:
         if len(args) != 1 or kwargs or not pillow.is_rgb(args[0]):
             with SeededDraws(draw.seed):
                 return transform(*args, **kwargs)
-        view = draw_view(plan.ops, args[0].size, draw.index, draw.copy, key=draw.key, interpolation=plan.interpolation)
+        view = draw_view(plan.ops, args[0].size, draw.index, draw.copy, key=draw.key)
         value = self._seen_through(args[0], view, draw)
         if plan.tail:
             with SeededDraws(draw.seed):

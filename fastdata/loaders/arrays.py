@@ -42,7 +42,7 @@ class NativeArrayLoader:
             self._pool,
             geometry=geometry(plan.ops, key),
             format=format,
-            options=resample.options_for(order, plan.interpolation, "exact"),
+            options=resample.options_for(order, "exact"),
             size=plan.size,
         )
 

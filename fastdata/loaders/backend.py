@@ -54,10 +54,10 @@ import torch
 
 from fastdata.errors import BackendUnavailable
 from fastdata.native import EffectTable, Format, Pool, Windows
-from fastdata.views.draw import View, Views
 from fastdata.views.header import ImageHeader, JpegFrame, has_whole_scans
 from fastdata.views.philox import Key
 from fastdata.views.plan import Interpolation, Plan
+from fastdata.views.view import View, Views
 
 __all__ = [
     "FIDELITIES",
@@ -256,7 +256,6 @@ class SourceDecoder(Protocol):
         out: npt.NDArray[np.uint64],
         *,
         format: Format,  # noqa: A002
-        interpolation: Interpolation,
         pool: Pool | None = None,
         same_as: Ints | None = None,
         read_bytes: Ints | None = None,
@@ -270,7 +269,6 @@ class SourceDecoder(Protocol):
             windows: what is seen of each.
             out: addresses of N places.
             format: how pixels are stored there.
-            interpolation: filter of all resizes.
             pool: who works; None for the calling thread.
             same_as: int64, (N,): the first row of the same encoded image; such rows are neighbours.
             read_bytes: int64, (N,): receives the encoded bytes of each image, in its first row.

@@ -27,8 +27,8 @@ from fastdata.loaders.backend import Backend, BatchFeed, BatchRequest, Decoded, 
 from fastdata.loaders.dali_options import DaliOptions
 from fastdata.loaders.per_image import by_pillow
 from fastdata.system.cpus import usable_cpus
-from fastdata.views.draw import View, Views
-from fastdata.views.plan import Interpolation, Plan
+from fastdata.views.plan import BLACK, Interpolation, Plan
+from fastdata.views.view import View, Views
 
 __all__ = ["FILTERS", "DaliBackend", "DaliBatches", "DaliPipeline", "is_for_dali"]
 
@@ -47,14 +47,14 @@ _ABANDONED: list[Any] = []  # pipelines inherited by a fork: taking one down wou
 
 def _columns(feed: BatchFeed, request: BatchRequest) -> tuple[Any, ...]:
     """The inputs of the pipeline, in its order."""
-    views = feed.views
+    views = feed.views.columns
     windows, crops = (np.asarray(boxes, np.int32) for boxes in (views.window_px, views.crop_px))
     sizes = np.ascontiguousarray(views.resize_px[:, ::-1], np.float32)
     columns: list[Any] = [list(feed.encoded), windows[:, :2].copy(), windows[:, 2:] - windows[:, :2], sizes]
     if request.crops:
         columns += [crops[:, :2].copy(), crops[:, 2:] - crops[:, :2]]
     if request.flips:
-        columns += [views.flip_horizontal.astype(np.int32), views.flip_vertical.astype(np.int32)]
+        columns += [views.flips[:, number].astype(np.int32) for number in (0, 1)]
     return tuple(columns)
 
 
@@ -253,9 +253,10 @@ class DaliBackend(Backend):
         return {row for part in parts for row in self._decode_some(part, images, views, out)}
 
     def _run(self, feed: BatchFeed) -> Any:
-        key = os.getpid(), feed.views.interpolation
+        interpolation = feed.views.row(0).interpolation
+        key = os.getpid(), interpolation
         threads = min(usable_cpus(), _MOST_THREADS)
-        request = BatchRequest(interpolation=feed.views.interpolation, threads=threads, largest_batch=_LARGEST_BATCH)
+        request = BatchRequest(interpolation=interpolation, threads=threads, largest_batch=_LARGEST_BATCH)
         with self._lock:
             if key not in self._pipelines:
                 self._pipelines[key] = build_pipeline(request, lambda: self._columns, prefetch=1)
@@ -271,7 +272,7 @@ class DaliBatches:
     """See `fastdata.loaders.backend.BatchDecoder`."""
 
     def suits(self, plan: Plan) -> bool:
-        return plan.interpolation in FILTERS
+        return len(plan.filters) == 1 and plan.filters[0] in FILTERS
 
     def takes(self, image: Encoded, view: View) -> bool:
         return is_for_dali(image, view)
@@ -286,7 +287,7 @@ def _options(request: BatchRequest) -> DaliOptions:
 
 def is_for_dali(image: Encoded, view: View) -> bool:
     """True for whole plain JPEGs of an allowed size, and filters that DALI has."""
-    if view.interpolation not in FILTERS:
+    if view.interpolation not in FILTERS or any(view.window_flips) or (view.reaches_out and view.outside != BLACK):
         return False
     limit = pillow.most_pixels()
     if limit is not None and image.width * image.height > limit:

@@ -21,9 +21,9 @@ from PIL.Image import Image, Transpose
 from fastdata.loaders.backend import Pixels
 from fastdata.loaders.encoded_source import EncodedSource
 from fastdata.loaders.fill import decode_source
-from fastdata.views.draw import View
 from fastdata.views.plan import Interpolation
 from fastdata.views.this_sample import pillow_decodes
+from fastdata.views.view import View
 
 __all__ = ["EncodedImage"]
 
@@ -48,6 +48,7 @@ class _Seen(NamedTuple):
     interpolation: Interpolation = Interpolation.BILINEAR
     flip_horizontal: bool = False
     flip_vertical: bool = False
+    window_flips: tuple[bool, bool] = (False, False)
 
     @classmethod
     def whole(cls, width: int, height: int) -> _Seen:
@@ -90,12 +91,14 @@ class _Seen(NamedTuple):
         return self._replace(window=window, crop=crop)
 
     def resize(self, size: tuple[int, int], interpolation: Interpolation) -> _Seen | None:
-        """After a resize; None where it is a second one, or comes after padding or a flip."""
+        """After a resize; None where it is a second one, or comes after padding."""
         left, top, right, bottom = self.window
         whole = (0, 0, right - left, bottom - top)
-        if self.resized is not None or self.crop != whole or self.flip_horizontal or self.flip_vertical:
+        if self.resized is not None or self.crop != whole:
             return None
-        return self._replace(resized=size, crop=(0, 0, *size), interpolation=interpolation)
+        flips = self.flip_horizontal, self.flip_vertical
+        flat = self._replace(flip_horizontal=False, flip_vertical=False, window_flips=flips)
+        return flat._replace(resized=size, crop=(0, 0, *size), interpolation=interpolation)
 
     def view(self) -> View:
         left, top, right, bottom = self.window
@@ -106,6 +109,7 @@ class _Seen(NamedTuple):
             flip_horizontal=self.flip_horizontal,
             flip_vertical=self.flip_vertical,
             interpolation=self.interpolation,
+            window_flips=self.window_flips,
         )
 
 

@@ -16,10 +16,9 @@ from fastdata.loaders.backend import Backend, Ints, Pixels, SourceDecoder
 from fastdata.loaders.encoded_source import EncodedSource
 from fastdata.loaders.per_image import HandBack, by_pillow
 from fastdata.native import EFFECT, EffectTable, Format, Pool, Windows, load
-from fastdata.views.draw import View
 from fastdata.views.levels import Levels
-from fastdata.views.plan import Interpolation
 from fastdata.views.this_sample import count_decoded
+from fastdata.views.view import View, Views
 
 __all__ = [
     "After",
@@ -90,8 +89,7 @@ class SeenImages:
 
     Attributes:
         sources: the files.
-        windows: what is seen of them.
-        filters: int8, (N,): Pillow's number of each resize's filter.
+        views: what is seen of them.
         effects: what is done to their pixels, (N, any number); None for nothing.
         levels: the arithmetic on their pixels.
         erased: of each image, after that.
@@ -99,8 +97,7 @@ class SeenImages:
     """
 
     sources: list[EncodedSource]
-    windows: Windows
-    filters: npt.NDArray[np.int8]
+    views: Views
     effects: EffectTable | None
     levels: Levels
     erased: list[Sequence[Erased]]
@@ -109,17 +106,10 @@ class SeenImages:
     @classmethod
     def of(cls, images: Sequence[Seen]) -> SeenImages:
         """From images of one size and arithmetic."""
-        views = [image.view for image in images]
         effects, erased = drawn([image.after for image in images])
         return cls(
             sources=[image.source for image in images],
-            windows=Windows(
-                np.array([view.window_px for view in views], np.int32),
-                np.array([view.resize_px for view in views], np.int32),
-                np.array([view.crop_px for view in views], np.int32),
-                np.array([(view.flip_horizontal, view.flip_vertical) for view in views], np.uint8),
-            ),
-            filters=np.array([view.interpolation.value for view in views], np.int8),
+            views=Views.of([image.view for image in images]),
             effects=effects,
             levels=images[0].levels,
             erased=erased,
@@ -129,18 +119,6 @@ class SeenImages:
     def effects_of(self, row: int) -> EffectTable | None:
         """Those of one image."""
         return None if self.effects is None else self.effects[row : row + 1]
-
-    def view(self, row: int) -> View:
-        """Of one image."""
-        window, resize, crop, flips = (tuple(column[row].tolist()) for column in self.windows)
-        return View(
-            window_px=window,
-            resize_px=resize,
-            crop_px=crop,
-            flip_horizontal=bool(flips[0]),
-            flip_vertical=bool(flips[1]),
-            interpolation=Interpolation(int(self.filters[row])),
-        )
 
 
 @dataclass(frozen=True)
@@ -222,12 +200,12 @@ def decode_together(
         return refused, 0
     places = [(number, row) for number, part in enumerate(parts) for row in range(len(part.batch))]
     sources = [source for part in parts for source in part.images.sources]
-    windows = Windows(*map(np.concatenate, zip(*(part.images.windows for part in parts), strict=True)))
+    windows = Windows(*map(np.concatenate, zip(*(part.images.views.columns for part in parts), strict=True)))
     addresses = np.concatenate([part.addresses for part in parts])
     nothing = [part.images.effects is None for part in parts]
     effects = None if all(nothing) else _stacked([_effects_of(part) for part in parts])
     read = np.zeros(len(places), np.int64)
-    for (interpolation, format_), rows in _alike(parts).items():
+    for format_, rows in _alike(parts).items():
         chosen, same_as = _neighbours(sources, rows)
         read_bytes = np.zeros(len(chosen), np.int64)
         errors = decoder.decode_sources(
@@ -237,7 +215,6 @@ def decode_together(
             addresses[chosen],
             effects=effects[chosen] if effects is not None else None,
             format=parts[format_].format,
-            interpolation=interpolation,
             pool=pool,
             same_as=same_as,
             read_bytes=read_bytes,
@@ -258,16 +235,15 @@ def _effects_of(part: StoredRows) -> EffectTable:
     return effects if effects is not None else np.zeros((len(part.batch), 0), EFFECT)
 
 
-def _alike(parts: Sequence[StoredRows]) -> dict[tuple[Interpolation, int], list[int]]:
-    """Rows, counted through all parts, by filter and by the first part with the same format."""
-    alike: dict[tuple[Interpolation, int], list[int]] = {}
+def _alike(parts: Sequence[StoredRows]) -> dict[int, list[int]]:
+    """Rows, counted through all parts, by the first part with the same format."""
+    alike: dict[int, list[int]] = {}
     formats: dict[tuple[Levels, bool], int] = {}
     row = 0
     for number, part in enumerate(parts):
         first = formats.setdefault((part.images.levels, part.batch.is_contiguous()), number)
-        for filter_ in part.images.filters.tolist():
-            alike.setdefault((Interpolation(filter_), first), []).append(row)
-            row += 1
+        alike.setdefault(first, []).extend(range(row, row + len(part.batch)))
+        row += len(part.batch)
     return alike
 
 
@@ -286,7 +262,7 @@ def decode_row(
     part: StoredRows, row: int, refusal: Exception | None = None, *, backend: Backend | None = None
 ) -> Exception | None:
     """Decodes one image, by a backend or, after the core's refusal, by Pillow; returns what went wrong."""
-    view, source = part.images.view(row), part.images.sources[row]
+    view, source = part.images.views.row(row), part.images.sources[row]
     try:
         if refusal is not None and not isinstance(refusal, HandBack):
             return refusal

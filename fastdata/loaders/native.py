@@ -23,10 +23,10 @@ from fastdata.native import (
     Status,
     Windows,
 )
-from fastdata.views.draw import View, Views
 from fastdata.views.philox import Key
-from fastdata.views.plan import Interpolation, Plan
+from fastdata.views.plan import Plan
 from fastdata.views.to_native import geometry
+from fastdata.views.view import View, Views
 
 __all__ = ["NativeBackend", "NativeFileLoader"]
 
@@ -68,10 +68,10 @@ class NativeBackend(Backend):
         results = self._core.decode(
             np.array([_address(images[row].data) for row in rows], np.uint64),
             np.array([len(images[row].data) for row in rows], np.int64),
-            Views.of([views[row] for row in rows]).columns(),
+            Views.of([views[row] for row in rows]).columns,
             np.array([out[row].ctypes.data for row in rows], np.uint64),
             format=_PIXELS,
-            options=resample.options_for(self._order, views[0].interpolation, self.fidelity),
+            options=resample.options_for(self._order, self.fidelity),
         )
         return {row: _error_of(results, at) for at, row in enumerate(rows)}
 
@@ -90,7 +90,6 @@ class NativeBackend(Backend):
         out: npt.NDArray[np.uint64],
         *,
         format: Format,  # noqa: A002
-        interpolation: Interpolation,
         pool: Pool | None = None,
         same_as: Ints | None = None,
         read_bytes: Ints | None = None,
@@ -104,7 +103,7 @@ class NativeBackend(Backend):
             windows,
             out,
             format=format,
-            options=resample.options_for(self._order, interpolation, self.fidelity),
+            options=resample.options_for(self._order, self.fidelity),
             pool=pool,
             paths=paths,
             same_as=same_as if self.fidelity == "exact" else None,  # "fast" decodes each view at its own scale
@@ -125,7 +124,7 @@ class NativeBackend(Backend):
             pool,
             geometry=geometry(plan.ops, key),
             format=format,
-            options=resample.options_for(self._order, plan.interpolation, self.fidelity),
+            options=resample.options_for(self._order, self.fidelity),
             size=plan.size,
         )
 

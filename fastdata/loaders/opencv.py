@@ -11,7 +11,7 @@ import numpy as np
 from fastdata.loaders import resample
 from fastdata.loaders.backend import Encoded, Fidelity, Pixels, dct_denominator
 from fastdata.loaders.per_image import HandBack, PerImageBackend
-from fastdata.views.draw import View
+from fastdata.views.view import View
 
 __all__ = ["OpenCvBackend"]
 

@@ -17,9 +17,9 @@ from torch.utils.data._utils.collate import default_collate_fn_map
 
 from fastdata.loaders.encoded_source import EncodedSource
 from fastdata.loaders.fill import After, SeenImages, StoredRows, decode_rows, decode_source, drawn, stored
-from fastdata.views.draw import View
 from fastdata.views.levels import Constant, Levels
 from fastdata.views.this_sample import index_being_made, note_pending
+from fastdata.views.view import View
 
 __all__ = ["PendingBatch", "PendingImage", "Undecoded", "UndecodedBatch", "pending"]
 
@@ -88,7 +88,7 @@ class UndecodedBatch:
     @property
     def shape(self) -> tuple[int, ...]:
         """Of the tensor: (N, 3, height, width)."""
-        left, top, right, bottom = self.images.windows.crop_px[0].tolist()
+        left, top, right, bottom = self.images.views.columns.crop_px[0].tolist()
         return len(self.images.sources), 3, bottom - top, right - left
 
     def description(self) -> tuple[Any, ...]:

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 from fastdata.loaders import pillow
 from fastdata.loaders.backend import Backend, Encoded, Pixels
-from fastdata.views.draw import View
 from fastdata.views.header import parse_header
 from fastdata.views.this_sample import pillow_decodes
+from fastdata.views.view import View
 
 __all__ = ["HandBack", "PerImageBackend", "by_pillow", "inspect"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from fastdata.loaders import pillow
 from fastdata.loaders.backend import Encoded, Pixels, dct_denominator
 from fastdata.loaders.per_image import PerImageBackend
-from fastdata.views.draw import View
+from fastdata.views.view import View
 
 __all__ = ["PilBackend"]
 

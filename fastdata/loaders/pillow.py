@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fastdata.loaders.backend import Pixels
-from fastdata.views.draw import View
 from fastdata.views.header import parse_header
+from fastdata.views.plan import BLACK, Interpolation, Padding
+from fastdata.views.view import View
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -263,10 +264,7 @@ def as_seen(data: bytes, view: View, pixels: Pixels) -> Image:
     """
     import PIL.Image
 
-    left, top, right, bottom = view.crop_px
-    width, height = view.resize_px
-    padded = left < 0 or top < 0 or right > width or bottom > height
-    if padded or data[:6] == b"\x93NUMPY":
+    if view.reaches_out or data[:6] == b"\x93NUMPY":
         return from_pixels(pixels)  # padding makes a new image, without info
     with PIL.Image.open(io.BytesIO(data)) as opened:
         info = dict(opened.info)
@@ -300,31 +298,74 @@ def _crop_resize_write(image: Image, window: tuple[int, int, int, int], view: Vi
 def _crop_resize(image: Image, window: tuple[int, int, int, int], view: View) -> Image:
     if window != (0, 0, *image.size):
         image = image.crop(window)
-    if image.size != view.resize_px:
-        image = image.resize(view.resize_px, _filter(view))
-    return image
+    image = _flip(image, view.window_flips)
+    if image.size == view.resize_px:
+        return image
+    if view.interpolation.is_tensors:
+        return _resize_tensor(image, view)
+    return image.resize(view.resize_px, _filter(view))
+
+
+def _resize_tensor(image: Image, view: View) -> Image:
+    """An RGB image resized as torch resizes uint8 tensors."""
+    import torch
+
+    pixels = torch.from_numpy(np.array(image)).permute(2, 0, 1).unsqueeze(0)
+    mode = "bilinear" if view.interpolation is Interpolation.TENSOR_BILINEAR else "bicubic"
+    resized = torch.nn.functional.interpolate(pixels, view.resize_px[::-1], mode=mode, antialias=True)
+    return from_pixels(resized[0].permute(1, 2, 0).contiguous().numpy())
 
 
 def _resize_box(scaled: Image, full: tuple[int, int], view: View, out: Pixels) -> None:
     x, y = scaled.size[0] / full[0], scaled.size[1] / full[1]
     left, top, right, bottom = view.window_px
     box = (left * x, top * y, min(right * x, scaled.size[0]), min(bottom * y, scaled.size[1]))
-    out[...] = np.asarray(_crop_flip(scaled.resize(view.resize_px, _filter(view), box=box), view))
+    horizontal, vertical = view.window_flips
+    if horizontal:
+        box = (scaled.size[0] - box[2], box[1], scaled.size[0] - box[0], box[3])
+    if vertical:
+        box = (box[0], scaled.size[1] - box[3], box[2], scaled.size[1] - box[1])
+    flipped = _flip(scaled, view.window_flips)
+    out[...] = np.asarray(_crop_flip(flipped.resize(view.resize_px, _filter(view), box=box), view))
 
 
 def _crop_flip(image: Image, view: View) -> Image:
+    if view.outside != BLACK and view.reaches_out:
+        image = _crop_padded(image, view)
+    elif view.crop_px != (0, 0, *image.size):
+        image = image.crop(view.crop_px)  # black outside
+    return _flip(image, (view.flip_horizontal, view.flip_vertical))
+
+
+def _crop_padded(image: Image, view: View) -> Image:
+    """Crops an RGB image with something else than black outside, as NumPy's pad has it."""
+    left, top, right, bottom = view.crop_px
+    width, height = image.size
+    before_after = (max(0, -top), max(0, bottom - height)), (max(0, -left), max(0, right - width)), (0, 0)
+    pixels = np.asarray(image)
+    if view.outside.padding is Padding.CONSTANT:
+        levels = view.outside[1:]
+        padded = np.stack(
+            [np.pad(pixels[..., i], before_after[:2], constant_values=levels[i]) for i in range(3)], axis=2
+        )
+    else:
+        modes: dict[Padding, Any] = {Padding.EDGE: "edge", Padding.REFLECT: "reflect", Padding.SYMMETRIC: "symmetric"}
+        padded = np.pad(pixels, before_after, modes[view.outside.padding])
+    top, left = top + before_after[0][0], left + before_after[1][0]
+    return from_pixels(np.ascontiguousarray(padded[top : top + view.size[0], left : left + view.size[1]]))
+
+
+def _flip(image: Image, flips: tuple[bool, bool]) -> Image:
     from PIL.Image import Transpose
 
-    if view.crop_px != (0, 0, *image.size):
-        image = image.crop(view.crop_px)  # black outside, as torchvision pads
-    if view.flip_horizontal:
+    horizontal, vertical = flips
+    if horizontal:
         image = image.transpose(Transpose.FLIP_LEFT_RIGHT)
-    if view.flip_vertical:
-        image = image.transpose(Transpose.FLIP_TOP_BOTTOM)
-    return image
+    return image.transpose(Transpose.FLIP_TOP_BOTTOM) if vertical else image
 
 
 def _filter(view: View) -> Any:
     from PIL import Image
 
-    return Image.Resampling(view.interpolation.value)
+    # Of a tensor that was decoded smaller no bit is promised.
+    return Image.Resampling(view.interpolation.value & 15)

@@ -9,10 +9,10 @@ import numpy as np
 from fastdata import native
 from fastdata.loaders import pillow
 from fastdata.loaders.backend import Pixels
-from fastdata.views.draw import View
 from fastdata.views.plan import Interpolation
+from fastdata.views.view import View, Views
 
-__all__ = ["exact_core", "options_for", "resize_window"]
+__all__ = ["exact_core", "has_tensors_bits", "options_for", "resize_window"]
 
 
 def exact_core() -> tuple[native.Core, native.PassOrder]:
@@ -40,11 +40,9 @@ def _exact_order() -> native.PassOrder | None:
     return next((order for order in native.PassOrder if all(_agrees(core, order, size) for size in sizes)), None)
 
 
-def options_for(order: native.PassOrder, interpolation: Interpolation, fidelity: str) -> native.Options:
-    """What the core is told for one filter and fidelity, with Pillow's limit of pixels."""
-    return native.Options(
-        filter=interpolation.value, pass_order=order, fast=fidelity == "fast", max_pixels=pillow.most_pixels()
-    )
+def options_for(order: native.PassOrder, fidelity: str) -> native.Options:
+    """What the core is told for a fidelity, with Pillow's limit of pixels."""
+    return native.Options(pass_order=order, fast=fidelity == "fast", max_pixels=pillow.most_pixels())
 
 
 def resize_window(pixels: Pixels, stride_px: int, view: View, out: Pixels) -> None:
@@ -58,22 +56,38 @@ def resize_window(pixels: Pixels, stride_px: int, view: View, out: Pixels) -> No
     """
     order = _exact_order()
     core = native.available()
-    if core is not None and order is not None:
-        options = options_for(order, view.interpolation, "exact")
-        if _by_core(core, pixels, stride_px, view, out, options):
-            return
+    if core is not None and order is not None and _by_core(core, order, pixels, stride_px, view, out):
+        return
     pillow.resize_window(pixels, stride_px, view, out)
 
 
 def _by_core(
-    core: native.Core, pixels: Pixels, stride_px: int, view: View, out: Pixels, options: native.Options
+    core: native.Core, order: native.PassOrder, pixels: Pixels, stride_px: int, view: View, out: Pixels
 ) -> bool:
-    left, top, right, bottom = view.window_px
-    size, flips = (right - left, bottom - top), (view.flip_horizontal, view.flip_vertical)
-    return core.resize(pixels, stride_px, size, view.resize_px, view.crop_px, flips, out, options=options)
+    return core.resize(pixels, stride_px, Views.of([view]).columns, out, options=options_for(order, "exact"))
 
 
-def _agrees(core: native.Core, order: native.PassOrder, size: tuple[int, int]) -> bool:
+@cache
+def has_tensors_bits() -> bool:
+    """True if uint8 tensors are resized with the installed torch's bits, tried on two small images."""
+    core, order = native.available(), _exact_order()
+    return (
+        core is not None
+        and order is not None
+        and all(
+            _agrees(core, order, size, filter_)
+            for size in ((9, 90), (90, 60))
+            for filter_ in (Interpolation.TENSOR_BILINEAR, Interpolation.TENSOR_BICUBIC)
+        )
+    )
+
+
+def _agrees(
+    core: native.Core,
+    order: native.PassOrder,
+    size: tuple[int, int],
+    filter_: Interpolation = Interpolation.BILINEAR,
+) -> bool:
     width, height = size
     pixels = np.random.default_rng(0).integers(0, 256, height * width * 4, dtype=np.uint8)
     view = View(
@@ -82,9 +96,9 @@ def _agrees(core: native.Core, order: native.PassOrder, size: tuple[int, int]) -
         crop_px=(0, 0, 12, 20),
         flip_horizontal=False,
         flip_vertical=False,
-        interpolation=Interpolation.BILINEAR,
+        interpolation=filter_,
     )
     ours, theirs = np.empty((20, 12, 3), np.uint8), np.empty((20, 12, 3), np.uint8)
-    _by_core(core, pixels, width, view, ours, options_for(order, view.interpolation, "exact"))
+    _by_core(core, order, pixels, width, view, ours)
     pillow.resize_window(pixels, width, view, theirs)
     return bool((ours == theirs).all())

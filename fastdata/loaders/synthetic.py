@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from fastdata.loaders.backend import Backend, Encoded, Fidelity, Pixels
-from fastdata.views.draw import View
+from fastdata.views.view import View
 
 __all__ = ["SyntheticBackend"]
 

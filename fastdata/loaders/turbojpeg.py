@@ -19,7 +19,7 @@ from typing import Any
 from fastdata.loaders import pillow, resample
 from fastdata.loaders.backend import Encoded, Fidelity, Pixels, Scratch, dct_denominator
 from fastdata.loaders.per_image import HandBack, PerImageBackend
-from fastdata.views.draw import View
+from fastdata.views.view import View
 
 __all__ = ["TurboJpegBackend"]
 

@@ -19,6 +19,7 @@ __all__ = [
     "CFormat",
     "CGeometry",
     "CImages",
+    "CViews",
     "COp",
     "COptions",
     "EffectKind",
@@ -31,7 +32,7 @@ __all__ = [
 
 MESSAGE_BYTES = 128
 
-_ABI_VERSION = 8
+_ABI_VERSION = 9
 
 
 class NativeMissing(Exception):
@@ -67,6 +68,9 @@ class OpKind(IntEnum):
     RANDOM_CROP = 3
     FLIP_HORIZONTAL = 4
     FLIP_VERTICAL = 5
+    PAD = 6
+    RESIZE_KEEP_RATIO = 7
+    RANDOM_CROP_OR_PAD = 8
 
 
 class EffectKind(IntEnum):
@@ -106,13 +110,18 @@ class COptions(ctypes.Structure):
     """fd_options."""
 
     _fields_ = [
-        ("filter", _i32),
         ("pass_order", _i32),
         ("fast", _i32),
         ("max_scans", _i32),
         ("max_pixels", _i64),
         ("max_memory_bytes", _i64),
     ]
+
+
+class CViews(ctypes.Structure):
+    """fd_views."""
+
+    _fields_ = [(name, _pointer) for name in ("windows_px", "resizes_px", "crops_px", "flips", "filters", "outside")]
 
 
 class CImages(ctypes.Structure):
@@ -123,7 +132,8 @@ class CImages(ctypes.Structure):
         ("paths", ctypes.c_char_p),
         ("paths_bytes", _i64),
         *((name, _pointer) for name in ("data", "data_bytes", "same_as", "read_bytes")),
-        *((name, _pointer) for name in ("windows_px", "resizes_px", "crops_px", "flips", "out")),
+        ("views", CViews),
+        ("out", _pointer),
         ("statuses", _pointer),
         ("messages", _pointer),
         *_EFFECTS,
@@ -136,9 +146,12 @@ class COp(ctypes.Structure):
     _fields_ = [
         ("kind", _i32),
         *((name, _i32) for name in ("width", "height", "shorter", "longest", "pad_if_needed")),
-        ("padding", _i32 * 4),
+        *((name, _i32 * 4) for name in ("padding", "outside", "filters")),
+        ("filter_count", _i32),
+        ("scale_is_of_area", _i32),
         *((name, ctypes.c_double * 2) for name in ("scale", "ratio", "log_ratio")),
         ("p", ctypes.c_double),
+        ("chances", ctypes.c_double * 2),
     ]
 
 
@@ -230,9 +243,9 @@ def _declare(library: ctypes.CDLL) -> None:
         "fd_pool_abandon": (None, [pointer]),
         "fd_load": (None, [pointer] * 5),
         "fd_load_arrays": (None, [pointer] * 5),
-        "fd_draw_views": (i64, [i64, *[pointer] * 8]),
+        "fd_draw_views": (i64, [i64, *[pointer] * 5]),
         "fd_decode": (None, [pointer] * 4),
-        "fd_resize": (i32, [pointer, i64, i64, i32, i32, *[pointer] * 6]),
+        "fd_resize": (i32, [pointer, i64, i64, *[pointer] * 4]),
         "fd_repack": (i32, [pointer, i64, i32, *[pointer] * 4]),
         "fd_free": (None, [pointer]),
         "fd_philox": (None, [i64, pointer, pointer, pointer, i64, pointer, pointer]),

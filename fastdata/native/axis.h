@@ -7,7 +7,24 @@
 
 namespace fastdata {
 
-enum class Filter { nearest = 0, lanczos = 1, bilinear = 2, bicubic = 3, box = 4, hamming = 5 };
+// fd_filter
+enum class Filter {
+    nearest = 0,
+    lanczos = 1,
+    bilinear = 2,
+    bicubic = 3,
+    box = 4,
+    hamming = 5,
+    tensor_bilinear = 18,
+    tensor_bicubic = 19
+};
+
+bool is_filter(int number);
+
+// True for the filters of torch, which resizes along rows first and has weights of 16 bits.
+inline bool is_tensors(Filter filter) {
+    return filter == Filter::tensor_bilinear || filter == Filter::tensor_bicubic;
+}
 
 constexpr int kWeightBits = 22; // Pillow's PRECISION_BITS
 constexpr int kLowBits = 11;    // weights are also kept as high * 2^11 + low, 16 bits each, for SIMD
@@ -43,6 +60,7 @@ class Axis {
     void build_identity(int begin, int end);
     void build_nearest(int source_size, Stretch stretch, int result_size, int begin, int end);
     void build_convolution(Filter filter, int source_size, Stretch stretch, int result_size, int begin, int end);
+    double most_of_weights(Filter filter, int source_size, Stretch stretch, int result_size);
     void lay_out(int source_size);
 
     bool identity_ = false;

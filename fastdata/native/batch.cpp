@@ -17,11 +17,6 @@
 namespace fastdata {
 namespace {
 
-View view_at(const fd_images &images, int64_t item) {
-    return {box_at(images.windows_px + 4 * item), images.resizes_px[2 * item], images.resizes_px[2 * item + 1],
-            box_at(images.crops_px + 4 * item),   images.flips[2 * item] != 0, images.flips[2 * item + 1] != 0};
-}
-
 // An image's bytes, from memory or from the file at `path`; valid until this thread's next call.
 fd_status encoded(const fd_images &images, int64_t item, const char *path, std::span<const uint8_t> &data) {
     static thread_local FileReader reader;
@@ -44,7 +39,7 @@ fd_status decode_group(const fd_images &images, int64_t first, int64_t end, cons
     std::vector<Target> targets;
     for (int64_t item = first; item < end; ++item) {
         put_message(images.messages, item, "");
-        views.push_back(view_at(images, item));
+        views.push_back(view_at(images.views, item));
         if (images.out[item] == nullptr || !views.back().is_valid())
             return FD_BAD_REQUEST;
         targets.push_back({images.out[item], format, effects_of(images.effects, images.effects_per_image, item)});
@@ -169,10 +164,6 @@ int64_t now_ns() {
     return std::chrono::steady_clock::now().time_since_epoch() / std::chrono::nanoseconds(1);
 }
 
-Box box_at(const int32_t *numbers) {
-    return {numbers[0], numbers[1], numbers[2], numbers[3]};
-}
-
 bool is_valid(const fd_geometry &geometry) {
     return geometry.op_count >= 0 && (geometry.op_count == 0 || geometry.ops != nullptr) &&
            std::all_of(geometry.ops, geometry.ops + geometry.op_count, [](const fd_op &op) { return is_valid(op); });
@@ -222,7 +213,7 @@ void decode_batch(Pool *pool, const fd_images &images, const fd_format &format, 
 }
 
 int64_t draw_batch(int64_t count, const int64_t *sizes_px, const int64_t *indices, const int64_t *copies,
-                   const fd_geometry &geometry, const ViewColumns &columns) {
+                   const fd_geometry &geometry, const fd_views &columns) {
     if (!is_valid(geometry))
         return -2;
     const std::span<const fd_op> ops{geometry.ops, static_cast<size_t>(geometry.op_count)};
@@ -241,8 +232,12 @@ int64_t draw_batch(int64_t count, const int64_t *sizes_px, const int64_t *indice
         put(view.crop, columns.crops_px + 4 * item);
         columns.resizes_px[2 * item] = view.resize_width;
         columns.resizes_px[2 * item + 1] = view.resize_height;
-        columns.flips[2 * item] = view.flip_horizontal;
-        columns.flips[2 * item + 1] = view.flip_vertical;
+        const bool flips[4] = {view.flip_horizontal, view.flip_vertical, view.window_flip_horizontal,
+                               view.window_flip_vertical};
+        std::copy_n(flips, 4, columns.flips + 4 * item);
+        columns.filters[item] = static_cast<int32_t>(view.filter);
+        columns.outside[4 * item] = static_cast<uint8_t>(view.outside.mode);
+        std::copy_n(view.outside.levels, 3, columns.outside + 4 * item + 1);
     }
     return -1;
 }

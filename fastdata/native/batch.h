@@ -12,8 +12,6 @@ namespace fastdata {
 
 bool is_valid(const fd_geometry &geometry);
 
-Box box_at(const int32_t *numbers);
-
 // Calls work(item) for every item in [0, count).  pool: who works; null for the calling thread.
 void run(Pool *pool, int64_t count, const std::function<void(int64_t)> &work);
 
@@ -24,15 +22,9 @@ void load_batch(Pool *pool, fd_files &files, const fd_geometry &geometry, const 
                 const fd_options &options);
 void decode_batch(Pool *pool, const fd_images &images, const fd_format &format, const fd_options &options);
 
-// Where N views go: columns of 4, 2, 4 and 2 numbers.
-struct ViewColumns {
-    int32_t *windows_px, *resizes_px, *crops_px;
-    uint8_t *flips;
-};
-
 // Draws N views.  Returns the first item without one, because its image is smaller than a random crop; -1 if all have
 // one; -2 for sizes that cannot be.
 int64_t draw_batch(int64_t count, const int64_t *sizes_px, const int64_t *indices, const int64_t *copies,
-                   const fd_geometry &geometry, const ViewColumns &columns);
+                   const fd_geometry &geometry, const fd_views &columns);
 
 } // namespace fastdata

@@ -70,9 +70,8 @@ void fd_decode(fd_pool *pool, const fd_images *images, const fd_format *format, 
 }
 
 int64_t fd_draw_views(int64_t count, const int64_t *sizes_px, const int64_t *indices, const int64_t *copies,
-                      const fd_geometry *geometry, int32_t *windows_px, int32_t *resizes_px, int32_t *crops_px,
-                      uint8_t *flips) {
-    return draw_batch(count, sizes_px, indices, copies, *geometry, {windows_px, resizes_px, crops_px, flips});
+                      const fd_geometry *geometry, const fd_views *views) {
+    return draw_batch(count, sizes_px, indices, copies, *geometry, *views);
 }
 
 void fd_philox(int64_t count, const int64_t *first, const int64_t *second, const int64_t *third, int64_t fourth,
@@ -86,12 +85,11 @@ void fd_philox(int64_t count, const int64_t *first, const int64_t *second, const
     }
 }
 
-int32_t fd_resize(const uint8_t *rgbx, int64_t rgbx_bytes, int64_t stride_bytes, int32_t width, int32_t height,
-                  const int32_t resize_px[2], const int32_t crop_px[4], const uint8_t flips[2], void *out,
+int32_t fd_resize(const uint8_t *rgbx, int64_t rgbx_bytes, int64_t stride_bytes, const fd_views *seen, void *out,
                   const fd_format *format, const fd_options *options) {
     return guarded([&]() -> int32_t {
-        const View view = {{0, 0, width, height}, resize_px[0],  resize_px[1],
-                           box_at(crop_px),       flips[0] != 0, flips[1] != 0};
+        const View view = view_at(*seen, 0);
+        const int width = view.window.width(), height = view.window.height();
         const bool fits = width > 0 && height > 0 && stride_bytes >= int64_t{width} * kPixelBytes &&
                           rgbx_bytes >= (height - 1) * stride_bytes + int64_t{width} * kPixelBytes;
         if (!fits || rgbx == nullptr || out == nullptr || !view.is_valid() || !is_valid(*format) || !is_valid(*options))

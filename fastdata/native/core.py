@@ -46,20 +46,15 @@ class OneView(threading.local):
     """Draws one view at a time, in memory that each thread uses again: a call per image must cost little."""
 
     def __init__(self) -> None:
-        self._given, self._drawn, self._flips = np.zeros(4, np.int64), np.zeros(10, np.int32), np.zeros(2, np.uint8)
-        given, drawn = self._given.ctypes.data, self._drawn.ctypes.data
+        self._given, self._drawn = np.zeros(4, np.int64), Windows.empty(1)
+        given, self._views = self._given.ctypes.data, self._drawn.to_c()
         self._arguments = (given, given + 16, given + 24)
-        self._results = (drawn, drawn + 16, drawn + 24, self._flips.ctypes.data)
 
-    def draw(
-        self, core: Core, size_px: tuple[int, int], index: int, copy: int, geometry: Geometry
-    ) -> tuple[list[int], bool, bool] | None:
-        """Window, size and crop in ten numbers, and two flips; None if the image is smaller than a random crop."""
+    def draw(self, core: Core, size_px: tuple[int, int], index: int, copy: int, geometry: Geometry) -> Windows | None:
+        """What is seen, valid until this thread's next call; None if the image is smaller than a random crop."""
         self._given[:] = (*size_px, index, copy)
-        if core.library.fd_draw_views(1, *self._arguments, geometry.pointer, *self._results) >= 0:
-            return None
-        horizontal, vertical = self._flips.tolist()
-        return self._drawn.tolist(), bool(horizontal), bool(vertical)
+        views = ctypes.addressof(self._views)
+        return self._drawn if core.library.fd_draw_views(1, *self._arguments, geometry.pointer, views) < 0 else None
 
 
 class Core:
@@ -82,7 +77,7 @@ class Core:
             count,
             *(column.ctypes.data for column in ints),
             geometry.pointer,
-            *(column.ctypes.data for column in drawn),
+            ctypes.byref(drawn.to_c()),
         )
         if row < -1:
             raise ValueError(f"sizes or geometry make no sense: {sizes_px.tolist()}")
@@ -129,16 +124,16 @@ class Core:
         columns: list[npt.NDArray[Any]] = [
             np.ascontiguousarray(data, np.uint64),
             np.ascontiguousarray(data_bytes, np.int64),
-            *windows.contiguous(),
             np.ascontiguousarray(out, np.uint64),
             results.statuses,
         ]
-        if any(len(column) != count for column in columns):
-            raise ValueError(f"columns of {[len(column) for column in columns]} rows for {count} windows")
+        seen = windows.contiguous()
+        if any(len(column) != count for column in (*columns, *seen)):
+            raise ValueError(f"columns of {[len(column) for column in (*columns, *seen)]} rows for {count} windows")
         more = [each.ctypes.data if each is not None else None for each in extra]
         given, places = ([column.ctypes.data for column in some] for some in (columns[:2], columns[2:]))
         ends = ctypes.addressof(results.messages), *described.to_c()
-        images = CImages(count, names, len(names or b""), *given, *more, *places, *ends)
+        images = CImages(count, names, len(names or b""), *given, *more, seen.to_c(), *places, *ends)
         self.library.fd_decode(
             pool.handle if pool is not None else None,
             ctypes.byref(images),
@@ -161,50 +156,36 @@ class Core:
         self.library.fd_philox(len(first), *columns, fourth, (ctypes.c_uint32 * 2)(*key), words.ctypes.data)
         return words
 
-    def resize(
-        self,
-        rgbx: Pixels,
-        stride_px: int,
-        size_px: tuple[int, int],
-        resize_px: tuple[int, int],
-        crop_px: tuple[int, int, int, int],
-        flips: tuple[bool, bool],
-        out: Pixels,
-        *,
-        options: Options,
-    ) -> bool:
+    def resize(self, rgbx: Pixels, stride_px: int, view: Windows, out: Pixels, *, options: Options) -> bool:
         """Resizes, crops and flips a decoded window into uint8 (height, width, 3).
 
         Args:
             rgbx: flat 4-byte pixels that begin at the window's first.
             stride_px: pixels from one row to the next.
-            size_px: (width, height) of the window.
-            resize_px: (width, height) it is resized to.
-            crop_px: (left, top, right, bottom) of the result; black outside.
-            flips: mirror left to right, mirror top to bottom.
+            view: how the one window is seen.
             out: contiguous, of the crop's size.
-            options: filter and pass order.
+            options: the order of passes.
 
         Returns:
             False if the core does not do this: a side would be longer than 65,536 pixels.
         """
-        left, top, right, bottom = crop_px
+        seen = view.contiguous()
+        left, top, right, bottom = seen.crop_px[0].tolist()
         if out.shape != (bottom - top, right - left, 3) or not out.flags.c_contiguous or not rgbx.flags.c_contiguous:
-            raise ValueError(f"out has shape {out.shape}, the crop is {crop_px}; both arrays must be contiguous")
+            raise ValueError(
+                f"out has shape {out.shape}, the crop is {right - left} × {bottom - top}; both must be contiguous"
+            )
         status = self.library.fd_resize(
             rgbx.ctypes.data,
             rgbx.nbytes,
             4 * stride_px,
-            *size_px,
-            (ctypes.c_int32 * 2)(*resize_px),
-            (ctypes.c_int32 * 4)(*crop_px),
-            (ctypes.c_uint8 * 2)(*flips),
+            ctypes.byref(seen.to_c()),
             out.ctypes.data,
             ctypes.byref(Format().to_c()),
             ctypes.byref(options.to_c()),
         )
         if status == Status.OUT_OF_MEMORY:
-            raise MemoryError(f"no memory to resize {size_px[0]} × {size_px[1]} pixels to {resize_px}")
+            raise MemoryError(f"no memory to resize a window to {seen.resize_px[0].tolist()} pixels")
         return bool(status == Status.OK)
 
     def repack(self, data: bytes, *, restart_rows: int, options: Options) -> bytes | None:

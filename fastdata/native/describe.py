@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from fastdata.native.abi import EFFECT, MESSAGE_BYTES, CFormat, CGeometry, COp, COptions, PassOrder, Status
+from fastdata.native.abi import EFFECT, MESSAGE_BYTES, CFormat, CGeometry, COp, COptions, CViews, PassOrder, Status
 
 __all__ = ["EffectTable", "Effects", "Format", "Geometry", "Loaded", "Options", "Results", "Windows", "joined"]
 
@@ -82,7 +82,6 @@ class Options:
     """How images are decoded and resized.
 
     Attributes:
-        filter: Pillow's number of the resampling filter.
         pass_order: as the installed Pillow has it.
         fast: scaled DCT where it fits, and cheap chroma upsampling.
         max_pixels: of a whole image; None for no limit.
@@ -90,7 +89,6 @@ class Options:
         max_memory_bytes: libjpeg's own, for one image.
     """
 
-    filter: int
     pass_order: PassOrder
     fast: bool = False
     max_pixels: int | None = None
@@ -100,7 +98,7 @@ class Options:
     def to_c(self) -> COptions:
         """The struct."""
         limit = _NO_LIMIT if self.max_pixels is None else self.max_pixels
-        return COptions(self.filter, self.pass_order, self.fast, self.max_scans, limit, self.max_memory_bytes)
+        return COptions(self.pass_order, self.fast, self.max_scans, limit, self.max_memory_bytes)
 
 
 @dataclass(frozen=True)
@@ -141,34 +139,53 @@ class Geometry:
 
 
 class Windows(NamedTuple):
-    """What is seen of N images.
+    """What is seen of N images; `fd_views` in the header.
 
     Attributes:
         window_px: int32, (N, 4): left, top, right, bottom in the image.
         resize_px: int32, (N, 2): width and height the window is resized to.
-        crop_px: int32, (N, 4): left, top, right, bottom in the resized window; black outside.
-        flips: uint8, (N, 2): mirror left to right, mirror top to bottom.
+        crop_px: int32, (N, 4): left, top, right, bottom in the resized window, or beside it.
+        flips: uint8, (N, 4): mirror left to right, top to bottom at last; and the window before it is resized.
+        filters: int32, (N,): numbers of the resizes' filters.
+        outside: uint8, (N, 4): how what is beside the image is padded, and levels.
     """
 
     window_px: npt.NDArray[np.int32]
     resize_px: npt.NDArray[np.int32]
     crop_px: npt.NDArray[np.int32]
     flips: npt.NDArray[np.uint8]
+    filters: npt.NDArray[np.int32]
+    outside: npt.NDArray[np.uint8]
 
     @classmethod
     def empty(cls, count: int) -> Windows:
         """Room for N."""
-        window, resize, crop = (np.empty((count, width), np.int32) for width in (4, 2, 4))
-        return cls(window, resize, crop, np.empty((count, 2), np.uint8))
+        columns: Any = (np.empty((count, *shape), dtype) for shape, dtype in _COLUMNS)
+        return cls(*columns)
 
     def at(self, rows: npt.NDArray[np.intp]) -> Windows:
         """Those of some rows."""
-        return Windows(self.window_px[rows], self.resize_px[rows], self.crop_px[rows], self.flips[rows])
+        columns: Any = (column[rows] for column in self)
+        return Windows(*columns)
 
     def contiguous(self) -> Windows:
         """The same as the core reads them."""
-        window, resize, crop = (np.ascontiguousarray(column, np.int32) for column in self[:3])
-        return Windows(window, resize, crop, np.ascontiguousarray(self.flips, np.uint8))
+        columns: Any = (np.ascontiguousarray(column, dtype) for column, (_, dtype) in zip(self, _COLUMNS, strict=True))
+        return Windows(*columns)
+
+    def to_c(self) -> CViews:
+        """The struct, for contiguous columns; valid as long as they live."""
+        return CViews(*(column.ctypes.data for column in self))
+
+
+_COLUMNS: tuple[tuple[tuple[int, ...], Any], ...] = (
+    ((4,), np.int32),
+    ((2,), np.int32),
+    ((4,), np.int32),
+    ((4,), np.uint8),
+    ((), np.int32),
+    ((4,), np.uint8),
+)
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ extern "C" {
 #endif
 
 /* Raised whenever a signature or a struct below changes. */
-#define FD_ABI_VERSION 8
+#define FD_ABI_VERSION 9
 
 /* What became of one image. */
 enum fd_status {
@@ -38,8 +38,20 @@ enum fd_layout { FD_NHWC = 0, FD_NCHW = 1 };
 /* Bytes of one output element; 2 and 4 are looked up in the table, 1 is the pixel itself. */
 enum fd_element { FD_UINT8 = 1, FD_TABLE_16BIT = 2, FD_TABLE_32BIT = 4 };
 
-/* Pillow's numbers. */
-enum fd_filter { FD_NEAREST = 0, FD_LANCZOS = 1, FD_BILINEAR = 2, FD_BICUBIC = 3, FD_BOX = 4, FD_HAMMING = 5 };
+/* Pillow's numbers; and torch's antialiased filters for uint8 tensors, whose weights have fewer bits. */
+enum fd_filter {
+    FD_NEAREST = 0,
+    FD_LANCZOS = 1,
+    FD_BILINEAR = 2,
+    FD_BICUBIC = 3,
+    FD_BOX = 4,
+    FD_HAMMING = 5,
+    FD_TENSOR_BILINEAR = 18,
+    FD_TENSOR_BICUBIC = 19
+};
+
+/* What is seen beside an image; all but the first repeat it, as NumPy's pad does. */
+enum fd_padding { FD_CONSTANT = 0, FD_EDGE = 1, FD_REFLECT = 2, FD_SYMMETRIC = 3 };
 
 /* The order of a resize's two passes, which differs between Pillow's versions. */
 enum fd_pass_order {
@@ -56,8 +68,7 @@ typedef struct {
 } fd_format;
 
 typedef struct {
-    int32_t filter;           /* fd_filter */
-    int32_t pass_order;       /* fd_pass_order */
+    int32_t pass_order;       /* fd_pass_order, of Pillow's filters */
     int32_t fast;             /* not 0: scaled DCT where it fits, and cheap chroma upsampling */
     int32_t max_scans;        /* of a progressive JPEG */
     int64_t max_pixels;       /* of a whole image */
@@ -90,6 +101,16 @@ typedef struct {
     double values[11];
 } fd_effect;
 
+/* How N images are seen. */
+typedef struct {
+    int32_t *windows_px; /* (N, 4): inside the image */
+    int32_t *resizes_px; /* (N, 2): width and height the window is resized to */
+    int32_t *crops_px;   /* (N, 4): of the resized image; it may reach out of it */
+    uint8_t *flips;   /* (N, 4): at last left to right, top to bottom; and the same of the window, before the resize */
+    int32_t *filters; /* (N,): fd_filter */
+    uint8_t *outside; /* (N, 4): fd_padding, and the levels of FD_CONSTANT */
+} fd_views;
+
 /* N images, encoded in memory or in files.  Columns have N rows. */
 typedef struct {
     int64_t count;
@@ -100,14 +121,11 @@ typedef struct {
     const int64_t *same_as; /* (N,): the first row of the same encoded image, which is then decoded once; such rows are
                                neighbours; NULL: all differ */
     int64_t *read_bytes;    /* result, (N,): encoded bytes of each image, in its first row; may be NULL */
-    const int32_t *windows_px; /* (N, 4): inside the image */
-    const int32_t *resizes_px; /* (N, 2): width and height the window is resized to */
-    const int32_t *crops_px;   /* (N, 4): of the resized image; outside it is black */
-    const uint8_t *flips;      /* (N, 2): left to right, top to bottom */
-    void *const *out;          /* each of crop height x crop width x channels elements */
-    int32_t *statuses;         /* (N,): fd_status */
-    char *messages;            /* (N, FD_MESSAGE_BYTES), NUL-terminated; empty where the status says it all */
-    const fd_effect *effects;  /* (N, effects_per_image), in order; NULL if that is 0 */
+    fd_views views;
+    void *const *out;         /* each of crop height x crop width x channels elements */
+    int32_t *statuses;        /* (N,): fd_status */
+    char *messages;           /* (N, FD_MESSAGE_BYTES), NUL-terminated; empty where the status says it all */
+    const fd_effect *effects; /* (N, effects_per_image), in order; NULL if that is 0 */
     int64_t effects_per_image;
 } fd_images;
 
@@ -120,16 +138,24 @@ enum fd_op_kind {
     FD_CENTER_CROP = 2,         /* width, height */
     FD_RANDOM_CROP = 3,         /* width, height, padding, pad_if_needed */
     FD_FLIP_HORIZONTAL = 4,     /* p */
-    FD_FLIP_VERTICAL = 5        /* p */
+    FD_FLIP_VERTICAL = 5,       /* p */
+    FD_PAD = 6,                 /* padding */
+    FD_RESIZE_KEEP_RATIO = 7,   /* timm's: width, height, p (share of the longer side), chances, scale, log_ratio */
+    FD_RANDOM_CROP_OR_PAD = 8   /* timm's: width, height */
 };
 
 typedef struct {
     int32_t kind; /* fd_op_kind */
     int32_t width, height, shorter, longest;
     int32_t pad_if_needed; /* not 0: where the padded image is smaller than the crop, more on both sides */
-    int32_t padding[4];    /* black at the left, top, right and bottom */
+    int32_t padding[4];    /* at the left, top, right and bottom */
+    int32_t outside[4];    /* fd_padding, and levels, of what is padded */
+    int32_t filters[4];    /* fd_filter: each sample draws one of them */
+    int32_t filter_count;
+    int32_t scale_is_of_area; /* not 0: scale is the share of the area that is seen */
     double scale[2], ratio[2], log_ratio[2];
     double p;
+    double chances[2]; /* of another scale, and of another ratio */
 } fd_op;
 
 /* How the views of samples are drawn, by the counter-based generator of views/draw.py. */
@@ -218,19 +244,17 @@ FD_API void fd_load(fd_pool *pool, fd_files *files, const fd_geometry *geometry,
 FD_API void fd_load_arrays(fd_pool *pool, fd_arrays *arrays, const fd_geometry *geometry, const fd_format *format,
                            const fd_options *options);
 
-/* Draws the views of N images of the given sizes, (N, 2) width and height, into columns as in fd_images.  Returns the
- * number of the first row that has none because the image is smaller than a random crop, or -1; -2 for a geometry that
- * makes no sense. */
+/* Draws the views of N images of the given sizes, (N, 2) width and height.  Returns the number of the first row that
+ * has none because the image is smaller than a random crop, or -1; -2 for a geometry that makes no sense. */
 FD_API int64_t fd_draw_views(int64_t count, const int64_t *sizes_px, const int64_t *indices, const int64_t *copies,
-                             const fd_geometry *geometry, int32_t *windows_px, int32_t *resizes_px, int32_t *crops_px,
-                             uint8_t *flips);
+                             const fd_geometry *geometry, const fd_views *views);
 
 /* Decodes N images; the answer is in statuses and messages.  pool: NULL to work in the calling thread. */
 FD_API void fd_decode(fd_pool *pool, const fd_images *images, const fd_format *format, const fd_options *options);
 
-/* Resizes, crops and flips pixels (4 bytes each, the fourth ignored) that begin at the window's first. */
-FD_API int32_t fd_resize(const uint8_t *rgbx, int64_t rgbx_bytes, int64_t stride_bytes, int32_t width, int32_t height,
-                         const int32_t resize_px[2], const int32_t crop_px[4], const uint8_t flips[2], void *out,
+/* Resizes, crops and flips pixels (4 bytes each, the fourth ignored) that begin at the first of the one view's window.
+ */
+FD_API int32_t fd_resize(const uint8_t *rgbx, int64_t rgbx_bytes, int64_t stride_bytes, const fd_views *view, void *out,
                          const fd_format *format, const fd_options *options);
 
 /* Does effects to RGB pixels (height, width, 3) and stores them in another format; out may be the pixels themselves if

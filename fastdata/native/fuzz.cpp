@@ -32,21 +32,19 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         return 0;
     std::memcpy(choice.bytes.data(), data + size - kViewBytes, kViewBytes);
     const int width = choice.up_to(0, 255), height = choice.up_to(1, 255);
-    const int32_t window[4] = {choice.up_to(2, width), choice.up_to(3, height), width, height};
-    const int32_t resize[2] = {1 + choice.up_to(4, kMostSide), 1 + choice.up_to(5, kMostSide)};
-    const int32_t crop[4] = {choice.up_to(6, 20) - 10, choice.up_to(7, 20) - 10, 1 + choice.up_to(8, kMostSide),
-                             1 + choice.up_to(9, kMostSide)};
-    const uint8_t flips[2] = {static_cast<uint8_t>(choice.bytes[10] & 1), static_cast<uint8_t>(choice.bytes[10] & 2)};
+    int32_t window[4] = {choice.up_to(2, width), choice.up_to(3, height), width, height};
+    int32_t resize[2] = {1 + choice.up_to(4, kMostSide), 1 + choice.up_to(5, kMostSide)};
+    int32_t crop[4] = {choice.up_to(6, 20) - 10, choice.up_to(7, 20) - 10, 1 + choice.up_to(8, kMostSide),
+                       1 + choice.up_to(9, kMostSide)};
+    const auto bit = [&](int number) { return static_cast<uint8_t>(choice.bytes[10] >> number & 1); };
+    uint8_t flips[4] = {bit(0), bit(1), bit(2), bit(3)};
+    uint8_t outside[4] = {static_cast<uint8_t>(choice.bytes[10] >> 4 & 3), choice.bytes[0], choice.bytes[1], 9};
+    int32_t filter = choice.up_to(12, FD_TENSOR_BICUBIC); // some do not exist
     static const std::vector<uint32_t> table(3 * 256, 1);
     const bool looked_up = (choice.bytes[11] & 1) != 0;
     const fd_format format = {choice.bytes[11] >> 1 & 1, looked_up ? FD_TABLE_32BIT : FD_UINT8, 3,
                               looked_up ? table.data() : nullptr};
-    const fd_options options = {choice.up_to(12, FD_HAMMING),
-                                choice.bytes[13] & 1,
-                                choice.bytes[13] & 2,
-                                20,
-                                int64_t{1} << 20,
-                                int64_t{64} << 20};
+    const fd_options options = {choice.bytes[13] & 1, choice.bytes[13] & 2, 20, int64_t{1} << 20, int64_t{64} << 20};
     fd_effect effect = {choice.bytes[11] >> 2 & 31, choice.bytes[13] >> 2 & 3, {}}; // half of the kinds do not exist
     const bool has_effect = effect.kind <= FD_PERSPECTIVE;
     for (int i = 0; i < 8; ++i)
@@ -63,8 +61,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         void *const place = out.data();
         int32_t status = 0;
         char message[FD_MESSAGE_BYTES];
-        const fd_images images = {1,      nullptr, 0,     &bytes, &length, nullptr, nullptr, window,
-                                  resize, crop,    flips, &place, &status, message, &effect, has_effect};
+        const fd_views views = {window, resize, crop, flips, &filter, outside};
+        const fd_images images = {1,     nullptr, 0,       &bytes,  &length, nullptr,   nullptr,
+                                  views, &place,  &status, message, &effect, has_effect};
         fd_decode(nullptr, &images, &format, &options);
         return status;
     };

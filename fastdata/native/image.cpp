@@ -37,13 +37,10 @@ Box moved(const Box &box, int x, int y) {
     return {box.left + x, box.top + y, box.right + x, box.bottom + y};
 }
 
-constexpr fd_format kCanvas = {FD_NHWC, FD_UINT8, kPixelBytes, nullptr}; // pixels as they are
-
 } // namespace
 
 bool is_valid(const fd_options &options) {
-    return FD_NEAREST <= options.filter && options.filter <= FD_HAMMING &&
-           (options.pass_order == FD_HORIZONTAL_FIRST || options.pass_order == FD_SHRINK_FIRST) &&
+    return (options.pass_order == FD_HORIZONTAL_FIRST || options.pass_order == FD_SHRINK_FIRST) &&
            options.max_scans > 0 && options.max_pixels > 0 && options.max_memory_bytes > 0;
 }
 
@@ -96,7 +93,7 @@ void ImageDecoder::finish(const Rows &window, const View &view, const Target &ta
         return run(target.format, target.out);
     const size_t row_bytes = static_cast<size_t>(width) * kPixelBytes;
     uint8_t *const canvas = canvas_.take(row_bytes * static_cast<size_t>(height)).data();
-    run(kCanvas, canvas);
+    run(kPixelFormat, canvas);
     apply_effects(target.effects, canvas, width, height);
     RowWriter writer(target.format, target.out, width, height, false, false, mirror_);
     for (int y = 0; y < height; ++y)
@@ -112,7 +109,7 @@ fd_status ImageDecoder::decode(const View &view, const Target &target, const fd_
     const ScaledSide x = scaled_side(window.left, window.right, width(), denominator);
     const ScaledSide y = scaled_side(window.top, window.bottom, height(), denominator);
     resampler_.prepare(view, {x.end - x.begin, y.end - y.begin, x.stretch, y.stretch},
-                       static_cast<Filter>(options.filter), options.pass_order == FD_SHRINK_FIRST);
+                       options.pass_order == FD_SHRINK_FIRST);
     const Box source = resampler_.source();
     Rows rows{};
     if (source.width() > 0) // else only black is seen
@@ -126,8 +123,7 @@ fd_status ImageDecoder::decode(const View &view, const Target &target, const fd_
 // The pixels of the image that a view needs; prepares the resampler for it.  None if only black is seen.
 Box ImageDecoder::source_of(const View &view, const fd_options &options) {
     const Box &window = view.window;
-    resampler_.prepare(view, Source::whole(window.width(), window.height()), static_cast<Filter>(options.filter),
-                       options.pass_order == FD_SHRINK_FIRST);
+    resampler_.prepare(view, Source::whole(window.width(), window.height()), options.pass_order == FD_SHRINK_FIRST);
     return moved(resampler_.source(), window.left, window.top);
 }
 
@@ -154,8 +150,7 @@ fd_status ImageDecoder::decode(std::span<const View> views, std::span<const Targ
 }
 
 fd_status ImageDecoder::resize(const Rows &window, const View &view, const Target &target, const fd_options &options) {
-    resampler_.prepare(view, Source::whole(window.width, window.height), static_cast<Filter>(options.filter),
-                       options.pass_order == FD_SHRINK_FIRST);
+    resampler_.prepare(view, Source::whole(window.width, window.height), options.pass_order == FD_SHRINK_FIRST);
     const Box source = resampler_.source();
     finish(source.width() > 0 ? window.part(source) : Rows{}, view, target);
     return FD_OK;

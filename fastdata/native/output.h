@@ -10,6 +10,8 @@ namespace fastdata {
 
 bool is_valid(const fd_format &format);
 
+constexpr fd_format kPixelFormat = {FD_NHWC, FD_UINT8, 4, nullptr}; // pixels of kPixelBytes, as they are
+
 // Writes rows of 4-byte pixels into one image of a batch.
 class RowWriter {
   public:

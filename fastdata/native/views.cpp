@@ -33,16 +33,27 @@ std::array<uint32_t, 4> words(const Draw &draw, size_t op, int attempt) {
                       draw.key);
 }
 
-// A view under construction: a window in the source, perhaps a resize, a crop of the result.
-struct Frame {
-    Rectangle window;
-    bool is_resized;
-    Size resize;
-    Rectangle crop;
+struct Flips {
+    bool horizontal = false, vertical = false;
+};
 
-    // Moves a crop of an unresized image into the window, so that only the window is decoded.
+// A view under construction: a window in the source, perhaps a resize, a crop of the result, at last flips.
+struct Frame {
+    explicit Frame(Size size) : window(Rectangle::of(size)), crop(window) {}
+
+    Rectangle window;
+    Flips window_flips{}; // before the resize
+    bool is_resized = false;
+    Size resize{};
+    Filter filter = Filter::bilinear;
+    Rectangle crop;
+    Outside outside{};
+    Flips flips{};
+
+    // Moves a crop of an unresized image into the window, so that only the window is decoded; where what is outside
+    // repeats the image, all of it is the window.
     void fold() {
-        if (is_resized)
+        if (is_resized || outside.mode != FD_CONSTANT)
             return;
         const Size size = window.size();
         const Rectangle inside = {
@@ -52,15 +63,42 @@ struct Frame {
         window = inside.moved(window.left, window.top);
     }
 
-    void resize_to(Size size) {
+    void resize_to(Size size, Filter by) {
         fold();
+        window_flips = flips;
+        flips = {};
         is_resized = true;
         resize = size;
+        filter = by;
         crop = Rectangle::of(size);
     }
 
-    void crop_to(const Rectangle &box) { crop = box.moved(crop.left, crop.top); }
+    // To a box of what is seen, which may be in a mirror.
+    void crop_to(Rectangle box) {
+        const Size size = crop.size();
+        if (flips.horizontal)
+            box = {size.width - box.right, box.top, size.width - box.left, box.bottom};
+        if (flips.vertical)
+            box = {box.left, size.height - box.bottom, box.right, size.height - box.top};
+        crop = box.moved(crop.left, crop.top);
+    }
 };
+
+Outside outside_of(const fd_op &op) {
+    const auto level = [&](int channel) { return static_cast<uint8_t>(op.outside[1 + channel]); };
+    return {op.outside[0], {level(0), level(1), level(2), 0}};
+}
+
+bool reaches_out(const Rectangle &box, Size size) {
+    return box.left < 0 || box.top < 0 || box.right > size.width || box.bottom > size.height;
+}
+
+// One of the filters; nothing is drawn where there is only one.
+Filter draw_filter(const fd_op &op, const Draw &draw, size_t number) {
+    const int chosen =
+        op.filter_count < 2 ? 0 : static_cast<int>(uniform(words(draw, number, kTries)[0]) * op.filter_count);
+    return static_cast<Filter>(op.filters[chosen]);
+}
 
 bool try_window(const fd_op &op, Size size, const std::array<uint32_t, 4> &word, Rectangle &box) {
     const double area =
@@ -144,33 +182,82 @@ bool random_box(const fd_op &op, Size size, const std::array<uint32_t, 4> &word,
     return left.fits && top.fits;
 }
 
-bool apply(const fd_op &op, size_t number, const Draw &draw, Frame &frame, View &view) {
+// Source: timm's ResizeKeepRatio.
+Size size_keeping_ratio(const fd_op &op, Size size, const Draw &draw, size_t number) {
+    const double height = static_cast<double>(size.height), width = static_cast<double>(size.width);
+    const double tall = height / op.height, wide = width / op.width;
+    const double ratio = std::max(tall, wide) * op.p + std::min(tall, wide) * (1.0 - op.p);
+    const std::array<uint32_t, 4> word = words(draw, number, 0);
+    double down = 1.0, across = 1.0;
+    if (uniform(word[0]) < op.chances[0]) {
+        const double scale = op.scale[0] + uniform(word[1]) * (op.scale[1] - op.scale[0]);
+        down = across = op.scale_is_of_area != 0 ? 1.0 / std::sqrt(scale) : scale;
+    }
+    if (uniform(word[2]) < op.chances[1]) {
+        const double aspect =
+            std::sqrt(portable_exp(op.log_ratio[0] + uniform(word[3]) * (op.log_ratio[1] - op.log_ratio[0])));
+        down /= aspect;
+        across *= aspect;
+    }
+    return {static_cast<int64_t>(std::nearbyint(width * across / ratio)),
+            static_cast<int64_t>(std::nearbyint(height * down / ratio))};
+}
+
+// Where timm's RandomCropOrPad begins.
+int64_t crop_or_pad_start(int64_t size, int64_t crop, uint32_t word) {
+    const int64_t more = std::abs(size - crop);
+    const auto start = static_cast<int64_t>(uniform(word) * static_cast<double>(more + 1));
+    return size < crop ? -start : start;
+}
+
+// The box of a crop or of padding; false when the image is smaller than a random crop.
+bool box_of(const fd_op &op, Size size, const Draw &draw, size_t number, Rectangle &box) {
+    switch (op.kind) {
+    case FD_CENTER_CROP:
+        box = centre_box(op, size);
+        return true;
+    case FD_RANDOM_CROP:
+        return random_box(op, size, words(draw, number, 0), box);
+    case FD_RANDOM_CROP_OR_PAD: {
+        const std::array<uint32_t, 4> word = words(draw, number, 0);
+        box = Rectangle::of({op.width, op.height})
+                  .moved(crop_or_pad_start(size.width, op.width, word[0]),
+                         crop_or_pad_start(size.height, op.height, word[1]));
+        return true;
+    }
+    default:
+        box = {-op.padding[0], -op.padding[1], size.width + op.padding[2], size.height + op.padding[3]};
+        return true;
+    }
+}
+
+bool apply(const fd_op &op, size_t number, const Draw &draw, Frame &frame) {
     const Size size = frame.crop.size();
     Rectangle box{};
     switch (op.kind) {
     case FD_RANDOM_RESIZED_CROP:
         frame.crop_to(random_window(op, size, draw, number));
-        frame.resize_to({op.width, op.height});
+        frame.resize_to({op.width, op.height}, draw_filter(op, draw, number));
         return true;
     case FD_RESIZE:
-        frame.resize_to(resized_size(op, size));
+        frame.resize_to(resized_size(op, size), draw_filter(op, draw, number));
         return true;
-    case FD_CENTER_CROP:
-        frame.crop_to(centre_box(op, size));
-        return true;
-    case FD_RANDOM_CROP:
-        if (!random_box(op, size, words(draw, number, 0), box))
-            return false;
-        frame.crop_to(box);
+    case FD_RESIZE_KEEP_RATIO:
+        frame.resize_to(size_keeping_ratio(op, size, draw, number), draw_filter(op, draw, number));
         return true;
     case FD_FLIP_HORIZONTAL:
-        view.flip_horizontal ^= uniform(words(draw, number, 0)[0]) < op.p;
+        frame.flips.horizontal ^= uniform(words(draw, number, 0)[0]) < op.p;
         return true;
     case FD_FLIP_VERTICAL:
-        view.flip_vertical ^= uniform(words(draw, number, 0)[0]) < op.p;
+        frame.flips.vertical ^= uniform(words(draw, number, 0)[0]) < op.p;
         return true;
     default:
-        return false;
+        if (!box_of(op, size, draw, number, box))
+            return false;
+        if (reaches_out(box, size))
+            frame.outside = outside_of(op);
+        frame.crop_to(box);
+        return true;
     }
 }
 
@@ -197,15 +284,25 @@ double portable_exp(double x) {
 }
 
 bool is_valid(const fd_op &op) {
+    const bool has_size = op.width > 0 && op.height > 0;
+    const bool has_filters =
+        0 < op.filter_count && op.filter_count <= 4 && std::all_of(op.filters, op.filters + op.filter_count, is_filter);
+    const bool has_padding =
+        FD_CONSTANT <= op.outside[0] && op.outside[0] <= FD_SYMMETRIC &&
+        std::all_of(op.outside + 1, op.outside + 4, [](int32_t level) { return 0 <= level && level <= 255; }) &&
+        std::all_of(std::begin(op.padding), std::end(op.padding), [](int32_t side) { return side >= 0; });
     switch (op.kind) {
     case FD_RESIZE:
-        return op.shorter > 0 || (op.width > 0 && op.height > 0);
+        return (op.shorter > 0 || has_size) && has_filters;
     case FD_RANDOM_RESIZED_CROP:
+    case FD_RESIZE_KEEP_RATIO:
+        return has_size && has_filters;
     case FD_CENTER_CROP:
-        return op.width > 0 && op.height > 0;
     case FD_RANDOM_CROP:
-        return op.width > 0 && op.height > 0 &&
-               std::all_of(std::begin(op.padding), std::end(op.padding), [](int32_t side) { return side >= 0; });
+    case FD_RANDOM_CROP_OR_PAD:
+        return has_size && has_padding;
+    case FD_PAD:
+        return has_padding;
     case FD_FLIP_HORIZONTAL:
     case FD_FLIP_VERTICAL:
         return true;
@@ -215,18 +312,15 @@ bool is_valid(const fd_op &op) {
 }
 
 bool draw_view(std::span<const fd_op> ops, int width, int height, const Draw &draw, View &view) {
-    const Rectangle whole = Rectangle::of({width, height});
-    Frame frame = {whole, false, {}, whole};
-    view.flip_horizontal = view.flip_vertical = false;
+    Frame frame({width, height});
     for (size_t number = 0; number < ops.size(); ++number)
-        if (!apply(ops[number], number, draw, frame, view))
+        if (!apply(ops[number], number, draw, frame))
             return false;
     frame.fold();
     const Size resize = frame.is_resized ? frame.resize : frame.window.size();
-    view.window = narrow(frame.window);
-    view.resize_width = narrow(resize.width);
-    view.resize_height = narrow(resize.height);
-    view.crop = narrow(frame.crop);
+    view = {narrow(frame.window),   narrow(resize.width), narrow(resize.height),         narrow(frame.crop),
+            frame.flips.horizontal, frame.flips.vertical, frame.window_flips.horizontal, frame.window_flips.vertical,
+            frame.filter,           frame.outside};
     return true;
 }
 

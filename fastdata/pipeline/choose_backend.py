@@ -19,9 +19,10 @@ from fastdata.pipeline.pixel_format import PixelFormat
 from fastdata.sources.arrays import ArraySource
 from fastdata.sources.protocol import ImageSource, file_ranges
 from fastdata.sources.recognise import has_file_ranges
-from fastdata.views.draw import View, Views, draw_views
+from fastdata.views.draw import draw_views
 from fastdata.views.philox import Key
 from fastdata.views.plan import Plan
+from fastdata.views.view import View, Views
 
 __all__ = ["BackendChoice", "choose_backend"]
 
@@ -91,7 +92,7 @@ def choose_backend(
         decoder = backend.batch_decoder()
         if decoder is not None and plan.batchable and decoder.suits(plan):
             request = BatchRequest(
-                interpolation=plan.interpolation,
+                interpolation=plan.filters[0],
                 threads=max(1, threads),
                 largest_batch=_BATCH,
                 device_index=device_index if "mixed" in backend.decode_devices else None,
@@ -126,7 +127,7 @@ def _some_samples(
         with suppress(Exception):  # Pillow's plugins raise many kinds; the epoch will report it
             image = inspect(source.read_encoded(index))
             size = np.array([[image.width, image.height]], np.int64)
-            (view,) = draw_views(plan.ops, size, np.array([index]), key=_KEY, interpolation=plan.interpolation).rows()
+            (view,) = draw_views(plan.ops, size, np.array([index]), key=_KEY).rows()
             place = [np.empty((*view.size, 3), np.uint8)]
             if all(backend.decode([image], [view], place) == [None] for backend in backends):
                 indices.append(index)

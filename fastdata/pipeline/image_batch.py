@@ -26,9 +26,10 @@ from fastdata.pipeline.seeded_draws import SeededDraws
 from fastdata.pipeline.stats import BatchTimes
 from fastdata.pipeline.substitutes import none_decoded, substitutes
 from fastdata.sources.protocol import file_ranges, location_of, read_targets
-from fastdata.views.draw import View, Views, draw_views
+from fastdata.views.draw import draw_views
 from fastdata.views.plan import Output
 from fastdata.views.streams import Stream, seeds
+from fastdata.views.view import View, Views
 
 __all__ = ["ImageBatch", "Sample"]
 
@@ -251,7 +252,7 @@ class ImageBatch:
     ) -> Views:
         plan, key = self._config.plan, self._config.key
         sizes_px = sizes_px.astype(np.int64)
-        return draw_views(plan.ops, sizes_px, indices, key=key, copies=copies, interpolation=plan.interpolation)
+        return draw_views(plan.ops, sizes_px, indices, key=key, copies=copies)
 
     def _decode(self, samples: Sequence[Sample], views: Sequence[View], times: BatchTimes) -> list[Failure]:
         places = self._places(samples, views)

@@ -29,8 +29,8 @@ from fastdata.pipeline.image_batch import Failure, ImageBatch, Sample
 from fastdata.pipeline.jobs import OrderedJobs, SkipResult, Task
 from fastdata.pipeline.resources import EpochResources
 from fastdata.pipeline.stats import BatchTimes
-from fastdata.views.draw import View, Views
-from fastdata.views.plan import CenterCrop, Flip, Plan, RandomCrop
+from fastdata.views.plan import Flip, Plan, Resizing
+from fastdata.views.view import View, Views
 
 __all__ = ["WholeBatch", "WholeBatches"]
 
@@ -258,8 +258,8 @@ class _Failed:
 def _request(resources: EpochResources, largest_batch: int | None) -> BatchRequest:
     config = resources.config
     return BatchRequest(
-        interpolation=config.plan.interpolation,
-        crops=any(isinstance(op, CenterCrop | RandomCrop) for op in config.plan.ops),
+        interpolation=config.plan.filters[0],
+        crops=any(not isinstance(op, Flip | Resizing) for op in config.plan.ops),
         flips=any(isinstance(op, Flip) for op in config.plan.ops),
         largest_batch=largest_batch,
         threads=max(1, config.threads),
@@ -286,5 +286,5 @@ def _view_of_tiny(plan: Plan) -> View:
         crop_px=(0, 0, width, height),
         flip_horizontal=False,
         flip_vertical=False,
-        interpolation=plan.interpolation,
+        interpolation=plan.filters[0],
     )

@@ -102,7 +102,7 @@ class _Geometry(Printable):
         plan = _plan_of(self)
         seed = int(torch.empty((), dtype=torch.int64).random_().item())
         size, index = np.array([image.size], np.int64), np.zeros(1, np.int64)
-        views = draw_views(plan.ops, size, index, key=Key(seed=seed, epoch=0), interpolation=plan.interpolation)
+        views = draw_views(plan.ops, size, index, key=Key(seed=seed, epoch=0))
         return pillow.apply_view(image, views.rows()[0])
 
 

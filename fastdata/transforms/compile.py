@@ -96,6 +96,8 @@ def compile_transform(transform: object, *, augment_on: str = "host", effects: b
 def _flatten(transform: object) -> list[Any]:
     if _is_hooked(transform):
         return [transform]
+    if type(transform) is torch.nn.Sequential:
+        return [step for child in transform for step in _flatten(child)]
     if type(transform).__name__ == "Compose" and is_known_transform(transform):
         return [step for child in transform.transforms for step in _flatten(child)]  # type: ignore[attr-defined]
     if (type(transform).__module__, type(transform).__name__) == (

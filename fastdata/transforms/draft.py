@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from typing import TypeAlias
 
 import numpy as np
 import torch
@@ -11,24 +12,31 @@ import torch
 from fastdata.augment import single as augment
 from fastdata.augment.base import Augmentation
 from fastdata.errors import OptionError
+from fastdata.loaders.resample import has_tensors_bits
 from fastdata.native import Format, load
 from fastdata.views.philox import Key
 from fastdata.views.plan import (
+    BLACK,
     CenterCrop,
     Flip,
+    Interpolation,
     Normalisation,
     Op,
     Output,
+    Pad,
+    Padding,
     Plan,
     RandomCrop,
-    RandomResizedCrop,
-    Resize,
+    RandomCropOrPad,
+    Resizing,
     Size,
 )
 from fastdata.views.streams import Draws
 
 __all__ = ["Draft", "NotFusable"]
 
+
+Crop: TypeAlias = CenterCrop | RandomCrop | RandomCropOrPad | Pad
 
 _TRIALS = 256
 _TRIED = Draws(key=Key(seed=0, epoch=0), indices=np.arange(_TRIALS), copies=np.zeros(_TRIALS, np.int64))
@@ -77,28 +85,66 @@ class Draft:
             raise NotFusable(problem)
         self.effects.append(augmentation)
 
-    def add_geometry(self, op: Op) -> None:
-        """A crop, resize or flip.
+    def add_geometry(self, op: Op, *, on_tensors: bool = False) -> None:
+        """A crop, padding, a resize or a flip.
+
+        Args:
+            op: the step.
+            on_tensors: a uint8 tensor stays one while it is resized, antialiased.
 
         Raises:
             NotFusable: it would break the shape that views/plan.py describes.
         """
         if self.effects or self.augmentations or self.float_augmentations:
             raise NotFusable("it comes after an augmentation; put crops, resizes and flips first")
-        resizes = isinstance(op, RandomResizedCrop | Resize)
-        if resizes and self.output is not Output.PIL:
-            raise NotFusable("it resizes a tensor, which torchvision filters differently from a PIL image")
-        if resizes and any(isinstance(o, RandomResizedCrop | Resize) for o in self.ops):
-            raise NotFusable("the image has already been resized")
-        if resizes and any(isinstance(o, CenterCrop) for o in self.ops):
-            raise NotFusable("it comes after a CenterCrop, which may have padded")
-        if resizes and any(isinstance(o, RandomCrop) and o.pads for o in self.ops):
-            raise NotFusable("it comes after a RandomCrop that pads")
-        if self.ops and _reaches_outside(op, self.ops[-1]):
-            raise NotFusable("it pads what another crop has left")
-        if not isinstance(op, Flip) and any(isinstance(o, Flip) for o in self.ops):
-            raise NotFusable("it comes after a flip")
+        if isinstance(op, Flip):
+            self.ops.append(op)
+            return
+        if isinstance(op, Resizing):
+            if any(isinstance(o, Resizing) for o in self.ops):
+                raise NotFusable("the image has already been resized")
+            if any(not isinstance(o, Flip) and o.pads for o in self._crops()):
+                raise NotFusable("it comes after a crop that pads, or may do so")
+            if self.output is not Output.PIL:
+                op = self._for_tensors(op, on_tensors)
+        elif isinstance(op, Pad) or op.pads:
+            if any(_reaches_outside(op, before) for before in self._crops()):
+                raise NotFusable("it pads what another crop has left")
+            if self.output is Output.FLOAT and (self._is_normalised or op.outside != BLACK):
+                raise NotFusable("it pads a float image; put it before the conversion to float")
+        if not isinstance(op, Resizing | Pad) and self._hides(op.size):
+            raise NotFusable("behind so much padding it could lie outside of the image")
         self.ops.append(op)
+
+    def _hides(self, size: Size) -> bool:
+        """True if pixels of this size may show nothing of the image, because of what was padded."""
+        pads = [op.padding for op in self._crops() if isinstance(op, Pad)]
+        left, top, right, bottom = (sum(sides) for sides in zip((0, 0, 0, 0), *pads, strict=True))
+        return max(left, right) >= size[1] or max(top, bottom) >= size[0]
+
+    def _crops(self) -> list[Crop]:
+        """Crops and padding since the resize."""
+        resized = max((number for number, op in enumerate(self.ops) if isinstance(op, Resizing)), default=-1)
+        return [op for op in self.ops[resized + 1 :] if not isinstance(op, Flip | Resizing)]
+
+    @property
+    def _is_normalised(self) -> bool:
+        return self.normalisation is not None and self.normalisation.mean is not None
+
+    def _for_tensors(self, op: Resizing, on_tensors: bool) -> Resizing:
+        """A resize with torch's filters."""
+        filters = tuple(_OF_TENSORS[each] for each in op.filters if each in _OF_TENSORS)
+        if self.output is not Output.UINT8 or not on_tensors or len(filters) < len(op.filters):
+            raise NotFusable("it resizes a tensor, which torchvision filters differently from a PIL image")
+        if not has_tensors_bits():
+            raise NotFusable("it resizes a tensor, and the native core is missing or differs from the installed torch")
+        return replace(op, filters=filters)
+
+
+_OF_TENSORS = {
+    Interpolation.BILINEAR: Interpolation.TENSOR_BILINEAR,
+    Interpolation.BICUBIC: Interpolation.TENSOR_BICUBIC,
+}
 
 
 class _Printed:
@@ -132,10 +178,10 @@ def _refusal(printed: _Printed, size: Size) -> str | None:
     return None
 
 
-def _reaches_outside(op: Op, before: Op) -> bool:
+def _reaches_outside(op: Crop, before: Crop) -> bool:
     """True for a crop that pads the result of another crop, beyond which a view would show the image."""
-    if not isinstance(before, CenterCrop | RandomCrop):
-        return False
-    if isinstance(op, CenterCrop):
+    if isinstance(before, Pad):
+        return op.outside != before.outside or op.outside.padding is not Padding.CONSTANT
+    if isinstance(op, CenterCrop | RandomCropOrPad):
         return op.size[0] > before.size[0] or op.size[1] > before.size[1]
-    return isinstance(op, RandomCrop) and op.pads
+    return op.pads

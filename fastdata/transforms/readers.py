@@ -16,9 +16,14 @@ from fastdata.views.plan import (
     Interpolation,
     Normalisation,
     Output,
+    Outside,
+    Pad,
+    Padding,
     RandomCrop,
+    RandomCropOrPad,
     RandomResizedCrop,
     Resize,
+    ResizeKeepRatio,
     Size,
 )
 
@@ -26,6 +31,7 @@ __all__ = ["READERS", "TIMM_READERS", "Reader"]
 
 Reader: TypeAlias = Callable[[Any, Draft], None]
 
+_MOST_FILTERS = 4
 _V2_FLOATS = (torch.float32, torch.float16, torch.bfloat16)
 
 
@@ -35,11 +41,19 @@ def _size(size: int | Sequence[int]) -> Size:
     return (int(size[0]), int(size[0])) if len(size) == 1 else (int(size[0]), int(size[1]))
 
 
-def _interpolation(step: Any) -> Interpolation:
-    mode = step.interpolation
-    if isinstance(mode, tuple | list):
-        raise NotFusable("its interpolation is random")
+def _filters(step: Any) -> tuple[Interpolation, ...]:
+    """The filters of which each sample draws one; nearly always there is one."""
+    modes = step.interpolation
+    several = tuple(modes) if isinstance(modes, tuple | list) else (modes,)
+    if not 0 < len(several) <= _MOST_FILTERS:
+        raise NotFusable(f"{len(several)} interpolations are not understood")
+    return tuple(_interpolation(mode) for mode in several)
+
+
+def _interpolation(mode: Any) -> Interpolation:
     value = getattr(mode, "value", mode)
+    if value == "nearest-exact":  # of PIL images the same
+        return Interpolation.NEAREST
     try:
         return Interpolation[value.upper()] if isinstance(value, str) else Interpolation(int(value))
     except (KeyError, ValueError):
@@ -56,23 +70,33 @@ def _read_random_resized_crop(step: Any, draft: Draft) -> None:
             size=_size(step.size),
             scale=_pair(step.scale),
             ratio=_pair(step.ratio),
-            interpolation=_interpolation(step),
-        )
+            filters=_filters(step),
+        ),
+        on_tensors=_keeps_uint8(step),
     )
 
 
+def _keeps_uint8(step: Any) -> bool:
+    """True for resizes that leave a uint8 tensor one; v1's compute with floats."""
+    return _is_v2(step) and getattr(step, "antialias", None) is True
+
+
+def _is_v2(step: Any) -> bool:
+    return ".v2." in type(step).__module__
+
+
 def _read_resize(step: Any, draft: Draft) -> None:
-    filter_ = _interpolation(step)
+    filters, on_tensors = _filters(step), _keeps_uint8(step)
     size, longest = step.size, getattr(step, "max_size", None)
     if size is None:
         raise NotFusable("it has no size, only max_size")
     if not isinstance(size, int) and len(size) == 2:
-        draft.add_geometry(Resize(size=_size(size), interpolation=filter_))
+        draft.add_geometry(Resize(size=_size(size), filters=filters), on_tensors=on_tensors)
         return
     shorter = size if isinstance(size, int) else int(size[0])
     if longest is not None and longest <= shorter:
         raise NotFusable(f"max_size={longest} is not above size={shorter}")
-    draft.add_geometry(Resize(shorter=shorter, longest=longest, interpolation=filter_))
+    draft.add_geometry(Resize(shorter=shorter, longest=longest, filters=filters), on_tensors=on_tensors)
 
 
 def _read_center_crop(step: Any, draft: Draft) -> None:
@@ -81,8 +105,10 @@ def _read_center_crop(step: Any, draft: Draft) -> None:
 
 def _read_random_crop(step: Any, draft: Draft) -> None:
     op = RandomCrop(size=_size(step.size), padding=_padding(step), pad_if_needed=bool(step.pad_if_needed))
-    if op.pads and not (getattr(step, "padding_mode", "constant") == "constant" and _is_black(step)):
-        raise NotFusable("it pads with something else than black")
+    if op.pads:
+        op = replace(op, outside=_outside(step))
+    if op.outside.padding is not Padding.CONSTANT and op.pad_if_needed and any(op.padding):
+        raise NotFusable("it pads twice, and not with one colour")
     height, width = op.size
     if min(op.padding) < 0 or any(side >= limit for side, limit in zip(op.padding, (width, height) * 2, strict=True)):
         raise NotFusable(f"with padding={step.padding} a crop could lie outside of the image")
@@ -93,7 +119,7 @@ def _padding(step: Any) -> tuple[int, int, int, int]:
     """(left, top, right, bottom), which v1 keeps as given and v2 as left, right, top, bottom."""
     given = step.padding
     sides = [] if given is None else [given] if isinstance(given, int) else list(given)
-    if len(sides) == 4 and ".v2." in type(step).__module__:
+    if len(sides) == 4 and _is_v2(step) and type(step).__name__ == "RandomCrop":
         left, right, top, bottom = sides
         sides = [left, top, right, bottom]
     if len(sides) not in (0, 1, 2, 4) or not all(isinstance(side, int) for side in sides):
@@ -102,11 +128,64 @@ def _padding(step: Any) -> tuple[int, int, int, int]:
     return left, top, right, bottom
 
 
-def _is_black(step: Any) -> bool:
-    """True when what is added has the value 0 in every channel, for images of every class."""
+def _outside(step: Any) -> Outside:
+    """What is added to images of every class."""
+    mode = str(getattr(step, "padding_mode", "constant")).upper()
+    if mode not in Padding.__members__:
+        raise NotFusable(f"padding_mode={step.padding_mode!r} is not understood")
+    if Padding[mode] is not Padding.CONSTANT:
+        return Outside(Padding[mode])
     fill = getattr(step, "fill", 0)
-    fills = list(fill.values()) if isinstance(fill, dict) else [fill]
-    return all(isinstance(value, int | float | Sequence) and not np.any(np.asarray(value)) for value in fills)
+    fills = {_levels(each) for each in (fill.values() if isinstance(fill, dict) else [fill])}
+    if len(fills) != 1 or None in fills:
+        raise NotFusable(f"fill={fill!r} is not one colour for images of every class")
+    (levels,) = fills
+    assert levels is not None
+    return Outside(Padding.CONSTANT, *levels)
+
+
+def _levels(fill: Any) -> tuple[int, int, int] | None:
+    """Red, green and blue; None for anything else."""
+    if fill is None:
+        return 0, 0, 0
+    given = [fill] if isinstance(fill, int | float) else list(fill) if isinstance(fill, Sequence) else []
+    if len(given) not in (1, 3) or any(
+        not isinstance(each, int | float) or each != int(each) or not 0 <= each <= 255 for each in given
+    ):
+        return None
+    red, green, blue = (int(each) for each in (given if len(given) == 3 else given * 3))
+    return red, green, blue
+
+
+def _read_pad(step: Any, draft: Draft) -> None:
+    draft.add_geometry(Pad(padding=_padding(step), outside=_outside(step)))
+
+
+def _read_timms_center_crop(step: Any, draft: Draft) -> None:
+    draft.add_geometry(CenterCrop(size=_size(step.size), outside=_outside(step)))
+
+
+def _read_crop_or_pad(step: Any, draft: Draft) -> None:
+    draft.add_geometry(RandomCropOrPad(size=_size(step.size), outside=_outside(step)))
+
+
+def _read_resize_keep_ratio(step: Any, draft: Draft) -> None:
+    draft.add_geometry(
+        ResizeKeepRatio(
+            size=_size(step.size),
+            longest=float(step.longest),
+            scale=_pair(step.random_scale_range),
+            scale_chance=float(step.random_scale_prob),
+            scale_is_of_area=bool(step.random_scale_area),
+            ratio=_pair(step.random_aspect_range),
+            ratio_chance=float(step.random_aspect_prob),
+            filters=_filters(step),
+        )
+    )
+
+
+def _read_nothing(step: Any, draft: Draft) -> None:
+    """Of RGB images it leaves all as it is."""
 
 
 def _read_horizontal_flip(step: Any, draft: Draft) -> None:
@@ -157,7 +236,9 @@ def _read_unscaled_tensor(step: Any, draft: Draft) -> None:
 
 
 def _read_to_dtype(step: Any, draft: Draft) -> None:
-    is_v2 = ".v2." in type(step).__module__ or type(step).__name__ == "ToDtype"
+    is_v2 = _is_v2(step) or type(step).__name__ == "ToDtype"
+    if is_v2 and draft.output is Output.UINT8 and step.dtype is torch.uint8:
+        return
     if draft.output is not Output.UINT8 or step.dtype not in (_V2_FLOATS if is_v2 else (torch.float32,)):
         raise NotFusable("only uint8 to float32 is fused (with v2 also to float16 and bfloat16)")
     if type(step).__name__ == "ToDtype":
@@ -183,6 +264,8 @@ READERS: dict[str, Reader] = {
     "ConvertImageDtype": _read_to_dtype,
     "Normalize": _read_normalize,
     "PILToTensor": _read_pil_to_tensor,
+    "Pad": _read_pad,
+    "RGB": _read_nothing,
     "RandomCrop": _read_random_crop,
     "RandomHorizontalFlip": _read_horizontal_flip,
     "RandomResizedCrop": _read_random_resized_crop,
@@ -195,8 +278,11 @@ READERS: dict[str, Reader] = {
 }
 
 TIMM_READERS: dict[str, Reader] = {
+    "CenterCropOrPad": _read_timms_center_crop,
     "MaybePILToTensor": _read_pil_to_tensor,
     "MaybeToTensor": _read_to_tensor,
+    "RandomCropOrPad": _read_crop_or_pad,
     "RandomResizedCropAndInterpolation": _read_random_resized_crop,
+    "ResizeKeepRatio": _read_resize_keep_ratio,
     "ToTensor": _read_unscaled_tensor,
 }

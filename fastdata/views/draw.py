@@ -17,117 +17,32 @@ import numpy.typing as npt
 
 from fastdata import native
 from fastdata.views.philox import Key, Words, philox4x32, portable_exp, uniform
-from fastdata.views.plan import CenterCrop, Flip, Interpolation, Op, RandomCrop, RandomResizedCrop, Resize
+from fastdata.views.plan import (
+    BLACK,
+    CenterCrop,
+    Flip,
+    Interpolation,
+    Op,
+    Outside,
+    Pad,
+    RandomCrop,
+    RandomCropOrPad,
+    RandomResizedCrop,
+    Resize,
+    ResizeKeepRatio,
+    Resizing,
+)
 from fastdata.views.to_native import geometry
+from fastdata.views.view import View, Views
 
-__all__ = ["View", "Views", "draw_view", "draw_views"]
+__all__ = ["draw_view", "draw_views"]
 
 Ints: TypeAlias = npt.NDArray[np.signedinteger[Any]]
 
 _TRIES = 10  # torchvision's RandomResizedCrop gives up after ten windows that do not fit
 
 
-@dataclass(frozen=True, kw_only=True)
-class View:
-    """How one image is seen.
-
-    Attributes:
-        window_px: (left, top, right, bottom) in source pixels, half-open, inside the image.
-        resize_px: (width, height) the window is resized to.
-        crop_px: (left, top, right, bottom) in resized pixels, half-open; what lies outside is black.
-        flip_horizontal: mirror left to right, last.
-        flip_vertical: mirror top to bottom, last.
-        interpolation: Pillow's filter for the resize, always antialiased.
-    """
-
-    window_px: tuple[int, int, int, int]
-    resize_px: tuple[int, int]
-    crop_px: tuple[int, int, int, int]
-    flip_horizontal: bool
-    flip_vertical: bool
-    interpolation: Interpolation
-
-    @property
-    def size(self) -> tuple[int, int]:
-        """(height, width) of the result."""
-        left, top, right, bottom = self.crop_px
-        return bottom - top, right - left
-
-
-@dataclass(frozen=True, kw_only=True)
-class Views:
-    """The views of N samples as arrays; the fields are those of `View`.
-
-    Attributes:
-        window_px: int32, (N, 4).
-        resize_px: int32, (N, 2).
-        crop_px: int32, (N, 4).
-        flip_horizontal: bool, (N,).
-        flip_vertical: bool, (N,).
-        interpolation: one filter for all.
-    """
-
-    window_px: Ints
-    resize_px: Ints
-    crop_px: Ints
-    flip_horizontal: npt.NDArray[np.bool_]
-    flip_vertical: npt.NDArray[np.bool_]
-    interpolation: Interpolation
-
-    def __len__(self) -> int:
-        return len(self.window_px)
-
-    @classmethod
-    def of(cls, views: Sequence[View]) -> Views:
-        """Columns from views that share a filter."""
-        if len({view.interpolation for view in views}) != 1:
-            raise ValueError("views in one batch share their filter, and there is at least one")
-        return cls(
-            window_px=np.array([view.window_px for view in views], np.int32),
-            resize_px=np.array([view.resize_px for view in views], np.int32),
-            crop_px=np.array([view.crop_px for view in views], np.int32),
-            flip_horizontal=np.array([view.flip_horizontal for view in views], np.bool_),
-            flip_vertical=np.array([view.flip_vertical for view in views], np.bool_),
-            interpolation=views[0].interpolation,
-        )
-
-    def columns(self) -> native.Windows:
-        """The same for the native core."""
-        flips = np.stack([self.flip_horizontal, self.flip_vertical], axis=1)
-        return native.Windows(self.window_px, self.resize_px, self.crop_px, flips).contiguous()  # type: ignore[arg-type]
-
-    def rows(self) -> list[View]:
-        """One `View` per sample."""
-        columns = zip(
-            map(tuple, self.window_px.tolist()),
-            map(tuple, self.resize_px.tolist()),
-            map(tuple, self.crop_px.tolist()),
-            self.flip_horizontal.tolist(),
-            self.flip_vertical.tolist(),
-            strict=True,
-        )
-        return [
-            View(
-                window_px=window,
-                resize_px=resize,
-                crop_px=crop,
-                flip_horizontal=horizontal,
-                flip_vertical=vertical,
-                interpolation=self.interpolation,
-            )
-            for window, resize, crop, horizontal, vertical in columns
-        ]
-
-
-def draw_views(
-    ops: Sequence[Op],
-    sizes_px: Ints,
-    indices: Ints,
-    *,
-    key: Key,
-    copies: Ints | int = 0,
-    interpolation: Interpolation = Interpolation.BILINEAR,
-) -> Views:
+def draw_views(ops: Sequence[Op], sizes_px: Ints, indices: Ints, *, key: Key, copies: Ints | int = 0) -> Views:
     """Draws the views of N samples.
 
     Args:
@@ -136,7 +51,6 @@ def draw_views(
         indices: int64, (N,): the samples' positions in the dataset.
         key: seed and epoch.
         copies: int64, (N,) or 0: tells apart several views of one sample in one epoch.
-        interpolation: the plan's filter.
 
     Returns:
         N views.
@@ -147,20 +61,13 @@ def draw_views(
     columns = np.broadcast_to(indices, len(sizes_px)), np.broadcast_to(copies, len(sizes_px))
     core = native.available()
     if core is None:
-        return _draw_with_numpy(ops, sizes_px, *columns, key=key, interpolation=interpolation)
-    (window, resize, crop, flips), failed = core.draw_views(sizes_px, *columns, geometry(ops, key))
+        return _draw_with_numpy(ops, sizes_px, *columns, key=key)
+    drawn, failed = core.draw_views(sizes_px, *columns, geometry(ops, key))
     if failed >= 0:  # says in torchvision's words why it cannot be drawn
         _draw_with_numpy(
             ops, sizes_px[failed : failed + 1], *(column[failed : failed + 1] for column in columns), key=key
         )
-    return Views(
-        window_px=window,
-        resize_px=resize,
-        crop_px=crop,
-        flip_horizontal=flips[:, 0] != 0,
-        flip_vertical=flips[:, 1] != 0,
-        interpolation=interpolation,
-    )
+    return Views(drawn)
 
 
 _one_view = native.OneView()
@@ -171,15 +78,7 @@ def _geometry(ops: tuple[Op, ...], key: Key) -> native.Geometry:
     return geometry(ops, key)
 
 
-def draw_view(
-    ops: tuple[Op, ...],
-    size_px: tuple[int, int],
-    index: int,
-    copy: int,
-    *,
-    key: Key,
-    interpolation: Interpolation = Interpolation.BILINEAR,
-) -> View:
+def draw_view(ops: tuple[Op, ...], size_px: tuple[int, int], index: int, copy: int, *, key: Key) -> View:
     """The view of one sample, as `draw_views` draws it; `size_px` is the image's width and height.
 
     Raises:
@@ -189,59 +88,30 @@ def draw_view(
     drawn = _one_view.draw(core, size_px, index, copy, _geometry(ops, key)) if core is not None else None
     if drawn is None:
         columns = np.array([index], np.int64), np.array([copy], np.int64)
-        return draw_views(
-            ops, np.array([size_px], np.int64), columns[0], key=key, copies=columns[1], interpolation=interpolation
-        ).rows()[0]
-    numbers, horizontal, vertical = drawn
-    return View(
-        window_px=tuple(numbers[:4]),  # type: ignore[arg-type]
-        resize_px=tuple(numbers[4:6]),  # type: ignore[arg-type]
-        crop_px=tuple(numbers[6:]),  # type: ignore[arg-type]
-        flip_horizontal=horizontal,
-        flip_vertical=vertical,
-        interpolation=interpolation,
-    )
+        return draw_views(ops, np.array([size_px], np.int64), columns[0], key=key, copies=columns[1]).row(0)
+    return Views(drawn).row(0)
 
 
-def _draw_with_numpy(
-    ops: Sequence[Op],
-    sizes_px: Ints,
-    indices: Ints,
-    copies: Ints,
-    *,
-    key: Key,
-    interpolation: Interpolation = Interpolation.BILINEAR,
-) -> Views:
+def _draw_with_numpy(ops: Sequence[Op], sizes_px: Ints, indices: Ints, copies: Ints, *, key: Key) -> Views:
     """The same without the native core, bit for bit; views.cpp repeats every line of it."""
-    count = len(sizes_px)
-    frame = _Frame(
-        window=np.concatenate([np.zeros((count, 2), np.int64), sizes_px], axis=1),
-        resize=None,
-        crop=np.concatenate([np.zeros((count, 2), np.int64), sizes_px], axis=1),
-    )
-    flips = {"horizontal": np.zeros(count, np.bool_), "vertical": np.zeros(count, np.bool_)}
+    frame = _Frame.whole(sizes_px)
     draws = _Draws(indices=indices, copies=copies, key=key.words())
     for number, op in enumerate(ops):
         match op:
             case RandomResizedCrop():
-                frame = _random_resized_crop(op, frame, draws, number)
+                window = frame.cropped(_random_window(op, frame.sizes(), draws, number))
+                width_height = np.array([op.size[::-1]], np.int64)
+                frame = window.resized(np.tile(width_height, (len(sizes_px), 1)), draws.filters(op, number))
             case Resize():
-                frame = frame.resized(_resized_sizes(op, frame.sizes()))
-            case CenterCrop():
-                frame = frame.cropped(_center_box(op, frame.sizes()))
-            case RandomCrop():
-                frame = frame.cropped(_random_box(op, frame.sizes(), draws, number))
+                frame = frame.resized(_resized_sizes(op, frame.sizes()), draws.filters(op, number))
+            case ResizeKeepRatio():
+                sizes = _sizes_keeping_ratio(op, frame.sizes(), draws.words(number, 0))
+                frame = frame.resized(sizes, draws.filters(op, number))
             case Flip():
-                flips[op.axis] ^= uniform(draws.words(number, 0)[0]) < op.p
-    frame = frame.folded()
-    return Views(
-        window_px=frame.window.astype(np.int32),
-        resize_px=(frame.sizes_of_window() if frame.resize is None else frame.resize).astype(np.int32),
-        crop_px=frame.crop.astype(np.int32),
-        flip_horizontal=flips["horizontal"],
-        flip_vertical=flips["vertical"],
-        interpolation=interpolation,
-    )
+                frame = frame.flipped(op.axis, uniform(draws.words(number, 0)[0]) < op.p)
+            case _:
+                frame = frame.cropped(_box(op, frame.sizes(), draws, number), op.outside)
+    return frame.views()
 
 
 @dataclass(frozen=True)
@@ -258,14 +128,51 @@ class _Draws:
     def at(self, rows: npt.NDArray[np.intp]) -> _Draws:
         return replace(self, indices=self.indices[rows], copies=self.copies[rows])
 
+    def filters(self, op: Resizing, number: int) -> Ints:
+        """One of the step's filters for each."""
+        known = np.array([each.value for each in op.filters], np.int64)
+        if len(known) == 1:
+            return np.repeat(known, len(self.indices))
+        return known[(uniform(self.words(number, _TRIES)[0]) * len(known)).astype(np.int64)]
+
 
 @dataclass(frozen=True)
 class _Frame:
-    """Views under construction: a window in the source, an optional resize, a crop of the result."""
+    """Views under construction: a window in the source, an optional resize, a crop of the result, and flips.
+
+    Attributes:
+        window: (N, 4), in the source.
+        window_flips: bool, (N, 2), before the resize.
+        resize: (N, 2), if there is one.
+        filters: (N,), of the resize.
+        crop: (N, 4), of what is resized.
+        flips: bool, (N, 2), at last: left to right, top to bottom.
+        outside: (N, 4), numbers of `Outside`.
+    """
 
     window: Ints
+    window_flips: npt.NDArray[np.bool_]
     resize: Ints | None
+    filters: Ints
     crop: Ints
+    flips: npt.NDArray[np.bool_]
+    outside: Ints
+
+    @classmethod
+    def whole(cls, sizes_px: Ints) -> _Frame:
+        """All of images of (width, height)."""
+        count = len(sizes_px)
+        whole = np.concatenate([np.zeros((count, 2), np.int64), sizes_px], axis=1)
+        no_flips = np.zeros((count, 2), np.bool_)
+        bilinear = np.full(count, Interpolation.BILINEAR.value, np.int64)
+        return cls(whole, no_flips, None, bilinear, whole, no_flips, np.zeros((count, 4), np.int64))
+
+    def views(self) -> Views:
+        folded = self.folded()
+        resize = folded.sizes_of_window() if folded.resize is None else folded.resize
+        flips = np.concatenate([folded.flips, folded.window_flips], axis=1)
+        columns = native.Windows(folded.window, resize, folded.crop, flips, folded.filters, folded.outside)  # type: ignore[arg-type]
+        return Views(columns.contiguous())
 
     def sizes(self) -> Ints:
         """(N, 2): width and height as the next operation sees them."""
@@ -274,28 +181,60 @@ class _Frame:
     def sizes_of_window(self) -> Ints:
         return self.window[:, 2:] - self.window[:, :2]
 
-    def resized(self, sizes: Ints) -> _Frame:
+    def resized(self, sizes: Ints, filters: Ints) -> _Frame:
         folded = self.folded()
-        return _Frame(folded.window, sizes, np.concatenate([np.zeros_like(sizes), sizes], axis=1))
+        return replace(
+            folded,
+            window_flips=self.flips,
+            resize=sizes,
+            filters=filters,
+            crop=np.concatenate([np.zeros_like(sizes), sizes], axis=1),
+            flips=np.zeros_like(self.flips),
+        )
 
-    def cropped(self, box: Ints) -> _Frame:
-        return replace(self, crop=box + np.tile(self.crop[:, :2], 2))
+    def flipped(self, axis: str, chosen: Any) -> _Frame:
+        column = np.array([axis == "horizontal", axis == "vertical"])
+        return replace(self, flips=self.flips ^ (chosen[:, np.newaxis] & column))
+
+    def cropped(self, box: Ints, outside: Outside = BLACK) -> _Frame:
+        """To a box of what is seen, which may be in a mirror."""
+        sizes = self.sizes()
+        reaches_out = np.any(box[:, :2] < 0, axis=1) | np.any(box[:, 2:] > sizes, axis=1)
+        mirrored = np.concatenate([sizes - box[:, 2:], sizes - box[:, :2]], axis=1)
+        box = np.where(np.tile(self.flips, 2), mirrored, box)
+        padding = np.where(reaches_out[:, np.newaxis], np.array(outside.numbers()), self.outside)
+        return replace(self, crop=box + np.tile(self.crop[:, :2], 2), outside=padding)
 
     def folded(self) -> _Frame:
-        """Moves crops of unresized images into the window, so that only the window is decoded."""
+        """Moves crops of unresized images into the window, so that only the window is decoded.
+
+        Where what is outside repeats the image, all of it is the window.
+        """
         if self.resize is not None:
             return self
         origin = np.tile(self.window[:, :2], 2)
         size = np.tile(self.sizes_of_window(), 2)
         inside = np.clip(self.crop, 0, size)
         crop = self.crop - np.tile(inside[:, :2], 2)
-        return _Frame(origin + inside, None, crop)
+        stays = self.outside[:, :1] != 0
+        return replace(
+            self, window=np.where(stays, self.window, origin + inside), crop=np.where(stays, self.crop, crop)
+        )
 
 
-def _random_resized_crop(op: RandomResizedCrop, frame: _Frame, draws: _Draws, number: int) -> _Frame:
-    frame = frame.cropped(_random_window(op, frame.sizes(), draws, number))
-    height, width = op.size
-    return frame.resized(np.tile(np.array([[width, height]], np.int64), (len(frame.window), 1)))
+def _box(op: CenterCrop | RandomCrop | RandomCropOrPad | Pad, sizes: Ints, draws: _Draws, number: int) -> Ints:
+    """(N, 4): what a crop or padding shows, in pixels of the image."""
+    match op:
+        case CenterCrop():
+            return _center_box(op, sizes)
+        case RandomCrop():
+            return _random_box(op, sizes, draws, number)
+        case RandomCropOrPad():
+            return _box_or_pad(op, sizes, draws.words(number, 0))
+        case Pad():
+            left, top, right, bottom = op.padding
+            more = np.array([[right, bottom]], np.int64)
+            return np.concatenate([np.full_like(sizes, -1) * [left, top], sizes + more], axis=1)
 
 
 def _random_window(op: RandomResizedCrop, sizes: Ints, draws: _Draws, number: int) -> Ints:
@@ -347,7 +286,7 @@ def _resized_sizes(op: Resize, sizes: Ints) -> Ints:
 def _center_box(op: CenterCrop, sizes: Ints) -> Ints:
     """The middle box, outside the image where that is smaller.  Source: torchvision's center_crop."""
     crop = np.array([[op.size[1], op.size[0]]], np.int64)
-    before = np.maximum(crop - sizes, 0) // 2  # columns and rows of black added left and above
+    before = np.maximum(crop - sizes, 0) // 2  # columns and rows added left and above
     padded = np.maximum(sizes, crop)
     start = np.rint((padded - crop) / 2.0).astype(np.int64) - before
     return np.concatenate([start, start + crop], axis=1)
@@ -367,3 +306,28 @@ def _random_box(op: RandomCrop, sizes: Ints, draws: _Draws, number: int) -> Ints
     fraction = np.stack([uniform(word) for word in draws.words(number, 0)[:2]], axis=1)
     start = np.floor(fraction * (padded - crop + 1)).astype(np.int64) - before
     return np.concatenate([start, start + crop], axis=1)
+
+
+def _box_or_pad(op: RandomCropOrPad, sizes: Ints, words: list[Words]) -> Ints:
+    """Source: timm's RandomCropOrPad."""
+    crop = np.array([[op.size[1], op.size[0]]], np.int64)
+    more = np.abs(sizes - crop)
+    start = (np.stack([uniform(word) for word in words[:2]], axis=1) * (more + 1)).astype(np.int64)
+    start = np.where(sizes < crop, -start, start)
+    return np.concatenate([start, start + crop], axis=1)
+
+
+def _sizes_keeping_ratio(op: ResizeKeepRatio, sizes: Ints, words: list[Words]) -> Ints:
+    """Source: timm's ResizeKeepRatio."""
+    width, height = sizes[:, 0].astype(np.float64), sizes[:, 1].astype(np.float64)
+    tall, wide = height / op.size[0], width / op.size[1]
+    ratio = np.maximum(tall, wide) * op.longest + np.minimum(tall, wide) * (1.0 - op.longest)
+    scale = op.scale[0] + uniform(words[1]) * (op.scale[1] - op.scale[0])
+    scale = 1.0 / np.sqrt(scale) if op.scale_is_of_area else scale
+    factor = np.where(uniform(words[0]) < op.scale_chance, scale, 1.0)
+    low, high = math.log(op.ratio[0]), math.log(op.ratio[1])
+    aspect = np.sqrt(portable_exp(low + uniform(words[3]) * (high - low)))
+    aspect = np.where(uniform(words[2]) < op.ratio_chance, aspect, 1.0)
+    return np.stack(
+        [np.rint(width * (factor * aspect) / ratio), np.rint(height * (factor / aspect) / ratio)], axis=1
+    ).astype(np.int64)

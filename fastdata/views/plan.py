@@ -5,10 +5,10 @@ fused; the rest, `Plan.tail`, is called per sample on the very object torchvisio
 
 The fused prefix is always of one shape:
 
-    crops in source pixels → at most one resize → crops → flips → tensor → float → normalise
+    crops in source pixels → at most one resize → crops → tensor → float → normalise
 
-A transform that would break this shape (a second resize, a flip before a resize, a resize after the image has become
-a tensor, where torchvision uses another filter) ends the prefix.
+with flips anywhere among the crops.  A transform that would break this shape (a second resize, padding before a resize,
+a resize of a float tensor) ends the prefix.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, Protocol, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import numpy.typing as npt
 import torch
@@ -25,6 +25,7 @@ from fastdata.native import EffectTable
 from fastdata.views.streams import Draws
 
 __all__ = [
+    "BLACK",
     "BatchStep",
     "CenterCrop",
     "Flip",
@@ -33,10 +34,16 @@ __all__ = [
     "Normalisation",
     "Op",
     "Output",
+    "Outside",
+    "Pad",
+    "Padding",
     "Plan",
     "RandomCrop",
+    "RandomCropOrPad",
     "RandomResizedCrop",
     "Resize",
+    "ResizeKeepRatio",
+    "Resizing",
     "Size",
 ]
 
@@ -44,7 +51,7 @@ Size: TypeAlias = tuple[int, int]  # (height, width) in pixels, as torchvision o
 
 
 class Interpolation(Enum):
-    """Pillow's resampling filters, with Pillow's numbers."""
+    """Pillow's resampling filters, with Pillow's numbers; and torch's antialiased ones for uint8 tensors."""
 
     NEAREST = 0
     LANCZOS = 1
@@ -52,26 +59,58 @@ class Interpolation(Enum):
     BICUBIC = 3
     BOX = 4
     HAMMING = 5
+    TENSOR_BILINEAR = 18
+    TENSOR_BICUBIC = 19
+
+    @property
+    def is_tensors(self) -> bool:
+        """True for torch's."""
+        return self in (Interpolation.TENSOR_BILINEAR, Interpolation.TENSOR_BICUBIC)
+
+
+class Padding(Enum):
+    """What is seen beside an image: one colour, or the image again as NumPy's pad repeats it."""
+
+    CONSTANT = 0
+    EDGE = 1
+    REFLECT = 2
+    SYMMETRIC = 3
+
+
+class Outside(NamedTuple):
+    """What is seen beside an image: red, green and blue count for one colour."""
+
+    padding: Padding = Padding.CONSTANT
+    red: int = 0
+    green: int = 0
+    blue: int = 0
+
+    def numbers(self) -> tuple[int, int, int, int]:
+        """As the native core has it."""
+        return (self.padding.value, *self[1:])
+
+
+BLACK = Outside()
 
 
 @dataclass(frozen=True, kw_only=True)
 class RandomResizedCrop:
-    """A random window of the source, resized to `size`."""
+    """A random window of the source, resized to `size` by one of some filters."""
 
     size: Size
     scale: tuple[float, float]
     ratio: tuple[float, float]
-    interpolation: Interpolation
+    filters: tuple[Interpolation, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Resize:
-    """Resize to `size`, or so that the shorter side is `shorter` and the longer at most `longest`."""
+    """Resize to `size`, or so that the sides are `shorter` and at most `longest`, by one of `filters`."""
 
     size: Size | None = None
     shorter: int | None = None
     longest: int | None = None
-    interpolation: Interpolation
+    filters: tuple[Interpolation, ...]
 
     def size_from(self, size: Size) -> Size:
         """What an image of some size is resized to.  Source: torchvision's _compute_resized_output_size."""
@@ -86,30 +125,94 @@ class Resize:
 
 
 @dataclass(frozen=True, kw_only=True)
-class CenterCrop:
-    """The middle `size` pixels; smaller images are padded with black."""
+class ResizeKeepRatio:
+    """timm's: resize so that the image fits `size`, by its longer and shorter side, and at random a bit differently.
+
+    Attributes:
+        size: pixels that are wanted.
+        longest: from 0, the shorter side fits, to 1, the longer.
+        scale: range of a factor, of the area that is seen or of the size.
+        scale_chance: probability that there is one.
+        scale_is_of_area: which of both.
+        ratio: range of a change of width to height.
+        ratio_chance: probability that there is one.
+        filters: one of which resizes.
+    """
 
     size: Size
+    longest: float
+    scale: tuple[float, float]
+    scale_chance: float
+    scale_is_of_area: bool
+    ratio: tuple[float, float]
+    ratio_chance: float
+    filters: tuple[Interpolation, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class CenterCrop:
+    """The middle `size` pixels; smaller images are padded."""
+
+    size: Size
+    outside: Outside = BLACK
+
+    @property
+    def pads(self) -> bool:
+        """True when the crop may reach outside of the image."""
+        return True
 
 
 @dataclass(frozen=True, kw_only=True)
 class RandomCrop:
-    """`size` pixels at a random place of the image with black around it.
+    """`size` pixels at a random place of the padded image.
 
     Attributes:
         size: of the crop.
-        padding: columns and rows of black added at the left, top, right and bottom.
+        padding: columns and rows added at the left, top, right and bottom.
         pad_if_needed: where the padded image is still smaller than the crop, add what is missing on both sides.
+        outside: what is added.
     """
 
     size: Size
     padding: tuple[int, int, int, int] = (0, 0, 0, 0)
     pad_if_needed: bool = False
+    outside: Outside = BLACK
 
     @property
     def pads(self) -> bool:
         """True when the crop may reach outside of the image."""
         return self.pad_if_needed or any(self.padding)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RandomCropOrPad:
+    """timm's: `size` pixels at a random place, or a smaller image at a random place of so many padded pixels."""
+
+    size: Size
+    outside: Outside = BLACK
+
+    @property
+    def pads(self) -> bool:
+        """True when the crop may reach outside of the image."""
+        return True
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pad:
+    """Columns and rows added at the left, top, right and bottom."""
+
+    padding: tuple[int, int, int, int]
+    outside: Outside = BLACK
+
+    @property
+    def pads(self) -> bool:
+        """True when something is added."""
+        return any(self.padding)
+
+    def size_from(self, size: Size) -> Size:
+        """Of a padded image."""
+        left, top, right, bottom = self.padding
+        return size[0] + top + bottom, size[1] + left + right
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,7 +223,8 @@ class Flip:
     p: float
 
 
-Op: TypeAlias = RandomResizedCrop | Resize | CenterCrop | RandomCrop | Flip
+Resizing: TypeAlias = RandomResizedCrop | Resize | ResizeKeepRatio
+Op: TypeAlias = Resizing | CenterCrop | RandomCrop | RandomCropOrPad | Pad | Flip
 
 
 class Output(Enum):
@@ -205,21 +309,23 @@ class Plan:
     source_size: Size | None = None
 
     @property
-    def interpolation(self) -> Interpolation:
-        """The filter of the one resize, bilinear where there is none."""
+    def filters(self) -> tuple[Interpolation, ...]:
+        """One of which is that of the one resize; bilinear where there is none."""
         for op in self.ops:
-            if isinstance(op, RandomResizedCrop | Resize):
-                return op.interpolation
-        return Interpolation.BILINEAR
+            if isinstance(op, RandomResizedCrop | Resize | ResizeKeepRatio):
+                return op.filters
+        return (Interpolation.BILINEAR,)
 
     @property
     def size(self) -> Size | None:
         """(height, width) of every image after the prefix, or None when it differs from image to image."""
         size = self.source_size
         for op in self.ops:
-            if isinstance(op, Resize) and size is not None:
+            if isinstance(op, ResizeKeepRatio):
+                size = None
+            elif isinstance(op, Resize | Pad) and size is not None:
                 size = op.size_from(size)
-            elif not isinstance(op, Flip):
+            elif not isinstance(op, Flip | Pad):
                 size = op.size
         return size
 

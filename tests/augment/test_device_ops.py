@@ -78,6 +78,14 @@ def test_any_parameter(name: str, factor: float, seed: int) -> None:
         assert torch.equal(got, theirs(image, parameter))
 
 
+def test_a_hue_that_shows_how_levels_become_floats() -> None:
+    """Divided by 255 instead of multiplied by its inverse, one level differs by one."""
+    shift = 2.3877041182210603 / 6
+    image = torch.tensor([225, 184, 99], dtype=torch.uint8).view(3, 1, 1)
+    result = ops.adjust_hue(image.unsqueeze(0), torch.tensor([shift], dtype=torch.float64))
+    assert torch.equal(result[0], v2.adjust_hue(image, shift))
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_a_sample_does_not_depend_on_its_place_in_the_batch(name: str) -> None:
     ours, parameters, _ = CASES[name]

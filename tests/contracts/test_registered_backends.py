@@ -23,9 +23,9 @@ from fastdata.loaders.pillow import decode_view
 from fastdata.pipeline.config import PipelineConfig
 from fastdata.pipeline.resources import EpochResources
 from fastdata.transforms.compile import compile_transform
-from fastdata.views.draw import View
 from fastdata.views.philox import Key
 from fastdata.views.plan import Plan
+from fastdata.views.view import View
 
 TRAIN = v2.Compose(
     [

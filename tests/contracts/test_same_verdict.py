@@ -14,7 +14,7 @@ from PIL import Image
 
 from fastdata.loaders import MEAN_TOLERANCE, Encoded, create_backend
 from fastdata.loaders.per_image import inspect
-from fastdata.views.draw import View
+from fastdata.views.view import View
 
 BACKENDS = [name for name in MEAN_TOLERANCE["exact"] if name != "pil"]
 

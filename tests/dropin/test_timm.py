@@ -5,14 +5,21 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.utils.data
+from PIL import Image
+from same_views import check_that_both_draw_alike
 from torchvision import transforms
 from torchvision.datasets import ImageFolder
 
 from fastdata import DataLoader
+from fastdata.loaders import pillow
 from fastdata.transforms.compile import compile_transform
+from fastdata.views.draw import draw_view, draw_views
+from fastdata.views.philox import Key
+from fastdata.views.plan import Interpolation
 
 timm_data = pytest.importorskip("timm.data")
 timm_transforms = pytest.importorskip("timm.data.transforms")
@@ -44,12 +51,6 @@ def test_random_crops_are_torchvisions(folder: Path, interpolation: str) -> None
         assert torch.equal(one[0], other[0])
 
 
-def test_a_random_filter_is_left_to_timm() -> None:
-    result = compile_transform(timm_data.create_transform(40, is_training=True, interpolation="random"))
-    assert result.plan is None
-    assert "RandomResizedCropAndInterpolation is called per sample: its interpolation is random" in result.reason
-
-
 def test_names_that_mean_something_else_in_timm(folder: Path) -> None:
     steps = [transforms.Resize((20, 20)), timm_transforms.ToTensor()]
     dataset = ImageFolder(str(folder), transforms.Compose(steps))
@@ -59,3 +60,60 @@ def test_names_that_mean_something_else_in_timm(folder: Path) -> None:
     plan = compile_transform(dataset.transform).plan
     assert plan is not None
     assert not plan.tail
+
+
+DRAWN = {
+    "filters": [timm_transforms.RandomResizedCropAndInterpolation(64, interpolation="random")],
+    "crop or pad": [
+        transforms.RandomHorizontalFlip(),
+        timm_transforms.ResizeKeepRatio((64, 80), 0.3, "random", 0.5, (0.8, 1.1), True, 0.5),
+        timm_transforms.RandomCropOrPad((70, 80), padding_mode="reflect"),
+    ],
+    "centre": [
+        timm_transforms.ResizeKeepRatio(64, 1.0, random_scale_prob=0.3),
+        timm_transforms.CenterCropOrPad((70, 20), fill=(9, 9, 200)),
+    ],
+}
+
+
+@pytest.mark.parametrize("name", DRAWN)
+def test_the_core_draws_what_numpy_draws(name: str) -> None:
+    rng = np.random.default_rng(0)
+    sizes = rng.integers(8, 1500, (3000, 2))
+    result = compile_transform(transforms.Compose([*DRAWN[name], transforms.ToTensor()]))
+    assert result.plan is not None
+    assert result.reason == "everything is fused"
+    check_that_both_draw_alike(result.plan.ops, sizes, rng.integers(0, 1 << 40, 3000), rng.integers(0, 4, 3000))
+
+
+def test_a_filter_is_drawn_for_each_sample() -> None:
+    step = timm_transforms.RandomResizedCropAndInterpolation(32, interpolation="random")
+    plan = compile_transform(step).plan
+    assert plan is not None
+    views = draw_views(plan.ops, np.full((4000, 2), 90), np.arange(4000), key=Key(seed=2, epoch=0))
+    filters, counts = np.unique(views.columns.filters, return_counts=True)
+    assert filters.tolist() == [Interpolation.BILINEAR.value, Interpolation.BICUBIC.value]
+    assert abs(counts[0] - 2000) < 130  # four standard deviations
+
+
+@pytest.mark.parametrize("mode", ["rkrc", "rkrr"])
+def test_resizes_that_keep_the_ratio_are_timms(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """timm's own functions, with what was drawn."""
+    step = timm_data.create_transform(48, is_training=True, train_crop_mode=mode, hflip=0, color_jitter=None)
+    plan = compile_transform(step).plan
+    assert plan is not None
+    assert not plan.tail
+    resize, crop = step.transforms[:2]
+    for index in range(40):
+        image = Image.fromarray(np.random.default_rng(index).integers(0, 256, (40 + index, 75, 3), dtype=np.uint8))
+        view = draw_view(plan.ops, image.size, index, 0, key=Key(seed=1, epoch=0))
+        monkeypatch.setattr(resize, "get_params", lambda *_, seen=view: seen.resize_px[::-1])
+        monkeypatch.setattr(resize, "interpolation", _torchvisions(view.interpolation))
+        left, top = (at if side > 48 else min(at, 0) for at, side in zip(view.crop_px, view.resize_px, strict=False))
+        monkeypatch.setattr(crop, "get_params", lambda *_, place=(top, left): place, raising=False)
+        expected = np.asarray(crop(resize(image)))
+        assert np.array_equal(np.asarray(pillow.apply_view(image, view)), expected)
+
+
+def _torchvisions(interpolation: Interpolation) -> Any:
+    return transforms.InterpolationMode[interpolation.name]

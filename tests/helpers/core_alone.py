@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from fastdata import native
 from fastdata.loaders import create_backend, pillow, resample
 from fastdata.loaders.native import NativeBackend
-from fastdata.views.draw import View, Views
 from fastdata.views.philox import Key
 from fastdata.views.plan import Interpolation, Output, Plan, Resize
+from fastdata.views.view import View, Views
 
-TINY = Resize(size=(8, 8), interpolation=Interpolation.BILINEAR)
+TINY = Resize(size=(8, 8), filters=(Interpolation.BILINEAR,))
 
 
 def view_of(window: tuple[int, int, int, int], resize: tuple[int, int] | None = None, **changes: object) -> View:
@@ -45,10 +45,10 @@ def decode(data: bytes, view: View, format_: native.Format | None = None, fideli
     results = core.decode(
         np.array([np.frombuffer(data, np.uint8).ctypes.data], np.uint64),
         np.array([len(data)], np.int64),
-        Views.of([view]).columns(),
+        Views.of([view]).columns,
         np.array([out.ctypes.data], np.uint64),
         format=format_,
-        options=resample.options_for(order, view.interpolation, fidelity),
+        options=resample.options_for(order, fidelity),
     )
     assert results.statuses[0] == native.Status.OK, results.reason(0)
     return out

@@ -104,7 +104,7 @@ import resource, sys
 from fastdata.loaders import resample
 from fastdata.views.plan import Interpolation
 core, order = resample.exact_core()
-options = resample.options_for(order, Interpolation.BILINEAR, "exact")
+options = resample.options_for(order, "exact")
 data = open(sys.argv[1], "rb").read()
 whole = core.repack(data, restart_rows=1, options=options)
 used = int(open("/proc/self/statm").read().split()[0]) * 4096

@@ -18,7 +18,7 @@ from fastdata import native
 from fastdata.loaders import create_backend, pillow
 from fastdata.loaders.backend import Encoded
 from fastdata.loaders.per_image import inspect
-from fastdata.views.draw import View
+from fastdata.views.view import View
 
 WIDTH, HEIGHT = 61, 43
 WHOLE = view_of((0, 0, WIDTH, HEIGHT))

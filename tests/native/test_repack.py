@@ -14,7 +14,6 @@ from PIL import Image
 from places import GOLDEN
 
 from fastdata.loaders import resample
-from fastdata.views.plan import Interpolation
 
 WIDTH, HEIGHT = 83, 117
 SOURCES = {
@@ -28,7 +27,7 @@ SOURCES = {
 
 def repack(data: bytes, restart_rows: int = 1) -> bytes | None:
     core, order = resample.exact_core()
-    options = resample.options_for(order, Interpolation.BILINEAR, "exact")
+    options = resample.options_for(order, "exact")
     return core.repack(data, restart_rows=restart_rows, options=options)
 
 

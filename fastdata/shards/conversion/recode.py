@@ -192,10 +192,9 @@ def _repacker() -> tuple[Any, Any]:
     """The native core, which does this with libjpeg-turbo's coefficient interface, and its limits."""
     from fastdata.loaders import resample
     from fastdata.native import NativeMissing
-    from fastdata.views.plan import Interpolation
 
     try:
         core, order = resample.exact_core()
     except NativeMissing as error:
         raise OptionError(f"lossless needs the native backend, which is not available: {error}") from error
-    return core, resample.options_for(order, Interpolation.BILINEAR, "exact")
+    return core, resample.options_for(order, "exact")
