@@ -1,11 +1,11 @@
-"""Random augmentations of whole batches, one class each; augment/base.py says what they have in common."""
+"""Single augmentations of colours, and GaussianBlur; augment/base.py says what augmentations have in common."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 from functools import partial
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -18,9 +18,7 @@ from fastdata.native import EffectKind, EffectTable
 from fastdata.views.philox import Floats
 from fastdata.views.streams import Draws
 
-__all__ = ["ColorJitter", "GaussianBlur", "RandomErasing"]
-
-_TRIES = 10  # torchvision's RandomErasing gives up after ten boxes that do not fit
+__all__ = ["ColorJitter", "GaussianBlur", "RandomChannelPermutation", "RandomPhotometricDistort"]
 
 Range: TypeAlias = tuple[float, float] | None
 
@@ -82,9 +80,7 @@ class ColorJitter(Augmentation):
         for number, (name, kind) in enumerate(_JITTERS.items()):
             if getattr(self, name) is None:
                 continue
-            amount = amounts[:, number]
-            if kind is EffectKind.HUE:  # Pillow's is a byte, to which torchvision adds
-                amount = (amount * 255).astype(np.int32) & 255
+            amount = _amount(kind, amounts[:, number])
             for turn in range(4):
                 rows = np.flatnonzero(order[:, turn] == number)
                 put(table, rows, turn, kind, amount[rows])
@@ -136,64 +132,98 @@ class GaussianBlur(Augmentation):
         return table
 
 
-class RandomErasing(Augmentation):
-    """A random rectangle filled with `value`, with probability `p`; also for float images, after Normalize.
+class RandomPhotometricDistort(Augmentation):
+    """Brightness, contrast, saturation and hue, each with probability `p`, and channels in another order.
 
     Args:
-        p: probability.
-        scale: smallest and largest share of the image's area.
-        ratio: smallest and largest height divided by width.
-        value: a number, or one for each channel.
+        brightness: smallest and largest factor.
+        contrast: likewise; before or behind saturation and hue.
+        saturation: likewise.
+        hue: smallest and largest turn.
+        p: probability of each.
 
-    Source: Zhong et al., "Random erasing data augmentation", AAAI 2020.
+    Source: Liu et al., "SSD: Single shot multibox detector", 2016.
     """
+
+    on_batches = False
 
     def __init__(
         self,
+        brightness: Sequence[float] = (0.875, 1.125),
+        contrast: Sequence[float] = (0.5, 1.5),
+        saturation: Sequence[float] = (0.5, 1.5),
+        hue: Sequence[float] = (-0.05, 0.05),
         p: float = 0.5,
-        scale: Sequence[float] = (0.02, 0.33),
-        ratio: Sequence[float] = (0.3, 3.3),
-        value: float | Sequence[float] = 0,
     ) -> None:
+        self.brightness, self.contrast, self.saturation, self.hue = brightness, contrast, saturation, hue
         self.p = check_probability(p)
-        self.scale, self.ratio = tuple(map(float, scale)), tuple(map(float, ratio))
-        if not isinstance(value, int | float | list | tuple):
-            raise OptionError(
-                f"value={value!r}; accepted: a number, or one per channel (random noise is not supported)"
-            )
-        self.value = tuple(map(float, (value,) * 3 if isinstance(value, int | float) else value))
-        if len(self.value) not in (1, 3):
-            raise OptionError(f"value={value!r}; accepted: a number, or one for each of three channels")
 
     def draw(self, draws: Draws, size: tuple[int, int]) -> Parameters:
         """See `Augmentation.draw`."""
-        height, width = size
-        boxes = np.zeros((len(draws.indices), 4), np.int64)
-        open_ = draws.four(0)[0] < self.p
-        low, high = math.log(self.ratio[0]), math.log(self.ratio[1])
-        for number in range(1, 1 + _TRIES):
-            share, shape, across, down = draws.four(number)
-            area = height * width * (self.scale[0] + share * (self.scale[1] - self.scale[0]))
-            aspect = np.exp(low + shape * (high - low))
-            tall, wide = (np.rint(np.sqrt(each)).astype(np.int64) for each in (area * aspect, area / aspect))
-            left = (across * (width - wide + 1)).astype(np.int64)
-            top = (down * (height - tall + 1)).astype(np.int64)
-            fits = open_ & (tall < height) & (wide < width)
-            boxes[fits] = np.stack((left, top, left + wide, top + tall), axis=1)[fits]
-            open_ &= ~fits
-        return {"boxes": boxes}
-
-    def erase(self, images: torch.Tensor, parameters: Parameters) -> None:
-        """The same in the images' own memory, image by image, for a host on which most images stay as they are."""
-        boxes = parameters["boxes"]
-        value = torch.tensor(self.value, dtype=images.dtype, device="cpu").view(-1, 1, 1)
-        for row in np.flatnonzero(boxes[:, 2] > boxes[:, 0]).tolist():
-            left, top, right, bottom = boxes[row].tolist()
-            images[row, :, top:bottom, left:right] = value
+        shares, chances, others = draws.four(0), draws.four(1), draws.four(2)
+        ranges = (self.brightness, self.contrast, self.saturation, self.hue)
+        amounts = [low + share * (high - low) for share, (low, high) in zip(shares, ranges, strict=True)]
+        return {
+            "amounts": np.stack(amounts, axis=1),
+            "chosen": np.stack(chances, axis=1) < self.p,
+            "contrast_first": others[0] < 0.5,
+            "permuted": others[1] < self.p,
+            "permutations": _permutations(draws, 3),
+        }
 
     def apply(self, images: torch.Tensor, parameters: Parameters) -> torch.Tensor:
-        """See `Augmentation.apply`."""
-        return ops.erase(images, as_tensor(parameters["boxes"]), torch.tensor(self.value).view(1, -1, 1, 1))
+        """Not done."""
+        raise NotImplementedError("RandomPhotometricDistort is only done on the host")
+
+    def effects(self, parameters: Parameters, size: tuple[int, int]) -> EffectTable:
+        """See `Augmentation.effects`."""
+        chosen, amounts, first = parameters["chosen"], parameters["amounts"], parameters["contrast_first"]
+        table = nothing(len(amounts), 6)
+        turns = [  # number of the operation, and who has it there
+            (0, np.ones_like(first)),
+            (1, first),
+            (2, np.ones_like(first)),
+            (3, np.ones_like(first)),
+            (1, ~first),
+        ]
+        for turn, (number, those) in enumerate(turns):
+            rows = np.flatnonzero(those & chosen[:, number])
+            kind = list(_JITTERS.values())[number]
+            put(table, rows, turn, kind, _amount(kind, amounts[rows, number]))
+        rows = np.flatnonzero(parameters["permuted"])
+        put(table, rows, 5, EffectKind.PERMUTE, *parameters["permutations"][rows].T)
+        return table
+
+
+class RandomChannelPermutation(Augmentation):
+    """Channels in random order."""
+
+    on_batches = False
+
+    def draw(self, draws: Draws, size: tuple[int, int]) -> Parameters:
+        """See `Augmentation.draw`."""
+        return {"permutations": _permutations(draws, 0)}
+
+    def apply(self, images: torch.Tensor, parameters: Parameters) -> torch.Tensor:
+        """Not done."""
+        raise NotImplementedError("RandomChannelPermutation is only done on the host")
+
+    def effects(self, parameters: Parameters, size: tuple[int, int]) -> EffectTable:
+        """See `Augmentation.effects`."""
+        permutations = parameters["permutations"]
+        table = nothing(len(permutations), 1)
+        put(table, np.arange(len(permutations)), 0, EffectKind.PERMUTE, *permutations.T)
+        return table
+
+
+def _permutations(draws: Draws, number: int) -> Ints:
+    """(N, 3): of channels."""
+    return np.argsort(np.stack(draws.four(number)[:3], axis=1), axis=1, kind="stable")
+
+
+def _amount(kind: EffectKind, amount: Floats) -> Any:
+    """As the native core has it."""
+    return (amount * 255).astype(np.int32) & 255 if kind is EffectKind.HUE else amount  # Pillow's hue is a byte
 
 
 def _range(

@@ -1,25 +1,23 @@
-"""Augmentations that are done or not: single operations with a probability, and torchvision's RandomApply."""
+"""Augmentations that are done or not: single operations with a probability."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 import torch
 
 from fastdata.augment import ops
-from fastdata.augment.base import Augmentation, Parameters, as_tensor, check_probability
+from fastdata.augment.base import Augmentation, Parameters, as_tensor, by_choice, check_probability
 from fastdata.augment.effects import nothing, put
 from fastdata.errors import OptionError
 from fastdata.native import EffectKind, EffectTable
-from fastdata.views.philox import Floats
 from fastdata.views.streams import Draws
 
 __all__ = [
+    "FlipLater",
     "Grayscale",
     "RandomAdjustSharpness",
-    "RandomApply",
     "RandomAutocontrast",
     "RandomEqualize",
     "RandomGrayscale",
@@ -158,58 +156,19 @@ class RandomEqualize(_Sometimes):
         return ops.equalize(images, as_tensor(parameters["chosen"]))
 
 
-class RandomApply(Augmentation):
-    """Several augmentations, all done with probability `p`, or none.
+class FlipLater(_Sometimes):
+    """Mirrored with probability `p`, behind other augmentations; a flip before them is a matter of the view."""
 
-    Args:
-        transforms: the augmentations, in order.
-        p: probability.
-    """
+    _effect = EffectKind.FLIP
 
-    def __init__(self, transforms: Sequence[Augmentation], p: float = 0.5) -> None:
-        self.transforms, self.p = list(transforms), check_probability(p)
-        if not self.transforms or not all(isinstance(each, Augmentation) for each in self.transforms):
-            raise OptionError(f"transforms={self.transforms}; accepted: augmentations that work on batches")
-        if len(self.transforms) > _INNER_STEPS:
-            raise OptionError(f"{len(self.transforms)} transforms; accepted: at most {_INNER_STEPS}")
-        self.on_batches = all(each.on_batches for each in self.transforms)
+    def __init__(self, p: float, axis: str) -> None:
+        super().__init__(p)
+        self.axis = axis
 
-    @property
-    def on_host(self) -> bool:
-        """See `Augmentation.on_host`."""
-        return all(each.on_host for each in self.transforms)
-
-    def draw(self, draws: Draws, size: tuple[int, int]) -> Parameters:
-        """See `Augmentation.draw`."""
-        drawn = {"chosen": draws.four(0)[0] < self.p}
-        for number, each in enumerate(self.transforms):
-            inner = replace(draws, step=_INNER_STEPS * (draws.step + 1) + number)  # numbers that no other step has
-            drawn.update({f"{number} {name}": values for name, values in each.draw(inner, size).items()})
-        return drawn
+    def _values(self) -> Sequence[float]:
+        return float(self.axis == "horizontal"), float(self.axis == "vertical")
 
     def apply(self, images: torch.Tensor, parameters: Parameters) -> torch.Tensor:
         """See `Augmentation.apply`."""
-        rows = np.flatnonzero(parameters["chosen"])
-        if len(rows) == 0:
-            return images
-        at = ops.on_device_of(images, as_tensor(rows))
-        some = images.index_select(0, at)
-        for number, each in enumerate(self.transforms):
-            own = {name: values[rows] for name, values in self._own(parameters, number).items()}
-            some = each.apply(some, own)
-        return images.index_copy(0, at, some)
-
-    def effects(self, parameters: Parameters, size: tuple[int, int]) -> EffectTable:
-        """See `Augmentation.effects`."""
-        tables = [each.effects(self._own(parameters, number), size) for number, each in enumerate(self.transforms)]
-        table = np.concatenate(tables, axis=1)
-        table["kind"][~parameters["chosen"]] = EffectKind.NONE
-        return table
-
-    def _own(self, parameters: Parameters, number: int) -> dict[str, Floats]:
-        """Those of one of the augmentations."""
-        prefix = f"{number} "
-        return {name.removeprefix(prefix): each for name, each in parameters.items() if name.startswith(prefix)}
-
-
-_INNER_STEPS = 64
+        across = 3 if self.axis == "horizontal" else 2
+        return by_choice(images, parameters["chosen"].astype(np.int64), [None, lambda some, _: some.flip(across)])

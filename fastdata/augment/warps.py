@@ -1,4 +1,4 @@
-"""Random rotations and affine maps, which the native core does on the host with Pillow's arithmetic."""
+"""Random rotations, affine maps and perspectives, which the native core does on the host with Pillow's arithmetic."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 import torch
 
-from fastdata.augment.base import Augmentation, Parameters
+from fastdata.augment.base import Augmentation, Parameters, check_probability
 from fastdata.augment.effects import FILTERS, Matrix, affine, nothing, rotation
 from fastdata.errors import OptionError
-from fastdata.native import EffectTable
+from fastdata.native import EffectKind, EffectTable
 from fastdata.views.philox import Floats
 from fastdata.views.streams import Draws
 
-__all__ = ["RandomAffine", "RandomRotation"]
+__all__ = ["RandomAffine", "RandomPerspective", "RandomRotation"]
 
 
 class _Warp(Augmentation):
@@ -134,6 +134,58 @@ class RandomAffine(_Warp):
             matrix = _inverse(center, angle, move, scale, shear)
             affine(table, row, 0, matrix, interpolation=self.interpolation, fill=self.fill)
         return table
+
+
+class RandomPerspective(_Warp):
+    """Seen from another place with probability `p`: the corners move inwards.
+
+    Args:
+        distortion_scale: largest way of a corner as a share of half the width or height.
+        p: probability.
+        interpolation: "nearest", "bilinear" or "bicubic".
+        fill: level, or three, for what comes from outside of the image; None is black.
+    """
+
+    def __init__(
+        self, distortion_scale: float = 0.5, p: float = 0.5, interpolation: Any = "bilinear", fill: Any = 0
+    ) -> None:
+        super().__init__(interpolation, fill, None)
+        if not 0 <= distortion_scale <= 1:
+            raise OptionError(f"distortion_scale={distortion_scale}; accepted: 0 to 1")
+        self.distortion_scale, self.p = float(distortion_scale), check_probability(p)
+
+    def draw(self, draws: Draws, size: tuple[int, int]) -> Parameters:
+        """See `Augmentation.draw`."""
+        height, width = size
+        most = np.array([int(self.distortion_scale * (width // 2)), int(self.distortion_scale * (height // 2))])
+        shares = np.stack([*draws.four(1), *draws.four(2)], axis=1).reshape(-1, 4, 2)
+        inwards = (shares * (most + 1)).astype(np.int64)
+        corners = np.array([[0, 0], [width - 1, 0], [width - 1, height - 1], [0, height - 1]])
+        directions = np.array([[1, 1], [-1, 1], [-1, -1], [1, -1]])
+        return {"chosen": draws.four(0)[0] < self.p, "corners": corners + directions * inwards}
+
+    def effects(self, parameters: Parameters, size: tuple[int, int]) -> EffectTable:
+        """See `Augmentation.effects`."""
+        height, width = size
+        table = nothing(len(parameters["chosen"]), 1)
+        whole = [[0, 0], [width - 1, 0], [width - 1, height - 1], [0, height - 1]]
+        for row in np.flatnonzero(parameters["chosen"]).tolist():
+            table["kind"][row, 0], table["filter"][row, 0] = EffectKind.PERSPECTIVE, FILTERS[self.interpolation]
+            table["values"][row, 0, :8] = _perspective(whole, parameters["corners"][row].tolist())
+            table["values"][row, 0, 8:] = self.fill * 3 if len(self.fill) == 1 else self.fill
+        return table
+
+
+def _perspective(starts: Sequence[Sequence[int]], ends: Sequence[Sequence[int]]) -> list[float]:
+    """The map under which four points come from four others.  Source: torchvision's _get_perspective_coeffs."""
+    rows = []
+    for (x, y), (from_x, from_y) in zip(ends, starts, strict=True):
+        rows.append([x, y, 1, 0, 0, 0, -from_x * x, -from_x * y])
+        rows.append([0, 0, 0, x, y, 1, -from_y * x, -from_y * y])
+    matrix = torch.tensor(rows, dtype=torch.float64, device="cpu")
+    wanted = torch.tensor(starts, dtype=torch.float64, device="cpu").view(8)
+    solution: list[float] = torch.linalg.lstsq(matrix, wanted, driver="gels").solution.to(torch.float32).tolist()
+    return solution
 
 
 def _between(range_: Sequence[float], share: Floats) -> Floats:

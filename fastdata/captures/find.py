@@ -18,7 +18,8 @@ from typing import Any
 from torch.utils.data import ConcatDataset, Subset
 
 from fastdata.captures.capture import Capture
-from fastdata.transforms.compile import compile_transform, is_known_transform
+from fastdata.transforms.compile import compile_transform
+from fastdata.transforms.known import is_known_transform
 from fastdata.views.plan import Plan
 
 __all__ = ["Captures", "copy_with_captures", "find_captures", "is_safe_in_threads", "looks_like_images"]

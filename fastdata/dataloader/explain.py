@@ -14,7 +14,7 @@ from fastdata.loaders import MEAN_TOLERANCE, native_problem
 from fastdata.loaders.dali_options import DaliOptions
 from fastdata.pipeline.choose_backend import BackendChoice
 from fastdata.sources.arrays import ArraySource
-from fastdata.transforms.compile import has_batch_form
+from fastdata.transforms.augmentations import has_batch_form
 from fastdata.views.plan import Plan
 
 __all__ = ["explain", "without_effect"]

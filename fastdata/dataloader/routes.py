@@ -15,7 +15,8 @@ from fastdata.loaders import native_problem
 from fastdata.sources.arrays import ArraySource
 from fastdata.sources.protocol import OFFER, ImageSource, NotASource
 from fastdata.sources.recognise import recognise
-from fastdata.transforms.compile import BEGIN_WITH, compile_transform, has_batch_form
+from fastdata.transforms.augmentations import has_batch_form
+from fastdata.transforms.compile import BEGIN_WITH, compile_transform
 from fastdata.views.plan import Plan
 
 __all__ = ["Route", "find_route"]

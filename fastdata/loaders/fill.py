@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -35,16 +36,36 @@ __all__ = [
 ]
 
 
+class Noise(NamedTuple):
+    """Where normally distributed numbers come from: the generator's key, a sample, which copy of it, and a stream."""
+
+    key: int
+    other_key: int
+    sample: int
+    of_sample: int
+    stream: int
+
+    def numbers(self, *shape: int) -> torch.Tensor:
+        """float32 of some shape."""
+        drawn = load().normals(math.prod(shape), self.sample, self.of_sample, self.stream, (self.key, self.other_key))
+        return torch.from_numpy(drawn).view(shape)
+
+
 class Erased(NamedTuple):
     """A rectangle of a finished image, and what it is filled with."""
 
-    box: tuple[int, int, int, int]  # left, top, right, bottom
+    box: tuple[int, ...]  # left, top, right, bottom
     value: tuple[float, ...]  # one number, or one for each channel
+    noise: Noise | None = None  # instead of that
 
     def apply(self, image: torch.Tensor) -> None:
         """Fills it in an image (3, height, width)."""
         left, top, right, bottom = self.box
-        image[:, top:bottom, left:right] = torch.tensor(self.value, dtype=image.dtype, device="cpu").view(-1, 1, 1)
+        if self.noise is not None:
+            fill = self.noise.numbers(len(image), bottom - top, right - left)
+        else:
+            fill = torch.tensor(self.value, dtype=image.dtype, device="cpu").view(-1, 1, 1)
+        image[:, top:bottom, left:right] = fill
 
 
 class Drawer(Protocol):

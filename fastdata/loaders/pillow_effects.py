@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import PIL.Image
 import PIL.ImageEnhance
+import PIL.ImageFilter
 import PIL.ImageOps
 from PIL.Image import Image
 
@@ -15,7 +16,7 @@ from fastdata import native
 from fastdata.loaders.backend import Pixels
 from fastdata.native import EFFECT, EffectKind, EffectTable, Format
 
-__all__ = ["apply", "core_agrees"]
+__all__ = ["NOT_PILLOWS", "apply", "core_agrees"]
 
 _ENHANCERS = {
     EffectKind.BRIGHTNESS: PIL.ImageEnhance.Brightness,
@@ -29,8 +30,11 @@ _MAPS = {
 }
 
 
+NOT_PILLOWS = {EffectKind.BLUR, EffectKind.MIX_BEGIN, EffectKind.MIX_ADD, EffectKind.MIX_END}
+
+
 def apply(image: Image, effect: Any) -> Image:
-    """One effect, a row of an `EffectTable`, done to an RGB image; all but a blur, which is not Pillow's."""
+    """One effect, a row of an `EffectTable`, done to an RGB image; but for `NOT_PILLOWS`."""
     kind, values = EffectKind(int(effect["kind"])), effect["values"].tolist()
     if kind in _ENHANCERS:
         return _ENHANCERS[kind](image).enhance(values[0])
@@ -57,6 +61,16 @@ def apply(image: Image, effect: Any) -> Image:
             return PIL.ImageOps.autocontrast(image)
         case EffectKind.EQUALIZE:
             return PIL.ImageOps.equalize(image)
+        case EffectKind.BOX_BLUR:
+            return image.filter(PIL.ImageFilter.GaussianBlur(values[0]))
+        case EffectKind.SOLARIZE_ADD:
+            levels = np.arange(256)
+            added = np.where(levels < values[1], np.minimum(255, levels + int(values[0])), levels)
+            return image.point(added.tolist() * 3)
+        case EffectKind.FLIP:
+            for wanted, number in zip(values, (0, 1), strict=False):
+                image = image.transpose(PIL.Image.Transpose(number)) if wanted else image
+            return image
         case EffectKind.PERMUTE:
             bands = image.split()
             return PIL.Image.merge("RGB", [bands[int(band)] for band in values[:3]])
@@ -77,9 +91,8 @@ def core_agrees() -> bool:
 def _samples() -> list[EffectTable]:
     """One of each effect, and of each filter of maps."""
     made = []
-    for kind in EffectKind:
-        filters = (0, 2, 3) if kind in _MAPS else (0,)
-        for filter_ in filters if kind is not EffectKind.BLUR else ():
+    for kind in set(EffectKind) - NOT_PILLOWS:
+        for filter_ in (0, 2, 3) if kind in _MAPS else (0,):
             effect = np.zeros((1, 1), EFFECT)
             effect["kind"], effect["filter"] = kind, filter_
             if kind in _MAPS:

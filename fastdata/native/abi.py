@@ -92,6 +92,12 @@ class EffectKind(IntEnum):
     PERMUTE = 13
     AFFINE = 14
     PERSPECTIVE = 15
+    BOX_BLUR = 16
+    SOLARIZE_ADD = 17
+    FLIP = 18
+    MIX_BEGIN = 19
+    MIX_ADD = 20
+    MIX_END = 21
 
 
 EFFECT = np.dtype([("kind", np.int32), ("filter", np.int32), ("values", np.float64, 11)], align=True)  # fd_effect
@@ -248,6 +254,7 @@ def _declare(library: ctypes.CDLL) -> None:
         "fd_resize": (i32, [pointer, i64, i64, *[pointer] * 4]),
         "fd_repack": (i32, [pointer, i64, i32, *[pointer] * 4]),
         "fd_free": (None, [pointer]),
+        "fd_normals": (None, [i64, i64, i64, i64, pointer, pointer]),
         "fd_philox": (None, [i64, pointer, pointer, pointer, i64, pointer, pointer]),
         "fd_convert": (i32, [pointer, i32, i32, pointer, i64, pointer, pointer]),
     }

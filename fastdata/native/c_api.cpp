@@ -12,8 +12,10 @@
 #include "repack.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstdlib>
 #include <new>
+#include <numbers>
 #include <string>
 #include <vector>
 
@@ -82,6 +84,23 @@ void fd_philox(int64_t count, const int64_t *first, const int64_t *second, const
                                       {key[0], key[1]});
         for (size_t word = 0; word < drawn.size(); ++word)
             words[static_cast<int64_t>(word) * count + i] = drawn[word];
+    }
+}
+
+void fd_normals(int64_t count, int64_t index, int64_t copy, int64_t stream, const uint32_t key[2], float *out) {
+    constexpr double kTurn = 2 * std::numbers::pi;
+    for (int64_t first = 0; first < count; first += 4) {
+        const auto words = philox4x32({static_cast<uint32_t>(index), static_cast<uint32_t>(copy),
+                                       static_cast<uint32_t>(first / 4), static_cast<uint32_t>(stream)},
+                                      {key[0], key[1]});
+        float four[4];
+        for (size_t pair = 0; pair < 4; pair += 2) {
+            const double length = std::sqrt(-2.0 * std::log((words[pair] + 0.5) * 0x1p-32));
+            const double angle = kTurn * 0x1p-32 * words[pair + 1];
+            four[pair] = static_cast<float>(length * std::cos(angle));
+            four[pair + 1] = static_cast<float>(length * std::sin(angle));
+        }
+        std::copy_n(four, std::min<int64_t>(4, count - first), out + first);
     }
 }
 

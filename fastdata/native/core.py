@@ -156,6 +156,12 @@ class Core:
         self.library.fd_philox(len(first), *columns, fourth, (ctypes.c_uint32 * 2)(*key), words.ctypes.data)
         return words
 
+    def normals(self, count: int, index: int, copy: int, stream: int, key: tuple[int, int]) -> npt.NDArray[np.float32]:
+        """So many numbers of the standard normal distribution for one sample."""
+        out = np.empty(count, np.float32)
+        self.library.fd_normals(count, index, copy, stream, (ctypes.c_uint32 * 2)(*key), out.ctypes.data)
+        return out
+
     def resize(self, rgbx: Pixels, stride_px: int, view: Windows, out: Pixels, *, options: Options) -> bool:
         """Resizes, crops and flips a decoded window into uint8 (height, width, 3).
 

@@ -1,5 +1,6 @@
 #include "effects.h"
 
+#include "blur.h"
 #include "buffer.h"
 #include "geometry.h"
 #include "hue.h"
@@ -16,9 +17,6 @@ namespace fastdata {
 namespace {
 
 constexpr int kLevels = 256;
-constexpr int kMostTaps = 1 << 12;
-constexpr double kMostFactor = 1e6;
-constexpr int64_t kMostEffects = 1 << 12;
 
 // A level for each level, of red, green and blue.
 using Table = std::array<uint8_t, kLevels>;
@@ -38,6 +36,12 @@ uint8_t blended(int one, int other, float share) {
 int luma(const uint8_t *pixel) {
     return (pixel[0] * 19595 + pixel[1] * 38470 + pixel[2] * 7471 + 0x8000) >> 16;
 }
+
+// An image before it was changed in several ways, and the weighted sum of the results.
+struct Mix {
+    std::vector<uint8_t> original;
+    std::vector<float> sums;
+};
 
 // An image, and what is still to be done to each of its levels, which is done in one pass.
 class Canvas {
@@ -65,7 +69,10 @@ class Canvas {
     void turn_hue(uint8_t shift);
     void grey();
     void sharpen(float factor);
-    void blur(const fd_effect &effect);
+    void flip(bool horizontal, bool vertical);
+    void begin_mix();
+    void add_to_mix(float weight);
+    void end_mix(float share);
     void permute(const fd_effect &effect);
     uint8_t *copy_of_pixels();
 
@@ -74,6 +81,7 @@ class Canvas {
     int64_t count_;
     Tables tables_;
     bool is_settled_ = true;
+    Mix *mix_ = nullptr; // once one has begun
 };
 
 void Canvas::forget() {
@@ -219,66 +227,54 @@ void Canvas::sharpen(float factor) {
     }
 }
 
-// Where an index beyond an edge lies, with the edge as a mirror that is not repeated.
-int reflected(int at, int size) {
-    at = at < 0 ? -at : at;
-    return at < size ? at : 2 * (size - 1) - at;
-}
-
-std::vector<float> gaussian(int taps, double sigma) {
-    std::vector<double> weights(static_cast<size_t>(taps));
-    double sum = 0;
-    for (int tap = 0; tap < taps; ++tap) {
-        const double x = (tap - (taps - 1) * 0.5) / sigma;
-        sum += weights[static_cast<size_t>(tap)] = std::exp(-0.5 * x * x);
-    }
-    std::vector<float> result;
-    for (const double weight : weights)
-        result.push_back(static_cast<float>(weight / sum));
-    return result;
-}
-
-// Across, then down, in floats; torchvision's kernel has both in one, whose sums differ in the last bits.
-void Canvas::blur(const fd_effect &effect) {
-    const int across = static_cast<int>(effect.values[0]), down = static_cast<int>(effect.values[1]);
-    const int edge_x = across / 2, edge_y = down / 2;
-    if (edge_x >= width_ || edge_y >= height_)
-        return;
-    settle();
-    static thread_local std::vector<float> smooth, padded, sums;
-    const std::vector<float> horizontal = gaussian(across, effect.values[2]);
-    const std::vector<float> vertical = gaussian(down, effect.values[3]);
-    const size_t stride = static_cast<size_t>(width_) * kPixelBytes;
-    smooth.resize(stride * static_cast<size_t>(height_ + 2 * edge_y));
-    padded.resize(stride + static_cast<size_t>(2 * edge_x) * kPixelBytes);
-    sums.resize(stride);
-    const auto smooth_row = [&](int y) { return smooth.data() + static_cast<size_t>(y + edge_y) * stride; };
-    for (int y = 0; y < height_; ++y) {
-        const uint8_t *const from = pixels_ + static_cast<size_t>(y) * stride;
-        std::copy_n(from, stride, padded.data() + edge_x * kPixelBytes);
-        for (int x = -edge_x; x < width_ + edge_x; x = x == -1 ? width_ : x + 1) // what is beyond the edges
-            std::copy_n(from + reflected(x, width_) * kPixelBytes, kPixelBytes,
-                        &padded[static_cast<size_t>((x + edge_x) * kPixelBytes)]);
-        kernels().weighted_sum(padded.data(), kPixelBytes, horizontal.data(), across, smooth_row(y), stride);
-    }
-    for (int y = 1; y <= edge_y; ++y) {
-        std::copy_n(smooth_row(reflected(-y, height_)), stride, smooth_row(-y));
-        std::copy_n(smooth_row(reflected(height_ - 1 + y, height_)), stride, smooth_row(height_ - 1 + y));
-    }
-    for (int y = 0; y < height_; ++y) {
-        kernels().weighted_sum(smooth_row(y - edge_y), stride, vertical.data(), down, sums.data(), stride);
-        uint8_t *const to = pixels_ + static_cast<size_t>(y) * stride;
-        for (size_t at = 0; at < stride; ++at)
-            to[at] = static_cast<uint8_t>(static_cast<int>(sums[at] + 0.5F));
-    }
-}
-
 void Canvas::permute(const fd_effect &effect) {
     map_pixels([&](uint8_t *pixel) {
         const uint8_t old[3] = {pixel[0], pixel[1], pixel[2]};
         for (int channel = 0; channel < 3; ++channel)
             pixel[channel] = old[static_cast<int>(effect.values[channel])];
     });
+}
+
+void Canvas::flip(bool horizontal, bool vertical) {
+    settle();
+    const ptrdiff_t stride = static_cast<ptrdiff_t>(width_) * kPixelBytes;
+    const uint8_t *const copy = copy_of_pixels();
+    for (int y = 0; y < height_; ++y) {
+        uint8_t *const to = pixels_ + y * stride;
+        const uint8_t *const from = copy + (vertical ? height_ - 1 - y : y) * stride;
+        if (horizontal)
+            kernels().reverse(from, width_, to);
+        else
+            std::memcpy(to, from, static_cast<size_t>(stride));
+    }
+}
+
+void Canvas::begin_mix() {
+    static thread_local Mix mix;
+    settle();
+    mix.original.assign(pixels_, pixels_ + count_ * kPixelBytes);
+    mix.sums.assign(mix.original.size(), 0.0F);
+    mix_ = &mix;
+}
+
+// Adds what the image has become, and goes back to what it was.
+void Canvas::add_to_mix(float weight) {
+    if (mix_ == nullptr)
+        return;
+    settle();
+    for (size_t at = 0; at < mix_->sums.size(); ++at)
+        mix_->sums[at] += weight * static_cast<float>(pixels_[at]);
+    std::copy(mix_->original.begin(), mix_->original.end(), pixels_);
+}
+
+// Source: timm's AugMixAugment.
+void Canvas::end_mix(float share) {
+    if (mix_ == nullptr)
+        return;
+    settle();
+    for (size_t at = 0; at < mix_->sums.size(); ++at)
+        pixels_[at] = blended(pixels_[at], clamped(mix_->sums[at]), share);
+    mix_ = nullptr;
 }
 
 void Canvas::apply(const fd_effect &effect) {
@@ -311,7 +307,23 @@ void Canvas::apply(const fd_effect &effect) {
     case FD_EQUALIZE:
         return equalize();
     case FD_BLUR:
-        return blur(effect);
+        settle();
+        return gaussian_blur(pixels_, width_, height_, effect.values);
+    case FD_BOX_BLUR:
+        settle();
+        return box_blur(pixels_, width_, height_, factor);
+    case FD_SOLARIZE_ADD:
+        return map_levels([&](size_t, uint8_t level) {
+            return level < effect.values[1] ? static_cast<uint8_t>(std::min(255.0, level + value)) : level;
+        });
+    case FD_FLIP:
+        return flip(value != 0, effect.values[1] != 0);
+    case FD_MIX_BEGIN:
+        return begin_mix();
+    case FD_MIX_ADD:
+        return add_to_mix(factor);
+    case FD_MIX_END:
+        return end_mix(factor);
     case FD_PERMUTE:
         return permute(effect);
     case FD_AFFINE:
@@ -323,56 +335,7 @@ void Canvas::apply(const fd_effect &effect) {
     }
 }
 
-bool is_odd_size(double taps) {
-    return taps >= 1 && taps < kMostTaps && static_cast<int>(taps) == taps && static_cast<int>(taps) % 2 == 1;
-}
-
-bool is_between(double value, double least, double most) {
-    return least <= value && value <= most; // false for NaN
-}
-
 } // namespace
-
-bool is_valid(const fd_effect &effect) {
-    const double *const values = effect.values;
-    switch (effect.kind) {
-    case FD_NO_EFFECT:
-    case FD_GREY:
-    case FD_INVERT:
-    case FD_AUTOCONTRAST:
-    case FD_EQUALIZE:
-        return true;
-    case FD_BRIGHTNESS:
-    case FD_CONTRAST:
-    case FD_SATURATION:
-    case FD_SHARPNESS:
-    case FD_SOLARIZE:
-        return is_between(values[0], -kMostFactor, kMostFactor);
-    case FD_HUE:
-        return is_between(values[0], 0, 255);
-    case FD_POSTERIZE:
-        return is_between(values[0], 0, 8);
-    case FD_BLUR:
-        return is_odd_size(values[0]) && is_odd_size(values[1]) && values[2] > 0 && values[3] > 0;
-    case FD_PERMUTE:
-        return std::all_of(values, values + 3, [](double channel) { return is_between(channel, 0, 2); });
-    case FD_AFFINE:
-    case FD_PERSPECTIVE:
-        return is_between(effect.filter, FD_NEAREST, FD_BICUBIC) && effect.filter != FD_LANCZOS &&
-               std::all_of(values, values + 8, [](double value) { return std::isfinite(value); }) &&
-               std::all_of(values + 8, values + 11, [](double level) { return is_between(level, 0, 255); });
-    default:
-        return false;
-    }
-}
-
-bool are_valid(const fd_effect *effects, int64_t per_image, int64_t images) {
-    if (per_image == 0)
-        return true;
-    if (effects == nullptr || per_image < 0 || per_image > kMostEffects || images < 0)
-        return false;
-    return std::all_of(effects, effects + per_image * images, [](const fd_effect &effect) { return is_valid(effect); });
-}
 
 void apply_effects(Effects effects, uint8_t *pixels, int width, int height) {
     Canvas canvas(pixels, width, height);

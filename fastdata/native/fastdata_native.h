@@ -89,10 +89,16 @@ enum fd_effect_kind {
     FD_SOLARIZE = 9,  /* values[0]: levels from here on are inverted */
     FD_AUTOCONTRAST = 10,
     FD_EQUALIZE = 11,
-    FD_BLUR = 12,       /* values: odd numbers of taps across and down, standard deviations across and down in pixels */
-    FD_PERMUTE = 13,    /* values: which channel each of three becomes */
-    FD_AFFINE = 14,     /* values[0..5]: where (x, y) of the result comes from, [8..10]: levels outside; filter */
-    FD_PERSPECTIVE = 15 /* values[0..7]; otherwise the same */
+    FD_BLUR = 12,    /* values: odd numbers of taps across and down, standard deviations across and down in pixels */
+    FD_PERMUTE = 13, /* values: which channel each of three becomes */
+    FD_AFFINE = 14,  /* values[0..5]: where (x, y) of the result comes from, [8..10]: levels outside; filter */
+    FD_PERSPECTIVE = 15,  /* values[0..7]; otherwise the same */
+    FD_BOX_BLUR = 16,     /* values[0]: standard deviation in pixels of Pillow's GaussianBlur */
+    FD_SOLARIZE_ADD = 17, /* values: what is added to levels, and the lowest level that stays */
+    FD_FLIP = 18,         /* values: not 0 left to right, not 0 top to bottom */
+    FD_MIX_BEGIN = 19,    /* keeps the image, which FD_MIX_ADD adds, changed, to a sum with the weight values[0]... */
+    FD_MIX_ADD = 20,      /* ...and brings back, before */
+    FD_MIX_END = 21       /* values[0]: share of the sum in the result */
 };
 
 typedef struct {
@@ -273,6 +279,10 @@ FD_API void fd_free(uint8_t *memory);
  */
 FD_API void fd_philox(int64_t count, const int64_t *first, const int64_t *second, const int64_t *third, int64_t fourth,
                       const uint32_t key[2], uint64_t *words);
+
+/* N numbers of the standard normal distribution for one sample, four of each counter (index, copy, 0..., stream).
+ * Source: Box and Muller, "A note on the generation of random normal deviates", 1958. */
+FD_API void fd_normals(int64_t count, int64_t index, int64_t copy, int64_t stream, const uint32_t key[2], float *out);
 
 #ifdef __cplusplus
 }

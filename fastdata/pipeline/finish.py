@@ -62,7 +62,9 @@ class Finish:
     def erase(self, images: torch.Tensor, drawn: Drawn) -> None:
         """Does on the host, in the images' own memory, what comes after the float arithmetic."""
         for augmentation, parameters in zip(self.plan.float_augmentations, drawn, strict=True):
-            augmentation.erase(images, parameters)  # type: ignore[attr-defined]
+            for row, erased in enumerate(augmentation.erased(parameters)):
+                for each in erased:
+                    each.apply(images[row])
 
     @property
     def erases(self) -> bool:
@@ -74,9 +76,8 @@ class Finish:
         steps = self.plan.float_augmentations
         found: list[list[Erased]] = [[] for _ in indices]
         for step, parameters in zip(steps, self.draw(indices, copies) if steps else (), strict=True):
-            for own, box in zip(found, parameters["boxes"].tolist(), strict=True):
-                if box[2] > box[0]:
-                    own.append(Erased(tuple(box), step.value))  # type: ignore[attr-defined]
+            for own, each in zip(found, step.erased(parameters), strict=True):
+                own.extend(each)
         return list(found)
 
     def apply(self, images: torch.Tensor, drawn: Drawn) -> torch.Tensor:

@@ -16,13 +16,14 @@ import numpy as np
 import torch
 
 from fastdata.augment.base import Printable
+from fastdata.augment.erasing import RandomErasing
 from fastdata.augment.mix import CutMix, MixUp
 from fastdata.augment.policies import RandAugment, TrivialAugmentWide
-from fastdata.augment.single import ColorJitter, GaussianBlur, RandomErasing
+from fastdata.augment.several import RandomApply, RandomChoice, RandomOrder
+from fastdata.augment.single import ColorJitter, GaussianBlur
 from fastdata.augment.sometimes import (
     Grayscale,
     RandomAdjustSharpness,
-    RandomApply,
     RandomAutocontrast,
     RandomEqualize,
     RandomGrayscale,
@@ -58,12 +59,14 @@ __all__ = [
     "RandomAdjustSharpness",
     "RandomApply",
     "RandomAutocontrast",
+    "RandomChoice",
     "RandomCrop",
     "RandomEqualize",
     "RandomErasing",
     "RandomGrayscale",
     "RandomHorizontalFlip",
     "RandomInvert",
+    "RandomOrder",
     "RandomPosterize",
     "RandomResizedCrop",
     "RandomSolarize",

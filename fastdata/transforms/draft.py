@@ -9,8 +9,8 @@ from typing import TypeAlias
 import numpy as np
 import torch
 
-from fastdata.augment import single as augment
 from fastdata.augment.base import Augmentation
+from fastdata.augment.erasing import Eraser
 from fastdata.errors import OptionError
 from fastdata.loaders.resample import has_tensors_bits
 from fastdata.native import Format, load
@@ -55,7 +55,7 @@ class Draft:
     normalisation: Normalisation | None = None
     effects: list[Augmentation] = field(default_factory=list)
     augmentations: list[Augmentation] = field(default_factory=list)
-    float_augmentations: list[Augmentation] = field(default_factory=list)
+    float_augmentations: list[Eraser] = field(default_factory=list)
     tensor_class: type[torch.Tensor] | None = None
 
     def add_augmentation(self, augmentation: Augmentation) -> None:
@@ -64,7 +64,7 @@ class Draft:
             raise NotFusable("it has no form for whole batches; augment_on='host' does it")
         if self.normalisation is None:
             self.augmentations.append(augmentation)
-        elif isinstance(augmentation, augment.RandomErasing):
+        elif isinstance(augmentation, Eraser):
             self.float_augmentations.append(augmentation)
         else:
             raise NotFusable("the image is already float; put it before ToTensor, then it is done on batches")
@@ -74,7 +74,7 @@ class Draft:
         size = Plan(ops=tuple(self.ops)).size
         if size is None:
             raise NotFusable("images differ in size where it stands; put a crop before it")
-        if isinstance(augmentation, augment.RandomErasing) and self.normalisation is not None:
+        if isinstance(augmentation, Eraser) and self.normalisation is not None:
             self.float_augmentations.append(augmentation)
             return
         if self.output is not Output.PIL:
@@ -120,7 +120,7 @@ class Draft:
         """True if pixels of this size may show nothing of the image, because of what was padded."""
         pads = [op.padding for op in self._crops() if isinstance(op, Pad)]
         left, top, right, bottom = (sum(sides) for sides in zip((0, 0, 0, 0), *pads, strict=True))
-        return max(left, right) >= size[1] or max(top, bottom) >= size[0]
+        return bool(max(left, right) >= size[1] or max(top, bottom) >= size[0])
 
     def _crops(self) -> list[Crop]:
         """Crops and padding since the resize."""

@@ -28,6 +28,7 @@ __all__ = [
     "BLACK",
     "BatchStep",
     "CenterCrop",
+    "EraseStep",
     "Flip",
     "HostStep",
     "Interpolation",
@@ -268,6 +269,14 @@ class BatchStep(Protocol):
         ...
 
 
+class EraseStep(BatchStep, Protocol):
+    """A random step on finished float images; `fastdata.augment.erasing.Eraser` is one."""
+
+    def erased(self, parameters: Mapping[str, npt.NDArray[Any]]) -> list[list[Any]]:
+        """What is filled in each of N images; each has a method `apply(image)`."""
+        ...
+
+
 class HostStep(Protocol):
     """A random step that the native core does; `fastdata.augment.base.Augmentation` is one."""
 
@@ -302,7 +311,7 @@ class Plan:
     output: Output = Output.PIL
     normalisation: Normalisation | None = None
     augmentations: tuple[BatchStep, ...] = ()
-    float_augmentations: tuple[BatchStep, ...] = ()
+    float_augmentations: tuple[EraseStep, ...] = ()
     tail: tuple[Callable[[Any], Any], ...] = ()
     tensor_class: type[torch.Tensor] | None = None
     fused: tuple[str, ...] = ()

@@ -34,6 +34,7 @@ class Stream(IntEnum):
     CUT_ACROSS = 3002  # CutMix's box
     CUT_DOWN = 3003
     AUGMENTATIONS = 4000  # steps of a transform are numbered from here
+    ERASED = 1_000_000  # noise in rectangles, sixteen for each step
 
 
 def seeds(key: Key, stream: Stream, indices: Sequence[int], copies: Sequence[int]) -> list[int]:

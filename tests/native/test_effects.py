@@ -15,10 +15,10 @@ from PIL import Image
 from torchvision.transforms import functional
 
 from fastdata import native
-from fastdata.loaders.pillow_effects import apply, core_agrees
+from fastdata.loaders.pillow_effects import NOT_PILLOWS, apply, core_agrees
 from fastdata.native import EFFECT, EffectKind, Format
 
-KINDS = [kind for kind in EffectKind if kind is not EffectKind.BLUR]
+KINDS = [kind for kind in EffectKind if kind not in NOT_PILLOWS]
 MAPS = (EffectKind.AFFINE, EffectKind.PERSPECTIVE)
 FACTORS = st.one_of(st.sampled_from([0.0, 0.5, 1.0, 2.0]), st.floats(0, 3))
 IMAGES = st.one_of(
@@ -54,6 +54,12 @@ def effects(draw: st.DrawFn, only: EffectKind | None = None) -> Any:
         return effect(kind, *draw(st.permutations([0, 1, 2])))
     if kind in (EffectKind.HUE, EffectKind.POSTERIZE):
         return effect(kind, draw(st.integers(0, 255) if kind is EffectKind.HUE else st.integers(1, 8)))
+    if kind is EffectKind.SOLARIZE_ADD:
+        return effect(kind, draw(st.integers(0, 128)), draw(st.integers(0, 256)))
+    if kind is EffectKind.FLIP:
+        return effect(kind, draw(st.integers(0, 1)), draw(st.integers(0, 1)))
+    if kind is EffectKind.BOX_BLUR:
+        return effect(kind, draw(st.one_of(st.floats(0, 3), st.floats(0, 60))))
     return effect(kind, draw(FACTORS) * (100 if kind is EffectKind.SOLARIZE else 1))
 
 
@@ -112,6 +118,40 @@ def test_a_blur_is_torchvisions_but_for_single_levels(
     difference = np.abs(wanted.astype(int) - by_core(pixels, effect(EffectKind.BLUR, *taps, sigma, sigma)))
     assert difference.max() <= 1
     assert (difference > 0).sum() <= max(2, difference.size // 1000)
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    IMAGES, st.lists(st.tuples(effects(), st.floats(0, 1, width=32)), min_size=1, max_size=4), st.floats(0, 1, width=32)
+)
+def test_mixed_images_are_timms(pixels: np.ndarray, chains: list[Any], share: float) -> None:
+    mixed, tables = np.zeros(pixels.shape, np.float32), [effect(EffectKind.MIX_BEGIN)]
+    for table, weight in chains:
+        mixed += np.float32(weight) * np.asarray(by_pillow(pixels, table), np.float32)
+        tables += [table, effect(EffectKind.MIX_ADD, weight)]
+    other = Image.fromarray(np.clip(mixed, 0, 255).astype(np.uint8))
+    wanted = Image.blend(Image.fromarray(pixels), other, np.float32(share))
+    table = np.concatenate([*tables, effect(EffectKind.MIX_END, share)], axis=1)
+    assert np.array_equal(by_core(pixels, table), np.asarray(wanted))
+
+
+def test_parts_of_a_mix_alone_do_nothing() -> None:
+    pixels = np.arange(48, dtype=np.uint8).reshape(4, 4, 3)
+    for kind in (EffectKind.MIX_ADD, EffectKind.MIX_BEGIN, EffectKind.MIX_END):
+        assert np.array_equal(by_core(pixels, effect(kind, 0.5)), pixels)
+
+
+@pytest.mark.parametrize("count", [0, 1, 4, 7, 20_000])
+def test_normal_numbers(count: int) -> None:
+    drawn = native.load().normals(count, 5, 0, 4000, (1, 2))
+    assert len(drawn) == count
+    assert np.array_equal(drawn, native.load().normals(20_000, 5, 0, 4000, (1, 2))[:count])
+    if count == 20_000:
+        shares = np.searchsorted(np.sort(drawn), [-2, -1, 0, 1, 2]) / count
+        assert np.abs(shares - [0.02275, 0.15866, 0.5, 0.84134, 0.97725]).max() < 1.95 / np.sqrt(count)
+        assert abs(np.corrcoef(drawn[:-1], drawn[1:])[0, 1]) < 4 / np.sqrt(count)
+        others = native.load().normals(count, 6, 0, 4000, (1, 2))
+        assert abs(np.corrcoef(drawn, others)[0, 1]) < 4 / np.sqrt(count)
 
 
 def test_the_installed_pillow_is_the_one_that_is_meant() -> None:

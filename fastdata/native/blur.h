@@ -1,0 +1,17 @@
+// Blurs of finished images.
+#pragma once
+
+#include <cstdint>
+
+namespace fastdata {
+
+// True for FD_BLUR's values that make sense.
+bool is_gaussian(const double *values);
+
+// Blurs 4-byte pixels in place, with FD_BLUR's values.  Throws std::bad_alloc, as the next does.
+void gaussian_blur(uint8_t *pixels, int width, int height, const double *values);
+
+// The same by three boxes one after the other, across and then down: Pillow's ImageFilter.GaussianBlur.
+void box_blur(uint8_t *pixels, int width, int height, float sigma);
+
+} // namespace fastdata

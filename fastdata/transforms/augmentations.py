@@ -1,0 +1,160 @@
+"""From augmentations of torchvision and timm to those of this package, by their attributes."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+from fastdata.augment import erasing, policies, several, single, sometimes, timms, warps
+from fastdata.augment.base import Augmentation
+from fastdata.errors import OptionError
+from fastdata.transforms.draft import NotFusable
+from fastdata.transforms.known import is_hooked, is_known_transform, is_timms, name_of
+
+__all__ = ["augmentation_of", "core_agrees", "flip_later", "has_batch_form", "is_augmentation"]
+
+_MAP = ("interpolation", "fill")
+_CHANNELS = ("brightness", "contrast", "saturation", "hue")
+# Augmentations and the attributes that are their arguments, in torchvision as here.
+_AUGMENTATIONS: dict[str, tuple[type[Augmentation], tuple[str, ...]]] = {
+    "AutoAugment": (policies.AutoAugment, ("policies", *_MAP)),
+    "ColorJitter": (single.ColorJitter, _CHANNELS),
+    "GaussianBlur": (single.GaussianBlur, ("kernel_size", "sigma")),
+    "Grayscale": (sometimes.Grayscale, ("num_output_channels",)),
+    "RandAugment": (policies.RandAugment, ("num_ops", "magnitude", "num_magnitude_bins", *_MAP)),
+    "RandomAdjustSharpness": (sometimes.RandomAdjustSharpness, ("sharpness_factor", "p")),
+    "RandomAffine": (warps.RandomAffine, ("degrees", "translate", "scale", "shear", *_MAP, "center")),
+    "RandomApply": (several.RandomApply, ("transforms", "p")),
+    "RandomAutocontrast": (sometimes.RandomAutocontrast, ("p",)),
+    "RandomChannelPermutation": (single.RandomChannelPermutation, ()),
+    "RandomChoice": (several.RandomChoice, ("transforms", "p")),
+    "RandomEqualize": (sometimes.RandomEqualize, ("p",)),
+    "RandomErasing": (erasing.RandomErasing, ("p", "scale", "ratio", "value")),
+    "RandomGrayscale": (sometimes.RandomGrayscale, ("p",)),
+    "RandomInvert": (sometimes.RandomInvert, ("p",)),
+    "RandomOrder": (several.RandomOrder, ("transforms",)),
+    "RandomPerspective": (warps.RandomPerspective, ("distortion_scale", "p", *_MAP)),
+    "RandomPhotometricDistort": (single.RandomPhotometricDistort, (*_CHANNELS, "p")),
+    "RandomPosterize": (sometimes.RandomPosterize, ("bits", "p")),
+    "RandomRotation": (warps.RandomRotation, ("degrees", "interpolation", "expand", "center", "fill")),
+    "RandomSolarize": (sometimes.RandomSolarize, ("threshold", "p")),
+    "TrivialAugmentWide": (policies.TrivialAugmentWide, ("num_magnitude_bins", *_MAP)),
+}
+_OTHER_NAMES = {"policies": "_policies", "fill": "_fill"}  # of attributes, in torchvision's v2
+_FLIPS = {"RandomHorizontalFlip": "horizontal", "RandomVerticalFlip": "vertical"}
+_FILTER_NAMES = {0: "nearest", 2: "bilinear", 3: "bicubic"}
+
+_Reader: TypeAlias = Callable[[Any], Augmentation]
+
+
+def has_batch_form(step: object) -> bool:
+    """True for augmentations that `augment_on="device"` would do on whole batches."""
+    try:
+        return is_augmentation(step) and augmentation_of(step).on_batches
+    except NotFusable:
+        return False
+
+
+def is_augmentation(step: object) -> bool:
+    """True for a library's own class of which there is one here."""
+    known = _TIMMS if is_timms(step) else _AUGMENTATIONS
+    return is_known_transform(step) and type(step).__name__ in known
+
+
+def flip_later(step: object) -> Augmentation | None:
+    """A flip that comes behind augmentations; None for anything else."""
+    axis = _FLIPS.get(type(step).__name__) if is_known_transform(step) and not is_timms(step) else None
+    return None if axis is None else sometimes.FlipLater(float(step.p), axis)  # type: ignore[attr-defined]
+
+
+def augmentation_of(step: Any) -> Augmentation:
+    """The same augmentation of this package.
+
+    Raises:
+        NotFusable: there is none, or not with these arguments.
+    """
+    if isinstance(step, Augmentation):
+        return step
+    flip = flip_later(step)
+    if is_hooked(step) or not (flip is not None or is_augmentation(step)):
+        raise NotFusable(f"{name_of(step)} inside of it is not known")
+    if flip is not None:
+        return flip
+    try:
+        return _TIMMS[type(step).__name__](step) if is_timms(step) else _torchvisions(step)
+    except (AttributeError, OptionError, TypeError, ValueError, KeyError) as error:
+        raise NotFusable(f"it cannot be fused ({error})") from error
+
+
+def _torchvisions(step: Any) -> Augmentation:
+    cls, names = _AUGMENTATIONS[type(step).__name__]
+    arguments = {name: _attribute(step, name) for name in names}
+    if "transforms" in arguments:
+        arguments["transforms"] = [augmentation_of(each) for each in arguments["transforms"]]
+    made = cls(**arguments)
+    if isinstance(made, policies.Policy) and ".v2." not in type(step).__module__:
+        made.of_v1 = True
+    return made
+
+
+def _attribute(step: Any, name: str) -> Any:
+    return getattr(step, name) if hasattr(step, name) else getattr(step, _OTHER_NAMES.get(name, name))
+
+
+def _timms_operation(step: Any) -> timms.Operation:
+    """Timm's AugmentOp, if nobody has changed what it does."""
+    module = sys.modules[type(step).__module__]
+    own = type(step).__name__ == "AugmentOp" and is_timms(step)
+    if not own or (step.aug_fn, step.level_fn) != (module.NAME_TO_OP[step.name], module.LEVEL_TO_ARG[step.name]):
+        raise NotFusable(f"{name_of(step)} inside of it is not timm's")
+    filters = step.kwargs["resample"]
+    several_filters = tuple(filters) if isinstance(filters, list | tuple) else (filters,)
+    red, green, blue = (int(level) for level in step.kwargs["fillcolor"])
+    return timms.Operation(
+        name=step.name,
+        prob=float(step.prob),
+        magnitude=float(step.magnitude),
+        magnitude_std=float(step.magnitude_std),
+        magnitude_max=step.magnitude_max,
+        translate_const=float(step.hparams.get("translate_const", 250)),
+        translate_pct=float(step.hparams.get("translate_pct", 0.45)),
+        filters=tuple(_FILTER_NAMES[int(each)] for each in several_filters),
+        fill=(red, green, blue),
+    )
+
+
+def _timms_rand_augment(step: Any) -> Augmentation:
+    return timms.TimmsRandAugment([_timms_operation(each) for each in step.ops], step.num_layers, step.choice_weights)
+
+
+def _timms_auto_augment(step: Any) -> Augmentation:
+    return timms.TimmsAutoAugment([[_timms_operation(each) for each in part] for part in step.policy])
+
+
+def _timms_aug_mix(step: Any) -> Augmentation:
+    if step.alpha != 1.0 or step.blended:
+        raise NotFusable("it is fused with alpha=1 and without blending only")
+    return timms.TimmsAugMix([_timms_operation(each) for each in step.ops], step.width, step.depth)
+
+
+def _timms_random_erasing(step: Any) -> Augmentation:
+    if str(step.device) != "cpu":
+        raise NotFusable(f"it works on {step.device}")
+    names = ("min_area", "max_area", "log_aspect_ratio", "mode", "min_count", "max_count")
+    return erasing.TimmsRandomErasing(step.probability, *(getattr(step, name) for name in names))
+
+
+_TIMMS: dict[str, _Reader] = {
+    "AugMixAugment": _timms_aug_mix,
+    "AutoAugment": _timms_auto_augment,
+    "RandAugment": _timms_rand_augment,
+    "RandomErasing": _timms_random_erasing,
+}
+
+
+def core_agrees() -> bool:
+    """True if the native core does effects with the installed Pillow's bits."""
+    from fastdata.loaders import pillow_effects  # which imports Pillow
+
+    return pillow_effects.core_agrees()
