@@ -11,6 +11,7 @@ import torch
 import torchvision.transforms as v1
 from host_effects import SIZE, N, augmentation_of, check, done, drawn, images
 from PIL import Image
+from same_distribution import largest_gap
 from torchvision.datasets import ImageFolder
 from torchvision.transforms import functional, v2
 
@@ -120,6 +121,24 @@ def test_distorted_colours() -> None:
         return permuted(image, own) if own["permuted"] else image
 
     check(v2.RandomPhotometricDistort(p=0.5), expected)
+
+
+def test_distorted_colours_are_distributed_as_torchvisions() -> None:
+    count, step = 6000, v2.RandomPhotometricDistort(p=0.4)
+    own = augmentation_of(step).draw(draws(count), SIZE)
+    torch.manual_seed(5)
+    theirs = [step.make_params([torch.zeros(3, 2, 2)]) for _ in range(count)]
+    names = ("brightness_factor", "contrast_factor", "saturation_factor", "hue_factor")
+    for number, name in enumerate(names):
+        wanted = np.array([params[name] for params in theirs if params[name] is not None])
+        amounts = own["amounts"][own["chosen"][:, number], number]
+        assert abs(len(wanted) - len(amounts)) < 4 * np.sqrt(2 * count * 0.4 * 0.6)
+        assert largest_gap(amounts, wanted) < 2.3 * np.sqrt(1 / len(wanted) + 1 / len(amounts))
+    for shares, wanted in (
+        (own["contrast_first"], [params["contrast_before"] for params in theirs]),
+        (own["permuted"], [params["channel_permutation"] is not None for params in theirs]),
+    ):
+        assert abs(shares.mean() - np.mean(wanted)) < 4 * np.sqrt(0.5 / count)
 
 
 def permuted(image: Any, own: Any) -> Any:

@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 from places import GOLDEN
+from same_distribution import largest_gap
 from same_views import check_that_both_draw_alike
 
 from fastdata import OptionError, transforms
@@ -115,19 +116,12 @@ def test_random_resized_crop_has_torchvisions_distribution(size: tuple[int, int]
     theirs = np.array([(left, top, left + width, top + height) for top, left, height, width in rows])
     for ours_column, theirs_column in zip(_features(ours), _features(theirs), strict=True):
         limit = 1.95 * np.sqrt(2 / count)  # 0.1 % chance for one feature
-        assert _largest_gap(ours_column, theirs_column) < limit
+        assert largest_gap(ours_column, theirs_column) < limit
 
 
 def _features(windows: np.ndarray) -> list[np.ndarray]:
     width, height = windows[:, 2] - windows[:, 0], windows[:, 3] - windows[:, 1]
     return [windows[:, 0], windows[:, 1], width, height, width * height, width / height]
-
-
-def _largest_gap(a: np.ndarray, b: np.ndarray) -> float:
-    points = np.unique(np.concatenate([a, b]))
-    below_a = np.searchsorted(np.sort(a), points, side="right") / len(a)
-    below_b = np.searchsorted(np.sort(b), points, side="right") / len(b)
-    return float(np.abs(below_a - below_b).max())
 
 
 @pytest.mark.parametrize("p", [0.0, 0.3, 1.0])
