@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
+#include <cstring>
+#include <utility>
 #include <vector>
 
 namespace fastdata {
@@ -47,37 +49,21 @@ float box_radius(float sigma) {
     return whole + part;
 }
 
-// Weights of 24 bits.
-struct BoxWeights {
-    explicit BoxWeights(float size)
-        : radius(static_cast<int>(size)), inner(static_cast<uint32_t>((1 << 24) / (size * 2 + 1))),
-          outer(((1 << 24) - static_cast<uint32_t>(radius * 2 + 1) * inner) / 2) {}
+BoxWeights weights_of(float radius) {
+    const int whole = static_cast<int>(radius);
+    const auto inner = static_cast<uint32_t>((1 << 24) / (radius * 2 + 1));
+    return {whole, inner, ((1 << 24) - static_cast<uint32_t>(whole * 2 + 1) * inner) / 2};
+}
 
-    int radius;
-    uint32_t inner, outer; // of the pixels within the radius, and of the two beside them
-};
-
-// A line of `count` groups of `width` values, `step` from each to the next: each becomes the mean of the box around it,
-// with the first and the last repeated beyond the ends.  sums: scratch.
-void box_line(const uint8_t *from, uint8_t *to, int count, ptrdiff_t step, size_t width, const BoxWeights &weights,
-              std::vector<uint32_t> &sums) {
-    const int radius = weights.radius;
-    const auto at = [&](int place) { return from + std::clamp(place, 0, count - 1) * step; };
-    sums.assign(width, 0);
-    for (int place = -radius; place <= radius; ++place)
-        for (size_t i = 0; i < width; ++i)
-            sums[i] += at(place)[i];
-    for (int place = 0; place < count; ++place) {
-        const uint8_t *const before = at(place - radius - 1), *const after = at(place + radius + 1);
-        const uint8_t *const leaving = at(place - radius);
-        uint8_t *const result = to + place * step;
-        for (size_t i = 0; i < width; ++i) {
-            const uint32_t sides = static_cast<uint32_t>(before[i]) + after[i];
-            result[i] = static_cast<uint8_t>((sums[i] * weights.inner + sides * weights.outer + (1 << 23)) >> 24);
-            sums[i] += after[i];
-            sums[i] -= leaving[i];
-        }
-    }
+// Makes rows of columns.
+void turn(const uint8_t *from, uint8_t *to, int width, int height) {
+    constexpr int kTile = 16; // pixels; a row of them is a line of the cache
+    for (int top = 0; top < height; top += kTile)
+        for (int left = 0; left < width; left += kTile)
+            for (int y = top; y < std::min(height, top + kTile); ++y)
+                for (int x = left; x < std::min(width, left + kTile); ++x)
+                    std::memcpy(to + (static_cast<ptrdiff_t>(x) * height + y) * kPixelBytes,
+                                from + (static_cast<ptrdiff_t>(y) * width + x) * kPixelBytes, kPixelBytes);
 }
 
 } // namespace
@@ -127,17 +113,16 @@ void box_blur(uint8_t *pixels, int width, int height, float sigma) {
     if (sigma == 0 || radius == 0)
         return;
     static thread_local std::vector<uint8_t> other;
-    static thread_local std::vector<uint32_t> sums;
-    const BoxWeights weights(radius);
-    const ptrdiff_t stride = static_cast<ptrdiff_t>(width) * kPixelBytes;
-    other.resize(static_cast<size_t>(stride) * static_cast<size_t>(height));
+    const BoxWeights weights = weights_of(radius);
+    other.resize(static_cast<size_t>(width) * kPixelBytes * static_cast<size_t>(height));
     uint8_t *from = pixels, *to = other.data();
-    for (int pass = 0; pass < kBoxes; ++pass, std::swap(from, to))
-        for (int y = 0; y < height; ++y)
-            box_line(from + y * stride, to + y * stride, width, kPixelBytes, kPixelBytes, weights, sums);
-    for (int pass = 0; pass < kBoxes; ++pass, std::swap(from, to))
-        box_line(from, to, height, stride, static_cast<size_t>(stride), weights, sums);
-    static_assert(2 * kBoxes % 2 == 0, "the last pass writes to the image itself");
+    for (const auto &[across, down] : {std::pair{width, height}, std::pair{height, width}}) {
+        turn(from, to, across, down);
+        std::swap(from, to);
+        for (int pass = 0; pass < kBoxes; ++pass, std::swap(from, to))
+            kernels().effects.box_down(from, to, down, across, weights);
+    }
+    static_assert(2 * (1 + kBoxes) % 2 == 0, "the last pass writes to the image itself");
 }
 
 } // namespace fastdata

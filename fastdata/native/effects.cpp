@@ -32,11 +32,6 @@ uint8_t blended(int one, int other, float share) {
     return clamped(static_cast<float>(one) + share * static_cast<float>(other - one));
 }
 
-// Source: ITU-R BT.601, with Pillow's weights of 16 bits.
-int luma(const uint8_t *pixel) {
-    return (pixel[0] * 19595 + pixel[1] * 38470 + pixel[2] * 7471 + 0x8000) >> 16;
-}
-
 // An image before it was changed in several ways, and the weighted sum of the results.
 struct Mix {
     std::vector<uint8_t> original;
@@ -134,13 +129,9 @@ Counts Canvas::counts() const {
 
 // Source: Pillow's ImageEnhance.Contrast.
 void Canvas::contrast(float factor) {
-    int64_t sum = 0;
-    const uint8_t *pixel = pixels_;
-    for (int64_t i = 0; i < count_; ++i, pixel += kPixelBytes) {
-        const uint8_t now[3] = {tables_[0][pixel[0]], tables_[1][pixel[1]], tables_[2][pixel[2]]};
-        sum += luma(now);
-    }
-    const int mean = static_cast<int>(static_cast<double>(sum) / static_cast<double>(count_) + 0.5);
+    settle();
+    const auto sum = static_cast<double>(kernels().effects.luma_sum(pixels_, static_cast<size_t>(count_)));
+    const int mean = static_cast<int>(sum / static_cast<double>(count_) + 0.5);
     map_levels([&](size_t, uint8_t level) { return blended(mean, level, factor); });
 }
 
@@ -183,15 +174,13 @@ void Canvas::equalize() {
 
 // Source: Pillow's ImageEnhance.Color.
 void Canvas::saturate(float factor) {
-    map_pixels([&](uint8_t *pixel) {
-        const int own = luma(pixel);
-        for (int channel = 0; channel < 3; ++channel)
-            pixel[channel] = blended(own, pixel[channel], factor);
-    });
+    settle();
+    kernels().effects.saturate(pixels_, static_cast<size_t>(count_), factor);
 }
 
 void Canvas::grey() {
-    map_pixels([](uint8_t *pixel) { pixel[0] = pixel[1] = pixel[2] = static_cast<uint8_t>(luma(pixel)); });
+    settle();
+    kernels().effects.make_grey(pixels_, static_cast<size_t>(count_));
 }
 
 void Canvas::turn_hue(uint8_t shift) {
@@ -215,15 +204,9 @@ void Canvas::sharpen(float factor) {
     const uint8_t *const copy = copy_of_pixels();
     const ptrdiff_t stride = static_cast<ptrdiff_t>(width_) * kPixelBytes;
     for (int y = 1; y < height_ - 1; ++y) {
-        const uint8_t *const from = copy + y * stride;
-        uint8_t *const to = pixels_ + y * stride;
-        for (ptrdiff_t at = kPixelBytes; at < stride - kPixelBytes; ++at) {
-            const uint8_t *const here = from + at;
-            int sum = 4 * here[0]; // the middle weighs 5 of 13
-            for (const ptrdiff_t row : {-stride, ptrdiff_t{0}, stride})
-                sum += here[row - kPixelBytes] + here[row] + here[row + kPixelBytes];
-            to[at] = blended((2 * sum + 13) / 26, here[0], factor); // rounded; halves do not occur
-        }
+        const uint8_t *const here = copy + y * stride;
+        kernels().effects.sharpen_row(here - stride, here, here + stride, pixels_ + y * stride,
+                                      static_cast<size_t>(stride), factor);
     }
 }
 
@@ -262,8 +245,7 @@ void Canvas::add_to_mix(float weight) {
     if (mix_ == nullptr)
         return;
     settle();
-    for (size_t at = 0; at < mix_->sums.size(); ++at)
-        mix_->sums[at] += weight * static_cast<float>(pixels_[at]);
+    kernels().effects.add_weighted(pixels_, mix_->sums.size(), weight, mix_->sums.data());
     std::copy(mix_->original.begin(), mix_->original.end(), pixels_);
 }
 
@@ -272,8 +254,7 @@ void Canvas::end_mix(float share) {
     if (mix_ == nullptr)
         return;
     settle();
-    for (size_t at = 0; at < mix_->sums.size(); ++at)
-        pixels_[at] = blended(pixels_[at], clamped(mix_->sums[at]), share);
+    kernels().effects.blend_with_sums(pixels_, mix_->sums.size(), mix_->sums.data(), share);
     mix_ = nullptr;
 }
 

@@ -6,6 +6,31 @@
 
 namespace fastdata {
 
+// Of a box in which the last pixel at each end counts in part; weights have 24 bits.
+struct BoxWeights {
+    int radius;
+    uint32_t inner, outer; // of the pixels within the radius, and of the two beside them
+};
+
+// What effects do to whole images of 4-byte pixels; see pixel_loops.h.
+struct EffectLoops {
+    void (*saturate)(uint8_t *pixels, size_t count, float factor);
+    void (*make_grey)(uint8_t *pixels, size_t count);
+    uint64_t (*luma_sum)(const uint8_t *pixels, size_t count);
+    void (*sharpen_row)(const uint8_t *above, const uint8_t *here, const uint8_t *below, uint8_t *to, size_t bytes,
+                        float factor);
+    void (*add_weighted)(const uint8_t *bytes, size_t count, float weight, float *sums);
+    void (*blend_with_sums)(uint8_t *bytes, size_t count, const float *sums, float share);
+    void (*box_down)(const uint8_t *from, uint8_t *to, int width, int height, const BoxWeights &box);
+};
+
+// Pixels of a row of a result: number `columns[i]` comes from (x[i], y[i]), which lies inside the image.
+struct Places {
+    const double *x, *y;
+    const int32_t *columns;
+    int count;
+};
+
 // All work on rows of 4-byte pixels and give the same bits: sums of 8-bit values times 22-bit weights, plus a half,
 // shifted and clamped.  Integer sums are exact modulo 2^32, so no order of addition changes them.
 struct Kernels {
@@ -27,6 +52,12 @@ struct Kernels {
 
     // sums[i] = sum over taps, in order, of weights[tap] * rows[tap * step + i]; multiplied and added, not fused.
     void (*weighted_sum)(const float *rows, size_t step, const float *weights, int taps, float *sums, size_t count);
+
+    // Source: Pillow, Geometry.c.
+    void (*bilinear)(const Rows &image, const Places &places, uint8_t *row);
+    void (*bicubic)(const Rows &image, const Places &places, uint8_t *row);
+
+    EffectLoops effects;
 };
 
 // The fastest set this processor has.

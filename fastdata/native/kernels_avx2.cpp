@@ -1,5 +1,7 @@
 // AVX2: two taps per multiplication, by pmaddwd on the high and low halves of the weights.
 #include "kernels.h"
+#include "pixel_loops.h"
+#include "warp_pixels.h"
 
 #include <algorithm>
 #include <cstring>
@@ -310,8 +312,75 @@ void weighted_sum(const float *rows, size_t step, const float *weights, int taps
     kPlainKernels.weighted_sum(rows + i, step, weights, taps, sums + i, count - i);
 }
 
+// A pixel's four channels.
+__m256d doubles_of(__m128i pixels) {
+    return _mm256_cvtepi32_pd(_mm_cvtepu8_epi32(pixels));
+}
+
+// Cut off; all are from 0 to 255.
+void store_doubles(__m256d channels, uint8_t *to) {
+    const __m128i words = _mm256_cvttpd_epi32(channels);
+    const __m128i bytes = _mm_packus_epi16(_mm_packus_epi32(words, words), words);
+    const int pixel = _mm_cvtsi128_si32(bytes);
+    std::memcpy(to, &pixel, sizeof pixel);
+}
+
+__m256d between(__m256d one, __m256d other, __m256d share) {
+    return _mm256_add_pd(one, _mm256_mul_pd(_mm256_sub_pd(other, one), share));
+}
+
+void bilinear(const Rows &image, const Places &places, uint8_t *row) {
+    for (int i = 0; i < places.count; ++i) {
+        uint8_t *const to = row + places.columns[i] * kPixelBytes;
+        const Corner corner(places.x[i], places.y[i]);
+        if (corner.x < 0 || corner.y < 0 || corner.x + 1 >= image.width || corner.y + 1 >= image.height) {
+            bilinear_pixel(image, corner, to);
+            continue;
+        }
+        const uint8_t *const first = image.row(corner.y) + corner.x * kPixelBytes;
+        const __m128i above = _mm_loadl_epi64(reinterpret_cast<const __m128i *>(first));
+        const __m128i below = _mm_loadl_epi64(reinterpret_cast<const __m128i *>(first + image.stride_bytes));
+        const __m256d right = _mm256_set1_pd(corner.right);
+        const __m256d high = between(doubles_of(above), doubles_of(_mm_srli_si128(above, 4)), right);
+        const __m256d low = between(doubles_of(below), doubles_of(_mm_srli_si128(below, 4)), right);
+        store_doubles(between(high, low, _mm256_set1_pd(corner.down)), to);
+    }
+}
+
+__m256d cubic_four(__m256d before, __m256d first, __m256d second, __m256d after, __m256d share) {
+    const __m256d slope = _mm256_sub_pd(second, before);
+    const __m256d twice = _mm256_mul_pd(_mm256_set1_pd(2.0), _mm256_sub_pd(before, first));
+    const __m256d bend = _mm256_sub_pd(_mm256_add_pd(twice, second), after);
+    const __m256d turn = _mm256_add_pd(_mm256_sub_pd(_mm256_sub_pd(first, before), second), after);
+    const __m256d inner = _mm256_add_pd(bend, _mm256_mul_pd(share, turn));
+    return _mm256_add_pd(first, _mm256_mul_pd(share, _mm256_add_pd(slope, _mm256_mul_pd(share, inner))));
+}
+
+void bicubic(const Rows &image, const Places &places, uint8_t *row) {
+    for (int i = 0; i < places.count; ++i) {
+        uint8_t *const to = row + places.columns[i] * kPixelBytes;
+        const Corner corner(places.x[i], places.y[i]);
+        if (corner.x < 1 || corner.y < 1 || corner.x + 2 >= image.width || corner.y + 2 >= image.height) {
+            bicubic_pixel(image, corner, to);
+            continue;
+        }
+        const uint8_t *from = image.row(corner.y - 1) + (corner.x - 1) * kPixelBytes;
+        const __m256d right = _mm256_set1_pd(corner.right);
+        __m256d rows[4];
+        for (__m256d &each : rows) {
+            const __m128i four = _mm_loadu_si128(reinterpret_cast<const __m128i *>(from));
+            each = cubic_four(doubles_of(four), doubles_of(_mm_srli_si128(four, 4)),
+                              doubles_of(_mm_srli_si128(four, 8)), doubles_of(_mm_srli_si128(four, 12)), right);
+            from += image.stride_bytes;
+        }
+        const __m256d value = cubic_four(rows[0], rows[1], rows[2], rows[3], _mm256_set1_pd(corner.down));
+        store_doubles(_mm256_min_pd(_mm256_max_pd(value, _mm256_setzero_pd()), _mm256_set1_pd(255.0)), to);
+    }
+}
+
 } // namespace
 
-const Kernels kAvx2Kernels = {"AVX2", horizontal, vertical, unpack, pack, split, reverse, weighted_sum};
+const Kernels kAvx2Kernels = {"AVX2",  horizontal,   vertical, unpack,  pack,        split,
+                              reverse, weighted_sum, bilinear, bicubic, kEffectLoops};
 
 } // namespace fastdata

@@ -110,6 +110,17 @@ void weighted_sum(const float *rows, size_t step, const float *weights, int taps
 
 } // namespace
 
-const Kernels kNeonKernels = {"NEON", horizontal, vertical, unpack, pack, split, reverse, weighted_sum};
+// The rest is made into vectors by the compiler, which knows NEON in any case.
+const Kernels kNeonKernels = {"NEON",
+                              horizontal,
+                              vertical,
+                              unpack,
+                              pack,
+                              split,
+                              reverse,
+                              weighted_sum,
+                              kPlainKernels.bilinear,
+                              kPlainKernels.bicubic,
+                              kPlainKernels.effects};
 
 } // namespace fastdata

@@ -1,4 +1,6 @@
 #include "kernels.h"
+#include "pixel_loops.h"
+#include "warp_pixels.h"
 
 #include <cstring>
 
@@ -78,8 +80,19 @@ void weighted_sum(const float *rows, size_t step, const float *weights, int taps
     }
 }
 
+void bilinear(const Rows &image, const Places &places, uint8_t *row) {
+    for (int i = 0; i < places.count; ++i)
+        bilinear_pixel(image, {places.x[i], places.y[i]}, row + places.columns[i] * kPixelBytes);
+}
+
+void bicubic(const Rows &image, const Places &places, uint8_t *row) {
+    for (int i = 0; i < places.count; ++i)
+        bicubic_pixel(image, {places.x[i], places.y[i]}, row + places.columns[i] * kPixelBytes);
+}
+
 } // namespace
 
-const Kernels kPlainKernels = {"plain", horizontal, vertical, unpack, pack, split, reverse, weighted_sum};
+const Kernels kPlainKernels = {"plain", horizontal,   vertical, unpack,  pack,        split,
+                               reverse, weighted_sum, bilinear, bicubic, kEffectLoops};
 
 } // namespace fastdata

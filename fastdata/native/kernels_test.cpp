@@ -101,13 +101,64 @@ bool sums_agree(const Kernels &set) {
     return ours == plain;
 }
 
+bool maps_agree(const Kernels &set) {
+    const int width = up_to(40), height = up_to(40), count = up_to(100), stride = width * kPixelBytes;
+    const std::vector<uint8_t> pixels = noise(stride * height);
+    const Rows image = {pixels.data(), stride, width, height};
+    std::vector<double> x, y;
+    std::vector<int32_t> columns;
+    for (int i = 0; i < count; ++i) {
+        x.push_back(std::uniform_real_distribution(0.0, static_cast<double>(width))(generator));
+        y.push_back(std::uniform_real_distribution(0.0, static_cast<double>(height))(generator));
+        columns.push_back(i);
+    }
+    const Places places = {x.data(), y.data(), columns.data(), count};
+    std::vector<uint8_t> ours = room(count * kPixelBytes), plain = ours;
+    set.bilinear(image, places, ours.data());
+    kPlainKernels.bilinear(image, places, plain.data());
+    bool same = same_colours(ours, plain);
+    set.bicubic(image, places, ours.data());
+    kPlainKernels.bicubic(image, places, plain.data());
+    return same && same_colours(ours, plain);
+}
+
+bool effects_agree(const Kernels &set) {
+    const int width = up_to(50), height = up_to(20);
+    const std::vector<uint8_t> pixels = noise(width * height * kPixelBytes);
+    const auto count = static_cast<size_t>(width * height);
+    const float factor = std::uniform_real_distribution(-0.5F, 3.0F)(generator);
+    const BoxWeights box = {up_to(9), 700'000, 90'000};
+    const auto run = [&](const EffectLoops &loops) {
+        std::vector<uint8_t> all = pixels, other = pixels;
+        std::vector<float> sums(all.size(), 3.0F);
+        if (width > 2)
+            loops.sharpen_row(pixels.data(), pixels.data(), pixels.data(), other.data(),
+                              static_cast<size_t>(width) * kPixelBytes, factor);
+        loops.saturate(all.data(), count, factor);
+        loops.add_weighted(all.data(), all.size(), factor, sums.data());
+        loops.blend_with_sums(all.data(), all.size(), sums.data(), factor);
+        all.insert(all.end(), other.begin(), other.end());
+        loops.box_down(pixels.data(), other.data(), width, height, box);
+        all.insert(all.end(), other.begin(), other.end());
+        loops.make_grey(other.data(), count);
+        all.insert(all.end(), other.begin(), other.end());
+        all.push_back(static_cast<uint8_t>(loops.luma_sum(pixels.data(), count) % 251));
+        return all;
+    };
+    return run(set.effects) == run(kPlainKernels.effects);
+}
+
 } // namespace
 
 int main() {
     const Kernels &set = kernels();
     for (int round = 0; round < 600; ++round) {
-        const auto filter = static_cast<Filter>(round % 6);
-        if (!horizontal_agrees(set, filter) || !vertical_agrees(set, filter) || !moves_agree(set) || !sums_agree(set)) {
+        constexpr Filter kFilters[] = {Filter::nearest,         Filter::lanczos,       Filter::bilinear,
+                                       Filter::bicubic,         Filter::box,           Filter::hamming,
+                                       Filter::tensor_bilinear, Filter::tensor_bicubic};
+        const Filter filter = kFilters[round % 8];
+        if (!horizontal_agrees(set, filter) || !vertical_agrees(set, filter) || !moves_agree(set) || !sums_agree(set) ||
+            !maps_agree(set) || !effects_agree(set)) {
             std::fprintf(stderr, "kernels_test: %s differs from plain C++ in round %d\n", set.name, round);
             return 1;
         }

@@ -1,8 +1,8 @@
 #include "warp.h"
 
 #include "geometry.h"
+#include "kernels.h"
 
-#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <vector>
@@ -47,85 +47,42 @@ struct Image {
         return static_cast<uint32_t>(x) < static_cast<uint32_t>(width) &&
                static_cast<uint32_t>(y) < static_cast<uint32_t>(height);
     }
-    const uint8_t *row(int y) const {
-        return pixels + static_cast<ptrdiff_t>(std::clamp(y, 0, height - 1)) * width * kPixelBytes;
-    }
-    int column(int x) const { return std::clamp(x, 0, width - 1) * kPixelBytes; }
 };
 
 void nearest(const Image &image, const Place &place, uint8_t *to) {
     std::memcpy(to, image.at(static_cast<int>(place.x), static_cast<int>(place.y)), kPixelBytes);
 }
 
-// The pixel left above of a place, and how far the place is from its middle.
-struct Corner {
-    explicit Corner(const Place &place)
-        : x(static_cast<int>(std::floor(place.x - 0.5))), y(static_cast<int>(std::floor(place.y - 0.5))),
-          right(place.x - 0.5 - x), down(place.y - 0.5 - y) {}
-
-    int x, y;
-    double right, down;
-};
-
-void bilinear(const Image &image, const Place &place, uint8_t *to) {
-    const Corner corner(place);
-    const int left = image.column(corner.x), right = image.column(corner.x + 1);
-    const uint8_t *const above = image.row(corner.y);
-    const bool has_below = corner.y + 1 >= 0 && corner.y + 1 < image.height;
-    const uint8_t *const below = image.row(corner.y + 1);
-    for (int channel = 0; channel < kPixelBytes; ++channel) { // all four at once
-        const int first = above[left + channel], second = above[right + channel];
-        const int third = below[left + channel], fourth = below[right + channel];
-        const double high = first + (second - first) * corner.right;
-        const double low = has_below ? third + (fourth - third) * corner.right : high;
-        to[channel] = static_cast<uint8_t>(static_cast<int>(high + (low - high) * corner.down));
-    }
-}
-
-double cubic(double before, double first, double second, double after, double share) {
-    const double slope = second - before;
-    const double bend = 2 * (before - first) + second - after;
-    const double turn = first - before - second + after;
-    return first + share * (slope + share * (bend + share * turn));
-}
-
-void bicubic(const Image &image, const Place &place, uint8_t *to) {
-    const Corner corner(place);
-    int columns[4];
-    for (int i = 0; i < 4; ++i)
-        columns[i] = image.column(corner.x - 1 + i);
-    double rows[4][kPixelBytes];
-    for (int i = 0; i < 4; ++i) {
-        const int y = corner.y - 1 + i;
-        if (i > 0 && (y < 0 || y >= image.height)) {
-            std::copy_n(rows[i - 1], kPixelBytes, rows[i]);
-            continue;
-        }
-        const uint8_t *const row = image.row(y);
-        for (int channel = 0; channel < kPixelBytes; ++channel)
-            rows[i][channel] = cubic(row[columns[0] + channel], row[columns[1] + channel], row[columns[2] + channel],
-                                     row[columns[3] + channel], corner.right);
-    }
-    for (int channel = 0; channel < kPixelBytes; ++channel) {
-        const double value = cubic(rows[0][channel], rows[1][channel], rows[2][channel], rows[3][channel], corner.down);
-        to[channel] = static_cast<uint8_t>(static_cast<int>(std::clamp(value, 0.0, 255.0)));
-    }
-}
-
-template <typename Map, typename Filter> void warp_by(const Map &map, const Image &image, uint8_t *to, Filter filter) {
+template <typename Map> void warp_nearest(const Map &map, const Image &image, uint8_t *to) {
     for (int y = 0; y < image.height; ++y)
         for (int x = 0; x < image.width; ++x, to += kPixelBytes)
             if (const Place place = map(x + 0.5, y + 0.5); image.holds(place))
-                filter(image, place, to);
+                nearest(image, place, to);
 }
 
 template <typename Map> void warp_with(const Map &map, int filter, const Image &image, uint8_t *to) {
     if (filter == FD_NEAREST)
-        warp_by(map, image, to, nearest);
-    else if (filter == FD_BILINEAR)
-        warp_by(map, image, to, bilinear);
-    else
-        warp_by(map, image, to, bicubic);
+        return warp_nearest(map, image, to);
+    static thread_local std::vector<double> xs, ys;
+    static thread_local std::vector<int32_t> columns;
+    const auto width = static_cast<size_t>(image.width);
+    xs.resize(width);
+    ys.resize(width);
+    columns.resize(width);
+    const ptrdiff_t stride = static_cast<ptrdiff_t>(image.width) * kPixelBytes;
+    const Rows rows = {image.pixels, stride, image.width, image.height};
+    const auto run = filter == FD_BILINEAR ? kernels().bilinear : kernels().bicubic;
+    for (int y = 0; y < image.height; ++y) {
+        size_t count = 0;
+        for (int x = 0; x < image.width; ++x) {
+            const Place place = map(x + 0.5, y + 0.5);
+            xs[count] = place.x;
+            ys[count] = place.y;
+            columns[count] = x;
+            count += image.holds(place);
+        }
+        run(rows, {xs.data(), ys.data(), columns.data(), static_cast<int>(count)}, to + y * stride);
+    }
 }
 
 // Places that are summed up, as Pillow does for maps that keep rows and columns.
