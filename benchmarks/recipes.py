@@ -4,11 +4,13 @@ Setup: RandomResizedCrop(224) and flip, the recipe's augmentations, ToTensor and
 ImageFolder; batches of 64, shuffled; as many threads as worker processes; CPU time of the whole process tree.  Recipes:
 
 - "crop": no augmentation, for comparison;
-- "RandAugment", "AutoAugment", "ColorJitter" (0.4, 0.4, 0.4, 0.1): torchvision's;
+- "RandAugment", "AutoAugment", "ColorJitter" (0.4, 0.4, 0.4, 0.1): torchvision's; beside RandAugment also NVIDIA DALI's
+  of the same two operations and magnitude on the CPU, where it is installed;
 - "TrivialAugmentWide": with RandomErasing(0.25) behind Normalize, as in torchvision's reference script;
 - "SimCLR": two views of each image with jitter, grey and a blur of 23 pixels, per view;
 - "DINO": two global and eight local views of each image, per image;
-- "timm": create_transform's rand-m7-mstd0.5-inc1 with erasing (m9 now and then keeps 0 bits, which Pillow 13 refuses);
+- "timm": create_transform's rand-m7-mstd0.5-inc1 with erasing (m9 now and then keeps 0 bits, which Pillow 13 refuses),
+  "timm AugMix": its augmix-m3-w3 (nor does it keep 0 bits), "timm 3-Augment": its 3a, with its ColorJitter;
 - "v2 tensors": ToImage first, as in the guide of torchvision's v2, then crop, flip, ToDtype and Normalize on tensors.
 
 All loaders take turns in every round.  Result: benchmarks/results/recipes.json.
@@ -20,7 +22,9 @@ from __future__ import annotations
 
 import argparse
 import warnings
+from collections.abc import Callable, Iterator
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +36,7 @@ from torchvision.transforms import InterpolationMode, v2
 from fastdata import DataLoader, NotAccelerated
 from fastdata.doctor.measure import Contender, Measurement, measure, ratios, table, write_json
 
+BATCH = 64
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
@@ -77,12 +82,11 @@ def dino() -> Any:
     return Views(*large, *(view(96, (0.05, 0.4), 0.5, 0.0) for _ in range(8)))
 
 
-def timms() -> Any:
+def timms(policy: str, **options: Any) -> Any:
     """As timm's training script is usually called."""
     from timm.data import create_transform
 
-    policy = "rand-m7-mstd0.5-inc1"
-    return create_transform(224, is_training=True, auto_augment=policy, re_prob=0.25, re_mode="pixel")
+    return create_transform(224, is_training=True, auto_augment=policy, **options)
 
 
 def tensors() -> Any:
@@ -102,9 +106,37 @@ RECIPES: dict[str, tuple[Any, int]] = {  # a transform, and the views of each im
     "ColorJitter": (lambda: recipe(transforms.ColorJitter(0.4, 0.4, 0.4, 0.1)), 1),
     "SimCLR": (simclr, 2),
     "DINO": (dino, 1),
-    "timm": (timms, 1),
+    "timm": (lambda: timms("rand-m7-mstd0.5-inc1", re_prob=0.25, re_mode="pixel"), 1),
+    "timm AugMix": (lambda: timms("augmix-m3-w3"), 1),
+    "timm 3-Augment": (lambda: timms("3a"), 1),
     "v2 tensors": (tensors, 1),
 }
+
+
+def dalis(paths: list[str], workers: int) -> Callable[[], Iterator[Any]]:
+    """DALI's own RandAugment behind its crop, resize and flip, on the CPU."""
+    from nvidia.dali import fn, pipeline_def, types
+    from nvidia.dali.auto_aug import rand_augment
+
+    @pipeline_def(batch_size=BATCH, num_threads=workers, device_id=None, seed=1, enable_conditionals=True)  # type: ignore[untyped-decorator, unused-ignore]
+    def pipeline() -> Any:
+        encoded, labels = fn.readers.file(files=paths, labels=[0] * len(paths), random_shuffle=True)
+        images = fn.decoders.image_random_crop(encoded, random_area=[0.08, 1.0], random_aspect_ratio=[3 / 4, 4 / 3])
+        images = fn.resize(images, size=[224, 224], antialias=True)
+        images = fn.flip(images, horizontal=fn.random.coin_flip())
+        images = rand_augment.rand_augment(images, n=2, m=9, shape=[224, 224], fill_value=0)
+        mean, std = ([255 * value for value in values] for values in (MEAN, STD))
+        return fn.crop_mirror_normalize(images, dtype=types.FLOAT, mean=mean, std=std), labels
+
+    running = pipeline()
+    running.build()
+
+    def epoch() -> Iterator[Any]:
+        for _ in range(-(-len(paths) // BATCH)):
+            images, labels = running.run()
+            yield torch.from_numpy(images.as_array()), torch.from_numpy(labels.as_array())
+
+    return epoch
 
 
 def run(folder: Path, name: str, *, workers: int, rounds: int, images: int) -> list[Measurement]:
@@ -112,7 +144,7 @@ def run(folder: Path, name: str, *, workers: int, rounds: int, images: int) -> l
     make, views = RECIPES[name]
     dataset = datasets.ImageFolder(str(folder), make())
     dataset.samples = dataset.imgs = (dataset.samples * -(-images // len(dataset.samples)))[:images]
-    options: dict[str, Any] = {"batch_size": 64, "shuffle": True, "num_workers": workers}
+    options: dict[str, Any] = {"batch_size": BATCH, "shuffle": True, "num_workers": workers}
     loaders: dict[str, Any] = {
         "torch": torch.utils.data.DataLoader(dataset, **options),
         "fastdata": DataLoader(dataset, **options),
@@ -121,6 +153,9 @@ def run(folder: Path, name: str, *, workers: int, rounds: int, images: int) -> l
     contenders = [
         Contender(name=kind, epoch=partial(iter, loader), images=views * images) for kind, loader in loaders.items()
     ]
+    if name == "RandAugment" and find_spec("nvidia") is not None and find_spec("nvidia.dali") is not None:
+        epoch = dalis([path for path, _ in dataset.samples], workers)
+        contenders.append(Contender(name="DALI, CPU", epoch=epoch, images=images))
     return measure(contenders, rounds=rounds)
 
 

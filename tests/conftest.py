@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import shutil
 import sys
@@ -16,6 +17,14 @@ sys.path.insert(0, str(Path(__file__).parent / "helpers"))
 import images
 from folders import SHARD_BYTES
 from photographs import PHOTOS, photographs
+
+_NUMBERS = itertools.count()
+
+
+@pytest.fixture(autouse=True)
+def no_timings_from_before(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every test times backends by itself, and leaves nothing in the user's cache."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.getbasetemp() / f"cache-{next(_NUMBERS)}"))
 
 
 @pytest.fixture(scope="session")

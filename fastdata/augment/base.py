@@ -69,6 +69,11 @@ class Augmentation(Printable, ABC):
     on_batches = True  # `apply` does it, on any device
 
     @property
+    def label(self) -> str:
+        """What people call it: the name in torchvision or timm."""
+        return type(self).__name__.removeprefix("Timms")
+
+    @property
     def on_host(self) -> bool:
         """True if the native core does it on the host, with Pillow's arithmetic; see `effects`."""
         return type(self).effects is not Augmentation.effects

@@ -165,6 +165,11 @@ class FlipLater(_Sometimes):
         super().__init__(p)
         self.axis = axis
 
+    @property
+    def label(self) -> str:
+        """See `Augmentation.label`."""
+        return f"Random{self.axis.capitalize()}Flip"
+
     def _values(self) -> Sequence[float]:
         return float(self.axis == "horizontal"), float(self.axis == "vertical")
 

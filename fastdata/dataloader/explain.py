@@ -86,7 +86,9 @@ def _workers(loader: LoaderArguments, route: Route) -> str:
 
 
 def _decoding(loader: LoaderArguments, route: Route) -> str | None:
-    """What helps where no transform of the dataset is found."""
+    """What happens to an image with several views, and what helps where no transform of the dataset is found."""
+    if len(route.captured) > 1:
+        return "several views of one image are decoded together: its file is read once, and what they show decoded once"
     if route.captured or loader.batch_sampler is None or native_problem() is not None:
         return None
     return "JPEGs and PNGs that it opens with PIL.Image.open are decoded by the native core when their pixels are used"
@@ -146,7 +148,7 @@ def _source(loader: LoaderArguments, route: Route) -> str:
 
 
 def _augmentations(plan: Plan) -> list[str]:
-    return [type(step).__name__ for step in (*plan.augmentations, *plan.float_augmentations)]
+    return [step.label for step in (*plan.augmentations, *plan.float_augmentations)]
 
 
 def _fused(plan: Plan) -> list[str]:

@@ -16,6 +16,7 @@ from fastdata.loaders import Backend, Encoded, Fidelity, auto_backends, create_b
 from fastdata.loaders.backend import BatchDecoder, BatchFeed, BatchRequest, FileLoader
 from fastdata.loaders.per_image import inspect
 from fastdata.pipeline.pixel_format import PixelFormat
+from fastdata.pipeline.timed_before import key_of, recall, remember
 from fastdata.sources.arrays import ArraySource
 from fastdata.sources.protocol import ImageSource, file_ranges
 from fastdata.sources.recognise import has_file_ranges
@@ -29,7 +30,8 @@ __all__ = ["BackendChoice", "choose_backend"]
 _KEY = Key(seed=0, epoch=0)
 _SAMPLES = 8
 _MOST_TRIED = 3 * _SAMPLES  # where some cannot be read
-_BUDGET_S = 0.3
+_SEARCH_S = 0.06  # for samples, of which one is enough
+_BUDGET_S = 0.1  # for timing
 _ROUNDS = 4
 _CLEARLY = 0.85  # times the preferred backend's time: what must be reached to be chosen instead, as machines are noisy
 _BATCHES, _BATCH = 4, 32  # for backends that decode whole batches
@@ -63,9 +65,10 @@ def choose_backend(
     """Times the available backends on samples spread over the source; takes native unless another is clearly faster.
 
     Each is timed in the way it would run: one that reads files itself does that, and stores the batch, in the same
-    time; those that decode whole batches, such as DALI, run in their own pipelines.  Takes about a third of a second
-    at most, with such pipelines twice that; samples that cannot be read, decoded or seen (smaller than a crop) are left
-    out.
+    time; those that decode whole batches, such as DALI, run in their own pipelines.  Takes less than a fifth of a
+    second, with such pipelines or images of many megapixels about twice that, beside what importing the backends'
+    libraries takes; and is not repeated for the same dataset, transform and machine (pipeline/timed_before.py).
+    Samples that cannot be read, decoded or seen (smaller than a crop) are left out.
 
     Args:
         source: the samples.
@@ -83,6 +86,16 @@ def choose_backend(
         raise BackendError("no decode backend is available; install Pillow")
     if len(backends) == 1:
         return BackendChoice(backend=backends[0], reason="the only one available")
+    try:
+        key = key_of(
+            source, plan, known, fidelity=fidelity, threads=threads, device=device_index, options=repr(options)
+        )
+    except Exception:  # noqa: BLE001 - sources and backends are the user's
+        key = None
+    before = recall(key) if key is not None else None
+    if before is not None and {backend.name for backend in backends} <= before.keys():
+        timed = {backend.name: before[backend.name] for backend in known if backend.name in before}
+        return _choice([backend for backend in known if backend.name in timed], timed, "your samples, timed before")
     indices, images, views = _some_samples(source, plan, backends)
     if not images:
         reason = f"none of {min(len(source), _MOST_TRIED)} samples tried could be decoded, so nothing was timed"
@@ -102,12 +115,19 @@ def choose_backend(
             if ms is not None:
                 backends.append(backend)
                 timed[backend.name] = ms
+    if key is not None:
+        remember(key, timed)
+    return _choice(backends, timed, f"{len(images)} of your samples")
+
+
+def _choice(backends: Sequence[Backend], timed: dict[str, float], samples: str) -> BackendChoice:
+    """The fastest; the first by rank unless another is clearly faster."""
     best = min(backends, key=lambda backend: timed[backend.name])
-    reason = f"fastest on {len(images)} of your samples"
+    reason = f"fastest on {samples}"
     first = backends[0]  # by rank
     if first.auto_rank == 0 and best is not first and timed[best.name] > _CLEARLY * timed[first.name]:
         best = first
-        reason = f"preferred; on {len(images)} of your samples no other is clearly faster"
+        reason = f"preferred; on {samples} no other is clearly faster"
     listed = ", ".join(f"{name} {ms:.2f}" for name, ms in sorted(timed.items(), key=lambda item: item[1]))
     return BackendChoice(backend=best, reason=f"{reason} (ms per image: {listed})", ms_per_image=timed)
 
@@ -121,8 +141,9 @@ def _some_samples(
     views: list[View] = []
     near = getattr(source, "near_indices", None)  # a remote source would fetch much for samples far apart
     step = max(1, len(source) // _MOST_TRIED)
+    deadline = time.perf_counter() + _SEARCH_S
     for index in near(_SAMPLES) if near is not None else _spread(range(0, len(source), step)[:_MOST_TRIED]):
-        if len(images) == _SAMPLES:
+        if len(images) == _SAMPLES or (images and time.perf_counter() > deadline):
             break
         with suppress(Exception):  # Pillow's plugins raise many kinds; the epoch will report it
             image = inspect(source.read_encoded(index))

@@ -260,6 +260,11 @@ class Normalisation:
 class BatchStep(Protocol):
     """A random step on whole batches of decoded images; `fastdata.augment.base.Augmentation` is one."""
 
+    @property
+    def label(self) -> str:
+        """What people call it."""
+        ...
+
     def draw(self, draws: Draws, size: Size) -> Mapping[str, npt.NDArray[Any]]:
         """The parameters of N samples, N rows each."""
         ...

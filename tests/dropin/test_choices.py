@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from torchvision.datasets import ImageFolder
 from fastdata import DaliOptions, DataLoader, DatasetError
 from fastdata.loaders import create_backend
 from fastdata.pipeline import choose_backend as choosing
+from fastdata.pipeline import timed_before
 from fastdata.pipeline.choose_backend import choose_backend
 from fastdata.sources.recognise import recognise
 from fastdata.transforms.compile import compile_transform
@@ -79,6 +81,45 @@ def test_who_reads_files_is_timed_reading_them(folder: Path, transform: Any, loa
     assert set(found) == loads
     for load in found.values():
         assert load().ok.all()  # type: ignore[attr-defined]
+
+
+def test_what_was_timed_is_not_timed_again(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    timed = {"native": 1.0, "turbojpeg": 0.5, "opencv": 2.0, "pil": 3.0}
+    monkeypatch.setattr(choosing, "_time_in_turn", lambda *_: dict(timed))
+    first = choice_for(folder)
+    assert "of your samples (ms" in first.reason
+    monkeypatch.setattr(choosing, "_time_in_turn", lambda *_: pytest.fail("timed again"))
+    again = choice_for(folder)
+    assert again.backend.name == "turbojpeg"
+    assert "fastest on your samples, timed before" in again.reason
+    assert again.ms_per_image == timed
+    with pytest.raises(pytest.fail.Exception, match="timed again"):
+        choice_for(folder, v1.Compose([v1.RandomCrop(49), v1.ToTensor()]))
+
+
+@pytest.mark.parametrize("kept", [b"", b"[]", b'{"KEY": 3}', b'{"KEY": {"at": "x", "ms_per_image": {}}}', b"\xff"])
+def test_a_damaged_memory_is_forgotten(folder: Path, monkeypatch: pytest.MonkeyPatch, kept: bytes) -> None:
+    monkeypatch.setattr(choosing, "key_of", lambda *_, **__: "KEY")
+    file = timed_before._file()
+    file.parent.mkdir(parents=True)
+    file.write_bytes(kept)
+    assert "of your samples (ms" in choice_for(folder).reason
+    assert "timed before" in choice_for(folder).reason
+
+
+def test_without_a_place_to_remember_all_works(folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("no folder")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    for _ in range(2):
+        assert "of your samples (ms" in choice_for(folder).reason
+
+
+def test_timings_are_forgotten_after_some_weeks(monkeypatch: pytest.MonkeyPatch) -> None:
+    timed_before.remember("case", {"native": 1.0})
+    assert timed_before.recall("case") == {"native": 1.0}
+    now = time.time()
+    monkeypatch.setattr(time, "time", lambda: now + 31 * 86_400)
+    assert timed_before.recall("case") is None
 
 
 # ---- torch's path
@@ -142,7 +183,7 @@ def test_fidelity_is_that_of_the_backend_that_decodes(folder: Path, backend: str
             {},
             "bfloat16 (N, 3, 8, 8), contiguous; decoded straight into the batch",
         ),
-        (v1.Compose([v1.Resize((8, 8)), v1.ElasticTransform(), v1.ToTensor()]), {}, "the result of default_collate"),
+        (v1.Compose([v1.Resize((8, 8)), v1.Lambda(np.array), v1.ToTensor()]), {}, "the result of default_collate"),
         (SMALL, {"collate_fn": list}, "the result of list"),
     ],
 )

@@ -1,0 +1,80 @@
+"""What timing backends has shown on this machine, so that it is not repeated for the same dataset and transform.
+
+Kept for some weeks in a small file, `$XDG_CACHE_HOME/fastdata/backends.json`; whoever cannot write there times again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from fastdata.loaders import Backend
+from fastdata.sources.protocol import ImageSource, location_of
+from fastdata.system.cpus import usable_cpus
+from fastdata.views.plan import Plan
+
+__all__ = ["key_of", "recall", "remember"]
+
+_DAYS = 30
+_MOST = 200
+
+
+def key_of(source: ImageSource, plan: Plan, backends: Sequence[Backend], **circumstances: object) -> str:
+    """Names a case: a dataset by its size and where its samples are, a transform, a machine, and what is installed."""
+    names = [location_of(source, index) for index in (0, len(source) // 2, len(source) - 1)]
+    parts = [
+        type(source).__qualname__,
+        len(source),
+        names,
+        plan.ops,
+        plan.output,
+        plan.normalisation,
+        len(plan.effects),
+        len(plan.tail),
+        [(backend.name, backend.version()) for backend in backends],
+        sorted(circumstances.items()),
+        (platform.node(), platform.machine(), usable_cpus()),
+    ]
+    return hashlib.sha256(repr(parts).encode()).hexdigest()[:32]
+
+
+def recall(key: str) -> dict[str, float] | None:
+    """Milliseconds per image by backend, if they are known."""
+    kept = _read().get(key)
+    try:
+        if kept is None or not 0 <= time.time() - kept["at"] < _DAYS * 86_400:
+            return None
+        return {str(name): float(ms) for name, ms in kept["ms_per_image"].items()}
+    except (AttributeError, KeyError, TypeError, ValueError):
+        return None
+
+
+def remember(key: str, ms_per_image: Mapping[str, float]) -> None:
+    """Keeps them, if there is a place for it."""
+    kept = {**_read(), key: {"at": time.time(), "ms_per_image": dict(ms_per_image)}}
+    newest, file = dict(list(kept.items())[-_MOST:]), _file()
+    partial = file.with_suffix(f".{os.getpid()}")
+    with suppress(OSError):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        partial.write_text(json.dumps(newest, indent=1))
+        partial.replace(file)  # of several writers one wins, and nobody reads half a file
+
+
+def _file() -> Path:
+    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser())
+    return folder / "fastdata" / "backends.json"
+
+
+def _read() -> dict[str, Any]:
+    try:
+        kept = json.loads(_file().read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return kept if isinstance(kept, dict) else {}
