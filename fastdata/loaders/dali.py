@@ -221,10 +221,14 @@ class DaliBackend(Backend):
         return f"DALI {nvidia.dali.__version__}"
 
     def decode(self, images: Sequence[Encoded], views: Sequence[View], out: Sequence[Pixels]) -> list[Exception | None]:
-        rows = [row for row in range(len(images)) if is_for_dali(images[row], views[row])]
+        rows_of: dict[Interpolation, list[int]] = {}  # a pipeline has one filter
+        for row, (image, view) in enumerate(zip(images, views, strict=True)):
+            if is_for_dali(image, view):
+                rows_of.setdefault(view.interpolation, []).append(row)
         done: set[int] = set()
-        for begin in range(0, len(rows), _LARGEST_BATCH):
-            done |= self._decode_some(rows[begin : begin + _LARGEST_BATCH], images, views, out)
+        for rows in rows_of.values():
+            for begin in range(0, len(rows), _LARGEST_BATCH):
+                done |= self._decode_some(rows[begin : begin + _LARGEST_BATCH], images, views, out)
         return [
             None if row in done else by_pillow(*each) for row, each in enumerate(zip(images, views, out, strict=True))
         ]

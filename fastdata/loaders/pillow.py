@@ -307,13 +307,18 @@ def _crop_resize(image: Image, window: tuple[int, int, int, int], view: View) ->
 
 
 def _resize_tensor(image: Image, view: View) -> Image:
-    """An RGB image resized as torch resizes uint8 tensors."""
+    """An RGB image resized as torchvision's v2, whose filters these are, resizes uint8 tensors."""
     import torch
+    from torchvision.transforms.v2 import InterpolationMode, functional
 
-    pixels = torch.from_numpy(np.array(image)).permute(2, 0, 1).unsqueeze(0)
-    mode = "bilinear" if view.interpolation is Interpolation.TENSOR_BILINEAR else "bicubic"
-    resized = torch.nn.functional.interpolate(pixels, view.resize_px[::-1], mode=mode, antialias=True)
-    return from_pixels(resized[0].permute(1, 2, 0).contiguous().numpy())
+    modes = {
+        Interpolation.TENSOR_BILINEAR: InterpolationMode.BILINEAR,
+        Interpolation.TENSOR_BICUBIC: InterpolationMode.BICUBIC,
+    }
+    pixels = torch.from_numpy(np.array(image)).permute(2, 0, 1)
+    size = list(view.resize_px[::-1])
+    resized = functional.resize_image(pixels, size, modes[view.interpolation], antialias=True)
+    return from_pixels(resized.permute(1, 2, 0).contiguous().numpy())
 
 
 def _resize_box(scaled: Image, full: tuple[int, int], view: View, out: Pixels) -> None:

@@ -69,17 +69,19 @@ def _by_core(
 
 @cache
 def has_tensors_bits() -> bool:
-    """True if uint8 tensors are resized with the installed torch's bits, tried on two small images."""
+    """True if uint8 tensors are resized with the bits of the installed torch and torchvision, tried on small images.
+
+    torchvision decides by the processor whether torch resizes bytes, or floats that are rounded.
+    """
     core, order = native.available(), _exact_order()
-    return (
-        core is not None
-        and order is not None
-        and all(
-            _agrees(core, order, size, filter_)
-            for size in ((9, 90), (90, 60))
-            for filter_ in (Interpolation.TENSOR_BILINEAR, Interpolation.TENSOR_BICUBIC)
-        )
-    )
+    if core is None or order is None:
+        return False
+    cases = [((9, 90), Interpolation.TENSOR_BILINEAR), ((90, 60), Interpolation.TENSOR_BILINEAR)]
+    cases += [(size, Interpolation.TENSOR_BICUBIC) for size, _ in cases]
+    try:
+        return all(_agrees(core, order, *case) for case in cases)
+    except ImportError:  # no torchvision, whose filters these are
+        return False
 
 
 def _agrees(

@@ -15,13 +15,15 @@ import numpy as np
 import pytest
 import torch
 import torchvision.transforms as v1
+from core_alone import view_of
 from folders import changed_copy
 from torchvision.datasets import ImageFolder
 
 from fastdata import DaliOptions, DataLoader, DecodeError, OptionError
 from fastdata.errors import BackendError
-from fastdata.loaders import MEAN_TOLERANCE, dali
+from fastdata.loaders import MEAN_TOLERANCE, create_backend, dali
 from fastdata.loaders.backend import BatchFeed, BatchRequest
+from fastdata.loaders.per_image import inspect
 from fastdata.views.plan import Interpolation
 
 BICUBIC, BOX = v1.InterpolationMode.BICUBIC, v1.InterpolationMode.BOX
@@ -71,6 +73,20 @@ def test_batches_do_not_depend_on_threads(folder: Path, workers: int, options: D
     dataset = ImageFolder(folder, TRAIN)
     for ours, others in zip(run(dataset, num_workers=workers, dali=options), run(dataset), strict=True):
         assert torch.equal(ours[0], others[0])
+
+
+def test_images_of_several_filters_have_each_their_own() -> None:
+    data, backend = images.jpeg(90, 70), create_backend("dali")
+    views = [
+        view_of((0, 0, 90, 70), (31, 20), interpolation=Interpolation[name])
+        for name in ("BILINEAR", "LANCZOS", "BILINEAR", "BICUBIC", "BOX")
+    ]
+    together, alone = (np.empty((len(views), 20, 31, 3), np.uint8) for _ in range(2))
+    assert backend.decode([inspect(data)] * len(views), views, list(together)) == [None] * len(views)
+    for view, place in zip(views, alone, strict=True):
+        assert backend.decode([inspect(data)], [view], [place]) == [None]
+    assert np.array_equal(together, alone)
+    assert not np.array_equal(together[0], together[1])
 
 
 def test_difficult_files_are_decoded_too(odd_folder: Path) -> None:

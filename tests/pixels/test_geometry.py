@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import platform
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -94,6 +98,30 @@ def test_random_windows_of_tensors_are_resized_as_torchvision_does() -> None:
 def test_resizes_of_tensors_that_torch_does_otherwise(step: Any) -> None:
     result = compile_transform(v1.Compose([v1.PILToTensor(), step]))
     assert "it resizes a tensor" in result.reason
+
+
+TOLD = """
+from torchvision.transforms import v2
+from fastdata.transforms.compile import compile_transform
+print(compile_transform(v2.Compose([v2.PILToTensor(), v2.Resize((9, 9))])).reason)
+"""
+
+
+def test_where_torch_resizes_tensors_otherwise_it_does_so_itself() -> None:
+    """Without AVX2 torchvision resizes floats and rounds them."""
+    known = {**os.environ, "ATEN_CPU_CAPABILITY": "default"}
+    done = subprocess.run([sys.executable, "-c", TOLD], capture_output=True, text=True, env=known, check=True)
+    capability = subprocess.run(
+        [sys.executable, "-c", "import torch; print(torch.backends.cpu.get_cpu_capability())"],
+        capture_output=True,
+        text=True,
+        env=known,
+        check=True,
+    ).stdout.strip()
+    if capability == "DEFAULT" and platform.machine() == "x86_64":
+        assert "differs from the installed torch" in done.stdout
+    else:  # a processor or build in which the variable changes nothing
+        assert done.stdout == "everything is fused\n"
 
 
 OUTSIDES = st.one_of(
