@@ -5,6 +5,7 @@
 #include "geometry.h"
 #include "hue.h"
 #include "kernels.h"
+#include "levels.h"
 #include "warp.h"
 
 #include <algorithm>
@@ -23,13 +24,8 @@ using Table = std::array<uint8_t, kLevels>;
 using Tables = std::array<Table, 3>;
 using Counts = std::array<std::array<uint32_t, kLevels>, 3>;
 
-uint8_t clamped(float value) {
-    return value <= 0.0F ? 0 : value >= 255.0F ? 255 : static_cast<uint8_t>(value);
-}
-
-// Between one level (0) and another (1), or beyond.  Source: Pillow's Image.blend.
 uint8_t blended(int one, int other, float share) {
-    return clamped(static_cast<float>(one) + share * static_cast<float>(other - one));
+    return static_cast<uint8_t>(blended_level(one, other, share));
 }
 
 // An image before it was changed in several ways, and the weighted sum of the results.

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "geometry.h"
+#include "levels.h"
 
 #include <algorithm>
 #include <bit>
@@ -37,12 +38,6 @@ inline int32_t luma_of(uint32_t pixel) {
     return (channel_of(pixel, kRedShift) * 19595 + channel_of(pixel, kGreenShift) * 38470 +
             channel_of(pixel, kBlueShift) * 7471 + 0x8000) >>
            16;
-}
-
-// Between one level (0) and another (1), or beyond.  Source: Pillow's Image.blend.
-inline uint32_t blended_level(int32_t one, int32_t other, float share) {
-    const float value = static_cast<float>(one) + share * static_cast<float>(other - one);
-    return static_cast<uint32_t>(static_cast<int32_t>(std::min(std::max(value, 0.0F), 255.0F)));
 }
 
 inline void saturate(uint8_t *pixels, size_t count, float factor) {

@@ -9,6 +9,7 @@ import hashlib
 import json
 import os
 import platform
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -58,23 +59,28 @@ def recall(key: str) -> dict[str, float] | None:
 
 def remember(key: str, ms_per_image: Mapping[str, float]) -> None:
     """Keeps them, if there is a place for it."""
-    kept = {**_read(), key: {"at": time.time(), "ms_per_image": dict(ms_per_image)}}
-    newest, file = dict(list(kept.items())[-_MOST:]), _file()
-    partial = file.with_suffix(f".{os.getpid()}")
+    kept, file = _read(), _file()
+    kept.pop(key, None)  # what is newest comes last
+    newest = dict([*kept.items(), (key, {"at": time.time(), "ms_per_image": dict(ms_per_image)})][-_MOST:])
+    if file is None:
+        return
+    partial = file.with_suffix(f".{os.getpid()}-{threading.get_ident()}")
     with suppress(OSError):
         file.parent.mkdir(parents=True, exist_ok=True)
         partial.write_text(json.dumps(newest, indent=1))
         partial.replace(file)  # of several writers one wins, and nobody reads half a file
 
 
-def _file() -> Path:
-    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser())
-    return folder / "fastdata" / "backends.json"
+def _file() -> Path | None:
+    """Where it is kept; None for users without a home."""
+    folder = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    return None if folder.startswith("~") else Path(folder) / "fastdata" / "backends.json"
 
 
 def _read() -> dict[str, Any]:
+    file = _file()
     try:
-        kept = json.loads(_file().read_bytes())
+        kept = json.loads(file.read_bytes()) if file is not None else {}
     except (OSError, ValueError):
         return {}
     return kept if isinstance(kept, dict) else {}

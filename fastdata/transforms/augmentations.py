@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from functools import partial
 from typing import Any, TypeAlias
 
 from fastdata.augment import erasing, policies, several, single, sometimes, timms, warps
@@ -105,8 +106,13 @@ def _attribute(step: Any, name: str) -> Any:
 def _timms_operation(step: Any) -> timms.Operation:
     """Timm's AugmentOp, if nobody has changed what it does."""
     module = sys.modules[type(step).__module__]
-    own = type(step).__name__ == "AugmentOp" and is_timms(step)
-    if not own or (step.aug_fn, step.level_fn) != (module.NAME_TO_OP[step.name], module.LEVEL_TO_ARG[step.name]):
+    own = type(step).__name__ == "AugmentOp" and is_timms(step) and not is_hooked(step)
+    functions = [each.func if isinstance(each, partial) else each for each in (step.aug_fn, step.level_fn)]
+    if (
+        not own
+        or (step.aug_fn, step.level_fn) != (module.NAME_TO_OP[step.name], module.LEVEL_TO_ARG[step.name])
+        or any(each is not None and each.__module__ != module.__name__ for each in functions)
+    ):
         raise NotFusable(f"{name_of(step)} inside of it is not timm's")
     filters = step.kwargs["resample"]
     several_filters = tuple(filters) if isinstance(filters, list | tuple) else (filters,)

@@ -128,7 +128,10 @@ def _read_step(step: Any, draft: Draft, augment_on: str, effects: bool) -> None:
         raise NotFusable("fastdata cannot fuse it")
     if draft.float_augmentations and name != "ToPureTensor":  # which changes no value
         raise NotFusable("it comes after RandomErasing")
-    reader(step, draft)
+    try:
+        reader(step, draft)
+    except (ArithmeticError, AttributeError, TypeError, ValueError) as error:
+        raise NotFusable(f"its arguments are not understood ({error})") from error
 
 
 def _add(augmentation: Augmentation, draft: Draft, augment_on: str, effects: bool) -> None:

@@ -170,10 +170,11 @@ def _refusal(printed: _Printed, size: Size) -> str | None:
     try:
         table = augmentation.effects(augmentation.draw(_TRIED, size), size)
         pixel = np.zeros((1, 1, 3), np.uint8)
-        load().convert(pixel, pixel.ctypes.data, Format(), table.reshape(1, -1))
+        for row in range(len(table)):
+            load().convert(pixel, pixel.ctypes.data, Format(), table[row : row + 1])
     except OptionError as error:
         return str(error)
-    except ValueError:
+    except (ValueError, RuntimeError):  # torch's errors of linear algebra among them
         return "the native core does not do it with these arguments"
     return None
 

@@ -13,6 +13,8 @@ _OWN_MODULES = (
     "fastdata.augment.several",
     "fastdata.augment.single",
     "fastdata.augment.sometimes",
+    "fastdata.augment.timms",
+    "fastdata.augment.warps",
 )
 _TIMMS_MODULES = ("timm.data.transforms", "timm.data.auto_augment", "timm.data.random_erasing")
 
@@ -34,23 +36,37 @@ def name_of(step: object) -> str:
 
 
 def is_hooked(step: object) -> bool:
-    """True for a module that does something else than its class says: by hooks, or by functions that were replaced."""
-    if not isinstance(step, torch.nn.Module):
-        return False
-    everywhere = torch.nn.modules.module
-    hooks = (
-        step._forward_hooks,
-        step._forward_pre_hooks,
-        everywhere._global_forward_hooks,
-        everywhere._global_forward_pre_hooks,
-    )
+    """True for an object that does something else than its class says: by hooks, or by functions that were replaced."""
     library = type(step).__module__.partition(".")[0]
-    replaced = (getattr(type(step), name, None) for name in _INSIDES)
+    inside = [getattr(type(step), name, None) for name in _INSIDES]
+    own = vars(step) if hasattr(step, "__dict__") else {}
     return (
-        any(hooks)
-        or any(name in vars(step) for name in _INSIDES)
-        or any(getattr(each, "__module__", library).partition(".")[0] not in (library, "torch") for each in replaced)
+        (isinstance(step, torch.nn.Module) and _has_hooks(step))
+        or any(name in own for name in _INSIDES)
+        or any(_is_foreign(each, library) for each in inside)
     )
+
+
+def _has_hooks(module: torch.nn.Module) -> bool:
+    everywhere = torch.nn.modules.module
+    return any(
+        (
+            module._forward_hooks,
+            module._forward_pre_hooks,
+            everywhere._global_forward_hooks,
+            everywhere._global_forward_pre_hooks,
+        )
+    )
+
+
+def _is_foreign(inside: object, library: str) -> bool:
+    """True for a function, or a table of such, that comes from somewhere else."""
+    if isinstance(inside, dict):
+        return any(_is_foreign(part, library) for part in inside.values())
+    if isinstance(inside, tuple):
+        return any(_is_foreign(part, library) for part in inside)
+    module = getattr(inside, "__module__", None) or library
+    return module.partition(".")[0] not in (library, "torch", "torchvision", "builtins")
 
 
 # What decides what a transform does, besides its arguments, and what people replace in an object or a class.

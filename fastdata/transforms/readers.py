@@ -158,7 +158,10 @@ def _levels(fill: Any) -> tuple[int, int, int] | None:
 
 
 def _read_pad(step: Any, draft: Draft) -> None:
-    draft.add_geometry(Pad(padding=_padding(step), outside=_outside(step)))
+    padding = _padding(step)
+    if min(padding) < 0:
+        raise NotFusable(f"padding={step.padding} cuts off instead of adding")
+    draft.add_geometry(Pad(padding=padding, outside=_outside(step)))
 
 
 def _read_timms_center_crop(step: Any, draft: Draft) -> None:
@@ -170,14 +173,19 @@ def _read_crop_or_pad(step: Any, draft: Draft) -> None:
 
 
 def _read_resize_keep_ratio(step: Any, draft: Draft) -> None:
+    none = (1.0, 1.0)  # where a range does not count
+    scale = _pair(step.random_scale_range) if step.random_scale_prob > 0 else none
+    ratio = _pair(step.random_aspect_range) if step.random_aspect_prob > 0 else none
+    if min(*scale, *ratio) <= 0:
+        raise NotFusable("its ranges are not all above 0")
     draft.add_geometry(
         ResizeKeepRatio(
             size=_size(step.size),
             longest=float(step.longest),
-            scale=_pair(step.random_scale_range),
+            scale=scale,
             scale_chance=float(step.random_scale_prob),
             scale_is_of_area=bool(step.random_scale_area),
-            ratio=_pair(step.random_aspect_range),
+            ratio=ratio,
             ratio_chance=float(step.random_aspect_prob),
             filters=_filters(step),
         )

@@ -326,7 +326,7 @@ class Plan:
     def filters(self) -> tuple[Interpolation, ...]:
         """One of which is that of the one resize; bilinear where there is none."""
         for op in self.ops:
-            if isinstance(op, RandomResizedCrop | Resize | ResizeKeepRatio):
+            if isinstance(op, Resizing):
                 return op.filters
         return (Interpolation.BILINEAR,)
 

@@ -204,3 +204,15 @@ def test_nonsense_is_refused() -> None:
         v1.Compose([v1.Resize((9, 9)), v1.RandomChoice([v1.RandomInvert(), Image.Image]), v1.ToTensor()])
     )
     assert "inside of it is not known" in result.reason
+
+
+def test_perspectives_without_a_solution_are_torchvisions() -> None:
+    steps = [v1.CenterCrop(4), v1.RandomPerspective(1.0, 1.0), v1.ToTensor()]
+    assert "the native core does not do it with these arguments" in compile_transform(v1.Compose(steps)).reason
+
+
+def test_a_replaced_space_of_policies_is_the_users(monkeypatch: pytest.MonkeyPatch) -> None:
+    space = {"Identity": (lambda *_: None, False)}
+    monkeypatch.setattr(v2.RandAugment, "_AUGMENTATION_SPACE", space)
+    steps = [v2.Resize((20, 20)), v2.RandAugment(), v1.ToTensor()]
+    assert "RandAugment is called per sample" in compile_transform(v1.Compose(steps)).reason

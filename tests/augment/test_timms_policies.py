@@ -19,11 +19,13 @@ from fastdata.augment.erasing import Eraser
 from fastdata.augment.timms import Operation, TimmsAugMix, TimmsAutoAugment, TimmsRandAugment
 from fastdata.transforms.augmentations import augmentation_of
 from fastdata.transforms.compile import compile_transform
+from fastdata.transforms.draft import NotFusable
 from fastdata.views.philox import Key
 from fastdata.views.streams import Draws
 
 auto_augment = pytest.importorskip("timm.data.auto_augment")
 timm_data = pytest.importorskip("timm.data")
+timm_transforms = pytest.importorskip("timm.data.transforms")
 random_erasing = pytest.importorskip("timm.data.random_erasing")
 
 SIZE = (33, 41)
@@ -269,6 +271,30 @@ def test_operations_that_somebody_has_changed_are_left_to_timm() -> None:
         vars(mix).update(changes)
         result = compile_transform(transforms.Compose([transforms.Resize((20, 20)), mix, transforms.ToTensor()]))
         assert "alpha=1" in result.reason
+
+
+def test_tables_that_somebody_has_changed_are_left_to_timm(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(auto_augment.NAME_TO_OP, "Invert", lambda image, **_: image)
+    with pytest.raises(NotFusable, match="is not timm's"):
+        augmentation_of(auto_augment.RandAugment([auto_augment.AugmentOp("Invert")], 1))
+
+
+def test_methods_that_somebody_has_changed_are_left_to_timm() -> None:
+    crop = timm_transforms.RandomResizedCropAndInterpolation(20, interpolation="nearest")
+    assert compile_transform(crop).plan is not None
+    crop.get_params = lambda *_: (0, 0, 4, 4)
+    assert compile_transform(crop).plan is None
+    step = timm_transforms.ResizeKeepRatio(20, random_scale_range=None, random_aspect_range=(0, 1))
+    assert compile_transform(step).plan is not None  # the ranges do not count
+    step.random_aspect_prob = 0.5
+    assert "not all above 0" in compile_transform(step).reason
+    step.random_aspect_prob, step.size = 0, None
+    assert "its arguments are not understood" in compile_transform(step).reason
+
+
+def test_long_chains_are_fused() -> None:
+    steps = [transforms.Resize((40, 40)), policy("augmix-m5-w8-d3"), transforms.ToTensor()]
+    assert compile_transform(transforms.Compose(steps)).reason == "everything is fused"
 
 
 def test_nonsense_is_refused() -> None:

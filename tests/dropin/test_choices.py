@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import time
@@ -101,6 +102,7 @@ def test_what_was_timed_is_not_timed_again(folder: Path, monkeypatch: pytest.Mon
 def test_a_damaged_memory_is_forgotten(folder: Path, monkeypatch: pytest.MonkeyPatch, kept: bytes) -> None:
     monkeypatch.setattr(choosing, "key_of", lambda *_, **__: "KEY")
     file = timed_before._file()
+    assert file is not None
     file.parent.mkdir(parents=True)
     file.write_bytes(kept)
     assert "of your samples (ms" in choice_for(folder).reason
@@ -112,6 +114,23 @@ def test_without_a_place_to_remember_all_works(folder: Path, monkeypatch: pytest
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     for _ in range(2):
         assert "of your samples (ms" in choice_for(folder).reason
+
+
+def test_without_a_home_all_works(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setattr(os.path, "expanduser", lambda path: path)  # as for a user who has none
+    for _ in range(2):
+        assert "of your samples (ms" in choice_for(folder).reason
+    assert not Path("~").exists()
+
+
+def test_the_oldest_timings_are_dropped_first() -> None:
+    for number in range(200):
+        timed_before.remember(f"case {number}", {"native": number})
+    timed_before.remember("case 0", {"native": 0.5})
+    timed_before.remember("one more", {"native": 1.0})
+    assert timed_before.recall("case 0") == {"native": 0.5}
+    assert timed_before.recall("case 1") is None
 
 
 def test_timings_are_forgotten_after_some_weeks(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -175,3 +175,23 @@ def test_padded_crops_are_crops_of_what_torchvision_pads(step: Any) -> None:
 def test_padding_of_normalised_images_is_torchvisions(folder: Path, step: Any) -> None:
     steps = [v1.Resize((40, 40)), v1.ToTensor(), v1.Normalize((0.4,) * 3, (0.2,) * 3), step]
     assert "it pads a float image" in compile_transform(v1.Compose(steps)).reason
+
+
+@pytest.mark.parametrize("backend", ["native", "pil", "opencv", "turbojpeg", "dali"])
+def test_where_nothing_of_the_image_is_seen(tmp_path: Path, backend: str) -> None:
+    """A random crop behind a padding one may show black alone."""
+    (tmp_path / "a").mkdir()
+    for number in range(40):
+        (tmp_path / "a" / f"{number}.jpg").write_bytes(jpeg(20, 24, seed=number))
+    dataset = ImageFolder(str(tmp_path), v1.Compose([v1.CenterCrop(64), v1.RandomCrop(8), v1.PILToTensor()]))
+    (images, _) = next(iter(DataLoader(dataset, 40, backend=backend, seed=1)))
+    is_black = ~images.flatten(1).bool().any(1)
+    assert is_black.any()
+    assert not is_black.all()
+
+
+def test_negative_padding_is_torchvisions(folder: Path) -> None:
+    dataset = ImageFolder(str(folder), v1.Compose([v1.Resize((40, 40)), v1.Pad(-2), v1.PILToTensor()]))
+    assert "cuts off instead of adding" in compile_transform(dataset.transform).reason
+    ours, theirs = (next(iter(cls(dataset, 4))) for cls in (DataLoader, torch.utils.data.DataLoader))
+    assert torch.equal(ours[0], theirs[0])
