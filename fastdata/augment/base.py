@@ -62,11 +62,14 @@ class Augmentation(Printable, ABC):
     def draw(self, draws: Draws, size: tuple[int, int]) -> Parameters:
         """Parameters of N samples whose images are (height, width)."""
 
-    @abstractmethod
     def apply(self, images: torch.Tensor, parameters: Parameters) -> torch.Tensor:
         """The augmented batch (N, 3, H, W), on the images' device; the images themselves are not changed."""
+        raise NotImplementedError(f"{type(self).__name__} is only done on the host")
 
-    on_batches = True  # `apply` does it, on any device
+    @property
+    def on_batches(self) -> bool:
+        """True if `apply` does it, on any device."""
+        return type(self).apply is not Augmentation.apply
 
     @property
     def label(self) -> str:

@@ -61,13 +61,18 @@ class RandomErasing(Eraser):
     ) -> None:
         self.p = check_probability(p)
         self.scale, self.ratio = tuple(map(float, scale)), tuple(map(float, ratio))
-        self.on_batches = value not in ("random", None)
-        if self.on_batches and not isinstance(value, int | float | list | tuple):
+        self.is_noise = value in ("random", None)
+        if not self.is_noise and not isinstance(value, int | float | list | tuple):
             raise OptionError(f'value={value!r}; accepted: a number, one per channel, or "random"')
-        given: Any = value if self.on_batches else 0
+        given: Any = 0 if self.is_noise else value
         self.value = tuple(map(float, (given,) * 3 if isinstance(given, int | float) else given))
         if len(self.value) not in (1, 3):
             raise OptionError(f"value={value!r}; accepted: a number, or one for each of three channels")
+
+    @property
+    def on_batches(self) -> bool:
+        """See `Augmentation.on_batches`."""
+        return not self.is_noise
 
     def draw(self, draws: Draws, size: tuple[int, int]) -> Parameters:
         """See `Augmentation.draw`."""
@@ -75,7 +80,7 @@ class RandomErasing(Eraser):
         areas = size[0] * size[1] * np.array(self.scale)
         boxes = _boxes(draws, 1, size, chosen, np.tile(areas, (len(chosen), 1)), self.ratio)[:, np.newaxis]
         values = np.broadcast_to(np.array(self.value), (len(chosen), 1, len(self.value)))
-        return {"boxes": boxes, "values": values, "noise": _noise(draws, 1, none=self.on_batches)}
+        return {"boxes": boxes, "values": values, "noise": _noise(draws, 1, none=not self.is_noise)}
 
     def apply(self, images: torch.Tensor, parameters: Parameters) -> torch.Tensor:
         """See `Augmentation.apply`."""
@@ -94,8 +99,6 @@ class TimmsRandomErasing(Eraser):
         min_count: fewest rectangles.
         max_count: most.
     """
-
-    on_batches = False
 
     def __init__(
         self,
@@ -129,10 +132,6 @@ class TimmsRandomErasing(Eraser):
             values.append(_colours(draws, first + _TRIES) if self.mode == "rand" else np.zeros((len(chance), 3)))
         noise = _noise(draws, self.max_count, none=self.mode != "pixel")
         return {"boxes": np.stack(boxes, axis=1), "values": np.stack(values, axis=1), "noise": noise}
-
-    def apply(self, images: torch.Tensor, parameters: Parameters) -> torch.Tensor:
-        """Not done: timm's own loader does it on devices."""
-        raise NotImplementedError("timm's RandomErasing is only done on the host")
 
 
 def _boxes(

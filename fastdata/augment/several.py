@@ -30,7 +30,11 @@ class _Several(Augmentation):
             raise OptionError(f"transforms={self.transforms}; accepted: augmentations of this package")
         if len(self.transforms) > _INNER_STEPS:
             raise OptionError(f"{len(self.transforms)} transforms; accepted: at most {_INNER_STEPS}")
-        self.on_batches = all(each.on_batches for each in self.transforms)
+
+    @property
+    def on_batches(self) -> bool:
+        """See `Augmentation.on_batches`."""
+        return all(each.on_batches for each in self.transforms)
 
     @property
     def on_host(self) -> bool:

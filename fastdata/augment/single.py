@@ -145,8 +145,6 @@ class RandomPhotometricDistort(Augmentation):
     Source: Liu et al., "SSD: Single shot multibox detector", 2016.
     """
 
-    on_batches = False
-
     def __init__(
         self,
         brightness: Sequence[float] = (0.875, 1.125),
@@ -171,10 +169,6 @@ class RandomPhotometricDistort(Augmentation):
             "permutations": _permutations(draws, 3),
         }
 
-    def apply(self, images: torch.Tensor, parameters: Parameters) -> torch.Tensor:
-        """Not done."""
-        raise NotImplementedError("RandomPhotometricDistort is only done on the host")
-
     def effects(self, parameters: Parameters, size: tuple[int, int]) -> EffectTable:
         """See `Augmentation.effects`."""
         chosen, amounts, first = parameters["chosen"], parameters["amounts"], parameters["contrast_first"]
@@ -198,15 +192,9 @@ class RandomPhotometricDistort(Augmentation):
 class RandomChannelPermutation(Augmentation):
     """Channels in random order."""
 
-    on_batches = False
-
     def draw(self, draws: Draws, size: tuple[int, int]) -> Parameters:
         """See `Augmentation.draw`."""
         return {"permutations": _permutations(draws, 0)}
-
-    def apply(self, images: torch.Tensor, parameters: Parameters) -> torch.Tensor:
-        """Not done."""
-        raise NotImplementedError("RandomChannelPermutation is only done on the host")
 
     def effects(self, parameters: Parameters, size: tuple[int, int]) -> EffectTable:
         """See `Augmentation.effects`."""

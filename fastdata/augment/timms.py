@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import torch
 
 from fastdata.augment.base import Augmentation, Ints, Parameters
 from fastdata.augment.effects import FILTERS, affine, nothing, rotation
@@ -69,14 +68,8 @@ class Operation:
 class _Operations(Augmentation):
     """Some operations one after the other, by number; -1 is none."""
 
-    on_batches = False
-
     def __init__(self, operations: Sequence[Operation]) -> None:
         self.operations = list(operations)
-
-    def apply(self, images: torch.Tensor, parameters: Parameters) -> torch.Tensor:
-        """Not done: timm has no arithmetic for tensors."""
-        raise NotImplementedError(f"{type(self).__name__} is only done on the host")
 
     def _drawn(self, draws: Draws, choices: Ints, first: int) -> dict[str, Any]:
         """Parameters of the operations that are chosen, (N, turns), from the step's draws beginning with `first`."""

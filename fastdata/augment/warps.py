@@ -22,8 +22,6 @@ __all__ = ["RandomAffine", "RandomPerspective", "RandomRotation"]
 class _Warp(Augmentation):
     """Pixels that change places."""
 
-    on_batches = False
-
     def __init__(self, interpolation: Any, fill: Any, center: Sequence[float] | None) -> None:
         values = {0: "nearest", 2: "bilinear", 3: "bicubic"}
         self.interpolation = str(getattr(interpolation, "value", values.get(interpolation, interpolation))).lower()
@@ -34,10 +32,6 @@ class _Warp(Augmentation):
             raise OptionError(f"fill={fill!r}; accepted: one level, or three")
         self.fill = tuple(map(float, levels))
         self.center = center
-
-    def apply(self, images: torch.Tensor, parameters: Parameters) -> torch.Tensor:
-        """Not done: torchvision's arithmetic for tensors is another, and its own."""
-        raise NotImplementedError(f"{type(self).__name__} is only done on the host")
 
 
 class RandomRotation(_Warp):

@@ -381,17 +381,13 @@ class ImageBatch:
         """What is drawn for the batch's augmentations, by sample."""
         if not (self._config.plan.augmentations or self._config.plan.float_augmentations):
             return ()
-        return self._resources.finish.draw(*self._drawn_for(good))
+        columns = ([column[position] for position in good] for column in (self._indices, self._copies))
+        return self._resources.finish.draw(*columns)
 
     def _erase(self, images: torch.Tensor, good: Sequence[int]) -> None:
         """Fills rectangles of finished images on the host."""
-        for image, erased in zip(images, self._resources.finish.erased(*self._drawn_for(good)), strict=True):
-            for each in erased:
-                each.apply(image)
-
-    def _drawn_for(self, good: Sequence[int]) -> tuple[list[int], list[int]]:
-        """The samples at some positions, and their copies."""
-        return [self._indices[position] for position in good], [self._copies[position] for position in good]
+        if self._resources.finish.erases:
+            self._resources.finish.erase(images, self._draw_steps(good))
 
     def _pinned(self, batch: Any) -> Any:
         if not self._config.pin:
