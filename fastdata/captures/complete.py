@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -25,6 +25,7 @@ from fastdata.pipeline.config import OnError
 from fastdata.pipeline.jobs import SkipResult, Task, stop_if_cancelled
 from fastdata.pipeline.stats import BatchTimes, PipelineStats
 from fastdata.pipeline.substitutes import none_decoded, substitutes
+from fastdata.sources.protocol import ImageSource, location_of
 
 __all__ = ["CompletedBatch", "Completion", "FailedBatch", "FetchedBatch"]
 
@@ -41,8 +42,8 @@ class Completion:
         pin: put batches into pinned memory.
         stats: where each batch reports what it cost.
         order: what the sampler gives in this epoch, from which substitutes are taken.
-        dataset: makes samples again where some are skipped or replaced; None where that is not done.
-        collate_fn: merges samples then.
+        again: makes a batch whose samples failed again, in this process; None where that is not done.
+        source: knows where samples are; None lets their errors say it.
     """
 
     backend: Backend
@@ -52,8 +53,8 @@ class Completion:
     pin: bool
     stats: PipelineStats
     order: EpochBatches | None
-    dataset: Any
-    collate_fn: Callable[[Any], Any]
+    again: SampleFetcher | None
+    source: ImageSource | None
     decoder: SourceDecoder | None = field(init=False)
     pool: Pool | None = None
     memory: BatchMemory = field(default_factory=BatchMemory, init=False)
@@ -197,7 +198,7 @@ class CompletedBatch:
 
     def _may_make_again(self) -> bool:
         completion = self._completion
-        return completion.on_error != "raise" and completion.dataset is not None and self._order is not None
+        return completion.on_error != "raise" and completion.again is not None and self._order is not None
 
     def _make_again(self) -> None:
         """Makes the batch from its samples, one by one, in this process; without those that fail, or with others."""
@@ -205,10 +206,11 @@ class CompletedBatch:
 
         self._errors = []
         completion, order = self._completion, self._order
+        fetcher = completion.again
         assert order is not None
-        fetcher = SampleFetcher(completion.dataset, True, completion.collate_fn, False)
+        assert fetcher is not None
         samples = []
-        with completion.turn, opening_encoded(), find_captures(completion.dataset).installed():
+        with completion.turn, opening_encoded(), find_captures(fetcher.dataset).installed():
             for index, copy in zip(order.indices, order.copies, strict=True):
                 stop_if_cancelled()
                 try:
@@ -216,13 +218,24 @@ class CompletedBatch:
                 except Exception as error:
                     if not is_of_an_image(error):
                         raise
-                    failure = self._error(error, index, _location(error, index))
+                    failure = self._error(error, index, self._location(error, index))
+                    if completion.on_error == "raise":
+                        self._errors.append(failure)
+                        return
                     self._failures.append(failure)
                     if completion.on_error == "replace":
                         samples.append(self._substitute(fetcher, failure, index, copy))
             if samples:
-                self._batch = completion.collate_fn(samples)
+                self._batch = fetcher.collated(samples, order)
         self._empty = not samples
+
+    def _location(self, error: Exception, index: Any) -> str:
+        """Where the source has the sample, or the file that an error names."""
+        if self._completion.source is not None:
+            return location_of(self._completion.source, index)
+        begin = "while decoding "
+        notes = [note.removeprefix(begin) for note in getattr(error, "__notes__", []) if note.startswith(begin)]
+        return str(getattr(error, "filename", None) or next(iter(notes), f"sample {index}"))
 
     def _substitute(self, fetcher: SampleFetcher, failure: DecodeError, index: Any, copy: int) -> Any:
         order, epoch = self._order, self._completion.order
@@ -234,7 +247,7 @@ class CompletedBatch:
             except Exception as error:
                 if not is_of_an_image(error):
                     raise
-                self._failures.append(self._error(error, other, _location(error, other)))
+                self._failures.append(self._error(error, other, self._location(error, other)))
         raise failure from none_decoded()
 
 
@@ -307,9 +320,3 @@ def _decoded_sample(fetcher: SampleFetcher, index: Any, copy: int, order: Sample
     return map_tensors(
         sample, lambda tensor: tensor.undecoded.decoded() if isinstance(tensor, PendingImage) else tensor
     )
-
-
-def _location(error: Exception, index: Any) -> str:
-    """The file that an error names, or the sample."""
-    notes = [note.removeprefix("while decoding ") for note in getattr(error, "__notes__", [])]
-    return str(getattr(error, "filename", None) or next(iter(notes), f"sample {index}"))

@@ -15,6 +15,7 @@ from fastdata.loaders import pillow
 from fastdata.pipeline.config import OnError
 from fastdata.pipeline.seeded_draws import SeededDraws
 from fastdata.views.philox import Key
+from fastdata.views.streams import Stream, seeds
 from fastdata.views.this_sample import making, noting, seed_of
 
 __all__ = ["SampleFetcher", "SampleOrder", "UnfinishedBatch", "is_of_an_image"]
@@ -61,6 +62,8 @@ class SampleFetcher(_MapDatasetFetcher):
         drop_last: as torch has it.
         on_error: what to do with samples whose image cannot be opened or decoded.
         seeded: random functions draw from generators seeded for each sample, for datasets that share a process.
+        like_pipeline: collate_fn draws as in the image pipeline, and a failed batch is made again by the loader, which
+            says what failed as the pipeline does.
     """
 
     def __init__(
@@ -72,9 +75,10 @@ class SampleFetcher(_MapDatasetFetcher):
         *,
         on_error: OnError = "raise",
         seeded: bool = False,
+        like_pipeline: bool = False,
     ) -> None:
         super().__init__(dataset, auto_collation, collate_fn, drop_last)
-        self._on_error, self._seeded = on_error, seeded
+        self._on_error, self._seeded, self._like_pipeline = on_error, seeded, like_pipeline
 
     def fetch(self, possibly_batched_index: Any) -> Any:
         """The collated batch; an UnfinishedBatch if images are pending, were decoded natively, or cannot be opened."""
@@ -82,9 +86,12 @@ class SampleFetcher(_MapDatasetFetcher):
         order = given if isinstance(given, SampleOrder) else None
         try:
             with noting() as notes:
-                batch = self.collate_fn(self._samples(order)) if order is not None else self._without_captures(given)
+                if order is not None:
+                    batch = self.collated(self._samples(order), order)
+                else:
+                    batch = self._without_captures(given)
         except Exception as error:
-            if order is None or self._on_error == "raise" or not is_of_an_image(error):
+            if order is None or self._raises or not is_of_an_image(error):
                 raise
             return UnfinishedBatch(None, order)
         if not notes.natively:
@@ -92,10 +99,22 @@ class SampleFetcher(_MapDatasetFetcher):
         try:
             _leave_to_the_loader(batch, notes.pending)
         except OSError:
-            if order is None or self._on_error == "raise":
+            if order is None or self._raises:
                 raise
             return UnfinishedBatch(None, order)
         return UnfinishedBatch(batch, order)
+
+    @property
+    def _raises(self) -> bool:
+        return self._on_error == "raise" and not self._like_pipeline
+
+    def collated(self, samples: list[Any], order: SampleOrder) -> Any:
+        """A batch of samples."""
+        draws: Any = nullcontext()
+        if self._like_pipeline:
+            draws = SeededDraws(seeds(order.key, Stream.COLLATE, [order.number], [0])[0])
+        with draws:
+            return self.collate_fn(samples)
 
     def _without_captures(self, given: Any) -> Any:
         """As torch's, but that errors and messages know which sample is made."""

@@ -66,6 +66,7 @@ def _by_the_datasets_code(loader: LoaderArguments, route: Route, findings: Findi
         "captured": "; ".join(f"{place} ({', '.join(plan.fused)})" for place, plan in route.captured.items()) or None,
         "workers": _workers(loader, route),
         "decoding": _decoding(loader, route),
+        "backend": _backend(loader, findings.choice) if route.is_like_pipeline else None,
         "seed": seed,
         "no effect": ", ".join(without_effect(loader, route)) or None,
     }

@@ -163,7 +163,7 @@ class _Counted(torch_dataloader._BaseDataLoaderIter):
         self.delivers = True  # to the caller himself; False where somebody between asks ahead and counts deliveries
         as_torch_reads_it: Any = loader
         if record.batches is not None:
-            as_torch_reads_it = MapStyle(loader, self._orders(), captured=samples.captured)
+            as_torch_reads_it = MapStyle(loader, self._orders(), samples)
         if record.batches is not None or start.batches == 0:
             super().__init__(as_torch_reads_it)
         else:  # an iterable dataset, which is run again with the random numbers that it had

@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeVar
 
 import torch
 import torch.utils.data
-from torch.utils.data import Dataset, Sampler, default_collate
+from torch.utils.data import Dataset, Sampler
 
 from fastdata.dataloader.arguments import (
     AUGMENT_ON,
@@ -34,18 +34,19 @@ from fastdata.dataloader.iterators import (
     SingleProcessIterator,
 )
 from fastdata.dataloader.map_style import Samples, open_in_threads
+from fastdata.dataloader.prepare import leaves_tail_to_processes, pipeline_config
 from fastdata.dataloader.rebuilt import remember
 from fastdata.dataloader.record import EpochRecord
 from fastdata.dataloader.routes import Route, find_route
 from fastdata.dataloader.stateful import StatefulEpochs
 from fastdata.dataloader.verdict import Findings
-from fastdata.device.prefetch import DevicePrefetcher, check_device, index_of
+from fastdata.device.prefetch import DevicePrefetcher, check_device
 from fastdata.loaders import FIDELITIES, BackendName, check_backend_name, create_backend, warn_without_native
 from fastdata.loaders.backend import Fidelity
 from fastdata.loaders.dali_options import DaliOptions
 from fastdata.pipeline.build import open_pipeline
-from fastdata.pipeline.choose_backend import BackendChoice, choose_backend
-from fastdata.pipeline.config import ON_ERROR, OnError, PipelineConfig
+from fastdata.pipeline.choose_backend import BackendChoice
+from fastdata.pipeline.config import ON_ERROR, OnError
 from fastdata.pipeline.resources import EpochResources
 from fastdata.pipeline.stats import PipelineStats
 from fastdata.views.philox import Key
@@ -73,7 +74,8 @@ class StatelessDataLoader(StatefulEpochs, torch.utils.data.DataLoader[Sample]):
 
     Args:
         dataset: as torch's, likewise all further arguments up to `in_order`.
-        num_workers: threads; where the dataset's own code runs, worker processes and as many threads.  0 works in the
+        num_workers: threads; where the dataset's own code runs, or steps of a transform that cannot be fused and hold
+            Python's interpreter (tried on some samples), worker processes and as many threads.  0 works in the
             caller's thread, "auto" takes the CPUs this process may use, divided by LOCAL_WORLD_SIZE.
         prefetch_factor: on torch's path batches per worker; in the image pipeline, where all threads work on the
             same batch, batches in all.
@@ -87,12 +89,13 @@ class StatelessDataLoader(StatefulEpochs, torch.utils.data.DataLoader[Sample]):
         on_error: what to do with a sample that cannot be decoded: "raise" DecodeError, "skip" it (the batch is
             smaller), or "replace" it by another sample, the same in every run.
         memory_format: of image batches: torch.contiguous_format, as torch collates, or torch.channels_last.
-        augment_on: "host" calls augmentations (ColorJitter, RandAugment, RandomErasing, …) per sample, as torchvision
-            does; "device" does them on whole batches where those are delivered, with torchvision's arithmetic for
-            tensors, drawn by (seed, epoch, sample).
-        workers: who runs the code of datasets that are not image folders: "processes", as torch does, "threads" of this
-            process, for code that several threads may run at once, or "auto": threads for torchvision's own datasets,
-            processes for all others.
+        augment_on: "host" does augmentations (ColorJitter, RandAugment, …) to each image, with the pixels
+            of torchvision on PIL images; "device" does them on whole batches where those are delivered, with
+            torchvision's arithmetic for tensors.  Either draws by (seed, epoch, sample).
+        workers: who runs the code of datasets that are not image folders, and of steps that cannot be fused:
+            "processes", as torch does, "threads" of this process, for code that several threads may run at once, or
+            "auto": threads for torchvision's own datasets, processes for all others and for steps that hold Python's
+            interpreter.
         decode_device: with backend="dali", who decodes: "cpu", "mixed" (the GPU of `device`) or "auto" (the GPU if
             `device` is one).
         dali: further choices for that backend.
@@ -225,7 +228,7 @@ class StatelessDataLoader(StatefulEpochs, torch.utils.data.DataLoader[Sample]):
     def _route(self) -> Route:
         if "_stats" not in vars(self):
             return Route(reason=f"{type(self).__name__} does not call DataLoader.__init__", advice="call it")
-        return find_route(self._arguments())
+        return find_route(self._arguments(), tail_in_processes=bool(self._findings.tail_in_processes))
 
     def _by_torchs_code(self) -> bool:
         return self._route().by_torchs_code
@@ -235,6 +238,9 @@ class StatelessDataLoader(StatefulEpochs, torch.utils.data.DataLoader[Sample]):
     def __iter__(self) -> Any:
         self._show_to_observers()
         route = self._route()
+        if route.plan is not None and route.plan.tail and self._findings.tail_in_processes is None:
+            self._findings.tail_in_processes = leaves_tail_to_processes(self._arguments(), route, self._findings)
+            route = self._route()
         if route.is_image_pipeline:
             return self._iterate_images(route)
         if (ignored := without_effect(self._arguments(), route)) and not self._warned_of_torch_path:
@@ -268,6 +274,7 @@ class StatelessDataLoader(StatefulEpochs, torch.utils.data.DataLoader[Sample]):
             self._stats,
             self._findings,
             captured=bool(route.captured),
+            source=route.source,
             pin=self.pin_memory or on_gpu,
         )
 
@@ -314,34 +321,16 @@ class StatelessDataLoader(StatefulEpochs, torch.utils.data.DataLoader[Sample]):
 
     def _prepare_epoch(self, route: Route, record: EpochRecord) -> EpochResources:
         warn_without_native()
-        assert route.plan is not None
-        assert route.source is not None
         assert record.batches is not None
         view_seed = self._draw_view_seed(record.batches)
-        if self._findings.choice is None:
-            self._findings.choice = choose_backend(
-                route.source,
-                route.plan,
-                fidelity=self.fidelity,
-                threads=self.num_workers,
-                device_index=index_of(self._device) if self._decode_on == "mixed" else None,
-                options=self.dali,
-            )
-        collate_fn = self.collate_fn if self.collate_fn is not None else default_collate
         on_gpu = self._device is not None and self._device.type == "cuda"
-        config = PipelineConfig(
-            source=route.source,
-            plan=route.plan,
-            backend=self._findings.choice.backend,
+        config = pipeline_config(
+            self._arguments(),
+            route,
+            self._findings,
             key=Key(seed=view_seed, epoch=record.start.epoch),
-            collate_fn=collate_fn,
-            on_error=self.on_error,
-            memory_format=self.memory_format,
             device=self._device,
-            decode_device=self._decode_on,
-            backend_options=self.dali,
             pin=may_pin(self.pin_memory or on_gpu),
-            threads=self.num_workers,
             order=record.batches,
         )
         return EpochResources(config, stats=self._stats)
@@ -368,8 +357,8 @@ class StatelessDataLoader(StatefulEpochs, torch.utils.data.DataLoader[Sample]):
         return iter(DevicePrefetcher(numbered, self._device, transform=finish))
 
     def check_worker_number_rationality(self) -> None:
-        """Warns of too many worker processes, as torch does; the image pipeline starts none."""
-        if self._by_torchs_code():
+        """Warns of too many worker processes, as torch does, if it is the caller who has asked for them."""
+        if self._by_torchs_code() and not self._route().is_like_pipeline:
             super().check_worker_number_rationality()
 
 

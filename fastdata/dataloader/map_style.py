@@ -7,6 +7,7 @@ import sys
 import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from importlib import import_module
 from pickle import PickleError
 from typing import Any
@@ -23,9 +24,9 @@ from fastdata.dataloader.routes import find_route
 from fastdata.dataloader.verdict import Findings, warn_if_images
 from fastdata.loaders import create_backend
 from fastdata.pipeline.choose_backend import BackendChoice
-from fastdata.pipeline.config import OnError
 from fastdata.pipeline.jobs import OrderedJobs
 from fastdata.pipeline.stats import PipelineStats
+from fastdata.sources.protocol import ImageSource
 from fastdata.views.philox import Key
 
 __all__ = ["MapStyle", "Orders", "Samples", "WorkerJobs", "open_in_threads", "opening_encoded"]
@@ -42,13 +43,21 @@ class Samples:
         findings: what it has found out, and will.
         captured: the dataset has transforms that are captured.
         pin: batches are to be pinned, if they can be.
+        source: where the image pipeline would find the images, if samples and errors are to be the same as there.
     """
 
     def __init__(
-        self, arguments: LoaderArguments, stats: PipelineStats, findings: Findings, *, captured: bool, pin: bool
+        self,
+        arguments: LoaderArguments,
+        stats: PipelineStats,
+        findings: Findings,
+        *,
+        captured: bool,
+        pin: bool,
+        source: ImageSource | None = None,
     ) -> None:
         self.arguments, self.stats, self.findings = arguments, stats, findings
-        self.captured, self._pin = captured, pin
+        self.captured, self._pin, self._source = captured, pin, source
         self.base_seed: int | None = None  # that torch's iterator has drawn
 
     @property
@@ -56,6 +65,11 @@ class Samples:
         """The user's, or torch's."""
         own = self.arguments.collate_fn
         return own if own is not None else default_collate
+
+    @property
+    def like_pipeline(self) -> bool:
+        """True if samples and errors are to be those of the image pipeline."""
+        return self._source is not None
 
     @property
     def depth(self) -> int:
@@ -94,8 +108,10 @@ class Samples:
             pin=may_pin(self._pin),
             stats=self.stats,
             order=record.batches,
-            dataset=dataset if self.captured else None,
-            collate_fn=self.collate_fn,
+            again=SampleFetcher(dataset, True, self.collate_fn, False, like_pipeline=self.like_pipeline)
+            if self.captured
+            else None,
+            source=self._source,
         )
 
     def note_batch(self, accelerated: bool) -> None:
@@ -115,12 +131,13 @@ class MapStyle:
     Args:
         loader: the loader.
         orders: the epoch's index batches, or `SampleOrder` of them.
-        captured: its dataset has transforms that are captured.
+        samples: what it needs of its loader.
     """
 
-    def __init__(self, loader: Any, orders: Any, *, captured: bool) -> None:
+    def __init__(self, loader: Any, orders: Any, samples: Samples) -> None:
         self._loader, self._index_sampler = loader, orders
-        self.worker_init_fn = _BeginWorker(loader.worker_init_fn, loader.on_error, captured)
+        fetcher = partial(SampleFetcher, on_error=loader.on_error, like_pipeline=samples.like_pipeline)
+        self.worker_init_fn = _BeginWorker(loader.worker_init_fn, fetcher, samples.captured)
         opening_encoded()  # imported here once, not in every worker process that is forked
 
     def __getattr__(self, name: str) -> Any:
@@ -147,8 +164,10 @@ class Orders:
 class _BeginWorker:
     """A worker_init_fn, and before it: images stay encoded, transforms are captured, batches say what is left to do."""
 
-    def __init__(self, own: Callable[[int], None] | None, on_error: OnError, captured: bool) -> None:
-        self._own, self._on_error, self._captured = own, on_error, captured
+    def __init__(
+        self, own: Callable[[int], None] | None, fetcher: Callable[..., SampleFetcher], captured: bool
+    ) -> None:
+        self._own, self._fetcher, self._captured = own, fetcher, captured
 
     def __call__(self, worker: int) -> None:
         if self._captured:
@@ -159,7 +178,7 @@ class _BeginWorker:
             assert info is not None
             if self._captured:
                 find_captures(info.dataset).install()  # the process has an object of its own
-            torch_fetch._MapDatasetFetcher = _Fetchers(info.dataset, self._on_error)  # type: ignore[misc,assignment]
+            torch_fetch._MapDatasetFetcher = _Fetchers(info.dataset, self._fetcher)  # type: ignore[misc,assignment]
         if self._own is not None:
             self._own(worker)
 
@@ -167,12 +186,12 @@ class _BeginWorker:
 class _Fetchers:
     """In the place of torch's class in a worker process: ours for its dataset, torch's for loaders inside of it."""
 
-    def __init__(self, dataset: Any, on_error: OnError) -> None:
-        self._dataset, self._on_error, self._torchs = dataset, on_error, torch_fetch._MapDatasetFetcher
+    def __init__(self, dataset: Any, ours: Callable[..., SampleFetcher]) -> None:
+        self._dataset, self._ours, self._torchs = dataset, ours, torch_fetch._MapDatasetFetcher
 
     def __call__(self, dataset: Any, *arguments: Any) -> Any:
         if dataset is self._dataset:
-            return SampleFetcher(dataset, *arguments, on_error=self._on_error)
+            return self._ours(dataset, *arguments)
         return self._torchs(dataset, *arguments)
 
 

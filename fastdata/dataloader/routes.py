@@ -17,6 +17,7 @@ from fastdata.sources.protocol import OFFER, ImageSource, NotASource
 from fastdata.sources.recognise import recognise
 from fastdata.transforms.augmentations import has_batch_form
 from fastdata.transforms.compile import BEGIN_WITH, compile_transform
+from fastdata.transforms.known import name_of
 from fastdata.views.plan import Plan
 
 __all__ = ["Route", "find_route"]
@@ -36,8 +37,8 @@ class Route:
     """The way taken and why.
 
     Attributes:
-        source: where images come from; None where the dataset's own code makes samples.
-        plan: what happens to them; None likewise.
+        source: where images come from; None where that is not known.
+        plan: what happens to them; None where the dataset's own code makes samples.
         reason: in words: why the dataset's own code is used, or why the fused prefix ended where it did.
         advice: where the dataset's own code is used, what would change that.
         captured: the places of its transforms that are captured, and what they do.
@@ -59,23 +60,37 @@ class Route:
         return self.plan is not None
 
     @property
+    def is_like_pipeline(self) -> bool:
+        """True where the dataset's own code gives the samples, and errors, that the image pipeline would give."""
+        return self.source is not None and self.plan is None
+
+    @property
     def by_torchs_code(self) -> bool:
         """True where torch's iterators make the batches and `num_workers` counts worker processes."""
         return not (self.is_image_pipeline or self.in_threads)
 
 
-def find_route(loader: LoaderArguments) -> Route:
-    """Decides the route of a loader from its arguments."""
+def find_route(loader: LoaderArguments, *, tail_in_processes: bool = False) -> Route:
+    """Decides the route of a loader from its arguments.
+
+    Args:
+        loader: the arguments.
+        tail_in_processes: steps that the image pipeline would call per sample are left to worker processes.
+    """
     if loader.batch_sampler is None:
         reason = "batch_size=None asks for single samples, or the dataset is iterable"
         return Route(reason=reason, advice="pass a batch_size")
     route = _to_the_pipeline(loader)
-    if route.is_image_pipeline:
+    if route.is_image_pipeline and not (tail_in_processes and route.plan is not None and route.plan.tail):
         return route
     found = find_captures(loader.dataset)
     captured = found.plans
     if not captured or native_problem() is not None:  # asked last, since it imports Pillow
         return route
+    if route.plan is not None:
+        steps = ", ".join(map(name_of, route.plan.tail))
+        reason = f"decode threads would wait for each other in {steps}, which holds Python's interpreter (tried)"
+        return Route(source=route.source, reason=reason, captured=captured, captured_parts=frozenset(found.parts))
     if route.advice in (OFFER, BEGIN_WITH):  # little more would be gained
         route = replace(route, advice=None)
     in_threads = _goes_to_threads(loader, captured)

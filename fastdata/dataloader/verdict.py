@@ -26,10 +26,12 @@ class Findings:
         choice: who decodes; None before the first iteration.
         plain_batches: batches of a dataset's own code in which no image was left to be decoded here; -1 once one had
             some.
+        tail_in_processes: the steps that are called per sample are left to worker processes; None before it is known.
     """
 
     choice: BackendChoice | None = None
     plain_batches: int = 0
+    tail_in_processes: bool | None = None
 
 
 def verdict(loader: LoaderArguments, route: Route, findings: Findings) -> str:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import random
+import shutil
 import threading
 import time
 from collections.abc import Callable
@@ -21,7 +23,8 @@ from PIL import Image, ImageOps
 from torch.utils.data import default_collate
 from torchvision.datasets import ImageFolder
 
-from fastdata import DataLoader
+from fastdata import DataLoader, DecodeError
+from fastdata.system.cpus import usable_cpus
 
 BACKENDS = ("native", "pil", "turbojpeg", "dali")
 
@@ -52,7 +55,8 @@ def pixels(loader: Any) -> list[torch.Tensor]:
 @pytest.mark.parametrize("tail", [KeepsState, CannotBeCopied])
 def test_a_transform_that_keeps_state_is_in_one_thread_at_a_time(folder: Path, tail: type[KeepsState]) -> None:
     transform = v1.Compose([v1.Resize((16, 16)), tail(), v1.PILToTensor()])
-    ours = pixels(DataLoader(ImageFolder(folder, transform), 13, num_workers=4, prefetch_factor=4))
+    dataset = ImageFolder(folder, transform)
+    ours = pixels(DataLoader(dataset, 13, num_workers=4, prefetch_factor=4, workers="threads"))
     torchs = pixels(torch.utils.data.DataLoader(ImageFolder(folder, transform), 13))
     assert all(torch.equal(*pair) for pair in zip(ours, torchs, strict=True))
 
@@ -62,7 +66,7 @@ def test_in_the_callers_thread_it_is_the_users_own_object(folder: Path) -> None:
     transform = v1.Compose([v1.Resize((16, 16)), tail, v1.PILToTensor()])
     pixels(DataLoader(ImageFolder(folder, transform), 13))
     assert tail.calls == 39
-    pixels(DataLoader(ImageFolder(folder, transform), 13, num_workers=2))
+    pixels(DataLoader(ImageFolder(folder, transform), 13, num_workers=2, workers="threads"))
     assert tail.calls == 39  # as with torch's workers, whose copies count for themselves
 
 
@@ -111,7 +115,7 @@ def drawn_in_tails(folder: Path, draw: Callable[[], Any], *, workers: int, seed:
         return image
 
     transform = v1.Compose([v1.Resize((16, 16)), tail, v1.PILToTensor()])
-    pixels(DataLoader(ImageFolder(folder, transform), 4, num_workers=workers, seed=seed))
+    pixels(DataLoader(ImageFolder(folder, transform), 4, num_workers=workers, seed=seed, workers="threads"))
     return drawn
 
 
@@ -209,6 +213,101 @@ def test_random_collate_functions_follow_from_the_seed(folder: Path, mix: Any) -
         torch.empty((), dtype=torch.int64).random_()  # the base seed
         assert torch.equal(after, torch.get_rng_state())
     assert all(torch.equal(*pair) for pair in zip(*runs, strict=True))
+
+
+# ---- in worker processes
+
+
+class HoldsTheInterpreter:
+    """Computes in Python, for milliseconds, and draws from all generators."""
+
+    def __call__(self, image: Image.Image) -> Image.Image:
+        total = sum(number * number for number in range(20_000))
+        shift = random.random() + np.random.rand() + torch.rand(()).item() + total % 2
+        return image.point(lambda level: int(level * shift / 4))
+
+
+def noisy(samples: list[Any]) -> Any:
+    images_, labels = default_collate(samples)
+    return images_ + torch.rand(()), labels
+
+
+def held_up(folder: Path, **options: Any) -> Any:
+    """A loader whose samples take turns in threads."""
+    transform = v1.Compose([v1.RandomResizedCrop(32), HoldsTheInterpreter(), v1.ToTensor()])
+    dataset = ImageFolder(folder, transform)
+    return DataLoader(dataset, 4, shuffle=True, num_workers=2, collate_fn=noisy, **options)
+
+
+needs_two_cpus = pytest.mark.skipif(usable_cpus() < 2, reason="threads cannot keep each other waiting on one CPU")
+forks = pytest.mark.skipif(multiprocessing.get_all_start_methods()[0] != "fork", reason="processes are not forked")
+
+
+@forks
+@needs_two_cpus
+def test_steps_that_hold_the_interpreter_run_in_worker_processes_with_the_same_numbers(folder: Path) -> None:
+    epochs = {}
+    for workers in ("threads", "auto"):
+        torch.manual_seed(5)
+        loader = held_up(folder, workers=workers)
+        epochs[workers] = [*loader, *loader]
+        after = torch.rand(())
+        epochs[workers].append([after, after])
+        told = "2 worker processes" in loader.explain() and "HoldsTheInterpreter" in loader.explain()
+        assert told == (workers == "auto")
+    for ours, other in zip(*epochs.values(), strict=True):
+        assert all(torch.equal(*pair) for pair in zip(ours, other, strict=True))
+    assert len({float(batch[0].mean()) for batch in epochs["auto"]}) == 21
+
+
+@forks
+@needs_two_cpus
+def test_an_epoch_is_continued_in_worker_processes_as_in_threads(folder: Path) -> None:
+    whole = list(held_up(folder, seed=3, workers="threads"))
+    first = held_up(folder, seed=3, workers="threads")
+    batches = iter(first)
+    for _ in range(4):
+        next(batches)
+    second = held_up(folder, seed=3)
+    second.load_state_dict(first.state_dict())
+    rest = list(second)
+    assert "2 worker processes" in second.explain()
+    assert len(rest) == 6
+    assert all(torch.equal(mine[1], batch[1]) for mine, batch in zip(rest, whole[4:], strict=True))
+
+
+@forks
+@needs_two_cpus
+@pytest.mark.parametrize("on_error", ["raise", "skip", "replace"])
+def test_damaged_files_are_named_from_worker_processes_too(folder: Path, tmp_path: Path, on_error: Any) -> None:
+    shutil.copytree(folder, tmp_path / "own")
+    (tmp_path / "own" / "bear" / "05.jpg").write_bytes(b"\xff\xd8 no JPEG")
+    epochs = {}
+    for workers in ("threads", "auto"):
+        loader = held_up(tmp_path / "own", seed=3, on_error=on_error, workers=workers)
+        if on_error == "raise":
+            with pytest.raises(DecodeError) as caught:
+                list(loader)
+            assert caught.value.location.endswith("05.jpg")
+            assert caught.value.index == 18
+        else:
+            epochs[workers] = torch.cat([batch[1] for batch in loader])
+            assert [(index, Path(place).name) for index, place, _ in loader.stats()["quarantine"]] == [(18, "05.jpg")]
+        assert ("2 worker processes" in loader.explain()) == (workers == "auto")
+    if epochs:
+        assert torch.equal(epochs["threads"], epochs["auto"])
+
+
+def test_steps_that_let_others_run_stay_in_threads(folder: Path) -> None:
+    class Waits:
+        def __call__(self, image: Image.Image) -> Image.Image:
+            time.sleep(0.05)
+            return image
+
+    dataset = ImageFolder(folder, v1.Compose([v1.Resize((8, 8)), Waits(), v1.ToTensor()]))
+    loader = DataLoader(dataset, 13, num_workers=2)
+    assert len(list(loader)) == 3
+    assert "2 threads, " in loader.explain()
 
 
 # ---- the image

@@ -1,0 +1,95 @@
+"""What is found out before a loader's first epoch in the image pipeline: who decodes, and where the rest runs."""
+
+from __future__ import annotations
+
+import multiprocessing
+from typing import Any
+
+import torch
+from torch.utils.data import default_collate
+
+from fastdata.dataloader.arguments import LoaderArguments
+from fastdata.dataloader.routes import Route
+from fastdata.dataloader.verdict import Findings
+from fastdata.device.prefetch import index_of
+from fastdata.loaders import Backend
+from fastdata.pipeline.choose_backend import choose_backend
+from fastdata.pipeline.config import PipelineConfig
+from fastdata.pipeline.tail_in_turn import tail_holds_interpreter
+from fastdata.sources.recognise import transforms_targets
+from fastdata.views.philox import Key
+
+__all__ = ["leaves_tail_to_processes", "pipeline_config"]
+
+
+def pipeline_config(
+    loader: LoaderArguments,
+    route: Route,
+    findings: Findings,
+    *,
+    key: Key,
+    device: torch.device | None = None,
+    **more: Any,
+) -> PipelineConfig:
+    """How an epoch is made.
+
+    Args:
+        loader: its arguments.
+        route: into the pipeline.
+        findings: what is known; the backend is, from now on.
+        key: seed and epoch.
+        device: where batches go.
+        more: further fields of the configuration.
+    """
+    assert route.plan is not None
+    assert route.source is not None
+    return PipelineConfig(
+        source=route.source,
+        plan=route.plan,
+        backend=_find_backend(loader, route, findings, device),
+        key=key,
+        collate_fn=loader.collate_fn if loader.collate_fn is not None else default_collate,
+        on_error=loader.on_error,
+        memory_format=loader.memory_format,
+        device=device,
+        decode_device=loader.decode_on,
+        backend_options=loader.dali,
+        threads=loader.num_workers,
+        **more,
+    )
+
+
+def _find_backend(loader: LoaderArguments, route: Route, findings: Findings, device: torch.device | None) -> Backend:
+    assert route.plan is not None
+    assert route.source is not None
+    if findings.choice is None:
+        findings.choice = choose_backend(
+            route.source,
+            route.plan,
+            fidelity=loader.fidelity,
+            threads=loader.num_workers,
+            device_index=index_of(device) if loader.decode_on == "mixed" else None,
+            options=loader.dali,
+        )
+    return findings.choice.backend
+
+
+def leaves_tail_to_processes(loader: LoaderArguments, route: Route, findings: Findings) -> bool:
+    """True if the steps that are called per sample hold up decode threads, and worker processes give the same samples.
+
+    They draw for each sample from the same seeds.  Not so a target_transform, which worker processes call within
+    the dataset's own code; and they decode natively.  Where processes are not forked, the user's program may not be
+    made for them.
+    """
+    assert route.source is not None
+    if loader.workers != "auto" or loader.num_workers == 0 or transforms_targets(route.source):
+        return False
+    if not _may_fork() or _find_backend(loader, route, findings, None).name != "native":
+        return False
+    return tail_holds_interpreter(pipeline_config(loader, route, findings, key=Key(seed=0, epoch=0)))
+
+
+def _may_fork() -> bool:
+    """True where worker processes begin as copies of this one, and this one may have any."""
+    method = multiprocessing.get_start_method(allow_none=True) or multiprocessing.get_all_start_methods()[0]
+    return method == "fork" and not multiprocessing.current_process().daemon
