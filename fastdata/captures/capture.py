@@ -13,9 +13,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+import torch
 
 from fastdata.loaders import pillow
-from fastdata.loaders.fill import After, drawn, stored
+from fastdata.loaders.backend import Pixels
+from fastdata.loaders.fill import After, decode_source, drawn, stored
 from fastdata.loaders.pending_image import pending
 from fastdata.pipeline.finish import Finish
 from fastdata.pipeline.seeded_draws import SeededDraws
@@ -82,7 +84,7 @@ class Capture:
             with SeededDraws(draw.seed):
                 return transform(*args, **kwargs)
         view = draw_view(plan.ops, args[0].size, draw.index, draw.copy, key=draw.key)
-        value = self._seen_through(args[0], view, draw)
+        value = self._seen_through(args[0], view, draw) if plan.in_one_pass else self._staged(args[0], view, draw)
         if plan.tail:
             with SeededDraws(draw.seed):
                 for step in self._tail():
@@ -102,22 +104,35 @@ class Capture:
         if seen is not None:
             source, view = seen
             return pending(source, view, self._levels, plan.tensor_class, after=self._after(draw))
+        return self._finished(np.asarray(image), draw)
+
+    def _staged(self, image: Any, view: View, draw: Draw) -> torch.Tensor:
+        """The same where more is done than can be left to a batch of images: it is decoded now."""
+        seen = image.pending_through(view) if hasattr(image, "pending_through") else None
+        pixels = decode_source(*seen) if seen is not None else np.array(pillow.apply_view(image, view))
+        (staged,) = self._finish(draw.key).augmented([pixels], [draw.index], [draw.copy])
+        if isinstance(staged, ValueError):
+            raise staged
+        return self._finished(staged, draw)
+
+    def _finished(self, pixels: Pixels, draw: Draw) -> torch.Tensor:
+        plan: Plan = self._fastdata[1]
         effects, (erased,) = drawn([self._after(draw)])
-        value = stored(np.asarray(image), self._levels, effects, erased)
+        value = stored(pixels, self._levels, effects, erased)
         return value if plan.tensor_class is None else value.as_subclass(plan.tensor_class)
 
     def _after(self, draw: Draw) -> After | None:
         """What is done behind the view; one object draws for all samples of an epoch."""
         plan: Plan = self._fastdata[1]
-        if not plan.augments:
-            return None
-        finish = self._finishes.get(draw.key)
+        return After(self._finish(draw.key), draw.index, draw.copy) if plan.augments else None
+
+    def _finish(self, key: Key) -> Finish:
+        finish = self._finishes.get(key)
         if finish is None:
             if len(self._finishes) >= _MOST_KEYS:
                 self._finishes.clear()
-            own = Plan(ops=plan.ops, effects=plan.effects, float_augmentations=plan.float_augmentations)
-            finish = self._finishes[draw.key] = Finish(plan=own, key=draw.key)
-        return After(finish, draw.index, draw.copy)
+            finish = self._finishes[key] = Finish(plan=self._fastdata[1], key=key)
+        return finish
 
     def _tail(self) -> Sequence[Callable[[Any], Any]]:
         _, plan, per_thread = self._fastdata

@@ -101,7 +101,7 @@ def _in_the_pipeline(loader: LoaderArguments, route: Route, choice: BackendChoic
     decodes_on = None
     if choice is not None and not _in_memory(route) and len(choice.backend.decode_devices) > 1:
         decodes_on = "the GPU (mixed)" if loader.decode_on == "mixed" else "the CPU"
-        if plan.effects:
+        if plan.all_effects or plan.later:
             decodes_on = (
                 "the CPU, image by image, for augmentations on the host; augment_on='device' lets it decode batches"
             )
@@ -174,7 +174,7 @@ def _output(loader: LoaderArguments, route: Route, plan: Plan) -> str:
 def _fidelity(loader: LoaderArguments, plan: Plan, choice: BackendChoice | None) -> str:
     """How near pixels are to Pillow's, under the backend that decodes and with the augmentations on the host."""
     told = _fidelity_of_decoding(loader, choice)
-    return f"{told}; GaussianBlur within one grey level" if "GaussianBlur" in repr(plan.effects) else told
+    return f"{told}; GaussianBlur within one grey level" if "GaussianBlur" in repr(plan.all_effects) else told
 
 
 def _fidelity_of_decoding(loader: LoaderArguments, choice: BackendChoice | None) -> str:

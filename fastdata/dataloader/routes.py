@@ -124,6 +124,9 @@ def _array_route(loader: LoaderArguments, source: ArraySource, plan: Plan, reaso
         if has_batch_form(plan.tail[0]) and loader.augment_on == "host":
             advice = "augment_on='device' applies the augmentations to whole batches"
         return Route(reason=f"images in memory are only done in whole batches, and {reason}", advice=advice)
+    if not plan.in_one_pass:
+        advice = "put crops, resizes and flips before augmentations"
+        return Route(reason="images in memory are only done in one pass, and a crop comes later", advice=advice)
     if not plan.batchable:
         return Route(reason="the transform ends with a PIL image", advice="end it with ToTensor or PILToTensor")
     if loader.collate_fn not in (None, default_collate):

@@ -215,21 +215,23 @@ def decode_scaled(data: bytes, denominator: int, view: View, out: Pixels) -> Non
     _resize_box(scaled, full, view, out)
 
 
-def resize_window(pixels: Pixels, stride_px: int, view: View, out: Pixels) -> None:
+def resize_window(pixels: Pixels, stride_px: int, view: View, out: Pixels, *, pixel_bytes: int = 4) -> None:
     """Resizes, crops and flips a decoded window into `out`, with Pillow's arithmetic.
 
     Args:
-        pixels: flat uint8 RGBX pixels beginning at the window's first.
+        pixels: flat uint8 pixels beginning at the window's first.
         stride_px: pixels from one row to the next.
         view: the view; its window gives the width and height at `pixels`.
         out: uint8 (height, width, 3).
+        pixel_bytes: 3 for RGB, 4 for RGBX.
     """
     from PIL import Image
 
     left, top, right, bottom = view.window_px
+    mode = "RGBX"[:pixel_bytes]
     size = (right - left, bottom - top)
     # Copied into an RGB image: resampling three channels instead of four gains more than the copy costs.
-    window = Image.frombytes("RGB", size, pixels, "raw", "RGBX", 4 * stride_px, 1)
+    window = Image.frombytes("RGB", size, pixels, "raw", mode, pixel_bytes * stride_px, 1)
     _crop_resize_write(window, (0, 0, *size), view, out)
 
 

@@ -45,26 +45,22 @@ def options_for(order: native.PassOrder, fidelity: str) -> native.Options:
     return native.Options(pass_order=order, fast=fidelity == "fast", max_pixels=pillow.most_pixels())
 
 
-def resize_window(pixels: Pixels, stride_px: int, view: View, out: Pixels) -> None:
+def resize_window(pixels: Pixels, stride_px: int, view: View, out: Pixels, *, pixel_bytes: int = 4) -> None:
     """Resizes, crops and flips a decoded window into `out`, with Pillow's arithmetic.
 
     Args:
-        pixels: flat uint8 RGBX pixels beginning at the window's first.
+        pixels: flat uint8 pixels beginning at the window's first.
         stride_px: pixels from one row to the next.
         view: the view; its window gives the width and height at `pixels`.
         out: uint8 (height, width, 3), contiguous.
+        pixel_bytes: 3 for RGB, 4 for RGBX.
     """
-    order = _exact_order()
-    core = native.available()
-    if core is not None and order is not None and _by_core(core, order, pixels, stride_px, view, out):
-        return
-    pillow.resize_window(pixels, stride_px, view, out)
-
-
-def _by_core(
-    core: native.Core, order: native.PassOrder, pixels: Pixels, stride_px: int, view: View, out: Pixels
-) -> bool:
-    return core.resize(pixels, stride_px, Views.of([view]).columns, out, options=options_for(order, "exact"))
+    core, order = native.available(), _exact_order()
+    if core is not None and order is not None:
+        options, seen = options_for(order, "exact"), Views.of([view]).columns
+        if core.resize(pixels, stride_px, seen, out, options=options, pixel_bytes=pixel_bytes):
+            return
+    pillow.resize_window(pixels, stride_px, view, out, pixel_bytes=pixel_bytes)
 
 
 @cache
@@ -101,6 +97,6 @@ def _agrees(
         interpolation=filter_,
     )
     ours, theirs = np.empty((20, 12, 3), np.uint8), np.empty((20, 12, 3), np.uint8)
-    _by_core(core, order, pixels, width, view, ours)
+    core.resize(pixels, width, Views.of([view]).columns, ours, options=options_for(order, "exact"))
     pillow.resize_window(pixels, width, view, theirs)
     return bool((ours == theirs).all())

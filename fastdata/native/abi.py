@@ -32,7 +32,7 @@ __all__ = [
 
 MESSAGE_BYTES = 128
 
-_ABI_VERSION = 9
+_ABI_VERSION = 10
 
 
 class NativeMissing(Exception):
@@ -251,7 +251,7 @@ def _declare(library: ctypes.CDLL) -> None:
         "fd_load_arrays": (None, [pointer] * 5),
         "fd_draw_views": (i64, [i64, *[pointer] * 5]),
         "fd_decode": (None, [pointer] * 4),
-        "fd_resize": (i32, [pointer, i64, i64, *[pointer] * 4]),
+        "fd_resize": (i32, [pointer, i64, i32, i64, *[pointer] * 4]),
         "fd_repack": (i32, [pointer, i64, i32, *[pointer] * 4]),
         "fd_free": (None, [pointer]),
         "fd_normals": (None, [i64, i64, i64, i64, pointer, pointer]),

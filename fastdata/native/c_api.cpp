@@ -3,6 +3,7 @@
 
 #include "array.h"
 #include "batch.h"
+#include "buffer.h"
 #include "guard.h"
 #include "image.h"
 #include "kernels.h"
@@ -29,6 +30,16 @@ struct fd_pool {
 namespace {
 Pool *inside(fd_pool *pool) {
     return pool != nullptr ? &pool->pool : nullptr;
+}
+
+// Pixels of 3 bytes as pixels of 4, valid until the next call in this thread.
+Rows unpacked(const Rows &rgb) {
+    static thread_local Buffer memory;
+    const ptrdiff_t stride = static_cast<ptrdiff_t>(rgb.width) * kPixelBytes;
+    uint8_t *const pixels = memory.take(static_cast<size_t>(stride) * static_cast<size_t>(rgb.height)).data();
+    for (int y = 0; y < rgb.height; ++y)
+        kernels().unpack(rgb.row(y), rgb.width, pixels + y * stride);
+    return {pixels, stride, rgb.width, rgb.height};
 }
 } // namespace
 
@@ -104,16 +115,21 @@ void fd_normals(int64_t count, int64_t index, int64_t copy, int64_t stream, cons
     }
 }
 
-int32_t fd_resize(const uint8_t *rgbx, int64_t rgbx_bytes, int64_t stride_bytes, const fd_views *seen, void *out,
-                  const fd_format *format, const fd_options *options) {
+int32_t fd_resize(const uint8_t *pixels, int64_t pixels_bytes, int32_t pixel_bytes, int64_t stride_bytes,
+                  const fd_views *seen, void *out, const fd_format *format, const fd_options *options) {
     return guarded([&]() -> int32_t {
         const View view = view_at(*seen, 0);
         const int width = view.window.width(), height = view.window.height();
-        const bool fits = width > 0 && height > 0 && stride_bytes >= int64_t{width} * kPixelBytes &&
-                          rgbx_bytes >= (height - 1) * stride_bytes + int64_t{width} * kPixelBytes;
-        if (!fits || rgbx == nullptr || out == nullptr || !view.is_valid() || !is_valid(*format) || !is_valid(*options))
+        const bool known = pixel_bytes == 3 || pixel_bytes == kPixelBytes;
+        const bool fits = known && width > 0 && height > 0 && stride_bytes >= int64_t{width} * pixel_bytes &&
+                          stride_bytes <= pixels_bytes &&
+                          pixels_bytes >= (height - 1) * stride_bytes + int64_t{width} * pixel_bytes;
+        if (!fits || pixels == nullptr || out == nullptr || !view.is_valid() || !is_valid(*format) ||
+            !is_valid(*options))
             return FD_BAD_REQUEST;
-        const Rows window = {rgbx, static_cast<ptrdiff_t>(stride_bytes), width, height};
+        Rows window = {pixels, static_cast<ptrdiff_t>(stride_bytes), width, height};
+        if (pixel_bytes == 3)
+            window = unpacked(window);
         return ImageDecoder::of_this_thread().resize(window, view, {out, *format}, *options);
     });
 }

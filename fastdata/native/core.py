@@ -162,29 +162,33 @@ class Core:
         self.library.fd_normals(count, index, copy, stream, (ctypes.c_uint32 * 2)(*key), out.ctypes.data)
         return out
 
-    def resize(self, rgbx: Pixels, stride_px: int, view: Windows, out: Pixels, *, options: Options) -> bool:
+    def resize(
+        self, pixels: Pixels, stride_px: int, view: Windows, out: Pixels, *, options: Options, pixel_bytes: int = 4
+    ) -> bool:
         """Resizes, crops and flips a decoded window into uint8 (height, width, 3).
 
         Args:
-            rgbx: flat 4-byte pixels that begin at the window's first.
+            pixels: flat, beginning at the window's first.
             stride_px: pixels from one row to the next.
             view: how the one window is seen.
             out: contiguous, of the crop's size.
             options: the order of passes.
+            pixel_bytes: 3, or 4, of which the last is ignored.
 
         Returns:
             False if the core does not do this: a side would be longer than 65,536 pixels.
         """
         seen = view.contiguous()
         left, top, right, bottom = seen.crop_px[0].tolist()
-        if out.shape != (bottom - top, right - left, 3) or not out.flags.c_contiguous or not rgbx.flags.c_contiguous:
+        if out.shape != (bottom - top, right - left, 3) or not out.flags.c_contiguous or not pixels.flags.c_contiguous:
             raise ValueError(
                 f"out has shape {out.shape}, the crop is {right - left} × {bottom - top}; both must be contiguous"
             )
         status = self.library.fd_resize(
-            rgbx.ctypes.data,
-            rgbx.nbytes,
-            4 * stride_px,
+            pixels.ctypes.data,
+            pixels.nbytes,
+            pixel_bytes,
+            pixel_bytes * stride_px,
             ctypes.byref(seen.to_c()),
             out.ctypes.data,
             ctypes.byref(Format().to_c()),

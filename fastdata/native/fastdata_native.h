@@ -19,7 +19,7 @@ extern "C" {
 #endif
 
 /* Raised whenever a signature or a struct below changes. */
-#define FD_ABI_VERSION 9
+#define FD_ABI_VERSION 10
 
 /* What became of one image. */
 enum fd_status {
@@ -258,10 +258,10 @@ FD_API int64_t fd_draw_views(int64_t count, const int64_t *sizes_px, const int64
 /* Decodes N images; the answer is in statuses and messages.  pool: NULL to work in the calling thread. */
 FD_API void fd_decode(fd_pool *pool, const fd_images *images, const fd_format *format, const fd_options *options);
 
-/* Resizes, crops and flips pixels (4 bytes each, the fourth ignored) that begin at the first of the one view's window.
- */
-FD_API int32_t fd_resize(const uint8_t *rgbx, int64_t rgbx_bytes, int64_t stride_bytes, const fd_views *view, void *out,
-                         const fd_format *format, const fd_options *options);
+/* Resizes, crops and flips pixels that begin at the first of the one view's window.
+ * pixel_bytes: 3, or 4, of which the last is ignored. */
+FD_API int32_t fd_resize(const uint8_t *pixels, int64_t pixels_bytes, int32_t pixel_bytes, int64_t stride_bytes,
+                         const fd_views *view, void *out, const fd_format *format, const fd_options *options);
 
 /* Does effects to RGB pixels (height, width, 3) and stores them in another format; out may be the pixels themselves if
  * that is theirs. */

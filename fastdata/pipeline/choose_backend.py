@@ -103,7 +103,7 @@ def choose_backend(
     timed = _time_in_turn(backends, images, views, _file_loads(backends, source, plan, indices))
     for backend in known:
         decoder = backend.batch_decoder()
-        if decoder is not None and plan.batchable and decoder.suits(plan):
+        if decoder is not None and plan.batchable and plan.in_one_pass and decoder.suits(plan):
             request = BatchRequest(
                 interpolation=plan.filters[0],
                 threads=max(1, threads),
@@ -161,7 +161,7 @@ def _file_loads(
     backends: Sequence[Backend], source: ImageSource, plan: Plan, indices: Sequence[int]
 ) -> dict[str, Callable[[], object]]:
     """What loads these samples at once, for backends that read files into batches."""
-    if not (plan.batchable and has_file_ranges(source)):
+    if not (plan.batchable and plan.in_one_pass and has_file_ranges(source)):
         return {}
     assert plan.size is not None
     files, out = file_ranges(source, indices), torch.empty((len(indices), 3, *plan.size), dtype=plan.output_dtype)

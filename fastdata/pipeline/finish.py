@@ -11,8 +11,10 @@ import torch
 
 from fastdata.augment.base import Parameters
 from fastdata.augment.ops import normalise
+from fastdata.loaders.backend import Pixels
 from fastdata.loaders.fill import Erased
-from fastdata.native import EffectTable
+from fastdata.native import EffectTable, Format, load
+from fastdata.pipeline.stages import stages
 from fastdata.views.philox import Key
 from fastdata.views.plan import Plan
 from fastdata.views.streams import Draws
@@ -41,14 +43,14 @@ class Finish:
         return tuple(
             augmentation.draw(Draws(key=self.key, indices=columns[0], copies=columns[1], step=step), self.plan.size)
             for step, augmentation in enumerate(
-                (*self.plan.augmentations, *self.plan.float_augmentations), start=len(self.plan.effects)
+                (*self.plan.augmentations, *self.plan.float_augmentations), start=len(self.plan.all_effects)
             )
         )
 
     def effects(self, indices: Sequence[int], copies: Sequence[int]) -> EffectTable | None:
-        """What the native core is to do to the pixels of N samples; None for nothing."""
+        """What the native core is to do to the pixels of N samples, if in one pass; None for nothing."""
         size = self.plan.size
-        if not self.plan.effects or not len(indices):
+        if not (self.plan.effects and self.plan.in_one_pass) or not len(indices):
             return None
         assert size is not None
         columns = np.asarray(indices, np.int64), np.asarray(copies, np.int64)
@@ -58,6 +60,27 @@ class Finish:
         )
         tables = [each.effects(each.draw(own, size), size) for each, own in zip(self.plan.effects, draws, strict=True)]
         return np.concatenate(tables, axis=1)
+
+    def augmented(
+        self, images: Sequence[Pixels], indices: Sequence[int], copies: Sequence[int]
+    ) -> list[Pixels | ValueError]:
+        """RGB pixels of N images that are seen as the plan begins, with all that is fused behind that.
+
+        They may be changed in place.  Of an image that a later crop cannot be taken from there is torchvision's error.
+        """
+        if not self.plan.in_one_pass:
+            return [self._staged(*each) for each in zip(images, indices, copies, strict=True)]
+        effects = self.effects(indices, copies)
+        if effects is not None:
+            for row, pixels in enumerate(images):
+                load().convert(pixels, pixels.ctypes.data, Format(), effects[row : row + 1])
+        return list(images)
+
+    def _staged(self, pixels: Pixels, index: int, copy: int) -> Pixels | ValueError:
+        try:
+            return stages(self.plan, pixels, index, copy, key=self.key)
+        except ValueError as error:
+            return error
 
     def erase(self, images: torch.Tensor, drawn: Drawn) -> None:
         """Does on the host, in the images' own memory, what comes after the float arithmetic."""

@@ -18,7 +18,6 @@ from fastdata.errors import DecodeError, ReadError, ViewError
 from fastdata.loaders import Encoded, pillow
 from fastdata.loaders.backend import LoadedFiles, Pixels, Scratch
 from fastdata.loaders.per_image import inspect
-from fastdata.native import EffectTable, Format, load
 from fastdata.pipeline.finish import Drawn
 from fastdata.pipeline.jobs import SkipResult, Task, stop_if_cancelled
 from fastdata.pipeline.resources import EpochResources
@@ -77,6 +76,7 @@ class ImageBatch:
         count = len(self._indices)
         in_place = self._config.fills_batch and resources.batch_decoder is None
         self._images = resources.empty_batch(count) if in_place else None
+        self._decodes_into_batch = resources.batch_format.is_decoded_form and self._config.plan.in_one_pass
         self._samples: list[Any] = [None] * count
         self._targets: list[Any] = [None] * count
         self._loaded = [False] * count
@@ -140,7 +140,7 @@ class ImageBatch:
             files = file_ranges(self._config.source, self._indices)
             ranges, out = (files.paths, files.offsets, files.lengths, files.crcs), self._images.data_ptr()
             columns: dict[str, Any] = {"indices": self._indices, "copies": self._copies}
-            if (effects := self._effects(self._indices, self._copies)) is not None:
+            if (effects := self._resources.finish.effects(self._indices, self._copies)) is not None:
                 columns["effects"] = effects
             loaded = loader.load(*ranges, out=out, **columns)
         return self._finish_loading(loaded)
@@ -154,7 +154,9 @@ class ImageBatch:
         with record_function("fastdata.load"):
             out, rows = self._images.data_ptr(), arrays.rows(self._indices)
             columns: dict[str, Any] = {"indices": self._indices, "copies": self._copies}
-            loaded = loader.load(arrays.images, rows, out=out, effects=self._effects(**columns), **columns)
+            loaded = loader.load(
+                arrays.images, rows, out=out, effects=self._resources.finish.effects(**columns), **columns
+            )
         return self._finish_loading(loaded)
 
     def _finish_loading(self, loaded: LoadedFiles) -> Sequence[Task]:
@@ -258,27 +260,28 @@ class ImageBatch:
         places = self._places(samples, views)
         with times.stage("decode"):
             statuses = self._config.backend.decode([sample.image for sample in samples], views, places)
-        good, failures = [], []
-        effects = self._effects([s.index for s in samples], [s.copy for s in samples])
-        for row, (sample, view, place, status) in enumerate(zip(samples, views, places, statuses, strict=True)):
-            if status is not None:
+        decoded, good, failures = [], [], []
+        for sample, view, place, status in zip(samples, views, places, statuses, strict=True):
+            if status is None:
+                decoded.append((sample, view, place))
+            else:
                 failures.append(self._failure(sample.position, sample.index, status))
-                continue
-            if effects is not None:
-                load().convert(place, place.ctypes.data, Format(), effects[row : row + 1])
-            good.append((sample, view, place))
+        indices, copies = [sample.index for sample, *_ in decoded], [sample.copy for sample, *_ in decoded]
+        augmented = self._resources.finish.augmented([place for *_, place in decoded], indices, copies)
+        for (sample, view, _), pixels in zip(decoded, augmented, strict=True):
+            if isinstance(pixels, ValueError):
+                failures.append(self._failure(sample.position, sample.index, pixels, kind=ViewError))
+            else:
+                good.append((sample, view, pixels))
         if self._images is not None:
             self._convert_into_batch(good, times)
         else:
             self._make_samples(good, times)
         return failures
 
-    def _effects(self, indices: Sequence[int], copies: Sequence[int]) -> EffectTable | None:
-        return self._resources.finish.effects(indices, copies)
-
     def _places(self, samples: Sequence[Sample], views: Sequence[View]) -> list[Pixels]:
         """Where each image is decoded to: the batch itself if it is uint8 in channels_last, else scratch memory."""
-        if self._images is not None and self._resources.batch_format.is_decoded_form:
+        if self._images is not None and self._decodes_into_batch:
             rows = self._images.permute(0, 2, 3, 1).numpy()
             return [rows[sample.position] for sample in samples]
         sizes = [view.size for view in views]
@@ -292,7 +295,7 @@ class ImageBatch:
     def _convert_into_batch(self, good: Sequence[tuple[Sample, View, Pixels]], times: BatchTimes) -> None:
         assert self._images is not None
         with times.stage("convert"):
-            if not self._resources.batch_format.is_decoded_form:
+            if not self._decodes_into_batch:
                 for sample, _, pixels in good:
                     self._resources.batch_format.store(pixels, self._images[sample.position])
         for sample, *_ in good:
@@ -362,7 +365,7 @@ class ImageBatch:
                 return self._pinned(collate_fn(samples))
         images = self._images if len(good) == len(self._loaded) else self._pinned(self._images[list(good)])
         if not self._config.leave_uint8:
-            self._erase(images, good)
+            self._resources.finish.erase(images, self._draw_steps(good))
         else:
             drawn = self._draw_steps(good)
             if self._config.on_gpu:
@@ -383,11 +386,6 @@ class ImageBatch:
             return ()
         columns = ([column[position] for position in good] for column in (self._indices, self._copies))
         return self._resources.finish.draw(*columns)
-
-    def _erase(self, images: torch.Tensor, good: Sequence[int]) -> None:
-        """Fills rectangles of finished images on the host."""
-        if self._resources.finish.erases:
-            self._resources.finish.erase(images, self._draw_steps(good))
 
     def _pinned(self, batch: Any) -> Any:
         if not self._config.pin:

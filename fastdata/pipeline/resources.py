@@ -54,10 +54,11 @@ class EpochResources:
         )
         self.sample_format = PixelFormat(plan)
         self.ready_batches: ReadyBatches | None = backend.ready_batches() if config.fills_batch else None
-        decoder = backend.batch_decoder() if config.fills_batch and config.arrays is None and not plan.effects else None
+        in_one_call = config.fills_batch and plan.in_one_pass
+        decoder = backend.batch_decoder() if in_one_call and config.arrays is None and not plan.effects else None
         self.batch_decoder: BatchDecoder | None = decoder if decoder is not None and decoder.suits(plan) else None
         self.file_loader: FileLoader | None = None
-        if config.fills_batch and has_file_ranges(config.source):
+        if in_one_call and has_file_ranges(config.source):
             self.file_loader = backend.file_loader(
                 plan, config.key, format=self.batch_format.native, threads=config.threads
             )

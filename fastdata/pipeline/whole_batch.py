@@ -105,7 +105,7 @@ class WholeBatch(ImageBatch):
         targets = self._collated_targets(good)
         if not (config.leave_uint8 or images.is_cuda):
             converted = self._converted(images)
-            self._erase(converted, good)
+            self._resources.finish.erase(converted, self._draw_steps(good))
             return [converted, targets], None
         images = images.contiguous(memory_format=config.memory_format)
         drawn = self._draw_steps(good)

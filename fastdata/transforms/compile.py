@@ -15,7 +15,7 @@ from fastdata.transforms.augmentations import augmentation_of, core_agrees, flip
 from fastdata.transforms.draft import Draft, NotFusable
 from fastdata.transforms.known import is_hooked, is_known_transform, is_timms, name_of
 from fastdata.transforms.readers import READERS, TIMM_READERS
-from fastdata.views.plan import Output, Plan
+from fastdata.views.plan import Output, Plan, Stage
 
 __all__ = ["BEGIN_WITH", "PlanResult", "compile_transform"]
 
@@ -43,7 +43,7 @@ def compile_transform(transform: object, *, augment_on: str = "host", effects: b
             anything callable.
         augment_on: "device" takes augmentations into the plan as operations on whole batches; "host" as effects that
             the native core does to each image, where it gives Pillow's pixels, else they are called per sample.
-        effects: False calls them per sample in any case.
+        effects: False calls them per sample in any case, and allows no further stages.
 
     Returns:
         A plan and the reason its prefix ended, or no plan and the reason nothing could be fused.
@@ -52,7 +52,7 @@ def compile_transform(transform: object, *, augment_on: str = "host", effects: b
         reason = "the dataset has no transform, so its samples are PIL images"
         return PlanResult(plan=None, reason=reason, advice=BEGIN_WITH)
     steps = _flatten(transform)
-    draft, fused, reason = Draft(), 0, "everything is fused"
+    draft, fused, reason = Draft(may_stage=effects and augment_on == "host"), 0, "everything is fused"
     for step in steps:
         try:
             _read_step(step, draft, augment_on, effects)
@@ -62,7 +62,7 @@ def compile_transform(transform: object, *, augment_on: str = "host", effects: b
         fused += 1
     if fused == 0:
         return PlanResult(plan=None, reason=f"nothing can be fused: {reason}", advice=BEGIN_WITH)
-    if draft.effects and draft.output is Output.PIL:
+    if (draft.effects or draft.stages) and draft.output is Output.PIL:
         why = reason if fused < len(steps) else "the transform does not end with a tensor"
         return replace(
             compile_transform(transform, effects=False), reason=f"augmentations are called per sample: {why}"
@@ -73,9 +73,11 @@ def compile_transform(transform: object, *, augment_on: str = "host", effects: b
         if on_batches or (host.plan is not None and len(host.plan.fused) > fused):
             why = reason if fused < len(steps) else "the transform does not end with a tensor"
             return replace(host, reason=f"augmentations stay on the host, since {why}")
+    first, *later = (*draft.stages, Stage(ops=tuple(draft.ops), effects=tuple(draft.effects)))
     plan = Plan(
-        ops=tuple(draft.ops),
-        effects=tuple(draft.effects),
+        ops=first.ops,
+        effects=first.effects,
+        later=tuple(later),
         output=draft.output,
         normalisation=draft.normalisation,
         augmentations=tuple(draft.augmentations),

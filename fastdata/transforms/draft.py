@@ -30,6 +30,7 @@ from fastdata.views.plan import (
     RandomCropOrPad,
     Resizing,
     Size,
+    Stage,
 )
 from fastdata.views.streams import Draws
 
@@ -38,6 +39,7 @@ __all__ = ["Draft", "NotFusable"]
 
 Crop: TypeAlias = CenterCrop | RandomCrop | RandomCropOrPad | Pad
 
+_ANY_SIZE = 48, 64  # on which effects are tried that will see many sizes
 _TRIALS = 256
 _TRIED = Draws(key=Key(seed=0, epoch=0), indices=np.arange(_TRIALS), copies=np.zeros(_TRIALS, np.int64))
 
@@ -48,8 +50,18 @@ class NotFusable(Exception):
 
 @dataclass
 class Draft:
-    """The prefix built so far."""
+    """The prefix built so far.
 
+    Attributes:
+        may_stage: further stages may begin.
+        stages: those before the one that is built.
+        ops: its geometry.
+        effects: what is done on the host behind that.
+        output, normalisation, augmentations, float_augmentations, tensor_class: as in `Plan`.
+    """
+
+    may_stage: bool = True
+    stages: list[Stage] = field(default_factory=list)
     ops: list[Op] = field(default_factory=list)
     output: Output = Output.PIL
     normalisation: Normalisation | None = None
@@ -71,17 +83,17 @@ class Draft:
 
     def add_effect(self, augmentation: Augmentation) -> None:
         """A step that the native core does to the pixels of each image, or RandomErasing on float images."""
-        size = Plan(ops=tuple(self.ops)).size
-        if size is None:
-            raise NotFusable("images differ in size where it stands; put a crop before it")
+        size = Plan(ops=(*(op for stage in self.stages for op in stage.ops), *self.ops)).size
         if isinstance(augmentation, Eraser) and self.normalisation is not None:
+            if size is None:
+                raise NotFusable("images differ in size where it stands; put a crop before it")
             self.float_augmentations.append(augmentation)
             return
         if self.output is not Output.PIL:
             raise NotFusable("it works on a tensor, whose arithmetic is another than a PIL image's; put it before that")
         if not augmentation.on_host:
             raise NotFusable("the native core does not do it")
-        if (problem := _refusal(_Printed(augmentation), size)) is not None:
+        if (problem := _refusal(_Printed(augmentation), size if size is not None else _ANY_SIZE)) is not None:
             raise NotFusable(problem)
         self.effects.append(augmentation)
 
@@ -95,26 +107,37 @@ class Draft:
         Raises:
             NotFusable: it would break the shape that views/plan.py describes.
         """
-        if self.effects or self.augmentations or self.float_augmentations:
+        if self.augmentations or self.float_augmentations:
             raise NotFusable("it comes after an augmentation; put crops, resizes and flips first")
+        if isinstance(op, Resizing) and self.output is not Output.PIL:
+            op = self._for_tensors(op, on_tensors)
+        pads = not isinstance(op, Resizing | Flip) and op.pads and (self._is_normalised or op.outside != BLACK)
+        if pads and self.output is Output.FLOAT:
+            raise NotFusable("it pads a float image; put it before the conversion to float")
+        if (why := self._not_here(op)) is not None:
+            if not self.may_stage or self.output is Output.FLOAT:
+                raise NotFusable(why)
+            self.stages.append(Stage(ops=tuple(self.ops), effects=tuple(self.effects)))
+            self.ops, self.effects = [], []
+        self.ops.append(op)
+
+    def _not_here(self, op: Op) -> str | None:
+        """Why a step cannot be done by the stage that is built, if so."""
+        if self.effects:
+            return "it comes after an augmentation; put crops, resizes and flips first"
         if isinstance(op, Flip):
-            self.ops.append(op)
-            return
+            return None
         if isinstance(op, Resizing):
             if any(isinstance(o, Resizing) for o in self.ops):
-                raise NotFusable("the image has already been resized")
+                return "the image has already been resized"
             if any(not isinstance(o, Flip) and o.pads for o in self._crops()):
-                raise NotFusable("it comes after a crop that pads, or may do so")
-            if self.output is not Output.PIL:
-                op = self._for_tensors(op, on_tensors)
-        elif isinstance(op, Pad) or op.pads:
-            if any(_reaches_outside(op, before) for before in self._crops()):
-                raise NotFusable("it pads what another crop has left")
-            if self.output is Output.FLOAT and (self._is_normalised or op.outside != BLACK):
-                raise NotFusable("it pads a float image; put it before the conversion to float")
-        if not isinstance(op, Resizing | Pad) and self._hides(op.size):
-            raise NotFusable("behind so much padding it could lie outside of the image")
-        self.ops.append(op)
+                return "it comes after a crop that pads, or may do so"
+            return None
+        if (isinstance(op, Pad) or op.pads) and any(_reaches_outside(op, before) for before in self._crops()):
+            return "it pads what another crop has left"
+        if not isinstance(op, Pad) and self._hides(op.size):
+            return "behind so much padding it could lie outside of the image"
+        return None
 
     def _hides(self, size: Size) -> bool:
         """True if pixels of this size may show nothing of the image, because of what was padded."""

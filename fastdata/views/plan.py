@@ -3,12 +3,13 @@
 A `Plan` is compiled from a transform (fastdata/transforms/compile.py).  What a backend can do while it decodes is
 fused; the rest, `Plan.tail`, is called per sample on the very object torchvision would have handed it.
 
-The fused prefix is always of one shape:
+What is done while an image is decoded is always of one shape:
 
-    crops in source pixels → at most one resize → crops → tensor → float → normalise
+    crops in source pixels → at most one resize → crops → augmentations → tensor → float → normalise
 
-with flips anywhere among the crops.  A transform that would break this shape (a second resize, padding before a resize,
-a resize of a float tensor) ends the prefix.
+with flips anywhere among the crops.  A step that would break this shape (a crop behind augmentations, a second resize,
+padding before a resize) begins another `Stage` of the same shape, which works on the pixels of the one before; what no
+stage can do (a resize of a float tensor) ends the prefix.
 """
 
 from __future__ import annotations
@@ -46,6 +47,7 @@ __all__ = [
     "ResizeKeepRatio",
     "Resizing",
     "Size",
+    "Stage",
 ]
 
 Size: TypeAlias = tuple[int, int]  # (height, width) in pixels, as torchvision orders them
@@ -151,8 +153,8 @@ class ResizeKeepRatio:
 
 
 @dataclass(frozen=True, kw_only=True)
-class CenterCrop:
-    """The middle `size` pixels; smaller images are padded."""
+class _CropOrPad:
+    """`size` pixels of any image: a crop of a larger one, a smaller one with something around it."""
 
     size: Size
     outside: Outside = BLACK
@@ -161,6 +163,14 @@ class CenterCrop:
     def pads(self) -> bool:
         """True when the crop may reach outside of the image."""
         return True
+
+
+class CenterCrop(_CropOrPad):
+    """The middle `size` pixels; smaller images are padded."""
+
+
+class RandomCropOrPad(_CropOrPad):
+    """timm's: `size` pixels at a random place, or a smaller image at a random place of so many padded pixels."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -183,19 +193,6 @@ class RandomCrop:
     def pads(self) -> bool:
         """True when the crop may reach outside of the image."""
         return self.pad_if_needed or any(self.padding)
-
-
-@dataclass(frozen=True, kw_only=True)
-class RandomCropOrPad:
-    """timm's: `size` pixels at a random place, or a smaller image at a random place of so many padded pixels."""
-
-    size: Size
-    outside: Outside = BLACK
-
-    @property
-    def pads(self) -> bool:
-        """True when the crop may reach outside of the image."""
-        return True
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -295,12 +292,26 @@ class HostStep(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Stage:
+    """Geometry that works on the pixels of an earlier stage, and augmentations of what it shows.
+
+    Attributes:
+        ops: geometry, in order.
+        effects: what the native core does on the host after that.
+    """
+
+    ops: tuple[Op, ...] = ()
+    effects: tuple[HostStep, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
 class Plan:
     """What a backend and the pipeline do to each image.
 
     Attributes:
         ops: geometry, in order.
         effects: what the native core does on the host to the pixels of each image after that.
+        later: further stages behind that.
         output: what the fused prefix yields.
         normalisation: float arithmetic, for `Output.FLOAT`.
         augmentations: steps for the whole batch after decoding, on uint8 images.
@@ -313,6 +324,7 @@ class Plan:
 
     ops: tuple[Op, ...] = ()
     effects: tuple[HostStep, ...] = ()
+    later: tuple[Stage, ...] = ()
     output: Output = Output.PIL
     normalisation: Normalisation | None = None
     augmentations: tuple[BatchStep, ...] = ()
@@ -333,8 +345,11 @@ class Plan:
     @property
     def size(self) -> Size | None:
         """(height, width) of every image after the prefix, or None when it differs from image to image."""
+        return self._size_after(*self.ops, *(op for stage in self.later for op in stage.ops))
+
+    def _size_after(self, *ops: Op) -> Size | None:
         size = self.source_size
-        for op in self.ops:
+        for op in ops:
             if isinstance(op, ResizeKeepRatio):
                 size = None
             elif isinstance(op, Resize | Pad) and size is not None:
@@ -344,6 +359,16 @@ class Plan:
         return size
 
     @property
+    def all_effects(self) -> tuple[HostStep, ...]:
+        """Of all stages."""
+        return (*self.effects, *(step for stage in self.later for step in stage.effects))
+
+    @property
+    def in_one_pass(self) -> bool:
+        """True when all that is fused can be done while decoding, for images of one size in one call."""
+        return not self.later and (not self.effects or self._size_after(*self.ops) is not None)
+
+    @property
     def output_dtype(self) -> torch.dtype:
         """Of finished images, where they are tensors."""
         return self.normalisation.dtype if self.normalisation is not None else torch.uint8
@@ -351,7 +376,7 @@ class Plan:
     @property
     def augments(self) -> bool:
         """True when whole batches are augmented after decoding, or images while that is done."""
-        return bool(self.effects or self.augmentations or self.float_augmentations)
+        return bool(self.all_effects or self.augmentations or self.float_augmentations)
 
     @property
     def batchable(self) -> bool:

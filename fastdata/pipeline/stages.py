@@ -1,0 +1,66 @@
+"""Plans of several stages: augmentations of images of many sizes, crops and resizes behind augmentations.
+
+Each image is done by itself: the augmentations of one stage in place, then the geometry of the next into new memory.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from fastdata.loaders import pillow
+from fastdata.loaders.backend import Pixels
+from fastdata.loaders.resample import resize_window
+from fastdata.native import Format, load
+from fastdata.views.draw import draw_view
+from fastdata.views.philox import Key
+from fastdata.views.plan import Plan, Stage
+from fastdata.views.streams import Draws
+from fastdata.views.view import View
+
+__all__ = ["stages"]
+
+_NEXT_STAGE = 0xA0761D6478BD642F  # between the seeds of the stages' geometry; any large odd number
+
+
+def stages(plan: Plan, pixels: Pixels, index: int, copy: int, *, key: Key) -> Pixels:
+    """RGB pixels (height, width, 3) of one image after all stages.
+
+    Args:
+        plan: of the transform.
+        pixels: contiguous, after the geometry of the first stage; may be changed.
+        index: the sample.
+        copy: how often it has come before in the epoch.
+        key: seed and epoch of the draws.
+
+    Raises:
+        ValueError: a RandomCrop is larger than the image, as in torchvision.
+    """
+    done = 0
+    for number, stage in enumerate((Stage(effects=plan.effects), *plan.later)):
+        if number:
+            height, width = pixels.shape[:2]
+            own_key = Key(seed=key.seed + number * _NEXT_STAGE, epoch=key.epoch)
+            pixels = _seen(pixels, draw_view(stage.ops, (width, height), index, copy, key=own_key))
+        if stage.effects:
+            _augment(pixels, stage, Draws(key=key, indices=np.array([index]), copies=np.array([copy]), step=done))
+        done += len(stage.effects)
+    return pixels
+
+
+def _augment(pixels: Pixels, stage: Stage, draws: Draws) -> None:
+    height, width = pixels.shape[:2]
+    size, tables = (height, width), []
+    for step, effect in enumerate(stage.effects, start=draws.step):
+        own = Draws(key=draws.key, indices=draws.indices, copies=draws.copies, step=step)
+        tables.append(effect.effects(effect.draw(own, size), size))
+    load().convert(pixels, pixels.ctypes.data, Format(), np.concatenate(tables, axis=1))
+
+
+def _seen(pixels: Pixels, view: View) -> Pixels:
+    left, top, right, bottom = view.window_px
+    if left >= right or top >= bottom:  # nothing of the image, but what is beside it
+        return np.array(pillow.apply_view(pillow.from_pixels(pixels), view))
+    width = pixels.shape[1]
+    out = np.empty((*view.size, 3), np.uint8)
+    resize_window(pixels.reshape(-1)[3 * (top * width + left) :], width, view, out, pixel_bytes=3)
+    return out
