@@ -13,11 +13,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-import torch
 
 from fastdata.loaders import pillow
 from fastdata.loaders.backend import Pixels
-from fastdata.loaders.fill import After, decode_source, drawn, stored
+from fastdata.loaders.fill import After, as_numpy, decode_source, stored
 from fastdata.loaders.pending_image import pending
 from fastdata.pipeline.finish import Finish
 from fastdata.pipeline.seeded_draws import SeededDraws
@@ -84,7 +83,8 @@ class Capture:
             with SeededDraws(draw.seed):
                 return transform(*args, **kwargs)
         view = draw_view(plan.ops, args[0].size, draw.index, draw.copy, key=draw.key)
-        value = self._seen_through(args[0], view, draw) if plan.in_one_pass else self._staged(args[0], view, draw)
+        may_wait = plan.in_one_pass and plan.output is not Output.NUMPY
+        value = self._seen_through(args[0], view, draw) if may_wait else self._seen_now(args[0], view, draw)
         if plan.tail:
             with SeededDraws(draw.seed):
                 for step in self._tail():
@@ -104,21 +104,25 @@ class Capture:
         if seen is not None:
             source, view = seen
             return pending(source, view, self._levels, plan.tensor_class, after=self._after(draw))
-        return self._finished(np.asarray(image), draw)
+        return self._finished(np.array(image), draw)
 
-    def _staged(self, image: Any, view: View, draw: Draw) -> torch.Tensor:
+    def _seen_now(self, image: Any, view: View, draw: Draw) -> Any:
         """The same where more is done than can be left to a batch of images: it is decoded now."""
         seen = image.pending_through(view) if hasattr(image, "pending_through") else None
-        pixels = decode_source(*seen) if seen is not None else np.array(pillow.apply_view(image, view))
-        (staged,) = self._finish(draw.key).augmented([pixels], [draw.index], [draw.copy])
-        if isinstance(staged, ValueError):
-            raise staged
-        return self._finished(staged, draw)
+        return self._finished(
+            decode_source(*seen) if seen is not None else np.array(pillow.apply_view(image, view)), draw
+        )
 
-    def _finished(self, pixels: Pixels, draw: Draw) -> torch.Tensor:
-        plan: Plan = self._fastdata[1]
-        effects, (erased,) = drawn([self._after(draw)])
-        value = stored(pixels, self._levels, effects, erased)
+    def _finished(self, pixels: Pixels, draw: Draw) -> Any:
+        """What becomes of pixels, which may be changed in place, after the plan's first crops."""
+        plan, finish, sample = self._fastdata[1], self._finish(draw.key), ([draw.index], [draw.copy])
+        (augmented,) = finish.augmented([pixels], *sample)
+        if isinstance(augmented, ValueError):
+            raise augmented
+        if plan.output is Output.NUMPY:
+            return as_numpy(augmented)
+        (erased,) = finish.erased(*sample)
+        value = stored(augmented, self._levels, erased=erased)
         return value if plan.tensor_class is None else value.as_subclass(plan.tensor_class)
 
     def _after(self, draw: Draw) -> After | None:

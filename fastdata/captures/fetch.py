@@ -12,6 +12,7 @@ from torch.utils.data._utils.fetch import _MapDatasetFetcher
 
 from fastdata.device.prefetch import map_tensors
 from fastdata.loaders import pillow
+from fastdata.pipeline.collate import stacks_pending
 from fastdata.pipeline.config import OnError
 from fastdata.pipeline.seeded_draws import SeededDraws
 from fastdata.views.philox import Key
@@ -77,7 +78,7 @@ class SampleFetcher(_MapDatasetFetcher):
         seeded: bool = False,
         like_pipeline: bool = False,
     ) -> None:
-        super().__init__(dataset, auto_collation, collate_fn, drop_last)
+        super().__init__(dataset, auto_collation, stacks_pending(collate_fn), drop_last)
         self._on_error, self._seeded, self._like_pipeline = on_error, seeded, like_pipeline
 
     def fetch(self, possibly_batched_index: Any) -> Any:

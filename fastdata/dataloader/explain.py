@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch.utils.data import default_collate
 
 from fastdata.dataloader.arguments import LoaderArguments
 from fastdata.dataloader.routes import Route
@@ -13,6 +12,7 @@ from fastdata.dataloader.verdict import Findings, verdict
 from fastdata.loaders import MEAN_TOLERANCE, native_problem
 from fastdata.loaders.dali_options import DaliOptions
 from fastdata.pipeline.choose_backend import BackendChoice
+from fastdata.pipeline.collate import stacks_images
 from fastdata.sources.arrays import ArraySource
 from fastdata.transforms.augmentations import has_batch_form
 from fastdata.views.plan import Plan
@@ -160,7 +160,7 @@ def _fused(plan: Plan) -> list[str]:
 
 def _output(loader: LoaderArguments, route: Route, plan: Plan) -> str:
     """What the loop receives for images."""
-    if not (plan.batchable and loader.collate_fn in (None, default_collate)):
+    if not (plan.batchable and stacks_images(loader.collate_fn, plan.output_dtype)):
         collate = getattr(loader.collate_fn, "__name__", type(loader.collate_fn).__name__)
         return f"the result of {collate}; samples are built one by one"
     assert plan.size is not None

@@ -351,7 +351,8 @@ class StatelessDataLoader(StatefulEpochs, torch.utils.data.DataLoader[Sample]):
         def finish(item: tuple[Any, ...]) -> tuple[Any, ...]:
             number, batch, drawn = item
             if resources is not None and drawn is not None:
-                batch = [resources.finish.apply(batch[0], drawn), *batch[1:]]
+                images, targets = batch
+                batch = type(batch)((resources.finish.apply(images, drawn), targets))
             return number, batch
 
         return iter(DevicePrefetcher(numbered, self._device, transform=finish))

@@ -7,11 +7,10 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from torch.utils.data import default_collate
-
 from fastdata.captures.find import find_captures, is_safe_in_threads
 from fastdata.dataloader.arguments import LoaderArguments
 from fastdata.loaders import native_problem
+from fastdata.pipeline.collate import stacks_images
 from fastdata.sources.arrays import ArraySource
 from fastdata.sources.protocol import OFFER, ImageSource, NotASource
 from fastdata.sources.recognise import recognise
@@ -105,7 +104,8 @@ def _to_the_pipeline(loader: LoaderArguments) -> Route:
     except NotASource as error:
         return Route(reason=str(error), advice=error.advice)
     compiled = compile_transform(source.transform, augment_on=loader.augment_on)
-    if loader.collate_fn not in (None, default_collate) and compiled.plan is not None and compiled.plan.augments:
+    plan = compiled.plan
+    if plan is not None and plan.augments and not stacks_images(loader.collate_fn, plan.output_dtype):
         compiled = compile_transform(source.transform)  # there will be no batch of images to augment
     if compiled.plan is None:
         return Route(reason=compiled.reason, advice=compiled.advice)
@@ -129,7 +129,7 @@ def _array_route(loader: LoaderArguments, source: ArraySource, plan: Plan, reaso
         return Route(reason="images in memory are only done in one pass, and a crop comes later", advice=advice)
     if not plan.batchable:
         return Route(reason="the transform ends with a PIL image", advice="end it with ToTensor or PILToTensor")
-    if loader.collate_fn not in (None, default_collate):
+    if not stacks_images(loader.collate_fn, plan.output_dtype):
         name = getattr(loader.collate_fn, "__name__", type(loader.collate_fn).__name__)
         return Route(
             reason=f"images in memory are only done in whole batches, and {name} collates samples",

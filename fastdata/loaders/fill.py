@@ -26,6 +26,7 @@ __all__ = [
     "Erased",
     "SeenImages",
     "StoredRows",
+    "as_numpy",
     "decode_row",
     "decode_rows",
     "decode_source",
@@ -329,6 +330,11 @@ def decode_source(source: EncodedSource, view: View) -> Pixels:
             error.add_note(f"while decoding {source.location()}")
         raise error
     return array
+
+
+def as_numpy(pixels: Pixels) -> Pixels:
+    """RGB pixels (height, width, 3) as timm's ToNumpy has them: (3, height, width), of the same memory."""
+    return np.moveaxis(pixels, 2, 0)
 
 
 def stored(

@@ -11,6 +11,7 @@ from torch.utils.data import default_collate
 
 from fastdata.loaders import Backend
 from fastdata.order.epoch_batches import EpochBatches
+from fastdata.pipeline.collate import stacks_images
 from fastdata.sources.arrays import ArraySource
 from fastdata.sources.protocol import ImageSource
 from fastdata.views.philox import Key
@@ -34,7 +35,7 @@ class PipelineConfig:
         plan: what happens to each image.
         backend: who decodes.
         key: seed and epoch of the random views.
-        collate_fn: merges samples; torch's default_collate makes whole batches in place where the plan allows it.
+        collate_fn: merges samples; what is known to stack images makes whole batches in place where the plan allows it.
         on_error: what to do with a sample that cannot be decoded, one of `ON_ERROR`.
         memory_format: of the batch, torch.contiguous_format or torch.channels_last.
         device: where batches go; None is host memory.  A CUDA device also does what is left after decoding.
@@ -62,7 +63,7 @@ class PipelineConfig:
     @property
     def fills_batch(self) -> bool:
         """True when images are decoded straight into the batch tensor."""
-        return self.plan.batchable and self.collate_fn is default_collate
+        return self.plan.batchable and stacks_images(self.collate_fn, self.plan.output_dtype)
 
     @property
     def arrays(self) -> ArraySource | None:

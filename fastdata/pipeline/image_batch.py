@@ -12,12 +12,13 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from torch.profiler import record_function
-from torch.utils.data import default_collate
 
 from fastdata.errors import DecodeError, ReadError, ViewError
 from fastdata.loaders import Encoded, pillow
 from fastdata.loaders.backend import LoadedFiles, Pixels, Scratch
+from fastdata.loaders.fill import as_numpy
 from fastdata.loaders.per_image import inspect
+from fastdata.pipeline.collate import collate_targets, join
 from fastdata.pipeline.finish import Drawn
 from fastdata.pipeline.jobs import SkipResult, Task, stop_if_cancelled
 from fastdata.pipeline.resources import EpochResources
@@ -326,6 +327,8 @@ class ImageBatch:
         plan = self._config.plan
         if plan.output is Output.PIL:
             return pillow.as_seen(sample.image.data, view, pixels)
+        if plan.output is Output.NUMPY:
+            return as_numpy(pixels.copy())
         if plan.output is Output.UINT8:
             tensor = torch.from_numpy(pixels.copy()).permute(2, 0, 1)
         else:
@@ -372,13 +375,12 @@ class ImageBatch:
                 self._drawn = drawn
             else:
                 images = self._resources.finish.apply(images, drawn)
-        return [images, self._collated_targets(good)]
+        return join(self._config.collate_fn, images, self._collated_targets(good))
 
     def _collated_targets(self, good: Sequence[int]) -> Any:
         whole = len(good) == len(self._loaded)
-        # A tuple, as default_collate transposes samples.
-        targets = tuple(self._targets if whole else [self._targets[position] for position in good])
-        return self._pinned(default_collate(targets))  # type: ignore[arg-type]
+        targets = self._targets if whole else [self._targets[position] for position in good]
+        return self._pinned(collate_targets(self._config.collate_fn, targets))
 
     def _draw_steps(self, good: Sequence[int]) -> Drawn:
         """What is drawn for the batch's augmentations, by sample."""

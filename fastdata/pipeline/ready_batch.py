@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from torch.utils.data import default_collate
-
+from fastdata.pipeline.collate import collate_targets, join
 from fastdata.pipeline.jobs import Task
 from fastdata.pipeline.resources import EpochResources
 from fastdata.sources.protocol import read_targets
@@ -27,8 +26,10 @@ class ReadyBatch:
         assert resources.ready_batches is not None
         self._number = number
         images = resources.ready_batches.ready(len(indices), resources.finished_empty_batch)
-        targets = tuple(read_targets(resources.config.source, indices))
-        self._batch = [images, default_collate(targets)]  # type: ignore[arg-type]
+        collate_fn = resources.config.collate_fn
+        self._batch = join(
+            collate_fn, images, collate_targets(collate_fn, read_targets(resources.config.source, indices))
+        )
 
     def finish(self) -> None:
         """Nothing is left to do."""

@@ -24,6 +24,7 @@ from fastdata.errors import PipelineError
 from fastdata.loaders import pillow
 from fastdata.loaders.backend import BatchDecoder, BatchFeed, BatchRequest, Decoded, Pixels
 from fastdata.loaders.per_image import by_pillow
+from fastdata.pipeline.collate import join
 from fastdata.pipeline.finish import Drawn
 from fastdata.pipeline.image_batch import Failure, ImageBatch, Sample
 from fastdata.pipeline.jobs import OrderedJobs, SkipResult, Task
@@ -106,15 +107,15 @@ class WholeBatch(ImageBatch):
         if not (config.leave_uint8 or images.is_cuda):
             converted = self._converted(images)
             self._resources.finish.erase(converted, self._draw_steps(good))
-            return [converted, targets], None
+            return join(config.collate_fn, converted, targets), None
         images = images.contiguous(memory_format=config.memory_format)
         drawn = self._draw_steps(good)
         if config.on_gpu and not images.is_cuda:
-            return [self._pinned(images), targets], drawn
+            return join(config.collate_fn, self._pinned(images), targets), drawn
         finished = self._resources.finish.apply(images, drawn)
         if finished is decoded or finished._is_view():
             finished = finished.clone()  # the pipeline's memory must not outlive the next batch
-        return [finished, _moved(targets, finished)], None
+        return join(config.collate_fn, finished, _moved(targets, finished)), None
 
     def _converted(self, images: torch.Tensor) -> torch.Tensor:
         """On the host, with the arithmetic of every other backend."""

@@ -1,6 +1,6 @@
 """From transforms to a plan, by reading class names and attributes, so torchvision need not be importable.
 
-The longest prefix of the shape in views/plan.py is fused; a transform that would break that shape ends it.
+The longest prefix of the stages in views/plan.py is fused; what no stage can do ends it.
 """
 
 from __future__ import annotations

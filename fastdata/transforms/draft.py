@@ -109,6 +109,8 @@ class Draft:
         """
         if self.augmentations or self.float_augmentations:
             raise NotFusable("it comes after an augmentation; put crops, resizes and flips first")
+        if self.output is Output.NUMPY:
+            raise NotFusable("the image is already an array")
         if isinstance(op, Resizing) and self.output is not Output.PIL:
             op = self._for_tensors(op, on_tensors)
         pads = not isinstance(op, Resizing | Flip) and op.pads and (self._is_normalised or op.outside != BLACK)

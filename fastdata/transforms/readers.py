@@ -223,6 +223,12 @@ def _read_to_pure_tensor(step: Any, draft: Draft) -> None:
     draft.tensor_class = None
 
 
+def _read_to_numpy(step: Any, draft: Draft) -> None:
+    if draft.output is not Output.PIL:
+        raise NotFusable("the image is already a tensor")
+    draft.output = Output.NUMPY
+
+
 def _become_float(draft: Draft, scaling: str, dtype: torch.dtype = torch.float32) -> None:
     draft.output = Output.FLOAT
     draft.normalisation = Normalisation(scaling=scaling, dtype=dtype)
@@ -292,5 +298,6 @@ TIMM_READERS: dict[str, Reader] = {
     "RandomCropOrPad": _read_crop_or_pad,
     "RandomResizedCropAndInterpolation": _read_random_resized_crop,
     "ResizeKeepRatio": _read_resize_keep_ratio,
+    "ToNumpy": _read_to_numpy,
     "ToTensor": _read_unscaled_tensor,
 }

@@ -230,6 +230,7 @@ class Output(Enum):
 
     PIL = "PIL image"
     UINT8 = "uint8 tensor (C, H, W)"
+    NUMPY = "uint8 array (C, H, W)"
     FLOAT = "float tensor (C, H, W)"
 
 
@@ -381,4 +382,4 @@ class Plan:
     @property
     def batchable(self) -> bool:
         """True when decoded images go straight into one batch tensor."""
-        return self.size is not None and self.output is not Output.PIL and not self.tail
+        return self.size is not None and self.output in (Output.UINT8, Output.FLOAT) and not self.tail

@@ -117,3 +117,66 @@ def test_resizes_that_keep_the_ratio_are_timms(mode: str, monkeypatch: pytest.Mo
 
 def _torchvisions(interpolation: Interpolation) -> Any:
     return transforms.InterpolationMode[interpolation.name]
+
+
+class Own(torch.utils.data.Dataset[Any]):
+    """As timm's ImageDataset opens images."""
+
+    def __init__(self, folder: Path, transform: Any, target: Any) -> None:
+        self.files, self.transform, self.target = sorted(folder.glob("*/*")), transform, target
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+    def __getitem__(self, index: int) -> Any:
+        return self.transform(Image.open(self.files[index]).convert("RGB")), self.target(index)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize(
+    "target", [int, float, bool, lambda index: np.full(4, index)], ids=["int", "float", "bool", "4"]
+)
+def test_timms_collate_function_stacks_images_that_are_still_encoded(folder: Path, workers: int, target: Any) -> None:
+    transform = timm_data.create_transform(48, use_prefetcher=True)
+    dataset = Own(folder, transform, target)
+    options = {"batch_size": 7, "collate_fn": timm_data.loader.fast_collate}
+    loader, theirs = (
+        DataLoader(dataset, num_workers=workers, **options),
+        torch.utils.data.DataLoader(dataset, **options),
+    )
+    for batch, wanted in zip(loader, theirs, strict=True):
+        assert type(batch) is type(wanted) is tuple
+        assert all(torch.equal(*pair) and pair[0].dtype is pair[1].dtype for pair in zip(batch, wanted, strict=True))
+    assert loader.explain().startswith("accelerated")
+
+
+@pytest.mark.parametrize("steps", [{"use_prefetcher": True}, {}], ids=["uint8", "float"])
+def test_timms_collate_function_in_the_image_pipeline(folder: Path, steps: dict[str, Any]) -> None:
+    dataset = ImageFolder(str(folder), timm_data.create_transform(48, **steps))
+    options = {"batch_size": 7, "collate_fn": timm_data.loader.fast_collate}
+    loader, theirs = DataLoader(dataset, num_workers=2, **options), torch.utils.data.DataLoader(dataset, **options)
+    assert ("straight into the batch" in loader.explain()) == bool(steps)  # floats are truncated one by one
+    for batch, wanted in zip(loader, theirs, strict=True):
+        assert type(batch) is type(wanted) is tuple
+        assert all(torch.equal(*pair) for pair in zip(batch, wanted, strict=True))
+
+
+@pytest.mark.parametrize("own", [False, True])
+def test_arrays_behind_augmentations(folder: Path, own: bool) -> None:
+    steps = [transforms.Resize((40, 50)), transforms.RandomInvert(1), timm_transforms.ToNumpy()]
+    transform = transforms.Compose(steps)
+    assert compile_transform(transform).reason == "everything is fused"
+    dataset = Own(folder, transform, int) if own else ImageFolder(str(folder), transform)
+    options = {"batch_size": 7, "collate_fn": list}
+    for batch, wanted in zip(
+        DataLoader(dataset, **options), torch.utils.data.DataLoader(dataset, **options), strict=True
+    ):
+        for (image, target), (expected, label) in zip(batch, wanted, strict=True):
+            assert np.array_equal(image, expected)
+            assert (image.strides, image.dtype, target) == (expected.strides, expected.dtype, label)
+
+
+def test_nothing_is_fused_behind_an_array() -> None:
+    plan = compile_transform(transforms.Compose([timm_transforms.ToNumpy(), transforms.CenterCrop(3)])).plan
+    assert plan is not None
+    assert len(plan.tail) == 1
