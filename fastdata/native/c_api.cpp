@@ -13,10 +13,8 @@
 #include "repack.h"
 
 #include <algorithm>
-#include <cmath>
 #include <cstdlib>
 #include <new>
-#include <numbers>
 #include <string>
 #include <vector>
 
@@ -99,19 +97,15 @@ void fd_philox(int64_t count, const int64_t *first, const int64_t *second, const
 }
 
 void fd_normals(int64_t count, int64_t index, int64_t copy, int64_t stream, const uint32_t key[2], float *out) {
-    constexpr float kTurn = 2 * std::numbers::pi_v<float>;
-    for (int64_t first = 0; first < count; first += 4) {
-        const auto words = philox4x32({static_cast<uint32_t>(index), static_cast<uint32_t>(copy),
-                                       static_cast<uint32_t>(first / 4), static_cast<uint32_t>(stream)},
-                                      {key[0], key[1]});
-        float four[4];
-        for (size_t pair = 0; pair < 4; pair += 2) { // of 24 bits, which are enough for pixels
-            const float length = std::sqrt(-2.0F * std::log((static_cast<float>(words[pair] >> 8) + 0.5F) * 0x1p-24F));
-            const float angle = kTurn * (static_cast<float>(words[pair + 1] >> 8) * 0x1p-24F);
-            four[pair] = length * std::cos(angle);
-            four[pair + 1] = length * std::sin(angle);
-        }
-        std::copy_n(four, std::min<int64_t>(4, count - first), out + first);
+    const NormalDraws draws = {
+        static_cast<uint32_t>(index), static_cast<uint32_t>(copy), static_cast<uint32_t>(stream), {key[0], key[1]}};
+    constexpr int64_t kAtOnce = int64_t{4} * kNormalCounters;
+    float last[kAtOnce];
+    for (int64_t done = 0; done < count; done += kAtOnce) {
+        const bool is_whole = count - done >= kAtOnce;
+        kernels().normals(draws, static_cast<uint32_t>(done / 4), is_whole ? out + done : last);
+        if (!is_whole)
+            std::copy_n(last, count - done, out + done);
     }
 }
 

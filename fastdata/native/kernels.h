@@ -31,6 +31,14 @@ struct Places {
     int count;
 };
 
+// Of whom normally distributed numbers are drawn: counters of Philox, but for the third, and its key.
+struct NormalDraws {
+    uint32_t index, copy, stream;
+    uint32_t key[2];
+};
+
+constexpr uint32_t kNormalCounters = 64; // at once, with four numbers each
+
 // All work on rows of 4-byte pixels and give the same bits: sums of 8-bit values times 22-bit weights, plus a half,
 // shifted and clamped.  Integer sums are exact modulo 2^32, so no order of addition changes them.
 struct Kernels {
@@ -58,6 +66,9 @@ struct Kernels {
     void (*bicubic)(const Rows &image, const Places &places, uint8_t *row);
 
     EffectLoops effects;
+
+    // Four numbers of the standard normal distribution for each of the counters from `first`.
+    void (*normals)(const NormalDraws &draws, uint32_t first, float *out);
 };
 
 // The fastest set this processor has.

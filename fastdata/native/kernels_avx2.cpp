@@ -1,5 +1,6 @@
 // AVX2: two taps per multiplication, by pmaddwd on the high and low halves of the weights.
 #include "kernels.h"
+#include "normals.h"
 #include "pixel_loops.h"
 #include "warp_pixels.h"
 
@@ -380,7 +381,7 @@ void bicubic(const Rows &image, const Places &places, uint8_t *row) {
 
 } // namespace
 
-const Kernels kAvx2Kernels = {"AVX2",  horizontal,   vertical, unpack,  pack,        split,
-                              reverse, weighted_sum, bilinear, bicubic, kEffectLoops};
+const Kernels kAvx2Kernels = {"AVX2",  horizontal,   vertical, unpack,  pack,         split,
+                              reverse, weighted_sum, bilinear, bicubic, kEffectLoops, normals};
 
 } // namespace fastdata

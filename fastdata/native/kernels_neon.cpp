@@ -121,6 +121,7 @@ const Kernels kNeonKernels = {"NEON",
                               weighted_sum,
                               kPlainKernels.bilinear,
                               kPlainKernels.bicubic,
-                              kPlainKernels.effects};
+                              kPlainKernels.effects,
+                              kPlainKernels.normals};
 
 } // namespace fastdata

@@ -1,4 +1,5 @@
 #include "kernels.h"
+#include "normals.h"
 #include "pixel_loops.h"
 #include "warp_pixels.h"
 
@@ -92,7 +93,7 @@ void bicubic(const Rows &image, const Places &places, uint8_t *row) {
 
 } // namespace
 
-const Kernels kPlainKernels = {"plain", horizontal,   vertical, unpack,  pack,        split,
-                               reverse, weighted_sum, bilinear, bicubic, kEffectLoops};
+const Kernels kPlainKernels = {"plain", horizontal,   vertical, unpack,  pack,         split,
+                               reverse, weighted_sum, bilinear, bicubic, kEffectLoops, normals};
 
 } // namespace fastdata

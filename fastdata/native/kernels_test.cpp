@@ -4,6 +4,7 @@
 
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <random>
 #include <vector>
 
@@ -148,6 +149,16 @@ bool effects_agree(const Kernels &set) {
     return run(set.effects) == run(kPlainKernels.effects);
 }
 
+bool normals_agree(const Kernels &set) {
+    const auto word = [] { return static_cast<uint32_t>(generator()); };
+    const NormalDraws draws = {word(), word(), word(), {word(), word()}};
+    std::vector<float> ours(4 * kNormalCounters), plain = ours;
+    const uint32_t first = word();
+    set.normals(draws, first, ours.data());
+    kPlainKernels.normals(draws, first, plain.data());
+    return std::memcmp(ours.data(), plain.data(), ours.size() * sizeof ours[0]) == 0;
+}
+
 } // namespace
 
 int main() {
@@ -158,7 +169,7 @@ int main() {
                                        Filter::tensor_bilinear, Filter::tensor_bicubic};
         const Filter filter = kFilters[round % 8];
         if (!horizontal_agrees(set, filter) || !vertical_agrees(set, filter) || !moves_agree(set) || !sums_agree(set) ||
-            !maps_agree(set) || !effects_agree(set)) {
+            !maps_agree(set) || !effects_agree(set) || !normals_agree(set)) {
             std::fprintf(stderr, "kernels_test: %s differs from plain C++ in round %d\n", set.name, round);
             return 1;
         }

@@ -77,9 +77,10 @@ def by_pillow(pixels: np.ndarray, table: Any) -> np.ndarray:
     return np.asarray(image)
 
 
+@pytest.mark.parametrize("examples", [100, pytest.param(500, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_effect_has_pillows_bits(kind: EffectKind) -> None:
-    @settings(max_examples=150, deadline=None)
+def test_every_effect_has_pillows_bits(kind: EffectKind, examples: int) -> None:
+    @settings(max_examples=examples, deadline=None)
     @given(IMAGES, effects(kind))
     def check(pixels: np.ndarray, table: Any) -> None:
         assert np.array_equal(by_core(pixels, table), by_pillow(pixels, table))
