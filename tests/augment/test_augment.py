@@ -214,7 +214,7 @@ def test_a_loader_says_what_is_done_on_batches(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("steps", "why"),
     [
-        ([v1.RandAugment(), v1.Resize(20), v1.ToTensor()], "Resize is called per sample: it comes after"),
+        ([v1.RandAugment(), v1.Resize(20), v1.ToTensor()], "RandAugment → Resize → ToTensor"),
         ([v1.RandAugment()], "the transform does not end with a tensor"),
         ([v1.ToTensor(), v1.ColorJitter(0.4)], "the image is already float"),
         ([v1.RandAugment(interpolation=v1.InterpolationMode.BICUBIC), v1.ToTensor()], "nearest, bilinear"),
