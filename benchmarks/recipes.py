@@ -11,6 +11,9 @@ ImageFolder; batches of 64, shuffled; as many threads as worker processes; CPU t
 - "DINO": two global and eight local views of each image, per image;
 - "timm": create_transform's rand-m7-mstd0.5-inc1 with erasing (m9 now and then keeps 0 bits, which Pillow 13 refuses),
   "timm AugMix": its augmix-m3-w3 (nor does it keep 0 bits), "timm 3-Augment": its 3a, with its ColorJitter;
+- "before the crop": Resize(256), the ColorJitter and RandomCrop(224), so that images of many sizes are augmented;
+- "AugMix": torchvision's, and "FiveCrop" of Resize(256), turned into tensors by a function: both called per sample;
+- "timm create_loader": timm's own loader of uint8 images, with its class for datasets, rand-m7-mstd0.5-inc1;
 - "v2 tensors": ToImage first, as in the guide of torchvision's v2, then crop, flip, ToDtype and Normalize on tensors.
 
 All loaders take turns in every round.  Result: benchmarks/results/recipes.json.
@@ -95,6 +98,22 @@ def tensors() -> Any:
     return v2.Compose([*begin, v2.ToDtype(torch.float32, scale=True), v2.Normalize(MEAN, STD)])
 
 
+def before_the_crop() -> Any:
+    """Augmentations where many people put them."""
+    begin = [transforms.Resize(256), transforms.ColorJitter(0.4, 0.4, 0.4, 0.1), transforms.RandomCrop(224)]
+    return transforms.Compose([*begin, transforms.ToTensor(), transforms.Normalize(MEAN, STD)])
+
+
+def to_tensors(crops: Any) -> torch.Tensor:
+    """As torchvision's documentation of FiveCrop does it."""
+    return torch.stack([transforms.ToTensor()(crop) for crop in crops])
+
+
+def five_crops() -> Any:
+    """Five of each image."""
+    return transforms.Compose([transforms.Resize(256), transforms.FiveCrop(224), transforms.Lambda(to_tensors)])
+
+
 RECIPES: dict[str, tuple[Any, int]] = {  # a transform, and the views of each image that are counted
     "crop": (recipe, 1),
     "RandAugment": (lambda: recipe(transforms.RandAugment()), 1),
@@ -109,6 +128,10 @@ RECIPES: dict[str, tuple[Any, int]] = {  # a transform, and the views of each im
     "timm": (lambda: timms("rand-m7-mstd0.5-inc1", re_prob=0.25, re_mode="pixel"), 1),
     "timm AugMix": (lambda: timms("augmix-m3-w3"), 1),
     "timm 3-Augment": (lambda: timms("3a"), 1),
+    "before the crop": (before_the_crop, 1),
+    "AugMix": (lambda: recipe(transforms.AugMix()), 1),
+    "FiveCrop": (five_crops, 1),
+    "timm create_loader": (lambda: timms("rand-m7-mstd0.5-inc1", use_prefetcher=True), 1),
     "v2 tensors": (tensors, 1),
 }
 
@@ -142,9 +165,17 @@ def dalis(paths: list[str], workers: int) -> Callable[[], Iterator[Any]]:
 def run(folder: Path, name: str, *, workers: int, rounds: int, images: int) -> list[Measurement]:
     """Measures one recipe with torch's loader and with fastdata's."""
     make, views = RECIPES[name]
-    dataset = datasets.ImageFolder(str(folder), make())
-    dataset.samples = dataset.imgs = (dataset.samples * -(-images // len(dataset.samples)))[:images]
     options: dict[str, Any] = {"batch_size": BATCH, "shuffle": True, "num_workers": workers}
+    dataset: Any
+    if name == "timm create_loader":
+        from timm.data import create_dataset
+        from timm.data.loader import fast_collate
+
+        dataset, options["collate_fn"] = create_dataset("", root=str(folder), transform=make()), fast_collate
+        dataset.reader.samples = (dataset.reader.samples * -(-images // len(dataset)))[:images]
+    else:
+        dataset = datasets.ImageFolder(str(folder), make())
+        dataset.samples = dataset.imgs = (dataset.samples * -(-images // len(dataset.samples)))[:images]
     loaders: dict[str, Any] = {
         "torch": torch.utils.data.DataLoader(dataset, **options),
         "fastdata": DataLoader(dataset, **options),

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from fastdata.native import EFFECT, EffectKind, EffectTable
 
-__all__ = ["FILTERS", "Matrix", "affine", "nothing", "put", "rotation"]
+__all__ = ["FILTERS", "Matrix", "nothing", "put", "rotate", "warp"]
 
 Matrix: TypeAlias = tuple[float, float, float, float, float, float]
 
@@ -30,17 +30,51 @@ def put(table: EffectTable, rows: npt.NDArray[Any], step: int, kind: EffectKind,
         table["values"][rows, step, number] = value
 
 
-def affine(
-    table: EffectTable, row: int, step: int, matrix: Matrix, *, interpolation: str, fill: Sequence[float] | None
+def warp(
+    table: EffectTable,
+    row: int,
+    step: int,
+    matrix: Sequence[float],
+    *,
+    interpolation: str,
+    fill: Sequence[float] | None,
 ) -> None:
-    """Moves one image's pixels; `fill` is one level or three, None is black."""
+    """Moves one image's pixels.
+
+    Args:
+        table: of effects.
+        row: the image.
+        step: which of its effects.
+        matrix: where pixels come from: six numbers of an affine map, or eight of a perspective.
+        interpolation: one of `FILTERS`.
+        fill: one level or three, for what comes from outside; None is black.
+    """
     levels = [0.0] if fill is None else [float(int(level)) for level in fill]
-    table["kind"][row, step], table["filter"][row, step] = EffectKind.AFFINE, FILTERS[interpolation]
-    table["values"][row, step, :6] = matrix
+    table["kind"][row, step] = EffectKind.AFFINE if len(matrix) == 6 else EffectKind.PERSPECTIVE
+    table["filter"][row, step] = FILTERS[interpolation]
+    table["values"][row, step, : len(matrix)] = matrix
     table["values"][row, step, 8:] = levels * 3 if len(levels) == 1 else levels
 
 
-def rotation(angle: float, size: tuple[int, int], center: Sequence[float] | None = None) -> tuple[Matrix, bool] | None:
+def rotate(
+    table: EffectTable,
+    row: int,
+    step: int,
+    angle: float,
+    size: tuple[int, int],
+    *,
+    interpolation: str,
+    fill: Sequence[float] | None,
+    center: Sequence[float] | None = None,
+) -> None:
+    """Turns one image of (height, width) as Pillow's Image.rotate does; see `warp` and `_rotation`."""
+    turned = _rotation(angle, size, center)
+    if turned is not None:
+        matrix, is_exact = turned
+        warp(table, row, step, matrix, interpolation="nearest" if is_exact else interpolation, fill=fill)
+
+
+def _rotation(angle: float, size: tuple[int, int], center: Sequence[float] | None = None) -> tuple[Matrix, bool] | None:
     """The map of a rotation about the middle or another point, as Pillow's Image.rotate has it.
 
     Args:

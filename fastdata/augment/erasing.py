@@ -14,7 +14,7 @@ from fastdata.augment import ops
 from fastdata.augment.base import Augmentation, Ints, Parameters, as_tensor, check_probability
 from fastdata.errors import OptionError
 from fastdata.loaders.fill import Erased, Noise
-from fastdata.views.philox import Floats
+from fastdata.views.philox import Floats, normal
 from fastdata.views.streams import Draws, Stream
 
 __all__ = ["Eraser", "RandomErasing", "TimmsRandomErasing"]
@@ -164,10 +164,9 @@ def _boxes(
 
 
 def _colours(draws: Draws, first: int) -> Floats:
-    """(N, 3) of the standard normal distribution.  Source: Box and Muller, 1958."""
-    lengths, angles = draws.four(first)[:3], draws.four(first + 1)[:3]
-    columns = [np.sqrt(-2.0 * np.log(1.0 - a)) * np.cos(2 * math.pi * b) for a, b in zip(lengths, angles, strict=True)]
-    return np.stack(columns, axis=1)
+    """(N, 3) of the standard normal distribution."""
+    pairs = zip(draws.four(first)[:3], draws.four(first + 1)[:3], strict=True)
+    return np.stack([normal(one, other) for one, other in pairs], axis=1)
 
 
 def _noise(draws: Draws, boxes: int, *, none: bool) -> Ints:

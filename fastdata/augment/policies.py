@@ -13,7 +13,7 @@ import torch
 
 from fastdata.augment import ops
 from fastdata.augment.base import Augmentation, Ints, Levels, Parameters, as_tensor, by_choice
-from fastdata.augment.effects import Matrix, affine, nothing, put, rotation
+from fastdata.augment.effects import Matrix, nothing, put, rotate, warp
 from fastdata.errors import OptionError
 from fastdata.native import EffectKind, EffectTable
 from fastdata.views.philox import Floats
@@ -67,11 +67,9 @@ class Policy(Augmentation):
         """One operation for one image."""
         place: dict[str, Any] = {"interpolation": self.interpolation, "fill": self.fill}
         if name == "Rotate":
-            if (turned := rotation(float(amount), size)) is not None:
-                matrix, is_exact = turned
-                affine(table, row, turn, matrix, **{**place, **({"interpolation": "nearest"} if is_exact else {})})
+            rotate(table, row, turn, float(amount), size, **place)
         elif name in _PILLOW_MAPS:
-            affine(table, row, turn, _PILLOW_MAPS[name](float(amount)), **place)
+            warp(table, row, turn, _PILLOW_MAPS[name](float(amount)), **place)
         elif name != "Identity":
             kind, first = _KINDS[name]
             put(table, np.array([row]), turn, kind, *([first + amount] if first is not None else []))

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 
 from fastdata.augment.base import Augmentation, Ints, Parameters
-from fastdata.augment.effects import FILTERS, affine, nothing, rotation
+from fastdata.augment.effects import FILTERS, nothing, rotate
 from fastdata.errors import OptionError
 from fastdata.native import EffectKind, EffectTable
-from fastdata.views.philox import Floats
+from fastdata.views.philox import Floats, normal
 from fastdata.views.streams import Draws
 
 __all__ = ["Operation", "TimmsAugMix", "TimmsAutoAugment", "TimmsRandAugment"]
@@ -57,9 +57,8 @@ class Operation:
         """Magnitudes of N samples, from two numbers of [0, 1) for each."""
         if self.magnitude_std == math.inf:
             levels = share * self.magnitude
-        elif self.magnitude_std > 0:  # Box and Muller's
-            normal = np.sqrt(-2.0 * np.log(1.0 - share)) * np.cos(2 * math.pi * other)
-            levels = self.magnitude + self.magnitude_std * normal
+        elif self.magnitude_std > 0:
+            levels = self.magnitude + self.magnitude_std * normal(share, other)
         else:
             levels = np.full(len(share), float(self.magnitude))
         return np.clip(levels, 0.0, self.magnitude_max or _LEVELS)
@@ -254,10 +253,8 @@ class _Place:
         """Turns each by its own angle."""
         columns = (each.tolist() for each in (self.rows, self.turns, self.filters, angles))
         for row, turn, number, angle in zip(*columns, strict=True):
-            if (turned := rotation(angle, self.size)) is not None:
-                matrix, is_exact = turned
-                name = "nearest" if is_exact else self.operation.filters[number]
-                affine(self.table, row, turn, matrix, interpolation=name, fill=self.operation.fill)
+            own = {"interpolation": self.operation.filters[number], "fill": self.operation.fill}
+            rotate(self.table, row, turn, angle, self.size, **own)
 
 
 def _posterize(place: _Place, bits: Floats) -> None:

@@ -10,9 +10,9 @@ import numpy as np
 import torch
 
 from fastdata.augment.base import Augmentation, Parameters, check_probability
-from fastdata.augment.effects import FILTERS, Matrix, affine, nothing, rotation
+from fastdata.augment.effects import FILTERS, Matrix, nothing, rotate, warp
 from fastdata.errors import OptionError
-from fastdata.native import EffectKind, EffectTable
+from fastdata.native import EffectTable
 from fastdata.views.philox import Floats
 from fastdata.views.streams import Draws
 
@@ -67,11 +67,7 @@ class RandomRotation(_Warp):
         angles = parameters["angles"].tolist()
         table = nothing(len(angles), 1)
         for row, angle in enumerate(angles):
-            if (turned := rotation(angle, size, self.center)) is not None:
-                matrix, is_exact = turned
-                affine(
-                    table, row, 0, matrix, interpolation="nearest" if is_exact else self.interpolation, fill=self.fill
-                )
+            rotate(table, row, 0, angle, size, interpolation=self.interpolation, fill=self.fill, center=self.center)
         return table
 
 
@@ -126,7 +122,7 @@ class RandomAffine(_Warp):
         center = self.center if self.center is not None else (width * 0.5, height * 0.5)
         for row, (angle, move, scale, shear) in enumerate(rows):
             matrix = _inverse(center, angle, move, scale, shear)
-            affine(table, row, 0, matrix, interpolation=self.interpolation, fill=self.fill)
+            warp(table, row, 0, matrix, interpolation=self.interpolation, fill=self.fill)
         return table
 
 
@@ -164,9 +160,8 @@ class RandomPerspective(_Warp):
         table = nothing(len(parameters["chosen"]), 1)
         whole = [[0, 0], [width - 1, 0], [width - 1, height - 1], [0, height - 1]]
         for row in np.flatnonzero(parameters["chosen"]).tolist():
-            table["kind"][row, 0], table["filter"][row, 0] = EffectKind.PERSPECTIVE, FILTERS[self.interpolation]
-            table["values"][row, 0, :8] = _perspective(whole, parameters["corners"][row].tolist())
-            table["values"][row, 0, 8:] = self.fill * 3 if len(self.fill) == 1 else self.fill
+            matrix = _perspective(whole, parameters["corners"][row].tolist())
+            warp(table, row, 0, matrix, interpolation=self.interpolation, fill=self.fill)
         return table
 
 

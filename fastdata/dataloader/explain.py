@@ -89,7 +89,7 @@ def _workers(loader: LoaderArguments, route: Route) -> str:
 def _decoding(loader: LoaderArguments, route: Route) -> str | None:
     """What happens to an image with several views, and what helps where no transform of the dataset is found."""
     if len(route.captured) > 1:
-        return "several views of one image are decoded together: its file is read once, and what they show decoded once"
+        return "where several views of one image are taken, its file is read once, and what they show decoded once"
     if route.captured or loader.batch_sampler is None or native_problem() is not None:
         return None
     return "JPEGs and PNGs that it opens with PIL.Image.open are decoded by the native core when their pixels are used"

@@ -293,8 +293,7 @@ def is_for_dali(image: Encoded, view: View) -> bool:
     """True for whole plain JPEGs of an allowed size, and filters that DALI has."""
     if view.interpolation not in FILTERS or any(view.window_flips) or (view.reaches_out and view.outside != BLACK):
         return False
-    left, top, right, bottom = view.window_px
-    if left >= right or top >= bottom:  # only what is beside the image is seen
+    if view.is_beside:
         return False
     limit = pillow.most_pixels()
     if limit is not None and image.width * image.height > limit:

@@ -43,12 +43,12 @@ class Noise(NamedTuple):
     key: int
     other_key: int
     sample: int
-    of_sample: int
+    copy: int
     stream: int
 
     def numbers(self, *shape: int) -> torch.Tensor:
         """float32 of some shape."""
-        drawn = load().normals(math.prod(shape), self.sample, self.of_sample, self.stream, (self.key, self.other_key))
+        drawn = load().normals(math.prod(shape), self.sample, self.copy, self.stream, (self.key, self.other_key))
         return torch.from_numpy(drawn).view(shape)
 
 

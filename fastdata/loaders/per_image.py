@@ -70,9 +70,8 @@ class PerImageBackend(Backend):
 
     def _decode_or_hand_back(self, image: Encoded, view: View, out: Pixels) -> None:
         pillow.check_pixel_count(image.width, image.height)
-        left, top, right, bottom = view.window_px
         try:
-            if left >= right or top >= bottom:
+            if view.is_beside:
                 raise HandBack("nothing of the image is seen, but what is beside it")
             self.decode_view(image, view, out)
         except HandBack:

@@ -1,22 +1,23 @@
 // One direction of a resize: which source pixels each result pixel is made from, and with which weights.
 #pragma once
 
+#include "fastdata_native.h"
+
 #include <cstddef>
 #include <cstdint>
 #include <vector>
 
 namespace fastdata {
 
-// fd_filter
 enum class Filter {
-    nearest = 0,
-    lanczos = 1,
-    bilinear = 2,
-    bicubic = 3,
-    box = 4,
-    hamming = 5,
-    tensor_bilinear = 18,
-    tensor_bicubic = 19
+    nearest = FD_NEAREST,
+    lanczos = FD_LANCZOS,
+    bilinear = FD_BILINEAR,
+    bicubic = FD_BICUBIC,
+    box = FD_BOX,
+    hamming = FD_HAMMING,
+    tensor_bilinear = FD_TENSOR_BILINEAR,
+    tensor_bicubic = FD_TENSOR_BICUBIC
 };
 
 bool is_filter(int number);

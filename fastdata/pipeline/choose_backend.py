@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import numpy as np
@@ -13,7 +13,7 @@ import torch
 
 from fastdata.errors import BackendError
 from fastdata.loaders import Backend, Encoded, Fidelity, auto_backends, create_backend
-from fastdata.loaders.backend import BatchDecoder, BatchFeed, BatchRequest, FileLoader
+from fastdata.loaders.backend import BatchFeed, BatchRequest, FileLoader
 from fastdata.loaders.per_image import inspect
 from fastdata.pipeline.pixel_format import PixelFormat
 from fastdata.pipeline.timed_before import key_of, recall, remember
@@ -86,12 +86,7 @@ def choose_backend(
         raise BackendError("no decode backend is available; install Pillow")
     if len(backends) == 1:
         return BackendChoice(backend=backends[0], reason="the only one available")
-    try:
-        key = key_of(
-            source, plan, known, fidelity=fidelity, threads=threads, device=device_index, options=repr(options)
-        )
-    except Exception:  # noqa: BLE001 - sources and backends are the user's
-        key = None
+    key = _key(source, plan, known, fidelity=fidelity, threads=threads, device=device_index, options=repr(options))
     before = recall(key) if key is not None else None
     if before is not None and {backend.name for backend in backends} <= before.keys():
         timed = {backend.name: before[backend.name] for backend in known if backend.name in before}
@@ -101,23 +96,30 @@ def choose_backend(
         reason = f"none of {min(len(source), _MOST_TRIED)} samples tried could be decoded, so nothing was timed"
         return BackendChoice(backend=backends[0], reason=f"preferred; {reason}")
     timed = _time_in_turn(backends, images, views, _file_loads(backends, source, plan, indices))
-    for backend in known:
-        decoder = backend.batch_decoder()
-        if decoder is not None and plan.batchable and plan.in_one_pass and decoder.suits(plan):
-            request = BatchRequest(
-                interpolation=plan.filters[0],
-                threads=max(1, threads),
-                largest_batch=_BATCH,
-                device_index=device_index if "mixed" in backend.decode_devices else None,
-                options=options,
-            )
-            ms = _time_batches(decoder, request, images, views)
+    if plan.batchable and plan.in_one_pass:
+        request = BatchRequest(
+            interpolation=plan.filters[0],
+            threads=max(1, threads),
+            largest_batch=_BATCH,
+            device_index=device_index,
+            options=options,
+        )
+        for backend in known:
+            ms = _time_whole_batches(backend, plan, request, images, views)
             if ms is not None:
                 backends.append(backend)
                 timed[backend.name] = ms
     if key is not None:
         remember(key, timed)
     return _choice(backends, timed, f"{len(images)} of your samples")
+
+
+def _key(source: ImageSource, plan: Plan, backends: Sequence[Backend], **circumstances: object) -> str | None:
+    """Names the case; None where it cannot be named."""
+    try:
+        return key_of(source, plan, backends, **circumstances)
+    except Exception:  # noqa: BLE001 - sources and backends are the user's
+        return None
 
 
 def _choice(backends: Sequence[Backend], timed: dict[str, float], samples: str) -> BackendChoice:
@@ -183,10 +185,15 @@ def _spread(indices: range) -> list[int]:
     return [*indices[::3], *indices[1::3], *indices[2::3]]
 
 
-def _time_batches(
-    decoder: BatchDecoder, request: BatchRequest, images: Sequence[Encoded], views: Sequence[View]
+def _time_whole_batches(
+    backend: Backend, plan: Plan, request: BatchRequest, images: Sequence[Encoded], views: Sequence[View]
 ) -> float | None:
-    """Milliseconds per image, times the threads, of a pipeline of whole batches; None if it cannot decode these."""
+    """Milliseconds per image, times the threads, of a backend's pipeline; None if it has none that can do this."""
+    decoder = backend.batch_decoder()
+    if decoder is None or not decoder.suits(plan):
+        return None
+    if "mixed" not in backend.decode_devices:
+        request = replace(request, device_index=None)
     rows = [row for row in range(len(images)) if decoder.takes(images[row], views[row])]
     if not rows:
         return None

@@ -57,8 +57,8 @@ def _augment(pixels: Pixels, stage: Stage, draws: Draws) -> None:
 
 
 def _seen(pixels: Pixels, view: View) -> Pixels:
-    left, top, right, bottom = view.window_px
-    if left >= right or top >= bottom:  # nothing of the image, but what is beside it
+    left, top, *_ = view.window_px
+    if view.is_beside:
         return np.array(pillow.apply_view(pillow.from_pixels(pixels), view))
     width = pixels.shape[1]
     out = np.empty((*view.size, 3), np.uint8)

@@ -19,6 +19,7 @@ from typing import Any
 from fastdata.loaders import Backend
 from fastdata.sources.protocol import ImageSource, location_of
 from fastdata.system.cpus import usable_cpus
+from fastdata.system.files import cache_folder
 from fastdata.views.plan import Plan
 
 __all__ = ["key_of", "recall", "remember"]
@@ -74,8 +75,10 @@ def remember(key: str, ms_per_image: Mapping[str, float]) -> None:
 
 def _file() -> Path | None:
     """Where it is kept; None for users without a home."""
-    folder = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    return None if folder.startswith("~") else Path(folder) / "fastdata" / "backends.json"
+    try:
+        return cache_folder() / "backends.json"
+    except RuntimeError:
+        return None
 
 
 def _read() -> dict[str, Any]:

@@ -14,7 +14,7 @@ from pathlib import Path
 from fastdata.errors import OptionError, ShardError
 from fastdata.shards.format import ShardIndex, crc32c, file_crc32c, index_name
 from fastdata.shards.remote_files import RemoteFiles
-from fastdata.system.files import locked, try_lock
+from fastdata.system.files import cache_folder, locked, try_lock
 
 __all__ = ["ShardCache"]
 
@@ -34,7 +34,7 @@ class ShardCache:
 
     def __init__(self, folder: Path | None, most_bytes: int, store: RemoteFiles) -> None:
         self.most_bytes = most_bytes
-        folder = folder if folder is not None else _default_folder()
+        folder = folder if folder is not None else cache_folder() / "shards"
         self._folder, self._store = folder, store
         self._beyond_help: set[str] = set()
         self._facts: dict[str, tuple[int, int]] = {}  # size and checksum of each shard
@@ -183,10 +183,6 @@ def _hash(url: str) -> str:
 
 def _file_name(url: str) -> str:
     return re.sub(r"[^\w.-]", "_", url.rpartition("/")[2])
-
-
-def _default_folder() -> Path:
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "fastdata" / "shards"
 
 
 def _is_abandoned(partial: Path) -> bool:

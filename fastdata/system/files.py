@@ -9,11 +9,30 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
-__all__ = ["locked", "read_file", "remove_durably", "sync_file", "sync_folder", "try_lock", "whole_file", "write_whole"]
+__all__ = [
+    "cache_folder",
+    "locked",
+    "read_file",
+    "remove_durably",
+    "sync_file",
+    "sync_folder",
+    "try_lock",
+    "whole_file",
+    "write_whole",
+]
 
 _fcntl: Any = None  # Windows has none, and no locks here
 with suppress(ImportError):
     _fcntl = importlib.import_module("fcntl")
+
+
+def cache_folder() -> Path:
+    """Where this package keeps what it can make again: `$XDG_CACHE_HOME/fastdata`.
+
+    Raises:
+        RuntimeError: it is not set, and the user has no home.
+    """
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "fastdata"
 
 
 def read_file(path: str | os.PathLike[str]) -> bytes:

@@ -116,7 +116,7 @@ def _read_random_crop(step: Any, draft: Draft) -> None:
 
 
 def _padding(step: Any) -> tuple[int, int, int, int]:
-    """(left, top, right, bottom), which v1 keeps as given and v2 as left, right, top, bottom."""
+    """(left, top, right, bottom); v2's RandomCrop keeps left, right, top, bottom, all others what was given."""
     given = step.padding
     sides = [] if given is None else [given] if isinstance(given, int) else list(given)
     if len(sides) == 4 and _is_v2(step) and type(step).__name__ == "RandomCrop":

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from fastdata import native
 
-__all__ = ["Key", "Words", "philox4x32", "portable_exp", "random_words", "uniform"]
+__all__ = ["Key", "Words", "normal", "philox4x32", "portable_exp", "random_words", "uniform"]
 
 Words: TypeAlias = npt.NDArray[np.uint64]
 Floats: TypeAlias = npt.NDArray[np.float64]
@@ -84,6 +84,11 @@ def random_words(numbers: npt.ArrayLike, stream: int, key: Key) -> Words:
 def uniform(words: Words) -> Floats:
     """Maps 32 random bits to [0, 1)."""
     return np.asarray(words * 2.0**-32, dtype=np.float64)
+
+
+def normal(share: Floats, other: Floats) -> Floats:
+    """Standard normal numbers from two of [0, 1) for each.  Source: Box and Muller, 1958."""
+    return np.asarray(np.sqrt(-2.0 * np.log(1.0 - share)) * np.cos(2 * np.pi * other), dtype=np.float64)
 
 
 def portable_exp(x: Floats) -> Floats:

@@ -44,6 +44,12 @@ class View:
         return bottom - top, right - left
 
     @property
+    def is_beside(self) -> bool:
+        """True if nothing of the image is seen, but only what is beside it."""
+        left, top, right, bottom = self.window_px
+        return left >= right or top >= bottom
+
+    @property
     def reaches_out(self) -> bool:
         """True if something beside the resized window is seen."""
         left, top, right, bottom = self.crop_px
