@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from fastdata.augment.base import Augmentation, Ints, Parameters
 from fastdata.augment.effects import FILTERS, nothing, rotate
@@ -168,13 +169,14 @@ class TimmsAugMix(_Operations):
         operations: the operations.
         width: chains.
         depth: operations in each; -1 for 1 to 3.
+        blended: mixes the chains into the image one after the other, with the same shares but for rounding.
 
     Source: Hendrycks et al., "AugMix: A simple data processing method to improve robustness and uncertainty", 2020.
     """
 
-    def __init__(self, operations: Sequence[Operation], width: int = 3, depth: int = -1) -> None:
+    def __init__(self, operations: Sequence[Operation], width: int = 3, depth: int = -1, blended: bool = False) -> None:
         super().__init__(operations)
-        self.width, self.depth = width, depth
+        self.width, self.depth, self.blended = width, depth, blended
         self._longest = depth if depth > 0 else 3
 
     def draw(self, draws: Draws, size: tuple[int, int]) -> Parameters:
@@ -196,6 +198,9 @@ class TimmsAugMix(_Operations):
         drawn = self._drawn(draws, choices, calls)
         drawn["weights"] = (weights / weights.sum(axis=1, keepdims=True)).astype(np.float32)
         drawn["share"] = draws.four(0)[0].astype(np.float32)
+        if self.blended:
+            drawn["weights"] = _weights_one_by_one(drawn["weights"] * drawn["share"][:, np.newaxis])
+            drawn["share"] = np.ones_like(drawn["share"])
         return drawn
 
     def effects(self, parameters: Parameters, size: tuple[int, int]) -> EffectTable:
@@ -203,13 +208,22 @@ class TimmsAugMix(_Operations):
         chains = super().effects(parameters, size)
         table = nothing(len(chains), chains.shape[1] + self.width + 2)
         table["kind"][:, 0], table["kind"][:, -1] = EffectKind.MIX_BEGIN, EffectKind.MIX_END
-        table["values"][:, -1, 0] = parameters["share"]
+        table["values"][:, -1, 0], table["values"][:, 0, 0] = parameters["share"], float(self.blended)
         for chain in range(self.width):
             first = 1 + chain * (self._longest + 1)
             table[:, first : first + self._longest] = chains[:, chain * self._longest : (chain + 1) * self._longest]
-            table["kind"][:, first + self._longest] = EffectKind.MIX_ADD
+            table["kind"][:, first + self._longest] = EffectKind.MIX_BLEND if self.blended else EffectKind.MIX_ADD
             table["values"][:, first + self._longest, 0] = parameters["weights"][:, chain]
         return table
+
+
+def _weights_one_by_one(weights: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+    """Shares (N, chains) of images that are mixed in one after the other, from those in the result."""
+    shares, left = np.empty_like(weights), np.ones(len(weights), np.float32)
+    for chain in reversed(range(weights.shape[1])):
+        shares[:, chain] = weights[:, chain] / left
+        left = left * (1 - shares[:, chain])
+    return shares
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from fastdata import native
 from fastdata.loaders.backend import Pixels
 from fastdata.native import EFFECT, EffectKind, EffectTable, Format
 
-__all__ = ["NOT_PILLOWS", "apply", "core_agrees"]
+__all__ = ["MIXES", "NOT_PILLOWS", "apply", "core_agrees"]
 
 _ENHANCERS = {
     EffectKind.BRIGHTNESS: PIL.ImageEnhance.Brightness,
@@ -30,7 +30,8 @@ _MAPS = {
 }
 
 
-NOT_PILLOWS = {EffectKind.BLUR, EffectKind.MIX_BEGIN, EffectKind.MIX_ADD, EffectKind.MIX_END}
+MIXES = {EffectKind.MIX_BEGIN, EffectKind.MIX_ADD, EffectKind.MIX_BLEND, EffectKind.MIX_END}
+NOT_PILLOWS = {EffectKind.BLUR, *MIXES}
 
 
 def apply(image: Image, effect: Any) -> Image:

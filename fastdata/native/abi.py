@@ -32,7 +32,7 @@ __all__ = [
 
 MESSAGE_BYTES = 128
 
-_ABI_VERSION = 10
+_ABI_VERSION = 11
 
 
 class NativeMissing(Exception):
@@ -98,6 +98,7 @@ class EffectKind(IntEnum):
     MIX_BEGIN = 19
     MIX_ADD = 20
     MIX_END = 21
+    MIX_BLEND = 22
 
 
 EFFECT = np.dtype([("kind", np.int32), ("filter", np.int32), ("values", np.float64, 11)], align=True)  # fd_effect

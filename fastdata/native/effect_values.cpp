@@ -35,6 +35,7 @@ bool is_valid(const fd_effect &effect) {
     case FD_SOLARIZE:
     case FD_MIX_ADD:
     case FD_MIX_END:
+    case FD_MIX_BLEND:
         return is_between(values[0], -kMostFactor, kMostFactor);
     case FD_HUE:
         return is_between(values[0], 0, 255);

@@ -61,8 +61,8 @@ class Canvas {
     void grey();
     void sharpen(float factor);
     void flip(bool horizontal, bool vertical);
-    void begin_mix();
-    void add_to_mix(float weight);
+    void begin_mix(float share);
+    void add_to_mix(decltype(EffectLoops::add_weighted) add, float weight);
     void end_mix(float share);
     void permute(const fd_effect &effect);
     uint8_t *copy_of_pixels();
@@ -228,20 +228,22 @@ void Canvas::flip(bool horizontal, bool vertical) {
     }
 }
 
-void Canvas::begin_mix() {
+void Canvas::begin_mix(float share) {
     static thread_local Mix mix;
     settle();
     mix.original.assign(pixels_, pixels_ + count_ * kPixelBytes);
-    mix.sums.assign(mix.original.size(), 0.0F);
+    mix.sums.resize(mix.original.size());
+    std::transform(mix.original.begin(), mix.original.end(), mix.sums.begin(),
+                   [share](uint8_t level) { return share * static_cast<float>(level); });
     mix_ = &mix;
 }
 
 // Adds what the image has become, and goes back to what it was.
-void Canvas::add_to_mix(float weight) {
+void Canvas::add_to_mix(decltype(EffectLoops::add_weighted) add, float weight) {
     if (mix_ == nullptr)
         return;
     settle();
-    kernels().effects.add_weighted(pixels_, mix_->sums.size(), weight, mix_->sums.data());
+    add(pixels_, mix_->sums.size(), weight, mix_->sums.data());
     std::copy(mix_->original.begin(), mix_->original.end(), pixels_);
 }
 
@@ -296,9 +298,11 @@ void Canvas::apply(const fd_effect &effect) {
     case FD_FLIP:
         return flip(value != 0, effect.values[1] != 0);
     case FD_MIX_BEGIN:
-        return begin_mix();
+        return begin_mix(factor);
     case FD_MIX_ADD:
-        return add_to_mix(factor);
+        return add_to_mix(kernels().effects.add_weighted, factor);
+    case FD_MIX_BLEND:
+        return add_to_mix(kernels().effects.blend_into_sums, factor);
     case FD_MIX_END:
         return end_mix(factor);
     case FD_PERMUTE:

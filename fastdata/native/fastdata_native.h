@@ -19,7 +19,7 @@ extern "C" {
 #endif
 
 /* Raised whenever a signature or a struct below changes. */
-#define FD_ABI_VERSION 10
+#define FD_ABI_VERSION 11
 
 /* What became of one image. */
 enum fd_status {
@@ -96,9 +96,10 @@ enum fd_effect_kind {
     FD_BOX_BLUR = 16,     /* values[0]: standard deviation in pixels of Pillow's GaussianBlur */
     FD_SOLARIZE_ADD = 17, /* values: what is added to levels, and the lowest level that stays */
     FD_FLIP = 18,         /* values: not 0 left to right, not 0 top to bottom */
-    FD_MIX_BEGIN = 19,    /* keeps the image, which FD_MIX_ADD adds, changed, to a sum with the weight values[0]... */
-    FD_MIX_ADD = 20,      /* ...and brings back, before */
-    FD_MIX_END = 21       /* values[0]: share of the sum in the result */
+    FD_MIX_BEGIN = 19,    /* keeps the image, and begins a sum, of zeros, or with values[0] of the image */
+    FD_MIX_ADD = 20,      /* adds the image as it is now, with the weight values[0]; then it is as it was kept */
+    FD_MIX_END = 21,      /* values[0]: share of the sum in the result */
+    FD_MIX_BLEND = 22     /* as FD_MIX_ADD, with values[0] as the image's share in the sum, which stays 8-bit */
 };
 
 typedef struct {

@@ -46,7 +46,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
                               looked_up ? table.data() : nullptr};
     const fd_options options = {choice.bytes[13] & 1, choice.bytes[13] & 2, 20, int64_t{1} << 20, int64_t{64} << 20};
     fd_effect effect = {choice.bytes[11] >> 2 & 31, choice.bytes[13] >> 2 & 3, {}}; // half of the kinds do not exist
-    const bool has_effect = effect.kind <= FD_MIX_END;
+    const bool has_effect = effect.kind <= FD_MIX_BLEND;
     for (int i = 0; i < 8; ++i)
         effect.values[i] = effect.kind == FD_AFFINE || effect.kind == FD_PERSPECTIVE ? (choice.bytes[i] - 128) / 64.0
                                                                                      : choice.bytes[i] % 24;

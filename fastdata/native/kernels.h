@@ -21,6 +21,7 @@ struct EffectLoops {
                         float factor);
     void (*add_weighted)(const uint8_t *bytes, size_t count, float weight, float *sums);
     void (*blend_with_sums)(uint8_t *bytes, size_t count, const float *sums, float share);
+    void (*blend_into_sums)(const uint8_t *bytes, size_t count, float share, float *sums);
     void (*box_down)(const uint8_t *from, uint8_t *to, int width, int height, const BoxWeights &box);
 };
 

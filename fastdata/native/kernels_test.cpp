@@ -138,6 +138,9 @@ bool effects_agree(const Kernels &set) {
         loops.saturate(all.data(), count, factor);
         loops.add_weighted(all.data(), all.size(), factor, sums.data());
         loops.blend_with_sums(all.data(), all.size(), sums.data(), factor);
+        std::vector<float> levels(other.begin(), other.end());
+        loops.blend_into_sums(pixels.data(), pixels.size(), factor, levels.data());
+        all.insert(all.end(), levels.begin(), levels.end());
         all.insert(all.end(), other.begin(), other.end());
         loops.box_down(pixels.data(), other.data(), width, height, box);
         all.insert(all.end(), other.begin(), other.end());

@@ -97,6 +97,12 @@ inline void blend_with_sums(uint8_t *__restrict bytes, size_t count, const float
     }
 }
 
+// The sums are whole levels before and after.  Source: Pillow's Image.blend of them and the image.
+inline void blend_into_sums(const uint8_t *__restrict bytes, size_t count, float share, float *__restrict sums) {
+    for (size_t i = 0; i < count; ++i)
+        sums[i] = static_cast<float>(blended_level(static_cast<int32_t>(sums[i]), bytes[i], share));
+}
+
 // One step of a box along its way, for many lines beside each other.
 template <size_t kWidth>
 void box_step(const uint8_t *__restrict before, const uint8_t *__restrict leaving, const uint8_t *__restrict after,
@@ -132,8 +138,8 @@ inline void box_down(const uint8_t *from, uint8_t *to, int width, int height, co
         box_lines<kPixelBytes>(from + at, to + at, height, stride, box);
 }
 
-constexpr EffectLoops kEffectLoops = {saturate,     make_grey,       luma_sum, sharpen_row,
-                                      add_weighted, blend_with_sums, box_down};
+constexpr EffectLoops kEffectLoops = {saturate,     make_grey,       luma_sum,        sharpen_row,
+                                      add_weighted, blend_with_sums, blend_into_sums, box_down};
 
 } // namespace
 } // namespace fastdata

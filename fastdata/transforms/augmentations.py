@@ -139,9 +139,9 @@ def _timms_auto_augment(step: Any) -> Augmentation:
 
 
 def _timms_aug_mix(step: Any) -> Augmentation:
-    if step.alpha != 1.0 or step.blended:
-        raise NotFusable("it is fused with alpha=1 and without blending only")
-    return timms.TimmsAugMix([_timms_operation(each) for each in step.ops], step.width, step.depth)
+    if step.alpha != 1.0:
+        raise NotFusable("it is fused with alpha=1 only")
+    return timms.TimmsAugMix([_timms_operation(each) for each in step.ops], step.width, step.depth, step.blended)
 
 
 def _timms_random_erasing(step: Any) -> Augmentation:

@@ -147,6 +147,27 @@ def test_mixed_chains(config: str, monkeypatch: pytest.MonkeyPatch) -> None:
         assert np.array_equal(by_core(before, table[row : row + 1]), np.asarray(expected))
 
 
+@pytest.mark.parametrize("config", ["augmix-m5-w4-d2-b1", "augmix-mstd1-b1"])
+def test_blended_chains(config: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    step = policy(config)
+    assert step.blended
+    ours = augmentation_of(step)
+    parameters = ours.draw(draws(), SIZE)
+    plain = TimmsAugMix(ours.operations, step.width, step.depth).draw(draws(), SIZE)
+    shares = zip(plain["weights"], plain["share"], strict=True)
+    assert np.array_equal(parameters["weights"], [step._calc_blended_weights(*own) for own in shares])
+    table, longest = ours.effects(parameters, SIZE), parameters["choices"].shape[1] // step.width
+    for row, before in enumerate(images()):
+        mixed = Image.fromarray(before)
+        for chain in range(step.width):
+            image = Image.fromarray(before)
+            for turn in range(chain * longest, (chain + 1) * longest):
+                if (choice := parameters["choices"][row, turn]) >= 0:
+                    image = timms(image, step.ops[choice], parameters, row, turn, monkeypatch)
+            mixed = Image.blend(mixed, image, parameters["weights"][row, chain])
+        assert np.array_equal(by_core(before, table[row : row + 1]), np.asarray(mixed))
+
+
 def counted(name: str, ours: Any, theirs: Any) -> None:
     """Chi-square of two samples of small integers."""
     length = 1 + max(max(ours), max(theirs))
@@ -266,11 +287,10 @@ def test_operations_that_somebody_has_changed_are_left_to_timm() -> None:
     step.ops[3].aug_fn = lambda image, *_, **__: image
     result = compile_transform(transforms.Compose([transforms.Resize((20, 20)), step, transforms.ToTensor()]))
     assert "AugmentOp inside of it is not timm's" in result.reason
-    for changes in ({"alpha": 0.5}, {"blended": True}):
-        mix = policy("augmix")
-        vars(mix).update(changes)
-        result = compile_transform(transforms.Compose([transforms.Resize((20, 20)), mix, transforms.ToTensor()]))
-        assert "alpha=1" in result.reason
+    mix = policy("augmix")
+    mix.alpha = 0.5
+    result = compile_transform(transforms.Compose([transforms.Resize((20, 20)), mix, transforms.ToTensor()]))
+    assert "alpha=1" in result.reason
 
 
 def test_tables_that_somebody_has_changed_are_left_to_timm(monkeypatch: pytest.MonkeyPatch) -> None:

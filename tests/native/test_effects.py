@@ -15,7 +15,7 @@ from PIL import Image
 from torchvision.transforms import functional
 
 from fastdata import native
-from fastdata.loaders.pillow_effects import NOT_PILLOWS, apply, core_agrees
+from fastdata.loaders.pillow_effects import MIXES, NOT_PILLOWS, apply, core_agrees
 from fastdata.native import EFFECT, EffectKind, Format
 
 KINDS = [kind for kind in EffectKind if kind not in NOT_PILLOWS]
@@ -138,7 +138,7 @@ def test_mixed_images_are_timms(pixels: np.ndarray, chains: list[Any], share: fl
 
 def test_parts_of_a_mix_alone_do_nothing() -> None:
     pixels = np.arange(48, dtype=np.uint8).reshape(4, 4, 3)
-    for kind in (EffectKind.MIX_ADD, EffectKind.MIX_BEGIN, EffectKind.MIX_END):
+    for kind in MIXES:
         assert np.array_equal(by_core(pixels, effect(kind, 0.5)), pixels)
 
 
