@@ -72,6 +72,11 @@ class Augmentation(Printable, ABC):
         return type(self).apply is not Augmentation.apply
 
     @property
+    def changes_size(self) -> bool:
+        """True if images become of another size, each of its own; such have a method `new_size`."""
+        return False
+
+    @property
     def label(self) -> str:
         """What people call it: the name in torchvision or timm."""
         return type(self).__name__.removeprefix("Timms")

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from fastdata.native import EFFECT, EffectKind, EffectTable
 
-__all__ = ["FILTERS", "Matrix", "nothing", "put", "rotate", "warp"]
+__all__ = ["FILTERS", "Matrix", "nothing", "put", "rotate", "rotation", "warp"]
 
 Matrix: TypeAlias = tuple[float, float, float, float, float, float]
 
@@ -66,39 +66,54 @@ def rotate(
     interpolation: str,
     fill: Sequence[float] | None,
     center: Sequence[float] | None = None,
+    expand: bool = False,
 ) -> None:
-    """Turns one image of (height, width) as Pillow's Image.rotate does; see `warp` and `_rotation`."""
-    turned = _rotation(angle, size, center)
-    if turned is not None:
-        matrix, is_exact = turned
+    """Turns one image of (height, width) as Pillow's Image.rotate does; see `warp` and `rotation`."""
+    matrix, is_exact, _ = rotation(angle, size, center, expand=expand)
+    if matrix is not None:
         warp(table, row, step, matrix, interpolation="nearest" if is_exact else interpolation, fill=fill)
 
 
-def _rotation(angle: float, size: tuple[int, int], center: Sequence[float] | None = None) -> tuple[Matrix, bool] | None:
+def rotation(
+    angle: float, size: tuple[int, int], center: Sequence[float] | None = None, *, expand: bool = False
+) -> tuple[Matrix | None, bool, tuple[int, int]]:
     """The map of a rotation about the middle or another point, as Pillow's Image.rotate has it.
 
     Args:
         angle: in degrees, counterclockwise.
         size: (height, width).
         center: (x, y) in pixels; None for the middle.
+        expand: all of the image is to be seen.
 
     Returns:
-        The map, and True if whole pixels change places, so that the nearest is exact; None if nothing moves.
+        The map, None if nothing moves; True if whole pixels change places, so that the nearest is exact; and the
+        result's (height, width).
     """
     height, width = size
     angle %= 360.0
     if not center:
         quarters: dict[float, Matrix] = {180: (-1, 0, width, 0, -1, height)}
-        if height == width:
+        if height == width or expand:
             quarters.update({90: (0, -1, width, 1, 0, 0), 270: (0, 1, 0, -1, 0, height)})
         if angle == 0:
-            return None
+            return None, True, size
         if angle in quarters:
-            return quarters[angle], True
+            return quarters[angle], True, size if angle == 180 else (width, height)
     x, y = center if center else (width / 2, height / 2)
     radians = -math.radians(angle)
     cosine, sine = round(math.cos(radians), 15), round(math.sin(radians), 15)
     negative = round(-math.sin(radians), 15)
-    left = cosine * -x + sine * -y + 0.0
-    top = negative * -x + cosine * -y + 0.0
-    return (cosine, sine, left + x, negative, cosine, top + y), False
+
+    def place(x: float, y: float, left: float = 0.0, top: float = 0.0) -> tuple[float, float]:
+        return cosine * x + sine * y + left, negative * x + cosine * y + top
+
+    left, top = place(-x, -y)
+    left, top = left + x, top + y
+    if expand:
+        columns, rows = zip(
+            *(place(*corner, left, top) for corner in ((0, 0), (width, 0), (width, height), (0, height))), strict=True
+        )
+        wide, tall = (math.ceil(max(each)) - math.floor(min(each)) for each in (columns, rows))
+        left, top = place(-(wide - width) / 2.0, -(tall - height) / 2.0, left, top)
+        size = tall, wide
+    return (cosine, sine, left, negative, cosine, top), False, size

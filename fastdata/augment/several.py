@@ -28,6 +28,8 @@ class _Several(Augmentation):
         self.transforms = list(transforms)
         if not self.transforms or not all(isinstance(each, Augmentation) for each in self.transforms):
             raise OptionError(f"transforms={self.transforms}; accepted: augmentations of this package")
+        if any(each.changes_size for each in self.transforms):
+            raise OptionError("one of its transforms changes the size of images")
         if len(self.transforms) > _INNER_STEPS:
             raise OptionError(f"{len(self.transforms)} transforms; accepted: at most {_INNER_STEPS}")
 

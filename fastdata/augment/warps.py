@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from fastdata.augment.base import Augmentation, Parameters, check_probability
-from fastdata.augment.effects import FILTERS, Matrix, nothing, rotate, warp
+from fastdata.augment.effects import FILTERS, Matrix, nothing, rotate, rotation, warp
 from fastdata.errors import OptionError
 from fastdata.native import EffectTable
 from fastdata.views.philox import Floats
@@ -40,7 +40,7 @@ class RandomRotation(_Warp):
     Args:
         degrees: smallest and largest angle, counterclockwise.
         interpolation: "nearest", "bilinear" or "bicubic".
-        expand: not supported.
+        expand: images become so large that all of them is seen; not on whole batches, nor inside of others.
         center: (x, y) in pixels; None is the middle.
         fill: level, or three, for what comes from outside of the image; None is black.
     """
@@ -54,9 +54,17 @@ class RandomRotation(_Warp):
         fill: Any = 0,
     ) -> None:
         super().__init__(interpolation, fill, center)
-        if expand:
-            raise OptionError("expand=True gives images of many sizes; accepted: False")
-        self.degrees, self.expand = (float(degrees[0]), float(degrees[1])), expand
+        self.degrees, self.expand = (float(degrees[0]), float(degrees[1])), bool(expand)
+
+    @property
+    def changes_size(self) -> bool:
+        """See `Augmentation.changes_size`."""
+        return self.expand
+
+    def new_size(self, parameters: Parameters, size: tuple[int, int]) -> tuple[int, int]:
+        """(height, width) of one image of some size, with the parameters of that."""
+        (angle,) = parameters["angles"].tolist()
+        return rotation(angle, size, self.center, expand=self.expand)[2]
 
     def draw(self, draws: Draws, size: tuple[int, int]) -> Parameters:
         """See `Augmentation.draw`."""
@@ -67,7 +75,8 @@ class RandomRotation(_Warp):
         angles = parameters["angles"].tolist()
         table = nothing(len(angles), 1)
         for row, angle in enumerate(angles):
-            rotate(table, row, 0, angle, size, interpolation=self.interpolation, fill=self.fill, center=self.center)
+            own: dict[str, Any] = {"interpolation": self.interpolation, "fill": self.fill}
+            rotate(table, row, 0, angle, size, center=self.center, expand=self.expand, **own)
         return table
 
 

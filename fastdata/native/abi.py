@@ -257,6 +257,7 @@ def _declare(library: ctypes.CDLL) -> None:
         "fd_free": (None, [pointer]),
         "fd_normals": (None, [i64, i64, i64, i64, pointer, pointer]),
         "fd_philox": (None, [i64, pointer, pointer, pointer, i64, pointer, pointer]),
+        "fd_warp": (i32, [pointer, i32, i32, *[pointer] * 3]),
         "fd_convert": (i32, [pointer, i32, i32, pointer, i64, pointer, pointer]),
     }
     for name, (result, arguments) in signatures.items():

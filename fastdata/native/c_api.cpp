@@ -11,6 +11,7 @@
 #include "philox.h"
 #include "pool.h"
 #include "repack.h"
+#include "warp.h"
 
 #include <algorithm>
 #include <cstdlib>
@@ -125,6 +126,25 @@ int32_t fd_resize(const uint8_t *pixels, int64_t pixels_bytes, int32_t pixel_byt
         if (pixel_bytes == 3)
             window = unpacked(window);
         return ImageDecoder::of_this_thread().resize(window, view, {out, *format}, *options);
+    });
+}
+
+int32_t fd_warp(const uint8_t *rgb, int32_t width, int32_t height, const fd_effect *effect,
+                const int32_t out_size_px[2], uint8_t *out) {
+    return guarded([&]() -> int32_t {
+        const bool moves = effect->kind == FD_AFFINE || effect->kind == FD_PERSPECTIVE;
+        const int out_width = out_size_px[0], out_height = out_size_px[1];
+        if (rgb == nullptr || out == nullptr || std::min({width, height, out_width, out_height}) <= 0 || !moves ||
+            !is_valid(*effect))
+            return FD_BAD_REQUEST;
+        static thread_local Buffer memory;
+        const size_t row_bytes = static_cast<size_t>(out_width) * kPixelBytes;
+        uint8_t *const pixels = memory.take(row_bytes * static_cast<size_t>(out_height)).data();
+        const Rows from = unpacked({rgb, static_cast<ptrdiff_t>(width) * 3, width, height});
+        warp(*effect, from.first, width, height, {pixels, out_width, out_height});
+        for (int y = 0; y < out_height; ++y, out += static_cast<ptrdiff_t>(out_width) * 3)
+            kernels().pack(pixels + static_cast<size_t>(y) * row_bytes, out_width, out);
+        return FD_OK;
     });
 }
 

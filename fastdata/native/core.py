@@ -229,6 +229,18 @@ class Core:
         finally:
             self.library.fd_free(repacked)
 
+    def warp(self, rgb: Pixels, effect: EffectTable, size: tuple[int, int]) -> Pixels:
+        """RGB pixels of (height, width) that come from other contiguous ones by one map, a table (1, 1)."""
+        height, width, _ = rgb.shape
+        described, out = Effects(effect, 1), np.empty((*size, 3), np.uint8)
+        if not rgb.flags.c_contiguous or effect.shape != (1, 1):
+            raise ValueError("pixels must be contiguous, and the effect one")
+        effects, _ = described.to_c()
+        out_size = (ctypes.c_int32 * 2)(size[1], size[0])
+        status = self.library.fd_warp(rgb.ctypes.data, width, height, effects, out_size, out.ctypes.data)
+        _check(status, f"cannot map {rgb.shape} pixels to {out.shape}")
+        return out
+
     def convert(self, rgb: Pixels, out: int, format: Format, effects: EffectTable | None = None) -> None:  # noqa: A002
         """Does effects, (1, K) of them, to contiguous RGB pixels (height, width, 3) and stores them at an address."""
         described = Effects(effects, 1)

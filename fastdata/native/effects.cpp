@@ -310,7 +310,7 @@ void Canvas::apply(const fd_effect &effect) {
     case FD_AFFINE:
     case FD_PERSPECTIVE:
         settle();
-        return warp(effect, copy_of_pixels(), pixels_, width_, height_);
+        return warp(effect, copy_of_pixels(), width_, height_, {pixels_, width_, height_});
     default:
         return;
     }

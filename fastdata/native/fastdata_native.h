@@ -264,6 +264,10 @@ FD_API void fd_decode(fd_pool *pool, const fd_images *images, const fd_format *f
 FD_API int32_t fd_resize(const uint8_t *pixels, int64_t pixels_bytes, int32_t pixel_bytes, int64_t stride_bytes,
                          const fd_views *view, void *out, const fd_format *format, const fd_options *options);
 
+/* Fills RGB pixels of `out_size_px` (width, height) from others by one FD_AFFINE or FD_PERSPECTIVE. */
+FD_API int32_t fd_warp(const uint8_t *rgb, int32_t width, int32_t height, const fd_effect *effect,
+                       const int32_t out_size_px[2], uint8_t *out);
+
 /* Does effects to RGB pixels (height, width, 3) and stores them in another format; out may be the pixels themselves if
  * that is theirs. */
 FD_API int32_t fd_convert(const uint8_t *rgb, int32_t width, int32_t height, const fd_effect *effects,

@@ -53,35 +53,37 @@ void nearest(const Image &image, const Place &place, uint8_t *to) {
     std::memcpy(to, image.at(static_cast<int>(place.x), static_cast<int>(place.y)), kPixelBytes);
 }
 
-template <typename Map> void warp_nearest(const Map &map, const Image &image, uint8_t *to) {
-    for (int y = 0; y < image.height; ++y)
-        for (int x = 0; x < image.width; ++x, to += kPixelBytes)
+template <typename Map> void warp_nearest(const Map &map, const Image &image, const Warped &result) {
+    uint8_t *to = result.pixels;
+    for (int y = 0; y < result.height; ++y)
+        for (int x = 0; x < result.width; ++x, to += kPixelBytes)
             if (const Place place = map(x + 0.5, y + 0.5); image.holds(place))
                 nearest(image, place, to);
 }
 
-template <typename Map> void warp_with(const Map &map, int filter, const Image &image, uint8_t *to) {
+template <typename Map> void warp_with(const Map &map, int filter, const Image &image, const Warped &result) {
     if (filter == FD_NEAREST)
-        return warp_nearest(map, image, to);
+        return warp_nearest(map, image, result);
     static thread_local std::vector<double> xs, ys;
     static thread_local std::vector<int32_t> columns;
-    const auto width = static_cast<size_t>(image.width);
+    const auto width = static_cast<size_t>(result.width);
     xs.resize(width);
     ys.resize(width);
     columns.resize(width);
     const ptrdiff_t stride = static_cast<ptrdiff_t>(image.width) * kPixelBytes;
+    const ptrdiff_t result_stride = static_cast<ptrdiff_t>(result.width) * kPixelBytes;
     const Rows rows = {image.pixels, stride, image.width, image.height};
     const auto run = filter == FD_BILINEAR ? kernels().bilinear : kernels().bicubic;
-    for (int y = 0; y < image.height; ++y) {
+    for (int y = 0; y < result.height; ++y) {
         size_t count = 0;
-        for (int x = 0; x < image.width; ++x) {
+        for (int x = 0; x < result.width; ++x) {
             const Place place = map(x + 0.5, y + 0.5);
             xs[count] = place.x;
             ys[count] = place.y;
             columns[count] = x;
             count += image.holds(place);
         }
-        run(rows, {xs.data(), ys.data(), columns.data(), static_cast<int>(count)}, to + y * stride);
+        run(rows, {xs.data(), ys.data(), columns.data(), static_cast<int>(count)}, result.pixels + y * result_stride);
     }
 }
 
@@ -93,9 +95,10 @@ std::vector<int> summed_places(double begin, double step, int count) {
     return places;
 }
 
-void scale_nearest(const double *map, const Image &image, uint8_t *to) {
-    const std::vector<int> columns = summed_places(map[2] + map[0] * 0.5, map[0], image.width);
-    const std::vector<int> rows = summed_places(map[5] + map[4] * 0.5, map[4], image.height);
+void scale_nearest(const double *map, const Image &image, const Warped &result) {
+    const std::vector<int> columns = summed_places(map[2] + map[0] * 0.5, map[0], result.width);
+    const std::vector<int> rows = summed_places(map[5] + map[4] * 0.5, map[4], result.height);
+    uint8_t *to = result.pixels;
     for (const int y : rows)
         for (const int x : columns) {
             if (image.holds(x, y))
@@ -105,10 +108,10 @@ void scale_nearest(const double *map, const Image &image, uint8_t *to) {
 }
 
 // True when every place fits 16.16 bits.
-bool fits_fixed_point(const double *map, const Image &image) {
+bool fits_fixed_point(const double *map, const Warped &result) {
     const Affine place{map};
-    for (const int x : {0, image.width})
-        for (const int y : {0, image.height})
+    for (const int x : {0, result.width})
+        for (const int y : {0, result.height})
             if (const Place at = place(x, y); !(std::fabs(at.x) < 32768.0 && std::fabs(at.y) < 32768.0))
                 return false;
     return true;
@@ -119,13 +122,14 @@ uint32_t fixed(double value) {
     return static_cast<uint32_t>(static_cast<int64_t>(std::floor(value * 65536.0 + 0.5)));
 }
 
-void nearest_fixed(const double *map, const Image &image, uint8_t *to) {
+void nearest_fixed(const double *map, const Image &image, const Warped &result) {
     const uint32_t a = fixed(map[0]), b = fixed(map[1]), d = fixed(map[3]), e = fixed(map[4]);
     uint32_t row_x = fixed(map[2] + map[0] * 0.5 + map[1] * 0.5);
     uint32_t row_y = fixed(map[5] + map[3] * 0.5 + map[4] * 0.5);
-    for (int y = 0; y < image.height; ++y, row_x += b, row_y += e) {
+    uint8_t *to = result.pixels;
+    for (int y = 0; y < result.height; ++y, row_x += b, row_y += e) {
         uint32_t at_x = row_x, at_y = row_y;
-        for (int x = 0; x < image.width; ++x, at_x += a, at_y += d, to += kPixelBytes) {
+        for (int x = 0; x < result.width; ++x, at_x += a, at_y += d, to += kPixelBytes) {
             const int from_x = static_cast<int32_t>(at_x) >> 16, from_y = static_cast<int32_t>(at_y) >> 16;
             if (image.holds(from_x, from_y))
                 std::memcpy(to, image.at(from_x, from_y), kPixelBytes);
@@ -136,22 +140,22 @@ void nearest_fixed(const double *map, const Image &image, uint8_t *to) {
 } // namespace
 
 // Source: Pillow's Image.transform, which knows three ways for the nearest pixel.
-void warp(const fd_effect &effect, const uint8_t *from, uint8_t *to, int width, int height) {
+void warp(const fd_effect &effect, const uint8_t *from, int width, int height, const Warped &result) {
     const Image image{from, width, height};
     const double *const map = effect.values, *const fill = effect.values + 8;
     const uint8_t outside[kPixelBytes] = {static_cast<uint8_t>(fill[0]), static_cast<uint8_t>(fill[1]),
                                           static_cast<uint8_t>(fill[2]), 0};
-    for (int64_t i = 0; i < static_cast<int64_t>(width) * height; ++i)
-        std::memcpy(to + i * kPixelBytes, outside, kPixelBytes);
+    for (int64_t i = 0; i < static_cast<int64_t>(result.width) * result.height; ++i)
+        std::memcpy(result.pixels + i * kPixelBytes, outside, kPixelBytes);
     if (effect.kind == FD_PERSPECTIVE)
-        return warp_with(Perspective{map}, effect.filter, image, to);
+        return warp_with(Perspective{map}, effect.filter, image, result);
     if (effect.filter != FD_NEAREST)
-        return warp_with(Affine{map}, effect.filter, image, to);
+        return warp_with(Affine{map}, effect.filter, image, result);
     if (map[1] == 0 && map[3] == 0)
-        return scale_nearest(map, image, to);
-    if (fits_fixed_point(map, image))
-        return nearest_fixed(map, image, to);
-    warp_with(Affine{map}, effect.filter, image, to);
+        return scale_nearest(map, image, result);
+    if (fits_fixed_point(map, result))
+        return nearest_fixed(map, image, result);
+    warp_with(Affine{map}, effect.filter, image, result);
 }
 
 } // namespace fastdata

@@ -7,7 +7,13 @@
 
 namespace fastdata {
 
-// Fills an image of 4-byte pixels, one row after the other, from another of the same size.
-void warp(const fd_effect &effect, const uint8_t *from, uint8_t *to, int width, int height);
+// What is filled: 4-byte pixels, one row after the other.
+struct Warped {
+    uint8_t *pixels;
+    int width, height;
+};
+
+// Fills an image from another, of (width, height) and of the same kind of pixels.
+void warp(const fd_effect &effect, const uint8_t *from, int width, int height, const Warped &result);
 
 } // namespace fastdata

@@ -5,15 +5,18 @@ Each image is done by itself: the augmentations of one stage in place, then the 
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from fastdata.loaders import pillow
 from fastdata.loaders.backend import Pixels
 from fastdata.loaders.resample import resize_window
-from fastdata.native import Format, load
+from fastdata.native import EffectKind, Format, load
 from fastdata.views.draw import draw_view
 from fastdata.views.philox import Key
 from fastdata.views.plan import Plan, Stage
+from fastdata.views.steps import SizeStep
 from fastdata.views.streams import Draws
 from fastdata.views.view import View
 
@@ -37,13 +40,16 @@ def stages(plan: Plan, pixels: Pixels, index: int, copy: int, *, key: Key) -> Pi
     """
     done = 0
     for number, stage in enumerate((Stage(effects=plan.effects), *plan.later)):
+        own = Draws(key=key, indices=np.array([index]), copies=np.array([copy]), step=done)
+        done += len(stage.steps)
+        if stage.turn is not None:
+            pixels, own = _turned(pixels, stage.turn, own), replace(own, step=own.step + 1)
         if number:
             height, width = pixels.shape[:2]
             own_key = Key(seed=key.seed + number * _NEXT_STAGE, epoch=key.epoch)
             pixels = _seen(pixels, draw_view(stage.ops, (width, height), index, copy, key=own_key))
         if stage.effects:
-            _augment(pixels, stage, Draws(key=key, indices=np.array([index]), copies=np.array([copy]), step=done))
-        done += len(stage.effects)
+            _augment(pixels, stage, own)
     return pixels
 
 
@@ -51,9 +57,17 @@ def _augment(pixels: Pixels, stage: Stage, draws: Draws) -> None:
     height, width = pixels.shape[:2]
     size, tables = (height, width), []
     for step, effect in enumerate(stage.effects, start=draws.step):
-        own = Draws(key=draws.key, indices=draws.indices, copies=draws.copies, step=step)
-        tables.append(effect.effects(effect.draw(own, size), size))
+        tables.append(effect.effects(effect.draw(replace(draws, step=step), size), size))
     load().convert(pixels, pixels.ctypes.data, Format(), np.concatenate(tables, axis=1))
+
+
+def _turned(pixels: Pixels, step: SizeStep, draws: Draws) -> Pixels:
+    height, width = pixels.shape[:2]
+    parameters = step.draw(draws, (height, width))
+    effect = step.effects(parameters, (height, width))
+    if effect["kind"][0, 0] == EffectKind.NONE:
+        return pixels
+    return load().warp(pixels, effect, step.new_size(parameters, (height, width)))
 
 
 def _seen(pixels: Pixels, view: View) -> Pixels:

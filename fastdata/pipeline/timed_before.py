@@ -39,7 +39,7 @@ def key_of(source: ImageSource, plan: Plan, backends: Sequence[Backend], **circu
         plan.output,
         plan.normalisation,
         len(plan.all_effects),
-        [stage.ops for stage in plan.later],
+        [(stage.ops, len(stage.steps)) for stage in plan.later],
         len(plan.tail),
         [(backend.name, backend.version()) for backend in backends],
         sorted(circumstances.items()),

@@ -15,7 +15,7 @@ from fastdata.transforms.augmentations import augmentation_of, core_agrees, flip
 from fastdata.transforms.draft import Draft, NotFusable
 from fastdata.transforms.known import is_hooked, is_known_transform, is_timms, name_of
 from fastdata.transforms.readers import READERS, TIMM_READERS
-from fastdata.views.plan import Output, Plan, Stage
+from fastdata.views.plan import Output, Plan
 
 __all__ = ["BEGIN_WITH", "PlanResult", "compile_transform"]
 
@@ -73,7 +73,7 @@ def compile_transform(transform: object, *, augment_on: str = "host", effects: b
         if on_batches or (host.plan is not None and len(host.plan.fused) > fused):
             why = reason if fused < len(steps) else "the transform does not end with a tensor"
             return replace(host, reason=f"augmentations stay on the host, since {why}")
-    first, *later = (*draft.stages, Stage(ops=tuple(draft.ops), effects=tuple(draft.effects)))
+    first, *later = (*draft.stages, draft.stage)
     plan = Plan(
         ops=first.ops,
         effects=first.effects,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -55,6 +55,7 @@ class Draft:
     Attributes:
         may_stage: further stages may begin.
         stages: those before the one that is built.
+        turn: what begins it and changes sizes, if anything.
         ops: its geometry.
         effects: what is done on the host behind that.
         output, normalisation, augmentations, float_augmentations, tensor_class: as in `Plan`.
@@ -62,6 +63,7 @@ class Draft:
 
     may_stage: bool = True
     stages: list[Stage] = field(default_factory=list)
+    turn: Any = None
     ops: list[Op] = field(default_factory=list)
     output: Output = Output.PIL
     normalisation: Normalisation | None = None
@@ -83,7 +85,8 @@ class Draft:
 
     def add_effect(self, augmentation: Augmentation) -> None:
         """A step that the native core does to the pixels of each image, or RandomErasing on float images."""
-        size = Plan(ops=(*(op for stage in self.stages for op in stage.ops), *self.ops)).size
+        first, *later = (*self.stages, self.stage)
+        size = Plan(ops=first.ops, later=tuple(later)).size
         if isinstance(augmentation, Eraser) and self.normalisation is not None:
             if size is None:
                 raise NotFusable("images differ in size where it stands; put a crop before it")
@@ -95,7 +98,21 @@ class Draft:
             raise NotFusable("the native core does not do it")
         if (problem := _refusal(_Printed(augmentation), size if size is not None else _ANY_SIZE)) is not None:
             raise NotFusable(problem)
-        self.effects.append(augmentation)
+        if augmentation.changes_size:
+            if not self.may_stage:
+                raise NotFusable("it gives images of many sizes")
+            self._begin_stage(augmentation)
+        else:
+            self.effects.append(augmentation)
+
+    @property
+    def stage(self) -> Stage:
+        """That which is built."""
+        return Stage(turn=self.turn, ops=tuple(self.ops), effects=tuple(self.effects))
+
+    def _begin_stage(self, turn: Any = None) -> None:
+        self.stages.append(self.stage)
+        self.turn, self.ops, self.effects = turn, [], []
 
     def add_geometry(self, op: Op, *, on_tensors: bool = False) -> None:
         """A crop, padding, a resize or a flip.
@@ -119,8 +136,7 @@ class Draft:
         if (why := self._not_here(op)) is not None:
             if not self.may_stage or self.output is Output.FLOAT:
                 raise NotFusable(why)
-            self.stages.append(Stage(ops=tuple(self.ops), effects=tuple(self.effects)))
-            self.ops, self.effects = [], []
+            self._begin_stage()
         self.ops.append(op)
 
     def _not_here(self, op: Op) -> str | None:

@@ -14,24 +14,19 @@ stage can do (a resize of a float tensor) ends the prefix.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
-import numpy.typing as npt
 import torch
 
-from fastdata.native import EffectTable
-from fastdata.views.streams import Draws
+from fastdata.views.steps import BatchStep, EraseStep, HostStep, Size, SizeStep
 
 __all__ = [
     "BLACK",
-    "BatchStep",
     "CenterCrop",
-    "EraseStep",
     "Flip",
-    "HostStep",
     "Interpolation",
     "Normalisation",
     "Op",
@@ -49,8 +44,6 @@ __all__ = [
     "Size",
     "Stage",
 ]
-
-Size: TypeAlias = tuple[int, int]  # (height, width) in pixels, as torchvision orders them
 
 
 class Interpolation(Enum):
@@ -255,54 +248,24 @@ class Normalisation:
         return all(values is None or len(values) in (1, channels) for values in (self.mean, self.std))
 
 
-class BatchStep(Protocol):
-    """A random step on whole batches of decoded images; `fastdata.augment.base.Augmentation` is one."""
-
-    @property
-    def label(self) -> str:
-        """What people call it."""
-        ...
-
-    def draw(self, draws: Draws, size: Size) -> Mapping[str, npt.NDArray[Any]]:
-        """The parameters of N samples, N rows each."""
-        ...
-
-    def apply(self, images: torch.Tensor, parameters: Mapping[str, npt.NDArray[Any]]) -> torch.Tensor:
-        """The step done to images (N, 3, H, W)."""
-        ...
-
-
-class EraseStep(BatchStep, Protocol):
-    """A random step on finished float images; `fastdata.augment.erasing.Eraser` is one."""
-
-    def erased(self, parameters: Mapping[str, npt.NDArray[Any]]) -> list[list[Any]]:
-        """What is filled in each of N images; each has a method `apply(image)`."""
-        ...
-
-
-class HostStep(Protocol):
-    """A random step that the native core does; `fastdata.augment.base.Augmentation` is one."""
-
-    def draw(self, draws: Draws, size: Size) -> Mapping[str, npt.NDArray[Any]]:
-        """The parameters of N samples, N rows each."""
-        ...
-
-    def effects(self, parameters: Mapping[str, npt.NDArray[Any]], size: Size) -> EffectTable:
-        """The same in the core's terms: (N, any number)."""
-        ...
-
-
 @dataclass(frozen=True, kw_only=True)
 class Stage:
     """Geometry that works on the pixels of an earlier stage, and augmentations of what it shows.
 
     Attributes:
+        turn: what comes before the geometry, and changes sizes; never in the first stage.
         ops: geometry, in order.
         effects: what the native core does on the host after that.
     """
 
+    turn: SizeStep | None = None
     ops: tuple[Op, ...] = ()
     effects: tuple[HostStep, ...] = ()
+
+    @property
+    def steps(self) -> tuple[HostStep, ...]:
+        """Its random steps, but for the geometry, in order."""
+        return (*(() if self.turn is None else (self.turn,)), *self.effects)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -346,28 +309,20 @@ class Plan:
     @property
     def size(self) -> Size | None:
         """(height, width) of every image after the prefix, or None when it differs from image to image."""
-        return self._size_after(*self.ops, *(op for stage in self.later for op in stage.ops))
-
-    def _size_after(self, *ops: Op) -> Size | None:
-        size = self.source_size
-        for op in ops:
-            if isinstance(op, ResizeKeepRatio):
-                size = None
-            elif isinstance(op, Resize | Pad) and size is not None:
-                size = op.size_from(size)
-            elif not isinstance(op, Flip | Pad):
-                size = op.size
+        size = _size_after(self.ops, self.source_size)
+        for stage in self.later:
+            size = _size_after(stage.ops, size if stage.turn is None else None)
         return size
 
     @property
     def all_effects(self) -> tuple[HostStep, ...]:
         """Of all stages."""
-        return (*self.effects, *(step for stage in self.later for step in stage.effects))
+        return (*self.effects, *(step for stage in self.later for step in stage.steps))
 
     @property
     def in_one_pass(self) -> bool:
         """True when all that is fused can be done while decoding, for images of one size in one call."""
-        return not self.later and (not self.effects or self._size_after(*self.ops) is not None)
+        return not self.later and (not self.effects or _size_after(self.ops, self.source_size) is not None)
 
     @property
     def output_dtype(self) -> torch.dtype:
@@ -383,3 +338,15 @@ class Plan:
     def batchable(self) -> bool:
         """True when decoded images go straight into one batch tensor."""
         return self.size is not None and self.output in (Output.UINT8, Output.FLOAT) and not self.tail
+
+
+def _size_after(ops: tuple[Op, ...], size: Size | None) -> Size | None:
+    """(height, width) of all images after some geometry; None where it is not the same for all, as before."""
+    for op in ops:
+        if isinstance(op, ResizeKeepRatio):
+            size = None
+        elif isinstance(op, Resize | Pad) and size is not None:
+            size = op.size_from(size)
+        elif not isinstance(op, Flip | Pad):
+            size = op.size
+    return size

@@ -12,11 +12,14 @@ import torch.utils.data
 import torchvision.transforms as v1
 from folders import changed_copy
 from host_effects import SIZE, N, augmentation_of, check, done, drawn, images
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from PIL import Image
 from torchvision.datasets import CIFAR10, ImageFolder
 from torchvision.transforms import autoaugment, functional, v2
 
-from fastdata import DataLoader, transforms
+from fastdata import DataLoader, native, transforms
+from fastdata.augment.warps import RandomRotation
 from fastdata.loaders import pillow_effects
 from fastdata.views.philox import Key
 from fastdata.views.streams import Draws
@@ -282,9 +285,9 @@ def test_images_in_memory() -> None:
 LEFT = {
     "varying sizes": ([v1.Resize(40), v1.ToTensor(), v1.RandomErasing(1)], "images differ in size"),
     "a tensor": ([v1.Resize((40, 40)), v1.PILToTensor(), v1.ColorJitter(0.4)], "it works on a tensor"),
-    "an expanding turn": (
-        [v1.Resize((8, 8)), v1.RandomRotation(9, expand=True), v1.ToTensor()],
-        "images of many sizes",
+    "an expanding turn inside": (
+        [v1.Resize((8, 8)), v1.RandomApply([v1.RandomRotation(9, expand=True)]), v1.ToTensor()],
+        "changes the size of images",
     ),
     "no tensor": ([v1.Resize((40, 40)), v1.ColorJitter(0.4)], "does not end with a tensor"),
     "a wide blur": ([v1.Resize((8, 8)), v1.GaussianBlur(23), v1.ToTensor()], "reaches across images of 8"),
@@ -407,3 +410,22 @@ def test_images_by_hand_have_pillows_pixels() -> None:
     image = Image.fromarray(images()[0])
     assert np.array_equal(np.asarray(transforms.RandomEqualize(1.0)(image)), np.asarray(functional.equalize(image)))
     assert np.array_equal(np.asarray(transforms.RandomInvert(1.0)(image)), np.asarray(functional.invert(image)))
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    size=st.tuples(st.integers(1, 40), st.integers(1, 40)),
+    angle=st.one_of(st.floats(-400, 400), st.integers(-5, 5).map(lambda turns: 90.0 * turns)),
+    filter_=st.sampled_from([Image.Resampling.NEAREST, Image.Resampling.BILINEAR, Image.Resampling.BICUBIC]),
+    center=st.one_of(st.none(), st.tuples(st.integers(-9, 50), st.floats(-9, 50))),
+)
+def test_turns_that_show_all_of_an_image_are_pillows(size: Any, angle: float, filter_: Any, center: Any) -> None:
+    pixels = np.random.default_rng(0).integers(0, 256, (*size, 3), dtype=np.uint8)
+    expected = Image.fromarray(pixels).rotate(angle, filter_, expand=True, center=center, fillcolor=(7, 80, 200))
+    step = RandomRotation((angle, angle), int(filter_), True, center, (7, 80, 200))
+    parameters = {"angles": np.array([angle])}
+    effect, new_size = step.effects(parameters, size), step.new_size(parameters, size)
+    if effect["kind"][0, 0] != native.EffectKind.NONE:
+        pixels = native.load().warp(pixels, effect, new_size)
+    assert new_size == pixels.shape[:2]
+    assert np.array_equal(pixels, np.asarray(expected))

@@ -37,10 +37,22 @@ ALWAYS = {
     "a padded image": [v1.CenterCrop(300), v1.Resize(40)],
     "two paddings": [v1.Pad(3, fill=200), v1.Pad(4, padding_mode="reflect"), v1.Resize((40, 30))],
     "much padding": [v1.Resize((30, 30)), v1.Pad(40, fill=50), v1.CenterCrop(20)],
+    "expanding turn": [v1.RandomRotation((25, 25), BICUBIC, expand=True, fill=(9, 80, 200)), v1.Resize((40, 40))],
+    "expanding turns": [
+        v1.Resize((31, 45)),
+        v1.RandomInvert(1),
+        v1.RandomRotation((-70, -70), expand=True),
+        v1.RandomRotation((90, 90), BILINEAR, expand=True),
+        v1.RandomPosterize(3, 1),
+        v1.RandomRotation((0, 0), expand=True),
+        v1.RandomRotation((180, 180), expand=True),
+        v1.CenterCrop(41),
+    ],
+    "expanding about a point": [v1.RandomRotation((33, 33), BILINEAR, expand=True, center=(10, 3)), v1.Resize(30)],
     "no crop": [v1.RandomInvert(1), v1.RandomHorizontalFlip(1)],
 }
 RANDOM = [
-    v1.RandomRotation(20),
+    v1.RandomRotation(20, expand=True),
     v1.RandomResizedCrop(60, (0.3, 1)),
     v1.RandAugment(),
     v1.RandomCrop(40, padding=3),
