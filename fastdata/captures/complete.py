@@ -164,8 +164,9 @@ class CompletedBatch:
         """Memory for what is to be decoded; the tensor's value from now on."""
         if isinstance(tensor, PendingBatch):
             whole = tensor.undecoded
-            batch = self._completion.empty_batch(whole.shape, whole.images.levels.dtype)
-            whole.value = batch
+            shape = len(whole.images.sources), *whole.image_shape
+            batch = self._completion.empty_batch(shape, whole.images.levels.dtype)
+            whole.value = batch if len(whole.lead) == 1 else batch.view(whole.shape)
             return StoredRows(whole.images, batch)
         one = tensor.undecoded
         batch = torch.empty((1, *one.shape), dtype=one.levels.dtype, device="cpu")

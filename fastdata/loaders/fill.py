@@ -138,6 +138,24 @@ class SeenImages:
             indices=[image.index for image in images],
         )
 
+    @classmethod
+    def together(cls, parts: Sequence[SeenImages]) -> SeenImages:
+        """All images of some, which are of one size and arithmetic."""
+        nothing = all(part.effects is None for part in parts)
+        return cls(
+            sources=[source for part in parts for source in part.sources],
+            views=Views(Windows(*map(np.concatenate, zip(*(part.views.columns for part in parts), strict=True)))),
+            effects=None if nothing else _stacked([part.all_effects for part in parts]),
+            levels=parts[0].levels,
+            erased=[erased for part in parts for erased in part.erased],
+            indices=[index for part in parts for index in part.indices],
+        )
+
+    @property
+    def all_effects(self) -> EffectTable:
+        """As many rows as there are images, if with nothing to do."""
+        return self.effects if self.effects is not None else np.zeros((len(self.sources), 0), EFFECT)
+
     def effects_of(self, row: int) -> EffectTable | None:
         """Those of one image."""
         return None if self.effects is None else self.effects[row : row + 1]
@@ -225,7 +243,7 @@ def decode_together(
     windows = Windows(*map(np.concatenate, zip(*(part.images.views.columns for part in parts), strict=True)))
     addresses = np.concatenate([part.addresses for part in parts])
     nothing = [part.images.effects is None for part in parts]
-    effects = None if all(nothing) else _stacked([_effects_of(part) for part in parts])
+    effects = None if all(nothing) else _stacked([part.images.all_effects for part in parts])
     read = np.zeros(len(places), np.int64)
     for format_, rows in _alike(parts).items():
         chosen, same_as = _neighbours(sources, rows)
@@ -249,12 +267,6 @@ def decode_together(
             else:
                 parts[number].erase(row)
     return refused, int(read.sum())
-
-
-def _effects_of(part: StoredRows) -> EffectTable:
-    """As many rows as there are images, if with nothing to do."""
-    effects = part.images.effects
-    return effects if effects is not None else np.zeros((len(part.batch), 0), EFFECT)
 
 
 def _alike(parts: Sequence[StoredRows]) -> dict[int, list[int]]:

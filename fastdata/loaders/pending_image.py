@@ -72,11 +72,13 @@ class UndecodedBatch:
 
     Attributes:
         images: the files, and what is seen of them.
+        lead: the first sizes of the tensor, whose product is the number of images: (N,), or (N, views of each).
         value: the decoded batch, if somebody has looked at it.
         is_sent: as of a single image.
     """
 
     images: SeenImages
+    lead: tuple[int, ...]
     value: torch.Tensor | None = None
     is_sent: bool = False
 
@@ -87,13 +89,18 @@ class UndecodedBatch:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of the tensor: (N, 3, height, width)."""
+        """Of the tensor: (*lead, 3, height, width)."""
+        return *self.lead, *self.image_shape
+
+    @property
+    def image_shape(self) -> tuple[int, ...]:
+        """Of each image: (3, height, width)."""
         left, top, right, bottom = self.images.views.columns.crop_px[0].tolist()
-        return len(self.images.sources), 3, bottom - top, right - left
+        return 3, bottom - top, right - left
 
     def description(self) -> tuple[Any, ...]:
         """As pickle makes the tensor again."""
-        return _pending_batch, (self.images,)
+        return _pending_batch, (self.images, self.lead)
 
     def decoded(self) -> torch.Tensor:
         """The batch, decoded once.
@@ -102,10 +109,11 @@ class UndecodedBatch:
             OSError: the first of its images that cannot be read or decoded.
         """
         if self.value is None:
-            value = torch.empty(self.shape, dtype=self.levels.dtype, device="cpu")
+            shape = len(self.images.sources), *self.image_shape
+            value = torch.empty(shape, dtype=self.levels.dtype, device="cpu")
             for error in decode_rows(StoredRows(self.images, value)).values():
                 raise error
-            self.value = value
+            self.value = value.view(self.shape)
         return self.value
 
 
@@ -177,7 +185,10 @@ class PendingImage(_Pending):
 
 
 class PendingBatch(_Pending):
-    """A batch (N, 3, height, width); made by `torch.stack` and torch's default_collate from pending images."""
+    """A batch (N, 3, height, width); made by `torch.stack` and torch's default_collate from pending images.
+
+    Stacked again, of batches that are alike, it is (M, N, 3, height, width).
+    """
 
     undecoded: UndecodedBatch
 
@@ -196,8 +207,8 @@ def pending(
     return made
 
 
-def _pending_batch(images: SeenImages) -> PendingBatch:
-    made: PendingBatch = _made(PendingBatch, UndecodedBatch(images))
+def _pending_batch(images: SeenImages, lead: tuple[int, ...]) -> PendingBatch:
+    made: PendingBatch = _made(PendingBatch, UndecodedBatch(images, lead))
     return made
 
 
@@ -218,15 +229,24 @@ def _plain(value: Any) -> Any:
 
 
 def _stacked(tensors: Any, dim: int = 0, *, out: Any = None) -> PendingBatch | None:
-    """What `torch.stack` gives for images that are all pending and alike; None for others."""
-    if dim != 0 or out is not None or not isinstance(tensors, list | tuple):
+    """What `torch.stack` gives for images, or batches, that are all pending and alike; None for others."""
+    if dim != 0 or out is not None or not isinstance(tensors, list | tuple) or not tensors:
         return None
+    if all(type(each) is PendingBatch and each.undecoded.value is None for each in tensors):
+        return _stacked_batches([each.undecoded for each in tensors])
     if not all(type(each) is PendingImage and each.undecoded.value is None for each in tensors):
         return None
     images = [each.undecoded for each in tensors]
     first = images[0]
     alike = all(image.view.size == first.view.size and image.levels == first.levels for image in images)
-    return _pending_batch(SeenImages.of(images)) if alike else None
+    return _pending_batch(SeenImages.of(images), (len(images),)) if alike else None
+
+
+def _stacked_batches(batches: Sequence[UndecodedBatch]) -> PendingBatch | None:
+    first = batches[0]
+    if not all(each.shape == first.shape and each.levels == first.levels for each in batches):
+        return None
+    return _pending_batch(SeenImages.together([each.images for each in batches]), (len(batches), *first.lead))
 
 
 def _collate(batch: Sequence[Any], *, collate_fn_map: Any = None) -> torch.Tensor:
@@ -235,7 +255,8 @@ def _collate(batch: Sequence[Any], *, collate_fn_map: Any = None) -> torch.Tenso
     return stacked if stacked is not None else torch.stack([_plain(each) for each in batch])
 
 
-default_collate_fn_map.setdefault(PendingImage, _collate)
+for _kind in (PendingImage, PendingBatch):
+    default_collate_fn_map.setdefault(_kind, _collate)
 
 
 # ---- what needs no pixels

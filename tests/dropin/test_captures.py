@@ -246,6 +246,35 @@ def test_epochs_views_and_seeds_differ(table: Path) -> None:
     assert same(again, first)
 
 
+class StackedViews(Table):
+    """Several views in one tensor, as people write it for contrastive learning."""
+
+    def __getitem__(self, index: int) -> Any:
+        name, label = self.rows[index]
+        image = Image.open(self.folder / name).convert("RGB")
+        return torch.stack([self.transform(image), self.transform(image)]), label
+
+
+@pytest.mark.parametrize("options", [{}, {"num_workers": 2}, {"memory_format": torch.channels_last}])
+def test_views_in_one_tensor_are_left_to_be_decoded_together(table: Path, options: dict[str, Any]) -> None:
+    stacked = DataLoader(StackedViews(table, TRAIN), 5, seed=1, **options)
+    for (views, _), (pair, _) in zip(stacked, DataLoader(TwoViews(table, TRAIN), 5, seed=1), strict=True):
+        assert views.shape[1] == 2
+        assert torch.equal(views, torch.stack(pair, dim=1))
+
+
+@pytest.mark.parametrize("crops", [v1.FiveCrop(20), v1.TenCrop(20)])
+@pytest.mark.parametrize("workers", [0, 2])
+def test_five_and_ten_crops_are_torchvisions(table: Path, crops: Any, workers: int) -> None:
+    def to_tensors(images: Any) -> torch.Tensor:
+        return torch.stack([v1.functional.to_tensor(image) for image in images])
+
+    transform = v1.Compose([v1.Resize(30), crops, v1.Lambda(to_tensors)])
+    for dataset in (Table(table, transform), ImageFolder(table, transform)):
+        theirs = batches(torch.utils.data.DataLoader(dataset, 5))
+        assert same(batches(DataLoader(dataset, 5, num_workers=workers)), theirs)
+
+
 class OpenedTwice(TwoViews):
     """The same views, of files that are opened for each."""
 

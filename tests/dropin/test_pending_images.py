@@ -13,6 +13,7 @@ import images
 import numpy as np
 import pytest
 import torch
+import torch.utils.data
 from PIL import Image
 from torchvision.transforms import functional as F  # noqa: N812 - as everybody calls it
 
@@ -122,6 +123,23 @@ def test_batches_are_stacked_and_sent_as_descriptions() -> None:
     assert torch.equal(sent[1] * 1, plain())
     assert torch.equal(batch.flatten(1), expected.flatten(1))
     assert type(pickle.loads(pickle.dumps(batch))) is torch.Tensor  # it has been decoded meanwhile
+
+
+def test_batches_of_views_are_stacked_again() -> None:
+    files = [images.jpeg(40, 30, seed=seed) for seed in range(3)]
+    views = [torch.stack([pending(data=data), pending(data=data)]) for data in files]
+    expected = torch.stack([torch.stack([plain(data=data)] * 2) for data in files])
+    for batch in (torch.stack(views), torch.utils.data.default_collate(views)):
+        assert type(batch) is PendingBatch
+        assert (batch.shape, batch.dtype, len(batch)) == (expected.shape, torch.float32, 3)
+        batch.undecoded.is_sent = True
+        assert torch.equal(pickle.loads(pickle.dumps(batch)) * 1, expected)
+    deeper = torch.stack([torch.stack(views), torch.stack(views)])
+    assert type(deeper) is PendingBatch
+    assert torch.equal(deeper + 0, torch.stack([expected, expected]))
+    with pytest.raises(RuntimeError, match="equal size"):
+        torch.stack([views[0], torch.stack([pending()] * 3)])
+    assert torch.equal(torch.stack([views[0], views[1] * 2]), torch.stack([expected[0], expected[1] * 2]))
 
 
 def test_images_that_differ_are_stacked_as_they_are() -> None:
