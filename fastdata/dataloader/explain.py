@@ -168,7 +168,8 @@ def _output(loader: LoaderArguments, route: Route, plan: Plan) -> str:
     channels = route.source.channels if isinstance(route.source, ArraySource) else 3
     shape = ", ".join(map(str, ("N", channels, *plan.size)))
     written = "written" if _in_memory(route) else "decoded"
-    return f"{str(plan.output_dtype).removeprefix('torch.')} ({shape}), {layout}; {written} straight into the batch"
+    how = f"{written} straight into the batch" if plan.in_one_pass else "done in stages, image by image"
+    return f"{str(plan.output_dtype).removeprefix('torch.')} ({shape}), {layout}; {how}"
 
 
 def _fidelity(loader: LoaderArguments, plan: Plan, choice: BackendChoice | None) -> str:

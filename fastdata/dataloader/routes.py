@@ -88,7 +88,9 @@ def find_route(loader: LoaderArguments, *, tail_in_processes: bool = False) -> R
         return route
     if route.plan is not None:
         steps = ", ".join(map(name_of, route.plan.tail))
-        reason = f"decode threads would wait for each other in {steps}, which holds Python's interpreter (tried)"
+        reason = (
+            f"threads would wait for each other in {steps}, as Python's interpreter is held there (tried on samples)"
+        )
         return Route(source=route.source, reason=reason, captured=captured, captured_parts=frozenset(found.parts))
     if route.advice in (OFFER, BEGIN_WITH):  # little more would be gained
         route = replace(route, advice=None)
