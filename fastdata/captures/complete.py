@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -22,10 +22,12 @@ from fastdata.native import Pool
 from fastdata.order.epoch_batches import EpochBatches
 from fastdata.pipeline.batch_memory import BatchMemory
 from fastdata.pipeline.config import OnError
+from fastdata.pipeline.image_batch import ImageBatch
 from fastdata.pipeline.jobs import SkipResult, Task, stop_if_cancelled
+from fastdata.pipeline.resources import EpochResources
 from fastdata.pipeline.stats import BatchTimes, PipelineStats
 from fastdata.pipeline.substitutes import none_decoded, substitutes
-from fastdata.sources.protocol import ImageSource, location_of
+from fastdata.system.lazy import lazy
 
 __all__ = ["CompletedBatch", "Completion", "FailedBatch", "FetchedBatch"]
 
@@ -43,7 +45,8 @@ class Completion:
         stats: where each batch reports what it cost.
         order: what the sampler gives in this epoch, from which substitutes are taken.
         again: makes a batch whose samples failed again, in this process; None where that is not done.
-        source: knows where samples are; None lets their errors say it.
+        pipeline: opens the image pipeline that gives the same samples, if one does; it makes batches in which something
+            failed again, and says what as always.
     """
 
     backend: Backend
@@ -54,7 +57,7 @@ class Completion:
     stats: PipelineStats
     order: EpochBatches | None
     again: SampleFetcher | None
-    source: ImageSource | None
+    pipeline: Callable[[], EpochResources] | None = None
     decoder: SourceDecoder | None = field(init=False)
     pool: Pool | None = None
     memory: BatchMemory = field(default_factory=BatchMemory, init=False)
@@ -65,9 +68,17 @@ class Completion:
         if self.threads and self.decoder is not None:
             self.pool = self.decoder.pool(self.threads)
 
+    @lazy
+    def opened_pipeline(self) -> EpochResources:
+        """The image pipeline; asked for while holding `turn`."""
+        assert self.pipeline is not None
+        return self.pipeline()
+
     def close(self, ended: bool = True) -> None:
         """Gives up the threads of the core; waits for them if all work has ended."""
         self.memory.close()
+        if "opened_pipeline" in vars(self):
+            self.opened_pipeline.close(ended)
         pool, self.pool = self.pool, None
         if pool is not None:
             (pool.close if ended else pool.abandon)()
@@ -93,6 +104,7 @@ class CompletedBatch:
         self._failures: list[DecodeError] = []
         self._times: list[BatchTimes] = []
         self._empty = False
+        self._instead: ImageBatch | None = None
 
     def _receive(self, received: Any) -> None:
         self._is_finished = not isinstance(received, UnfinishedBatch)
@@ -110,7 +122,7 @@ class CompletedBatch:
         """See `Job.finish`."""
         if self._errors and self._may_make_again():
             self._make_again()
-        if not (self._errors or self._empty or self._is_finished):
+        if not (self._errors or self._empty or self._is_finished or self._instead):
             times = BatchTimes()
             with times.stage("collate"):
                 self._batch = map_tensors(self._batch, self._finished)
@@ -118,6 +130,8 @@ class CompletedBatch:
 
     def result(self) -> Any:
         """The batch's number, the batch, and nothing that is left to a device; see `Job.result`."""
+        if self._instead is not None:
+            return self._instead.result()
         stats = self._completion.stats
         for times in self._times:
             stats.add(times)
@@ -199,7 +213,9 @@ class CompletedBatch:
 
     def _may_make_again(self) -> bool:
         completion = self._completion
-        return completion.on_error != "raise" and completion.again is not None and self._order is not None
+        if completion.pipeline is None and (completion.on_error == "raise" or completion.again is None):
+            return False
+        return self._order is not None
 
     def _make_again(self) -> None:
         """Makes the batch from its samples, one by one, in this process; without those that fail, or with others."""
@@ -207,6 +223,9 @@ class CompletedBatch:
 
         self._errors = []
         completion, order = self._completion, self._order
+        if completion.pipeline is not None:
+            self._leave_to_pipeline()
+            return
         fetcher = completion.again
         assert order is not None
         assert fetcher is not None
@@ -220,9 +239,6 @@ class CompletedBatch:
                     if not is_of_an_image(error):
                         raise
                     failure = self._error(error, index, self._location(error, index))
-                    if completion.on_error == "raise":
-                        self._errors.append(failure)
-                        return
                     self._failures.append(failure)
                     if completion.on_error == "replace":
                         samples.append(self._substitute(fetcher, failure, index, copy))
@@ -230,10 +246,19 @@ class CompletedBatch:
                 self._batch = fetcher.collated(samples, order)
         self._empty = not samples
 
+    def _leave_to_pipeline(self) -> None:
+        order = self._order
+        assert order is not None
+        with self._completion.turn:
+            resources = self._completion.opened_pipeline
+        self._instead = ImageBatch(resources, order.number, order.indices, order.copies)
+        tasks = list(self._instead.tasks)
+        while tasks:
+            tasks.extend(tasks.pop()() or ())
+        self._instead.finish()
+
     def _location(self, error: Exception, index: Any) -> str:
-        """Where the source has the sample, or the file that an error names."""
-        if self._completion.source is not None:
-            return location_of(self._completion.source, index)
+        """The file that an error names, or the sample."""
         begin = "while decoding "
         notes = [note.removeprefix(begin) for note in getattr(error, "__notes__", []) if note.startswith(begin)]
         return str(getattr(error, "filename", None) or next(iter(notes), f"sample {index}"))

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch.utils.data import Subset
 from torch.utils.data._utils.fetch import _MapDatasetFetcher
 
 from fastdata.device.prefetch import map_tensors
@@ -63,8 +64,7 @@ class SampleFetcher(_MapDatasetFetcher):
         drop_last: as torch has it.
         on_error: what to do with samples whose image cannot be opened or decoded.
         seeded: random functions draw from generators seeded for each sample, for datasets that share a process.
-        like_pipeline: collate_fn draws as in the image pipeline, and a failed batch is made again by the loader, which
-            says what failed as the pipeline does.
+        like_pipeline: collate_fn draws as in the image pipeline, and what fails is left to that.
     """
 
     def __init__(
@@ -92,22 +92,22 @@ class SampleFetcher(_MapDatasetFetcher):
                 else:
                     batch = self._without_captures(given)
         except Exception as error:
-            if order is None or self._raises or not is_of_an_image(error):
+            if order is None or not self._is_left(error):
                 raise
             return UnfinishedBatch(None, order)
         if not notes.natively:
             return batch
         try:
             _leave_to_the_loader(batch, notes.pending)
-        except OSError:
-            if order is None or self._raises:
+        except OSError as error:
+            if order is None or not self._is_left(error):
                 raise
             return UnfinishedBatch(None, order)
         return UnfinishedBatch(batch, order)
 
-    @property
-    def _raises(self) -> bool:
-        return self._on_error == "raise" and not self._like_pipeline
+    def _is_left(self, error: Exception) -> bool:
+        """True for errors that are left to the loader, which makes the batch again."""
+        return self._like_pipeline or (self._on_error != "raise" and is_of_an_image(error))
 
     def collated(self, samples: list[Any], order: SampleOrder) -> Any:
         """A batch of samples."""
@@ -125,7 +125,7 @@ class SampleFetcher(_MapDatasetFetcher):
         return self.collate_fn([self.sample(index) for index in given])
 
     def _samples(self, order: SampleOrder) -> list[Any]:
-        at_once = getattr(self.dataset, "__getitems__", None)
+        at_once = _takes_indices_at_once(self.dataset)
         if at_once:
             index, copy = (order.indices[0], order.copies[0]) if len(order.indices) else (None, 0)
             with making(index, copy, order.key):
@@ -144,6 +144,14 @@ class SampleFetcher(_MapDatasetFetcher):
             if hasattr(error, "add_note"):  # since Python 3.11
                 error.add_note(f"while making sample {index} of {type(self.dataset).__name__}")
             raise
+
+
+def _takes_indices_at_once(dataset: Any) -> Any:
+    """Its `__getitems__`; None where that is torch's Subset's, and behind it are single samples all the same."""
+    inner = dataset
+    while type(inner) is Subset:
+        inner = inner.dataset
+    return getattr(dataset, "__getitems__", None) if getattr(inner, "__getitems__", None) else None
 
 
 def _leave_to_the_loader(batch: Any, pending: list[Any]) -> None:

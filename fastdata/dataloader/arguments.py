@@ -60,6 +60,7 @@ class LoaderArguments:
     collate_fn: Callable[[list[Any]], Any] | None
     worker_init_fn: Callable[[int], None] | None
     multiprocessing_context: BaseContext | str | None
+    in_order: bool
     backend: str
     fidelity: Fidelity
     device: str | torch.device | None

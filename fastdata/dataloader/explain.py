@@ -47,6 +47,10 @@ def explain(loader: LoaderArguments, route: Route, findings: Findings) -> str:
     """A verdict; which way a loader's batches go and why, one fact a line; then what would make it faster."""
     if route.plan is not None:
         lines = _in_the_pipeline(loader, route, findings.choice)
+    elif route.instead_of is not None:
+        lines = _in_the_pipeline(loader, route.instead_of, findings.choice)
+        made = f"{_count(loader.num_workers, 'worker process', 'es')}, which decode and call these steps"
+        lines.update(why=f"{lines['why']}; {route.reason}", threads=None, workers=made)
     else:
         lines = _by_the_datasets_code(loader, route, findings)
     advice = [f"to change:  {change}" for change in _advice(loader, route)]
@@ -66,7 +70,6 @@ def _by_the_datasets_code(loader: LoaderArguments, route: Route, findings: Findi
         "captured": "; ".join(f"{place} ({', '.join(plan.fused)})" for place, plan in route.captured.items()) or None,
         "workers": _workers(loader, route),
         "decoding": _decoding(loader, route),
-        "backend": _backend(loader, findings.choice) if route.is_like_pipeline else None,
         "seed": seed,
         "no effect": ", ".join(without_effect(loader, route)) or None,
     }

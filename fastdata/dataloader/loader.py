@@ -37,7 +37,7 @@ from fastdata.dataloader.map_style import Samples, open_in_threads
 from fastdata.dataloader.prepare import leaves_tail_to_processes, pipeline_config
 from fastdata.dataloader.rebuilt import remember
 from fastdata.dataloader.record import EpochRecord
-from fastdata.dataloader.routes import Route, find_route
+from fastdata.dataloader.routes import Route, find_route, tail_of
 from fastdata.dataloader.stateful import StatefulEpochs
 from fastdata.dataloader.verdict import Findings
 from fastdata.device.prefetch import DevicePrefetcher, check_device
@@ -209,8 +209,9 @@ class StatelessDataLoader(StatefulEpochs, torch.utils.data.DataLoader[Sample]):
 
     def __repr__(self) -> str:
         route, batches = self._route(), getattr(self.batch_sampler, "batch_size", self.batch_size)
-        if route.is_image_pipeline:
-            how = f"image pipeline, num_workers={self.num_workers} (threads), backend={self._backend_name()!r}"
+        if route.is_image_pipeline or route.instead_of is not None:
+            kind = "threads" if route.is_image_pipeline else "processes"
+            how = f"image pipeline, num_workers={self.num_workers} ({kind}), backend={self._backend_name()!r}"
         elif route.captured:
             kind = "threads" if route.in_threads else "processes"
             how = f"captured transforms ({', '.join(route.captured)}), num_workers={self.num_workers} ({kind})"
@@ -228,7 +229,7 @@ class StatelessDataLoader(StatefulEpochs, torch.utils.data.DataLoader[Sample]):
     def _route(self) -> Route:
         if "_stats" not in vars(self):
             return Route(reason=f"{type(self).__name__} does not call DataLoader.__init__", advice="call it")
-        return find_route(self._arguments(), tail_in_processes=bool(self._findings.tail_in_processes))
+        return find_route(self._arguments(), left=self._findings.left)
 
     def _by_torchs_code(self) -> bool:
         return self._route().by_torchs_code
@@ -238,8 +239,10 @@ class StatelessDataLoader(StatefulEpochs, torch.utils.data.DataLoader[Sample]):
     def __iter__(self) -> Any:
         self._show_to_observers()
         route = self._route()
-        if route.plan is not None and route.plan.tail and self._findings.tail_in_processes is None:
-            self._findings.tail_in_processes = leaves_tail_to_processes(self._arguments(), route, self._findings)
+        if (steps := tail_of(route)) and steps != self._findings.tried:
+            self._findings.tried = steps
+            is_left = leaves_tail_to_processes(self._arguments(), route, self._findings)
+            self._findings.left = steps if is_left else ()
             route = self._route()
         if route.is_image_pipeline:
             return self._iterate_images(route)
@@ -274,9 +277,16 @@ class StatelessDataLoader(StatefulEpochs, torch.utils.data.DataLoader[Sample]):
             self._stats,
             self._findings,
             captured=bool(route.captured),
-            source=route.source,
+            open_pipeline=self._pipeline_opener(route.instead_of),
             pin=self.pin_memory or on_gpu,
         )
+
+    def _pipeline_opener(self, route: Route | None) -> Callable[..., EpochResources] | None:
+        """Opens the image pipeline for batches that worker processes could not make."""
+        if route is None:
+            return None
+        arguments, findings, stats = self._arguments(), self._findings, self._stats
+        return lambda **epoch: EpochResources(pipeline_config(arguments, route, findings, **epoch), stats=stats)
 
     def _iterate_torch(self) -> EpochIterator:
         inner: Any = super().__iter__()  # one of the two above
@@ -359,7 +369,7 @@ class StatelessDataLoader(StatefulEpochs, torch.utils.data.DataLoader[Sample]):
 
     def check_worker_number_rationality(self) -> None:
         """Warns of too many worker processes, as torch does, if it is the caller who has asked for them."""
-        if self._by_torchs_code() and not self._route().is_like_pipeline:
+        if self._by_torchs_code() and self._route().instead_of is None:
             super().check_worker_number_rationality()
 
 

@@ -25,8 +25,8 @@ from fastdata.dataloader.verdict import Findings, warn_if_images
 from fastdata.loaders import create_backend
 from fastdata.pipeline.choose_backend import BackendChoice
 from fastdata.pipeline.jobs import OrderedJobs
+from fastdata.pipeline.resources import EpochResources
 from fastdata.pipeline.stats import PipelineStats
-from fastdata.sources.protocol import ImageSource
 from fastdata.views.philox import Key
 
 __all__ = ["MapStyle", "Orders", "Samples", "WorkerJobs", "open_in_threads", "opening_encoded"]
@@ -43,7 +43,8 @@ class Samples:
         findings: what it has found out, and will.
         captured: the dataset has transforms that are captured.
         pin: batches are to be pinned, if they can be.
-        source: where the image pipeline would find the images, if samples and errors are to be the same as there.
+        open_pipeline: opens the image pipeline, if samples and errors are to be the same as there; takes the epoch's
+            part of a `PipelineConfig`.
     """
 
     def __init__(
@@ -54,10 +55,10 @@ class Samples:
         *,
         captured: bool,
         pin: bool,
-        source: ImageSource | None = None,
+        open_pipeline: Callable[..., EpochResources] | None = None,
     ) -> None:
         self.arguments, self.stats, self.findings = arguments, stats, findings
-        self.captured, self._pin, self._source = captured, pin, source
+        self.captured, self._pin, self._open_pipeline = captured, pin, open_pipeline
         self.base_seed: int | None = None  # that torch's iterator has drawn
 
     @property
@@ -69,7 +70,7 @@ class Samples:
     @property
     def like_pipeline(self) -> bool:
         """True if samples and errors are to be those of the image pipeline."""
-        return self._source is not None
+        return self._open_pipeline is not None
 
     @property
     def depth(self) -> int:
@@ -100,18 +101,20 @@ class Samples:
         if findings.choice is None:
             backend = create_backend("native", fidelity=arguments.fidelity)
             findings.choice = BackendChoice(backend=backend, reason="samples come from the dataset's own code")
+        pin, pipeline = may_pin(self._pin), None
+        if self._open_pipeline is not None:
+            own = {"key": self.view_key(record), "order": record.batches, "pin": pin}
+            pipeline = partial(self._open_pipeline, **own)
         return Completion(
             backend=findings.choice.backend,
             threads=arguments.num_workers,
             on_error=arguments.on_error,
             memory_format=arguments.memory_format,
-            pin=may_pin(self._pin),
+            pin=pin,
             stats=self.stats,
             order=record.batches,
-            again=SampleFetcher(dataset, True, self.collate_fn, False, like_pipeline=self.like_pipeline)
-            if self.captured
-            else None,
-            source=self._source,
+            again=SampleFetcher(dataset, True, self.collate_fn, False) if self.captured else None,
+            pipeline=pipeline,
         )
 
     def note_batch(self, accelerated: bool) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -19,7 +19,7 @@ from fastdata.transforms.compile import BEGIN_WITH, compile_transform
 from fastdata.transforms.known import name_of
 from fastdata.views.plan import Plan
 
-__all__ = ["Route", "find_route"]
+__all__ = ["Route", "find_route", "tail_of"]
 
 
 # Functions of frameworks that only seed the random generators of a worker process.
@@ -36,13 +36,14 @@ class Route:
     """The way taken and why.
 
     Attributes:
-        source: where images come from; None where that is not known.
-        plan: what happens to them; None where the dataset's own code makes samples.
+        source: where images come from; None where the dataset's own code makes samples.
+        plan: what happens to them; None likewise.
         reason: in words: why the dataset's own code is used, or why the fused prefix ended where it did.
         advice: where the dataset's own code is used, what would change that.
         captured: the places of its transforms that are captured, and what they do.
         captured_parts: those of them that are steps of a longer transform, which as a whole cannot be fused.
         in_threads: its code runs in decode threads instead of worker processes.
+        instead_of: the way through the image pipeline, which would give the same samples and errors.
     """
 
     source: ImageSource | None = None
@@ -52,6 +53,7 @@ class Route:
     captured: Mapping[str, Plan] = field(default_factory=dict)
     captured_parts: frozenset[str] = frozenset()
     in_threads: bool = False
+    instead_of: Route | None = None
 
     @property
     def is_image_pipeline(self) -> bool:
@@ -59,28 +61,23 @@ class Route:
         return self.plan is not None
 
     @property
-    def is_like_pipeline(self) -> bool:
-        """True where the dataset's own code gives the samples, and errors, that the image pipeline would give."""
-        return self.source is not None and self.plan is None
-
-    @property
     def by_torchs_code(self) -> bool:
         """True where torch's iterators make the batches and `num_workers` counts worker processes."""
         return not (self.is_image_pipeline or self.in_threads)
 
 
-def find_route(loader: LoaderArguments, *, tail_in_processes: bool = False) -> Route:
+def find_route(loader: LoaderArguments, *, left: Sequence[int] = ()) -> Route:
     """Decides the route of a loader from its arguments.
 
     Args:
         loader: the arguments.
-        tail_in_processes: steps that the image pipeline would call per sample are left to worker processes.
+        left: ids of steps that worker processes call instead of the image pipeline.
     """
     if loader.batch_sampler is None:
         reason = "batch_size=None asks for single samples, or the dataset is iterable"
         return Route(reason=reason, advice="pass a batch_size")
     route = _to_the_pipeline(loader)
-    if route.is_image_pipeline and not (tail_in_processes and route.plan is not None and route.plan.tail):
+    if route.plan is not None and not (left and tuple(left) == tail_of(route)):
         return route
     found = find_captures(loader.dataset)
     captured = found.plans
@@ -88,14 +85,17 @@ def find_route(loader: LoaderArguments, *, tail_in_processes: bool = False) -> R
         return route
     if route.plan is not None:
         steps = ", ".join(map(name_of, route.plan.tail))
-        reason = (
-            f"threads would wait for each other in {steps}, as Python's interpreter is held there (tried on samples)"
-        )
-        return Route(source=route.source, reason=reason, captured=captured, captured_parts=frozenset(found.parts))
+        reason = f"threads would wait for each other in what is called per sample ({steps}), as making some has shown"
+        return Route(instead_of=route, reason=reason, captured=captured, captured_parts=frozenset(found.parts))
     if route.advice in (OFFER, BEGIN_WITH):  # little more would be gained
         route = replace(route, advice=None)
     in_threads = _goes_to_threads(loader, captured)
     return replace(route, captured=captured, captured_parts=frozenset(found.parts), in_threads=in_threads)
+
+
+def tail_of(route: Route) -> tuple[int, ...]:
+    """The ids of the steps that are called per sample in the image pipeline."""
+    return tuple(map(id, route.plan.tail)) if route.plan is not None else ()
 
 
 def _to_the_pipeline(loader: LoaderArguments) -> Route:

@@ -26,20 +26,23 @@ class Findings:
         choice: who decodes; None before the first iteration.
         plain_batches: batches of a dataset's own code in which no image was left to be decoded here; -1 once one had
             some.
-        tail_in_processes: the steps that are called per sample are left to worker processes; None before it is known.
+        tried: ids of steps that are called per sample, of which it is known whether threads wait for each other there.
+        left: those of them that are left to worker processes.
     """
 
     choice: BackendChoice | None = None
     plain_batches: int = 0
-    tail_in_processes: bool | None = None
+    tried: tuple[int, ...] = ()
+    left: tuple[int, ...] = ()
 
 
 def verdict(loader: LoaderArguments, route: Route, findings: Findings) -> str:
     """Whether a loader is accelerated, how far, and if it is not, why and what to change."""
-    if route.plan is not None:
-        what = "in memory are made into batches" if isinstance(route.source, ArraySource) else "are decoded"
-        word = "partly accelerated" if route.plan.tail else "accelerated"
-        return f"{word}: images {what} by the image pipeline; {_share(route.plan)}"
+    pipeline = route if route.instead_of is None else route.instead_of
+    if pipeline.plan is not None:
+        what = "in memory are made into batches" if isinstance(pipeline.source, ArraySource) else "are decoded"
+        word = "partly accelerated" if pipeline.plan.tail else "accelerated"
+        return f"{word}: images {what} by the image pipeline; {_share(pipeline.plan)}"
     if findings.plain_batches > 0:
         word = "hardly accelerated" if route.captured else "not accelerated"
         return f"{word}: {_no_images(route)}; {_changes(route)[0]}"

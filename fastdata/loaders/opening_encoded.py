@@ -6,6 +6,7 @@ make samples.  The replacements ask which thread is calling: for all others they
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 import time
@@ -66,6 +67,16 @@ def open_encoded_from_now_on() -> None:
     set_opens_encoded(True)
     _this_thread.began = time.time() - _CLOCKS_DIFFER_S
     _change(+1)
+
+
+def _unlock() -> None:
+    """In a process that was forked, perhaps while another thread held the lock."""
+    global _lock
+    _lock = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_unlock)
 
 
 def _change(by: int) -> None:

@@ -117,7 +117,7 @@ int32_t fd_resize(const uint8_t *pixels, int64_t pixels_bytes, int32_t pixel_byt
         const int width = view.window.width(), height = view.window.height();
         const bool known = pixel_bytes == 3 || pixel_bytes == kPixelBytes;
         const bool fits = known && width > 0 && height > 0 && stride_bytes >= int64_t{width} * pixel_bytes &&
-                          stride_bytes <= pixels_bytes &&
+                          (height == 1 || stride_bytes <= pixels_bytes) &&
                           pixels_bytes >= (height - 1) * stride_bytes + int64_t{width} * pixel_bytes;
         if (!fits || pixels == nullptr || out == nullptr || !view.is_valid() || !is_valid(*format) ||
             !is_valid(*options))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -11,6 +10,7 @@ import torch
 
 from fastdata.loaders.fill import stored_format
 from fastdata.native import Format, available
+from fastdata.system.lazy import lazy
 from fastdata.views.levels import Levels
 from fastdata.views.plan import Output, Plan
 
@@ -39,7 +39,7 @@ class PixelFormat:
         self.channels_last, self.channels = channels_last, channels
         self.is_decoded_form = channels_last and channels == 3 and self.dtype is torch.uint8
 
-    @cached_property
+    @lazy
     def native(self) -> Format:
         """The same for the native core."""
         levels = Levels.of(self._normalisation)

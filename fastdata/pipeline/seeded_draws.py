@@ -19,13 +19,14 @@ import functools
 import random
 import threading
 from collections.abc import Callable
-from functools import cached_property
 from typing import Any
 
 import numpy as np
 import torch
 import torch.nn.functional as F  # noqa: N812 - as torch's own documentation does
 from torch.overrides import TorchFunctionMode
+
+from fastdata.system.lazy import lazy
 
 __all__ = ["SeededDraws"]
 
@@ -71,12 +72,12 @@ class _Streams:
         self._seed = seed
         self.torch = torch.Generator().manual_seed(seed)
 
-    @cached_property
+    @lazy
     def python(self) -> random.Random:
         """In the place of the functions of Python's `random`."""
         return random.Random(self._seed)
 
-    @cached_property
+    @lazy
     def numpy(self) -> np.random.RandomState:
         """In the place of the functions of `numpy.random`."""
         return np.random.RandomState(self._seed % 2**32)

@@ -46,8 +46,8 @@ def stages(plan: Plan, pixels: Pixels, index: int, copy: int, *, key: Key) -> Pi
             pixels, own = _turned(pixels, stage.turn, own), replace(own, step=own.step + 1)
         if number:
             height, width = pixels.shape[:2]
-            own_key = Key(seed=key.seed + number * _NEXT_STAGE, epoch=key.epoch)
-            pixels = _seen(pixels, draw_view(stage.ops, (width, height), index, copy, key=own_key))
+            view = draw_view(stage.ops, (width, height), index, copy, key=key.derived(number, _NEXT_STAGE))
+            pixels = _seen(pixels, view)
         if stage.effects:
             _augment(pixels, stage, own)
     return pixels

@@ -8,11 +8,11 @@ bits that torch would give for the whole image.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, TypeAlias
 
 import torch
 
+from fastdata.system.lazy import lazy
 from fastdata.views.plan import Normalisation
 
 __all__ = ["UINT8", "Constant", "Levels"]
@@ -58,7 +58,7 @@ class Levels:
     def __hash__(self) -> int:
         return hash(self.key)
 
-    @cached_property
+    @lazy
     def key(self) -> tuple[Any, ...]:
         """What tells chains of steps apart."""
         return (*(_spelled(*step) for step in self.steps), self.dtype)
@@ -72,7 +72,7 @@ class Levels:
         """The value of every (channel, uint8 level): shape (channels, 256); not to be written to."""
         return self._table if channels == 3 else _table_of(self.steps, channels)
 
-    @cached_property
+    @lazy
     def _table(self) -> torch.Tensor:
         return _table_of(self.steps, 3)
 

@@ -34,6 +34,10 @@ class Key:
     seed: int
     epoch: int
 
+    def derived(self, number: int, purpose: int) -> Key:
+        """Another key for each number but 0; `purpose` is a large odd constant."""
+        return Key(seed=self.seed + number * purpose, epoch=self.epoch)
+
     def words(self) -> tuple[int, int]:
         """Two 32-bit Philox keys, mixed from seed and epoch by SplitMix64's finaliser."""
         x = (self.seed + 0x9E3779B97F4A7C15 * (self.epoch + 1)) & 0xFFFFFFFFFFFFFFFF

@@ -152,8 +152,7 @@ def next_draw() -> Draw | None:
     if mine.key is None:
         return None
     number, mine.captures = mine.captures, mine.captures + 1
-    key = mine.key if number == 0 else Key(seed=mine.key.seed + number * _NEXT_CAPTURE, epoch=mine.key.epoch)
-    return Draw(key, _as_number(mine.index), mine.copy)
+    return Draw(mine.key.derived(number, _NEXT_CAPTURE), _as_number(mine.index), mine.copy)
 
 
 def _as_number(index: Any) -> int:
