@@ -345,14 +345,14 @@ def test_images_that_a_crop_cannot_be_taken_from(folder: Path, steps: list[Any])
 
 
 class Refuses(HoldsTheInterpreter):
-    """Fails now and then, by an error of its own."""
+    """Fails now and then, by an error of its own, made anew each time: an error remembers the frames it came through."""
 
-    def __init__(self, error: Exception) -> None:
-        self.error = error
+    def __init__(self, kind: type[Exception], *arguments: Any) -> None:
+        self.kind, self.arguments = kind, arguments
 
     def __call__(self, image: Image.Image) -> Image.Image:
         if image.getpixel((3, 3))[0] > 200:  # type: ignore[index]
-            raise self.error
+            raise self.kind(*self.arguments)
         return super().__call__(image)
 
 
@@ -362,14 +362,17 @@ class OwnError(Exception):
 
 
 @forks
-@pytest.mark.parametrize("error", [FileNotFoundError(2, "no mask", "mask.png"), OwnError(1, 2), ValueError("own")])
+@pytest.mark.parametrize(
+    "error", [(FileNotFoundError, 2, "no mask", "mask.png"), (OwnError, 1, 2), (ValueError, "own")]
+)
 @pytest.mark.parametrize("on_error", ["raise", "skip"])
-def test_errors_of_a_step_are_its_own(folder: Path, error: Exception, on_error: str) -> None:
-    dataset = ImageFolder(folder, v1.Compose([v1.Resize((20, 20)), Refuses(error), v1.ToTensor()]))
+def test_errors_of_a_step_are_its_own(folder: Path, error: Any, on_error: str) -> None:
+    dataset = ImageFolder(folder, v1.Compose([v1.Resize((20, 20)), Refuses(*error), v1.ToTensor()]))
     for loader in in_both(dataset, on_error=on_error):
-        with pytest.raises(type(error)) as caught:
+        kind, *arguments = error
+        with pytest.raises(kind) as caught:
             list(loader)
-        assert (type(caught.value), caught.value.args) == (type(error), error.args)
+        assert (type(caught.value), caught.value.args) == (kind, kind(*arguments).args)
         assert loader.stats()["quarantine"] == []
 
 
