@@ -345,7 +345,7 @@ def test_images_that_a_crop_cannot_be_taken_from(folder: Path, steps: list[Any])
 
 
 class Refuses(HoldsTheInterpreter):
-    """Fails now and then, by an error of its own, made anew each time: an error remembers the frames it came through."""
+    """Fails now and then, by an error made anew each time, since one remembers the frames it came through."""
 
     def __init__(self, kind: type[Exception], *arguments: Any) -> None:
         self.kind, self.arguments = kind, arguments
