@@ -18,7 +18,7 @@ from fastdata.loaders.per_image import inspect
 from fastdata.pipeline.pixel_format import PixelFormat
 from fastdata.pipeline.timed_before import key_of, recall, remember
 from fastdata.sources.arrays import ArraySource
-from fastdata.sources.protocol import ImageSource, file_ranges
+from fastdata.sources.protocol import ImageSource, file_ranges, some_indices
 from fastdata.sources.recognise import has_file_ranges
 from fastdata.views.draw import draw_views
 from fastdata.views.philox import Key
@@ -65,9 +65,10 @@ def choose_backend(
     """Times the available backends on samples spread over the source; takes native unless another is clearly faster.
 
     Each is timed in the way it would run: one that reads files itself does that, and stores the batch, in the same
-    time; those that decode whole batches, such as DALI, run in their own pipelines.  Takes less than a fifth of a
-    second, with such pipelines or images of many megapixels about twice that, beside what importing the backends'
-    libraries takes; and is not repeated for the same dataset, transform and machine (pipeline/timed_before.py).
+    time; those that decode whole batches, such as DALI, run in their own pipelines.  Takes the sum of two budgets,
+    `_SEARCH_S` and `_BUDGET_S`, longer with such pipelines or images of many megapixels, beside what importing the
+    backends' libraries takes; and is not repeated for the same dataset, transform and machine
+    (pipeline/timed_before.py).
     Samples that cannot be read, decoded or seen (smaller than a crop) are left out.
 
     Args:
@@ -141,10 +142,8 @@ def _some_samples(
     indices: list[int] = []
     images: list[Encoded] = []
     views: list[View] = []
-    near = getattr(source, "near_indices", None)  # a remote source would fetch much for samples far apart
-    step = max(1, len(source) // _MOST_TRIED)
     deadline = time.perf_counter() + _SEARCH_S
-    for index in near(_SAMPLES) if near is not None else _spread(range(0, len(source), step)[:_MOST_TRIED]):
+    for index in _spread(some_indices(source, _MOST_TRIED)):
         if len(images) == _SAMPLES or (images and time.perf_counter() > deadline):
             break
         with suppress(Exception):  # Pillow's plugins raise many kinds; the epoch will report it
@@ -180,7 +179,7 @@ def _file_loads(
     return loads
 
 
-def _spread(indices: range) -> list[int]:
+def _spread(indices: Sequence[int]) -> list[int]:
     """Every third first, so that those that are used lie apart when all can be."""
     return [*indices[::3], *indices[1::3], *indices[2::3]]
 

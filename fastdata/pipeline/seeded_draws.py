@@ -4,13 +4,15 @@ Transforms that cannot be fused draw from global generators, as they would in a 
 In threads that would make a sample's augmentation depend on who came first, and disturb the training loop's own draws.
 Inside `SeededDraws` the draws of this thread that name no generator come from generators seeded for the sample; so do
 `manual_seed`, `fork_rng`, `get_rng_state`, `random.seed`, `numpy.random.seed` and the like act on these, as they act
-on a worker's own.  Other threads and the global generators are not touched.
+on a worker's own.  Other threads are not touched, and the global generators are what they were.
 
-torch's draws are found by a `TorchFunctionMode`.  Python's and NumPy's global functions, and torch's functions about
-its global generator, are replaced once, when the first `SeededDraws` is entered, by functions that ask which thread is
-calling and are otherwise what they were.  What escapes: `from random import random` (or `getrandbits`) and
-`from numpy.random import ...` that were executed before that, `numpy.random.default_rng()` without a seed, and torch's
-alpha dropout and rrelu, which take no generator.
+torch's draws are found by a `TorchFunctionMode`, which costs some microseconds for every function of torch that is
+called.  In a worker process, and in the main thread (`num_workers=0`), torch's global generator is seeded instead, and
+set back afterwards; a thread of the user's own that draws from it at the same time gets other numbers.  Python's and
+NumPy's global functions, and torch's functions about its global generator, are replaced once, when the first
+`SeededDraws` is entered, by functions that ask which thread is calling and are otherwise what they were.  What escapes:
+`from random import random` (or `getrandbits`) and `from numpy.random import ...` that were executed before that,
+`numpy.random.default_rng()` without a seed, and torch's alpha dropout and rrelu, which take no generator.
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F  # noqa: N812 - as torch's own documentation does
 from torch.overrides import TorchFunctionMode
+from torch.utils.data import get_worker_info
 
 from fastdata.system.lazy import lazy
 
@@ -70,7 +73,7 @@ class _Streams:
 
     def __init__(self, seed: int) -> None:
         self._seed = seed
-        self.torch = torch.Generator().manual_seed(seed)
+        self.torch = torch.default_generator if _uses_the_global_generator() else torch.Generator()
 
     @lazy
     def python(self) -> random.Random:
@@ -83,6 +86,11 @@ class _Streams:
         return np.random.RandomState(self._seed % 2**32)
 
 
+def _uses_the_global_generator() -> bool:
+    """True where no decode thread can be in the same generator."""
+    return get_worker_info() is not None or threading.current_thread() is threading.main_thread()
+
+
 class _Thread(threading.local):
     streams: _Streams | None = None  # of the SeededDraws that has been entered
 
@@ -90,23 +98,40 @@ class _Thread(threading.local):
 _this_thread = _Thread()
 
 
-class SeededDraws(TorchFunctionMode):
+class SeededDraws:
     """Within this context, CPU draws of this thread come from generators seeded with `seed`."""
 
     def __init__(self, seed: int) -> None:
-        super().__init__()
         _replace_global_functions()
         self._own = _Streams(seed)
+        self._seed = seed
         self._outer: _Streams | None = None
+        self._mode = None if self._own.torch is torch.default_generator else _WithGenerator(self._own.torch)
+        self._state: torch.Tensor | None = None
 
     def __enter__(self) -> SeededDraws:
         self._outer, _this_thread.streams = _this_thread.streams, self._own
-        super().__enter__()  # type: ignore[no-untyped-call]
+        if self._mode is None:
+            self._state = self._own.torch.get_state()
+        else:
+            self._mode.__enter__()  # type: ignore[no-untyped-call]
+        self._own.torch.manual_seed(self._seed)
         return self
 
     def __exit__(self, *error: Any) -> None:
-        super().__exit__(*error)  # type: ignore[no-untyped-call]
+        if self._mode is not None:
+            self._mode.__exit__(*error)  # type: ignore[no-untyped-call]
+        elif self._state is not None:
+            self._own.torch.set_state(self._state)
         _this_thread.streams = self._outer
+
+
+class _WithGenerator(TorchFunctionMode):
+    """Hands a generator to functions of torch that draw and were given none."""
+
+    def __init__(self, generator: torch.Generator) -> None:
+        super().__init__()
+        self._generator = generator
 
     def __torch_function__(
         self,
@@ -117,11 +142,11 @@ class SeededDraws(TorchFunctionMode):
     ) -> Any:
         kwargs = kwargs or {}
         if func in _DROPOUT and _on_cpu(args, kwargs):
-            return _dropout(*args, **kwargs, generator=self._own.torch)
+            return _dropout(*args, **kwargs, generator=self._generator)
         if func in _LIKE and _on_cpu(args, kwargs):
             func, args, kwargs = _without_like(func, args, kwargs)
         if func in _RANDOM_FUNCTIONS and kwargs.get("generator") is None and _on_cpu(args, kwargs):
-            kwargs = {**kwargs, "generator": self._own.torch}
+            kwargs = {**kwargs, "generator": self._generator}
         return func(*args, **kwargs)
 
 

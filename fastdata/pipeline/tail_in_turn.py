@@ -12,7 +12,7 @@ from fastdata.pipeline.config import PipelineConfig
 from fastdata.pipeline.image_batch import ImageBatch
 from fastdata.pipeline.jobs import OrderedJobs
 from fastdata.pipeline.resources import EpochResources
-from fastdata.sources.protocol import ImageSource
+from fastdata.sources.protocol import some_indices
 from fastdata.system.cpus import usable_cpus
 
 __all__ = ["tail_holds_interpreter"]
@@ -20,6 +20,7 @@ __all__ = ["tail_holds_interpreter"]
 _ALONE_S = 0.03
 _TOGETHER_S = 0.12
 _LONGEST_S = 0.3
+_MOST_DIFFERENT = 64  # samples
 _SCALES = 0.85  # share of what as many processes would make, with what they cost taken off
 
 
@@ -33,7 +34,6 @@ def tail_holds_interpreter(config: PipelineConfig) -> bool:
         config: of a pipeline whose plan has a tail; two threads at least are tried, as the training loop is one, too.
     """
     config = replace(config, collate_fn=list, on_error="raise", pin=False)
-    _seconds_per_sample(config, 1, 1)  # loads libraries
     alone = _seconds_per_sample(config, 1, 1)
     if (count := int(_ALONE_S / alone)) > 1:
         alone = _seconds_per_sample(config, 1, count)
@@ -44,13 +44,20 @@ def tail_holds_interpreter(config: PipelineConfig) -> bool:
 
 
 def _seconds_per_sample(config: PipelineConfig, threads: int, count: int) -> float:
-    """What each of some samples adds that some threads make; those that fail are not counted."""
+    """What each of some samples adds that some threads make; those that fail are not counted.
+
+    Nor are the first, one for each thread: a thread that begins loads libraries and starts threads of torch's.
+    """
     resources = EpochResources(replace(config, threads=threads))
-    indices = itertools.islice(itertools.cycle(_some(config.source)), count)
+    indices = itertools.islice(itertools.cycle(some_indices(config.source, _MOST_DIFFERENT)), threads + count)
     jobs = (ImageBatch(resources, number, [index], [0]) for number, index in enumerate(indices))
     running = OrderedJobs(jobs, threads=threads, depth=threads, on_close=resources.close)
-    made, began = 0, time.perf_counter()
+    made = 0
     try:
+        for _ in range(threads):
+            with suppress(Exception):
+                next(running)
+        began = time.perf_counter()
         for _ in range(count):
             with suppress(Exception):  # of damaged files, of the user's own code; the epoch will report it
                 next(running)
@@ -58,9 +65,3 @@ def _seconds_per_sample(config: PipelineConfig, threads: int, count: int) -> flo
         return (time.perf_counter() - began) / max(1, made)
     finally:
         running.close()
-
-
-def _some(source: ImageSource) -> list[int]:
-    """Samples spread over a source, or where it says that they are at hand."""
-    near = getattr(source, "near_indices", None)
-    return list(near(64)) if near is not None else list(range(0, len(source), max(1, len(source) // 64)))

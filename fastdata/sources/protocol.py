@@ -40,6 +40,7 @@ __all__ = [
     "file_ranges",
     "location_of",
     "read_targets",
+    "some_indices",
 ]
 
 
@@ -113,6 +114,14 @@ def file_ranges(source: ImageSource, indices: Sequence[int]) -> FileRanges:
     if defines_with(source, "file_range", "file_ranges"):
         return source.file_ranges(indices)  # type: ignore[attr-defined, no-any-return]
     return FileRanges.of([source.file_range(index) for index in indices])  # type: ignore[attr-defined]
+
+
+def some_indices(source: ImageSource, count: int) -> Sequence[int]:
+    """Up to `count` samples to try something on: spread over the source, or where it says that they are at hand."""
+    near = getattr(source, "near_indices", None)
+    if near is not None:
+        return near(count)  # type: ignore[no-any-return]
+    return range(0, len(source), max(1, len(source) // count))[:count]
 
 
 def read_targets(source: ImageSource, indices: Sequence[int]) -> list[Any]:
