@@ -23,7 +23,7 @@ from fastdata.order.epoch_batches import EpochBatches
 from fastdata.pipeline.batch_memory import BatchMemory
 from fastdata.pipeline.config import OnError
 from fastdata.pipeline.image_batch import ImageBatch
-from fastdata.pipeline.jobs import SkipResult, Task, stop_if_cancelled
+from fastdata.pipeline.jobs import SkipResult, Task, run_all, stop_if_cancelled
 from fastdata.pipeline.resources import EpochResources
 from fastdata.pipeline.stats import BatchTimes, PipelineStats
 from fastdata.pipeline.substitutes import none_decoded, substitutes
@@ -149,9 +149,7 @@ class CompletedBatch:
 
     def run_here(self) -> Any:
         """The result, made in the calling thread."""
-        tasks = list(self.tasks)
-        while tasks:
-            tasks.extend(tasks.pop()() or ())
+        run_all(self.tasks)
         self.finish()
         return self.result()
 
@@ -238,7 +236,7 @@ class CompletedBatch:
                 except Exception as error:
                     if not is_of_an_image(error):
                         raise
-                    failure = self._error(error, index, self._location(error, index))
+                    failure = self._error(error, index, _location(error, index))
                     self._failures.append(failure)
                     if completion.on_error == "replace":
                         samples.append(self._substitute(fetcher, failure, index, copy))
@@ -252,16 +250,8 @@ class CompletedBatch:
         with self._completion.turn:
             resources = self._completion.opened_pipeline
         self._instead = ImageBatch(resources, order.number, order.indices, order.copies)
-        tasks = list(self._instead.tasks)
-        while tasks:
-            tasks.extend(tasks.pop()() or ())
+        run_all(self._instead.tasks)
         self._instead.finish()
-
-    def _location(self, error: Exception, index: Any) -> str:
-        """The file that an error names, or the sample."""
-        begin = "while decoding "
-        notes = [note.removeprefix(begin) for note in getattr(error, "__notes__", []) if note.startswith(begin)]
-        return str(getattr(error, "filename", None) or next(iter(notes), f"sample {index}"))
 
     def _substitute(self, fetcher: SampleFetcher, failure: DecodeError, index: Any, copy: int) -> Any:
         order, epoch = self._order, self._completion.order
@@ -273,7 +263,7 @@ class CompletedBatch:
             except Exception as error:
                 if not is_of_an_image(error):
                     raise
-                self._failures.append(self._error(error, other, self._location(error, other)))
+                self._failures.append(self._error(error, other, _location(error, other)))
         raise failure from none_decoded()
 
 
@@ -326,6 +316,13 @@ class FailedBatch:
             raise error
         finally:
             del error
+
+
+def _location(error: Exception, index: Any) -> str:
+    """The file that an error names, or the sample."""
+    begin = "while decoding "
+    notes = [note.removeprefix(begin) for note in getattr(error, "__notes__", []) if note.startswith(begin)]
+    return str(getattr(error, "filename", None) or next(iter(notes), f"sample {index}"))
 
 
 def _pending_in(batch: Any) -> list[PendingBatch | PendingImage]:

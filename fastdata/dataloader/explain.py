@@ -36,6 +36,8 @@ _WITH_CAPTURES = ("backend", "fidelity", "on_error", "memory_format")
 
 def without_effect(loader: LoaderArguments, route: Route) -> list[str]:
     """Arguments that were given and do nothing where the dataset's own code runs, as they were given."""
+    if route.instead_of is not None:
+        return []
     at_work = _WITH_CAPTURES if route.captured else ()
     given = (
         (name, getattr(loader, name), default) for name, default in _OF_THE_PIPELINE.items() if name not in at_work
@@ -127,14 +129,15 @@ def _in_the_pipeline(loader: LoaderArguments, route: Route, choice: BackendChoic
 
 def _advice(loader: LoaderArguments, route: Route) -> list[str]:
     """What would help, most effective first."""
-    if route.plan is None:
+    plan = (route.instead_of or route).plan
+    if plan is None:
         return [route.advice] if route.advice else []
     changes = []
     if (problem := native_problem()) is not None:
         changes.append(problem)
     if loader.num_workers == 0:
         changes.append("num_workers='auto' decodes with all CPUs, ahead of the training loop")
-    if any(map(has_batch_form, route.plan.tail)) and loader.augment_on == "host":
+    if any(map(has_batch_form, plan.tail)) and loader.augment_on == "host":
         changes.append(
             "augment_on='device' applies the augmentations to whole batches, if no step per sample comes before them"
         )

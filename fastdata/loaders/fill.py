@@ -140,7 +140,7 @@ class SeenImages:
 
     @classmethod
     def together(cls, parts: Sequence[SeenImages]) -> SeenImages:
-        """All images of some, which are of one size and arithmetic."""
+        """All images of some, with the arithmetic of the first."""
         nothing = all(part.effects is None for part in parts)
         return cls(
             sources=[source for part in parts for source in part.sources],
@@ -239,11 +239,9 @@ def decode_together(
     if not parts:
         return refused, 0
     places = [(number, row) for number, part in enumerate(parts) for row in range(len(part.batch))]
-    sources = [source for part in parts for source in part.images.sources]
-    windows = Windows(*map(np.concatenate, zip(*(part.images.views.columns for part in parts), strict=True)))
+    whole = SeenImages.together([part.images for part in parts])
+    sources, effects = whole.sources, whole.effects
     addresses = np.concatenate([part.addresses for part in parts])
-    nothing = [part.images.effects is None for part in parts]
-    effects = None if all(nothing) else _stacked([part.images.all_effects for part in parts])
     read = np.zeros(len(places), np.int64)
     for format_, rows in _alike(parts).items():
         chosen, same_as = _neighbours(sources, rows)
@@ -251,7 +249,7 @@ def decode_together(
         errors = decoder.decode_sources(
             [sources[row].path if sources[row].data is None else "" for row in chosen],
             [sources[row].data for row in chosen],
-            windows.at(chosen),
+            whole.views.columns.at(chosen),
             addresses[chosen],
             effects=effects[chosen] if effects is not None else None,
             format=parts[format_].format,

@@ -42,7 +42,7 @@ from typing import Any, Protocol, TypeAlias
 
 from fastdata.errors import PipelineError
 
-__all__ = ["Job", "OrderedJobs", "SkipResult", "Task", "stop_if_cancelled"]
+__all__ = ["Job", "OrderedJobs", "SkipResult", "Task", "run_all", "stop_if_cancelled"]
 
 PATIENCE_S = 2.0  # for threads that are inside of a transform or a read when everything is cancelled
 
@@ -87,6 +87,13 @@ def stop_if_cancelled() -> None:
         raise _Cancelled
 
 
+def run_all(tasks: Sequence[Task]) -> None:
+    """Runs tasks, and those that they return, in the calling thread."""
+    waiting = deque(tasks)
+    while waiting:
+        waiting.extend(waiting.popleft()() or ())
+
+
 _of_this_thread = threading.local()  # in a decode thread, whose it is
 
 
@@ -119,10 +126,9 @@ class _InFlight:
         """Runs all tasks in the calling thread; an error of theirs becomes `error`."""
         if self.job is None:
             return
-        waiting, self.tasks = deque(self.tasks), []
+        tasks, self.tasks = self.tasks, []
         try:
-            while waiting:
-                waiting.extend(waiting.popleft()() or ())
+            run_all(tasks)
             self.job.finish()
         except Exception as error:  # noqa: BLE001 - handed over to the consumer, whatever it is
             self.error = error
