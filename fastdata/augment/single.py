@@ -80,10 +80,9 @@ class ColorJitter(Augmentation):
         for number, (name, kind) in enumerate(_JITTERS.items()):
             if getattr(self, name) is None:
                 continue
-            amount = _amount(kind, amounts[:, number])
             for turn in range(4):
                 rows = np.flatnonzero(order[:, turn] == number)
-                put(table, rows, turn, kind, amount[rows])
+                put(table, rows, turn, kind, *_amounts(kind, amounts[rows, number]))
         return table
 
 
@@ -183,7 +182,7 @@ class RandomPhotometricDistort(Augmentation):
         for turn, (number, those) in enumerate(turns):
             rows = np.flatnonzero(those & chosen[:, number])
             kind = list(_JITTERS.values())[number]
-            put(table, rows, turn, kind, _amount(kind, amounts[rows, number]))
+            put(table, rows, turn, kind, *_amounts(kind, amounts[rows, number]))
         rows = np.flatnonzero(parameters["permuted"])
         put(table, rows, 5, EffectKind.PERMUTE, *parameters["permutations"][rows].T)
         return table
@@ -209,9 +208,9 @@ def _permutations(draws: Draws, number: int) -> Ints:
     return np.argsort(np.stack(draws.four(number)[:3], axis=1), axis=1, kind="stable")
 
 
-def _amount(kind: EffectKind, amount: Floats) -> Any:
-    """As the native core has it."""
-    return (amount * 255).astype(np.int32) & 255 if kind is EffectKind.HUE else amount  # Pillow's hue is a byte
+def _amounts(kind: EffectKind, amount: Floats) -> Sequence[Any]:
+    """As the native core has them: Pillow's hue is a byte, a tensor's a share of the circle."""
+    return ((amount * 255).astype(np.int32) & 255, amount) if kind is EffectKind.HUE else (amount,)
 
 
 def _range(

@@ -32,7 +32,7 @@ __all__ = [
 
 MESSAGE_BYTES = 128
 
-_ABI_VERSION = 11
+_ABI_VERSION = 12
 
 
 class NativeMissing(Exception):
@@ -99,6 +99,12 @@ class EffectKind(IntEnum):
     MIX_ADD = 20
     MIX_END = 21
     MIX_BLEND = 22
+    TENSOR_CONTRAST = 23
+    TENSOR_SATURATION = 24
+    TENSOR_HUE = 25
+    TENSOR_SHARPNESS = 26
+    TENSOR_GREY = 27
+    TENSOR_AUTOCONTRAST = 28
 
 
 EFFECT = np.dtype([("kind", np.int32), ("filter", np.int32), ("values", np.float64, 11)], align=True)  # fd_effect

@@ -27,6 +27,8 @@ bool is_valid(const fd_effect &effect) {
     case FD_EQUALIZE:
     case FD_FLIP:
     case FD_MIX_BEGIN:
+    case FD_TENSOR_GREY:
+    case FD_TENSOR_AUTOCONTRAST:
         return true;
     case FD_BRIGHTNESS:
     case FD_CONTRAST:
@@ -36,9 +38,14 @@ bool is_valid(const fd_effect &effect) {
     case FD_MIX_ADD:
     case FD_MIX_END:
     case FD_MIX_BLEND:
+    case FD_TENSOR_CONTRAST:
+    case FD_TENSOR_SATURATION:
+    case FD_TENSOR_SHARPNESS:
         return is_between(values[0], -kMostFactor, kMostFactor);
     case FD_HUE:
         return is_between(values[0], 0, 255);
+    case FD_TENSOR_HUE:
+        return is_between(values[1], -0.5, 0.5);
     case FD_POSTERIZE:
         return is_between(values[0], 0, 8);
     case FD_BLUR:

@@ -12,6 +12,7 @@
 #include <array>
 #include <cmath>
 #include <cstring>
+#include <utility>
 #include <vector>
 
 namespace fastdata {
@@ -26,6 +27,25 @@ using Counts = std::array<std::array<uint32_t, kLevels>, 3>;
 
 uint8_t blended(int one, int other, float share) {
     return static_cast<uint8_t>(blended_level(one, other, share));
+}
+
+uint8_t cut_off(float value) {
+    return static_cast<uint8_t>(static_cast<int>(std::clamp(value, 0.0F, 255.0F)));
+}
+
+// Rounded as torchvision hands it to torch.
+TensorBlend tensor_blend(double factor) {
+    return {static_cast<float>(factor), static_cast<float>(1.0 - factor)};
+}
+
+// The lowest and the highest level that occur.
+std::pair<int, int> range_of(const std::array<uint32_t, kLevels> &count) {
+    int low = 0, high = kLevels - 1;
+    while (low < high && count[static_cast<size_t>(low)] == 0)
+        ++low;
+    while (high > low && count[static_cast<size_t>(high)] == 0)
+        --high;
+    return {low, high};
 }
 
 // An image before it was changed in several ways, and the weighted sum of the results.
@@ -59,12 +79,14 @@ class Canvas {
     void saturate(float factor);
     void turn_hue(uint8_t shift);
     void grey();
-    void sharpen(float factor);
+    void sharpen(decltype(EffectLoops::sharpen_row) sharpen_row, float factor);
     void flip(bool horizontal, bool vertical);
     void begin_mix(float share);
     void add_to_mix(decltype(EffectLoops::add_weighted) add, float weight);
     void end_mix(float share);
     void permute(const fd_effect &effect);
+    void tensors_contrast(double factor);
+    void tensors_autocontrast();
     uint8_t *copy_of_pixels();
 
     uint8_t *pixels_;
@@ -136,11 +158,7 @@ void Canvas::autocontrast() {
     const Counts count = counts();
     Tables stretched;
     for (size_t channel = 0; channel < 3; ++channel) {
-        int low = 0, high = kLevels - 1;
-        while (low < high && count[channel][static_cast<size_t>(low)] == 0)
-            ++low;
-        while (high > low && count[channel][static_cast<size_t>(high)] == 0)
-            --high;
+        const auto [low, high] = range_of(count[channel]);
         const double scale = high > low ? 255.0 / (high - low) : 1.0;
         const double offset = high > low ? -low * scale : 0.0;
         for (int level = 0; level < kLevels; ++level)
@@ -193,7 +211,7 @@ uint8_t *Canvas::copy_of_pixels() {
 }
 
 // Source: Pillow's ImageEnhance.Sharpness, which blends with ImageFilter.SMOOTH; that leaves the outermost pixels.
-void Canvas::sharpen(float factor) {
+void Canvas::sharpen(decltype(EffectLoops::sharpen_row) sharpen_row, float factor) {
     settle();
     if (width_ < 3 || height_ < 3)
         return;
@@ -201,9 +219,33 @@ void Canvas::sharpen(float factor) {
     const ptrdiff_t stride = static_cast<ptrdiff_t>(width_) * kPixelBytes;
     for (int y = 1; y < height_ - 1; ++y) {
         const uint8_t *const here = copy + y * stride;
-        kernels().effects.sharpen_row(here - stride, here, here + stride, pixels_ + y * stride,
-                                      static_cast<size_t>(stride), factor);
+        sharpen_row(here - stride, here, here + stride, pixels_ + y * stride, static_cast<size_t>(stride), factor);
     }
+}
+
+// Source: v2's adjust_contrast.
+void Canvas::tensors_contrast(double factor) {
+    settle();
+    const uint64_t sum = kernels().effects.tensors_grey_sum(pixels_, static_cast<size_t>(count_));
+    const float mean = static_cast<float>(sum) / static_cast<float>(count_);
+    const TensorBlend blend = tensor_blend(factor);
+    map_levels([&](size_t, uint8_t level) {
+        return cut_off(std::fma(mean, blend.rest, static_cast<float>(level) * blend.share));
+    });
+}
+
+// Source: v2's autocontrast.
+void Canvas::tensors_autocontrast() {
+    const Counts count = counts();
+    Tables stretched;
+    for (size_t channel = 0; channel < 3; ++channel) {
+        const auto [low, high] = range_of(count[channel]);
+        const float divisor = high > low ? static_cast<float>(high - low) * static_cast<float>(1.0 / 255.0) : 1.0F;
+        const int least = high > low ? low : 0;
+        for (int level = 0; level < kLevels; ++level)
+            stretched[channel][static_cast<size_t>(level)] = cut_off(static_cast<float>(level - least) / divisor);
+    }
+    map_levels([&](size_t channel, uint8_t level) { return stretched[channel][level]; });
 }
 
 void Canvas::permute(const fd_effect &effect) {
@@ -269,7 +311,7 @@ void Canvas::apply(const fd_effect &effect) {
     case FD_HUE:
         return turn_hue(static_cast<uint8_t>(value));
     case FD_SHARPNESS:
-        return sharpen(factor);
+        return sharpen(kernels().effects.sharpen_row, factor);
     case FD_GREY:
         return grey();
     case FD_INVERT:
@@ -307,6 +349,22 @@ void Canvas::apply(const fd_effect &effect) {
         return end_mix(factor);
     case FD_PERMUTE:
         return permute(effect);
+    case FD_TENSOR_CONTRAST:
+        return tensors_contrast(value);
+    case FD_TENSOR_SATURATION:
+        settle();
+        return kernels().effects.tensors_saturate(pixels_, static_cast<size_t>(count_), tensor_blend(value));
+    case FD_TENSOR_HUE:
+        settle();
+        return kernels().effects.tensors_turn_hue(pixels_, static_cast<size_t>(count_),
+                                                  static_cast<float>(effect.values[1]));
+    case FD_TENSOR_SHARPNESS:
+        return sharpen(kernels().effects.tensors_sharpen_row, tensor_blend(value).rest);
+    case FD_TENSOR_GREY:
+        settle();
+        return kernels().effects.tensors_make_grey(pixels_, static_cast<size_t>(count_));
+    case FD_TENSOR_AUTOCONTRAST:
+        return tensors_autocontrast();
     case FD_AFFINE:
     case FD_PERSPECTIVE:
         settle();

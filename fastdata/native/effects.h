@@ -1,4 +1,4 @@
-// What augmentations do to the pixels of a finished image, with Pillow's arithmetic.
+// What augmentations do to the pixels of a finished image, with Pillow's arithmetic or that of uint8 tensors.
 #pragma once
 
 #include "fastdata_native.h"

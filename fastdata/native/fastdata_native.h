@@ -19,7 +19,7 @@ extern "C" {
 #endif
 
 /* Raised whenever a signature or a struct below changes. */
-#define FD_ABI_VERSION 11
+#define FD_ABI_VERSION 12
 
 /* What became of one image. */
 enum fd_status {
@@ -75,7 +75,8 @@ typedef struct {
     int64_t max_memory_bytes; /* libjpeg's own, for one image */
 } fd_options;
 
-/* What augmentations do to finished uint8 pixels, before they are stored in their format; Pillow's arithmetic. */
+/* What augmentations do to finished uint8 pixels, before they are stored in their format; with Pillow's arithmetic, or
+ * that of torchvision's v2 operators on uint8 tensors where this differs. */
 enum fd_effect_kind {
     FD_NO_EFFECT = 0,
     FD_BRIGHTNESS = 1, /* values[0]: factor, as in Pillow's ImageEnhance; likewise the next two and sharpness */
@@ -92,14 +93,20 @@ enum fd_effect_kind {
     FD_BLUR = 12,    /* values: odd numbers of taps across and down, standard deviations across and down in pixels */
     FD_PERMUTE = 13, /* values: which channel each of three becomes */
     FD_AFFINE = 14,  /* values[0..5]: where (x, y) of the result comes from, [8..10]: levels outside; filter */
-    FD_PERSPECTIVE = 15,  /* values[0..7]; otherwise the same */
-    FD_BOX_BLUR = 16,     /* values[0]: standard deviation in pixels of Pillow's GaussianBlur */
-    FD_SOLARIZE_ADD = 17, /* values: what is added to levels, and the lowest level that stays */
-    FD_FLIP = 18,         /* values: not 0 left to right, not 0 top to bottom */
-    FD_MIX_BEGIN = 19,    /* keeps the image, and begins a sum, of zeros, or with values[0] of the image */
-    FD_MIX_ADD = 20,      /* adds the image as it is now, with the weight values[0]; then it is as it was kept */
-    FD_MIX_END = 21,      /* values[0]: share of the sum in the result */
-    FD_MIX_BLEND = 22     /* as FD_MIX_ADD, with values[0] as the image's share in the sum, which stays 8-bit */
+    FD_PERSPECTIVE = 15,     /* values[0..7]; otherwise the same */
+    FD_BOX_BLUR = 16,        /* values[0]: standard deviation in pixels of Pillow's GaussianBlur */
+    FD_SOLARIZE_ADD = 17,    /* values: what is added to levels, and the lowest level that stays */
+    FD_FLIP = 18,            /* values: not 0 left to right, not 0 top to bottom */
+    FD_MIX_BEGIN = 19,       /* keeps the image, and begins a sum, of zeros, or with values[0] of the image */
+    FD_MIX_ADD = 20,         /* adds the image as it is now, with the weight values[0]; then it is as it was kept */
+    FD_MIX_END = 21,         /* values[0]: share of the sum in the result */
+    FD_MIX_BLEND = 22,       /* as FD_MIX_ADD, with values[0] as the image's share in the sum, which stays 8-bit */
+    FD_TENSOR_CONTRAST = 23, /* values[0]: factor; likewise the next and sharpness */
+    FD_TENSOR_SATURATION = 24,
+    FD_TENSOR_HUE = 25, /* values[1]: share of the circle, -0.5 to 0.5 */
+    FD_TENSOR_SHARPNESS = 26,
+    FD_TENSOR_GREY = 27,
+    FD_TENSOR_AUTOCONTRAST = 28
 };
 
 typedef struct {

@@ -12,7 +12,7 @@ namespace {
 bool processor_has(const Kernels &set) {
 #if defined(FASTDATA_AVX2)
     if (&set == &kAvx2Kernels)
-        return has_avx2();
+        return has_avx2_and_fma();
 #endif
     (void)set;
     return true;

@@ -12,6 +12,11 @@ struct BoxWeights {
     uint32_t inner, outer; // of the pixels within the radius, and of the two beside them
 };
 
+// The share of an image, and that of another, which are rounded one by one.
+struct TensorBlend {
+    float share, rest;
+};
+
 // What effects do to whole images of 4-byte pixels; see pixel_loops.h.
 struct EffectLoops {
     void (*saturate)(uint8_t *pixels, size_t count, float factor);
@@ -23,6 +28,13 @@ struct EffectLoops {
     void (*blend_with_sums)(uint8_t *bytes, size_t count, const float *sums, float share);
     void (*blend_into_sums)(const uint8_t *bytes, size_t count, float share, float *sums);
     void (*box_down)(const uint8_t *from, uint8_t *to, int width, int height, const BoxWeights &box);
+    // With the arithmetic of uint8 tensors.
+    void (*tensors_saturate)(uint8_t *pixels, size_t count, TensorBlend blend);
+    void (*tensors_make_grey)(uint8_t *pixels, size_t count);
+    uint64_t (*tensors_grey_sum)(const uint8_t *pixels, size_t count);
+    void (*tensors_turn_hue)(uint8_t *pixels, size_t count, float turn);
+    void (*tensors_sharpen_row)(const uint8_t *above, const uint8_t *here, const uint8_t *below, uint8_t *to,
+                                size_t bytes, float rest);
 };
 
 // Pixels of a row of a result: number `columns[i]` comes from (x[i], y[i]), which lies inside the image.

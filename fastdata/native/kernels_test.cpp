@@ -147,6 +147,18 @@ bool effects_agree(const Kernels &set) {
         loops.make_grey(other.data(), count);
         all.insert(all.end(), other.begin(), other.end());
         all.push_back(static_cast<uint8_t>(loops.luma_sum(pixels.data(), count) % 251));
+        const TensorBlend blend = {factor, 1.0F - factor};
+        other = pixels;
+        loops.tensors_turn_hue(other.data(), count, factor / 6);
+        all.insert(all.end(), other.begin(), other.end());
+        loops.tensors_saturate(other.data(), count, blend);
+        all.push_back(static_cast<uint8_t>(loops.tensors_grey_sum(other.data(), count) % 251));
+        if (width > 2)
+            loops.tensors_sharpen_row(pixels.data(), pixels.data(), pixels.data(), other.data(),
+                                      static_cast<size_t>(width) * kPixelBytes, factor);
+        all.insert(all.end(), other.begin(), other.end());
+        loops.tensors_make_grey(other.data(), count);
+        all.insert(all.end(), other.begin(), other.end());
         return all;
     };
     return run(set.effects) == run(kPlainKernels.effects);

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -69,18 +70,21 @@ inline uint64_t luma_sum(const uint8_t *pixels, size_t count) {
     return all;
 }
 
+// Of a level, which weighs 5, and its eight neighbours.
+inline int32_t mean_around(const uint8_t *above, const uint8_t *here, const uint8_t *below, size_t at) {
+    const auto three = [&](const uint8_t *row) {
+        return int32_t{row[at - kPixelBytes]} + row[at] + row[at + kPixelBytes];
+    };
+    const int32_t sum = 4 * here[at] + three(above) + three(here) + three(below);
+    return static_cast<int32_t>(static_cast<uint32_t>(2 * sum + 13) / 26U); // halves do not occur
+}
+
 // One row of bytes, but for the first and the last pixel, blended with the mean around each.
 // above, here, below: rows of the image; to: where the row goes, which is none of them.
 inline void sharpen_row(const uint8_t *__restrict above, const uint8_t *__restrict here,
                         const uint8_t *__restrict below, uint8_t *__restrict to, size_t bytes, float factor) {
-    const auto three = [](const uint8_t *row, size_t at) {
-        return int32_t{row[at - kPixelBytes]} + row[at] + row[at + kPixelBytes];
-    };
-    for (size_t at = kPixelBytes; at < bytes - kPixelBytes; ++at) {
-        const int32_t sum = 4 * here[at] + three(above, at) + three(here, at) + three(below, at); // the middle weighs 5
-        const auto mean = static_cast<int32_t>(static_cast<uint32_t>(2 * sum + 13) / 26U);        // halves do not occur
-        to[at] = static_cast<uint8_t>(blended_level(mean, here[at], factor));
-    }
+    for (size_t at = kPixelBytes; at < bytes - kPixelBytes; ++at)
+        to[at] = static_cast<uint8_t>(blended_level(mean_around(above, here, below, at), here[at], factor));
 }
 
 // Adds bytes, weighted, to sums.
@@ -102,6 +106,110 @@ inline void blend_into_sums(const uint8_t *__restrict bytes, size_t count, float
     for (size_t i = 0; i < count; ++i)
         sums[i] = static_cast<float>(blended_level(static_cast<int32_t>(sums[i]), bytes[i], share));
 }
+
+// ---- the arithmetic of torchvision's v2 operators on uint8 tensors, which is float32 with fused multiply-adds
+
+// Source: v2's rgb_to_grayscale.
+inline float tensors_luma_of(uint32_t pixel) {
+    const auto level = [&](int shift) { return static_cast<float>(channel_of(pixel, shift)); };
+    return std::fma(level(kBlueShift), 0.114F, std::fma(level(kGreenShift), 0.587F, level(kRedShift) * 0.2989F));
+}
+
+inline int32_t tensors_grey_of(uint32_t pixel) {
+    return static_cast<int32_t>(tensors_luma_of(pixel));
+}
+
+// Levels, clamped and cut off.
+inline uint32_t as_level(float value) {
+    return static_cast<uint32_t>(static_cast<int32_t>(std::min(std::max(value, 0.0F), 255.0F)));
+}
+
+// A share of a level, and the rest of another.  Source: v2's _blend.
+inline uint32_t tensors_blended(int32_t level, float other, TensorBlend blend) {
+    return as_level(std::fma(other, blend.rest, static_cast<float>(level) * blend.share));
+}
+
+inline void tensors_saturate(uint8_t *pixels, size_t count, TensorBlend blend) {
+    for (size_t i = 0; i < count; ++i) {
+        const uint32_t pixel = pixel_at(pixels, i);
+        const auto grey = static_cast<float>(tensors_grey_of(pixel));
+        put_pixel(pixels, i, tensors_blended(channel_of(pixel, kRedShift), grey, blend),
+                  tensors_blended(channel_of(pixel, kGreenShift), grey, blend),
+                  tensors_blended(channel_of(pixel, kBlueShift), grey, blend));
+    }
+}
+
+inline void tensors_make_grey(uint8_t *pixels, size_t count) {
+    for (size_t i = 0; i < count; ++i) {
+        const auto grey = static_cast<uint32_t>(tensors_grey_of(pixel_at(pixels, i)));
+        put_pixel(pixels, i, grey, grey, grey);
+    }
+}
+
+inline uint64_t tensors_grey_sum(const uint8_t *pixels, size_t count) {
+    uint64_t all = 0;
+    for (size_t i = 0; i < count; ++i)
+        all += static_cast<uint64_t>(tensors_grey_of(pixel_at(pixels, i)));
+    return all;
+}
+
+// Source: v2's adjust_hue: the hexcone model (Smith, "Color gamut transform pairs", SIGGRAPH 1978) in float32.
+inline void tensors_turn_hue(uint8_t *pixels, size_t count, float turn) {
+    for (size_t i = 0; i < count; ++i) {
+        const uint32_t pixel = pixel_at(pixels, i);
+        const auto share = [&](int shift) {
+            return static_cast<float>(channel_of(pixel, shift)) * static_cast<float>(1.0 / 255.0);
+        };
+        const float red = share(kRedShift), green = share(kGreenShift), blue = share(kBlueShift);
+        const float high = std::max(std::max(red, green), blue), low = std::min(std::min(red, green), blue);
+        const float spread = high - low, divisor = high == low ? 1.0F : spread;
+        const float saturation = spread / (high == low ? 1.0F : high);
+        const float no_red = (high - red) / divisor, no_green = (high - green) / divisor;
+        const float no_blue = (high - blue) / divisor;
+        const float beside_red = no_blue - no_green, beside_green = no_red + 2.0F - no_blue;
+        float sector = no_green + 4.0F - no_red;
+        sector = high == green ? beside_green : sector;
+        sector = high == red ? beside_red : sector;
+        const float circle = sector * static_cast<float>(1.0 / 6.0) + 1.0F;
+        const float turned = circle - std::floor(circle) + turn;
+        const float sextants = (turned - std::floor(turned)) * 6.0F;
+        const float sextant = std::floor(sextants), rest = sextants - sextant;
+        const float pale = 1.0F - saturation, part = saturation * rest;
+        const auto stored = [&](float value) {
+            return static_cast<int32_t>(std::min(std::max(value, 0.0F), 1.0F) * static_cast<float>(255.0 + 1.0 - 1e-3));
+        };
+        const int32_t full = stored(high), least = stored(pale * high);
+        const int32_t falling = stored((1.0F - part) * high), rising = stored((part + pale) * high);
+        // Where these go in each sextant; the seventh is the first.
+        int32_t first = full, second = rising, third = least;
+        first = sextant == 1.0F ? falling : first;
+        first = sextant == 2.0F ? least : first;
+        first = sextant == 3.0F ? least : first;
+        first = sextant == 4.0F ? rising : first;
+        second = sextant == 1.0F ? full : second;
+        second = sextant == 2.0F ? full : second;
+        second = sextant == 3.0F ? falling : second;
+        second = sextant == 4.0F ? least : second;
+        second = sextant == 5.0F ? least : second;
+        third = sextant == 2.0F ? rising : third;
+        third = sextant == 3.0F ? full : third;
+        third = sextant == 4.0F ? full : third;
+        third = sextant == 5.0F ? falling : third;
+        put_pixel(pixels, i, static_cast<uint32_t>(first), static_cast<uint32_t>(second), static_cast<uint32_t>(third));
+    }
+}
+
+// As sharpen_row; a level becomes itself and a share of its distance from the mean.  Source: v2's adjust_sharpness.
+inline void tensors_sharpen_row(const uint8_t *__restrict above, const uint8_t *__restrict here,
+                                const uint8_t *__restrict below, uint8_t *__restrict to, size_t bytes, float rest) {
+    for (size_t at = kPixelBytes; at < bytes - kPixelBytes; ++at) {
+        const int32_t distance = mean_around(above, here, below, at) - here[at];
+        to[at] =
+            static_cast<uint8_t>(as_level(std::fma(static_cast<float>(distance), rest, static_cast<float>(here[at]))));
+    }
+}
+
+// ---- blur
 
 // One step of a box along its way, for many lines beside each other.
 template <size_t kWidth>
@@ -138,8 +246,21 @@ inline void box_down(const uint8_t *from, uint8_t *to, int width, int height, co
         box_lines<kPixelBytes>(from + at, to + at, height, stride, box);
 }
 
-constexpr EffectLoops kEffectLoops = {saturate,     make_grey,       luma_sum,        sharpen_row,
-                                      add_weighted, blend_with_sums, blend_into_sums, box_down};
+constexpr EffectLoops kEffectLoops = {
+    saturate,
+    make_grey,
+    luma_sum,
+    sharpen_row,
+    add_weighted,
+    blend_with_sums,
+    blend_into_sums,
+    box_down,
+    tensors_saturate,
+    tensors_make_grey,
+    tensors_grey_sum,
+    tensors_turn_hue,
+    tensors_sharpen_row,
+};
 
 } // namespace
 } // namespace fastdata

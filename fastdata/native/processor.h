@@ -19,8 +19,9 @@ inline bool has_sse42() {
 }
 
 // Also that the system keeps the wide registers when it switches between threads.
-inline bool has_avx2() {
-    if ((Cpuid(1).c & bit_OSXSAVE) == 0)
+inline bool has_avx2_and_fma() {
+    constexpr unsigned kNeeded = bit_OSXSAVE | bit_FMA;
+    if ((Cpuid(1).c & kNeeded) != kNeeded)
         return false;
     uint32_t low = 0, high = 0;
     __asm__("xgetbv" : "=a"(low), "=d"(high) : "c"(0));

@@ -13,7 +13,14 @@ from fastdata.errors import OptionError
 from fastdata.transforms.draft import NotFusable
 from fastdata.transforms.known import is_hooked, is_known_transform, is_timms, name_of
 
-__all__ = ["augmentation_of", "core_agrees", "flip_later", "has_batch_form", "is_augmentation"]
+__all__ = [
+    "augmentation_of",
+    "core_agrees",
+    "flip_later",
+    "has_batch_form",
+    "has_tensors_arithmetic",
+    "is_augmentation",
+]
 
 _MAP = ("interpolation", "fill")
 _CHANNELS = ("brightness", "contrast", "saturation", "hue")
@@ -61,6 +68,13 @@ def is_augmentation(step: object) -> bool:
     """True for a library's own class of which there is one here."""
     known = _TIMMS if is_timms(step) else _AUGMENTATIONS
     return is_known_transform(step) and type(step).__name__ in known
+
+
+def has_tensors_arithmetic(step: object) -> bool:
+    """True if it does to uint8 tensors what torchvision's v2 does, with all that is inside of it."""
+    own = isinstance(step, Augmentation) or ".v2." in type(step).__module__
+    parts = getattr(step, "transforms", None) or ()
+    return own and all(map(has_tensors_arithmetic, parts))
 
 
 def flip_later(step: object) -> Augmentation | None:

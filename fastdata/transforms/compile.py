@@ -11,7 +11,13 @@ from typing import Any
 import torch
 
 from fastdata.augment.base import Augmentation
-from fastdata.transforms.augmentations import augmentation_of, core_agrees, flip_later, is_augmentation
+from fastdata.transforms.augmentations import (
+    augmentation_of,
+    core_agrees,
+    flip_later,
+    has_tensors_arithmetic,
+    is_augmentation,
+)
 from fastdata.transforms.draft import Draft, NotFusable
 from fastdata.transforms.known import is_hooked, is_known_transform, is_timms, name_of
 from fastdata.transforms.readers import READERS, TIMM_READERS
@@ -35,7 +41,13 @@ BEGIN_WITH = (
 )
 
 
-def compile_transform(transform: object, *, augment_on: str = "host", effects: bool = True) -> PlanResult:
+def compile_transform(
+    transform: object,
+    *,
+    augment_on: str = "host",
+    effects: bool = True,
+    given: type[torch.Tensor] | None = None,
+) -> PlanResult:
     """Compiles a transform into a plan.
 
     Args:
@@ -44,6 +56,7 @@ def compile_transform(transform: object, *, augment_on: str = "host", effects: b
         augment_on: "device" takes augmentations into the plan as operations on whole batches; "host" as effects that
             the native core does to each image, where it gives Pillow's pixels, else they are called per sample.
         effects: False calls them per sample in any case, and allows no further stages.
+        given: the class of the uint8 tensors (3, H, W) that it is called with; None for PIL images.
 
     Returns:
         A plan and the reason its prefix ended, or no plan and the reason nothing could be fused.
@@ -53,6 +66,8 @@ def compile_transform(transform: object, *, augment_on: str = "host", effects: b
         return PlanResult(plan=None, reason=reason, advice=BEGIN_WITH)
     steps = _flatten(transform)
     draft, fused, reason = Draft(may_stage=effects and augment_on == "host"), 0, "everything is fused"
+    if given is not None:
+        draft.output, draft.tensor_class = Output.UINT8, None if given is torch.Tensor else given
     for step in steps:
         try:
             _read_step(step, draft, augment_on, effects)
@@ -123,6 +138,8 @@ def _read_step(step: Any, draft: Draft, augment_on: str, effects: bool) -> None:
     name = type(step).__name__ if is_known_transform(step) else ""
     behind = flip_later(step) if draft.effects or draft.augmentations else None
     if behind is not None or is_augmentation(step):
+        if draft.output is Output.UINT8 and augment_on == "host" and not has_tensors_arithmetic(step):
+            raise NotFusable("it works on a tensor, with the arithmetic of torchvision's v1; v2's is fused")
         _add(behind if behind is not None else augmentation_of(step), draft, augment_on, effects)
         return
     reader = (TIMM_READERS if is_timms(step) else READERS).get(name)

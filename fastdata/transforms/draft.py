@@ -11,6 +11,7 @@ import torch
 
 from fastdata.augment.base import Augmentation
 from fastdata.augment.erasing import Eraser
+from fastdata.augment.tensors import OfTensors, core_agrees_on_tensors
 from fastdata.errors import OptionError
 from fastdata.loaders.resample import has_tensors_bits
 from fastdata.native import Format, load
@@ -40,6 +41,7 @@ __all__ = ["Draft", "NotFusable"]
 Crop: TypeAlias = CenterCrop | RandomCrop | RandomCropOrPad | Pad
 
 _ANY_SIZE = 48, 64  # on which effects are tried that will see many sizes
+_ANY_LARGE_SIZE = 2048, 2048
 _TRIALS = 256
 _TRIED = Draws(key=Key(seed=0, epoch=0), indices=np.arange(_TRIALS), copies=np.zeros(_TRIALS, np.int64))
 
@@ -92,11 +94,18 @@ class Draft:
                 raise NotFusable("images differ in size where it stands; put a crop before it")
             self.float_augmentations.append(augmentation)
             return
-        if self.output is not Output.PIL:
-            raise NotFusable("it works on a tensor, whose arithmetic is another than a PIL image's; put it before that")
+        if self.output is Output.UINT8:
+            if isinstance(augmentation, Eraser):
+                raise NotFusable("it erases from a uint8 tensor; put it behind the conversion to float")
+            if not core_agrees_on_tensors():
+                raise NotFusable("it works on a tensor, and the native core does not do that with torch's bits")
+            augmentation = OfTensors(augmentation)
+        elif self.output is not Output.PIL:
+            raise NotFusable("it works on an array or a float image; put it before that")
         if not augmentation.on_host:
             raise NotFusable("the native core does not do it")
-        if (problem := _refusal(_Printed(augmentation), size if size is not None else _ANY_SIZE)) is not None:
+        any_size = _ANY_SIZE if self.output is Output.PIL else _ANY_LARGE_SIZE
+        if (problem := _refusal(_Printed(augmentation), size if size is not None else any_size)) is not None:
             raise NotFusable(problem)
         if augmentation.changes_size:
             if not self.may_stage:

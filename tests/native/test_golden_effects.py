@@ -1,7 +1,8 @@
 """What the core does to a fixed image has not changed since it was frozen: a hash of the pixels for each effect.
 
 The blur is left out: its weights come from the C library's exp(), whose last bit differs between libraries.  All other
-effects add, multiply and divide in a fixed order, and nothing is fused.
+effects add, multiply and divide in a fixed order, and multiply-adds
+are fused where tensors' arithmetic has them, and nowhere else.
 
     PYTHONPATH=tests/helpers python tests/native/test_golden_effects.py
 
@@ -43,6 +44,12 @@ VALUES: dict[EffectKind, list[Values]] = {
     EffectKind.BOX_BLUR: [(0.4,), (1.7,), (9.0,)],
     EffectKind.SOLARIZE_ADD: [(40, 128), (110, 200)],
     EffectKind.FLIP: [(1, 0), (0, 1), (1, 1)],
+    EffectKind.TENSOR_CONTRAST: FACTORS,
+    EffectKind.TENSOR_SATURATION: FACTORS,
+    EffectKind.TENSOR_HUE: [(0, -0.5), (0, -0.11), (0, 0.0), (0, 0.37)],
+    EffectKind.TENSOR_SHARPNESS: FACTORS,
+    EffectKind.TENSOR_GREY: [()],
+    EffectKind.TENSOR_AUTOCONTRAST: [()],
     EffectKind.PERMUTE: [(0, 1, 2), (2, 0, 1), (2, 1, 0), (1, 1, 1)],
     EffectKind.AFFINE: [
         (1, 0, -7, 0, 1, 4, 0, 0, 10, 20, 30),  # moved
