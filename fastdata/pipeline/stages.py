@@ -20,7 +20,7 @@ from fastdata.views.steps import SizeStep
 from fastdata.views.streams import Draws
 from fastdata.views.view import View
 
-__all__ = ["stages"]
+__all__ = ["see", "stages"]
 
 _NEXT_STAGE = 0xA0761D6478BD642F  # between the seeds of the stages' geometry; any large odd number
 
@@ -47,7 +47,7 @@ def stages(plan: Plan, pixels: Pixels, index: int, copy: int, *, key: Key) -> Pi
         if number:
             height, width = pixels.shape[:2]
             view = draw_view(stage.ops, (width, height), index, copy, key=key.derived(number, _NEXT_STAGE))
-            pixels = _seen(pixels, view)
+            pixels = see(pixels, view)
         if stage.effects:
             _augment(pixels, stage, own)
     return pixels
@@ -70,7 +70,8 @@ def _turned(pixels: Pixels, step: SizeStep, draws: Draws) -> Pixels:
     return load().warp(pixels, effect, step.new_size(parameters, (height, width)))
 
 
-def _seen(pixels: Pixels, view: View) -> Pixels:
+def see(pixels: Pixels, view: View) -> Pixels:
+    """RGB pixels (height, width, 3) of what a view shows of others, which are contiguous; new memory."""
     left, top, *_ = view.window_px
     if view.is_beside:
         return np.array(pillow.apply_view(pillow.from_pixels(pixels), view))

@@ -211,7 +211,8 @@ def _read_pil_to_tensor(step: Any, draft: Draft) -> None:
 
 
 def _read_to_image(step: Any, draft: Draft) -> None:
-    _read_pil_to_tensor(step, draft)
+    if draft.output is not Output.UINT8:  # a tensor only changes its class
+        _read_pil_to_tensor(step, draft)
     from torchvision import tv_tensors  # the step is torchvision's, so it is installed
 
     draft.tensor_class = tv_tensors.Image
