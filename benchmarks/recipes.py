@@ -14,7 +14,8 @@ ImageFolder; batches of 64, shuffled; as many threads as worker processes; CPU t
 - "before the crop": Resize(256), the ColorJitter and RandomCrop(224), so that images of many sizes are augmented;
 - "AugMix": torchvision's, and "FiveCrop" of Resize(256), turned into tensors by a function: both called per sample;
 - "timm create_loader": timm's own loader of uint8 images, with its class for datasets, rand-m7-mstd0.5-inc1;
-- "v2 tensors": ToImage first, as in the guide of torchvision's v2, then crop, flip, ToDtype and Normalize on tensors.
+- "v2 tensors": ToImage first, as in the guide of torchvision's v2, then crop, flip, ToDtype and Normalize on tensors;
+  once more with the ColorJitter, on tensors as well.
 
 All loaders take turns in every round.  Result: benchmarks/results/recipes.json.
 
@@ -92,10 +93,10 @@ def timms(policy: str, **options: Any) -> Any:
     return create_transform(224, is_training=True, auto_augment=policy, **options)
 
 
-def tensors() -> Any:
-    """The pipeline of torchvision's guide to v2."""
+def tensors(*augmentations: Any) -> Any:
+    """The pipeline of torchvision's guide to v2, with some augmentations."""
     begin = [v2.ToImage(), v2.RandomResizedCrop(224, antialias=True), v2.RandomHorizontalFlip()]
-    return v2.Compose([*begin, v2.ToDtype(torch.float32, scale=True), v2.Normalize(MEAN, STD)])
+    return v2.Compose([*begin, *augmentations, v2.ToDtype(torch.float32, scale=True), v2.Normalize(MEAN, STD)])
 
 
 def before_the_crop() -> Any:
@@ -133,6 +134,7 @@ RECIPES: dict[str, tuple[Any, int]] = {  # a transform, and the views of each im
     "FiveCrop": (five_crops, 1),
     "timm create_loader": (lambda: timms("rand-m7-mstd0.5-inc1", use_prefetcher=True), 1),
     "v2 tensors": (tensors, 1),
+    "v2 tensors, ColorJitter": (lambda: tensors(v2.ColorJitter(0.4, 0.4, 0.4, 0.1)), 1),
 }
 
 
