@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +18,8 @@ from fastdata.views.philox import Floats, normal
 from fastdata.views.streams import Draws
 
 __all__ = ["Operation", "TimmsAugMix", "TimmsAutoAugment", "TimmsRandAugment"]
+
+Float32s: TypeAlias = npt.NDArray[np.float32]
 
 _LEVELS = 10.0  # of timm's magnitudes, unless it is told otherwise
 
@@ -163,20 +165,31 @@ class TimmsAutoAugment(_Operations):
 
 
 class TimmsAugMix(_Operations):
-    """A weighted sum of chains of operations, mixed with the image itself; weights are drawn uniformly.
+    """A weighted sum of chains of operations, mixed with the image itself.
 
     Args:
         operations: the operations.
         width: chains.
         depth: operations in each; -1 for 1 to 3.
         blended: mixes the chains into the image one after the other, with the same shares but for rounding.
+        alpha: of the Dirichlet distribution of the chains' weights, and of the Beta distribution of their share; above
+            0.  1 draws both uniformly.
 
     Source: Hendrycks et al., "AugMix: A simple data processing method to improve robustness and uncertainty", 2020.
     """
 
-    def __init__(self, operations: Sequence[Operation], width: int = 3, depth: int = -1, blended: bool = False) -> None:
+    def __init__(
+        self,
+        operations: Sequence[Operation],
+        width: int = 3,
+        depth: int = -1,
+        blended: bool = False,
+        alpha: float = 1.0,
+    ) -> None:
         super().__init__(operations)
-        self.width, self.depth, self.blended = width, depth, blended
+        if not alpha > 0:
+            raise OptionError(f"alpha={alpha}; accepted: a number above 0")
+        self.width, self.depth, self.blended, self.alpha = width, depth, blended, float(alpha)
         self._longest = depth if depth > 0 else 3
 
     def draw(self, draws: Draws, size: tuple[int, int]) -> Parameters:
@@ -197,11 +210,25 @@ class TimmsAugMix(_Operations):
                 choices[:, chain * longest + place] = np.where(place < depths, chosen, -1)
         drawn = self._drawn(draws, choices, calls)
         drawn["weights"] = (weights / weights.sum(axis=1, keepdims=True)).astype(np.float32)
-        drawn["share"] = draws.four(0)[0].astype(np.float32)
+        share, *words = draws.four(0)
+        drawn["share"] = share.astype(np.float32)
+        if self.alpha != 1.0:
+            drawn["weights"], drawn["share"] = self._weights_and_share(words)
         if self.blended:
             drawn["weights"] = _weights_one_by_one(drawn["weights"] * drawn["share"][:, np.newaxis])
             drawn["share"] = np.ones_like(drawn["share"])
         return drawn
+
+    def _weights_and_share(self, words: Sequence[Floats]) -> tuple[Float32s, Float32s]:
+        """Of N images, by NumPy's generators, one for each image."""
+        count = len(words[0])
+        weights, share = np.empty((count, self.width), np.float32), np.empty(count, np.float32)
+        seeds = (np.stack(words, axis=1) * 2**32).astype(np.uint64).tolist()
+        for row, seed in enumerate(seeds):
+            generator = np.random.default_rng(seed)
+            weights[row] = generator.dirichlet([self.alpha] * self.width)
+            share[row] = generator.beta(self.alpha, self.alpha)
+        return weights, share
 
     def effects(self, parameters: Parameters, size: tuple[int, int]) -> EffectTable:
         """See `Augmentation.effects`."""
@@ -217,7 +244,7 @@ class TimmsAugMix(_Operations):
         return table
 
 
-def _weights_one_by_one(weights: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+def _weights_one_by_one(weights: Float32s) -> Float32s:
     """Shares (N, chains) of images that are mixed in one after the other, from those in the result."""
     shares, left = np.empty_like(weights), np.ones(len(weights), np.float32)
     for chain in reversed(range(weights.shape[1])):

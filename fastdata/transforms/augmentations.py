@@ -153,9 +153,8 @@ def _timms_auto_augment(step: Any) -> Augmentation:
 
 
 def _timms_aug_mix(step: Any) -> Augmentation:
-    if step.alpha != 1.0:
-        raise NotFusable("it is fused with alpha=1 only")
-    return timms.TimmsAugMix([_timms_operation(each) for each in step.ops], step.width, step.depth, step.blended)
+    operations = [_timms_operation(each) for each in step.ops]
+    return timms.TimmsAugMix(operations, step.width, step.depth, step.blended, step.alpha)
 
 
 def _timms_random_erasing(step: Any) -> Augmentation:
