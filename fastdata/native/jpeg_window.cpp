@@ -15,10 +15,9 @@ namespace {
 
 constexpr int kMostRowsPerCall = 16;
 
-// The margin of columns, in iMCUs, and of rows, in iMCU rows.  Fancy upsampling looks one chroma sample further than
-// the pixel it makes, so the nearest whole iMCU is enough.
-constexpr int kMarginColumns = 1;
-constexpr int kMarginRows = 1;
+// The margin of columns and rows where chroma is subsampled: fancy upsampling looks one chroma sample further than the
+// pixel it makes, so only the outermost pixels of what is decoded differ from those of the whole image.
+constexpr int kMarginPixels = 2;
 
 bool is_power_of_scale(int denominator) {
     return denominator == 1 || denominator == 2 || denominator == 4 || denominator == 8;
@@ -199,7 +198,7 @@ void JpegDecoder::read_window(const Box &window) {
 #else
     const int scaled_block = jpeg.min_DCT_scaled_size;
 #endif
-    const int margin = kMarginColumns * jpeg.max_h_samp_factor * scaled_block;
+    const int margin = jpeg.max_h_samp_factor > 1 ? kMarginPixels : 0;
     const auto full_width = static_cast<int>(jpeg.output_width);
     auto left = static_cast<JDIMENSION>(std::max(0, window.left - margin));
     auto width = static_cast<JDIMENSION>(std::min(full_width, window.right + margin)) - left;
@@ -210,7 +209,7 @@ void JpegDecoder::read_window(const Box &window) {
     if (!jpeg.arith_code && !jpeg.progressive_mode && !jpeg_has_multiple_scans(&jpeg)) {
         // In a scan of one component an MCU is one block, whatever its sampling factors.
         const int mcu_width = (jpeg.comps_in_scan == 1 ? 1 : jpeg.max_h_samp_factor) * scaled_block;
-        const int last = static_cast<int>(left + width) / mcu_width;
+        const int last = (static_cast<int>(left + width) - 1) / mcu_width;
         if (!state_->entropy.install(jpeg, static_cast<int>(left) / mcu_width, last))
             state_->stop(FD_CORRUPT);
         replace_decode_mcu(jpeg, [](j_decompress_ptr running, JBLOCKROW *blocks) -> boolean {
@@ -221,7 +220,8 @@ void JpegDecoder::read_window(const Box &window) {
         });
     }
     const int mcu_height = jpeg.max_v_samp_factor * scaled_block;
-    const int top = std::max(0, (window.top / mcu_height - kMarginRows) * mcu_height);
+    const int above = jpeg.max_v_samp_factor > 1 ? kMarginPixels : 0;
+    const int top = std::max(0, window.top - above) / mcu_height * mcu_height;
     if (top > 0 && jpeg_skip_scanlines(&jpeg, static_cast<JDIMENSION>(top)) != static_cast<JDIMENSION>(top))
         state_->stop(FD_CORRUPT);
     const ptrdiff_t stride = static_cast<ptrdiff_t>(jpeg.output_width) * kPixelBytes;
