@@ -6,12 +6,15 @@ import argparse
 import re
 import tempfile
 import time
+from collections.abc import Iterable, Iterator
+from contextlib import closing
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from fastdata.errors import DatasetError, OptionError, ShardError
+from fastdata.loaders.make_index import StoredImage, images_below, make_index
 from fastdata.shards.conversion.convert import convert, local_folder
 from fastdata.shards.conversion.inputs import open_source
 from fastdata.shards.conversion.job import ON_ERROR, ConvertOptions, ShardJob, write_shard
@@ -25,6 +28,7 @@ from fastdata.shards.store import missing_manifest
 from fastdata.shards.verify import index_folder, verify_folder
 from fastdata.system.cpus import auto_threads, parse_workers
 from fastdata.terminal.flags import argument
+from fastdata.terminal.progress import Progress
 
 __all__ = ["add_commands"]
 
@@ -52,8 +56,20 @@ def add_commands(commands: Any) -> None:
     _add_workers(verify)
     verify.set_defaults(run=_verify)
 
-    index = commands.add_parser("index", help="make index files and a manifest for existing tar files")
-    index.add_argument("dataset", type=Path, help="a folder of tar files that follow WebDataset's naming")
+    index = commands.add_parser(
+        "index",
+        help="index the JPEGs of a folder or of shards, so that windows of them are decoded cheaper",
+        description=_INDEX,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    index.add_argument("dataset", type=Path, help="a folder of images, or of tar files that follow WebDataset's naming")
+    index.add_argument(
+        "--to",
+        type=Path,
+        metavar="DIR",
+        help="where to keep the index of the JPEGs; set FASTDATA_INDEX_DIR to it for programs that load them (default: "
+        "$XDG_CACHE_HOME/fastdata/indexes, where they look)",
+    )
     _add_workers(index)
     index.add_argument(
         "--force",
@@ -72,6 +88,12 @@ def add_commands(commands: Any) -> None:
     )
     inspect.set_defaults(run=_inspect)
 
+
+_INDEX = """Writes where the rows of every JPEG begin in its data, by which crops are decoded without what is around.
+
+The images are not changed, and neither are the pixels.  The index is kept in a cache folder, where loaders find it by
+the path of an image.  Images that have changed since are decoded as before; run the command again to index them, which
+keeps the others' indexes.  For tar files, their own index files and a manifest are made first."""
 
 _CONVERT = """Converts images to shards: tar files with WebDataset's naming, each with an index, and one manifest.
 
@@ -257,8 +279,28 @@ def _datasets_in(path: Path) -> list[Path]:
 
 
 def _index(given: argparse.Namespace) -> None:
-    manifest = index_folder(given.dataset, workers=given.workers, force=given.force)
-    print(f"{given.dataset}: {_count(manifest.samples, 'image')} in {_count(len(manifest.shards), 'shard')}")
+    folder = given.dataset
+    if not folder.is_dir():
+        raise DatasetError(f"no such folder: {folder}")
+    images: Iterable[StoredImage] = images_below(folder)
+    if any(folder.glob("*.tar")):
+        manifest = index_folder(folder, workers=given.workers, force=given.force)
+        print(f"{folder}: {_count(manifest.samples, 'image')} in {_count(len(manifest.shards), 'shard')}")
+        images = _images_in_shards(folder)
+    with closing(Progress(None, unit="image", what="indexed")) as shown:
+        done = make_index(folder, images, to=given.to, threads=given.workers, on_image=shown.update)
+    print(
+        f"{_count(done.indexed, 'JPEG')} indexed, {done.kept} unchanged, {done.without} without an index (progressive, "
+        f"damaged or another format), {done.unreadable} unreadable\n{done.path}: {done.index_bytes / 1e6:.1f} MB"
+    )
+
+
+def _images_in_shards(folder: Path) -> Iterator[StoredImage]:
+    from fastdata.shards.dataset import ShardDataset
+
+    dataset = ShardDataset(folder)
+    for index in range(len(dataset)):
+        yield StoredImage(*dataset.file_range(index)[:3])
 
 
 def _inspect(given: argparse.Namespace) -> None:

@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from fastdata.loaders import resample
 from fastdata.loaders.backend import Backend, Encoded, Fidelity, Ints, LoadedFiles, Pixels
+from fastdata.loaders.jpeg_index import open_indexes
 from fastdata.loaders.per_image import HandBack, by_pillow
 from fastdata.native import (
     BatchLoader,
@@ -97,6 +98,8 @@ class NativeBackend(Backend):
     ) -> list[Exception | None]:
         """See `fastdata.loaders.backend.SourceDecoder`."""
         given = [np.frombuffer(each, np.uint8) if each else None for each in data]
+        known = open_indexes()
+        indexes = known.of(paths) if known is not None else None
         results = self._core.decode(
             np.array([0 if each is None else each.ctypes.data for each in given], np.uint64),
             np.array([0 if each is None else each.size for each in given], np.int64),
@@ -109,7 +112,10 @@ class NativeBackend(Backend):
             same_as=same_as if self.fidelity == "exact" else None,  # "fast" decodes each view at its own scale
             read_bytes=read_bytes,
             effects=effects,
+            indexes=indexes,
         )
+        if known is not None:
+            known.note(indexes)
         return [_error_of(results, at) for at in range(len(paths))]
 
     def file_loader(self, plan: Plan, key: Key, *, format: Format, threads: int) -> NativeFileLoader:  # noqa: A002
@@ -139,6 +145,7 @@ class NativeFileLoader:
 
     def __init__(self, loader: BatchLoader, pool: Pool | None) -> None:
         self._loader, self._pool = loader, pool
+        self._indexes = open_indexes()
 
     def load(
         self,
@@ -152,7 +159,12 @@ class NativeFileLoader:
         out: int,
         effects: EffectTable | None = None,
     ) -> LoadedFiles:
-        loaded = self._loader.load(paths, offsets, lengths, indices, copies, out, crcs=crcs, effects=effects)
+        indexes = self._indexes.of(paths, offsets) if self._indexes is not None else None
+        loaded = self._loader.load(
+            paths, offsets, lengths, indices, copies, out, crcs=crcs, effects=effects, indexes=indexes
+        )
+        if self._indexes is not None:
+            self._indexes.note(indexes)
         return LoadedFiles(loaded.results.statuses == Status.OK, loaded.data_bytes, loaded.read_s, loaded.decode_s)
 
     def close(self, ended: bool) -> None:

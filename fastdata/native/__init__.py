@@ -6,9 +6,9 @@ say in its terms what is wanted.  The package works without it: `load` then says
 
 from __future__ import annotations
 
-from fastdata.native.abi import EFFECT, COp, EffectKind, NativeMissing, OpKind, PassOrder, Status
+from fastdata.native.abi import EFFECT, COp, EffectKind, IndexUse, NativeMissing, OpKind, PassOrder, Status
 from fastdata.native.core import Core, OneView, Pool, available, load
-from fastdata.native.describe import EffectTable, Format, Geometry, Loaded, Options, Results, Windows
+from fastdata.native.describe import EffectTable, Format, Geometry, JpegIndexes, Loaded, Options, Results, Windows
 from fastdata.native.loaders import ArrayLoader, BatchLoader
 
 __all__ = [
@@ -21,6 +21,8 @@ __all__ = [
     "EffectTable",
     "Format",
     "Geometry",
+    "IndexUse",
+    "JpegIndexes",
     "Loaded",
     "NativeMissing",
     "OneView",

@@ -19,10 +19,12 @@ __all__ = [
     "CFormat",
     "CGeometry",
     "CImages",
+    "CIndexes",
     "CViews",
     "COp",
     "COptions",
     "EffectKind",
+    "IndexUse",
     "NativeMissing",
     "OpKind",
     "PassOrder",
@@ -50,6 +52,14 @@ class Status(IntEnum):
     BAD_REQUEST = 5
     OUT_OF_MEMORY = 6
     NO_VIEW = 7
+
+
+class IndexUse(IntEnum):
+    """What became of an image's index; `fd_index_use` in the header."""
+
+    UNUSED = 0
+    USED = 1
+    WRONG = 2
 
 
 class PassOrder(IntEnum):
@@ -131,6 +141,12 @@ class COptions(ctypes.Structure):
     ]
 
 
+class CIndexes(ctypes.Structure):
+    """fd_indexes."""
+
+    _fields_ = [(name, _pointer) for name in ("data", "data_bytes", "file_bytes", "modified_ns", "uses")]
+
+
 class CViews(ctypes.Structure):
     """fd_views."""
 
@@ -150,6 +166,7 @@ class CImages(ctypes.Structure):
         ("statuses", _pointer),
         ("messages", _pointer),
         *_EFFECTS,
+        ("indexes", _pointer),
     ]
 
 
@@ -188,6 +205,7 @@ class CFiles(ctypes.Structure):
         ("read_ns", _i64),
         ("decode_ns", _i64),
         *_EFFECTS,
+        ("indexes", _pointer),
     ]
 
 
@@ -259,6 +277,7 @@ def _declare(library: ctypes.CDLL) -> None:
         "fd_draw_views": (i64, [i64, *[pointer] * 5]),
         "fd_decode": (None, [pointer] * 4),
         "fd_resize": (i32, [pointer, i64, i32, i64, *[pointer] * 4]),
+        "fd_index": (i32, [pointer, i64, i32, *[pointer] * 3]),
         "fd_repack": (i32, [pointer, i64, i32, *[pointer] * 4]),
         "fd_free": (None, [pointer]),
         "fd_normals": (None, [i64, i64, i64, i64, pointer, pointer]),

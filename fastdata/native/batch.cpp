@@ -17,15 +17,44 @@
 namespace fastdata {
 namespace {
 
+// An image's index, if it is of a file of this size and time; empty where there is none.
+std::span<const uint8_t> index_of(const fd_indexes *indexes, int64_t item, const FileReader *reader) {
+    if (indexes == nullptr)
+        return {};
+    indexes->uses[item] = FD_INDEX_UNUSED;
+    if (indexes->data[item] == nullptr || indexes->data_bytes[item] <= 0)
+        return {};
+    if (reader != nullptr && indexes->file_bytes != nullptr &&
+        (indexes->file_bytes[item] != reader->file_bytes() || indexes->modified_ns[item] != reader->modified_ns())) {
+        indexes->uses[item] = FD_INDEX_WRONG;
+        return {};
+    }
+    return {indexes->data[item], static_cast<size_t>(indexes->data_bytes[item])};
+}
+
+bool is_valid(const fd_indexes *indexes) {
+    return indexes == nullptr ||
+           (indexes->data != nullptr && indexes->data_bytes != nullptr && indexes->uses != nullptr &&
+            (indexes->file_bytes == nullptr) == (indexes->modified_ns == nullptr));
+}
+
+void note_use(const fd_indexes *indexes, int64_t item, const ImageDecoder &decoder) {
+    if (indexes != nullptr && decoder.index_use() != FD_INDEX_UNUSED)
+        indexes->uses[item] = decoder.index_use();
+}
+
 // An image's bytes, from memory or from the file at `path`; valid until this thread's next call.
-fd_status encoded(const fd_images &images, int64_t item, const char *path, std::span<const uint8_t> &data) {
+fd_status encoded(const fd_images &images, int64_t item, const char *path, std::span<const uint8_t> &data,
+                  std::span<const uint8_t> &index) {
     static thread_local FileReader reader;
     if (path != nullptr && *path != '\0') {
         const fd_status status = reader.read(path, 0, -1);
         put_message(images.messages, item, reader.message().c_str());
         data = reader.bytes();
+        index = index_of(images.indexes, item, &reader);
         return status;
     }
+    index = index_of(images.indexes, item, nullptr);
     if (images.data[item] == nullptr || images.data_bytes[item] < 0)
         return FD_BAD_REQUEST;
     data = {images.data[item], static_cast<size_t>(images.data_bytes[item])};
@@ -44,17 +73,18 @@ fd_status decode_group(const fd_images &images, int64_t first, int64_t end, cons
             return FD_BAD_REQUEST;
         targets.push_back({images.out[item], format, effects_of(images.effects, images.effects_per_image, item)});
     }
-    std::span<const uint8_t> data;
-    if (const fd_status status = encoded(images, first, path, data); status != FD_OK)
+    std::span<const uint8_t> data, index;
+    if (const fd_status status = encoded(images, first, path, data, index); status != FD_OK)
         return status;
     if (images.read_bytes != nullptr)
         images.read_bytes[first] = static_cast<int64_t>(data.size());
     ImageDecoder &decoder = ImageDecoder::of_this_thread();
-    fd_status status = decoder.open(data, options);
+    fd_status status = decoder.open(data, options, index);
     if (status == FD_OK && views.size() == 1)
         status = decoder.decode(views[0], targets[0], options);
     else if (status == FD_OK)
         status = decoder.decode(views, targets, options);
+    note_use(images.indexes, first, decoder);
     if (status != FD_OK)
         put_message(images.messages, first, decoder.message());
     return status;
@@ -100,11 +130,11 @@ struct Loading {
         return status;
     }
 
-    int32_t decode(int64_t item, std::span<const uint8_t> data) {
+    int32_t decode(int64_t item, std::span<const uint8_t> data, std::span<const uint8_t> index) {
         ImageDecoder &decoder = ImageDecoder::of_this_thread();
         View view;
         const auto draw_and_decode = [&]() -> fd_status {
-            if (const fd_status status = decoder.open(data, options); status != FD_OK)
+            if (const fd_status status = decoder.open(data, options, index); status != FD_OK)
                 return status;
             const Draw draw = {files.indices[item], files.copies[item], {geometry.key[0], geometry.key[1]}};
             if (!draw_view(ops, decoder.width(), decoder.height(), draw, view))
@@ -117,6 +147,7 @@ struct Loading {
         };
         const int64_t began = now_ns();
         const fd_status status = draw_and_decode();
+        note_use(files.indexes, item, decoder);
         if (status != FD_OK)
             put_message(files.messages, item, decoder.message());
         decode_ns += now_ns() - began;
@@ -127,7 +158,8 @@ struct Loading {
         static thread_local FileReader reader;
         files.data_bytes[item] = 0;
         const int32_t status = read(item, reader);
-        return status == FD_OK ? decode(item, reader.bytes()) : status;
+        const std::span<const uint8_t> index = index_of(files.indexes, item, &reader);
+        return status == FD_OK ? decode(item, reader.bytes(), index) : status;
     }
 };
 
@@ -135,7 +167,8 @@ bool is_valid(const fd_files &files, const fd_format &format) {
     const int64_t image_bytes = int64_t{files.out_size_px[0]} * files.out_size_px[1] * format.channels * format.element;
     return files.paths != nullptr && files.indices != nullptr && files.copies != nullptr && files.out != nullptr &&
            files.data_bytes != nullptr && files.out_size_px[0] > 0 && files.out_size_px[1] > 0 &&
-           files.out_stride_bytes >= image_bytes && are_valid(files.effects, files.effects_per_image, files.count);
+           files.out_stride_bytes >= image_bytes && are_valid(files.effects, files.effects_per_image, files.count) &&
+           is_valid(files.indexes);
 }
 
 // Where each of N strings begins; false when there are fewer.
@@ -187,8 +220,8 @@ void load_batch(Pool *pool, fd_files &files, const fd_geometry &geometry, const 
 }
 
 void decode_batch(Pool *pool, const fd_images &images, const fd_format &format, const fd_options &options) {
-    const bool valid =
-        is_valid(format) && is_valid(options) && are_valid(images.effects, images.effects_per_image, images.count);
+    const bool valid = is_valid(format) && is_valid(options) && is_valid(images.indexes) &&
+                       are_valid(images.effects, images.effects_per_image, images.count);
     const int32_t status = guarded([&]() -> int32_t {
         std::vector<const char *> paths;
         if (images.paths == nullptr)

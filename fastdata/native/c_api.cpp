@@ -159,6 +159,32 @@ int32_t fd_convert(const uint8_t *rgb, int32_t width, int32_t height, const fd_e
     });
 }
 
+// Bytes that the caller frees with fd_free.
+static fd_status handed_over(const std::vector<uint8_t> &bytes, uint8_t **memory, int64_t *memory_bytes) {
+    *memory = static_cast<uint8_t *>(std::malloc(bytes.size()));
+    if (*memory == nullptr)
+        return FD_OUT_OF_MEMORY;
+    std::copy(bytes.begin(), bytes.end(), *memory);
+    *memory_bytes = static_cast<int64_t>(bytes.size());
+    return FD_OK;
+}
+
+int32_t fd_index(const uint8_t *data, int64_t data_bytes, int32_t step, const fd_options *options, uint8_t **index,
+                 int64_t *index_bytes) {
+    return guarded([&]() -> int32_t {
+        if (data == nullptr || data_bytes < 0 || step < 0 || index == nullptr || index_bytes == nullptr ||
+            !is_valid(*options))
+            return FD_BAD_REQUEST;
+        static thread_local JpegDecoder decoder;
+        static thread_local std::vector<uint8_t> made;
+        const JpegLimits limits = {options->max_pixels, options->max_memory_bytes, options->max_scans};
+        fd_status status = decoder.open({data, static_cast<size_t>(data_bytes)}, limits);
+        if (status == FD_OK)
+            status = decoder.make_index(step, made);
+        return status == FD_OK ? handed_over(made, index, index_bytes) : status;
+    });
+}
+
 int32_t fd_repack(const uint8_t *data, int64_t data_bytes, int32_t restart_rows, const fd_options *options,
                   uint8_t **repacked, int64_t *repacked_bytes, char *message) {
     return guarded([&]() -> int32_t {
@@ -174,12 +200,7 @@ int32_t fd_repack(const uint8_t *data, int64_t data_bytes, int32_t restart_rows,
         put_message(message, 0, reason.c_str());
         if (status != FD_OK)
             return status;
-        *repacked = static_cast<uint8_t *>(std::malloc(result.size()));
-        if (*repacked == nullptr)
-            return FD_OUT_OF_MEMORY;
-        std::copy(result.begin(), result.end(), *repacked);
-        *repacked_bytes = static_cast<int64_t>(result.size());
-        return FD_OK;
+        return handed_over(result, repacked, repacked_bytes);
     });
 }
 

@@ -14,7 +14,17 @@ import numpy as np
 import numpy.typing as npt
 
 from fastdata.native.abi import MESSAGE_BYTES, CImages, NativeMissing, Status, open_library
-from fastdata.native.describe import Effects, EffectTable, Format, Geometry, Options, Results, Windows, joined
+from fastdata.native.describe import (
+    Effects,
+    EffectTable,
+    Format,
+    Geometry,
+    JpegIndexes,
+    Options,
+    Results,
+    Windows,
+    joined,
+)
 
 __all__ = ["Core", "OneView", "Pool", "available", "load"]
 
@@ -97,6 +107,7 @@ class Core:
         same_as: Ints | None = None,
         read_bytes: Ints | None = None,
         effects: EffectTable | None = None,
+        indexes: JpegIndexes | None = None,
     ) -> Results:
         """Decodes N images into their places.
 
@@ -113,6 +124,7 @@ class Core:
                 neighbours.  None where all differ.
             read_bytes: int64, (N,): receives the encoded bytes of each image, in its first row.
             effects: what is done to the pixels of each image before they are stored.
+            indexes: of JPEGs, where there are some; that in the first row counts for the same encoded image.
         """
         count = len(windows.window_px)
         described = Effects(effects, count)
@@ -132,7 +144,8 @@ class Core:
             raise ValueError(f"columns of {[len(column) for column in (*columns, *seen)]} rows for {count} windows")
         more = [each.ctypes.data if each is not None else None for each in extra]
         given, places = ([column.ctypes.data for column in some] for some in (columns[:2], columns[2:]))
-        ends = ctypes.addressof(results.messages), *described.to_c()
+        indexes_c = None if indexes is None else indexes.to_c(count)
+        ends = ctypes.addressof(results.messages), *described.to_c(), _address(indexes_c)
         images = CImages(count, names, len(names or b""), *given, *more, seen.to_c(), *places, *ends)
         self.library.fd_decode(
             pool.handle if pool is not None else None,
@@ -198,6 +211,34 @@ class Core:
             raise MemoryError(f"no memory to resize a window to {seen.resize_px[0].tolist()} pixels")
         return bool(status == Status.OK)
 
+    def index_jpeg(self, data: bytes, *, step: int, options: Options) -> bytes | None:
+        """The index of a JPEG (docs/format.md), by which a window of it is decoded without what lies around it.
+
+        Args:
+            data: the file.
+            step: MCUs from one entry to the next in a row; 0 for one entry a row.
+            options: limits.
+
+        Returns:
+            The index, or None for what is not decoded by one: other formats, progressive and damaged files.
+        """
+        index, size = ctypes.c_void_p(), ctypes.c_int64()
+        status = self.library.fd_index(
+            data, len(data), step, ctypes.byref(options.to_c()), ctypes.byref(index), ctypes.byref(size)
+        )
+        return self._handed_over(status, index, size, "index")
+
+    def _handed_over(self, status: int, memory: ctypes.c_void_p, size: ctypes.c_int64, what: str) -> bytes | None:
+        """Bytes that the core has made, which are freed; None if it has not."""
+        if status == Status.OUT_OF_MEMORY:
+            raise MemoryError(f"no memory to {what} an image")
+        if status != Status.OK:
+            return None
+        try:
+            return ctypes.string_at(memory.value or 0, size.value)
+        finally:
+            self.library.fd_free(memory)
+
     def repack(self, data: bytes, *, restart_rows: int, options: Options) -> bytes | None:
         """Stores a JPEG's coefficients anew: baseline, Huffman tables made for it, no metadata, the same pixels.
 
@@ -220,14 +261,7 @@ class Core:
             ctypes.byref(size),
             message,
         )
-        if status == Status.OUT_OF_MEMORY:
-            raise MemoryError("no memory to repack an image")
-        if status != Status.OK:
-            return None
-        try:
-            return ctypes.string_at(repacked.value or 0, size.value)
-        finally:
-            self.library.fd_free(repacked)
+        return self._handed_over(status, repacked, size, "repack")
 
     def warp(self, rgb: Pixels, effect: EffectTable, size: tuple[int, int]) -> Pixels:
         """RGB pixels of (height, width) that come from other contiguous ones by one map, a table (1, 1)."""
@@ -277,6 +311,10 @@ def _load_once() -> Core | str:  # why it is missing; an exception would keep it
         return Core(open_library())
     except NativeMissing as missing:
         return str(missing)
+
+
+def _address(struct: ctypes.Structure | None) -> int | None:
+    return None if struct is None else ctypes.addressof(struct)
 
 
 def _check(status: int, what: str) -> None:

@@ -11,9 +11,31 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from fastdata.native.abi import EFFECT, MESSAGE_BYTES, CFormat, CGeometry, COp, COptions, CViews, PassOrder, Status
+from fastdata.native.abi import (
+    EFFECT,
+    MESSAGE_BYTES,
+    CFormat,
+    CGeometry,
+    CIndexes,
+    COp,
+    COptions,
+    CViews,
+    PassOrder,
+    Status,
+)
 
-__all__ = ["EffectTable", "Effects", "Format", "Geometry", "Loaded", "Options", "Results", "Windows", "joined"]
+__all__ = [
+    "EffectTable",
+    "Effects",
+    "Format",
+    "Geometry",
+    "JpegIndexes",
+    "Loaded",
+    "Options",
+    "Results",
+    "Windows",
+    "joined",
+]
 
 Ints: TypeAlias = npt.NDArray[np.int64]
 EffectTable: TypeAlias = npt.NDArray[np.void]
@@ -203,6 +225,34 @@ class Loaded:
     data_bytes: Ints
     read_s: float
     decode_s: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class JpegIndexes:
+    """Indexes of N JPEGs, as `Core.index_jpeg` makes them.
+
+    Attributes:
+        addresses: uint64, (N,): where each lies; 0 where there is none.
+        lengths: int64, (N,): in bytes.
+        file_bytes: int64, (N,): size of each image's file; of another one it is not the index.
+        modified_ns: int64, (N,): when the file was modified, likewise.
+        memory: keeps them where they are.
+        uses: int32, (N,): receives an `IndexUse` for each.
+    """
+
+    addresses: npt.NDArray[np.uint64]
+    lengths: Ints
+    file_bytes: Ints
+    modified_ns: Ints
+    memory: object
+    uses: npt.NDArray[np.int32]
+
+    def to_c(self, count: int) -> CIndexes:
+        """The struct, for N images; valid as long as this object lives."""
+        columns = self.addresses, self.lengths, self.file_bytes, self.modified_ns, self.uses
+        if any(len(column) != count or not column.flags.c_contiguous for column in columns):
+            raise ValueError(f"indexes of {len(self.addresses)} images for {count}")
+        return CIndexes(*(column.ctypes.data for column in columns))
 
 
 def joined(paths: Sequence[str | os.PathLike[str]]) -> bytes:

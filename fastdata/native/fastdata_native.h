@@ -115,6 +115,22 @@ typedef struct {
     double values[11];
 } fd_effect;
 
+/* What became of an image's index. */
+enum fd_index_use {
+    FD_INDEX_UNUSED = 0, /* there is none, or it was not needed */
+    FD_INDEX_USED = 1,
+    FD_INDEX_WRONG = 2 /* damaged, or of another image, which was decoded without it */
+};
+
+/* Indexes of JPEGs, as fd_index makes them.  Columns have N rows. */
+typedef struct {
+    const uint8_t *const *data; /* NULL where there is none */
+    const int64_t *data_bytes;
+    const int64_t *file_bytes;  /* of the whole file in which the image lies; another size means: not of this image */
+    const int64_t *modified_ns; /* when that was modified, likewise; NULL, as file_bytes: not compared */
+    int32_t *uses;              /* result: fd_index_use */
+} fd_indexes;
+
 /* How N images are seen. */
 typedef struct {
     int32_t *windows_px; /* (N, 4): inside the image */
@@ -141,6 +157,7 @@ typedef struct {
     char *messages;           /* (N, FD_MESSAGE_BYTES), NUL-terminated; empty where the status says it all */
     const fd_effect *effects; /* (N, effects_per_image), in order; NULL if that is 0 */
     int64_t effects_per_image;
+    const fd_indexes *indexes; /* NULL: there are none */
 } fd_images;
 
 #define FD_MESSAGE_BYTES 128
@@ -199,6 +216,7 @@ typedef struct {
     int64_t decode_ns;        /* result: the same for decoding */
     const fd_effect *effects; /* as in fd_images */
     int64_t effects_per_image;
+    const fd_indexes *indexes; /* NULL: there are none */
 } fd_files;
 
 /* N images of one array of equally large images, and the batch they go to.  Columns have N rows.  Byte 0 of the array's
@@ -279,6 +297,12 @@ FD_API int32_t fd_warp(const uint8_t *rgb, int32_t width, int32_t height, const 
  * that is theirs. */
 FD_API int32_t fd_convert(const uint8_t *rgb, int32_t width, int32_t height, const fd_effect *effects,
                           int64_t effect_count, void *out, const fd_format *format);
+
+/* Makes the index of a JPEG (jpeg_index.h, docs/format.md), by which a window of it is decoded without what lies around
+ * it.  step: MCUs from one entry to the next in a row, 0 for one entry a row.  FD_UNSUPPORTED for images that are not
+ * decoded by it.  On FD_OK *index is to be given to fd_free. */
+FD_API int32_t fd_index(const uint8_t *data, int64_t data_bytes, int32_t step, const fd_options *options,
+                        uint8_t **index, int64_t *index_bytes);
 
 /* Stores a JPEG's coefficients anew: baseline, Huffman tables made for it, no metadata, the same pixels.  restart_rows:
  * rows of MCUs between restart markers, 0 for none.  On FD_OK *repacked is to be given to fd_free. */

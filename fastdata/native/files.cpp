@@ -21,8 +21,8 @@ constexpr int64_t kMostAtOnce = int64_t{1} << 30;
 int open_file(const char *path) {
     return _open(path, _O_RDONLY | _O_BINARY);
 }
-int64_t size_of(int file) {
-    return _filelengthi64(file);
+FileReader::State state_of(int file) {
+    return {_filelengthi64(file), -1};
 }
 int64_t read_at(int file, uint8_t *to, int64_t bytes, int64_t offset) {
     if (_lseeki64(file, offset, SEEK_SET) < 0)
@@ -36,15 +36,20 @@ void close_file(int file) {
 int open_file(const char *path) {
     return open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); // a pipe is refused, not waited for
 }
-int64_t size_of(int file) {
+FileReader::State state_of(int file) {
     struct stat entry;
     if (fstat(file, &entry) != 0)
-        return -1;
+        return {};
     if (!S_ISREG(entry.st_mode)) {
         errno = S_ISDIR(entry.st_mode) ? EISDIR : ESPIPE;
-        return -1;
+        return {};
     }
-    return static_cast<int64_t>(entry.st_size);
+#if defined(__APPLE__)
+    const timespec &modified = entry.st_mtimespec;
+#else
+    const timespec &modified = entry.st_mtim;
+#endif
+    return {static_cast<int64_t>(entry.st_size), int64_t{modified.tv_sec} * 1'000'000'000 + modified.tv_nsec};
 }
 int64_t read_at(int file, uint8_t *to, int64_t bytes, int64_t offset) {
     return pread(file, to, static_cast<size_t>(bytes), static_cast<off_t>(offset));
@@ -82,7 +87,8 @@ fd_status FileReader::read(const char *path, int64_t offset, int64_t length) {
     const OpenFile file(path);
     if (file.number() < 0)
         return unreadable();
-    const int64_t size = size_of(file.number());
+    state_ = state_of(file.number());
+    const int64_t size = state_.bytes;
     if (size < 0)
         return unreadable();
     if (offset < 0 || offset > size || (length >= 0 && length > size - offset)) {

@@ -17,12 +17,21 @@ class FileReader {
     fd_status read(const char *path, int64_t offset, int64_t length);
     std::span<const uint8_t> bytes() const { return {memory_.data(), size_}; }
     const std::string &message() const { return message_; }
+    // Of the whole file that was read: bytes, and when it was modified last, in nanoseconds; -1 where that is not
+    // known.
+    int64_t file_bytes() const { return state_.bytes; }
+    int64_t modified_ns() const { return state_.modified_ns; }
+
+    struct State {
+        int64_t bytes = -1, modified_ns = -1;
+    };
 
   private:
     fd_status unreadable();
 
     Buffer memory_;
     size_t size_ = 0;
+    State state_;
     std::string message_;
 };
 

@@ -1,6 +1,8 @@
 // libFuzzer target: any bytes as two JPEGs or PNGs one after the other, any view of them.  What a thread decoded before
-// must not change an image: the second is decoded again by a thread that has decoded nothing, and compared.  Seeds:
+// must not change an image: the second is decoded again by a thread that has decoded nothing, and compared.  Then it is
+// decoded by its index, which must give the same, and by one whose entries are arbitrary.  Seeds:
 // tests/helpers/make_corpus.py.
+#include "crc32c.h"
 #include "fastdata_native.h"
 
 #include <algorithm>
@@ -56,15 +58,20 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     const size_t cut = (size - kViewBytes) * (choice.bytes[14] << 8 | choice.bytes[15]) / 65536;
     const std::span<const uint8_t> both(data, size - kViewBytes), first = both.first(cut), second = both.subspan(cut);
 
-    const auto decode = [&](std::span<const uint8_t> image, std::vector<uint8_t> &out) {
+    const auto decode = [&](std::span<const uint8_t> image, std::vector<uint8_t> &out,
+                            std::span<const uint8_t> index = {}) {
+        const uint8_t *const stored = index.data();
+        const auto stored_bytes = static_cast<int64_t>(index.size());
+        int32_t use = FD_INDEX_UNUSED;
+        const fd_indexes indexes = {&stored, &stored_bytes, nullptr, nullptr, &use};
         const uint8_t *const bytes = image.data();
         const auto length = static_cast<int64_t>(image.size());
         void *const place = out.data();
         int32_t status = 0;
         char message[FD_MESSAGE_BYTES];
         const fd_views views = {window, resize, crop, flips, &filter, outside};
-        const fd_images images = {1,     nullptr, 0,       &bytes,  &length, nullptr,   nullptr,
-                                  views, &place,  &status, message, &effect, has_effect};
+        const fd_images images = {1,     nullptr, 0,       &bytes,  &length, nullptr,    nullptr,
+                                  views, &place,  &status, message, &effect, has_effect, &indexes};
         fd_decode(nullptr, &images, &format, &options);
         return status;
     };
@@ -76,5 +83,22 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     std::thread([&] { expected = decode(second, fresh); }).join(); // its decoder has seen nothing
     if (status != expected || (status == FD_OK && used != fresh))
         std::abort();
+    uint8_t *made = nullptr;
+    int64_t made_bytes = 0;
+    if (fd_index(second.data(), static_cast<int64_t>(second.size()), choice.bytes[12] % 5, &options, &made,
+                 &made_bytes) != FD_OK)
+        return 0;
+    std::vector<uint8_t> index(made, made + made_bytes);
+    fd_free(made);
+    std::fill(used.begin(), used.end(), uint8_t{0});
+    if (decode(second, used, index) != status || (status == FD_OK && used != fresh))
+        std::abort();
+    constexpr size_t kHeadBytes = 16, kCrcBytes = 4;
+    for (size_t at = kHeadBytes; at + kCrcBytes < index.size(); ++at)
+        index[at] = static_cast<uint8_t>(index[at] + (at * 37 % 11 == 0 ? choice.bytes[at % kViewBytes] : 0));
+    const auto crc = static_cast<uint32_t>(fastdata::crc32c(std::span(index).first(index.size() - kCrcBytes)));
+    for (size_t i = 0; i < kCrcBytes; ++i)
+        index[index.size() - kCrcBytes + i] = static_cast<uint8_t>(crc >> (8 * i));
+    decode(second, used, index);
     return 0;
 }

@@ -9,7 +9,8 @@ namespace {
 
 constexpr int kMostCodeBits = 16;
 constexpr int kLastCoefficient = 63;
-constexpr size_t kChunkBytes = size_t{16} << 10;
+constexpr size_t kMostAtOnceBytes = size_t{32} << 10;
+constexpr size_t kSoughtBytes = size_t{4} << 10; // of one row, of which the rest may never be read
 // A block has at most 64 codes of 16 bits, each with a value of up to 15.
 constexpr size_t kMostBlockBytes = 64 * 32 / 8;
 constexpr size_t kMostBlocks = 10;
@@ -76,10 +77,27 @@ bool HuffmanTable::build(std::span<const uint8_t, 17> lengths, std::span<const u
 
 void ScanBytes::open(std::span<const uint8_t> data) {
     data_ = data;
-    next_ = clean_size_ = 0;
-    at_marker_ = false;
-    clean_.resize(2 * kChunkBytes + 1 + kPaddingBytes);
+    next_ = 0;
+    begin_segment();
+    at_once_ = kMostAtOnceBytes;
+    clean_.resize(kMostAtOnceBytes + 1 + kPaddingBytes);
     std::memset(clean_.data(), 0, kPaddingBytes);
+}
+
+// What is copied from now on begins at next_.
+void ScanBytes::begin_segment() {
+    segment_ = next_;
+    dropped_ = clean_size_ = 0;
+    at_marker_ = false;
+}
+
+bool ScanBytes::seek(size_t byte) {
+    if (byte >= data_.size())
+        return false;
+    next_ = byte;
+    begin_segment();
+    at_once_ = kSoughtBytes;
+    return true;
 }
 
 const uint8_t *ScanBytes::ensure(const uint8_t *at, size_t bytes) {
@@ -89,15 +107,17 @@ const uint8_t *ScanBytes::ensure(const uint8_t *at, size_t bytes) {
     const size_t keep = clean_size_ - std::min(used, clean_size_);
     std::memmove(clean_.data(), clean_.data() + used, keep);
     clean_size_ = keep;
-    while (clean_size_ < 2 * kChunkBytes && !at_marker_)
+    dropped_ += used;
+    while (clean_size_ < at_once_ && !at_marker_)
         copy_more();
-    std::memset(clean_.data() + clean_size_, 0, kPaddingBytes);
+    if (at_marker_)
+        std::memset(clean_.data() + clean_size_, 0, kPaddingBytes);
     return clean_.data();
 }
 
 // Copies up to the next 0xFF at a time.
 void ScanBytes::copy_more() {
-    const size_t room = 2 * kChunkBytes - clean_size_; // a stuffed 0xFF may take one byte more
+    const size_t room = at_once_ - clean_size_; // a stuffed 0xFF may take one byte more
     const std::span<const uint8_t> rest = data_.subspan(next_);
     const size_t most = std::min(rest.size(), room);
     const void *found = most > 0 ? std::memchr(rest.data(), 0xFF, most) : nullptr;
@@ -128,8 +148,7 @@ bool ScanBytes::skip_restart(int number) {
     if (next_ + 1 >= data_.size() || data_[next_] != 0xFF || data_[next_ + 1] != 0xD0 + number)
         return false;
     next_ += 2;
-    clean_size_ = 0;
-    at_marker_ = false;
+    begin_segment();
     return true;
 }
 
@@ -261,6 +280,20 @@ bool BlockReader::skip_restarts(int count, int number) {
         return false;
     window_ = {0, 0, bytes_.begin()};
     return true;
+}
+
+bool BlockReader::seek(uint64_t bit) {
+    if (!bytes_.seek(static_cast<size_t>(bit / 8)))
+        return false;
+    window_ = {0, 0, bytes_.ensure(bytes_.begin(), kMostBlockBytes)};
+    window_.refill();
+    window_.drop(static_cast<int>(bit % 8));
+    return true;
+}
+
+uint64_t BlockReader::bit() {
+    const uint64_t read = uint64_t{8} * bytes_.since_segment(window_.at) - static_cast<uint64_t>(window_.count);
+    return place_.bit(bytes_.data(), bytes_.segment(), read);
 }
 
 bool BlockReader::read(const BlockTables &tables, int &dc, int16_t *coefficients) {

@@ -5,6 +5,8 @@
 // window.  It conceals no error: whatever libjpeg would complain about stops it, and Pillow decodes the image.
 #pragma once
 
+#include "jpeg_index.h"
+
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -75,12 +77,21 @@ class ScanBytes {
     bool skip_restarts(int count, int number);
     const uint8_t *begin() const { return clean_.data(); }
 
+    // Goes on at a byte of the data, which is no stuffed one; false behind its end.
+    bool seek(size_t byte);
+    std::span<const uint8_t> data() const { return data_; }
+    // Where the segment begins in the data, or what was sought; and bytes from there to `at`, without stuffed ones.
+    size_t segment() const { return segment_; }
+    size_t since_segment(const uint8_t *at) const { return dropped_ + static_cast<size_t>(at - clean_.data()); }
+
   private:
+    void begin_segment();
     void copy_more();
 
     std::span<const uint8_t> data_;
     size_t next_ = 0; // in data_
-    size_t clean_size_ = 0;
+    size_t segment_ = 0, dropped_ = 0;
+    size_t clean_size_ = 0, at_once_ = 0; // bytes that are copied, and the most of them
     bool at_marker_ = false;
     std::vector<uint8_t> clean_;
 };
@@ -103,6 +114,11 @@ class BlockReader {
     // Passes over everything up to the `count`-th restart marker from here, the first of which has this number.
     bool skip_restarts(int count, int number);
 
+    // Goes on at a bit of the data, with stuffed bytes counted; false if there is none.
+    bool seek(uint64_t bit);
+    // Which bit of the data is read next, with stuffed bytes counted.
+    uint64_t bit();
+
     // coefficients: 64 zeros in natural order, or nullptr to pass over the block.  False when the data is damaged.
     bool read(const BlockTables &tables, int &dc, int16_t *coefficients);
 
@@ -111,6 +127,7 @@ class BlockReader {
 
     BitWindow window_;
     ScanBytes bytes_;
+    StuffedPlace place_;
 };
 
 } // namespace fastdata

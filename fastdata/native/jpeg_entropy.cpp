@@ -1,5 +1,7 @@
 #include "jpeg_entropy.h"
 
+#include <algorithm>
+
 namespace fastdata {
 namespace {
 
@@ -18,18 +20,26 @@ bool build(HuffmanTable &table, const JHUFF_TBL *source) {
     return source != nullptr && table.build(lengths_of(*source), std::span<const uint8_t, 256>(source->huffval));
 }
 
+IndexShape shape_of(const jpeg_decompress_struct &jpeg, std::span<const uint8_t> header) {
+    return {header, jpeg.src->bytes_in_buffer, static_cast<int>(jpeg.MCUs_per_row),
+            static_cast<int>(jpeg.MCU_rows_in_scan), jpeg.comps_in_scan};
+}
+
 } // namespace
 
 void replace_decode_mcu(jpeg_decompress_struct &jpeg, DecodeMcu decode_mcu) {
     reinterpret_cast<LibjpegEntropyDecoder *>(jpeg.entropy)->decode_mcu = decode_mcu;
 }
 
-bool EntropyDecoder::install(jpeg_decompress_struct &jpeg, int first_column, int last_column) {
+bool EntropyDecoder::install(jpeg_decompress_struct &jpeg, int first_column, int last_column,
+                             std::span<const uint8_t> header, std::span<const uint8_t> index) {
     if (!build_tables(jpeg))
         return false;
     first_column_ = first_column;
     last_column_ = last_column;
     row_ = row_read_ = column_ = next_restart_ = 0;
+    next_mcu_ = 0;
+    has_index_ = !index.empty() && index_.open(index, shape_of(jpeg, header));
     rows_restart_ = jpeg.restart_interval == jpeg.MCUs_per_row;
     until_restart_ = jpeg.restart_interval;
     last_dc_.fill(0);
@@ -90,9 +100,69 @@ bool EntropyDecoder::read_mcu(const jpeg_decompress_struct &jpeg, JBLOCKROW *blo
     return reader_.is_complete();
 }
 
+// What an index has for the MCU that is read next.
+IndexEntry EntropyDecoder::here() {
+    IndexEntry entry;
+    entry.bit = static_cast<uint32_t>(reader_.bit());
+    std::ranges::copy_n(last_dc_.begin(), kMostIndexed, entry.dc.begin());
+    return entry;
+}
+
+// Moves the reader to the MCU that is asked for, of which there is an entry.
+bool EntropyDecoder::seek(const jpeg_decompress_struct &jpeg) {
+    const IndexEntry entry = index_.entry(row_, column_);
+    if (!reader_.seek(entry.bit))
+        return false;
+    std::ranges::copy(entry.dc, last_dc_.begin());
+    if (const int64_t interval = jpeg.restart_interval; interval != 0) {
+        const int64_t mcu = row_ * static_cast<int64_t>(jpeg.MCUs_per_row) + column_;
+        until_restart_ = static_cast<unsigned>(interval - mcu % interval); // the entry is behind the marker
+        next_restart_ = static_cast<int>(mcu / interval & 7);
+    }
+    return true;
+}
+
+// The same with an index.  Entries that are reached by reading are compared: a wrong one would give wrong pixels.
+bool EntropyDecoder::read_indexed(const jpeg_decompress_struct &jpeg, JBLOCKROW *blocks) {
+    const int64_t mcu = row_ * static_cast<int64_t>(jpeg.MCUs_per_row) + column_;
+    const bool is_entry = column_ % index_.step() == 0, has_come_here = next_mcu_ == mcu;
+    if (!has_come_here && !(is_entry && seek(jpeg)))
+        return false;
+    if (!begin_mcu(jpeg) || (has_come_here && is_entry && here() != index_.entry(row_, column_)))
+        return false;
+    next_mcu_ = mcu + 1;
+    return read_mcu(jpeg, blocks);
+}
+
+std::vector<uint8_t> EntropyDecoder::make_index(const jpeg_decompress_struct &jpeg, std::span<const uint8_t> header,
+                                                int step) {
+    const IndexShape shape = shape_of(jpeg, header);
+    const int distance = step > 0 ? step : shape.columns;
+    JpegIndexWriter writer;
+    if (!writer.begin(shape, distance))
+        return {};
+    for (row_ = 0; row_ < shape.rows; ++row_)
+        for (column_ = 0; column_ < shape.columns; ++column_) {
+            if (!begin_mcu(jpeg))
+                return {};
+            if (column_ % distance == 0) {
+                const IndexEntry entry = here();
+                if (std::ranges::any_of(entry.dc, [](int dc) { return dc != static_cast<int16_t>(dc); }))
+                    return {};
+                writer.add(entry);
+            }
+            if (!read_mcu(jpeg, nullptr))
+                return {};
+        }
+    return writer.finish();
+}
+
 bool EntropyDecoder::decode(const jpeg_decompress_struct &jpeg, JBLOCKROW *blocks) {
     bool good = true;
-    if (!rows_restart_) {
+    if (has_index_) {
+        if (blocks != nullptr && first_column_ / index_.step() * index_.step() <= column_ && column_ <= last_column_)
+            good = read_indexed(jpeg, blocks);
+    } else if (!rows_restart_) {
         good = begin_mcu(jpeg) && read_mcu(jpeg, blocks);
     } else if (blocks != nullptr && column_ <= last_column_) { // libjpeg passes over whole rows
         good = begin_row();

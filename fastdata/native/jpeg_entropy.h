@@ -2,10 +2,13 @@
 #pragma once
 
 #include "huffman.h"
+#include "jpeg_index.h"
 
 #include <array>
 #include <cstdio> // jpeglib.h needs it
 #include <jpeglib.h>
+#include <span>
+#include <vector>
 
 namespace fastdata {
 
@@ -13,11 +16,19 @@ class EntropyDecoder {
   public:
     // Call after jpeg_start_decompress, before the first row.  Leaves libjpeg's decoder where it is for progressive,
     // arithmetic and multi-scan files.  first_column, last_column: MCUs of which coefficients are needed.
-    // False when a table is damaged.
-    bool install(jpeg_decompress_struct &jpeg, int first_column, int last_column);
+    // header: the file's bytes before the entropy-coded data.  index: stored, or empty; if it is of another image
+    // it is not used.  False when a table is damaged.
+    bool install(jpeg_decompress_struct &jpeg, int first_column, int last_column, std::span<const uint8_t> header = {},
+                 std::span<const uint8_t> index = {});
+    // True if rows are found by the index.
+    bool has_index() const { return has_index_; }
 
     // Decodes one MCU, or passes over it if blocks is nullptr.  False when the data is damaged.
     bool decode(const jpeg_decompress_struct &jpeg, JBLOCKROW *blocks);
+
+    // Makes the index by passing over the whole scan, with an entry for every step-th MCU of a row, or one for each row
+    // if step is 0.  Call after install.  Empty when the data is damaged, or the image too large.
+    std::vector<uint8_t> make_index(const jpeg_decompress_struct &jpeg, std::span<const uint8_t> header, int step);
 
   private:
     struct Block {
@@ -29,6 +40,9 @@ class EntropyDecoder {
     bool begin_mcu(const jpeg_decompress_struct &jpeg);
     bool begin_row();
     bool read_mcu(const jpeg_decompress_struct &jpeg, JBLOCKROW *blocks);
+    bool read_indexed(const jpeg_decompress_struct &jpeg, JBLOCKROW *blocks);
+    bool seek(const jpeg_decompress_struct &jpeg);
+    IndexEntry here();
 
     std::array<HuffmanTable, NUM_HUFF_TBLS> dc_, ac_;
     std::array<Block, D_MAX_BLOCKS_IN_MCU> blocks_{};
@@ -42,6 +56,9 @@ class EntropyDecoder {
     // by their markers and never decoded.
     bool rows_restart_ = false;
     int row_read_ = 0; // the row that the reader is in
+    JpegIndex index_;
+    bool has_index_ = false;
+    int64_t next_mcu_ = 0; // that the reader would read, counted through all rows
 };
 
 // What libjpeg calls; the decoder's owner, found by client_data, supplies it.

@@ -118,7 +118,15 @@ const char *JpegDecoder::message() const {
     return state_->message;
 }
 
-fd_status JpegDecoder::open(std::span<const uint8_t> data, const JpegLimits &limits) {
+fd_status JpegDecoder::open(std::span<const uint8_t> data, const JpegLimits &limits, std::span<const uint8_t> index) {
+    data_ = data;
+    index_ = index;
+    limits_ = limits;
+    index_use_ = FD_INDEX_UNUSED;
+    return reopen();
+}
+
+fd_status JpegDecoder::reopen() {
     State &state = *state_;
     state.message[0] = '\0';
     state.status = FD_OK;
@@ -126,7 +134,7 @@ fd_status JpegDecoder::open(std::span<const uint8_t> data, const JpegLimits &lim
         // An abort keeps quantisation and Huffman tables, by which the next file would be decoded if it lacks its own.
         jpeg_destroy_decompress(&state.jpeg);
         jpeg_create_decompress(&state.jpeg);
-        state.status = open_guarded(data, limits);
+        state.status = open_guarded(data_, limits_);
     }
     if (state.status != FD_OK)
         jpeg_abort_decompress(&state.jpeg);
@@ -163,6 +171,17 @@ fd_status JpegDecoder::open_guarded(std::span<const uint8_t> data, const JpegLim
 }
 
 fd_status JpegDecoder::decode(const Box &window, int denominator, bool fast) {
+    const fd_status status = decode_once(window, denominator, fast);
+    if (status == FD_OK || index_use_ != FD_INDEX_USED)
+        return status;
+    index_ = {}; // whose fault it may be
+    if (const fd_status opened = reopen(); opened != FD_OK)
+        return opened;
+    index_use_ = FD_INDEX_WRONG;
+    return decode_once(window, denominator, fast);
+}
+
+fd_status JpegDecoder::decode_once(const Box &window, int denominator, bool fast) {
     State &state = *state_;
     if (!is_power_of_scale(denominator))
         return FD_BAD_REQUEST;
@@ -191,6 +210,35 @@ void JpegDecoder::start(int denominator, bool fast) {
     jpeg_start_decompress(&jpeg);
 }
 
+// True for scans of which entropy.install() takes over the decoding.
+bool JpegDecoder::has_one_scan() const {
+    jpeg_decompress_struct &jpeg = state_->jpeg;
+    return !jpeg.arith_code && !jpeg.progressive_mode && !jpeg_has_multiple_scans(&jpeg);
+}
+
+// What precedes the entropy-coded data.
+std::span<const uint8_t> JpegDecoder::header() const {
+    return data_.first(data_.size() - std::min(state_->jpeg.src->bytes_in_buffer, data_.size()));
+}
+
+fd_status JpegDecoder::make_index(int step, std::vector<uint8_t> &index) {
+    State &state = *state_;
+    index.clear();
+    state.status = FD_OK;
+    if (setjmp(state.jump) == 0) {
+        start(1, false);
+        const int none = -1;
+        if (!has_one_scan())
+            state.status = FD_UNSUPPORTED;
+        else if (!state.entropy.install(state.jpeg, 0, none))
+            state.status = FD_CORRUPT;
+        else if (index = state.entropy.make_index(state.jpeg, header(), step); index.empty())
+            state.status = FD_UNSUPPORTED;
+    }
+    jpeg_abort_decompress(&state.jpeg);
+    return state.status;
+}
+
 void JpegDecoder::read_window(const Box &window) {
     jpeg_decompress_struct &jpeg = state_->jpeg;
 #if JPEG_LIB_VERSION >= 70
@@ -206,12 +254,14 @@ void JpegDecoder::read_window(const Box &window) {
         jpeg_crop_scanline(&jpeg, &left, &width); // moves left to the edge of an iMCU
     else
         left = 0;
-    if (!jpeg.arith_code && !jpeg.progressive_mode && !jpeg_has_multiple_scans(&jpeg)) {
+    if (has_one_scan()) {
         // In a scan of one component an MCU is one block, whatever its sampling factors.
         const int mcu_width = (jpeg.comps_in_scan == 1 ? 1 : jpeg.max_h_samp_factor) * scaled_block;
         const int last = (static_cast<int>(left + width) - 1) / mcu_width;
-        if (!state_->entropy.install(jpeg, static_cast<int>(left) / mcu_width, last))
+        if (!state_->entropy.install(jpeg, static_cast<int>(left) / mcu_width, last, header(), index_))
             state_->stop(FD_CORRUPT);
+        if (!index_.empty())
+            index_use_ = state_->entropy.has_index() ? FD_INDEX_USED : FD_INDEX_WRONG;
         replace_decode_mcu(jpeg, [](j_decompress_ptr running, JBLOCKROW *blocks) -> boolean {
             auto &state = *static_cast<State *>(running->client_data);
             if (!state.entropy.decode(*running, blocks))

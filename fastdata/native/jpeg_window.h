@@ -9,6 +9,7 @@
 #include <cstdio> // jpeglib.h needs it
 #include <memory>
 #include <span>
+#include <vector>
 
 namespace fastdata {
 
@@ -28,8 +29,8 @@ class JpegDecoder {
     JpegDecoder(const JpegDecoder &) = delete;
     JpegDecoder &operator=(const JpegDecoder &) = delete;
 
-    // Parses the header.  data: must live until decode() has returned.
-    fd_status open(std::span<const uint8_t> data, const JpegLimits &limits);
+    // Parses the header.  data: must live until decode() has returned; so must index: what make_index() gave, or empty.
+    fd_status open(std::span<const uint8_t> data, const JpegLimits &limits, std::span<const uint8_t> index = {});
     int width() const;
     int height() const;
 
@@ -37,6 +38,12 @@ class JpegDecoder {
     // fast: cheap chroma upsampling.  On success rows() shows exactly the window.
     fd_status decode(const Box &window, int denominator, bool fast);
     Rows rows() const { return rows_; }
+    // What became of the index.
+    fd_index_use index_use() const { return index_use_; }
+
+    // An index of the image, see jpeg_index.h, with an entry for every step-th MCU of a row, or one for each row if
+    // step is 0.  FD_UNSUPPORTED for images that are not decoded by it.
+    fd_status make_index(int step, std::vector<uint8_t> &index);
 
     // libjpeg's words about the latest failure, or "".
     const char *message() const;
@@ -44,12 +51,19 @@ class JpegDecoder {
   private:
     struct State;
     fd_status open_guarded(std::span<const uint8_t> data, const JpegLimits &limits);
+    fd_status reopen();
+    fd_status decode_once(const Box &window, int denominator, bool fast);
     void start(int denominator, bool fast);
     void read_window(const Box &window);
+    bool has_one_scan() const;
+    std::span<const uint8_t> header() const;
 
     std::unique_ptr<State> state_;
     Buffer pixels_;
     Rows rows_{};
+    std::span<const uint8_t> data_, index_;
+    JpegLimits limits_{};
+    fd_index_use index_use_ = FD_INDEX_UNUSED;
 };
 
 // The libjpeg this was linked with, for people.

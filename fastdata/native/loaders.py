@@ -12,7 +12,17 @@ import numpy.typing as npt
 
 from fastdata.native.abi import CArrays, CFiles
 from fastdata.native.core import Core, Pool
-from fastdata.native.describe import Effects, EffectTable, Format, Geometry, Loaded, Options, Results, joined
+from fastdata.native.describe import (
+    Effects,
+    EffectTable,
+    Format,
+    Geometry,
+    JpegIndexes,
+    Loaded,
+    Options,
+    Results,
+    joined,
+)
 
 __all__ = ["ArrayLoader", "BatchLoader"]
 
@@ -80,6 +90,7 @@ class BatchLoader(_Loader):
         *,
         crcs: Ints | None = None,
         effects: EffectTable | None = None,
+        indexes: JpegIndexes | None = None,
     ) -> Loaded:
         """Loads N images.
 
@@ -92,6 +103,7 @@ class BatchLoader(_Loader):
             out: address of the batch, which holds N images one after the other.
             crcs: CRC-32C of each, which another makes an image CORRUPT; None, and -1, where it is not known.
             effects: what is done to the pixels of each image before they are stored.
+            indexes: of JPEGs, where there are some.
         """
         count = len(paths)
         described = Effects(effects, count)
@@ -101,6 +113,7 @@ class BatchLoader(_Loader):
         columns = [None if column is None else np.ascontiguousarray(column, np.int64) for column in given]
         if any(column is not None and len(column) != count for column in columns):
             raise ValueError(f"columns of other lengths than {count} paths")
+        indexes_c = None if indexes is None else indexes.to_c(count)
         files = CFiles(
             count,
             names,
@@ -111,6 +124,7 @@ class BatchLoader(_Loader):
             0,
             0,
             *described.to_c(),
+            None if indexes_c is None else ctypes.addressof(indexes_c),
         )
         self._call(files)
         return Loaded(results, data_bytes, files.read_ns / 1e9, files.decode_ns / 1e9)

@@ -1,0 +1,121 @@
+"""What an index into JPEGs saves: a random window with and without it, and what making it costs.
+
+Setup: one thread, RandomResizedCrop(224) to uint8 of every image, from the page cache; images by the index and without
+it take turns, and of each image the least of all rounds counts, since other work on the machine only adds to it.
+Indexes have an entry for every so-many-th MCU of a row; 0 is one entry a row.  Making one includes reading the file.
+Result: benchmarks/results/jpeg_index.json.
+
+    python benchmarks/jpeg_index.py FOLDER [FOLDER ...]
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fastdata import native
+from fastdata.doctor.measure import write_json
+from fastdata.loaders import resample
+from fastdata.loaders.per_image import inspect
+from fastdata.transforms import RandomResizedCrop
+from fastdata.transforms.compile import compile_transform
+from fastdata.views.draw import draw_views
+from fastdata.views.philox import Key
+
+SIDE = 224
+STEPS = (0, 32, 16, 8)
+EXTENSIONS = {".jpg", ".jpeg"}
+
+
+class Images:
+    """JPEGs in memory, each with a random window."""
+
+    def __init__(self, folder: Path) -> None:
+        self.core, order = resample.exact_core()
+        self.options = resample.options_for(order, "exact")
+        self.paths = sorted(path for path in folder.rglob("*") if path.suffix.lower() in EXTENSIONS)
+        self.data = [np.frombuffer(path.read_bytes(), np.uint8) for path in self.paths]
+        sizes = np.array([(image.width, image.height) for image in map(inspect, map(bytes, self.data))])
+        plan = compile_transform(RandomResizedCrop(SIDE)).plan
+        assert plan is not None
+        rows = np.arange(len(self.data))
+        self.views = draw_views(plan.ops, sizes, rows, key=Key(seed=1, epoch=1)).columns
+        self.out = np.zeros((SIDE, SIDE, 3), np.uint8)
+
+    def decode_ms(self, number: int, index: bytes | None) -> float:
+        """Milliseconds for the window of one image."""
+        row, data = np.array([number], np.intp), self.data[number]
+        given = np.array([data.ctypes.data], np.uint64), np.array([len(data)], np.int64)
+        place, indexes = np.array([self.out.ctypes.data], np.uint64), None
+        if index is not None:
+            stored = np.frombuffer(index, np.uint8)
+            indexes = native.JpegIndexes(
+                addresses=np.array([stored.ctypes.data], np.uint64),
+                lengths=np.array([len(stored)], np.int64),
+                file_bytes=np.zeros(1, np.int64),
+                modified_ns=np.zeros(1, np.int64),
+                memory=stored,
+                uses=np.zeros(1, np.int32),
+            )
+        window = self.views.at(row)
+        began = time.perf_counter()
+        self.core.decode(*given, window, place, format=native.Format(), options=self.options, indexes=indexes)
+        took = (time.perf_counter() - began) * 1e3
+        assert indexes is None or indexes.uses[0] == native.IndexUse.USED
+        return took
+
+
+def measured(folder: Path, rounds: int) -> dict[str, Any]:
+    """Windows with and without an index, in milliseconds per image, and what the indexes cost."""
+    images = Images(folder)
+    count = len(images.data)
+    made: dict[int, list[bytes | None]] = {}
+    result: dict[str, Any] = {"images": count, "file_bytes_per_image": sum(map(len, images.data)) / count}
+    for step in STEPS:
+        began = time.process_time()
+        made[step] = [
+            images.core.index_jpeg(path.read_bytes(), step=step, options=images.options) for path in images.paths
+        ]
+        seconds = time.process_time() - began
+        result[f"step {step}"] = {
+            "index_bytes_per_image": sum(len(index or b"") for index in made[step]) / count,
+            "indexed_per_s": count / seconds,
+            "without_an_index": sum(index is None for index in made[step]),
+        }
+    least = {step: np.full(count, np.inf) for step in (None, *STEPS)}
+    for _ in range(rounds):
+        for number in range(count):
+            for step, found in least.items():
+                index = None if step is None else made[step][number]
+                found[number] = min(found[number], images.decode_ms(number, index))
+    result["without_ms"] = float(least[None].mean())
+    for step in STEPS:
+        shares = least[step] / least[None]
+        result[f"step {step}"] |= {
+            "ms": float(least[step].mean()),
+            "of_the_time_without": float(least[step].sum() / least[None].sum()),
+            "quartiles_of_the_images": np.percentile(shares, [25, 50, 75]).tolist(),
+        }
+    return result
+
+
+def main() -> None:
+    """The command."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folders", type=Path, nargs="+", help="folders with JPEGs in them")
+    parser.add_argument("--rounds", type=int, default=15, help="times that each window is decoded (%(default)s)")
+    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results" / "jpeg_index.json")
+    given = parser.parse_args()
+    results = {folder.name: measured(folder, given.rounds) for folder in given.folders}
+    for name, result in results.items():
+        print(name, result)
+    names = ", ".join(results)
+    write_json(given.out, setup=str(__doc__).split("\n\n")[1], data=names, results=results)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,334 @@
+"""Indexes of the JPEGs below a folder: kept in one file, found by the path of an image, checked before they are used.
+
+An index says where the rows of a JPEG begin in its entropy-coded data, so that the native core decodes a window without
+what lies around it (docs/format.md).  `fastdata index FOLDER` makes them (loaders/make_index.py) and keeps those of a
+folder in one file in `index_folder()`.  Loaders ask there for every file that they read: which dataset names it does
+not matter.  An image whose size or time of modification is another than when it was indexed is decoded without, and so
+is one whose index is damaged or does not fit: an index may be missing or wrong, but never changes a pixel.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import struct
+import tempfile
+import warnings
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import suppress
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import google_crc32c
+import numpy as np
+import numpy.typing as npt
+
+from fastdata import native
+from fastdata.errors import DatasetError
+from fastdata.native import IndexUse, JpegIndexes
+from fastdata.system.files import cache_folder
+
+__all__ = [
+    "FolderIndex",
+    "IndexWriter",
+    "Indexed",
+    "Indexes",
+    "index_file",
+    "index_folder",
+    "name_in_index",
+    "open_indexes",
+]
+
+_SUFFIX = ".jpegindex"
+# Magic, version, bytes of the root's path, images, where the tables begin; then the CRC-32C of these and the tables.
+_HEAD = struct.Struct("<8sIIQQ")
+_BEGIN = _HEAD.size + 8  # of the indexes; with four zeros behind the checksum
+_COLUMNS = 5
+_MAGIC, _VERSION = b"FDJPEGIX", 1
+_VARIABLE = "FASTDATA_INDEX_DIR"
+
+
+class Indexed(NamedTuple):
+    """An image and its index.
+
+    Attributes:
+        name: see `name_in_index`.
+        file_bytes: size of its file.
+        modified_ns: when that was modified, as in os.stat.
+        stored: the index, as `Core.index_jpeg` gave it; empty for an image that is not decoded by one.
+    """
+
+    name: str
+    file_bytes: int
+    modified_ns: int
+    stored: bytes
+
+
+def index_folder() -> Path:
+    """Where indexes are kept: `$FASTDATA_INDEX_DIR`, or `$XDG_CACHE_HOME/fastdata/indexes`.
+
+    Raises:
+        RuntimeError: neither is set, and the user has no home.
+    """
+    named = os.environ.get(_VARIABLE)
+    return Path(named) if named else cache_folder() / "indexes"
+
+
+def index_file(root: str | os.PathLike[str], folder: Path) -> Path:
+    """The file in which the indexes of a folder of images are kept."""
+    whole = os.path.realpath(root)
+    return folder / f"{Path(whole).name}-{_key(whole):016x}{_SUFFIX}"
+
+
+def name_in_index(path: str, offset: int) -> str:
+    """What an image is called in an index.
+
+    Args:
+        path: of its file, relative to the folder.
+        offset: where it begins in the file, which is 0 but for shards.
+    """
+    name = path.replace(os.sep, "/")
+    return f"{name}:{offset}" if offset else name
+
+
+def _key(name: str) -> int:
+    return int.from_bytes(hashlib.blake2b(os.fsencode(name), digest_size=8).digest(), "little")
+
+
+class FolderIndex:
+    """The indexes of the JPEGs below one folder, in a file that is mapped into memory; see docs/format.md.
+
+    Args:
+        path: of the file.
+
+    Raises:
+        DatasetError: it is none, or damaged.
+        OSError: it cannot be read.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        memory = np.memmap(path, np.uint8, "r") if path.stat().st_size else np.empty(0, np.uint8)
+        if len(memory) < _BEGIN:
+            raise self._damaged("it is too short")
+        head = memory[: _HEAD.size].tobytes()
+        magic, version, root_bytes, count, begin = _HEAD.unpack(head)
+        if magic != _MAGIC or version != _VERSION:
+            raise self._damaged("it is of another format or version")
+        columns_at = begin + _padded(root_bytes)
+        if begin % 8 or begin < _BEGIN or len(memory) != columns_at + 8 * _COLUMNS * count:
+            raise self._damaged(f"it has {len(memory)} bytes, which is not what its head says")
+        stored = int.from_bytes(memory[_HEAD.size : _BEGIN].tobytes(), "little")
+        if google_crc32c.value(head + memory[begin:].tobytes()) != stored:
+            raise self._damaged("its checksum is wrong")
+        self.root = os.fsdecode(memory[begin : begin + root_bytes].tobytes())
+        columns = memory[columns_at:].view(np.int64).reshape(_COLUMNS, count)
+        self._keys = columns[0].view(np.uint64)
+        self.file_bytes, self.modified_ns, self._begins, self._lengths = columns[1:]
+        self._memory = memory
+        if count and (self._begins.min() < _BEGIN or self._lengths.min() < 0 or self._last() > begin):
+            raise self._damaged("its table makes no sense")
+
+    def _last(self) -> int:
+        return int((self._begins + self._lengths).max())
+
+    def _damaged(self, why: str) -> DatasetError:
+        return DatasetError(f"{self.path} holds no indexes of images: {why}; delete it, or run `fastdata index` again")
+
+    def __len__(self) -> int:
+        return len(self._keys)
+
+    def rows(self, names: Sequence[str]) -> npt.NDArray[np.int64]:
+        """Which image each name is; -1 for those that are not known."""
+        keys = np.array([_key(name) for name in names], np.uint64)
+        if not len(self._keys):
+            return np.full(len(keys), -1, np.int64)
+        at = np.minimum(np.searchsorted(self._keys, keys), len(self._keys) - 1)
+        return np.where(self._keys[at] == keys, at, -1).astype(np.int64)
+
+    def places(self, rows: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.int64]]:
+        """Addresses and lengths of images' indexes."""
+        return (self._memory.ctypes.data + self._begins[rows]).astype(np.uint64), self._lengths[rows]
+
+    def find(self, name: str) -> Indexed | None:
+        """One image."""
+        row = int(self.rows([name])[0])
+        if row < 0:
+            return None
+        begin, length = int(self._begins[row]), int(self._lengths[row])
+        stored = self._memory[begin : begin + length].tobytes()
+        return Indexed(name, int(self.file_bytes[row]), int(self.modified_ns[row]), stored)
+
+
+class IndexWriter:
+    """Writes the file of a `FolderIndex`, whole or not at all: use it as a context.
+
+    Args:
+        path: of the file.
+        root: of the folder whose images are indexed.
+    """
+
+    def __init__(self, path: Path, root: str) -> None:
+        self._path, self._root = path, os.fsencode(root)
+        self._rows: list[tuple[int, int, int, int, int]] = []
+
+    def __enter__(self) -> IndexWriter:
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        self._file = tempfile.NamedTemporaryFile(dir=self._path.parent, prefix=self._path.name, delete=False)
+        self._file.write(bytes(_BEGIN))
+        return self
+
+    def add(self, image: Indexed) -> None:
+        """Adds an image."""
+        place = self._file.tell(), len(image.stored)
+        self._rows.append((_key(image.name), image.file_bytes, image.modified_ns, *place))
+        self._file.write(image.stored)
+
+    def _finish(self) -> None:
+        keys = Counter(row[0] for row in self._rows)
+        rows = sorted(row for row in self._rows if keys[row[0]] == 1)  # of two with one key neither can be found
+        self._file.write(bytes(_padded(self._file.tell()) - self._file.tell()))
+        begin = self._file.tell()
+        columns = [
+            np.array([row[number] for row in rows], np.uint64 if number == 0 else np.int64) for number in range(5)
+        ]
+        tables = self._root.ljust(_padded(len(self._root)), b"\0") + b"".join(map(np.ndarray.tobytes, columns))
+        self._file.write(tables)
+        head = _HEAD.pack(_MAGIC, _VERSION, len(self._root), len(rows), begin)
+        self._file.seek(0)
+        self._file.write(head + google_crc32c.value(head + tables).to_bytes(8, "little"))
+        self._file.flush()
+        os.fsync(self._file.fileno())
+
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
+        try:
+            if kind is None:
+                self._finish()
+            self._file.close()
+            if kind is None:
+                os.chmod(self._file.name, 0o644)  # others may load the same images
+                os.replace(self._file.name, self._path)
+        finally:
+            self._file.close()
+            with suppress(FileNotFoundError):
+                os.unlink(self._file.name)
+
+
+def _padded(size: int) -> int:
+    """Up to a multiple of 8."""
+    return size + -size % 8
+
+
+class Indexes:
+    """All indexes that are there, for whoever decodes files.
+
+    Args:
+        folders: what is there.
+
+    Attributes:
+        used: images that were decoded by one so far.
+        wrong: images that had changed since, or whose index did not fit, and were decoded without.
+    """
+
+    def __init__(self, folders: Sequence[FolderIndex]) -> None:
+        self._folders = sorted(folders, key=lambda folder: -len(folder.root))  # the innermost first
+        self._by_folder: dict[str, tuple[int, str] | None] = {}
+        self.used = self.wrong = 0
+
+    def of(self, paths: Sequence[Any], offsets: npt.NDArray[np.int64] | None = None) -> JpegIndexes | None:
+        """The indexes of some images; None if none of them has one.
+
+        Args:
+            paths: of their files; "" for images that are in memory.
+            offsets: where each begins in its file; None for 0.
+        """
+        found: dict[int, tuple[list[int], list[str]]] = {}
+        begins = offsets.tolist() if offsets is not None else [0] * len(paths)
+        for row, (path, offset) in enumerate(zip(paths, begins, strict=True)):
+            folder, name = os.path.split(path)
+            place = self._place_of(folder) if name else None
+            if place is not None:
+                rows, names = found.setdefault(place[0], ([], []))
+                rows.append(row)
+                names.append(name_in_index(place[1] + name, offset))
+        if not found:
+            return None
+        count = len(paths)
+        lengths, file_bytes, modified_ns = (np.zeros(count, np.int64) for _ in range(3))
+        addresses = np.zeros(count, np.uint64)
+        for number, (rows, names) in found.items():
+            folder_index = self._folders[number]
+            known = folder_index.rows(names)
+            chosen, known = np.array(rows)[known >= 0], known[known >= 0]
+            addresses[chosen], lengths[chosen] = folder_index.places(known)
+            file_bytes[chosen], modified_ns[chosen] = folder_index.file_bytes[known], folder_index.modified_ns[known]
+        return JpegIndexes(
+            addresses=addresses,
+            lengths=lengths,
+            file_bytes=file_bytes,
+            modified_ns=modified_ns,
+            memory=self._folders,
+            uses=np.zeros(count, np.int32),
+        )
+
+    def file_of(self, path: Any, offset: int = 0) -> Path | None:
+        """Where the index of an image is, if it has one."""
+        folder, name = os.path.split(path)
+        place = self._place_of(folder) if name else None
+        if place is None or self._folders[place[0]].rows([name_in_index(place[1] + name, offset)])[0] < 0:
+            return None
+        return self._folders[place[0]].path
+
+    def note(self, indexes: JpegIndexes | None) -> None:
+        """Counts what became of them; says once that some are wrong."""
+        if indexes is None:
+            return
+        used, wrong = (int(np.count_nonzero(indexes.uses == use)) for use in (IndexUse.USED, IndexUse.WRONG))
+        is_first = wrong and not self.wrong
+        self.used, self.wrong = self.used + used, self.wrong + wrong  # no lock, which a fork could find taken
+        if is_first:
+            warnings.warn(
+                "images have changed since `fastdata index` was run, or their index is damaged: they are decoded "
+                "without it; run it again",
+                stacklevel=2,
+            )
+
+    def _place_of(self, folder: str) -> tuple[int, str] | None:
+        """Which index a folder's files are in, and what comes before their names there."""
+        if folder in self._by_folder:
+            return self._by_folder[folder]
+        place = None
+        for whole in (os.path.abspath(folder), os.path.realpath(folder)):  # a link to a folder is below its own folder
+            for number, each in enumerate(self._folders):
+                if place is None and (whole + os.sep).startswith(each.root.rstrip(os.sep) + os.sep):
+                    relative = os.path.relpath(whole, each.root)
+                    place = number, "" if relative == os.curdir else relative.replace(os.sep, "/") + "/"
+        self._by_folder[folder] = place
+        return place
+
+
+def open_indexes() -> Indexes | None:
+    """The indexes that are there now; None if there are none, or no core that uses them."""
+    if native.available() is None:
+        return None
+    try:
+        with os.scandir(index_folder()) as entries:
+            state = tuple(
+                sorted((each.path, each.stat().st_mtime_ns) for each in entries if each.name.endswith(_SUFFIX))
+            )
+    except (OSError, RuntimeError):  # there is no such folder, or no home
+        return None
+    return _opened(state) if state else None
+
+
+@lru_cache(maxsize=4)
+def _opened(state: tuple[tuple[str, int], ...]) -> Indexes | None:
+    folders = []
+    for path, _ in state:
+        try:
+            folders.append(FolderIndex(Path(path)))
+        except (DatasetError, OSError) as error:
+            warnings.warn(f"not used: {error}", stacklevel=2)
+    return Indexes(folders) if folders else None

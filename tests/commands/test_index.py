@@ -1,0 +1,251 @@
+"""`fastdata index`: the same batches for less work, and nothing else where an index is missing, old or damaged."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import images
+import pytest
+import torch
+import torch.utils.data
+from folders import flip
+from PIL import Image
+from torch.utils.data import ConcatDataset, Subset
+from torchvision import transforms
+from torchvision.datasets import ImageFolder
+
+import fastdata
+from fastdata import DataLoader, ShardDataset
+from fastdata.cli import main
+from fastdata.loaders import make_index as making
+from fastdata.loaders import opening_encoded
+from fastdata.loaders.jpeg_index import FolderIndex, open_indexes
+from fastdata.loaders.make_index import images_below, make_index
+
+CROP = transforms.Compose(
+    [transforms.RandomResizedCrop(32), transforms.RandomHorizontalFlip(), transforms.PILToTensor()]
+)
+
+
+class Own(torch.utils.data.Dataset[Any]):
+    """What people write."""
+
+    def __init__(self, folder: Path) -> None:
+        self.paths = sorted(folder.rglob("*.jpg"))
+        self.transform = CROP
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def __getitem__(self, index: int) -> Any:
+        with Image.open(self.paths[index]) as image:
+            return self.transform(image.convert("RGB")), index
+
+
+def batches(dataset: Any, **options: Any) -> list[torch.Tensor]:
+    return [images for images, _ in DataLoader(dataset, 7, seed=5, **{"backend": "native", **options})]
+
+
+def same(one: list[torch.Tensor], other: list[torch.Tensor]) -> bool:
+    return all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
+
+
+def used() -> int:
+    known = open_indexes()
+    return known.used if known is not None else 0
+
+
+@pytest.fixture
+def copy(folder: Path, tmp_path: Path) -> Path:
+    """A copy of the folder that a test may change, and for which there is no index."""
+    return Path(shutil.copytree(folder, tmp_path / "copy"))
+
+
+@contextmanager
+def without_index() -> Iterator[None]:
+    before = os.environ.get("FASTDATA_INDEX_DIR")
+    os.environ["FASTDATA_INDEX_DIR"] = "/nowhere"
+    try:
+        yield
+    finally:
+        del os.environ["FASTDATA_INDEX_DIR"]
+        if before is not None:
+            os.environ["FASTDATA_INDEX_DIR"] = before
+
+
+SOURCES: dict[str, Any] = {
+    "folder": lambda folder: ImageFolder(str(folder), CROP),
+    "our folder": lambda folder: fastdata.ImageFolder(folder, CROP),
+    "subset": lambda folder: Subset(ImageFolder(str(folder), CROP), range(3, 20)),
+    "concatenation": lambda folder: ConcatDataset([fastdata.ImageFolder(folder, CROP)] * 2),
+    "a dataset of one's own": Own,
+}
+
+
+@pytest.mark.parametrize("name", SOURCES)
+@pytest.mark.parametrize("workers", [0, 2])
+def test_batches_are_the_same_by_an_index(
+    folder: Path, name: str, workers: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(opening_encoded, "_CLOCKS_DIFFER_S", -60)  # files are not taken for temporary ones
+    dataset = SOURCES[name](folder)
+    expected = batches(dataset, num_workers=workers)
+    assert used() == 0
+    assert main(["index", str(folder)]) == 0
+    assert same(batches(dataset, num_workers=workers), expected)
+    reads_itself = name == "a dataset of one's own" and workers == 0  # what is read in this process is in memory
+    assert used() == (0 if reads_itself else sum(map(len, expected)))
+
+
+def test_explain_says_so(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    loader = DataLoader(ImageFolder(str(folder), CROP), 7, backend="native")
+    list(loader)
+    assert "index:" not in loader.explain()
+    main(["index", str(folder)])
+    assert "39 JPEGs indexed, 0 unchanged, 0 without" in capsys.readouterr().out
+    list(loader)
+    assert "windows of JPEGs are decoded without what lies around them" in loader.explain()
+    assert "so far used for 39 images, 0 had changed" in loader.explain()
+
+
+def test_shards(own: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    dataset = ShardDataset(own, transform=CROP)
+    expected = batches(dataset)
+    assert main(["index", str(own)]) == 0
+    assert "39 JPEGs indexed" in capsys.readouterr().out
+    assert same(batches(ShardDataset(own, transform=CROP)), expected)
+    assert used() == 39
+
+
+def test_a_file_that_has_changed_is_decoded_as_before(copy: Path) -> None:
+    main(["index", str(copy)])
+    paths = sorted(copy.rglob("*.jpg"))
+    paths[3].write_bytes(images.jpeg(150, 130, seed=77))
+    paths[4].unlink()
+    dataset = ImageFolder(str(copy), CROP)
+    with without_index():
+        expected = batches(dataset)
+    with pytest.warns(UserWarning, match="images have changed since `fastdata index` was run"):
+        assert same(batches(dataset), expected)
+    known = open_indexes()
+    assert known is not None
+    assert (known.used, known.wrong) == (37, 1)
+
+
+def test_a_later_run_keeps_what_has_not_changed(copy: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    main(["index", str(copy)])
+    paths = sorted(copy.rglob("*.jpg"))
+    paths[3].write_bytes(images.jpeg(150, 130, seed=77))
+    paths[5].write_bytes(images.saved(progressive=True))
+    paths[6].unlink()
+    capsys.readouterr()
+    main(["index", str(copy), "--workers", "2"])
+    assert "1 JPEG indexed, 36 unchanged, 1 without an index" in capsys.readouterr().out
+    dataset = ImageFolder(str(copy), CROP)
+    with without_index():
+        expected = batches(dataset)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert same(batches(dataset), expected)
+    assert used() == 37
+
+
+def test_links_to_folders(copy: Path, tmp_path: Path) -> None:
+    (copy / "bear").rename(tmp_path / "elsewhere")
+    (copy / "bear").symlink_to(tmp_path / "elsewhere", target_is_directory=True)
+    (tmp_path / "link").symlink_to(copy, target_is_directory=True)
+    main(["index", str(tmp_path / "link")])
+    for root in (copy, tmp_path / "link"):
+        dataset, before = ImageFolder(str(root), CROP), used()
+        batches(dataset)
+        assert used() - before >= 26  # a link in a linked folder is found by the name that was indexed
+    batches(Own(copy))
+
+
+def test_another_place(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert main(["index", str(folder), "--to", str(tmp_path / "here")]) == 0
+    assert open_indexes() is None
+    monkeypatch.setenv("FASTDATA_INDEX_DIR", str(tmp_path / "here"))
+    batches(ImageFolder(str(folder), CROP))
+    assert used() == 39
+
+
+@pytest.mark.parametrize("damage", ["cut", "head", "table", "empty", "grown", "another file"])
+def test_a_damaged_file_of_indexes_is_not_used(folder: Path, tmp_path: Path, damage: str) -> None:
+    dataset = ImageFolder(str(folder), CROP)
+    expected = batches(dataset)
+    path = make_index(folder, images_below(folder)).path
+    data = path.read_bytes()
+    begin = int.from_bytes(data[24:32], "little")
+    changed = {
+        "cut": data[:-5],
+        "empty": b"",
+        "grown": data + bytes(8),
+        "another file": b"hello" * 30,
+        "head": data,
+        "table": data,
+    }[damage]
+    path.write_bytes(changed)
+    if damage in ("head", "table"):
+        flip(path, {"head": 17, "table": begin + 60}[damage])
+    with pytest.warns(UserWarning, match="holds no indexes of images"):
+        assert same(batches(dataset), expected)
+    assert main(["index", str(folder)]) == 0
+    assert same(batches(dataset), expected)
+    assert used() == 39
+
+
+def test_every_flipped_bit_of_the_head_and_the_tables_is_found(tmp_path: Path) -> None:
+    (tmp_path / "one.jpg").write_bytes(images.jpeg(20, 20))
+    path = make_index(tmp_path, images_below(tmp_path), to=tmp_path / "to").path
+    data = path.read_bytes()
+    begin = int.from_bytes(data[24:32], "little")
+    for at in (*range(40), *range(begin, len(data))):
+        for bit in range(8):
+            damaged = bytearray(data)
+            damaged[at] ^= 1 << bit
+            (tmp_path / "damaged").write_bytes(damaged)
+            with pytest.raises(fastdata.DatasetError, match="holds no indexes"):
+                FolderIndex(tmp_path / "damaged")
+
+
+def test_an_interrupted_run_leaves_the_earlier_index(copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    main(["index", str(copy)])
+    (path,) = Path(os.environ["XDG_CACHE_HOME"], "fastdata", "indexes").iterdir()
+    before = path.read_bytes()
+
+    def stop() -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        make_index(copy, images_below(copy), on_image=stop)
+    assert list(path.parent.iterdir()) == [path]
+    assert path.read_bytes() == before
+
+
+def test_files_that_cannot_be_read_are_counted(copy: Path) -> None:
+    (copy / "apple" / "broken.jpg").symlink_to("nowhere.jpg")
+    done = make_index(copy, images_below(copy))
+    assert (done.indexed, done.unreadable) == (39, 1)
+
+
+def test_mistakes(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "empty").mkdir()
+    for place, why in ((tmp_path / "nothing", "no such folder"), (tmp_path / "empty", "no JPEGs below")):
+        assert main(["index", str(place)]) == 1
+        assert why in capsys.readouterr().err
+    (tmp_path / "file").write_text("")
+    assert main(["index", str(folder), "--to", str(tmp_path / "file")]) == 1
+    assert "file" in capsys.readouterr().err
+
+
+def test_images_are_made_in_order_and_not_far_ahead(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(making, "_AHEAD", 1)
+    done = make_index(folder, images_below(folder), threads=3)
+    assert done.indexed == 39

@@ -1,0 +1,198 @@
+"""Windows of JPEGs decoded by an index: the same pixels, and never others where the index is wrong."""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+import google_crc32c
+import images
+import numpy as np
+import pytest
+from core_alone import reference, view_of, windows
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fastdata import native
+from fastdata.loaders import resample
+from fastdata.native import IndexUse
+from fastdata.views.view import View, Views
+
+HEAD = struct.Struct("<IIHHHH")  # scan_begin, header_crc, columns, rows, step, components
+
+
+def index_of(data: bytes, step: int = 0) -> bytes | None:
+    core, order = resample.exact_core()
+    return core.index_jpeg(data, step=step, options=resample.options_for(order, "exact"))
+
+
+def made(data: bytes, step: int = 0) -> bytes:
+    index = index_of(data, step)
+    assert index is not None
+    return index
+
+
+def decode(data: bytes, view: View, index: bytes) -> tuple[np.ndarray, IndexUse]:
+    core, order = resample.exact_core()
+    out, stored = np.zeros((*view.size, 3), np.uint8), np.frombuffer(index, np.uint8)
+    indexes = native.JpegIndexes(
+        addresses=np.array([stored.ctypes.data], np.uint64),
+        lengths=np.array([len(stored)], np.int64),
+        file_bytes=np.zeros(1, np.int64),
+        modified_ns=np.zeros(1, np.int64),
+        memory=stored,
+        uses=np.zeros(1, np.int32),
+    )
+    results = core.decode(
+        np.array([np.frombuffer(data, np.uint8).ctypes.data], np.uint64),
+        np.array([len(data)], np.int64),
+        Views.of([view]).columns,
+        np.array([out.ctypes.data], np.uint64),
+        format=native.Format(),
+        options=resample.options_for(order, "exact"),
+        indexes=indexes,
+    )
+    assert results.statuses[0] == native.Status.OK, results.reason(0)
+    return out, IndexUse(int(indexes.uses[0]))
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.data(),
+    st.sampled_from(images.SAMPLINGS),
+    st.integers(1, 200),
+    st.integers(1, 200),
+    st.integers(5, 98),
+    st.integers(0, 12),
+)
+def test_any_window_of_any_sampling(
+    data: st.DataObject, sampling: str, width: int, height: int, quality: int, step: int
+) -> None:
+    encoded = images.jpeg(width, height, seed=quality, sampling=sampling, quality=quality)
+    view = view_of(data.draw(windows(width, height)))
+    pixels, use = decode(encoded, view, made(encoded, step))
+    assert use == IndexUse.USED
+    assert (pixels == reference(encoded, view)).all()
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    st.data(),
+    st.sampled_from(["restart_marker_blocks", "restart_marker_rows"]),
+    st.integers(1, 40),
+    st.sampled_from([0, 1, 2]),
+    st.integers(17, 150),
+    st.integers(17, 150),
+    st.integers(0, 5),
+)
+def test_any_window_between_restart_markers(
+    data: st.DataObject, kind: str, distance: int, subsampling: int, width: int, height: int, step: int
+) -> None:
+    encoded = images.saved(width, height, subsampling=subsampling, quality=70, **{kind: distance})
+    view = view_of(data.draw(windows(width, height)))
+    pixels, use = decode(encoded, view, made(encoded, step))
+    assert use == IndexUse.USED
+    assert (pixels == reference(encoded, view)).all()
+
+
+def entries_of(encoded: bytes, index: bytes) -> tuple[int, list[tuple[int, ...]]]:
+    """The scan's beginning and all entries, read as docs/format.md describes them."""
+    begin, header_crc, columns, rows, step, components = HEAD.unpack_from(index)
+    assert header_crc == google_crc32c.value(encoded[:begin])
+    assert google_crc32c.value(index[:-4]) == int.from_bytes(index[-4:], "little")
+    entry = struct.Struct(f"<I{components}h")
+    count = rows * -(-columns // step)
+    assert len(index) == HEAD.size + count * entry.size + 4
+    return begin, list(entry.iter_unpack(index[HEAD.size : -4]))
+
+
+def test_the_file_is_as_documented() -> None:
+    """The data begins at the first entry, and goes on from entry to entry."""
+    encoded = images.jpeg(200, 120)
+    index = made(encoded, 4)
+    begin, entries = entries_of(encoded, index)
+    assert encoded[begin - 14 : begin - 12] == b"\xff\xda"  # the scan's header, of 12 bytes for three components
+    assert HEAD.unpack_from(index)[2:] == (13, 8, 4, 3)
+    assert entries[0] == (0, 0, 0, 0)
+    bits = [entry[0] for entry in entries]
+    assert bits == sorted(set(bits))
+    assert bits[-1] < 8 * (len(encoded) - begin)
+
+
+@pytest.mark.parametrize("step", [0, 3])
+def test_every_flipped_bit_is_found(step: int) -> None:
+    encoded, view = images.jpeg(70, 50), view_of((20, 18, 60, 45))
+    index, expected = made(encoded, step), reference(encoded, view)
+    for at in range(8 * len(index)):
+        damaged = bytearray(index)
+        damaged[at // 8] ^= 1 << at % 8
+        pixels, use = decode(encoded, view, bytes(damaged))
+        assert use == IndexUse.WRONG, at
+        assert (pixels == expected).all(), at
+
+
+def with_entry(index: bytes, number: int, changed: tuple[int, ...]) -> bytes:
+    """The index with another entry, and a checksum that is right."""
+    components = HEAD.unpack_from(index)[5]
+    entry = struct.Struct(f"<I{components}h")
+    body = bytearray(index[:-4])
+    entry.pack_into(body, HEAD.size + number * entry.size, *changed)
+    return bytes(body) + google_crc32c.value(bytes(body)).to_bytes(4, "little")
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.data(), st.sampled_from(["4:2:0", "4:4:4", "grey"]), st.integers(0, 4))
+def test_an_entry_that_is_reached_by_reading_is_compared(data: st.DataObject, sampling: str, step: int) -> None:
+    """Whole rows are read, so that every entry but the first is reached."""
+    encoded = images.jpeg(150, 100, sampling=sampling)
+    index, view = made(encoded, step), view_of((0, 0, 150, 100))
+    _, entries = entries_of(encoded, index)
+    number = data.draw(st.integers(1, len(entries) - 1))
+    column = data.draw(st.integers(0, len(entries[0]) - 1))
+    changed = list(entries[number])
+    changed[column] += data.draw(st.sampled_from([1, -1, 8, 1000]))
+    changed[0] = max(0, changed[0])
+    pixels, use = decode(encoded, view, with_entry(index, number, tuple(changed)))
+    assert use == IndexUse.WRONG
+    assert (pixels == reference(encoded, view)).all()
+
+
+@pytest.mark.parametrize("bit", [0, 1, 7, 12345, 8 * 10**6, 2**32 - 1])
+def test_a_place_anywhere_is_never_read_outside_of_the_data(bit: int) -> None:
+    encoded = images.jpeg(150, 100)
+    index, view = made(encoded), view_of((0, 60, 150, 100))
+    _, entries = entries_of(encoded, index)
+    for number in range(len(entries)):
+        pixels, use = decode(encoded, view, with_entry(index, number, (bit, *entries[number][1:])))
+        assert use in (IndexUse.USED, IndexUse.WRONG)  # rows above the window are not looked at
+        assert (pixels == reference(encoded, view)).all()
+
+
+def test_the_index_of_another_image_is_not_used() -> None:
+    one, other = (images.jpeg(120, 90, seed=seed) for seed in (1, 2))
+    view = view_of((30, 40, 110, 80))
+    shorter = images.jpeg(120, 60, seed=1)
+    smaller = images.jpeg(120, 90, seed=1, quality=40)
+    for index in (made(shorter), made(smaller)):
+        pixels, use = decode(one, view, index)
+        assert use == IndexUse.WRONG
+        assert (pixels == reference(one, view)).all()
+    pixels, use = decode(one, view_of((0, 0, 120, 90)), made(other, 2))  # the same header, other data
+    assert use == IndexUse.WRONG
+    assert (pixels == reference(one, view_of((0, 0, 120, 90)))).all()
+
+
+REFUSED: dict[str, Any] = {
+    "progressive": lambda: images.saved(progressive=True),
+    "png": lambda: images.saved(kind="PNG"),
+    "cut": lambda: images.jpeg(100, 80)[:-200],
+    "no image": lambda: b"\xff\xd8\xff" + bytes(200),
+    "empty": lambda: b"",
+    "four colours": lambda: images.saved(mode="CMYK"),
+    "a damaged scan": lambda: images.jpeg(100, 80)[:-200] + b"\xff" * 198 + b"\xff\xd9",
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_has_no_index(name: str) -> None:
+    assert index_of(REFUSED[name]()) is None
