@@ -87,7 +87,7 @@ def choose_backend(
         raise BackendError("no decode backend is available; install Pillow")
     if len(backends) == 1:
         return BackendChoice(backend=backends[0], reason="the only one available")
-    key = _key(source, plan, known, fidelity=fidelity, threads=threads, device=device_index, options=repr(options))
+    key = key_of(source, plan, known, fidelity=fidelity, threads=threads, device=device_index, options=repr(options))
     before = recall(key) if key is not None else None
     if before is not None and {backend.name for backend in backends} <= before.keys():
         timed = {backend.name: before[backend.name] for backend in known if backend.name in before}
@@ -113,14 +113,6 @@ def choose_backend(
     if key is not None:
         remember(key, timed)
     return _choice(backends, timed, f"{len(images)} of your samples")
-
-
-def _key(source: ImageSource, plan: Plan, backends: Sequence[Backend], **circumstances: object) -> str | None:
-    """Names the case; None where it cannot be named."""
-    try:
-        return key_of(source, plan, backends, **circumstances)
-    except Exception:  # noqa: BLE001 - sources and backends are the user's
-        return None
 
 
 def _choice(backends: Sequence[Backend], timed: dict[str, float], samples: str) -> BackendChoice:

@@ -12,6 +12,7 @@ from fastdata.pipeline.config import PipelineConfig
 from fastdata.pipeline.image_batch import ImageBatch
 from fastdata.pipeline.jobs import OrderedJobs
 from fastdata.pipeline.resources import EpochResources
+from fastdata.pipeline.timed_before import key_of, recall, remember
 from fastdata.sources.protocol import some_indices
 from fastdata.system.cpus import usable_cpus
 
@@ -27,12 +28,25 @@ _SCALES = 0.85  # share of what as many processes would make, with what they cos
 def tail_holds_interpreter(config: PipelineConfig) -> bool:
     """Makes a few samples in one thread, then in as many as will decode; True if these wait for each other.
 
-    Takes a tenth or two of a second, or as long as four samples if these take longer.  The steps that are
-    called are copies of the user's, and draw from generators of their own.
+    Takes a few tenths of a second, or as long as some samples if these take longer, and is not repeated for the same
+    dataset, transform and machine (pipeline/timed_before.py).  The steps that are called are copies of the user's, and
+    draw from generators of their own.
 
     Args:
         config: of a pipeline whose plan has a tail; two threads at least are tried, as the training loop is one, too.
     """
+    circumstances = {"tail_of": config.threads, "fidelity": config.backend.fidelity}
+    key = key_of(config.source, config.plan, [config.backend], **circumstances)
+    timed = recall(key) if key is not None else None
+    if timed is None or timed.keys() != {"alone", "together", "threads"}:
+        timed = _timed(config)
+        if key is not None:
+            remember(key, timed)
+    return timed["alone"] / min(timed["threads"], usable_cpus()) < _SCALES * timed["together"]
+
+
+def _timed(config: PipelineConfig) -> dict[str, float]:
+    """Milliseconds that each sample adds in one thread, and in several; and how many those are."""
     config = replace(config, collate_fn=list, on_error="raise", pin=False)
     alone = _seconds_per_sample(config, 1, 1)
     if (count := int(_ALONE_S / alone)) > 1:
@@ -40,7 +54,7 @@ def tail_holds_interpreter(config: PipelineConfig) -> bool:
     threads = max(2, min(config.threads, int(_LONGEST_S / alone)))  # if they wait, samples come one after the other
     rounds = max(1, math.ceil(_TOGETHER_S / alone / threads))
     together = _seconds_per_sample(config, threads, rounds * threads)
-    return alone / min(threads, usable_cpus()) < _SCALES * together
+    return {"alone": alone * 1e3, "together": together * 1e3, "threads": threads}
 
 
 def _seconds_per_sample(config: PipelineConfig, threads: int, count: int) -> float:

@@ -1,4 +1,4 @@
-"""What timing backends has shown on this machine, so that it is not repeated for the same dataset and transform.
+"""What timing has shown on this machine, so that it is not repeated for the same dataset and transform.
 
 Kept for some weeks in a small file, `$XDG_CACHE_HOME/fastdata/backends.json`; whoever cannot write there times again.
 """
@@ -9,6 +9,7 @@ import hashlib
 import json
 import os
 import platform
+import re
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -24,12 +25,23 @@ from fastdata.views.plan import Plan
 
 __all__ = ["key_of", "recall", "remember"]
 
+_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")  # of a function or an object, another in every process
 _DAYS = 30
 _MOST = 200
 
 
-def key_of(source: ImageSource, plan: Plan, backends: Sequence[Backend], **circumstances: object) -> str:
-    """Names a case: a dataset by its size and where its samples are, a transform, a machine, and what is installed."""
+def key_of(source: ImageSource, plan: Plan, backends: Sequence[Backend], **circumstances: object) -> str | None:
+    """Names a case: a dataset by its size and where its samples are, a transform, a machine, and what is installed.
+
+    None where it cannot be named.
+    """
+    try:
+        return _key_of(source, plan, backends, **circumstances)
+    except Exception:  # noqa: BLE001 - sources, backends and steps are the user's
+        return None
+
+
+def _key_of(source: ImageSource, plan: Plan, backends: Sequence[Backend], **circumstances: object) -> str:
     names = [location_of(source, index) for index in (0, len(source) // 2, len(source) - 1)]
     parts = [
         type(source).__qualname__,
@@ -40,7 +52,7 @@ def key_of(source: ImageSource, plan: Plan, backends: Sequence[Backend], **circu
         plan.normalisation,
         len(plan.all_effects),
         [(stage.ops, len(stage.steps)) for stage in plan.later],
-        len(plan.tail),
+        [_ADDRESS.sub("", repr(step)) for step in plan.tail],
         [(backend.name, backend.version()) for backend in backends],
         sorted(circumstances.items()),
         (platform.node(), platform.machine(), usable_cpus()),
@@ -49,7 +61,7 @@ def key_of(source: ImageSource, plan: Plan, backends: Sequence[Backend], **circu
 
 
 def recall(key: str) -> dict[str, float] | None:
-    """Milliseconds per image by backend, if they are known."""
+    """Milliseconds per image by backend, or what else was timed, if they are known."""
     kept = _read().get(key)
     try:
         if kept is None or not 0 <= time.time() - kept["at"] < _DAYS * 86_400:

@@ -26,7 +26,9 @@ from torchvision.datasets import ImageFolder
 from fastdata import DataLoader, DecodeError
 from fastdata.dataloader.routes import tail_of
 from fastdata.errors import ViewError
+from fastdata.pipeline import tail_in_turn
 from fastdata.system.cpus import usable_cpus
+from fastdata.system.files import cache_folder
 
 BACKENDS = ("native", "pil", "turbojpeg", "dali")
 
@@ -256,11 +258,34 @@ forks = pytest.mark.skipif(multiprocessing.get_all_start_methods()[0] != "fork",
 @pytest.mark.skipif(usable_cpus() < 2, reason="threads cannot keep each other waiting on one CPU")
 def test_steps_that_hold_the_interpreter_are_found_out(folder: Path) -> None:
     def told() -> str:
+        shutil.rmtree(cache_folder(), ignore_errors=True)  # or it would only be measured once
         loader = held_up(folder)
         next(iter(loader))
         return str(loader.explain())
 
     assert any("2 worker processes" in told() for _ in range(5))  # one may be disturbed
+
+
+@forks
+def test_what_was_measured_is_not_measured_again(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """But for another transform it is; addresses of functions are no difference."""
+
+    def is_left(*steps: Any) -> bool:
+        transform = v1.Compose([v1.Resize((20, 20)), *steps, v1.ToTensor()])
+        loader = DataLoader(ImageFolder(str(folder), transform), 4, num_workers=2, backend="native")
+        next(iter(loader))
+        return "2 worker processes" in loader.explain()
+
+    timed = {"alone": 1.0, "together": 1.0, "threads": 2}
+    for holds in (True, False):
+        timed["together"] = 1.0 if holds else 0.1
+        monkeypatch.setattr(tail_in_turn, "_timed", lambda _: dict(timed))
+        assert is_left(v1.Lambda(lambda image: image), v1.RandomInvert(float(holds))) == holds
+    monkeypatch.setattr(tail_in_turn, "_timed", lambda _: pytest.fail("measured again"))
+    for holds in (True, False):
+        assert is_left(v1.Lambda(lambda image: image), v1.RandomInvert(float(holds))) == holds
+    with pytest.raises(pytest.fail.Exception, match="measured again"):
+        is_left(v1.Lambda(lambda image: image), v1.RandomInvert(0.5))
 
 
 @forks
