@@ -16,7 +16,7 @@ from fastdata.errors import OptionError
 from fastdata.native import EffectTable
 from fastdata.views.streams import Draws
 
-__all__ = ["RandomApply", "RandomChoice", "RandomOrder"]
+__all__ = ["RandomApply", "RandomChoice", "RandomOrder", "parts_of"]
 
 _INNER_STEPS = 64
 
@@ -82,6 +82,11 @@ class _Several(Augmentation):
         """Those of one of the augmentations."""
         prefix = f"{number} "
         return {name.removeprefix(prefix): each for name, each in parameters.items() if name.startswith(prefix)}
+
+
+def parts_of(augmentation: Augmentation) -> list[Augmentation]:
+    """Those that another is made of."""
+    return augmentation.transforms if isinstance(augmentation, _Several) else []
 
 
 class RandomApply(_Several):

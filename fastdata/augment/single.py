@@ -59,7 +59,7 @@ class ColorJitter(Augmentation):
             share * 0 if range_ is None else range_[0] + share * (range_[1] - range_[0])
             for share, range_ in zip(shares, ranges, strict=True)
         ]
-        return {"amounts": np.stack(amounts, axis=1), "order": order.T}
+        return {"amounts": _as_torchs(np.stack(amounts, axis=1)), "order": order.T}
 
     def apply(self, images: torch.Tensor, parameters: Parameters) -> torch.Tensor:
         """See `Augmentation.apply`."""
@@ -161,7 +161,7 @@ class RandomPhotometricDistort(Augmentation):
         ranges = (self.brightness, self.contrast, self.saturation, self.hue)
         amounts = [low + share * (high - low) for share, (low, high) in zip(shares, ranges, strict=True)]
         return {
-            "amounts": np.stack(amounts, axis=1),
+            "amounts": _as_torchs(np.stack(amounts, axis=1)),
             "chosen": np.stack(chances, axis=1) < self.p,
             "contrast_first": others[0] < 0.5,
             "permuted": others[1] < self.p,
@@ -206,6 +206,11 @@ class RandomChannelPermutation(Augmentation):
 def _permutations(draws: Draws, number: int) -> Ints:
     """(N, 3): of channels."""
     return np.argsort(np.stack(draws.four(number)[:3], axis=1), axis=1, kind="stable")
+
+
+def _as_torchs(amounts: Floats) -> Floats:
+    """Rounded as those that torchvision draws, which are float32."""
+    return amounts.astype(np.float32).astype(np.float64)
 
 
 def _amounts(kind: EffectKind, amount: Floats) -> Sequence[Any]:

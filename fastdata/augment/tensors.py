@@ -15,11 +15,16 @@ import torch
 
 from fastdata import native
 from fastdata.augment.base import Augmentation, Parameters
+from fastdata.augment.policies import Policy
+from fastdata.augment.several import parts_of
+from fastdata.augment.single import ColorJitter, RandomPhotometricDistort
+from fastdata.augment.sometimes import RandomSolarize
+from fastdata.augment.warps import RandomAffine, RandomPerspective, RandomRotation
 from fastdata.errors import OptionError
 from fastdata.native import EFFECT, EffectKind, EffectTable, Format
 from fastdata.views.streams import Draws
 
-__all__ = ["OfTensors", "core_agrees_on_tensors"]
+__all__ = ["OfTensors", "core_agrees_on_tensors", "refusal"]
 
 _SAME = (
     EffectKind.NONE,
@@ -46,6 +51,23 @@ _KINDS[list(_SAME)] = _SAME
 _KINDS[list(_OTHERS)] = list(_OTHERS.values())
 # Up to here float32 holds every sum of grey levels, so that the order in which torch adds them does not matter.
 _MOST_PIXELS = 2**24 // 255
+
+
+def refusal(augmentation: Augmentation, size: tuple[int, int]) -> str | None:
+    """Why the native core does not do it to uint8 tensors of (height, width), also where this is rarely drawn."""
+    if isinstance(augmentation, RandomAffine | RandomPerspective | RandomRotation | Policy):
+        return _MOVES
+    contrast = augmentation.contrast if isinstance(augmentation, ColorJitter | RandomPhotometricDistort) else None
+    if contrast is not None and size[0] * size[1] > _MOST_PIXELS:
+        return _LARGE
+    if isinstance(augmentation, RandomSolarize) and augmentation.threshold > 255:
+        return _BRIGHT
+    return next((why for part in parts_of(augmentation) if (why := refusal(part, size)) is not None), None)
+
+
+_MOVES = "pixels of a tensor are moved by torch's grid_sample, which the native core does not do"
+_LARGE = f"the contrast of tensors is fused for images of up to {_MOST_PIXELS} pixels"
+_BRIGHT = "torchvision takes no threshold above 255 for tensors"
 
 
 class OfTensors(Augmentation):
@@ -86,13 +108,9 @@ class OfTensors(Augmentation):
         table: EffectTable = self.augmentation.effects(parameters, size).copy()
         kinds = table["kind"]
         if np.any(_KINDS[kinds] == _UNKNOWN):
-            raise OptionError("pixels of a tensor are moved by torch's grid_sample, which the native core does not do")
-        if np.any(kinds == EffectKind.CONTRAST) and size[0] * size[1] > _MOST_PIXELS:
-            raise OptionError(f"the contrast of tensors is fused for images of up to {_MOST_PIXELS} pixels")
+            raise OptionError(_MOVES)
         solarized = kinds == EffectKind.SOLARIZE
         thresholds = table["values"][solarized, 0]
-        if np.any(thresholds > 255):
-            raise OptionError("torchvision takes no threshold above 255 for tensors")
         table["values"][solarized, 0] = thresholds.astype(np.float32)  # as torch compares
         table["kind"] = _KINDS[kinds]
         return table

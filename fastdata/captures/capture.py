@@ -22,6 +22,7 @@ from fastdata.loaders.pending_image import pending
 from fastdata.pipeline.finish import Finish
 from fastdata.pipeline.seeded_draws import SeededDraws
 from fastdata.pipeline.stages import see
+from fastdata.transforms.augmentations import has_tensors_arithmetic
 from fastdata.transforms.compile import compile_transform
 from fastdata.transforms.known import is_tv_image
 from fastdata.views.draw import draw_view
@@ -112,7 +113,8 @@ class Capture:
         """The capture of the same transform called with tensors; None where nothing of it can be fused."""
         if given not in self._of_tensors:
             transform, _, per_thread = self._fastdata
-            plan = compile_transform(transform, given=given).plan
+            keeps_class = given is torch.Tensor or has_tensors_arithmetic(transform)  # v1's give plain tensors
+            plan = compile_transform(transform, given=given).plan if keeps_class else None
             self._of_tensors[given] = None if plan is None else Capture(transform, plan, per_thread=per_thread)
         return self._of_tensors[given]
 

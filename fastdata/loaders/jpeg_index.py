@@ -42,6 +42,7 @@ __all__ = [
 ]
 
 _SUFFIX = ".jpegindex"
+_MOST_LETTERS = 40  # of a folder's name in that of its index
 # Magic, version, bytes of the root's path, images, where the tables begin; then the CRC-32C of these and the tables.
 _HEAD = struct.Struct("<8sIIQQ")
 _BEGIN = _HEAD.size + 8  # of the indexes; with four zeros behind the checksum
@@ -65,6 +66,12 @@ class Indexed(NamedTuple):
     modified_ns: int
     stored: bytes
 
+    def is_of(self, state: os.stat_result) -> bool:
+        """True if there is an index, not damaged, of a file of this size and time."""
+        is_whole = google_crc32c.value(self.stored[:-4]) == int.from_bytes(self.stored[-4:], "little")
+        unchanged = (self.file_bytes, self.modified_ns) == (state.st_size, state.st_mtime_ns)
+        return bool(self.stored) and is_whole and unchanged
+
 
 def index_folder() -> Path:
     """Where indexes are kept: `$FASTDATA_INDEX_DIR`, or `$XDG_CACHE_HOME/fastdata/indexes`.
@@ -79,7 +86,12 @@ def index_folder() -> Path:
 def index_file(root: str | os.PathLike[str], folder: Path) -> Path:
     """The file in which the indexes of a folder of images are kept."""
     whole = os.path.realpath(root)
-    return folder / f"{Path(whole).name}-{_key(whole):016x}{_SUFFIX}"
+    return folder / f"{Path(whole).name[:_MOST_LETTERS]}-{_key(whole):016x}{_SUFFIX}"
+
+
+def is_below(path: str, folder: str) -> bool:
+    """True for the folder itself and all that is in it."""
+    return (path + os.sep).startswith(folder.rstrip(os.sep) + os.sep)
 
 
 def name_in_index(path: str, offset: int) -> str:
@@ -128,11 +140,9 @@ class FolderIndex:
         self._keys = columns[0].view(np.uint64)
         self.file_bytes, self.modified_ns, self._begins, self._lengths = columns[1:]
         self._memory = memory
-        if count and (self._begins.min() < _BEGIN or self._lengths.min() < 0 or self._last() > begin):
+        outside = (self._begins < _BEGIN) | (self._begins > begin) | (self._lengths < 0)
+        if np.any(outside | (self._lengths > begin - self._begins)):
             raise self._damaged("its table makes no sense")
-
-    def _last(self) -> int:
-        return int((self._begins + self._lengths).max())
 
     def _damaged(self, why: str) -> DatasetError:
         return DatasetError(f"{self.path} holds no indexes of images: {why}; delete it, or run `fastdata index` again")
@@ -225,7 +235,7 @@ class Indexes:
     """All indexes that are there, for whoever decodes files.
 
     Args:
-        folders: what is there.
+        folders: what is there; where several have an image, the first of these counts.
 
     Attributes:
         used: images that were decoded by one so far.
@@ -233,8 +243,8 @@ class Indexes:
     """
 
     def __init__(self, folders: Sequence[FolderIndex]) -> None:
-        self._folders = sorted(folders, key=lambda folder: -len(folder.root))  # the innermost first
-        self._by_folder: dict[str, tuple[int, str] | None] = {}
+        self._folders = list(folders)
+        self._by_folder: dict[str, list[tuple[int, str]]] = {}
         self.used = self.wrong = 0
 
     def of(self, paths: Sequence[Any], offsets: npt.NDArray[np.int64] | None = None) -> JpegIndexes | None:
@@ -244,26 +254,26 @@ class Indexes:
             paths: of their files; "" for images that are in memory.
             offsets: where each begins in its file; None for 0.
         """
-        found: dict[int, tuple[list[int], list[str]]] = {}
-        begins = offsets.tolist() if offsets is not None else [0] * len(paths)
+        count = len(paths)
+        begins = offsets.tolist() if offsets is not None else [0] * count
+        waiting = []  # the row of each image, its name in a folder, and the places of that
         for row, (path, offset) in enumerate(zip(paths, begins, strict=True)):
             folder, name = os.path.split(path)
-            place = self._place_of(folder) if name else None
-            if place is not None:
-                rows, names = found.setdefault(place[0], ([], []))
-                rows.append(row)
-                names.append(name_in_index(place[1] + name, offset))
-        if not found:
+            places = self._places_of(folder) if name else []
+            if places:
+                waiting.append((row, name_in_index(name, offset), places))
+        if not waiting:
             return None
-        count = len(paths)
         lengths, file_bytes, modified_ns = (np.zeros(count, np.int64) for _ in range(3))
         addresses = np.zeros(count, np.uint64)
-        for number, (rows, names) in found.items():
-            folder_index = self._folders[number]
-            known = folder_index.rows(names)
-            chosen, known = np.array(rows)[known >= 0], known[known >= 0]
-            addresses[chosen], lengths[chosen] = folder_index.places(known)
-            file_bytes[chosen], modified_ns[chosen] = folder_index.file_bytes[known], folder_index.modified_ns[known]
+        for number, folder_index in enumerate(self._folders):
+            some = [(row, prefix + name) for row, name, places in waiting for at, prefix in places if at == number]
+            rows = np.array([row for row, _ in some], np.intp)
+            known = folder_index.rows([name for _, name in some])
+            is_new = (known >= 0) & (addresses[rows] == 0)
+            rows, known = rows[is_new], known[is_new]
+            addresses[rows], lengths[rows] = folder_index.places(known)
+            file_bytes[rows], modified_ns[rows] = folder_index.file_bytes[known], folder_index.modified_ns[known]
         return JpegIndexes(
             addresses=addresses,
             lengths=lengths,
@@ -276,10 +286,10 @@ class Indexes:
     def file_of(self, path: Any, offset: int = 0) -> Path | None:
         """Where the index of an image is, if it has one."""
         folder, name = os.path.split(path)
-        place = self._place_of(folder) if name else None
-        if place is None or self._folders[place[0]].rows([name_in_index(place[1] + name, offset)])[0] < 0:
-            return None
-        return self._folders[place[0]].path
+        for number, prefix in self._places_of(folder) if name else []:
+            if self._folders[number].rows([name_in_index(prefix + name, offset)])[0] >= 0:
+                return self._folders[number].path
+        return None
 
     def note(self, indexes: JpegIndexes | None) -> None:
         """Counts what became of them; says once that some are wrong."""
@@ -295,18 +305,21 @@ class Indexes:
                 stacklevel=2,
             )
 
-    def _place_of(self, folder: str) -> tuple[int, str] | None:
-        """Which index a folder's files are in, and what comes before their names there."""
+    def _places_of(self, folder: str) -> list[tuple[int, str]]:
+        """Which indexes may have a folder's files, and what comes before their names there."""
+        if not os.path.isabs(folder):
+            folder = os.path.abspath(folder)
         if folder in self._by_folder:
             return self._by_folder[folder]
-        place = None
-        for whole in (os.path.abspath(folder), os.path.realpath(folder)):  # a link to a folder is below its own folder
-            for number, each in enumerate(self._folders):
-                if place is None and (whole + os.sep).startswith(each.root.rstrip(os.sep) + os.sep):
+        places = []
+        for number, each in enumerate(self._folders):
+            for whole in (folder, os.path.realpath(folder)):  # a link to a folder is below its own folder
+                if is_below(whole, each.root):
                     relative = os.path.relpath(whole, each.root)
-                    place = number, "" if relative == os.curdir else relative.replace(os.sep, "/") + "/"
-        self._by_folder[folder] = place
-        return place
+                    places.append((number, "" if relative == os.curdir else relative.replace(os.sep, "/") + "/"))
+                    break
+        self._by_folder[folder] = places
+        return places
 
 
 def open_indexes() -> Indexes | None:
@@ -315,18 +328,23 @@ def open_indexes() -> Indexes | None:
         return None
     try:
         with os.scandir(index_folder()) as entries:
-            state = tuple(
-                sorted((each.path, each.stat().st_mtime_ns) for each in entries if each.name.endswith(_SUFFIX))
-            )
+            found = [(_modified_ns(each), each.path) for each in entries if each.name.endswith(_SUFFIX)]
     except (OSError, RuntimeError):  # there is no such folder, or no home
         return None
-    return _opened(state) if state else None
+    return _opened(tuple(sorted(found, reverse=True))) if found else None  # the newest first
+
+
+def _modified_ns(entry: os.DirEntry[str]) -> int:
+    try:
+        return entry.stat().st_mtime_ns
+    except OSError:  # gone meanwhile
+        return 0
 
 
 @lru_cache(maxsize=4)
-def _opened(state: tuple[tuple[str, int], ...]) -> Indexes | None:
+def _opened(state: tuple[tuple[int, str], ...]) -> Indexes | None:
     folders = []
-    for path, _ in state:
+    for _, path in state:
         try:
             folders.append(FolderIndex(Path(path)))
         except (DatasetError, OSError) as error:

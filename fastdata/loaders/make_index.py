@@ -11,7 +11,15 @@ from pathlib import Path
 from typing import NamedTuple
 
 from fastdata.errors import DatasetError
-from fastdata.loaders.jpeg_index import FolderIndex, Indexed, IndexWriter, index_file, index_folder, name_in_index
+from fastdata.loaders.jpeg_index import (
+    FolderIndex,
+    Indexed,
+    IndexWriter,
+    index_file,
+    index_folder,
+    is_below,
+    name_in_index,
+)
 from fastdata.loaders.resample import exact_core, options_for
 
 __all__ = ["Indexing", "StoredImage", "images_below", "make_index"]
@@ -82,10 +90,16 @@ class Indexing:
 def images_below(root: str | os.PathLike[str]) -> Iterator[StoredImage]:
     """The JPEGs below a folder, by their names, in sorted order; links to folders are followed."""
     for folder, folders, files in os.walk(root, followlinks=True):
-        folders.sort()
+        folders[:] = sorted(each for each in folders if not _leads_back(folder, each))
         for name in sorted(files):
             if name.lower().endswith(_EXTENSIONS):
                 yield StoredImage(os.path.join(folder, name))
+
+
+def _leads_back(folder: str, name: str) -> bool:
+    """True for a link to a folder that it is in."""
+    path = os.path.join(folder, name)
+    return os.path.islink(path) and is_below(os.path.realpath(folder), os.path.realpath(path))
 
 
 def make_index(
@@ -160,7 +174,7 @@ class _Maker:
         try:
             with open(image.path, "rb", buffering=0) as file:
                 state = os.fstat(file.fileno())
-                if before is not None and before[1:3] == (state.st_size, state.st_mtime_ns):
+                if before is not None and before.is_of(state):
                     return _Made(before, is_new=False)
                 file.seek(image.offset)
                 data = file.read(image.length)

@@ -51,7 +51,8 @@ fd_status encoded(const fd_images &images, int64_t item, const char *path, std::
         const fd_status status = reader.read(path, 0, -1);
         put_message(images.messages, item, reader.message().c_str());
         data = reader.bytes();
-        index = index_of(images.indexes, item, &reader);
+        if (status == FD_OK)
+            index = index_of(images.indexes, item, &reader);
         return status;
     }
     index = index_of(images.indexes, item, nullptr);
@@ -158,8 +159,7 @@ struct Loading {
         static thread_local FileReader reader;
         files.data_bytes[item] = 0;
         const int32_t status = read(item, reader);
-        const std::span<const uint8_t> index = index_of(files.indexes, item, &reader);
-        return status == FD_OK ? decode(item, reader.bytes(), index) : status;
+        return status == FD_OK ? decode(item, reader.bytes(), index_of(files.indexes, item, &reader)) : status;
     }
 };
 

@@ -83,6 +83,7 @@ fd_status FileReader::unreadable() {
 
 fd_status FileReader::read(const char *path, int64_t offset, int64_t length) {
     size_ = 0;
+    state_ = {};
     message_.clear();
     const OpenFile file(path);
     if (file.number() < 0)

@@ -252,6 +252,7 @@ template <bool kStore> bool HuffmanTable::read_ac(BitWindow &shared, int16_t *co
 
 void BlockReader::open(std::span<const uint8_t> data) {
     bytes_.open(data);
+    place_ = {};
     window_ = {0, 0, bytes_.begin()};
 }
 
@@ -285,6 +286,7 @@ bool BlockReader::skip_restarts(int count, int number) {
 bool BlockReader::seek(uint64_t bit) {
     if (!bytes_.seek(static_cast<size_t>(bit / 8)))
         return false;
+    place_ = {};
     window_ = {0, 0, bytes_.ensure(bytes_.begin(), kMostBlockBytes)};
     window_.refill();
     window_.drop(static_cast<int>(bit % 8));

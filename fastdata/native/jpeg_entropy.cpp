@@ -20,9 +20,10 @@ bool build(HuffmanTable &table, const JHUFF_TBL *source) {
     return source != nullptr && table.build(lengths_of(*source), std::span<const uint8_t, 256>(source->huffval));
 }
 
-IndexShape shape_of(const jpeg_decompress_struct &jpeg, std::span<const uint8_t> header) {
-    return {header, jpeg.src->bytes_in_buffer, static_cast<int>(jpeg.MCUs_per_row),
-            static_cast<int>(jpeg.MCU_rows_in_scan), jpeg.comps_in_scan};
+IndexShape shape_of(const jpeg_decompress_struct &jpeg, std::span<const uint8_t> file) {
+    const size_t scan_begin = file.size() - std::min(jpeg.src->bytes_in_buffer, file.size());
+    return {file, scan_begin, static_cast<int>(jpeg.MCUs_per_row), static_cast<int>(jpeg.MCU_rows_in_scan),
+            jpeg.comps_in_scan};
 }
 
 } // namespace
@@ -32,14 +33,14 @@ void replace_decode_mcu(jpeg_decompress_struct &jpeg, DecodeMcu decode_mcu) {
 }
 
 bool EntropyDecoder::install(jpeg_decompress_struct &jpeg, int first_column, int last_column,
-                             std::span<const uint8_t> header, std::span<const uint8_t> index) {
+                             std::span<const uint8_t> file, std::span<const uint8_t> index) {
     if (!build_tables(jpeg))
         return false;
     first_column_ = first_column;
     last_column_ = last_column;
     row_ = row_read_ = column_ = next_restart_ = 0;
     next_mcu_ = 0;
-    has_index_ = !index.empty() && index_.open(index, shape_of(jpeg, header));
+    has_index_ = !index.empty() && index_.open(index, shape_of(jpeg, file));
     rows_restart_ = jpeg.restart_interval == jpeg.MCUs_per_row;
     until_restart_ = jpeg.restart_interval;
     last_dc_.fill(0);
@@ -134,9 +135,9 @@ bool EntropyDecoder::read_indexed(const jpeg_decompress_struct &jpeg, JBLOCKROW 
     return read_mcu(jpeg, blocks);
 }
 
-std::vector<uint8_t> EntropyDecoder::make_index(const jpeg_decompress_struct &jpeg, std::span<const uint8_t> header,
+std::vector<uint8_t> EntropyDecoder::make_index(const jpeg_decompress_struct &jpeg, std::span<const uint8_t> file,
                                                 int step) {
-    const IndexShape shape = shape_of(jpeg, header);
+    const IndexShape shape = shape_of(jpeg, file);
     const int distance = step > 0 ? step : shape.columns;
     JpegIndexWriter writer;
     if (!writer.begin(shape, distance))

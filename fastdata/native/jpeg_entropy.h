@@ -16,9 +16,9 @@ class EntropyDecoder {
   public:
     // Call after jpeg_start_decompress, before the first row.  Leaves libjpeg's decoder where it is for progressive,
     // arithmetic and multi-scan files.  first_column, last_column: MCUs of which coefficients are needed.
-    // header: the file's bytes before the entropy-coded data.  index: stored, or empty; if it is of another image
-    // it is not used.  False when a table is damaged.
-    bool install(jpeg_decompress_struct &jpeg, int first_column, int last_column, std::span<const uint8_t> header = {},
+    // file: all of it.  index: stored, or empty; if it is of another file it is not used.  False when a table is
+    // damaged.
+    bool install(jpeg_decompress_struct &jpeg, int first_column, int last_column, std::span<const uint8_t> file = {},
                  std::span<const uint8_t> index = {});
     // True if rows are found by the index.
     bool has_index() const { return has_index_; }
@@ -28,7 +28,7 @@ class EntropyDecoder {
 
     // Makes the index by passing over the whole scan, with an entry for every step-th MCU of a row, or one for each row
     // if step is 0.  Call after install.  Empty when the data is damaged, or the image too large.
-    std::vector<uint8_t> make_index(const jpeg_decompress_struct &jpeg, std::span<const uint8_t> header, int step);
+    std::vector<uint8_t> make_index(const jpeg_decompress_struct &jpeg, std::span<const uint8_t> file, int step);
 
   private:
     struct Block {

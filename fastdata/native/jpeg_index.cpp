@@ -10,7 +10,7 @@ namespace {
 
 constexpr size_t kHeadBytes = 16, kCrcBytes = 4;
 constexpr int kMostMcus = 65535;
-constexpr uint64_t kMostScanBytes = uint64_t{1} << 28; // whose bits 32 bits count
+constexpr uint64_t kMostBytes = uint64_t{1} << 28; // whose bits 32 bits count
 
 size_t entry_bytes(int components) {
     return 4 + 2 * static_cast<size_t>(components);
@@ -43,14 +43,14 @@ bool JpegIndex::open(std::span<const uint8_t> stored, const IndexShape &shape) {
     step_ = half(12);
     components_ = half(14);
     if (step_ == 0 || half(8) != shape.columns || half(10) != shape.rows || components_ != shape.components ||
-        number_at(head, 4) != shape.header.size())
+        number_at(head, 4) != shape.scan_begin || shape.file.size() >= kMostBytes)
         return false;
     per_row_ = entries_per_row(shape.columns, step_);
     entries_ = checked.subspan(kHeadBytes);
     const size_t count = static_cast<size_t>(per_row_) * static_cast<size_t>(shape.rows);
-    return entries_.size() == count * entry_bytes(components_) && shape.scan_bytes < kMostScanBytes &&
+    return entries_.size() == count * entry_bytes(components_) &&
            number_at(stored.last(kCrcBytes).data(), 4) == crc32c(checked) &&
-           number_at(head + 4, 4) == crc32c(shape.header);
+           number_at(head + 4, 4) == crc32c(shape.file);
 }
 
 IndexEntry JpegIndex::entry(int row, int column) const {
@@ -66,14 +66,14 @@ IndexEntry JpegIndex::entry(int row, int column) const {
 
 bool JpegIndexWriter::begin(const IndexShape &shape, int step) {
     if (shape.columns > kMostMcus || shape.rows > kMostMcus || step < 1 || step > kMostMcus ||
-        shape.components > kMostIndexed || shape.scan_bytes >= kMostScanBytes || shape.header.size() > UINT32_MAX)
+        shape.components > kMostIndexed || shape.file.size() >= kMostBytes)
         return false;
     components_ = shape.components;
     stored_.clear();
     const size_t count = static_cast<size_t>(entries_per_row(shape.columns, step)) * static_cast<size_t>(shape.rows);
     stored_.reserve(kHeadBytes + count * entry_bytes(components_) + kCrcBytes);
-    put_number(stored_, static_cast<uint32_t>(shape.header.size()), 4);
-    put_number(stored_, static_cast<uint32_t>(crc32c(shape.header)), 4);
+    put_number(stored_, static_cast<uint32_t>(shape.scan_begin), 4);
+    put_number(stored_, crc32c(shape.file), 4);
     for (const int number : {shape.columns, shape.rows, step, components_})
         put_number(stored_, static_cast<uint32_t>(number), 2);
     return true;

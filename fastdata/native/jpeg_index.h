@@ -3,7 +3,7 @@
 //
 // Stored little-endian; docs/format.md describes it:
 //     uint32 scan_begin     bytes of the file before its entropy-coded data
-//     uint32 header_crc     CRC-32C of these
+//     uint32 file_crc       CRC-32C of the file
 //     uint16 columns, rows  MCUs
 //     uint16 step           there is an entry for every step-th MCU of a row, beginning with the first
 //     uint16 components     in the scan, 1 to 3
@@ -33,8 +33,8 @@ struct IndexEntry {
 
 // What an index is made of, and must be for the image that is decoded.
 struct IndexShape {
-    std::span<const uint8_t> header; // the file's bytes before its entropy-coded data
-    size_t scan_bytes;               // behind them
+    std::span<const uint8_t> file;
+    size_t scan_begin; // where its entropy-coded data begins
     int columns, rows, components;
 };
 

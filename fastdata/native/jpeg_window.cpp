@@ -216,11 +216,6 @@ bool JpegDecoder::has_one_scan() const {
     return !jpeg.arith_code && !jpeg.progressive_mode && !jpeg_has_multiple_scans(&jpeg);
 }
 
-// What precedes the entropy-coded data.
-std::span<const uint8_t> JpegDecoder::header() const {
-    return data_.first(data_.size() - std::min(state_->jpeg.src->bytes_in_buffer, data_.size()));
-}
-
 fd_status JpegDecoder::make_index(int step, std::vector<uint8_t> &index) {
     State &state = *state_;
     index.clear();
@@ -232,7 +227,7 @@ fd_status JpegDecoder::make_index(int step, std::vector<uint8_t> &index) {
             state.status = FD_UNSUPPORTED;
         else if (!state.entropy.install(state.jpeg, 0, none))
             state.status = FD_CORRUPT;
-        else if (index = state.entropy.make_index(state.jpeg, header(), step); index.empty())
+        else if (index = state.entropy.make_index(state.jpeg, data_, step); index.empty())
             state.status = FD_UNSUPPORTED;
     }
     jpeg_abort_decompress(&state.jpeg);
@@ -258,7 +253,7 @@ void JpegDecoder::read_window(const Box &window) {
         // In a scan of one component an MCU is one block, whatever its sampling factors.
         const int mcu_width = (jpeg.comps_in_scan == 1 ? 1 : jpeg.max_h_samp_factor) * scaled_block;
         const int last = (static_cast<int>(left + width) - 1) / mcu_width;
-        if (!state_->entropy.install(jpeg, static_cast<int>(left) / mcu_width, last, header(), index_))
+        if (!state_->entropy.install(jpeg, static_cast<int>(left) / mcu_width, last, data_, index_))
             state_->stop(FD_CORRUPT);
         if (!index_.empty())
             index_use_ = state_->entropy.has_index() ? FD_INDEX_USED : FD_INDEX_WRONG;

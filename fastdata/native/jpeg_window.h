@@ -56,7 +56,6 @@ class JpegDecoder {
     void start(int denominator, bool fast);
     void read_window(const Box &window);
     bool has_one_scan() const;
-    std::span<const uint8_t> header() const;
 
     std::unique_ptr<State> state_;
     Buffer pixels_;

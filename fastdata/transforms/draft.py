@@ -11,7 +11,7 @@ import torch
 
 from fastdata.augment.base import Augmentation
 from fastdata.augment.erasing import Eraser
-from fastdata.augment.tensors import OfTensors, core_agrees_on_tensors
+from fastdata.augment.tensors import OfTensors, core_agrees_on_tensors, refusal
 from fastdata.errors import OptionError
 from fastdata.loaders.resample import has_tensors_bits
 from fastdata.native import Format, load
@@ -99,6 +99,8 @@ class Draft:
                 raise NotFusable("it erases from a uint8 tensor; put it behind the conversion to float")
             if not core_agrees_on_tensors():
                 raise NotFusable("it works on a tensor, and the native core does not do that with torch's bits")
+            if (problem := refusal(augmentation, size if size is not None else _ANY_LARGE_SIZE)) is not None:
+                raise NotFusable(problem)
             augmentation = OfTensors(augmentation)
         elif self.output is not Output.PIL:
             raise NotFusable("it works on an array or a float image; put it before that")

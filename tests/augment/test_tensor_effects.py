@@ -178,6 +178,15 @@ def test_a_whole_recipe_without_chance_has_torchvisions_pixels(folder: Path) -> 
     assert all(torch.equal(one, other) for one, other in zip(images_of(ours), images_of(theirs), strict=True))
 
 
+@pytest.mark.parametrize("name", ["brightness", "contrast", "saturation", "hue"])
+def test_factors_are_rounded_as_torchvisions(folder: Path, name: str) -> None:
+    """v2's ColorJitter draws float32, of which one between 0.3 and 0.3 is not 0.3."""
+    steps = [v2.ToImage(), v2.Resize((40, 56)), v2.ColorJitter(**{name: (0.3, 0.3)})]
+    ours = DataLoader(ImageFolder(str(folder), v2.Compose(steps)), 13)
+    theirs = torch.utils.data.DataLoader(ours.dataset, 13)
+    assert all(torch.equal(one, other) for one, other in zip(images_of(ours), images_of(theirs), strict=True))
+
+
 def test_thresholds_are_compared_as_torch_does(folder: Path) -> None:
     def steps(threshold: float) -> list[Any]:
         return [v2.ToImage(), v2.Resize((24, 24)), v2.RandomSolarize(threshold, p=1.0)]
@@ -194,6 +203,15 @@ LEFT: dict[str, tuple[list[Any], str]] = {
     "a threshold": ([v2.Resize((24, 24)), v2.RandomSolarize(256)], "no threshold above 255"),
     "v1": ([v2.Resize((24, 24)), v1.ColorJitter(0.3)], "arithmetic of torchvision's v1"),
     "v1 inside": ([v2.Resize((24, 24)), v2.RandomApply([v1.ColorJitter(0.3)])], "arithmetic of torchvision's v1"),
+    "rare warps": (
+        [v2.Resize((24, 24)), v2.RandomApply([v2.RandomRotation(30)], p=0.0001)],
+        "torch's grid_sample",
+    ),
+    "a rare contrast": (
+        [v2.Resize((300, 300)), v2.RandomChoice([v2.ColorJitter(contrast=0.3), v2.RandomInvert()], p=[0.0001, 1])],
+        "up to 65793 pixels",
+    ),
+    "a rare threshold": ([v2.Resize((24, 24)), v2.RandomSolarize(256, p=0.0001)], "no threshold above 255"),
     "erasing": ([v2.Resize((24, 24)), v2.RandomErasing()], "put it behind the conversion to float"),
 }
 

@@ -245,6 +245,65 @@ def test_mistakes(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert "file" in capsys.readouterr().err
 
 
+def test_a_damaged_index_of_one_image_is_made_again(copy: Path) -> None:
+    done = make_index(copy, images_below(copy))
+    flip(done.path, 60)  # in the first image's
+    again = make_index(copy, images_below(copy))
+    assert (again.indexed, again.kept) == (1, 38)
+
+
+def test_other_bytes_of_the_same_size_and_time_are_noticed(copy: Path) -> None:
+    """Files that were unpacked from archives often have one time."""
+    paths = sorted(copy.rglob("*.jpg"))
+    one, other = (images.jpeg(150, 130, seed=seed) for seed in (1, 2))
+    size = max(len(one), len(other))
+    paths[0].write_bytes(one + bytes(size - len(one)))
+    os.utime(paths[0], ns=(10**18, 10**18))
+    make_index(copy, images_below(copy))
+    paths[0].write_bytes(other + bytes(size - len(other)))
+    os.utime(paths[0], ns=(10**18, 10**18))
+    middle = transforms.Compose([transforms.CenterCrop(40), transforms.PILToTensor()])
+    dataset = ImageFolder(str(copy), middle)
+    with without_index():
+        expected = batches(dataset)
+    with pytest.warns(UserWarning, match="images have changed"):
+        assert same(batches(dataset), expected)
+
+
+def test_the_newest_index_of_an_image_counts(copy: Path) -> None:
+    """Whether it is of the folder or of one around it; and the other, where that does not know the image."""
+    make_index(copy / "bear", images_below(copy / "bear"))
+    paths = sorted((copy / "bear").rglob("*.jpg"))
+    paths[2].write_bytes(images.jpeg(150, 130, seed=77))
+    make_index(copy, images_below(copy))
+    (copy / "bear" / "new.jpg").write_bytes(images.jpeg(150, 130, seed=78))
+    make_index(copy / "bear", images_below(copy / "bear"))
+    (copy / "cup" / "unknown.jpg").write_bytes(images.jpeg(150, 130, seed=79))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        batches(ImageFolder(str(copy), CROP))
+    assert used() == 40
+
+
+def test_a_missing_file_is_no_changed_one(copy: Path) -> None:
+    make_index(copy, images_below(copy))
+    dataset = ImageFolder(str(copy), CROP)
+    sorted(copy.rglob("*.jpg"))[3].unlink()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        list(DataLoader(dataset, 7, backend="native", on_error="skip"))
+    assert used() == 38
+
+
+def test_long_names_and_links_that_lead_back(tmp_path: Path) -> None:
+    folder = tmp_path / ("n" * 240)
+    (folder / "a").mkdir(parents=True)
+    (folder / "a" / "x.jpg").write_bytes(images.jpeg(40, 30))
+    (folder / "a" / "up").symlink_to(folder, target_is_directory=True)
+    (folder / "again").symlink_to(folder, target_is_directory=True)
+    assert make_index(folder, images_below(folder)).indexed == 1
+
+
 def test_images_are_made_in_order_and_not_far_ahead(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(making, "_AHEAD", 1)
     done = make_index(folder, images_below(folder), threads=3)

@@ -131,6 +131,15 @@ def test_images_of_torchvisions_class_stay_that(steps: list[Any]) -> None:
         assert torch.equal(image, wanted)
 
 
+@pytest.mark.filterwarnings("ignore::fastdata.NotAccelerated")
+def test_steps_of_v1_make_plain_tensors_of_such_images() -> None:
+    dataset = Tensors(v1.Compose([v1.CenterCrop(24), v1.RandomHorizontalFlip(1.0)]), tv_tensors.Image)
+    (ours,) = DataLoader(dataset, COUNT, collate_fn=list)
+    for index, (image, _) in enumerate(ours):
+        assert type(image) is type(dataset[index][0])
+        assert torch.equal(image, dataset[index][0])
+
+
 def test_an_image_smaller_than_a_crop_is_refused_as_by_torchvision() -> None:
     dataset = Tensors(v2.Compose([v2.RandomCrop(200)]))
     with pytest.raises(ValueError, match="larger than"):

@@ -28,14 +28,18 @@ def picture(width: int, height: int, seed: int = 0) -> np.ndarray:
     return np.clip(smooth + rng.normal(0, 6, smooth.shape), 0, 255).astype(np.uint8)
 
 
-def jpeg(width: int, height: int, *, seed: int = 0, sampling: str = "4:2:0", quality: int = 88) -> bytes:
-    """A baseline JPEG by libjpeg-turbo."""
-    pixels = picture(width, height, seed)
+def encoded(pixels: np.ndarray, *, sampling: str = "4:2:0", quality: int = 88) -> bytes:
+    """Pixels as a baseline JPEG by libjpeg-turbo."""
     encoder, kind = turbojpeg.TurboJPEG(), _SAMPLINGS[sampling]
     if sampling == "grey":
         pixels = np.ascontiguousarray(pixels[..., :1])
         return encoder.encode(pixels, quality, turbojpeg.TJPF_GRAY, kind)
     return encoder.encode(pixels, quality, turbojpeg.TJPF_RGB, kind)
+
+
+def jpeg(width: int, height: int, *, seed: int = 0, sampling: str = "4:2:0", quality: int = 88) -> bytes:
+    """A baseline JPEG by libjpeg-turbo."""
+    return encoded(picture(width, height, seed), sampling=sampling, quality=quality)
 
 
 def saved(width: int = 120, height: int = 90, *, mode: str = "RGB", kind: str = "JPEG", **options: Any) -> bytes:

@@ -18,7 +18,7 @@ from fastdata.loaders import resample
 from fastdata.native import IndexUse
 from fastdata.views.view import View, Views
 
-HEAD = struct.Struct("<IIHHHH")  # scan_begin, header_crc, columns, rows, step, components
+HEAD = struct.Struct("<IIHHHH")  # scan_begin, file_crc, columns, rows, step, components
 
 
 def index_of(data: bytes, step: int = 0) -> bytes | None:
@@ -97,8 +97,8 @@ def test_any_window_between_restart_markers(
 
 def entries_of(encoded: bytes, index: bytes) -> tuple[int, list[tuple[int, ...]]]:
     """The scan's beginning and all entries, read as docs/format.md describes them."""
-    begin, header_crc, columns, rows, step, components = HEAD.unpack_from(index)
-    assert header_crc == google_crc32c.value(encoded[:begin])
+    begin, file_crc, columns, rows, step, components = HEAD.unpack_from(index)
+    assert file_crc == google_crc32c.value(encoded)
     assert google_crc32c.value(index[:-4]) == int.from_bytes(index[-4:], "little")
     entry = struct.Struct(f"<I{components}h")
     count = rows * -(-columns // step)
@@ -168,18 +168,29 @@ def test_a_place_anywhere_is_never_read_outside_of_the_data(bit: int) -> None:
         assert (pixels == reference(encoded, view)).all()
 
 
-def test_the_index_of_another_image_is_not_used() -> None:
-    one, other = (images.jpeg(120, 90, seed=seed) for seed in (1, 2))
-    view = view_of((30, 40, 110, 80))
-    shorter = images.jpeg(120, 60, seed=1)
-    smaller = images.jpeg(120, 90, seed=1, quality=40)
-    for index in (made(shorter), made(smaller)):
-        pixels, use = decode(one, view, index)
+def test_the_index_of_another_file_is_not_used() -> None:
+    """Not even if a single bit of the file differs, above the window."""
+    one, view = images.jpeg(120, 90, seed=1), view_of((30, 60, 110, 80))
+    others = [images.jpeg(120, 90, seed=2), images.jpeg(120, 60, seed=1), images.jpeg(120, 90, seed=1, quality=40)]
+    changed = bytearray(one)
+    changed[6] ^= 1  # in the first segment, which no decoder heeds
+    for other in (*others, bytes(changed)):
+        pixels, use = decode(one, view, made(other))
         assert use == IndexUse.WRONG
         assert (pixels == reference(one, view)).all()
-    pixels, use = decode(one, view_of((0, 0, 120, 90)), made(other, 2))  # the same header, other data
-    assert use == IndexUse.WRONG
-    assert (pixels == reference(one, view_of((0, 0, 120, 90)))).all()
+
+
+def test_images_that_begin_alike_are_found_by_their_own_index() -> None:
+    """What a decoder remembers of one image is not taken for the next."""
+    rng, same = np.random.default_rng(0), images.picture(1024, 8, seed=3)
+    view = view_of((400, 0, 600, 8))
+    for _ in range(20):
+        pixels = same.copy()
+        pixels[:, 390:] = rng.integers(0, 256, (8, 634, 3))
+        encoded = images.encoded(pixels, sampling="4:4:4", quality=90)
+        found, use = decode(encoded, view, made(encoded, 16))
+        assert use == IndexUse.USED
+        assert (found == reference(encoded, view)).all()
 
 
 REFUSED: dict[str, Any] = {
