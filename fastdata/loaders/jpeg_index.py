@@ -12,11 +12,10 @@ from __future__ import annotations
 import hashlib
 import os
 import struct
-import tempfile
 import warnings
 from collections import Counter
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -28,17 +27,17 @@ import numpy.typing as npt
 from fastdata import native
 from fastdata.errors import DatasetError
 from fastdata.native import IndexUse, JpegIndexes
-from fastdata.system.files import cache_folder
+from fastdata.system.files import cache_folder, whole_file
 
 __all__ = [
     "FolderIndex",
-    "IndexWriter",
     "Indexed",
     "Indexes",
     "index_file",
     "index_folder",
     "name_in_index",
     "open_indexes",
+    "writing_indexes",
 ]
 
 _SUFFIX = ".jpegindex"
@@ -172,58 +171,35 @@ class FolderIndex:
         return Indexed(name, int(self.file_bytes[row]), int(self.modified_ns[row]), stored)
 
 
-class IndexWriter:
-    """Writes the file of a `FolderIndex`, whole or not at all: use it as a context.
+@contextmanager
+def writing_indexes(path: Path, root: str) -> Iterator[Callable[[Indexed], None]]:
+    """Yields a function that adds an image to the file of a `FolderIndex`, which is written whole or not at all.
 
     Args:
         path: of the file.
         root: of the folder whose images are indexed.
     """
+    rows: list[tuple[int, ...]] = []
+    with whole_file(path) as file:
 
-    def __init__(self, path: Path, root: str) -> None:
-        self._path, self._root = path, os.fsencode(root)
-        self._rows: list[tuple[int, int, int, int, int]] = []
+        def add(image: Indexed) -> None:
+            place = file.tell(), len(image.stored)
+            rows.append((_key(image.name), image.file_bytes, image.modified_ns, *place))
+            file.write(image.stored)
 
-    def __enter__(self) -> IndexWriter:
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        self._file = tempfile.NamedTemporaryFile(dir=self._path.parent, prefix=self._path.name, delete=False)
-        self._file.write(bytes(_BEGIN))
-        return self
-
-    def add(self, image: Indexed) -> None:
-        """Adds an image."""
-        place = self._file.tell(), len(image.stored)
-        self._rows.append((_key(image.name), image.file_bytes, image.modified_ns, *place))
-        self._file.write(image.stored)
-
-    def _finish(self) -> None:
-        keys = Counter(row[0] for row in self._rows)
-        rows = sorted(row for row in self._rows if keys[row[0]] == 1)  # of two with one key neither can be found
-        self._file.write(bytes(_padded(self._file.tell()) - self._file.tell()))
-        begin = self._file.tell()
-        columns = [
-            np.array([row[number] for row in rows], np.uint64 if number == 0 else np.int64) for number in range(5)
-        ]
-        tables = self._root.ljust(_padded(len(self._root)), b"\0") + b"".join(map(np.ndarray.tobytes, columns))
-        self._file.write(tables)
-        head = _HEAD.pack(_MAGIC, _VERSION, len(self._root), len(rows), begin)
-        self._file.seek(0)
-        self._file.write(head + google_crc32c.value(head + tables).to_bytes(8, "little"))
-        self._file.flush()
-        os.fsync(self._file.fileno())
-
-    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
-        try:
-            if kind is None:
-                self._finish()
-            self._file.close()
-            if kind is None:
-                os.chmod(self._file.name, 0o644)  # others may load the same images
-                os.replace(self._file.name, self._path)
-        finally:
-            self._file.close()
-            with suppress(FileNotFoundError):
-                os.unlink(self._file.name)
+        file.write(bytes(_BEGIN))
+        yield add
+        file.write(bytes(_padded(file.tell()) - file.tell()))
+        begin, name = file.tell(), os.fsencode(root)
+        keys = Counter(row[0] for row in rows)
+        found = sorted(row for row in rows if keys[row[0]] == 1)  # of two with one key neither can be found
+        kinds = (np.uint64, *(np.int64,) * (_COLUMNS - 1))
+        columns = [np.array([row[number] for row in found], kind) for number, kind in enumerate(kinds)]
+        tables = name.ljust(_padded(len(name)), b"\0") + b"".join(map(np.ndarray.tobytes, columns))
+        file.write(tables)
+        head = _HEAD.pack(_MAGIC, _VERSION, len(name), len(found), begin)
+        file.seek(0)
+        file.write(head + google_crc32c.value(head + tables).to_bytes(8, "little"))
 
 
 def _padded(size: int) -> int:
@@ -256,24 +232,24 @@ class Indexes:
         """
         count = len(paths)
         begins = offsets.tolist() if offsets is not None else [0] * count
-        waiting = []  # the row of each image, its name in a folder, and the places of that
+        found: dict[int, tuple[list[int], list[str]]] = {}  # by folder: rows, and what they are called there
         for row, (path, offset) in enumerate(zip(paths, begins, strict=True)):
             folder, name = os.path.split(path)
-            places = self._places_of(folder) if name else []
-            if places:
-                waiting.append((row, name_in_index(name, offset), places))
-        if not waiting:
+            for number, prefix in self._places_of(folder) if name else []:
+                rows, names = found.setdefault(number, ([], []))
+                rows.append(row)
+                names.append(name_in_index(prefix + name, offset))
+        if not found:
             return None
         lengths, file_bytes, modified_ns = (np.zeros(count, np.int64) for _ in range(3))
         addresses = np.zeros(count, np.uint64)
-        for number, folder_index in enumerate(self._folders):
-            some = [(row, prefix + name) for row, name, places in waiting for at, prefix in places if at == number]
-            rows = np.array([row for row, _ in some], np.intp)
-            known = folder_index.rows([name for _, name in some])
-            is_new = (known >= 0) & (addresses[rows] == 0)
-            rows, known = rows[is_new], known[is_new]
-            addresses[rows], lengths[rows] = folder_index.places(known)
-            file_bytes[rows], modified_ns[rows] = folder_index.file_bytes[known], folder_index.modified_ns[known]
+        for number, (rows, names) in sorted(found.items()):
+            folder_index = self._folders[number]
+            known, chosen = folder_index.rows(names), np.array(rows, np.intp)
+            is_new = (known >= 0) & (addresses[chosen] == 0)
+            known, chosen = known[is_new], chosen[is_new]
+            addresses[chosen], lengths[chosen] = folder_index.places(known)
+            file_bytes[chosen], modified_ns[chosen] = folder_index.file_bytes[known], folder_index.modified_ns[known]
         return JpegIndexes(
             addresses=addresses,
             lengths=lengths,

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -14,13 +16,14 @@ from fastdata.errors import DatasetError
 from fastdata.loaders.jpeg_index import (
     FolderIndex,
     Indexed,
-    IndexWriter,
     index_file,
     index_folder,
     is_below,
     name_in_index,
+    writing_indexes,
 )
 from fastdata.loaders.resample import exact_core, options_for
+from fastdata.system.files import try_lock
 
 __all__ = ["Indexing", "StoredImage", "images_below", "make_index"]
 
@@ -120,7 +123,7 @@ def make_index(
         on_image: called after each image.
 
     Raises:
-        DatasetError: there are no images.
+        DatasetError: there are no images, or another process is indexing the folder.
         NativeMissing: there is no native core, which makes and uses indexes.
         OSError: the file cannot be written.
     """
@@ -129,18 +132,33 @@ def make_index(
     done = Indexing(index_file(whole, Path(to) if to is not None else index_folder()))
     maker = _Maker(os.fspath(root), done.path)
     with (
-        IndexWriter(done.path, whole) as writer,
+        _alone(done.path, whole),
+        writing_indexes(done.path, whole) as add,
         ThreadPoolExecutor(max(1, threads), thread_name_prefix="fastdata-index") as pool,
     ):
         for made in _in_order(pool, maker.make, images, ahead=_AHEAD * max(1, threads)):
             on_image()
             done.count(made)
             if made is not None:
-                writer.add(made.image)
+                add(made.image)
         if not done.images:
             accepted = " ".join(_EXTENSIONS)
             raise DatasetError(f"no JPEGs below {root}; expected shards, or files that end with {accepted}")
     return done
+
+
+@contextmanager
+def _alone(path: Path, root: str) -> Iterator[None]:
+    """While no other process writes the same file."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lock = path.with_name(f".{path.name}.lock")
+    with try_lock(lock) as is_free:
+        if not is_free:
+            raise DatasetError(f"another process is indexing {root}; wait until it has finished")
+        try:
+            yield
+        finally:
+            lock.unlink(missing_ok=True)
 
 
 def _in_order(
@@ -152,11 +170,10 @@ def _in_order(
 ) -> Iterator[_Made | None]:
     """Results in the order of the images, some of which are worked on ahead."""
     waiting = iter(images)
-    running: list[Future[_Made | None]] = [pool.submit(work, image) for image in islice(waiting, ahead)]
+    running: deque[Future[_Made | None]] = deque(pool.submit(work, image) for image in islice(waiting, ahead))
     while running:
-        first, *running = running
-        yield first.result()
-        running += [pool.submit(work, image) for image in islice(waiting, 1)]
+        yield running.popleft().result()
+        running.extend(pool.submit(work, image) for image in islice(waiting, 1))
 
 
 class _Maker:

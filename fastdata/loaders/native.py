@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from fastdata.loaders import resample
 from fastdata.loaders.backend import Backend, Encoded, Fidelity, Ints, LoadedFiles, Pixels
-from fastdata.loaders.jpeg_index import open_indexes
+from fastdata.loaders.jpeg_index import Indexes, open_indexes
 from fastdata.loaders.per_image import HandBack, by_pillow
 from fastdata.native import (
     BatchLoader,
@@ -32,6 +32,7 @@ from fastdata.views.view import View, Views
 __all__ = ["NativeBackend", "NativeFileLoader"]
 
 _PIXELS = Format()
+_NO_INDEXES = Indexes([])
 
 
 class NativeBackend(Backend):
@@ -49,6 +50,7 @@ class NativeBackend(Backend):
     def __init__(self, *, fidelity: Fidelity = "exact") -> None:
         super().__init__(fidelity=fidelity)
         self._core, self._order = _exact_core()
+        self._indexes = _NO_INDEXES
 
     @classmethod
     def version(cls) -> str:
@@ -77,6 +79,7 @@ class NativeBackend(Backend):
         return {row: _error_of(results, at) for at, row in enumerate(rows)}
 
     def source_decoder(self) -> NativeBackend:
+        self._indexes = open_indexes() or _NO_INDEXES  # once for an epoch
         return self
 
     def pool(self, threads: int) -> Pool:
@@ -98,8 +101,7 @@ class NativeBackend(Backend):
     ) -> list[Exception | None]:
         """See `fastdata.loaders.backend.SourceDecoder`."""
         given = [np.frombuffer(each, np.uint8) if each else None for each in data]
-        known = open_indexes()
-        indexes = known.of(paths) if known is not None else None
+        indexes = self._indexes.of(paths)
         results = self._core.decode(
             np.array([0 if each is None else each.ctypes.data for each in given], np.uint64),
             np.array([0 if each is None else each.size for each in given], np.int64),
@@ -114,8 +116,7 @@ class NativeBackend(Backend):
             effects=effects,
             indexes=indexes,
         )
-        if known is not None:
-            known.note(indexes)
+        self._indexes.note(indexes)
         return [_error_of(results, at) for at in range(len(paths))]
 
     def file_loader(self, plan: Plan, key: Key, *, format: Format, threads: int) -> NativeFileLoader:  # noqa: A002
@@ -145,7 +146,7 @@ class NativeFileLoader:
 
     def __init__(self, loader: BatchLoader, pool: Pool | None) -> None:
         self._loader, self._pool = loader, pool
-        self._indexes = open_indexes()
+        self._indexes = open_indexes() or _NO_INDEXES
 
     def load(
         self,
@@ -159,12 +160,11 @@ class NativeFileLoader:
         out: int,
         effects: EffectTable | None = None,
     ) -> LoadedFiles:
-        indexes = self._indexes.of(paths, offsets) if self._indexes is not None else None
+        indexes = self._indexes.of(paths, offsets)
         loaded = self._loader.load(
             paths, offsets, lengths, indices, copies, out, crcs=crcs, effects=effects, indexes=indexes
         )
-        if self._indexes is not None:
-            self._indexes.note(indexes)
+        self._indexes.note(indexes)
         return LoadedFiles(loaded.results.statuses == Status.OK, loaded.data_bytes, loaded.read_s, loaded.decode_s)
 
     def close(self, ended: bool) -> None:

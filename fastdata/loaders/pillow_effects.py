@@ -16,7 +16,7 @@ from fastdata import native
 from fastdata.loaders.backend import Pixels
 from fastdata.native import EFFECT, EffectKind, EffectTable, Format
 
-__all__ = ["MIXES", "NOT_PILLOWS", "TENSORS", "apply", "core_agrees"]
+__all__ = ["MIXES", "NOT_PILLOWS", "apply", "core_agrees"]
 
 _ENHANCERS = {
     EffectKind.BRIGHTNESS: PIL.ImageEnhance.Brightness,
@@ -31,8 +31,7 @@ _MAPS = {
 
 
 MIXES = {EffectKind.MIX_BEGIN, EffectKind.MIX_ADD, EffectKind.MIX_BLEND, EffectKind.MIX_END}
-TENSORS = {kind for kind in EffectKind if kind.name.startswith("TENSOR_")}
-NOT_PILLOWS = {EffectKind.BLUR, *MIXES, *TENSORS}
+NOT_PILLOWS = {EffectKind.BLUR, *MIXES, *(kind for kind in EffectKind if kind.name.startswith("TENSOR_"))}
 
 
 def apply(image: Image, effect: Any) -> Image:

@@ -229,6 +229,15 @@ def test_an_interrupted_run_leaves_the_earlier_index(copy: Path, monkeypatch: py
     assert path.read_bytes() == before
 
 
+def test_two_runs_at_once_are_refused(copy: Path) -> None:
+    def another_run() -> None:
+        with pytest.raises(fastdata.DatasetError, match="another process is indexing"):
+            make_index(copy, images_below(copy))
+
+    assert make_index(copy, images_below(copy), on_image=another_run).indexed == 39
+    assert make_index(copy, images_below(copy)).kept == 39
+
+
 def test_files_that_cannot_be_read_are_counted(copy: Path) -> None:
     (copy / "apple" / "broken.jpg").symlink_to("nowhere.jpg")
     done = make_index(copy, images_below(copy))
