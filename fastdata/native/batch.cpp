@@ -18,7 +18,8 @@ namespace fastdata {
 namespace {
 
 // An image's index, if it is of a file of this size and time; empty where there is none.
-std::span<const uint8_t> index_of(const fd_indexes *indexes, int64_t item, const FileReader *reader) {
+// file_crc: CRC-32C of the image, -1 if it is not known.
+StoredIndex index_of(const fd_indexes *indexes, int64_t item, const FileReader *reader, int64_t file_crc = -1) {
     if (indexes == nullptr)
         return {};
     indexes->uses[item] = FD_INDEX_UNUSED;
@@ -29,7 +30,7 @@ std::span<const uint8_t> index_of(const fd_indexes *indexes, int64_t item, const
         indexes->uses[item] = FD_INDEX_WRONG;
         return {};
     }
-    return {indexes->data[item], static_cast<size_t>(indexes->data_bytes[item])};
+    return {{indexes->data[item], static_cast<size_t>(indexes->data_bytes[item])}, file_crc};
 }
 
 bool is_valid(const fd_indexes *indexes) {
@@ -45,7 +46,7 @@ void note_use(const fd_indexes *indexes, int64_t item, const ImageDecoder &decod
 
 // An image's bytes, from memory or from the file at `path`; valid until this thread's next call.
 fd_status encoded(const fd_images &images, int64_t item, const char *path, std::span<const uint8_t> &data,
-                  std::span<const uint8_t> &index) {
+                  StoredIndex &index) {
     static thread_local FileReader reader;
     if (path != nullptr && *path != '\0') {
         const fd_status status = reader.read(path, 0, -1);
@@ -74,7 +75,8 @@ fd_status decode_group(const fd_images &images, int64_t first, int64_t end, cons
             return FD_BAD_REQUEST;
         targets.push_back({images.out[item], format, effects_of(images.effects, images.effects_per_image, item)});
     }
-    std::span<const uint8_t> data, index;
+    std::span<const uint8_t> data;
+    StoredIndex index;
     if (const fd_status status = encoded(images, first, path, data, index); status != FD_OK)
         return status;
     if (images.read_bytes != nullptr)
@@ -115,6 +117,8 @@ struct Loading {
     std::vector<const char *> paths{};
     std::atomic<int64_t> read_ns{0}, decode_ns{0};
 
+    int64_t crc_of(int64_t item) const { return files.crcs != nullptr ? files.crcs[item] : -1; }
+
     int32_t read(int64_t item, FileReader &reader) {
         const int64_t began = now_ns();
         fd_status status =
@@ -122,7 +126,7 @@ struct Loading {
                         files.lengths != nullptr ? files.lengths[item] : -1);
         files.data_bytes[item] = static_cast<int64_t>(reader.bytes().size());
         put_message(files.messages, item, reader.message().c_str());
-        const int64_t expected = files.crcs != nullptr ? files.crcs[item] : -1;
+        const int64_t expected = crc_of(item);
         if (status == FD_OK && expected >= 0 && crc32c(reader.bytes()) != expected) {
             put_message(files.messages, item, "wrong checksum");
             status = FD_CORRUPT;
@@ -131,7 +135,7 @@ struct Loading {
         return status;
     }
 
-    int32_t decode(int64_t item, std::span<const uint8_t> data, std::span<const uint8_t> index) {
+    int32_t decode(int64_t item, std::span<const uint8_t> data, const StoredIndex &index) {
         ImageDecoder &decoder = ImageDecoder::of_this_thread();
         View view;
         const auto draw_and_decode = [&]() -> fd_status {
@@ -159,7 +163,9 @@ struct Loading {
         static thread_local FileReader reader;
         files.data_bytes[item] = 0;
         const int32_t status = read(item, reader);
-        return status == FD_OK ? decode(item, reader.bytes(), index_of(files.indexes, item, &reader)) : status;
+        if (status != FD_OK)
+            return status;
+        return decode(item, reader.bytes(), index_of(files.indexes, item, &reader, crc_of(item)));
     }
 };
 

@@ -44,7 +44,7 @@ bool is_valid(const fd_options &options) {
            options.max_scans > 0 && options.max_pixels > 0 && options.max_memory_bytes > 0;
 }
 
-fd_status ImageDecoder::open(std::span<const uint8_t> data, const fd_options &options, std::span<const uint8_t> index) {
+fd_status ImageDecoder::open(std::span<const uint8_t> data, const fd_options &options, const StoredIndex &index) {
     kind_ = PngDecoder::is_png(data) ? Kind::png : NpyDecoder::is_npy(data) ? Kind::npy : Kind::jpeg;
     switch (kind_) {
     case Kind::png:

@@ -27,8 +27,8 @@ struct Target {
 class ImageDecoder {
   public:
     // Parses the header.  data: must live until decode() has returned.  Throws std::bad_alloc, as all methods do.
-    // index: of a JPEG, or empty; must live as long.
-    fd_status open(std::span<const uint8_t> data, const fd_options &options, std::span<const uint8_t> index = {});
+    // index: of a JPEG; its bytes must live as long.
+    fd_status open(std::span<const uint8_t> data, const fd_options &options, const StoredIndex &index = {});
     // What became of the index.
     fd_index_use index_use() const { return kind_ == Kind::jpeg ? jpeg_.index_use() : FD_INDEX_UNUSED; }
     int width() const;

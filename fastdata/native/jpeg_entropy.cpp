@@ -33,14 +33,14 @@ void replace_decode_mcu(jpeg_decompress_struct &jpeg, DecodeMcu decode_mcu) {
 }
 
 bool EntropyDecoder::install(jpeg_decompress_struct &jpeg, int first_column, int last_column,
-                             std::span<const uint8_t> file, std::span<const uint8_t> index) {
+                             std::span<const uint8_t> file, const StoredIndex &index) {
     if (!build_tables(jpeg))
         return false;
     first_column_ = first_column;
     last_column_ = last_column;
     row_ = row_read_ = column_ = next_restart_ = 0;
     next_mcu_ = 0;
-    has_index_ = !index.empty() && index_.open(index, shape_of(jpeg, file));
+    has_index_ = !index.bytes.empty() && index_.open(index, shape_of(jpeg, file));
     rows_restart_ = jpeg.restart_interval == jpeg.MCUs_per_row;
     until_restart_ = jpeg.restart_interval;
     last_dc_.fill(0);

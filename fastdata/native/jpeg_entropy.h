@@ -16,10 +16,9 @@ class EntropyDecoder {
   public:
     // Call after jpeg_start_decompress, before the first row.  Leaves libjpeg's decoder where it is for progressive,
     // arithmetic and multi-scan files.  first_column, last_column: MCUs of which coefficients are needed.
-    // file: all of it.  index: stored, or empty; if it is of another file it is not used.  False when a table is
-    // damaged.
+    // file: all of it.  index: if it is of another file it is not used.  False when a table is damaged.
     bool install(jpeg_decompress_struct &jpeg, int first_column, int last_column, std::span<const uint8_t> file = {},
-                 std::span<const uint8_t> index = {});
+                 const StoredIndex &index = {});
     // True if rows are found by the index.
     bool has_index() const { return has_index_; }
 

@@ -34,7 +34,8 @@ int entries_per_row(int columns, int step) {
 
 } // namespace
 
-bool JpegIndex::open(std::span<const uint8_t> stored, const IndexShape &shape) {
+bool JpegIndex::open(const StoredIndex &given, const IndexShape &shape) {
+    const std::span<const uint8_t> stored = given.bytes;
     if (stored.size() < kHeadBytes + kCrcBytes)
         return false;
     const uint8_t *const head = stored.data();
@@ -50,7 +51,7 @@ bool JpegIndex::open(std::span<const uint8_t> stored, const IndexShape &shape) {
     const size_t count = static_cast<size_t>(per_row_) * static_cast<size_t>(shape.rows);
     return entries_.size() == count * entry_bytes(components_) &&
            number_at(stored.last(kCrcBytes).data(), 4) == crc32c(checked) &&
-           number_at(head + 4, 4) == crc32c(shape.file);
+           number_at(head + 4, 4) == (given.file_crc >= 0 ? given.file_crc : int64_t{crc32c(shape.file)});
 }
 
 IndexEntry JpegIndex::entry(int row, int column) const {
@@ -92,7 +93,7 @@ std::vector<uint8_t> JpegIndexWriter::finish() {
 
 uint64_t StuffedPlace::bit(std::span<const uint8_t> data, size_t segment, uint64_t bits_read) {
     const auto wanted = static_cast<size_t>(bits_read / 8);
-    if (segment != segment_ || wanted < clean_) {
+    if (segment != segment_) {
         segment_ = raw_ = segment;
         clean_ = 0;
     }

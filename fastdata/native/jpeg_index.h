@@ -38,11 +38,17 @@ struct IndexShape {
     int columns, rows, components;
 };
 
+// An index as it is kept, and what is known of the file that it is asked for.
+struct StoredIndex {
+    std::span<const uint8_t> bytes{};
+    int64_t file_crc = -1; // CRC-32C, if somebody has computed it
+};
+
 // A stored index.
 class JpegIndex {
   public:
-    // stored: must live as long as entries are asked for.  False if it is damaged, or of another image.
-    bool open(std::span<const uint8_t> stored, const IndexShape &shape);
+    // stored: its bytes must live as long as entries are asked for.  False if it is damaged, or of another file.
+    bool open(const StoredIndex &stored, const IndexShape &shape);
     int step() const { return step_; }
     // column: a multiple of step().
     IndexEntry entry(int row, int column) const;

@@ -118,7 +118,7 @@ const char *JpegDecoder::message() const {
     return state_->message;
 }
 
-fd_status JpegDecoder::open(std::span<const uint8_t> data, const JpegLimits &limits, std::span<const uint8_t> index) {
+fd_status JpegDecoder::open(std::span<const uint8_t> data, const JpegLimits &limits, const StoredIndex &index) {
     data_ = data;
     index_ = index;
     limits_ = limits;
@@ -255,7 +255,7 @@ void JpegDecoder::read_window(const Box &window) {
         const int last = (static_cast<int>(left + width) - 1) / mcu_width;
         if (!state_->entropy.install(jpeg, static_cast<int>(left) / mcu_width, last, data_, index_))
             state_->stop(FD_CORRUPT);
-        if (!index_.empty())
+        if (!index_.bytes.empty())
             index_use_ = state_->entropy.has_index() ? FD_INDEX_USED : FD_INDEX_WRONG;
         replace_decode_mcu(jpeg, [](j_decompress_ptr running, JBLOCKROW *blocks) -> boolean {
             auto &state = *static_cast<State *>(running->client_data);

@@ -4,6 +4,7 @@
 #include "buffer.h"
 #include "fastdata_native.h"
 #include "geometry.h"
+#include "jpeg_index.h"
 
 #include <cstdint>
 #include <cstdio> // jpeglib.h needs it
@@ -29,8 +30,8 @@ class JpegDecoder {
     JpegDecoder(const JpegDecoder &) = delete;
     JpegDecoder &operator=(const JpegDecoder &) = delete;
 
-    // Parses the header.  data: must live until decode() has returned; so must index: what make_index() gave, or empty.
-    fd_status open(std::span<const uint8_t> data, const JpegLimits &limits, std::span<const uint8_t> index = {});
+    // Parses the header.  data: must live until decode() has returned, and so must what make_index() gave, the index.
+    fd_status open(std::span<const uint8_t> data, const JpegLimits &limits, const StoredIndex &index = {});
     int width() const;
     int height() const;
 
@@ -60,7 +61,8 @@ class JpegDecoder {
     std::unique_ptr<State> state_;
     Buffer pixels_;
     Rows rows_{};
-    std::span<const uint8_t> data_, index_;
+    std::span<const uint8_t> data_;
+    StoredIndex index_;
     JpegLimits limits_{};
     fd_index_use index_use_ = FD_INDEX_UNUSED;
 };
