@@ -50,17 +50,8 @@ class Images:
         """Milliseconds for the window of one image."""
         row, data = np.array([number], np.intp), self.data[number]
         given = np.array([data.ctypes.data], np.uint64), np.array([len(data)], np.int64)
-        place, indexes = np.array([self.out.ctypes.data], np.uint64), None
-        if index is not None:
-            stored = np.frombuffer(index, np.uint8)
-            indexes = native.JpegIndexes(
-                addresses=np.array([stored.ctypes.data], np.uint64),
-                lengths=np.array([len(stored)], np.int64),
-                file_bytes=np.zeros(1, np.int64),
-                modified_ns=np.zeros(1, np.int64),
-                memory=stored,
-                uses=np.zeros(1, np.int32),
-            )
+        place = np.array([self.out.ctypes.data], np.uint64)
+        indexes = None if index is None else native.JpegIndexes.of([index])
         window = self.views.at(row)
         began = time.perf_counter()
         self.core.decode(*given, window, place, format=native.Format(), options=self.options, indexes=indexes)

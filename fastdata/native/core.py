@@ -142,9 +142,8 @@ class Core:
         seen = windows.contiguous()
         if any(len(column) != count for column in (*columns, *seen)):
             raise ValueError(f"columns of {[len(column) for column in (*columns, *seen)]} rows for {count} windows")
-        more = [each.ctypes.data if each is not None else None for each in extra]
         given, places = ([column.ctypes.data for column in some] for some in (columns[:2], columns[2:]))
-        indexes_c = None if indexes is None else indexes.to_c(count)
+        more, indexes_c = [_data(each) for each in extra], None if indexes is None else indexes.to_c(count)
         ends = ctypes.addressof(results.messages), *described.to_c(), _address(indexes_c)
         images = CImages(count, names, len(names or b""), *given, *more, seen.to_c(), *places, *ends)
         self.library.fd_decode(
@@ -311,6 +310,10 @@ def _load_once() -> Core | str:  # why it is missing; an exception would keep it
         return Core(open_library())
     except NativeMissing as missing:
         return str(missing)
+
+
+def _data(column: npt.NDArray[Any] | None) -> int | None:
+    return None if column is None else column.ctypes.data
 
 
 def _address(struct: ctypes.Structure | None) -> int | None:

@@ -234,25 +234,36 @@ class JpegIndexes:
     Attributes:
         addresses: uint64, (N,): where each lies; 0 where there is none.
         lengths: int64, (N,): in bytes.
-        file_bytes: int64, (N,): size of each image's file; of another one it is not the index.
-        modified_ns: int64, (N,): when the file was modified, likewise.
         memory: keeps them where they are.
         uses: int32, (N,): receives an `IndexUse` for each.
+        file_bytes: int64, (N,): size of each image's file; of another one it is not the index.  None: not compared.
+        modified_ns: int64, (N,): when the file was modified, likewise.
     """
 
     addresses: npt.NDArray[np.uint64]
     lengths: Ints
-    file_bytes: Ints
-    modified_ns: Ints
     memory: object
     uses: npt.NDArray[np.int32]
+    file_bytes: Ints | None = None
+    modified_ns: Ints | None = None
+
+    @classmethod
+    def of(cls, stored: Sequence[bytes | None]) -> JpegIndexes:
+        """Of images in memory; None where there is none."""
+        arrays = [np.frombuffer(each or b"\0", np.uint8) for each in stored]
+        return cls(
+            addresses=np.array([array.ctypes.data for array in arrays], np.uint64),
+            lengths=np.array([len(each or b"") for each in stored], np.int64),
+            memory=arrays,
+            uses=np.zeros(len(arrays), np.int32),
+        )
 
     def to_c(self, count: int) -> CIndexes:
         """The struct, for N images; valid as long as this object lives."""
         columns = self.addresses, self.lengths, self.file_bytes, self.modified_ns, self.uses
-        if any(len(column) != count or not column.flags.c_contiguous for column in columns):
+        if any(each is not None and (len(each) != count or not each.flags.c_contiguous) for each in columns):
             raise ValueError(f"indexes of {len(self.addresses)} images for {count}")
-        return CIndexes(*(column.ctypes.data for column in columns))
+        return CIndexes(*(each.ctypes.data if each is not None else None for each in columns))
 
 
 def joined(paths: Sequence[str | os.PathLike[str]]) -> bytes:

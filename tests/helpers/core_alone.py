@@ -36,7 +36,13 @@ def windows(draw: st.DrawFn, width: int, height: int) -> tuple[int, int, int, in
     return left, top, draw(st.integers(left + 1, width)), draw(st.integers(top + 1, height))
 
 
-def decode(data: bytes, view: View, format_: native.Format | None = None, fidelity: str = "exact") -> np.ndarray:
+def decode(
+    data: bytes,
+    view: View,
+    format_: native.Format | None = None,
+    fidelity: str = "exact",
+    indexes: native.JpegIndexes | None = None,
+) -> np.ndarray:
     """One image by the core alone; fails if the core hands it back."""
     core, order = resample.exact_core()
     format_ = format_ or native.Format()
@@ -49,6 +55,7 @@ def decode(data: bytes, view: View, format_: native.Format | None = None, fideli
         np.array([out.ctypes.data], np.uint64),
         format=format_,
         options=resample.options_for(order, fidelity),
+        indexes=indexes,
     )
     assert results.statuses[0] == native.Status.OK, results.reason(0)
     return out

@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 from typing import Any
 
+import core_alone
 import google_crc32c
 import images
 import numpy as np
@@ -16,7 +17,7 @@ from hypothesis import strategies as st
 from fastdata import native
 from fastdata.loaders import resample
 from fastdata.native import IndexUse
-from fastdata.views.view import View, Views
+from fastdata.views.view import View
 
 HEAD = struct.Struct("<IIHHHH")  # scan_begin, file_crc, columns, rows, step, components
 
@@ -33,27 +34,9 @@ def made(data: bytes, step: int = 0) -> bytes:
 
 
 def decode(data: bytes, view: View, index: bytes) -> tuple[np.ndarray, IndexUse]:
-    core, order = resample.exact_core()
-    out, stored = np.zeros((*view.size, 3), np.uint8), np.frombuffer(index, np.uint8)
-    indexes = native.JpegIndexes(
-        addresses=np.array([stored.ctypes.data], np.uint64),
-        lengths=np.array([len(stored)], np.int64),
-        file_bytes=np.zeros(1, np.int64),
-        modified_ns=np.zeros(1, np.int64),
-        memory=stored,
-        uses=np.zeros(1, np.int32),
-    )
-    results = core.decode(
-        np.array([np.frombuffer(data, np.uint8).ctypes.data], np.uint64),
-        np.array([len(data)], np.int64),
-        Views.of([view]).columns,
-        np.array([out.ctypes.data], np.uint64),
-        format=native.Format(),
-        options=resample.options_for(order, "exact"),
-        indexes=indexes,
-    )
-    assert results.statuses[0] == native.Status.OK, results.reason(0)
-    return out, IndexUse(int(indexes.uses[0]))
+    indexes = native.JpegIndexes.of([index])
+    pixels = core_alone.decode(data, view, indexes=indexes)
+    return pixels, IndexUse(int(indexes.uses[0]))
 
 
 @settings(max_examples=200, deadline=None)
