@@ -77,8 +77,8 @@ def compile_transform(
         fused += 1
     if fused == 0:
         return PlanResult(plan=None, reason=f"nothing can be fused: {reason}", advice=BEGIN_WITH)
+    why = reason if fused < len(steps) else "the transform does not end with a tensor"
     if (draft.effects or draft.stages) and draft.output is Output.PIL:
-        why = reason if fused < len(steps) else "the transform does not end with a tensor"
         return replace(
             compile_transform(transform, effects=False), reason=f"augmentations are called per sample: {why}"
         )
@@ -86,21 +86,8 @@ def compile_transform(
         host = compile_transform(transform)
         on_batches = draft.augmentations or draft.float_augmentations
         if on_batches or (host.plan is not None and len(host.plan.fused) > fused):
-            why = reason if fused < len(steps) else "the transform does not end with a tensor"
             return replace(host, reason=f"augmentations stay on the host, since {why}")
-    first, *later = (*draft.stages, draft.stage)
-    plan = Plan(
-        ops=first.ops,
-        effects=first.effects,
-        later=tuple(later),
-        output=draft.output,
-        normalisation=draft.normalisation,
-        augmentations=tuple(draft.augmentations),
-        float_augmentations=tuple(draft.float_augmentations),
-        tail=tuple(steps[fused:]),
-        tensor_class=draft.tensor_class,
-        fused=tuple(name_of(step) for step in steps[:fused]),
-    )
+    plan = replace(draft.plan(), tail=tuple(steps[fused:]), fused=tuple(map(name_of, steps[:fused])))
     return PlanResult(plan=plan, reason=reason)
 
 

@@ -87,8 +87,7 @@ class Draft:
 
     def add_effect(self, augmentation: Augmentation) -> None:
         """A step that the native core does to the pixels of each image, or RandomErasing on float images."""
-        first, *later = (*self.stages, self.stage)
-        size = Plan(ops=first.ops, later=tuple(later)).size
+        size = self.plan().size
         if isinstance(augmentation, Eraser) and self.normalisation is not None:
             if size is None:
                 raise NotFusable("images differ in size where it stands; put a crop before it")
@@ -115,6 +114,20 @@ class Draft:
             self._begin_stage(augmentation)
         else:
             self.effects.append(augmentation)
+
+    def plan(self) -> Plan:
+        """What has been read so far."""
+        first, *later = (*self.stages, self.stage)
+        return Plan(
+            ops=first.ops,
+            effects=first.effects,
+            later=tuple(later),
+            output=self.output,
+            normalisation=self.normalisation,
+            augmentations=tuple(self.augmentations),
+            float_augmentations=tuple(self.float_augmentations),
+            tensor_class=self.tensor_class,
+        )
 
     @property
     def stage(self) -> Stage:
