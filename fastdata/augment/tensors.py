@@ -15,13 +15,14 @@ import torch
 
 from fastdata import native
 from fastdata.augment.base import Augmentation, Parameters
+from fastdata.augment.effects import nothing, put
 from fastdata.augment.policies import Policy
 from fastdata.augment.several import parts_of
 from fastdata.augment.single import ColorJitter, RandomPhotometricDistort
 from fastdata.augment.sometimes import RandomSolarize
 from fastdata.augment.warps import RandomAffine, RandomPerspective, RandomRotation
 from fastdata.errors import OptionError
-from fastdata.native import EFFECT, EffectKind, EffectTable, Format
+from fastdata.native import EffectKind, EffectTable, Format
 from fastdata.views.streams import Draws
 
 __all__ = ["OfTensors", "core_agrees_on_tensors", "refusal"]
@@ -105,7 +106,7 @@ class OfTensors(Augmentation):
         Raises:
             OptionError: torch does some of it in a way that the core does not repeat.
         """
-        table: EffectTable = self.augmentation.effects(parameters, size).copy()
+        table: EffectTable = self.augmentation.effects(parameters, size)
         kinds = table["kind"]
         if np.any(_KINDS[kinds] == _UNKNOWN):
             raise OptionError(_MOVES)
@@ -151,8 +152,8 @@ def core_agrees_on_tensors() -> bool:
         pixels = rng.integers(low, high, (37, 61, 3), dtype=np.uint8)
         tensor = torch.from_numpy(pixels).permute(2, 0, 1).contiguous()
         for kind, values, function, arguments in tried:
-            effect, ours = np.zeros((1, 1), EFFECT), np.empty_like(pixels)
-            effect["kind"], effect["values"][0, 0, : len(values)] = kind, values
+            effect, ours = nothing(1, 1), np.empty_like(pixels)
+            put(effect, np.zeros(1, np.intp), 0, kind, *values)
             core.convert(pixels, ours.ctypes.data, Format(), effect)
             if not np.array_equal(ours, function(tensor, *arguments).permute(1, 2, 0).numpy()):
                 return False

@@ -193,6 +193,7 @@ def _is_rgb(value: torch.Tensor) -> bool:
         and value.shape[0] == 3
         and value.numel() > 0
         and value.device.type == "cpu"
+        and value.layout is torch.strided
     )
 
 

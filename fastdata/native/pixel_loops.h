@@ -180,21 +180,18 @@ inline void tensors_turn_hue(uint8_t *pixels, size_t count, float turn) {
         };
         const int32_t full = stored(high), least = stored(pale * high);
         const int32_t falling = stored((1.0F - part) * high), rising = stored((part + pale) * high);
-        // Where these go in each sextant; the seventh is the first.
-        int32_t first = full, second = rising, third = least;
-        first = sextant == 1.0F ? falling : first;
-        first = sextant == 2.0F ? least : first;
-        first = sextant == 3.0F ? least : first;
-        first = sextant == 4.0F ? rising : first;
-        second = sextant == 1.0F ? full : second;
-        second = sextant == 2.0F ? full : second;
-        second = sextant == 3.0F ? falling : second;
-        second = sextant == 4.0F ? least : second;
-        second = sextant == 5.0F ? least : second;
-        third = sextant == 2.0F ? rising : third;
-        third = sextant == 3.0F ? full : third;
-        third = sextant == 4.0F ? full : third;
-        third = sextant == 5.0F ? falling : third;
+        // What a channel has in each sextant; the seventh is the first.  Nested, the choices would make no vectors.
+        const auto of_sextant = [&](int32_t zero, int32_t one, int32_t two, int32_t three, int32_t four, int32_t five) {
+            int32_t level = zero;
+            level = sextant == 1.0F ? one : level;
+            level = sextant == 2.0F ? two : level;
+            level = sextant == 3.0F ? three : level;
+            level = sextant == 4.0F ? four : level;
+            return sextant == 5.0F ? five : level;
+        };
+        const int32_t first = of_sextant(full, falling, least, least, rising, full);
+        const int32_t second = of_sextant(rising, full, full, falling, least, least);
+        const int32_t third = of_sextant(least, least, rising, full, full, falling);
         put_pixel(pixels, i, static_cast<uint32_t>(first), static_cast<uint32_t>(second), static_cast<uint32_t>(third));
     }
 }
