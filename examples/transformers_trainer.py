@@ -1,10 +1,10 @@
 """Hugging Face: a dataset with `set_transform`, and transformers' Trainer.
 
-    fastdata run examples/transformers_trainer.py [--data FOLDER]
+    python examples/transformers_trainer.py [--data FOLDER]
 
-Trainer makes its DataLoader itself, and accelerate makes it again, both with torch's class; `fastdata run` replaces
-that class.  Prints the loss; `fastdata run` adds a line that says which path the loader takes, and at the end the
-throughput.
+Trainer makes its DataLoader itself, and accelerate makes it again, both with torch's class; `replace_dataloader` puts
+ours in its place (as `fastdata run` does for an unchanged program).  Prints the loss, a line that says which path the
+loader takes, and at the end the throughput.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ from datasets import Dataset, Features, Image, Value
 from torch.nn.functional import cross_entropy
 from torchvision import transforms
 from transformers import Trainer, TrainingArguments
+
+from fastdata import replace_dataloader
 
 
 class Classifier(torch.nn.Module):
@@ -35,6 +37,7 @@ class Classifier(torch.nn.Module):
 
 def main() -> None:
     """Trains for two epochs."""
+    replace_dataloader()
     files = sorted(data_folder().glob("*/*"))
     classes = sorted({path.parent.name for path in files})
     columns = {"image": [str(path) for path in files], "label": [classes.index(path.parent.name) for path in files]}

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from fastdata.image_folder import ImageFolder
     from fastdata.loaders.dali_options import DaliOptions
     from fastdata.order.epoch_sampler import EpochSampler
+    from fastdata.run.replace import replace_dataloader
     from fastdata.shards.dataset import ShardDataset
 
 __version__ = "0.1.0"
@@ -53,6 +54,7 @@ _HOMES = {
     "StateMismatch": "errors",
     "StoreError": "errors",
     "TrainError": "errors",
+    "replace_dataloader": "run.replace",
 }
 
 __all__ = [
@@ -75,6 +77,7 @@ __all__ = [
     "StateMismatch",
     "StoreError",
     "TrainError",
+    "replace_dataloader",
 ]
 
 

@@ -58,8 +58,8 @@ class _AfterTorch:
 def _replace() -> None:
     """Replaces, or says why that is not possible; the program goes on in either case."""
     try:
-        from fastdata.run.replace import replace
+        from fastdata.run.replace import replace_dataloader
     except ImportError as error:
         print(f"fastdata: torch's DataLoader is not replaced: {error}", file=sys.stderr)
         return
-    replace(quiet=os.environ.get(VARIABLE) == QUIET)
+    replace_dataloader(quiet=os.environ.get(VARIABLE) == QUIET)

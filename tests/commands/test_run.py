@@ -241,6 +241,43 @@ def test_an_interpreter_starts_even_if_fastdata_cannot_be_imported(tmp_path: Pat
     assert re.fullmatch(r"fastdata: FASTDATA_RUN has no effect: .*\n", errors)
 
 
+# ---- in a running process
+
+IN_A_NOTEBOOK = """
+import sys, types, warnings
+import torch
+from torch.utils.data import DataLoader
+import fastdata
+
+early = DataLoader(range(4), 2)
+class Derived(DataLoader):
+    pass
+class Strict(types.ModuleType):
+    def __setattr__(self, name, value):
+        raise TypeError("it may not be changed")
+framework, strict = types.ModuleType("framework"), Strict("strict")
+for module in (framework, strict):
+    exec("from torch.utils.data import DataLoader as Loader", module.__dict__)
+sys.modules.update(astrict=strict, framework=framework, odd=3)
+
+with warnings.catch_warnings(record=True) as warned:
+    warnings.simplefilter("always")
+    fastdata.replace_dataloader(quiet=True)
+    fastdata.replace_dataloader()
+assert ["__main__.Derived were derived from torch's" in str(each.message) for each in warned] == [True], warned
+assert DataLoader is framework.Loader is torch.utils.data.DataLoader is fastdata.DataLoader.__mro__[1]
+assert type(early) is Derived.__mro__[1] is not DataLoader
+assert isinstance(DataLoader(range(4), 2), type(early))
+print([batch.tolist() for loader in (early, Derived(range(4), 2), DataLoader(range(4), 2)) for batch in loader])
+"""
+
+
+def test_modules_that_have_imported_torchs_class_are_given_ours(tmp_path: Path) -> None:
+    done = python("-c", IN_A_NOTEBOOK, cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (0, f"{3 * [[0, 1], [2, 3]]}\n"), done.stderr
+    assert done.stderr.count("fastdata: DataLoader(range, batch_size=2)") == 1
+
+
 # ---- subclasses
 
 

@@ -69,15 +69,16 @@ def test_programs_that_import_our_loader(name: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("name", "dataset"),
+    ("name", "dataset", "run"),
     [
-        pytest.param("lightning_training", "ImageFolder", marks=example("", "lightning").marks),
-        pytest.param("accelerate_training", "ImageFolder", marks=example("", "accelerate").marks),
-        pytest.param("transformers_trainer", "Dataset", marks=example("", "transformers", "accelerate").marks),
+        pytest.param("lightning_training", "ImageFolder", RUN, marks=example("", "lightning").marks),
+        pytest.param("accelerate_training", "ImageFolder", RUN, marks=example("", "accelerate").marks),
+        pytest.param("transformers_trainer", "Dataset", RUN, marks=example("", "transformers", "accelerate").marks),
+        pytest.param("transformers_trainer", "Dataset", [], marks=example("", "transformers", "accelerate").marks),
     ],
 )
-def test_programs_that_are_run(name: str, dataset: str) -> None:
-    printed, told = start(*RUN, str(EXAMPLES / f"{name}.py"))
+def test_programs_that_are_run_or_replace_the_class(name: str, dataset: str, run: list[str]) -> None:
+    printed, told = start(*run, str(EXAMPLES / f"{name}.py"))
     assert losses(printed)[-1] < 1.2
     assert told.count(f"fastdata: DataLoader({dataset}, batch_size=8): ") == 1
     assert "fastdata: 96 images in 12 batches, " in told

@@ -201,6 +201,7 @@ def test_the_public_names() -> None:
         "StateMismatch",
         "StoreError",
         "TrainError",
+        "replace_dataloader",
     }
     for name in fastdata.__all__:
         assert getattr(fastdata, name).__name__ == name
