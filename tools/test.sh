@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Sets up .venv and runs every check: format, lint, types, tests, sanitizers.  Arguments are passed to pytest; with
-# arguments the sanitizers are skipped.
+# Sets up .venv and runs every check: format, lint, types, tests in two processes, sanitizers.  Arguments are passed to
+# pytest; with arguments there is one process, and the sanitizers are skipped.
 set -euo pipefail
 export FASTDATA_REQUIRE_NATIVE=1
 source "$(dirname "${BASH_SOURCE[0]}")/setup.sh"
@@ -9,5 +9,9 @@ source "$(dirname "${BASH_SOURCE[0]}")/setup.sh"
 .venv/bin/ruff check fastdata tests tools benchmarks examples
 .venv/bin/clang-format --dry-run --Werror fastdata/native/*.cpp fastdata/native/*.h
 .venv/bin/mypy
-.venv/bin/python -m pytest "$@"
-[ $# != 0 ] || bash tools/sanitize.sh
+if [ $# = 0 ]; then
+    .venv/bin/python -m pytest --numprocesses 2 --dist worksteal
+    bash tools/sanitize.sh
+else
+    .venv/bin/python -m pytest "$@"
+fi

@@ -7,6 +7,7 @@ import io
 import itertools
 import os
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -819,6 +820,8 @@ class Odd(Table):
             file = io.BytesIO(data)
             file.close()
             return self.transform(Image.open(file)), index
+        if self.kind == "socket":
+            return self.transform(self.of_a_socket(data)), index
         reading, writing = os.pipe()
         writer = threading.Thread(target=lambda: (os.write(writing, data), os.close(writing)))
         writer.start()
@@ -830,10 +833,21 @@ class Odd(Table):
         os.close(reading)
         return sample
 
+    @staticmethod
+    def of_a_socket(data: bytes) -> Image.Image:
+        here, there = socket.socketpair()
+        with here, there:
+            writer = threading.Thread(target=lambda: (there.sendall(data), there.shutdown(socket.SHUT_WR)))
+            writer.start()
+            with here.makefile("rb") as file:
+                image = Image.open(file).convert("RGB")
+            writer.join()
+        return image
+
 
 @pytest.mark.filterwarnings("ignore::fastdata.NotAccelerated", "ignore::ResourceWarning")
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # Pillow leaves a pipe open
-@pytest.mark.parametrize("kind", ["pipe", "closed", pytest.param("path of a pipe", marks=linux)])
+@pytest.mark.parametrize("kind", ["pipe", "socket", "closed", pytest.param("path of a pipe", marks=linux)])
 def test_what_is_no_file_at_rest_is_opened_by_pillow(table: Path, kind: str) -> None:
     def outcome(loader: Any) -> Any:
         try:
@@ -843,6 +857,25 @@ def test_what_is_no_file_at_rest_is_opened_by_pillow(table: Path, kind: str) -> 
 
     ours, theirs = (outcome(each(Odd(table, kind), 7)) for each in (DataLoader, torch.utils.data.DataLoader))
     assert same(ours, theirs)
+
+
+@pytest.mark.parametrize("limit", [100, 2900], ids=["refused", "warned of"])
+def test_huge_images_of_ones_own_datasets_are_pillows(table: Path, limit: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", limit)
+    warnings_or_errors = []
+    for each in (DataLoader, torch.utils.data.DataLoader):
+        with warnings.catch_warnings(record=True) as warned:
+            warnings.simplefilter("always", Image.DecompressionBombWarning)
+            try:
+                list(each(Table(table, VALIDATE), 7))
+                error = None
+            except Image.DecompressionBombError as bomb:
+                error = str(bomb).split("\n")[0]
+        kinds = {w.category for w in warned if w.category is Image.DecompressionBombWarning}
+        warnings_or_errors.append((error, kinds))
+    ours, theirs = warnings_or_errors
+    assert ours == theirs
+    assert ours[0] or ours[1]
 
 
 SPAWNED = """

@@ -14,6 +14,7 @@ import torch
 import torchvision.transforms as v1
 from folders import numbered
 from loader_states import labels, saved
+from names import name_of
 from torch.utils.data import (
     BatchSampler,
     DistributedSampler,
@@ -486,7 +487,11 @@ class OfAnyKind:
         return map(self.kind, _iterators())
 
 
-@pytest.mark.parametrize("kind", [iter, list, tuple, set, np.fromiter, torch.tensor, dict.fromkeys], ids=str)
+@pytest.mark.parametrize(
+    "kind",
+    [iter, list, tuple, set, np.fromiter, torch.tensor, dict.fromkeys],
+    ids=name_of,
+)
 def test_batches_may_be_anything_that_can_be_iterated(folder: Path, kind: Any) -> None:
     made = {np.fromiter: lambda each: np.fromiter(each, int), torch.tensor: lambda each: torch.tensor(list(each))}
     sampler = OfAnyKind(made.get(kind, kind))

@@ -13,6 +13,7 @@ import torch.utils.data
 import torchvision.transforms as v1
 from folders import flip
 from http_stores import Handler, Store, store_of
+from names import name_of
 
 from fastdata import DataLoader, EpochSampler, ShardDataset, ShardError, StoreError
 from fastdata.errors import NotInStore
@@ -50,7 +51,7 @@ def tars(asked: list[str]) -> list[str]:
 # ---- what passes, and what does not
 
 
-@pytest.mark.parametrize("failure", [503, 500, 429, hang_up, cut_short], ids=str)
+@pytest.mark.parametrize("failure", [503, 500, 429, hang_up, cut_short], ids=name_of)
 def test_what_passes_is_tried_again(server: Store, tmp_path: Path, failure: Any) -> None:
     url, _, wrong = server
     wrong[:] = [failure] * 4
