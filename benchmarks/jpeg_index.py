@@ -46,9 +46,11 @@ class Images:
         self.views = draw_views(plan.ops, sizes, rows, key=Key(seed=1, epoch=1)).columns
         self.out = np.zeros((SIDE, SIDE, 3), np.uint8)
 
-    def decode_ms(self, number: int, index: bytes | None) -> float:
-        """Milliseconds for the window of one image."""
+    def decode_ms(self, number: int, index: bytes | None, record: bytes | None = None) -> float:
+        """Milliseconds for the window of one image, from its file or from a record of it."""
         row, data = np.array([number], np.intp), self.data[number]
+        if record is not None:
+            data = np.frombuffer(record, np.uint8)
         given = np.array([data.ctypes.data], np.uint64), np.array([len(data)], np.int64)
         place = np.array([self.out.ctypes.data], np.uint64)
         indexes = None if index is None else native.JpegIndexes.of([index])

@@ -6,7 +6,6 @@ import argparse
 import re
 import tempfile
 import time
-from collections.abc import Iterable, Iterator
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
@@ -14,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from fastdata.errors import DatasetError, OptionError, ShardError
-from fastdata.loaders.make_index import StoredImage, images_below, make_index
+from fastdata.loaders.make_index import images_below, make_index
 from fastdata.shards.conversion.convert import convert, local_folder
 from fastdata.shards.conversion.inputs import open_source
 from fastdata.shards.conversion.job import ON_ERROR, ConvertOptions, ShardJob, write_shard
@@ -67,7 +66,7 @@ def add_commands(commands: Any) -> None:
         "--to",
         type=Path,
         metavar="DIR",
-        help="where to keep the index of the JPEGs; set FASTDATA_INDEX_DIR to it for programs that load them (default: "
+        help="where to keep the index of a folder; set FASTDATA_INDEX_DIR to it for programs that load it (default: "
         "$XDG_CACHE_HOME/fastdata/indexes, where they look)",
     )
     _add_workers(index)
@@ -91,9 +90,10 @@ def add_commands(commands: Any) -> None:
 
 _INDEX = """Writes where the rows of every JPEG begin in its data, by which crops are decoded without what is around.
 
-The images are not changed, and neither are the pixels.  The index is kept in a cache folder, where loaders find it by
-the path of an image.  Images that have changed since are decoded as before; run the command again to index them, which
-keeps the others' indexes.  For tar files, their own index files and a manifest are made first."""
+The images are not changed, and neither are the pixels.  The index of a folder is kept in a cache folder, where loaders
+find it by the path of an image.  Images that have changed since are decoded as before; run the command again to index
+them, which keeps the others' indexes.  Tar files get theirs beside them, with index files for their samples and a
+manifest, as fastdata convert writes them."""
 
 _CONVERT = """Converts images to shards: tar files with WebDataset's naming, each with an index, and one manifest.
 
@@ -282,13 +282,12 @@ def _index(given: argparse.Namespace) -> None:
     folder = given.dataset
     if not folder.is_dir():
         raise DatasetError(f"no such folder: {folder}")
-    images: Iterable[StoredImage] = images_below(folder)
     if any(folder.glob("*.tar")):
         manifest = index_folder(folder, workers=given.workers, force=given.force)
         print(f"{folder}: {_count(manifest.samples, 'image')} in {_count(len(manifest.shards), 'shard')}")
-        images = _images_in_shards(folder)
+        return
     with closing(Progress(None, unit="image", what="indexed")) as shown:
-        done = make_index(folder, images, to=given.to, threads=given.workers, on_image=shown.update)
+        done = make_index(folder, images_below(folder), to=given.to, threads=given.workers, on_image=shown.update)
     print(
         f"{_count(done.indexed, 'JPEG')} indexed, {done.kept} unchanged, {done.without} without an index (progressive, "
         f"damaged or another format), {done.unreadable} unreadable\n{done.path}: {done.index_bytes / 1e6:.1f} MB"
@@ -302,6 +301,8 @@ def _images_in_shards(folder: Path) -> Iterator[StoredImage]:
     for index in range(len(dataset)):
         yield StoredImage(*dataset.file_range(index)[:3])
 
+        if given.to is not None:
+            raise OptionError(f"--to is for folders of images; indexes of tar files are kept beside them, in {folder}")
 
 def _inspect(given: argparse.Namespace) -> None:
     folders = _datasets_in(given.dataset)

@@ -11,7 +11,7 @@ from fastdata.dataloader.routes import Route
 from fastdata.dataloader.verdict import Findings, verdict
 from fastdata.loaders import MEAN_TOLERANCE, native_problem
 from fastdata.loaders.dali_options import DaliOptions
-from fastdata.loaders.jpeg_index import open_indexes
+from fastdata.loaders.jpeg_index import Uses, open_indexes
 from fastdata.pipeline.choose_backend import BackendChoice
 from fastdata.pipeline.collate import stacks_images
 from fastdata.sources.arrays import ArraySource
@@ -133,15 +133,14 @@ def _in_the_pipeline(loader: LoaderArguments, route: Route, choice: BackendChoic
 
 def _index(route: Route, choice: BackendChoice | None) -> str | None:
     """Whether JPEGs are decoded by an index."""
-    known = open_indexes()
     source = route.source
-    if known is None or choice is None or choice.backend.name != "native" or source is None or _in_memory(route):
+    if choice is None or choice.backend.name != "native" or source is None or _in_memory(route):
         return None
     if not (len(source) and has_file_ranges(source)):
         return None
-    files = file_ranges(source, some_indices(source, 1))
-    path = known.file_of(files.paths[0], int(files.offsets[0]) if files.offsets is not None else 0)
-    told = f"; so far used for {known.used} images, {known.wrong} had changed" if known.used or known.wrong else ""
+    known, files = open_indexes(), file_ranges(source, some_indices(source, 1))
+    uses, path = known.uses, known.file_of(files.paths[0], int(files.offsets[0]) if files.offsets is not None else 0)
+    told = f"; so far used for {uses.used} images, {uses.wrong} had changed" if uses != Uses() else ""
     return None if path is None else f"windows of JPEGs are decoded without what lies around them, by {path}{told}"
 
 

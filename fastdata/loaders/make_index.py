@@ -3,48 +3,24 @@
 from __future__ import annotations
 
 import os
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
 from fastdata.errors import DatasetError
-from fastdata.loaders.jpeg_index import (
-    FolderIndex,
-    Indexed,
-    index_file,
-    index_folder,
-    is_below,
-    name_in_index,
-    writing_indexes,
-)
+from fastdata.loaders.index_file import Indexed, IndexFile, name_in_folder, writing_indexes
+from fastdata.loaders.jpeg_index import index_folder, index_of_folder, is_below
 from fastdata.loaders.resample import exact_core, options_for
+from fastdata.system.ahead import in_order
 from fastdata.system.files import try_lock
 
-__all__ = ["Indexing", "StoredImage", "images_below", "make_index"]
+__all__ = ["Indexing", "JpegIndexer", "images_below", "make_index"]
 
 _EXTENSIONS = (".jpg", ".jpeg", ".jpe")
 # MCUs from one entry of an index to the next: fewer make windows a little cheaper, and indexes larger.
 _STEP = 16
-_AHEAD = 64  # images for each thread
-
-
-class StoredImage(NamedTuple):
-    """Where an encoded image lies.
-
-    Attributes:
-        path: of the file.
-        offset: where the image begins in it.
-        length: in bytes; -1 up to the end of the file.
-    """
-
-    path: str
-    offset: int = 0
-    length: int = -1
 
 
 class _Made(NamedTuple):
@@ -90,13 +66,13 @@ class Indexing:
         self.index_bytes += len(made.image.stored) if made is not None else 0
 
 
-def images_below(root: str | os.PathLike[str]) -> Iterator[StoredImage]:
-    """The JPEGs below a folder, by their names, in sorted order; links to folders are followed."""
+def images_below(root: str | os.PathLike[str]) -> Iterator[str]:
+    """The paths of the JPEGs below a folder, by their names, in sorted order; links to folders are followed."""
     for folder, folders, files in os.walk(root, followlinks=True):
         folders[:] = sorted(each for each in folders if not _leads_back(folder, each))
         for name in sorted(files):
             if name.lower().endswith(_EXTENSIONS):
-                yield StoredImage(os.path.join(folder, name))
+                yield os.path.join(folder, name)
 
 
 def _leads_back(folder: str, name: str) -> bool:
@@ -107,7 +83,7 @@ def _leads_back(folder: str, name: str) -> bool:
 
 def make_index(
     root: str | os.PathLike[str],
-    images: Iterable[StoredImage],
+    paths: Iterable[str],
     *,
     to: str | os.PathLike[str] | None = None,
     threads: int = 1,
@@ -117,7 +93,7 @@ def make_index(
 
     Args:
         root: the folder.
-        images: the images.
+        paths: the images.
         to: folder for that file; None for `index_folder()`.
         threads: that read and index.
         on_image: called after each image.
@@ -127,23 +103,18 @@ def make_index(
         NativeMissing: there is no native core, which makes and uses indexes.
         OSError: the file cannot be written.
     """
-    exact_core()  # or says why it is missing
     whole = os.path.realpath(root)
-    done = Indexing(index_file(whole, Path(to) if to is not None else index_folder()))
+    done = Indexing(index_of_folder(whole, Path(to) if to is not None else index_folder()))
     maker = _Maker(os.fspath(root), done.path)
-    with (
-        _alone(done.path, whole),
-        writing_indexes(done.path, whole) as add,
-        ThreadPoolExecutor(max(1, threads), thread_name_prefix="fastdata-index") as pool,
-    ):
-        for made in _in_order(pool, maker.make, images, ahead=_AHEAD * max(1, threads)):
+    with _alone(done.path, whole), writing_indexes(done.path, whole) as add:
+        for made in in_order(maker.make, paths, threads=threads, name="fastdata-index"):
             on_image()
             done.count(made)
             if made is not None:
                 add(made.image)
         if not done.images:
             accepted = " ".join(_EXTENSIONS)
-            raise DatasetError(f"no JPEGs below {root}; expected shards, or files that end with {accepted}")
+            raise DatasetError(f"no JPEGs below {root}; expected tar files, or files that end with {accepted}")
     return done
 
 
@@ -161,49 +132,46 @@ def _alone(path: Path, root: str) -> Iterator[None]:
             lock.unlink(missing_ok=True)
 
 
-def _in_order(
-    pool: ThreadPoolExecutor,
-    work: Callable[[StoredImage], _Made | None],
-    images: Iterable[StoredImage],
-    *,
-    ahead: int,
-) -> Iterator[_Made | None]:
-    """Results in the order of the images, some of which are worked on ahead."""
-    waiting = iter(images)
-    running: deque[Future[_Made | None]] = deque(pool.submit(work, image) for image in islice(waiting, ahead))
-    while running:
-        yield running.popleft().result()
-        running.extend(pool.submit(work, image) for image in islice(waiting, 1))
+class JpegIndexer:
+    """Makes the index of one JPEG after the other.
 
+    Raises:
+        NativeMissing: there is no native core, which makes and uses indexes.
+    """
 
-class _Maker:
-    """Makes the index of one image after the other, or takes that of an earlier run."""
-
-    def __init__(self, root: str, earlier: Path) -> None:
-        self._root, self._before = root, _opened(earlier)
+    def __init__(self) -> None:
         self._core, order = exact_core()
         self._options = options_for(order, "exact")
 
-    def make(self, image: StoredImage) -> _Made | None:
+    def make(self, image: bytes) -> bytes:
+        """The index; empty for an image that is not decoded by one: progressive, damaged, or of another format."""
+        return self._core.index_jpeg(image, step=_STEP, options=self._options) or b""
+
+
+class _Maker:
+    """Makes the index of one file after the other, or takes that of an earlier run."""
+
+    def __init__(self, root: str, earlier: Path) -> None:
+        self._root, self._before, self._indexer = root, _opened(earlier), JpegIndexer()
+
+    def make(self, path: str) -> _Made | None:
         """None if the file cannot be read."""
-        name = name_in_index(os.path.relpath(image.path, self._root), image.offset)
+        name = name_in_folder(os.path.relpath(path, self._root))
         before = self._before.find(name) if self._before is not None else None
         try:
-            with open(image.path, "rb", buffering=0) as file:
+            with open(path, "rb", buffering=0) as file:
                 state = os.fstat(file.fileno())
                 if before is not None and before.is_of(state):
                     return _Made(before, is_new=False)
-                file.seek(image.offset)
-                data = file.read(image.length)
+                data = file.read()
         except OSError:
             return None
-        stored = self._core.index_jpeg(data, step=_STEP, options=self._options)
-        return _Made(Indexed(name, state.st_size, state.st_mtime_ns, stored or b""), is_new=True)
+        return _Made(Indexed(name, state.st_size, state.st_mtime_ns, self._indexer.make(data)), is_new=True)
 
 
-def _opened(path: Path) -> FolderIndex | None:
+def _opened(path: Path) -> IndexFile | None:
     """The indexes of an earlier run; None if there are none that are of use."""
     try:
-        return FolderIndex(path)
+        return IndexFile(path)
     except (OSError, DatasetError):
         return None

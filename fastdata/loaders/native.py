@@ -32,7 +32,6 @@ from fastdata.views.view import View, Views
 __all__ = ["NativeBackend", "NativeFileLoader"]
 
 _PIXELS = Format()
-_NO_INDEXES = Indexes([])
 
 
 class NativeBackend(Backend):
@@ -50,7 +49,7 @@ class NativeBackend(Backend):
     def __init__(self, *, fidelity: Fidelity = "exact") -> None:
         super().__init__(fidelity=fidelity)
         self._core, self._order = _exact_core()
-        self._indexes = _NO_INDEXES
+        self._indexes = Indexes([])
 
     @classmethod
     def version(cls) -> str:
@@ -79,7 +78,7 @@ class NativeBackend(Backend):
         return {row: _error_of(results, at) for at, row in enumerate(rows)}
 
     def source_decoder(self) -> NativeBackend:
-        self._indexes = open_indexes() or _NO_INDEXES  # once for an epoch
+        self._indexes = open_indexes()  # once for an epoch
         return self
 
     def pool(self, threads: int) -> Pool:
@@ -146,7 +145,7 @@ class NativeFileLoader:
 
     def __init__(self, loader: BatchLoader, pool: Pool | None) -> None:
         self._loader, self._pool = loader, pool
-        self._indexes = open_indexes() or _NO_INDEXES
+        self._indexes = open_indexes()
 
     def load(
         self,

@@ -34,7 +34,7 @@ __all__ = [
 
 MESSAGE_BYTES = 128
 
-_ABI_VERSION = 12
+_ABI_VERSION = 13
 
 
 class NativeMissing(Exception):
@@ -278,6 +278,8 @@ def _declare(library: ctypes.CDLL) -> None:
         "fd_decode": (None, [pointer] * 4),
         "fd_resize": (i32, [pointer, i64, i32, i64, *[pointer] * 4]),
         "fd_index": (i32, [pointer, i64, i32, *[pointer] * 3]),
+        "fd_unpack": (i32, [pointer, i64, *[pointer] * 3]),
+        "fd_restore": (i32, [pointer, i64, *[pointer] * 3]),
         "fd_repack": (i32, [pointer, i64, i32, *[pointer] * 4]),
         "fd_free": (None, [pointer]),
         "fd_normals": (None, [i64, i64, i64, i64, pointer, pointer]),

@@ -18,17 +18,19 @@ namespace fastdata {
 namespace {
 
 // An image's index, if it is of a file of this size and time; empty where there is none.
-// file_crc: CRC-32C of the image, -1 if it is not known.
+// file_crc: CRC-32C of the image, -1 if it has not been compared.
 StoredIndex index_of(const fd_indexes *indexes, int64_t item, const FileReader *reader, int64_t file_crc = -1) {
     if (indexes == nullptr)
-        return {};
+        return {{}, file_crc};
     indexes->uses[item] = FD_INDEX_UNUSED;
     if (indexes->data[item] == nullptr || indexes->data_bytes[item] <= 0)
-        return {};
+        return {{}, file_crc};
+    const auto differs = [](int64_t expected, int64_t found) { return expected >= 0 && expected != found; };
     if (reader != nullptr && indexes->file_bytes != nullptr &&
-        (indexes->file_bytes[item] != reader->file_bytes() || indexes->modified_ns[item] != reader->modified_ns())) {
+        (differs(indexes->file_bytes[item], reader->file_bytes()) ||
+         differs(indexes->modified_ns[item], reader->modified_ns()))) {
         indexes->uses[item] = FD_INDEX_WRONG;
-        return {};
+        return {{}, file_crc};
     }
     return {{indexes->data[item], static_cast<size_t>(indexes->data_bytes[item])}, file_crc};
 }

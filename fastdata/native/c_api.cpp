@@ -169,20 +169,61 @@ static fd_status handed_over(const std::vector<uint8_t> &bytes, uint8_t **memory
     return FD_OK;
 }
 
-int32_t fd_index(const uint8_t *data, int64_t data_bytes, int32_t step, const fd_options *options, uint8_t **index,
-                 int64_t *index_bytes) {
+// Hands over what is made of an image.  make: gets a decoder, a function that opens an image with it, and the bytes to
+// make.
+template <class Make>
+static int32_t made_of(const uint8_t *data, int64_t data_bytes, const fd_options *options, uint8_t **to,
+                       int64_t *to_bytes, const Make &make) {
     return guarded([&]() -> int32_t {
-        if (data == nullptr || data_bytes < 0 || step < 0 || index == nullptr || index_bytes == nullptr ||
-            !is_valid(*options))
+        if (data == nullptr || data_bytes < 0 || to == nullptr || to_bytes == nullptr || !is_valid(*options))
             return FD_BAD_REQUEST;
         static thread_local JpegDecoder decoder;
         static thread_local std::vector<uint8_t> made;
-        const JpegLimits limits = {options->max_pixels, options->max_memory_bytes, options->max_scans};
-        fd_status status = decoder.open({data, static_cast<size_t>(data_bytes)}, limits);
-        if (status == FD_OK)
-            status = decoder.make_index(step, made);
-        return status == FD_OK ? handed_over(made, index, index_bytes) : status;
+        const auto open = [&](std::span<const uint8_t> image) {
+            return decoder.open(image, {options->max_pixels, options->max_memory_bytes, options->max_scans});
+        };
+        const fd_status status = make(decoder, open, std::span(data, static_cast<size_t>(data_bytes)), made);
+        return status == FD_OK ? handed_over(made, to, to_bytes) : status;
     });
+}
+
+int32_t fd_index(const uint8_t *data, int64_t data_bytes, int32_t step, const fd_options *options, uint8_t **index,
+                 int64_t *index_bytes) {
+    if (step < 0)
+        return FD_BAD_REQUEST;
+    return made_of(data, data_bytes, options, index, index_bytes,
+                   [step](JpegDecoder &decoder, const auto &open, std::span<const uint8_t> file, auto &made) {
+                       const fd_status status = open(file);
+                       return status == FD_OK ? decoder.make_index(step, made) : status;
+                   });
+}
+
+int32_t fd_unpack(const uint8_t *data, int64_t data_bytes, const fd_options *options, uint8_t **record,
+                  int64_t *record_bytes) {
+    return made_of(data, data_bytes, options, record, record_bytes,
+                   [](JpegDecoder &decoder, const auto &open, std::span<const uint8_t> file, auto &made) {
+                       static thread_local std::vector<uint8_t> restored;
+                       for (const int padding : {1, 0}) {
+                           fd_status status = open(file);
+                           if (status == FD_OK)
+                               status = decoder.unpack(padding, made);
+                           if (status != FD_OK)
+                               return status;
+                           const bool is_restored = open(made) == FD_OK && decoder.restore(restored) == FD_OK;
+                           if (is_restored && std::ranges::equal(restored, file))
+                               return FD_OK;
+                       }
+                       return FD_UNSUPPORTED;
+                   });
+}
+
+int32_t fd_restore(const uint8_t *record, int64_t record_bytes, const fd_options *options, uint8_t **file,
+                   int64_t *file_bytes) {
+    return made_of(record, record_bytes, options, file, file_bytes,
+                   [](JpegDecoder &decoder, const auto &open, std::span<const uint8_t> image, auto &made) {
+                       const fd_status status = open(image);
+                       return status == FD_OK ? decoder.restore(made) : status;
+                   });
 }
 
 int32_t fd_repack(const uint8_t *data, int64_t data_bytes, int32_t restart_rows, const fd_options *options,

@@ -227,6 +227,31 @@ class Core:
         )
         return self._handed_over(status, index, size, "index")
 
+    def unpack(self, data: bytes, *, options: Options) -> bytes | None:
+        """A record of a JPEG whose coefficients lie open (docs/format.md); it is decoded as the file would be.
+
+        Args:
+            data: the file.
+            options: limits.
+
+        Returns:
+            The record, or None for files that could not be restored from one byte for byte: other formats, progressive
+            and damaged files, and files with unusual entropy coding.
+        """
+        record, size = ctypes.c_void_p(), ctypes.c_int64()
+        status = self.library.fd_unpack(
+            data, len(data), ctypes.byref(options.to_c()), ctypes.byref(record), ctypes.byref(size)
+        )
+        return self._handed_over(status, record, size, "unpack")
+
+    def restore(self, record: bytes, *, options: Options) -> bytes | None:
+        """The file that a record was made of; None for what is no record, or a damaged one."""
+        file, size = ctypes.c_void_p(), ctypes.c_int64()
+        status = self.library.fd_restore(
+            record, len(record), ctypes.byref(options.to_c()), ctypes.byref(file), ctypes.byref(size)
+        )
+        return self._handed_over(status, file, size, "restore")
+
     def _handed_over(self, status: int, memory: ctypes.c_void_p, size: ctypes.c_int64, what: str) -> bytes | None:
         """Bytes that the core has made, which are freed; None if it has not."""
         if status == Status.OUT_OF_MEMORY:

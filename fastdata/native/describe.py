@@ -236,7 +236,8 @@ class JpegIndexes:
         lengths: int64, (N,): in bytes.
         memory: keeps them where they are.
         uses: int32, (N,): receives an `IndexUse` for each.
-        file_bytes: int64, (N,): size of each image's file; of another one it is not the index.  None: not compared.
+        file_bytes: int64, (N,): size of each image's file; of another one it is not the index.  None, and -1: not
+            compared.
         modified_ns: int64, (N,): when the file was modified, likewise.
     """
 

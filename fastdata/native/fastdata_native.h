@@ -19,7 +19,7 @@ extern "C" {
 #endif
 
 /* Raised whenever a signature or a struct below changes. */
-#define FD_ABI_VERSION 12
+#define FD_ABI_VERSION 13
 
 /* What became of one image. */
 enum fd_status {
@@ -127,7 +127,7 @@ typedef struct {
     const uint8_t *const *data; /* NULL where there is none */
     const int64_t *data_bytes;
     const int64_t *file_bytes;  /* of the whole file in which the image lies; another size means: not of this image */
-    const int64_t *modified_ns; /* when that was modified, likewise; NULL, as file_bytes: not compared */
+    const int64_t *modified_ns; /* when that was modified, likewise; -1, or NULL as file_bytes: not compared */
     int32_t *uses;              /* result: fd_index_use */
 } fd_indexes;
 
@@ -303,6 +303,16 @@ FD_API int32_t fd_convert(const uint8_t *rgb, int32_t width, int32_t height, con
  * decoded by it.  On FD_OK *index is to be given to fd_free. */
 FD_API int32_t fd_index(const uint8_t *data, int64_t data_bytes, int32_t step, const fd_options *options,
                         uint8_t **index, int64_t *index_bytes);
+
+/* Makes a record of a JPEG whose coefficients lie open (unpacked.h, docs/format.md).  All that decodes files takes such
+ * records, too.  FD_UNSUPPORTED for files that cannot be restored from one byte for byte, which was tried.  On FD_OK
+ * *record is to be given to fd_free. */
+FD_API int32_t fd_unpack(const uint8_t *data, int64_t data_bytes, const fd_options *options, uint8_t **record,
+                         int64_t *record_bytes);
+
+/* The file that a record was made of.  On FD_OK *file is to be given to fd_free. */
+FD_API int32_t fd_restore(const uint8_t *record, int64_t record_bytes, const fd_options *options, uint8_t **file,
+                          int64_t *file_bytes);
 
 /* Stores a JPEG's coefficients anew: baseline, Huffman tables made for it, no metadata, the same pixels.  restart_rows:
  * rows of MCUs between restart markers, 0 for none.  On FD_OK *repacked is to be given to fd_free. */

@@ -1,7 +1,7 @@
 // libFuzzer target: any bytes as two JPEGs or PNGs one after the other, any view of them.  What a thread decoded before
 // must not change an image: the second is decoded again by a thread that has decoded nothing, and compared.  Then it is
-// decoded by its index, which must give the same, and by one whose entries are arbitrary.  Seeds:
-// tests/helpers/make_corpus.py.
+// decoded by its index and as a record of open coefficients, which must give the same, and by ones of which some bytes
+// are arbitrary.  Seeds: tests/helpers/make_corpus.py.
 #include "crc32c.h"
 #include "fastdata_native.h"
 
@@ -83,22 +83,42 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     std::thread([&] { expected = decode(second, fresh); }).join(); // its decoder has seen nothing
     if (status != expected || (status == FD_OK && used != fresh))
         std::abort();
+    const auto must_give_the_same = [&](std::span<const uint8_t> image, std::span<const uint8_t> index) {
+        std::fill(used.begin(), used.end(), uint8_t{0});
+        if (decode(image, used, index) != status || (status == FD_OK && used != fresh))
+            std::abort();
+    };
+    // Changes some bytes of those that a checksum is of, and the checksum.
+    const auto change = [&](std::span<uint8_t> changed, std::span<uint8_t> checked, uint8_t *checksum) {
+        for (size_t at = 0; at < changed.size(); ++at)
+            changed[at] = static_cast<uint8_t>(changed[at] + (at * 37 % 11 == 0 ? choice.bytes[at % kViewBytes] : 0));
+        const uint32_t crc = fastdata::crc32c(checked);
+        std::memcpy(checksum, &crc, sizeof crc);
+    };
+    constexpr size_t kCrcBytes = 4;
     uint8_t *made = nullptr;
     int64_t made_bytes = 0;
-    if (fd_index(second.data(), static_cast<int64_t>(second.size()), choice.bytes[12] % 5, &options, &made,
-                 &made_bytes) != FD_OK)
-        return 0;
-    std::vector<uint8_t> index(made, made + made_bytes);
-    fd_free(made);
-    std::fill(used.begin(), used.end(), uint8_t{0});
-    if (decode(second, used, index) != status || (status == FD_OK && used != fresh))
-        std::abort();
-    constexpr size_t kHeadBytes = 16, kCrcBytes = 4;
-    for (size_t at = kHeadBytes; at + kCrcBytes < index.size(); ++at)
-        index[at] = static_cast<uint8_t>(index[at] + (at * 37 % 11 == 0 ? choice.bytes[at % kViewBytes] : 0));
-    const auto crc = static_cast<uint32_t>(fastdata::crc32c(std::span(index).first(index.size() - kCrcBytes)));
-    for (size_t i = 0; i < kCrcBytes; ++i)
-        index[index.size() - kCrcBytes + i] = static_cast<uint8_t>(crc >> (8 * i));
-    decode(second, used, index);
+    const auto second_bytes = static_cast<int64_t>(second.size());
+    if (fd_index(second.data(), second_bytes, choice.bytes[12] % 5, &options, &made, &made_bytes) == FD_OK) {
+        std::vector<uint8_t> index(made, made + made_bytes);
+        fd_free(made);
+        must_give_the_same(second, index);
+        constexpr size_t kHeadBytes = 20;
+        const std::span<uint8_t> checked = std::span(index).first(index.size() - kCrcBytes);
+        change(checked.subspan(kHeadBytes), checked, index.data() + checked.size());
+        decode(second, used, index);
+    }
+    if (fd_unpack(second.data(), second_bytes, &options, &made, &made_bytes) == FD_OK) {
+        std::vector<uint8_t> record(made, made + made_bytes);
+        fd_free(made);
+        must_give_the_same(record, {});
+        constexpr size_t kCrcAt = 8, kCheckedAt = kCrcAt + kCrcBytes, kHeadBytes = 32;
+        const size_t begin = choice.bytes[12] % 2 == 0 ? kHeadBytes + second.size() / 4 : kCheckedAt;
+        change(std::span(record).subspan(std::min(begin, record.size())), std::span(record).subspan(kCheckedAt),
+               record.data() + kCrcAt);
+        decode(record, used);
+        if (fd_restore(record.data(), made_bytes, &options, &made, &made_bytes) == FD_OK)
+            fd_free(made);
+    }
     return 0;
 }

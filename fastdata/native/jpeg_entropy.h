@@ -25,6 +25,9 @@ class EntropyDecoder {
     // Decodes one MCU, or passes over it if blocks is nullptr.  False when the data is damaged.
     bool decode(const jpeg_decompress_struct &jpeg, JBLOCKROW *blocks);
 
+    // Bytes of the scan up to the one behind what was read, from where its data begins.
+    size_t bytes_read() { return static_cast<size_t>((reader_.bit() + 7) / 8); }
+
     // Makes the index by passing over the whole scan, with an entry for every step-th MCU of a row, or one for each row
     // if step is 0.  Call after install.  Empty when the data is damaged, or the image too large.
     std::vector<uint8_t> make_index(const jpeg_decompress_struct &jpeg, std::span<const uint8_t> file, int step);

@@ -1,35 +1,33 @@
 #include "jpeg_index.h"
 
+#include "bits.h"
 #include "crc32c.h"
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
 
 namespace fastdata {
 namespace {
 
-constexpr size_t kHeadBytes = 16, kCrcBytes = 4;
+constexpr size_t kHeadBytes = 20, kCrcBytes = 4, kWidthsAt = 16;
 constexpr int kMostMcus = 65535;
+constexpr int kMostBits = 32, kMostDcBits = 16;    // of a number
 constexpr uint64_t kMostBytes = uint64_t{1} << 28; // whose bits 32 bits count
 
-size_t entry_bytes(int components) {
-    return 4 + 2 * static_cast<size_t>(components);
+// The numbers of an entry, as they are stored.
+using Numbers = std::array<uint32_t, 1 + kMostIndexed>;
+
+size_t entry_count(int columns, int rows, int step) {
+    return static_cast<size_t>((columns + step - 1) / step) * static_cast<size_t>(rows);
 }
 
-uint32_t number_at(const uint8_t *from, int bytes) {
-    uint32_t number = 0;
-    for (int i = 0; i < bytes; ++i)
-        number |= static_cast<uint32_t>(from[i]) << (8 * i);
-    return number;
-}
-
-void put_number(std::vector<uint8_t> &to, uint32_t number, int bytes) {
-    for (int i = 0; i < bytes; ++i)
-        to.push_back(static_cast<uint8_t>(number >> (8 * i)));
-}
-
-int entries_per_row(int columns, int step) {
-    return (columns + step - 1) / step;
+// DC predictors are 16 bits wide, and so are their differences.
+Numbers differences(const IndexEntry &entry, const IndexEntry &before) {
+    Numbers numbers{entry.bit - before.bit};
+    for (size_t i = 0; i < kMostIndexed; ++i)
+        numbers[1 + i] = zigzag(entry.dc[i] - before.dc[i]);
+    return numbers;
 }
 
 } // namespace
@@ -42,27 +40,37 @@ bool JpegIndex::open(const StoredIndex &given, const IndexShape &shape) {
     const auto half = [&](size_t at) { return static_cast<int>(number_at(head + at, 2)); };
     const std::span<const uint8_t> checked = stored.first(stored.size() - kCrcBytes);
     step_ = half(12);
-    components_ = half(14);
-    if (step_ == 0 || half(8) != shape.columns || half(10) != shape.rows || components_ != shape.components ||
+    const int components = half(14);
+    if (step_ == 0 || half(8) != shape.columns || half(10) != shape.rows || components != shape.components ||
         number_at(head, 4) != shape.scan_begin || shape.file.size() >= kMostBytes)
         return false;
-    per_row_ = entries_per_row(shape.columns, step_);
-    entries_ = checked.subspan(kHeadBytes);
-    const size_t count = static_cast<size_t>(per_row_) * static_cast<size_t>(shape.rows);
-    return entries_.size() == count * entry_bytes(components_) &&
-           number_at(stored.last(kCrcBytes).data(), 4) == crc32c(checked) &&
-           number_at(head + 4, 4) == (given.file_crc >= 0 ? given.file_crc : int64_t{crc32c(shape.file)});
+    per_row_ = (shape.columns + step_ - 1) / step_;
+    const size_t count = entry_count(shape.columns, shape.rows, step_);
+    const std::span<const uint8_t> widths = checked.subspan(kWidthsAt, static_cast<size_t>(1 + components));
+    const std::span<const uint8_t> packed = checked.subspan(kHeadBytes);
+    size_t bits = 0;
+    for (size_t i = 0; i < widths.size(); ++i) {
+        if (widths[i] > (i == 0 ? kMostBits : kMostDcBits))
+            return false;
+        bits += count * widths[i];
+    }
+    if (packed.size() != (bits + 7) / 8 || number_at(stored.last(kCrcBytes).data(), 4) != crc32c(checked) ||
+        number_at(head + 4, 4) != (given.file_crc >= 0 ? given.file_crc : int64_t{crc32c(shape.file)}))
+        return false;
+    entries_.resize(count);
+    BitUnpacker numbers(packed);
+    IndexEntry entry;
+    for (IndexEntry &each : entries_) {
+        entry.bit += numbers.take(widths[0]);
+        for (size_t i = 0; i + 1 < widths.size(); ++i)
+            entry.dc[i] = static_cast<int16_t>(entry.dc[i] + unzigzag(numbers.take(widths[1 + i])));
+        each = entry;
+    }
+    return true;
 }
 
 IndexEntry JpegIndex::entry(int row, int column) const {
-    const size_t number =
-        static_cast<size_t>(row) * static_cast<size_t>(per_row_) + static_cast<size_t>(column / step_);
-    const uint8_t *const from = entries_.data() + number * entry_bytes(components_);
-    IndexEntry entry;
-    entry.bit = number_at(from, 4);
-    for (int i = 0; i < components_; ++i)
-        entry.dc[static_cast<size_t>(i)] = static_cast<int16_t>(number_at(from + 4 + 2 * i, 2));
-    return entry;
+    return entries_[static_cast<size_t>(row) * static_cast<size_t>(per_row_) + static_cast<size_t>(column / step_)];
 }
 
 bool JpegIndexWriter::begin(const IndexShape &shape, int step) {
@@ -71,8 +79,8 @@ bool JpegIndexWriter::begin(const IndexShape &shape, int step) {
         return false;
     components_ = shape.components;
     stored_.clear();
-    const size_t count = static_cast<size_t>(entries_per_row(shape.columns, step)) * static_cast<size_t>(shape.rows);
-    stored_.reserve(kHeadBytes + count * entry_bytes(components_) + kCrcBytes);
+    entries_.clear();
+    entries_.reserve(entry_count(shape.columns, shape.rows, step));
     put_number(stored_, static_cast<uint32_t>(shape.scan_begin), 4);
     put_number(stored_, crc32c(shape.file), 4);
     for (const int number : {shape.columns, shape.rows, step, components_})
@@ -81,12 +89,36 @@ bool JpegIndexWriter::begin(const IndexShape &shape, int step) {
 }
 
 void JpegIndexWriter::add(const IndexEntry &entry) {
-    put_number(stored_, entry.bit, 4);
-    for (int i = 0; i < components_; ++i)
-        put_number(stored_, static_cast<uint32_t>(entry.dc[static_cast<size_t>(i)]), 2);
+    entries_.push_back(entry);
 }
 
 std::vector<uint8_t> JpegIndexWriter::finish() {
+    const auto used = static_cast<size_t>(1 + components_);
+    Numbers all{}; // bits that any entry needs
+    IndexEntry before;
+    for (const IndexEntry &entry : entries_) {
+        const Numbers numbers = differences(entry, before);
+        for (size_t i = 0; i < used; ++i)
+            all[i] |= numbers[i];
+        before = entry;
+    }
+    for (const uint32_t each : all)
+        stored_.push_back(static_cast<uint8_t>(std::bit_width(each)));
+    size_t bits = 0;
+    for (size_t i = 0; i < used; ++i)
+        bits += entries_.size() * static_cast<size_t>(std::bit_width(all[i]));
+    const size_t begin = stored_.size();
+    stored_.resize(begin + (bits + 7) / 8 + 4);
+    BitPacker packer(stored_.data() + begin);
+    before = {};
+    for (const IndexEntry &entry : entries_) {
+        const Numbers numbers = differences(entry, before);
+        for (size_t i = 0; i < used; ++i)
+            packer.put(numbers[i], std::bit_width(all[i]));
+        before = entry;
+    }
+    packer.finish();
+    stored_.resize(stored_.size() - 4);
     put_number(stored_, static_cast<uint32_t>(crc32c(stored_)), 4);
     return std::move(stored_);
 }

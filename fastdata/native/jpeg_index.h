@@ -7,9 +7,11 @@
 //     uint16 columns, rows  MCUs
 //     uint16 step           there is an entry for every step-th MCU of a row, beginning with the first
 //     uint16 components     in the scan, 1 to 3
-//     entries               rows x ceil(columns / step), each
-//         uint32 bit        from scan_begin, stuffed bytes counted
-//         int16 dc[components]
+//     uint8  widths[4]      bits of each number of an entry
+//     entries               rows x ceil(columns / step), each of 1 + components numbers, as differences to those of
+//                           the entry before: the bit at which the MCU begins, counted from scan_begin with stuffed
+//                           bytes; and the DC predictors, zigzag (0, -1, 1, -2, ...).  Packed from the lowest bit
+//                           of each byte on, and at the end padded with zeros.
 //     uint32 crc            CRC-32C of all of the above
 //
 // Source of the idea: Android's region decoder of 2011, which keeps such an index in memory.
@@ -47,15 +49,15 @@ struct StoredIndex {
 // A stored index.
 class JpegIndex {
   public:
-    // stored: its bytes must live as long as entries are asked for.  False if it is damaged, or of another file.
+    // False if it is damaged, or of another file.
     bool open(const StoredIndex &stored, const IndexShape &shape);
     int step() const { return step_; }
     // column: a multiple of step().
     IndexEntry entry(int row, int column) const;
 
   private:
-    std::span<const uint8_t> entries_;
-    int step_ = 1, components_ = 1, per_row_ = 1;
+    std::vector<IndexEntry> entries_;
+    int step_ = 1, per_row_ = 1;
 };
 
 // Makes one, entry by entry.
@@ -68,6 +70,7 @@ class JpegIndexWriter {
 
   private:
     std::vector<uint8_t> stored_;
+    std::vector<IndexEntry> entries_;
     int components_ = 1;
 };
 

@@ -1,11 +1,9 @@
 #include "jpeg_window.h"
 
-#include "jpeg_entropy.h"
+#include "jpeg_state.h"
 
 #include <algorithm>
-#include <csetjmp>
 #include <cstring>
-#include <jpeglib.h>
 #include <new>
 
 // jerror.h is not needed: any complaint of libjpeg makes Pillow decode the image, so kinds do not matter.
@@ -69,21 +67,6 @@ bool is_unfinished(const jpeg_decompress_struct &jpeg) {
 
 } // namespace
 
-// libjpeg reports errors by jumping out, so nothing between setjmp and its calls may own memory on the stack.
-struct JpegDecoder::State {
-    jpeg_decompress_struct jpeg{};
-    jpeg_error_mgr errors{};
-    std::jmp_buf jump{};
-    fd_status status = FD_OK;
-    EntropyDecoder entropy;
-    char message[JMSG_LENGTH_MAX] = "";
-
-    [[noreturn]] void stop(fd_status why) {
-        status = why;
-        std::longjmp(jump, 1);
-    }
-};
-
 JpegDecoder::JpegDecoder() : state_(std::make_unique<State>()) {
     State &state = *state_;
     state.jpeg.err = jpeg_std_error(&state.errors);
@@ -123,6 +106,14 @@ fd_status JpegDecoder::open(std::span<const uint8_t> data, const JpegLimits &lim
     index_ = index;
     limits_ = limits;
     index_use_ = FD_INDEX_UNUSED;
+    state_->is_record = is_unpacked(data);
+    if (state_->is_record) {
+        state_->message[0] = '\0';
+        if (!state_->record.open(data, index.file_crc >= 0))
+            return FD_CORRUPT;
+        data_ = state_->record.head().head;
+        index_ = {};
+    }
     return reopen();
 }
 
@@ -157,6 +148,8 @@ fd_status JpegDecoder::open_guarded(std::span<const uint8_t> data, const JpegLim
         std::snprintf(state_->message, sizeof state_->message, "%u x %u pixels", jpeg.image_width, jpeg.image_height);
         return FD_LIMIT;
     }
+    if (state_->is_record)
+        return has_one_scan() ? FD_OK : FD_UNSUPPORTED;
     const auto scanned = data.last(std::min(jpeg.src->bytes_in_buffer, data.size()));
     const bool at_end = scanned.size() >= 2 && scanned[scanned.size() - 2] == 0xFF && scanned.back() == 0xD9;
     if (at_end && !jpeg_has_multiple_scans(&jpeg))
@@ -217,21 +210,35 @@ bool JpegDecoder::has_one_scan() const {
 }
 
 fd_status JpegDecoder::make_index(int step, std::vector<uint8_t> &index) {
-    State &state = *state_;
     index.clear();
-    state.status = FD_OK;
-    if (setjmp(state.jump) == 0) {
-        start(1, false);
+    if (state_->is_record)
+        return FD_UNSUPPORTED;
+    return with_scan([&] {
         const int none = -1;
-        if (!has_one_scan())
-            state.status = FD_UNSUPPORTED;
-        else if (!state.entropy.install(state.jpeg, 0, none))
-            state.status = FD_CORRUPT;
-        else if (index = state.entropy.make_index(state.jpeg, data_, step); index.empty())
-            state.status = FD_UNSUPPORTED;
-    }
-    jpeg_abort_decompress(&state.jpeg);
-    return state.status;
+        if (!state_->entropy.install(state_->jpeg, 0, none))
+            return FD_CORRUPT;
+        index = state_->entropy.make_index(state_->jpeg, data_, step);
+        return index.empty() ? FD_UNSUPPORTED : FD_OK;
+    });
+}
+
+// Gives libjpeg the coefficients of some columns of MCUs.
+void JpegDecoder::install(int first_column, int last_column) {
+    State &state = *state_;
+    const bool installed = state.is_record
+                               ? state.record.begin(shape_of(state.jpeg), first_column, last_column)
+                               : state.entropy.install(state.jpeg, first_column, last_column, data_, index_);
+    if (!installed)
+        state.stop(FD_CORRUPT);
+    if (!index_.bytes.empty())
+        index_use_ = state.entropy.has_index() ? FD_INDEX_USED : FD_INDEX_WRONG;
+    replace_decode_mcu(state.jpeg, [](j_decompress_ptr running, JBLOCKROW *blocks) -> boolean {
+        auto &own = *static_cast<State *>(running->client_data);
+        if (!(own.is_record ? own.record.read_mcu(reinterpret_cast<int16_t **>(blocks))
+                            : own.entropy.decode(*running, blocks)))
+            own.stop(FD_CORRUPT);
+        return TRUE;
+    });
 }
 
 void JpegDecoder::read_window(const Box &window) {
@@ -253,16 +260,7 @@ void JpegDecoder::read_window(const Box &window) {
         // In a scan of one component an MCU is one block, whatever its sampling factors.
         const int mcu_width = (jpeg.comps_in_scan == 1 ? 1 : jpeg.max_h_samp_factor) * scaled_block;
         const int last = (static_cast<int>(left + width) - 1) / mcu_width;
-        if (!state_->entropy.install(jpeg, static_cast<int>(left) / mcu_width, last, data_, index_))
-            state_->stop(FD_CORRUPT);
-        if (!index_.bytes.empty())
-            index_use_ = state_->entropy.has_index() ? FD_INDEX_USED : FD_INDEX_WRONG;
-        replace_decode_mcu(jpeg, [](j_decompress_ptr running, JBLOCKROW *blocks) -> boolean {
-            auto &state = *static_cast<State *>(running->client_data);
-            if (!state.entropy.decode(*running, blocks))
-                state.stop(FD_CORRUPT);
-            return TRUE;
-        });
+        install(static_cast<int>(left) / mcu_width, last);
     }
     const int mcu_height = jpeg.max_v_samp_factor * scaled_block;
     const int above = jpeg.max_v_samp_factor > 1 ? kMarginPixels : 0;

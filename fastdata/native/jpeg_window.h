@@ -30,7 +30,8 @@ class JpegDecoder {
     JpegDecoder(const JpegDecoder &) = delete;
     JpegDecoder &operator=(const JpegDecoder &) = delete;
 
-    // Parses the header.  data: must live until decode() has returned, and so must what make_index() gave, the index.
+    // Parses the header.  data: a file, or a record that unpack() gave; it must live until decode() has returned, and
+    // so must what make_index() gave, the index.
     fd_status open(std::span<const uint8_t> data, const JpegLimits &limits, const StoredIndex &index = {});
     int width() const;
     int height() const;
@@ -46,12 +47,20 @@ class JpegDecoder {
     // step is 0.  FD_UNSUPPORTED for images that are not decoded by it.
     fd_status make_index(int step, std::vector<uint8_t> &index);
 
+    // The image as a record of open coefficients, see unpacked.h.  padding: the bit that fills bytes before markers.
+    // FD_UNSUPPORTED for images that cannot be one.
+    fd_status unpack(int padding, std::vector<uint8_t> &record);
+    // The file that such a record was made of.
+    fd_status restore(std::vector<uint8_t> &file);
+
     // libjpeg's words about the latest failure, or "".
     const char *message() const;
 
   private:
     struct State;
     fd_status open_guarded(std::span<const uint8_t> data, const JpegLimits &limits);
+    template <class Work> fd_status with_scan(Work work);
+    void install(int first_column, int last_column);
     fd_status reopen();
     fd_status decode_once(const Box &window, int denominator, bool fast);
     void start(int denominator, bool fast);

@@ -6,6 +6,8 @@
 
 namespace fastdata {
 
+struct UnpackedTile;
+
 // Of a box in which the last pixel at each end counts in part; weights have 24 bits.
 struct BoxWeights {
     int radius;
@@ -82,6 +84,9 @@ struct Kernels {
 
     // Four numbers of the standard normal distribution for each of the counters from `first`.
     void (*normals)(const NormalDraws &draws, uint32_t first, float *out);
+
+    // See read_blocks_by.
+    bool (*read_blocks)(UnpackedTile &tile, const uint8_t *component_of, int count, int16_t *const *blocks);
 };
 
 // The fastest set this processor has.

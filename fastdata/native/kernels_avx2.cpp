@@ -2,6 +2,7 @@
 #include "kernels.h"
 #include "normals.h"
 #include "pixel_loops.h"
+#include "unpacked_tile.h"
 #include "warp_pixels.h"
 
 #include <algorithm>
@@ -381,7 +382,7 @@ void bicubic(const Rows &image, const Places &places, uint8_t *row) {
 
 } // namespace
 
-const Kernels kAvx2Kernels = {"AVX2",  horizontal,   vertical, unpack,  pack,         split,
-                              reverse, weighted_sum, bilinear, bicubic, kEffectLoops, normals};
+const Kernels kAvx2Kernels = {"AVX2",       horizontal, vertical, unpack,       pack,    split,           reverse,
+                              weighted_sum, bilinear,   bicubic,  kEffectLoops, normals, read_blocks_avx2};
 
 } // namespace fastdata

@@ -122,6 +122,7 @@ const Kernels kNeonKernels = {"NEON",
                               kPlainKernels.bilinear,
                               kPlainKernels.bicubic,
                               kPlainKernels.effects,
-                              kPlainKernels.normals};
+                              kPlainKernels.normals,
+                              kPlainKernels.read_blocks};
 
 } // namespace fastdata

@@ -1,6 +1,7 @@
 #include "kernels.h"
 #include "normals.h"
 #include "pixel_loops.h"
+#include "unpacked_tile.h"
 #include "warp_pixels.h"
 
 #include <cstring>
@@ -91,9 +92,13 @@ void bicubic(const Rows &image, const Places &places, uint8_t *row) {
         bicubic_pixel(image, {places.x[i], places.y[i]}, row + places.columns[i] * kPixelBytes);
 }
 
+bool read_blocks(UnpackedTile &tile, const uint8_t *component_of, int count, int16_t *const *blocks) {
+    return read_blocks_by(tile, component_of, count, blocks, put_group);
+}
+
 } // namespace
 
-const Kernels kPlainKernels = {"plain", horizontal,   vertical, unpack,  pack,         split,
-                               reverse, weighted_sum, bilinear, bicubic, kEffectLoops, normals};
+const Kernels kPlainKernels = {"plain",      horizontal, vertical, unpack,       pack,    split,      reverse,
+                               weighted_sum, bilinear,   bicubic,  kEffectLoops, normals, read_blocks};
 
 } // namespace fastdata

@@ -7,11 +7,13 @@ import os
 import re
 import tempfile
 import time
+import warnings
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from fastdata.errors import OptionError, ShardError
+from fastdata.errors import OptionError, ShardError, StoreError
+from fastdata.loaders.index_file import SUFFIX, index_beside, is_beside, path_beside
 from fastdata.shards.format import ShardIndex, crc32c, file_crc32c, index_name
 from fastdata.shards.remote_files import RemoteFiles
 from fastdata.system.files import cache_folder, locked, try_lock
@@ -38,6 +40,8 @@ class ShardCache:
         self._folder, self._store = folder, store
         self._beyond_help: set[str] = set()
         self._facts: dict[str, tuple[int, int]] = {}  # size and checksum of each shard
+        self._jpeg_facts: dict[str, tuple[int, int]] = {}  # the same of the indexes of its JPEGs
+        self._without_jpeg_indexes: set[str] = set()  # shards whose indexes this process could not get
         self._eviction_lock = folder / "eviction.lock"
         folder.mkdir(parents=True, exist_ok=True)
 
@@ -55,12 +59,10 @@ class ShardCache:
                     expected=f"checksum {expected_crc:08x}",
                     found=f"{crc32c(data):08x}",
                 )
-            self._folder.mkdir(parents=True, exist_ok=True)
-            with tempfile.NamedTemporaryFile(dir=self._folder, delete=False) as file:
-                file.write(data)
-            os.replace(file.name, place)
+            self._put(place, data)
         index = ShardIndex.from_bytes(data, name)
         self._facts[url] = index.tar_bytes, index.tar_crc32c
+        self._jpeg_facts[url] = index.jpeg_bytes, index.jpeg_crc32c
         return index
 
     def tar_bytes(self, url: str) -> int:
@@ -78,14 +80,19 @@ class ShardCache:
     def fetch(self, url: str) -> tuple[Path, bool]:
         """The path of a shard's local copy, downloaded if necessary; and whether it was downloaded."""
         place, size = self._place(url), self.tar_bytes(url)
-        if _is_there(place, size):
+        if _is_there(place, size) and self._has_jpeg_indexes(url, place):
             return place, False
         self._folder.mkdir(parents=True, exist_ok=True)
         with locked(place.with_suffix(".lock")):
-            if _is_there(place, size):  # another process was quicker
-                return place, False
-            self._download(url, place)
-        return place, True
+            if not (was_there := _is_there(place, size)):  # else another process was quicker
+                self._download(url, place)
+            elif not self._has_jpeg_indexes(url, place):
+                self._download_jpeg_indexes(url, place)
+        return place, not was_there
+
+    def _has_jpeg_indexes(self, url: str, place: Path) -> bool:
+        """True if the indexes of a shard's JPEGs need not be downloaded."""
+        return url in self._without_jpeg_indexes or is_beside(place, self._jpeg_facts[url][0])
 
     def renew(self, url: str) -> bool:
         """Downloads a shard again if its local copy is damaged; readers that have the old file open keep reading it.
@@ -108,13 +115,25 @@ class ShardCache:
                     raise
         return True
 
+    def _put(self, place: Path, data: bytes) -> None:
+        """Writes a small file, which other processes may be writing at this moment, too."""
+        self._folder.mkdir(parents=True, exist_ok=True)
+        number, name = tempfile.mkstemp(dir=self._folder)
+        try:
+            with open(number, "wb") as file:
+                file.write(data)
+            os.replace(name, place)
+        except OSError:
+            Path(name).unlink(missing_ok=True)
+            raise
+
     def _place(self, url: str) -> Path:
         return self._folder / f"{_hash(url)}-{self._facts[url][1]:08x}-{_file_name(url)}"
 
     def _download(self, url: str, place: Path) -> None:
         expected = self._facts[url]
         partial = place.with_suffix(".partial")
-        self._take_room(partial, expected[0], url)
+        self._take_room(partial, url)
         try:
             found = self._store.download(url, partial, expected[0])
             if found != expected:  # once more: it may have been read while it was replaced
@@ -127,18 +146,45 @@ class ShardCache:
                     expected=f"{size} bytes, checksum {crc:08x}",
                     found=f"{found_size} bytes, checksum {found_crc:08x}",
                 )
+            self._download_jpeg_indexes(url, place)
             with locked(self._eviction_lock):  # nobody counts while a file changes its name
                 os.replace(partial, place)
         finally:
             partial.unlink(missing_ok=True)
 
-    def _take_room(self, partial: Path, size: int, url: str) -> None:
+    def _download_jpeg_indexes(self, url: str, place: Path) -> None:
+        """The file beside the shard, if there is one; without it images are decoded, too, for more work."""
+        expected, there, to = self._jpeg_facts[url], index_beside(url), path_beside(place)
+        if self._has_jpeg_indexes(url, place):
+            return
+        self._without_jpeg_indexes.add(url)  # unless it succeeds
+        try:
+            data = self._store.read(there)
+        except StoreError as error:
+            warnings.warn(f"JPEGs are decoded without their index: {error}", stacklevel=2)
+            return
+        if (len(data), crc32c(data)) != expected:
+            warnings.warn(
+                f"JPEGs are decoded without their index: {there} does not have the checksum in the index of its shard "
+                "(copy it to the store again)",
+                stacklevel=2,
+            )
+            return
+        try:
+            self._put(to, data)
+        except OSError as error:
+            warnings.warn(f"JPEGs are decoded without their index, for which there is no room: {error}", stacklevel=2)
+            return
+        self._without_jpeg_indexes.discard(url)
+
+    def _take_room(self, partial: Path, url: str) -> None:
         """Makes a file of a shard's size, once others have gone or been finished."""
+        size, index_size = self.tar_bytes(url), self._jpeg_facts[url][0]
         if size > self.most_bytes:
             raise OptionError(f"cache_bytes={self.most_bytes} is too small for one shard: {url} has {size} bytes")
         while True:
             with locked(self._eviction_lock):
-                if self._evict(size):
+                if self._evict(min(size + index_size, self.most_bytes)):
                     with open(partial, "wb") as file:
                         file.truncate(size)
                     return
@@ -149,14 +195,20 @@ class ShardCache:
         for partial in self._folder.glob("*.partial"):
             if _is_abandoned(partial):
                 partial.unlink(missing_ok=True)
+        for beside in self._folder.glob(f"*{SUFFIX}"):  # of tar files that are gone, or come at this moment
+            if not any(beside.with_suffix(suffix).exists() for suffix in (".tar", ".partial")):
+                beside.unlink(missing_ok=True)
         files = [(path, found) for path in self._folder.glob("*.tar") if (found := _stat(path)) is not None]
         under_way = [found.st_size for path in self._folder.glob("*.partial") if (found := _stat(path)) is not None]
-        total = size + sum(under_way) + sum(found.st_size for _, found in files)
+        indexes = [found.st_size for path, _ in files if (found := _stat(path_beside(path))) is not None]
+        total = size + sum(under_way) + sum(found.st_size for _, found in files) + sum(indexes)
         for path, found in sorted(files, key=lambda entry: entry[1].st_mtime):
             if total <= self.most_bytes:
                 break
             path.unlink(missing_ok=True)
-            total -= found.st_size
+            beside = path_beside(path)
+            total -= found.st_size + (index.st_size if (index := _stat(beside)) is not None else 0)
+            beside.unlink(missing_ok=True)
         return total <= self.most_bytes
 
 

@@ -51,7 +51,7 @@ RECORD = np.dtype(
 
 _MAGIC = b"FDINDEX\0"
 _INDEX_VERSION = 1
-_HEADER = struct.Struct("<8sIIQQQII12xI")
+_HEADER = struct.Struct("<8sIIQQQIIQII")
 _MANIFEST_FORMAT = "fastdata-shards"
 _MANIFEST_VERSION = 1
 _CHUNK_BYTES = 16 << 20
@@ -80,12 +80,16 @@ class ShardIndex:
         keys: all keys in UTF-8, one after the other.
         tar_bytes: size of the tar file.
         tar_crc32c: checksum of the whole tar file.
+        jpeg_bytes: size of the file with the indexes of the images that are JPEGs; 0 for none.
+        jpeg_crc32c: its checksum.
     """
 
     records: npt.NDArray[Any]
     keys: bytes
     tar_bytes: int
     tar_crc32c: int
+    jpeg_bytes: int = 0
+    jpeg_crc32c: int = 0
 
     def __len__(self) -> int:
         return len(self.records)
@@ -99,7 +103,8 @@ class ShardIndex:
         """The contents of the index file."""
         body = self.records.tobytes() + self.keys
         counts = (len(self.records), self.tar_bytes, len(self.keys), self.tar_crc32c, crc32c(body))
-        header = _HEADER.pack(_MAGIC, _INDEX_VERSION, RECORD.itemsize, *counts, 0)[:-4]
+        jpeg = self.jpeg_bytes, self.jpeg_crc32c
+        header = _HEADER.pack(_MAGIC, _INDEX_VERSION, RECORD.itemsize, *counts, *jpeg, 0)[:-4]
         return header + struct.pack("<I", crc32c(header)) + body
 
     @classmethod
@@ -115,8 +120,8 @@ class ShardIndex:
         """
         if len(data) < _HEADER.size:
             raise ShardError(name, "index cut short", offset=len(data), expected=f"{_HEADER.size} bytes of header")
-        magic, version, record_bytes, samples, tar_bytes, keys_bytes, tar_crc, body_crc, header_crc = _HEADER.unpack(
-            data[: _HEADER.size]
+        magic, version, record_bytes, samples, tar_bytes, keys_bytes, tar_crc, body_crc, *jpeg, header_crc = (
+            _HEADER.unpack(data[: _HEADER.size])
         )
         if magic != _MAGIC:
             raise ShardError(name, "not an index file", offset=0, expected=_MAGIC, found=magic)
@@ -136,7 +141,7 @@ class ShardIndex:
         if found != body_crc:
             raise ShardError(name, "damaged index", offset=_HEADER.size, expected=_hex(body_crc), found=_hex(found))
         records = np.frombuffer(data, RECORD, samples, _HEADER.size)
-        index = cls(records, data[_HEADER.size + samples * RECORD.itemsize :], tar_bytes, tar_crc)
+        index = cls(records, data[_HEADER.size + samples * RECORD.itemsize :], tar_bytes, tar_crc, *jpeg)
         index.check(name)
         return index
 

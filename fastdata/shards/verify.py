@@ -73,7 +73,7 @@ def _verify_shard(info: ShardInfo, *, folder: str, decode: bool, classes: list[s
     path = os.path.join(folder, info.name)
     try:
         index, faults = _read_index(path, info)
-        faults += _compare_with_tar(path, index, classes)
+        faults += [*_check_jpeg_indexes(path, index), *_compare_with_tar(path, index, classes)]
         faults += list(_check_images(path, index, decode=decode))
     except ShardError as error:
         return [Fault(path, error.offset, str(error).removeprefix(f"{path}: "))]
@@ -102,6 +102,21 @@ def _read_index(path: str, info: ShardInfo) -> tuple[ShardIndex, list[Fault]]:
 
 def _compare_with_tar(path: str, index: ShardIndex, classes: list[str] | None) -> list[Fault]:
     faults = []
+def _check_jpeg_indexes(path: str, index: ShardIndex) -> Iterator[Fault]:
+    beside = path_beside(path)
+    if not index.jpeg_bytes:
+        return
+    try:
+        found = beside.stat().st_size, file_crc32c(beside)
+    except FileNotFoundError:
+        advice = f"make it with: fastdata index {os.path.dirname(path) or '.'}"
+        yield Fault(path, None, f"{beside.name} is missing; {advice}")
+        return
+    if found != (index.jpeg_bytes, index.jpeg_crc32c):
+        expected = f"{index.jpeg_bytes} bytes, checksum {index.jpeg_crc32c:08x}"
+        yield Fault(path, None, f"{beside.name}: expected {expected}, found {found[0]} bytes, checksum {found[1]:08x}")
+
+
     refs = list_tar(path, classes)
     if len(refs) != len(index):
         return [Fault(path, None, f"images in the tar file: expected {len(index)}, found {len(refs)}")]
@@ -195,11 +210,7 @@ def _index_tar(name: str, *, folder: str, force: bool, classes: list[str] | None
     tar_bytes, tar_crc = os.path.getsize(path), file_crc32c(path)
     if not force:
         _check_unchanged(path, tar_crc)
-    index = builder.build(tar_bytes, tar_crc).to_bytes()
-    write_whole(Path(index_name(path)), index)
-    return ShardInfo(
-        name=name, samples=len(builder), tar_bytes=tar_bytes, tar_crc32c=tar_crc, index_crc32c=crc32c(index)
-    )
+    return builder.write(Path(path), tar_bytes, tar_crc, builder.write_jpegs(Path(path), tar_bytes))
 
 
 def _check_unchanged(path: str, tar_crc: int) -> None:

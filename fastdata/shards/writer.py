@@ -1,4 +1,4 @@
-"""Writes one shard: a tar file and its index, which get their final names only when they are complete."""
+"""Writes one shard: a tar file and its indexes, which get their final names only when they are complete."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ from types import TracebackType
 
 import numpy as np
 
-from fastdata.shards.format import NO_LABEL, RECORD, ShardIndex, ShardInfo, crc32c, index_name
+from fastdata.loaders.index_file import ANY_TIME, Indexed, name_in_tar, path_beside, writing_indexes
+from fastdata.loaders.make_index import JpegIndexer
+from fastdata.native import NativeMissing
+from fastdata.shards.format import NO_LABEL, RECORD, ShardIndex, ShardInfo, crc32c, file_crc32c, index_name
 from fastdata.shards.tar import END_OF_ARCHIVE, padding, tar_header
 from fastdata.system.files import sync_file, write_whole
 
@@ -19,12 +22,17 @@ _BUFFER_BYTES = 1 << 20
 
 
 class IndexBuilder:
-    """Collects the index records of one shard."""
+    """Collects what the indexes of one shard say of its images, and writes them."""
 
     def __init__(self) -> None:
         self._records: list[tuple[int, int, int, int, int, int, int]] = []
         self._keys: list[bytes] = []
         self._keys_bytes = 0
+        self._jpegs: list[tuple[str, bytes]] = []  # names and indexes of those that have one
+        try:
+            self._indexer: JpegIndexer | None = JpegIndexer()
+        except NativeMissing:
+            self._indexer = None
 
     def __len__(self) -> int:
         return len(self._records)
@@ -35,10 +43,42 @@ class IndexBuilder:
         self._keys.append(encoded)
         self._keys_bytes += len(encoded)
         self._records.append((offset, self._keys_bytes, label, len(image), width, height, crc32c(image)))
+        if self._indexer is not None and (index := self._indexer.make(image)):
+            self._jpegs.append((name_in_tar(offset), index))
 
-    def build(self, tar_bytes: int, tar_crc32c: int) -> ShardIndex:
-        """The index of a tar file with this size and checksum."""
-        return ShardIndex(np.array(self._records, RECORD), b"".join(self._keys), tar_bytes, tar_crc32c)
+    def write(self, path: Path, tar_bytes: int, tar_crc32c: int, jpegs: tuple[int, int]) -> ShardInfo:
+        """Writes the index file of a tar file.
+
+        Args:
+            path: of the tar file.
+            tar_bytes: its size.
+            tar_crc32c: its checksum.
+            jpegs: what `write_jpegs` has returned.
+        """
+        index = ShardIndex(
+            np.array(self._records, RECORD), b"".join(self._keys), tar_bytes, tar_crc32c, *jpegs
+        ).to_bytes()
+        write_whole(Path(index_name(str(path))), index)
+        return ShardInfo(
+            name=path.name,
+            samples=len(self),
+            tar_bytes=tar_bytes,
+            tar_crc32c=tar_crc32c,
+            index_crc32c=crc32c(index),
+        )
+
+    def write_jpegs(self, path: Path, tar_bytes: int) -> tuple[int, int]:
+        """Writes the file with the indexes of JPEGs beside a tar file; returns its size and checksum, or zeros."""
+        beside = path_beside(path)
+        if self._indexer is None and beside.exists():  # it is checked before it is used
+            return beside.stat().st_size, file_crc32c(beside)
+        if not self._jpegs:
+            beside.unlink(missing_ok=True)
+            return 0, 0
+        with writing_indexes(beside, "") as add:
+            for name, index in self._jpegs:
+                add(Indexed(name, tar_bytes, ANY_TIME, index))
+        return beside.stat().st_size, file_crc32c(beside)
 
 
 class ShardWriter:
@@ -88,7 +128,7 @@ class ShardWriter:
             self._write_member(f"{key}.{name}", data)
 
     def finish(self) -> ShardInfo:
-        """Writes the index and gives both files their final names, the index last.
+        """Writes the indexes and gives all files their final names, the index last.
 
         Raises:
             OSError: the disk is full, or writing failed for another reason.
@@ -96,16 +136,10 @@ class ShardWriter:
         self._write(END_OF_ARCHIVE)
         sync_file(self._file)
         self._file.close()
-        index = self._index.build(self._at, self._crc).to_bytes()
-        os.replace(self._partial, self._folder / self._name)
-        write_whole(self._folder / index_name(self._name), index)
-        return ShardInfo(
-            name=self._name,
-            samples=len(self._index),
-            tar_bytes=self._at,
-            tar_crc32c=self._crc,
-            index_crc32c=crc32c(index),
-        )
+        path = self._folder / self._name
+        jpegs = self._index.write_jpegs(path, self._at)
+        os.replace(self._partial, path)
+        return self._index.write(path, self._at, self._crc, jpegs)
 
     def _write_member(self, name: str, data: bytes) -> None:
         self._write(tar_header(name, len(data)))

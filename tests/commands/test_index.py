@@ -23,10 +23,11 @@ from torchvision.datasets import ImageFolder
 import fastdata
 from fastdata import DataLoader, ShardDataset
 from fastdata.cli import main
-from fastdata.loaders import make_index as making
 from fastdata.loaders import opening_encoded
-from fastdata.loaders.jpeg_index import FolderIndex, open_indexes
+from fastdata.loaders.index_file import IndexFile, index_beside
+from fastdata.loaders.jpeg_index import open_indexes
 from fastdata.loaders.make_index import images_below, make_index
+from fastdata.system import ahead
 
 CROP = transforms.Compose(
     [transforms.RandomResizedCrop(32), transforms.RandomHorizontalFlip(), transforms.PILToTensor()]
@@ -57,8 +58,7 @@ def same(one: list[torch.Tensor], other: list[torch.Tensor]) -> bool:
 
 
 def used() -> int:
-    known = open_indexes()
-    return known.used if known is not None else 0
+    return open_indexes().uses.used
 
 
 @pytest.fixture
@@ -114,13 +114,87 @@ def test_explain_says_so(folder: Path, capsys: pytest.CaptureFixture[str]) -> No
     assert "so far used for 39 images, 0 had changed" in loader.explain()
 
 
-def test_shards(own: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    dataset = ShardDataset(own, transform=CROP)
-    expected = batches(dataset)
+# ---- shards
+
+
+def without_indexes_of_jpegs(shards: Path) -> list[torch.Tensor]:
+    """Batches of shards without the indexes that lie beside them, which are removed."""
+    for path in shards.glob("*.jpegindex"):
+        path.unlink()
+    before = used()
+    made = batches(ShardDataset(shards, transform=CROP))
+    assert used() == before
+    return made
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_shards_have_the_indexes_of_their_jpegs_beside_them(own: Path, workers: int) -> None:
+    before, dataset = used(), ShardDataset(own, transform=CROP)
+    made = batches(dataset, num_workers=workers)
+    assert used() - before == len(dataset) == 39
+    shutil.move(own, own.with_name("elsewhere"))  # where files may have other times
+    for path in own.with_name("elsewhere").iterdir():
+        os.utime(path, (0, 0))
+    assert same(batches(ShardDataset(own.with_name("elsewhere"), transform=CROP)), made)
+    assert used() - before == 2 * 39
+    assert same(without_indexes_of_jpegs(own.with_name("elsewhere")), made)
+
+
+def test_shards_that_have_none_get_them(own: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    expected = without_indexes_of_jpegs(own)
+    assert main(["verify", str(own)]) == 1
+    assert "shard-000000.jpegindex is missing; make it with: fastdata index" in capsys.readouterr().out
     assert main(["index", str(own)]) == 0
-    assert "39 JPEGs indexed" in capsys.readouterr().out
+    assert main(["verify", str(own)]) == 0
+    before = used()
     assert same(batches(ShardDataset(own, transform=CROP)), expected)
-    assert used() == 39
+    assert used() - before == 39
+    assert main(["index", str(own), "--to", "there"]) == 1
+    assert "--to is for folders of images" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("damage", ["cut", "one index", "of another shard"])
+def test_damaged_indexes_beside_shards_are_not_used(own: Path, damage: str, capsys: pytest.CaptureFixture[str]) -> None:
+    beside = [Path(index_beside(str(path))) for path in sorted(own.glob("*.tar"))]
+    first = beside[0].read_bytes()
+    if damage == "one index":
+        flip(beside[0], 60)
+    else:
+        beside[0].write_bytes(first[:-3] if damage == "cut" else beside[1].read_bytes())
+    says = "holds no indexes of images" if damage == "cut" else "images have changed since they were indexed"
+    with pytest.warns(UserWarning, match=says):
+        found = batches(ShardDataset(own, transform=CROP))
+    assert main(["verify", str(own)]) == 1
+    assert f"{beside[0].name}: expected {len(first)} bytes, checksum" in capsys.readouterr().out
+    assert same(without_indexes_of_jpegs(own), found)
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="counts descriptors in /proc")
+def test_files_of_indexes_are_not_kept_open(own: Path) -> None:
+    """A dataset may have thousands of shards."""
+    loader, before = iter(DataLoader(ShardDataset(own, CROP), 7, backend="native")), used()
+    open_before = len(os.listdir("/proc/self/fd"))
+    for _ in loader:
+        assert len(os.listdir("/proc/self/fd")) <= open_before
+    assert used() - before == 39
+
+
+@pytest.mark.filterwarnings("ignore:not used")
+@pytest.mark.parametrize("kind", ["folder", "shards"])
+def test_a_file_of_indexes_that_is_cut_short_in_use(copy: Path, own: Path, kind: str) -> None:
+    made = [make_index(copy, images_below(copy)).path] if kind == "folder" else list(own.glob("*.jpegindex"))
+    dataset: Any = ImageFolder(str(copy), CROP) if kind == "folder" else ShardDataset(own, CROP)
+    expected = batches(dataset)
+    found = []
+    for number, (pixels, _) in enumerate(DataLoader(dataset, 7, seed=5, backend="native")):
+        found.append(pixels)
+        if number == 1:
+            for path in made:
+                os.truncate(path, 100)
+    assert same(found, expected)
+
+
+# ---- folders
 
 
 def test_a_file_that_has_changed_is_decoded_as_before(copy: Path) -> None:
@@ -131,11 +205,10 @@ def test_a_file_that_has_changed_is_decoded_as_before(copy: Path) -> None:
     dataset = ImageFolder(str(copy), CROP)
     with without_index():
         expected = batches(dataset)
-    with pytest.warns(UserWarning, match="images have changed since `fastdata index` was run"):
+    with pytest.warns(UserWarning, match="images have changed since they were indexed"):
         assert same(batches(dataset), expected)
-    known = open_indexes()
-    assert known is not None
-    assert (known.used, known.wrong) == (37, 1)
+    uses = open_indexes().uses
+    assert (uses.used, uses.wrong) == (37, 1)
 
 
 def test_a_later_run_keeps_what_has_not_changed(copy: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -170,7 +243,7 @@ def test_links_to_folders(copy: Path, tmp_path: Path) -> None:
 
 def test_another_place(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert main(["index", str(folder), "--to", str(tmp_path / "here")]) == 0
-    assert open_indexes() is None
+    assert open_indexes().file_of(next(images_below(folder))) is None
     monkeypatch.setenv("FASTDATA_INDEX_DIR", str(tmp_path / "here"))
     batches(ImageFolder(str(folder), CROP))
     assert used() == 39
@@ -212,7 +285,7 @@ def test_every_flipped_bit_of_the_head_and_the_tables_is_found(tmp_path: Path) -
             damaged[at] ^= 1 << bit
             (tmp_path / "damaged").write_bytes(damaged)
             with pytest.raises(fastdata.DatasetError, match="holds no indexes"):
-                FolderIndex(tmp_path / "damaged")
+                IndexFile(tmp_path / "damaged")
 
 
 def test_an_interrupted_run_leaves_the_earlier_index(copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -314,6 +387,6 @@ def test_long_names_and_links_that_lead_back(tmp_path: Path) -> None:
 
 
 def test_images_are_made_in_order_and_not_far_ahead(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(making, "_AHEAD", 1)
+    monkeypatch.setattr(ahead, "_AHEAD", 1)
     done = make_index(folder, images_below(folder), threads=3)
     assert done.indexed == 39

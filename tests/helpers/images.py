@@ -103,3 +103,17 @@ def odd_files() -> dict[str, bytes]:
         "with-alpha.webp": saved(mode="RGBA", kind="WEBP"),
         "greymap.pgm": saved(mode="L", kind="PPM"),
     }
+
+
+def no_whole_baseline_jpegs() -> dict[str, bytes]:
+    """What has no index and cannot be unpacked."""
+    whole = jpeg(100, 80)
+    return {
+        "progressive": saved(progressive=True),
+        "png": saved(kind="PNG"),
+        "cut": whole[:-200],
+        "no image": b"\xff\xd8\xff" + bytes(200),
+        "empty": b"",
+        "four colours": saved(mode="CMYK"),
+        "a damaged scan": whole[:-200] + b"\xff" * 198 + b"\xff\xd9",
+    }

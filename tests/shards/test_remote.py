@@ -21,6 +21,8 @@ import torchvision.transforms as v1
 from http_stores import store_of
 
 from fastdata import DataLoader, EpochSampler, OptionError, ShardDataset, ShardError, StoreError
+from fastdata.loaders.index_file import index_beside
+from fastdata.loaders.jpeg_index import open_indexes
 from fastdata.shards import remote_files
 from fastdata.shards.conversion.convert import ConvertOptions, convert
 from fastdata.system.files import locked
@@ -73,6 +75,57 @@ def test_only_what_is_read_is_fetched_and_only_once(store: Any, tmp_path: Path) 
     store.rm("/bucket/set/shard-000000.tar")
     again = ShardDataset(URL, cache_dir=tmp_path)
     assert again.read_encoded(0) == dataset.read_encoded(0)
+
+
+def test_indexes_of_jpegs_come_with_their_shard_and_go_with_it(store: Any, converted: Path, tmp_path: Path) -> None:
+    expected = batches(DataLoader(ShardDataset(converted, CROP), 7, seed=1, backend="native"))
+    before = open_indexes().uses.used
+    dataset = ShardDataset(URL, CROP, cache_dir=tmp_path)
+    assert list(tmp_path.glob("*.jpegindex")) == []
+    found = batches(DataLoader(dataset, 7, seed=1, backend="native"))
+    assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
+    assert open_indexes().uses.used - before == len(dataset)
+    beside = [Path(index_beside(str(path))) for path in tmp_path.glob("*.tar")]
+    assert sorted(tmp_path.glob("*.jpegindex")) == sorted(beside)
+    small = ShardDataset(URL, CROP, cache_dir=tmp_path, cache_bytes=65_000)  # of one shard
+    small.read_encoded(0)
+    for path in tmp_path.glob("*.tar"):
+        path.unlink()
+    small.read_encoded(len(small) - 1)
+    small.read_encoded(0)
+    assert tars(tmp_path) == ["shard-000000.tar"]
+    (index,) = (path for path in tmp_path.glob("*.jpegindex") if "000000" in path.name)
+    assert index.read_bytes() == (converted / "shard-000000.jpegindex").read_bytes()
+
+
+def test_an_index_that_was_made_later_is_fetched_to_a_shard_that_is_there(
+    store: Any, converted: Path, tmp_path: Path
+) -> None:
+    ShardDataset(URL, cache_dir=tmp_path).read_encoded(0)
+    (index,) = tmp_path.glob("*.jpegindex")
+    index.unlink()
+    (tmp_path / "0-0-gone.jpegindex").write_bytes(b"of a shard that is gone")
+    dataset = ShardDataset(URL, cache_dir=tmp_path)
+    dataset.read_encoded(0)
+    assert index.read_bytes() == (converted / "shard-000000.jpegindex").read_bytes()
+    dataset.read_encoded(len(dataset) - 1)
+    assert not (tmp_path / "0-0-gone.jpegindex").exists()
+
+
+@pytest.mark.parametrize("state", ["missing", "damaged"])
+def test_shards_are_read_without_an_index_that_the_store_cannot_give(
+    store: Any, converted: Path, tmp_path: Path, state: str
+) -> None:
+    place = "/bucket/set/shard-000001.jpegindex"
+    if state == "missing":
+        store.rm(place)
+    else:
+        store.pipe(place, store.cat(place)[:-1])
+    expected = batches(DataLoader(ShardDataset(converted, CROP), 7, seed=1, backend="native"))
+    with pytest.warns(UserWarning, match=r"JPEGs are decoded without their index: .*shard-000001.jpegindex"):
+        found = batches(DataLoader(ShardDataset(URL, CROP, cache_dir=tmp_path), 7, seed=1, backend="native"))
+    assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
+    assert len(list(tmp_path.glob("*.jpegindex"))) == len(tars(tmp_path)) - 1
 
 
 @pytest.mark.filterwarnings("ignore:.*were downloaded again")  # a thread that is held up may need an old shard

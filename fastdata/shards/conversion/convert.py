@@ -21,6 +21,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from fastdata.errors import ConversionError, OptionError
+from fastdata.loaders.index_file import is_beside
 from fastdata.shards.conversion.destination import Destination, fingerprint_of
 from fastdata.shards.conversion.inputs import open_source
 from fastdata.shards.conversion.job import ConvertOptions, ShardDone, space_errors, write_shard
@@ -108,15 +109,14 @@ def convert(
     if not overwrite and (finished := _finished_before(folder, splits, options)) is not None:
         return finished
     summary = Summary()
-    with Destination(folder, source, options, splits, overwrite=overwrite, resume=resume) as place:
+    held = Destination(folder, source, options, splits, overwrite=overwrite, resume=resume)
+    with space_errors(folder), held as place:
         for name, split in splits.items():
             (folder / name).mkdir(parents=True, exist_ok=True)
             if planned is not None:
                 planned(len(split.refs) if split.refs is not None else None)
             jobs = place.jobs(name, split)
-            with space_errors(folder):
-                shards = run_jobs(write_shard, jobs, workers=workers, engine=engine)
-                done = list(_reported(shards, progress))
+            done = list(_reported(run_jobs(write_shard, jobs, workers=workers, engine=engine), progress))
             place.remove_others(name, [each.info.name for each in done])
             summary.ignored[name] = split.ignored
             summary.manifests[name] = _manifest(source, split, options, done)
@@ -215,8 +215,9 @@ def _unlabelled(folder: Path, manifest: Manifest) -> int:
 
 
 def _is_there(folder: Path, shard: ShardInfo) -> bool:
+    path = folder / shard.name
     try:
-        size = (folder / shard.name).stat().st_size
-    except FileNotFoundError:
+        index = ShardIndex.from_bytes((folder / shard.index_name).read_bytes(), shard.index_name)
+        return path.stat().st_size == shard.tar_bytes and is_beside(path, index.jpeg_bytes)
+    except OSError:  # a ShardError is one
         return False
-    return size == shard.tar_bytes and (folder / shard.index_name).exists()

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from fastdata.errors import ConversionError
+from fastdata.loaders.index_file import path_beside
 from fastdata.shards.conversion.folders import SPLIT_NAMES
 from fastdata.shards.conversion.job import ConvertOptions, ShardJob, finished_shard
 from fastdata.shards.conversion.samples import Split
@@ -175,8 +176,9 @@ def _remove_conversion(folder: Path, splits: Iterable[str]) -> None:
 
 def _remove_shards(folder: Path, names: Iterable[str]) -> None:
     for name in names:
-        for path in (folder / name, folder / index_name(name), folder / f".{name}.partial"):
+        for path in (folder / name, folder / index_name(name), path_beside(folder / name)):
             path.unlink(missing_ok=True)
+            path.with_name(f".{path.name}.partial").unlink(missing_ok=True)
 
 
 def _read_job(path: Path) -> dict[str, Any]:

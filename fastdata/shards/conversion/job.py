@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from fastdata.errors import ConversionError, OptionError, in_words
+from fastdata.loaders.index_file import is_beside
 from fastdata.shards.conversion.recode import Recoding
-from fastdata.shards.format import ShardInfo, crc32c, index_name
+from fastdata.shards.format import ShardIndex, ShardInfo, crc32c, index_name
 from fastdata.shards.records import Ref, listing
 from fastdata.shards.writer import ShardWriter
 from fastdata.system.files import read_file, write_whole
@@ -173,6 +174,7 @@ def finished_shard(folder: str, name: str, note: Path, *, on_error: str) -> Shar
         done = ShardDone.from_text(note.read_text())
         whole = os.path.getsize(os.path.join(folder, name)) == done.info.tar_bytes
         index = Path(folder, index_name(name)).read_bytes()
+        whole = whole and is_beside(os.path.join(folder, name), ShardIndex.from_bytes(index, name).jpeg_bytes)
     except (OSError, ValueError, KeyError, TypeError):
         return None
     accepted = not done.skipped or on_error == "skip"

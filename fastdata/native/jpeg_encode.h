@@ -1,0 +1,98 @@
+// Huffman coding of coefficients as the file has them: what the JPEG that they are of was made of, byte for byte.
+//
+// Source: ITU T.81, F.1.2 (baseline sequential coding).
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <cstdio> // jpeglib.h needs it
+#include <optional>
+#include <vector>
+
+#include <jpeglib.h>
+
+namespace fastdata {
+
+// Bits of entropy-coded data, with stuffed zeros, at the end of other bytes.
+class ScanWriter {
+  public:
+    // padding: the bit that fills bytes before markers.
+    ScanWriter(std::vector<uint8_t> &to, int padding) : to_(to), padding_(padding), at_(to.size()) {}
+    // Call before each block: makes room for it.
+    void prepare() {
+        if (to_.size() - at_ < kMostBlockBytes)
+            to_.resize(2 * to_.size() + kMostBlockBytes);
+    }
+    // size: up to 32.
+    void put(uint32_t bits, int size) {
+        held_ = held_ << size | bits;
+        count_ += size;
+        if (count_ >= 32)
+            put_word(static_cast<uint32_t>(held_ >> (count_ -= 32)));
+    }
+    void put_restart(int number);
+    // Fills the last byte; the bytes have their length afterwards.
+    void finish();
+
+  private:
+    static constexpr size_t kMostBlockBytes = 1024; // 64 values of up to 32 bits, every byte of which may be stuffed
+
+    void put_byte(uint8_t byte) {
+        to_[at_++] = byte;
+        if (byte == 0xFF)
+            to_[at_++] = 0;
+    }
+    void put_word(uint32_t word) {
+        for (int shift = 24; shift >= 0; shift -= 8)
+            put_byte(static_cast<uint8_t>(word >> shift));
+    }
+    void fill_byte();
+
+    std::vector<uint8_t> &to_;
+    int padding_;
+    size_t at_;
+    uint64_t held_ = 0;
+    int count_ = 0;
+};
+
+// The codes of symbols.
+class CodeTable {
+  public:
+    // False if the table makes no sense.
+    bool build(const JHUFF_TBL *source);
+    // A symbol and some bits, up to 16, behind it.  False if the symbol has no code.
+    bool put(ScanWriter &to, int symbol, uint32_t bits = 0, int count = 0) const {
+        const auto s = static_cast<size_t>(symbol);
+        to.put(static_cast<uint32_t>(codes_[s]) << count | bits, sizes_[s] + count);
+        return sizes_[s] != 0;
+    }
+
+  private:
+    std::array<uint16_t, 256> codes_{};
+    std::array<uint8_t, 256> sizes_{};
+};
+
+// Encodes the MCUs of a scan.
+class EntropyEncoder {
+  public:
+    // False if a table is missing.
+    bool begin(const jpeg_decompress_struct &jpeg, std::vector<uint8_t> &to, int padding);
+    // blocks: of the next MCU, in natural order.  False for values that the tables have no code for.
+    bool encode(const jpeg_decompress_struct &jpeg, const int16_t *const *blocks);
+    void finish() { writer_->finish(); }
+
+  private:
+    bool put_block(int component, const int16_t *block);
+    bool put_value(const CodeTable &table, int zeros, int value);
+
+    struct Component {
+        CodeTable dc, ac;
+        int last_dc = 0;
+    };
+    std::optional<ScanWriter> writer_;
+    std::array<Component, MAX_COMPS_IN_SCAN> components_;
+    unsigned until_restart_ = 0;
+    int next_restart_ = 0;
+};
+
+} // namespace fastdata

@@ -1,0 +1,57 @@
+// What a JpegDecoder holds of libjpeg.
+#pragma once
+
+#include "jpeg_entropy.h"
+#include "jpeg_window.h"
+#include "unpacked.h"
+
+#include <csetjmp>
+#include <jpeglib.h>
+
+namespace fastdata {
+
+// libjpeg reports errors by jumping out, so nothing between setjmp and its calls may own memory on the stack.
+struct JpegDecoder::State {
+    jpeg_decompress_struct jpeg{};
+    jpeg_error_mgr errors{};
+    std::jmp_buf jump{};
+    fd_status status = FD_OK;
+    EntropyDecoder entropy;
+    UnpackedReader record;
+    bool is_record = false;
+    char message[JMSG_LENGTH_MAX] = "";
+
+    [[noreturn]] void stop(fd_status why) {
+        status = why;
+        std::longjmp(jump, 1);
+    }
+};
+
+// Does something with the only scan of the image, whose decoding has been started.
+template <class Work> fd_status JpegDecoder::with_scan(Work work) {
+    State &state = *state_;
+    state.status = FD_OK;
+    if (setjmp(state.jump) == 0) {
+        state.status = FD_UNSUPPORTED;
+        if (has_one_scan()) { // else all scans would be read first
+            start(1, false);
+            state.status = work();
+        }
+    }
+    jpeg_abort_decompress(&state.jpeg);
+    return state.status;
+}
+
+// How the blocks of the image's only scan follow one another.
+inline ScanShape shape_of(const jpeg_decompress_struct &jpeg) {
+    ScanShape shape = {static_cast<int>(jpeg.MCUs_per_row),
+                       static_cast<int>(jpeg.MCU_rows_in_scan),
+                       jpeg.comps_in_scan,
+                       jpeg.blocks_in_MCU,
+                       {}};
+    for (int i = 0; i < jpeg.blocks_in_MCU; ++i)
+        shape.component_of[static_cast<size_t>(i)] = static_cast<uint8_t>(jpeg.MCU_membership[i]);
+    return shape;
+}
+
+} // namespace fastdata

@@ -1,0 +1,301 @@
+"""JPEGs whose coefficients lie open: the same pixels, the same file again, and nothing read outside of a record."""
+
+from __future__ import annotations
+
+import io
+import itertools
+import struct
+from typing import Any
+
+import core_alone
+import google_crc32c
+import images
+import numpy as np
+import pytest
+from core_alone import reference, view_of, windows
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image
+
+from fastdata import native
+from fastdata.loaders import resample
+from fastdata.native import Status
+from fastdata.views.view import View, Views
+
+HEAD = struct.Struct("<8sIIIIIHBB")
+WIDTHS = (1, 2, 3, 4, 5, 6, 8, 12)
+
+
+def unpack(data: bytes) -> bytes | None:
+    core, order = resample.exact_core()
+    return core.unpack(data, options=resample.options_for(order, "exact"))
+
+
+def restore(record: bytes) -> bytes | None:
+    core, order = resample.exact_core()
+    return core.restore(record, options=resample.options_for(order, "exact"))
+
+
+def made(data: bytes) -> bytes:
+    record = unpack(data)
+    assert record is not None
+    return record
+
+
+def status_of(record: bytes, view: View) -> Status:
+    core, order = resample.exact_core()
+    out = np.zeros((*view.size, 3), np.uint8)
+    results = core.decode(
+        np.array([np.frombuffer(record, np.uint8).ctypes.data], np.uint64),
+        np.array([len(record)], np.int64),
+        Views.of([view]).columns,
+        np.array([out.ctypes.data], np.uint64),
+        format=native.Format(),
+        options=resample.options_for(order, "exact"),
+    )
+    return Status(int(results.statuses[0]))
+
+
+# ---- what it is for
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.data(),
+    st.sampled_from(images.SAMPLINGS),
+    st.integers(1, 300),
+    st.integers(1, 200),
+    st.sampled_from([1, 30, 75, 90, 100]),
+)
+def test_any_window_of_any_sampling(data: st.DataObject, sampling: str, width: int, height: int, quality: int) -> None:
+    encoded = images.jpeg(width, height, seed=quality, sampling=sampling, quality=quality)
+    record = made(encoded)
+    view = view_of(data.draw(windows(width, height)))
+    assert (core_alone.decode(record, view) == reference(encoded, view)).all()
+    assert restore(record) == encoded
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.sampled_from(["restart_marker_blocks", "restart_marker_rows"]),
+    st.integers(1, 40),
+    st.sampled_from([0, 1, 2]),
+    st.booleans(),
+    st.integers(1, 150),
+    st.integers(1, 150),
+)
+def test_restart_markers_and_tables_of_ones_own(
+    kind: str, distance: int, subsampling: int, optimize: bool, width: int, height: int
+) -> None:
+    options: dict[str, Any] = {kind: distance, "subsampling": subsampling, "optimize": optimize}
+    encoded = images.saved(width, height, quality=70, **options)
+    record = made(encoded)
+    assert restore(record) == encoded
+    view = view_of((0, 0, width, height))
+    assert (core_alone.decode(record, view) == reference(encoded, view)).all()
+
+
+def noisy(width: int, height: int, quality: int) -> bytes:
+    """Large coefficients everywhere."""
+    pixels = np.random.default_rng(0).choice(np.array([0, 255], np.uint8), (height, width, 3))
+    return images.encoded(pixels, quality=quality, sampling="4:4:4")
+
+
+@pytest.mark.parametrize("quality", [1, 50, 100])
+def test_extremes(quality: int) -> None:
+    encoded = noisy(70, 50, quality)
+    record, view = made(encoded), view_of((3, 5, 66, 49))
+    assert (core_alone.decode(record, view) == reference(encoded, view)).all()
+    assert restore(record) == encoded
+
+
+@pytest.mark.parametrize("resize", [(10, 9), (60, 50)])
+@pytest.mark.parametrize("fidelity", ["exact", "fast"])
+def test_resized_windows(resize: tuple[int, int], fidelity: str) -> None:
+    encoded = images.jpeg(300, 200)
+    view = view_of((20, 30, 290, 190), resize)
+    of_file, of_record = (core_alone.decode(data, view, fidelity=fidelity) for data in (encoded, made(encoded)))
+    assert (of_file == of_record).all()
+
+
+def test_bytes_around_the_image_are_kept() -> None:
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    encoded = images.saved(90, 70, exif=exif.tobytes(), comment=b"words", icc_profile=b"profile") + b"something behind"
+    assert restore(made(encoded)) == encoded
+
+
+def test_files_that_fill_bytes_with_zeros() -> None:
+    """The last byte before the end marker holds bits that mean nothing; most files have ones there."""
+    others = 0
+    for seed in range(30):
+        encoded = bytearray(images.jpeg(40, 30, seed=seed))
+        last = encoded[-3]
+        for ones in range(1, (last ^ (last + 1)).bit_length()):  # at its end
+            encoded[-3] = last & ~((1 << ones) - 1)
+            if (record := unpack(bytes(encoded))) is not None:  # else some of them do mean something
+                others += 1
+                assert restore(record) == encoded
+    assert others > 5
+
+
+def test_a_last_byte_that_is_stuffed() -> None:
+    stuffed = [images.jpeg(6 + seed, 7, seed=seed, sampling="4:4:4", quality=100) for seed in range(100)]
+    stuffed = [data for data in stuffed if data.endswith(b"\xff\x00\xff\xd9")]
+    assert stuffed
+    assert all(restore(made(data)) == data for data in stuffed)
+
+
+@pytest.mark.parametrize("name", images.no_whole_baseline_jpegs())
+def test_what_is_no_record(name: str) -> None:
+    data = images.no_whole_baseline_jpegs()[name]
+    assert unpack(data) is None
+    assert restore(data) is None
+
+
+def test_a_record_of_a_record() -> None:
+    assert unpack(made(images.jpeg(20, 20))) is None
+
+
+# ---- as docs/format.md describes it
+
+
+class Bits:
+    """Numbers of some bits, from the lowest of each byte on."""
+
+    def __init__(self, data: bytes) -> None:
+        self.held = int.from_bytes(data, "little")
+
+    def take(self, width: int) -> int:
+        number = self.held & ((1 << width) - 1)
+        self.held >>= width
+        return number
+
+
+def zigzag(number: int) -> int:
+    return number // 2 if number % 2 == 0 else -(number + 1) // 2
+
+
+def tile_of(data: bytes, components: list[int], blocks: int) -> list[np.ndarray]:
+    """The blocks of a tile, int16 (8, 8) each; components: of the blocks of an MCU."""
+    count, at = max(components) + 1, 0
+    last, widths = [], []
+    for _ in range(count):
+        first, width = struct.unpack_from("<hB", data, at)
+        last.append(first)
+        widths.append(width)
+        at += 3
+    groups = data[at : at + blocks]
+    at += blocks
+    of_block = [components[number % len(components)] for number in range(blocks)]
+    size = (sum(widths[component] for component in of_block) + 7) // 8
+    differences = Bits(data[at : at + size])
+    at += size
+    there = sum(each.bit_count() for each in groups)
+    classes = Bits(data[at : at + (3 * there + 7) // 8])
+    at += (3 * there + 7) // 8
+    masks = iter(data[at : at + there])
+    values = Bits(data[at + there :])
+    found = []
+    for number, component in enumerate(of_block):
+        block = np.zeros((8, 8), np.int16)
+        last[component] += zigzag(differences.take(widths[component]))
+        for group in range(8):
+            if groups[number] >> group & 1:
+                width, mask = WIDTHS[classes.take(3)], next(masks)
+                for place in range(8):
+                    if mask >> place & 1:
+                        stored = values.take(width)
+                        value = stored - (1 << width) if stored >> (width - 1) else stored + 1
+                        block[2 * (group % 4) + place // 4, 4 * (group // 4) + place % 4] = value
+        block[0, 0] = last[component]
+        found.append(block)
+    assert values.held == 0
+    return found
+
+
+def coefficients_of(record: bytes, columns: int, rows: int, components: list[int]) -> list[list[np.ndarray]]:
+    """The blocks of every MCU."""
+    magic, crc, jpeg_bytes, jpeg_crc, head, tail, tile, _, zero = HEAD.unpack_from(record)
+    assert (magic, zero, record[-16:]) == (b"FDCOEF01", 0, bytes(16))
+    assert crc == google_crc32c.value(record[12:])
+    restored = restore(record)
+    assert restored is not None
+    assert (jpeg_bytes, jpeg_crc) == (len(restored), google_crc32c.value(restored))
+    assert restored[:head] == record[HEAD.size : HEAD.size + head]
+    assert restored[len(restored) - tail :] == record[HEAD.size + head : HEAD.size + head + tail]
+    at = HEAD.size + head + tail
+    per_row = -(-columns // tile)
+    begins = np.frombuffer(record, "<u4", rows * per_row + 1, at)
+    tiles = record[at + begins.nbytes : -16]
+    assert begins[-1] == len(tiles)
+    found = []
+    for number, (begin, end) in enumerate(itertools.pairwise(begins)):
+        mcus = min(tile, columns - number % per_row * tile)
+        blocks = tile_of(tiles[begin:end], components, mcus * len(components))
+        found += [blocks[i : i + len(components)] for i in range(0, len(blocks), len(components))]
+    return found
+
+
+def idct(coefficients: np.ndarray) -> np.ndarray:
+    """In floating point; ITU T.81, A.3.3."""
+    n = np.arange(8)
+    basis = np.cos((2 * n[:, None] + 1) * n * np.pi / 16) * np.where(n == 0, np.sqrt(1 / 8), 0.5)
+    return basis @ coefficients @ basis.T  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize(("sampling", "width", "height"), [("grey", 150, 41), ("4:4:4", 100, 40), ("4:2:0", 200, 70)])
+def test_a_record_is_as_documented(sampling: str, width: int, height: int) -> None:
+    encoded = images.jpeg(width, height, sampling=sampling, quality=95)
+    side = 16 if sampling == "4:2:0" else 8
+    components = {"grey": [0], "4:4:4": [0, 1, 2], "4:2:0": [0, 0, 0, 0, 1, 2]}[sampling]
+    columns, rows = -(-width // side), -(-height // side)
+    mcus = coefficients_of(made(encoded), columns, rows, components)
+    assert len(mcus) == columns * rows
+    with Image.open(io.BytesIO(encoded)) as image:
+        image.draft("L", image.size)
+        expected = np.asarray(image.convert("L"))
+        zigzagged = image.quantization[0]  # type: ignore[attr-defined]
+    table = np.array(zigzagged, float).reshape(8, 8)
+    luma = np.zeros((rows * side, columns * side))
+    for number, blocks in enumerate(mcus):
+        top, left = number // columns * side, number % columns * side
+        for place, block in enumerate(blocks[: components.count(0)]):
+            y, x = top + place // 2 * 8, left + place % 2 * 8
+            luma[y : y + 8, x : x + 8] = idct(block * table) + 128
+    assert abs(np.clip(luma, 0, 255)[:height, :width] - expected).max() <= 1
+
+
+# ---- damage
+
+
+def test_every_flipped_bit_is_found() -> None:
+    record, view = made(images.jpeg(70, 50)), view_of((20, 18, 60, 45))
+    for at in range(8 * len(record)):
+        damaged = bytearray(record)
+        damaged[at // 8] ^= 1 << at % 8
+        assert status_of(bytes(damaged), view) != Status.OK, at
+        if at % 50 == 0:
+            assert restore(bytes(damaged)) is None
+
+
+@pytest.mark.parametrize("kept", [0, 7, 8, 31, 32, 100, 700, -17, -1])
+def test_what_is_cut_is_refused(kept: int) -> None:
+    record = made(images.jpeg(70, 50))
+    assert status_of(record[:kept], view_of((20, 18, 60, 45))) != Status.OK
+    assert restore(record[:kept]) is None
+
+
+@settings(max_examples=400, deadline=None)
+@given(st.data(), st.sampled_from(["4:2:0", "4:4:4", "grey"]))
+def test_made_up_records_are_never_read_outside_of_their_bytes(data: st.DataObject, sampling: str) -> None:
+    """With checksums that are right; a sanitizer watches when the suite runs under one."""
+    record = bytearray(made(images.jpeg(60, 50, sampling=sampling)))
+    for _ in range(data.draw(st.integers(1, 4))):
+        record[data.draw(st.integers(12, len(record) - 1))] = data.draw(st.integers(0, 255))
+    if data.draw(st.booleans()):
+        del record[-data.draw(st.integers(1, 40)) :]
+    record[8:12] = google_crc32c.value(bytes(record[12:])).to_bytes(4, "little")
+    status = status_of(bytes(record), view_of(data.draw(windows(60, 50))))
+    assert status in (Status.OK, Status.CORRUPT, Status.UNSUPPORTED, Status.LIMIT, Status.BAD_REQUEST)
+    restore(bytes(record))
