@@ -19,6 +19,7 @@ from fastdata.shards.conversion.inputs import open_source
 from fastdata.shards.conversion.job import ON_ERROR, ConvertOptions, ShardJob, write_shard
 from fastdata.shards.conversion.progress import ConversionProgress
 from fastdata.shards.conversion.recode import Recoding
+from fastdata.shards.conversion.restore import check_empty, restore_folder
 from fastdata.shards.conversion.shard_plan import plan_shards
 from fastdata.shards.engines import ENGINES
 from fastdata.shards.format import MANIFEST_NAME, Manifest
@@ -77,6 +78,15 @@ def add_commands(commands: Any) -> None:
     )
     index.set_defaults(run=_index)
 
+    restore = commands.add_parser(
+        "restore",
+        help="write the images of a dataset into files again, with the bytes that they had, named by their keys",
+    )
+    restore.add_argument("dataset", type=Path, help="a folder written by fastdata convert")
+    restore.add_argument("destination", type=Path, metavar="DEST", help="a folder that is empty or does not exist")
+    _add_workers(restore)
+    restore.set_defaults(run=_restore)
+
     inspect = commands.add_parser("inspect", help="show what is in a dataset; --sheet draws some of its images")
     inspect.add_argument("dataset", type=Path, help="a folder written by fastdata convert")
     inspect.add_argument(
@@ -127,14 +137,21 @@ def _add_convert_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--lossless",
         action="store_true",
-        help="repack JPEGs where this makes them smaller (baseline, optimised Huffman tables, restart markers); every "
-        "repacked image is checked to have the same pixels",
+        help="repack JPEGs where this makes them smaller (baseline, optimised Huffman tables); every repacked image is "
+        "checked to have the same pixels",
     )
     parser.add_argument(
         "--raw",
         type=int,
         metavar="SIZE",
         help="store raw pixels instead of JPEG, after shrinking the longer side to SIZE",
+    )
+    parser.add_argument(
+        "--unpacked",
+        action="store_true",
+        help="store JPEGs (as they are, or as the options above make them) with open coefficients: about 1.2 times the "
+        "bytes, decoded by the native backend in half the time; only fastdata reads them, fastdata restore makes the "
+        "same files of them again; progressive and damaged JPEGs and other formats stay as they are",
     )
     parser.add_argument(
         "--on-error",
@@ -187,6 +204,7 @@ def _options(given: argparse.Namespace) -> ConvertOptions:
         quality=given.quality,
         lossless=given.lossless,
         raw=given.raw,
+        unpacked=given.unpacked,
     )
     return ConvertOptions(
         shard_bytes=given.shard_size, shuffle_seed=given.shuffle_seed, recoding=recoding, on_error=given.on_error
@@ -283,6 +301,8 @@ def _index(given: argparse.Namespace) -> None:
     if not folder.is_dir():
         raise DatasetError(f"no such folder: {folder}")
     if any(folder.glob("*.tar")):
+        if given.to is not None:
+            raise OptionError(f"--to is for folders of images; indexes of tar files are kept beside them, in {folder}")
         manifest = index_folder(folder, workers=given.workers, force=given.force)
         print(f"{folder}: {_count(manifest.samples, 'image')} in {_count(len(manifest.shards), 'shard')}")
         return
@@ -294,15 +314,18 @@ def _index(given: argparse.Namespace) -> None:
     )
 
 
-def _images_in_shards(folder: Path) -> Iterator[StoredImage]:
+def _restore(given: argparse.Namespace) -> None:
     from fastdata.shards.dataset import ShardDataset
 
-    dataset = ShardDataset(folder)
-    for index in range(len(dataset)):
-        yield StoredImage(*dataset.file_range(index)[:3])
+    folders = _datasets_in(given.dataset)
+    check_empty(given.destination)
+    count = 0
+    with closing(Progress(None, unit="image", what="restored")) as shown:
+        for folder in folders:
+            place = given.destination if len(folders) == 1 else given.destination / folder.name
+            count += restore_folder(ShardDataset(folder), place, threads=given.workers, on_image=shown.update)
+    print(f"{given.destination}: {_count(count, 'file')}")
 
-        if given.to is not None:
-            raise OptionError(f"--to is for folders of images; indexes of tar files are kept beside them, in {folder}")
 
 def _inspect(given: argparse.Namespace) -> None:
     folders = _datasets_in(given.dataset)

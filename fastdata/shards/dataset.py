@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,6 +11,7 @@ import numpy.typing as npt
 from torch.utils.data import Dataset
 
 from fastdata.errors import DatasetError, ShardError
+from fastdata.loaders.unpacked import as_file
 from fastdata.pipeline.getitems import fetch_or_loop
 from fastdata.shards.format import NO_LABEL, crc32c
 from fastdata.shards.opening import open_shards
@@ -110,6 +111,12 @@ class ShardDataset(Dataset[Any]):
         shard, row = self._place(index)
         return self._shards.read_index(shard).key(row)
 
+    def keys(self) -> Iterator[str]:
+        """The keys of all samples, in order.  Reads the index files again."""
+        for shard in range(len(self._shards)):
+            index = self._shards.read_index(shard)
+            yield from map(index.key, range(len(index)))
+
     # The source protocol; see sources/protocol.py.
 
     def check_source(self) -> None:
@@ -119,10 +126,12 @@ class ShardDataset(Dataset[Any]):
                 raise NotASource(f"{type(self).__name__} has a {method} of its own")
 
     def read_encoded(self, index: int) -> bytes:
-        """The bytes of the image at `index`.
+        """The bytes of the image at `index`; of an unpacked JPEG those of the file that it was made of.
 
         Raises:
-            ShardError: their checksum is wrong, even after downloading a remote shard again.
+            ShardError: their checksum is wrong, even after downloading a remote shard again; or an unpacked JPEG was
+                made wrong.
+            BackendUnavailable: an unpacked JPEG, and there is no native core.
         """
         shard, _ = self._place(index)
         offset, size, expected = int(self._offsets[index]), int(self._sizes[index]), int(self._crcs[index])
@@ -138,7 +147,10 @@ class ShardDataset(Dataset[Any]):
                 expected=f"checksum {expected:08x}",
                 found=f"{found:08x}",
             )
-        return data
+        try:
+            return as_file(data)
+        except OSError as error:
+            raise ShardError(self._shards.name(shard), str(error), offset=offset) from error
 
     def read_target(self, index: int) -> Any:
         """The class number at `index` after `target_transform`; None for a sample without a label."""

@@ -19,9 +19,9 @@ __all__ = ["BLOCK", "END_OF_ARCHIVE", "IMAGE_EXTENSIONS", "Member", "members", "
 
 BLOCK = 512
 END_OF_ARCHIVE = bytes(2 * BLOCK)
-# The extensions of members that are images; "npy" holds raw pixels, uint8 (height, width, 3).
+# The extensions of members that are images; "npy" holds raw pixels, uint8 (height, width, 3), "fdc" an unpacked JPEG.
 IMAGE_EXTENSIONS = frozenset(
-    {"jpg", "jpeg", "png", "ppm", "bmp", "pgm", "tif", "tiff", "webp", "gif", "npy", "image", "img"}
+    {"jpg", "jpeg", "png", "ppm", "bmp", "pgm", "tif", "tiff", "webp", "gif", "npy", "fdc", "image", "img"}
 )
 
 _MOST_USTAR_SIZE = 8**11

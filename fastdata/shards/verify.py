@@ -9,6 +9,8 @@ from functools import partial
 from pathlib import Path
 
 from fastdata.errors import DatasetError, ShardError
+from fastdata.loaders.index_file import path_beside
+from fastdata.loaders.unpacked import as_file
 from fastdata.shards.engines import run_jobs
 from fastdata.shards.format import (
     MANIFEST_NAME,
@@ -100,8 +102,6 @@ def _read_index(path: str, info: ShardInfo) -> tuple[ShardIndex, list[Fault]]:
     ]
 
 
-def _compare_with_tar(path: str, index: ShardIndex, classes: list[str] | None) -> list[Fault]:
-    faults = []
 def _check_jpeg_indexes(path: str, index: ShardIndex) -> Iterator[Fault]:
     beside = path_beside(path)
     if not index.jpeg_bytes:
@@ -117,6 +117,8 @@ def _check_jpeg_indexes(path: str, index: ShardIndex) -> Iterator[Fault]:
         yield Fault(path, None, f"{beside.name}: expected {expected}, found {found[0]} bytes, checksum {found[1]:08x}")
 
 
+def _compare_with_tar(path: str, index: ShardIndex, classes: list[str] | None) -> list[Fault]:
+    faults = []
     refs = list_tar(path, classes)
     if len(refs) != len(index):
         return [Fault(path, None, f"images in the tar file: expected {len(index)}, found {len(refs)}")]
@@ -149,7 +151,7 @@ def _problem_in(data: bytes, width: int, height: int) -> str | None:
     from fastdata.loaders import pillow
 
     try:
-        size = pillow.open_rgb(data).size
+        size = pillow.open_rgb(as_file(data)).size
     except Exception as error:  # noqa: BLE001 - Pillow's plugins raise many kinds
         return f"cannot be decoded: {type(error).__name__}: {error}"
     return None if size == (width, height) else f"size: expected {width} × {height}, found {size[0]} × {size[1]}"

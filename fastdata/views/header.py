@@ -11,9 +11,11 @@ import re
 import struct
 from dataclasses import dataclass
 
-__all__ = ["ImageHeader", "JpegFrame", "has_whole_scans", "parse_header"]
+__all__ = ["UNPACKED_MAGIC", "ImageHeader", "JpegFrame", "has_whole_scans", "parse_header"]
 
 _PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
+UNPACKED_MAGIC = b"FDCOEF01"
+_UNPACKED_HEAD_BYTES = 32
 _NPY_MAGIC = b"\x93NUMPY\x01"
 _STANDALONE_MARKERS = frozenset({0x01, *range(0xD0, 0xD8)})
 _FRAME_MARKERS = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
@@ -83,6 +85,8 @@ def parse_header(data: bytes) -> ImageHeader | None:
         return _parse_webp(data)
     if data[:7] == _NPY_MAGIC:
         return _parse_npy(data)
+    if data[:8] == UNPACKED_MAGIC and len(data) >= _UNPACKED_HEAD_BYTES:
+        return _parse_unpacked(data)
     return None
 
 
@@ -167,6 +171,13 @@ def _parse_npy(data: bytes) -> ImageHeader | None:
     shape = re.search(rb"'shape': \((\d{1,9}), (\d{1,9}), 3\)", header)
     plain = b"'descr': '|u1'" in header and b"'fortran_order': False" in header
     return _checked("npy", int(shape[2]), int(shape[1])) if shape is not None and plain else None
+
+
+def _parse_unpacked(data: bytes) -> ImageHeader | None:
+    """A record of open coefficients, which holds the beginning of its file."""
+    size = int.from_bytes(data[20:24], "little")
+    of_file = _parse_jpeg(data[_UNPACKED_HEAD_BYTES : _UNPACKED_HEAD_BYTES + size])
+    return _checked("unpacked", of_file.width, of_file.height) if of_file is not None else None
 
 
 def _parse_webp(data: bytes) -> ImageHeader | None:

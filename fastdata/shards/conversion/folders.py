@@ -14,7 +14,7 @@ from fastdata.shards.tar import IMAGE_EXTENSIONS
 __all__ = ["FOLDER_EXTENSIONS", "SPLIT_NAMES", "folder_splits", "folders_in"]
 
 SPLIT_NAMES = ("train", "training", "val", "valid", "validation", "test")
-FOLDER_EXTENSIONS = tuple(f".{name}" for name in sorted(IMAGE_EXTENSIONS - {"npy", "image", "img"}))
+FOLDER_EXTENSIONS = tuple(f".{name}" for name in sorted(IMAGE_EXTENSIONS - {"npy", "fdc", "image", "img"}))
 
 
 def folder_splits(root: Path) -> dict[str, Split]:

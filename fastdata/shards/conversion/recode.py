@@ -1,4 +1,4 @@
-"""What a conversion can do to an image: keep it, repack it losslessly, shrink it, or store raw pixels."""
+"""What a conversion can do to an image: keep it, repack it losslessly, shrink it, unpack it, or store raw pixels."""
 
 from __future__ import annotations
 
@@ -10,12 +10,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fastdata.errors import OptionError
+from fastdata.loaders.unpacked import as_file, unpack
 from fastdata.shards.tar import IMAGE_EXTENSIONS
 from fastdata.views.header import parse_header
 
-__all__ = ["Image", "Recoding"]
+__all__ = ["Image", "Recoding", "described"]
 
 _DEFAULT_QUALITY = 90
+_EXTENSIONS = {"jpeg": "jpg", "unpacked": "fdc"}  # of kinds of images, where it is another word
 _SOI, _SOS, _APP0, _APP1, _APP2 = b"\xff\xd8", 0xDA, 0xE0, 0xE1, 0xE2  # markers of a JPEG's segments
 
 
@@ -23,7 +25,8 @@ class Image(NamedTuple):
     """An image as it is stored in a shard.
 
     Attributes:
-        extension: its format: "jpg", "png", ..., or "npy" for raw pixels, uint8 (height, width, 3).
+        extension: its format: "jpg", "png", ..., "npy" for raw pixels, uint8 (height, width, 3), or "fdc" for an
+            unpacked JPEG.
         data: the encoded bytes.
         width: width in pixels.
         height: height in pixels.
@@ -43,10 +46,12 @@ class Recoding:
         max_side: shrink images whose longer side exceeds this many pixels.
         min_side: shrink images whose shorter side exceeds this many pixels.
         quality: JPEG quality of re-encoded images, 1 to 100; None is 90.  If given, every image is re-encoded.
-        lossless: store JPEGs as baseline with optimised Huffman tables and a restart marker before each row of MCUs:
-            the same pixels in fewer bytes, faster to decode.  JPEGs that would not become smaller, and other formats,
-            are kept.
+        lossless: store JPEGs as baseline with optimised Huffman tables: the same pixels in fewer bytes, and with an
+            index, which progressive ones cannot have.  JPEGs that would not become smaller, and other formats, are
+            kept.
         raw: store raw pixels, of the image shrunk to this longer side.
+        unpacked: store JPEGs, repacked or shrunk if that is asked for, as records of open coefficients: 1.2 times the
+            bytes, half the time to decode, and the file again byte for byte.  What cannot be one stays what it is.
 
     Re-encoded images keep EXIF orientation and ICC profile, which decide how their pixels look, and lose other metadata
     (the profile of CMYK or grey images, which become RGB, is dropped).  Raw pixels have no metadata.
@@ -57,6 +62,7 @@ class Recoding:
     quality: int | None = None
     lossless: bool = False
     raw: int | None = None
+    unpacked: bool = False
 
     def __post_init__(self) -> None:
         for name in ("max_side", "min_side", "raw"):
@@ -65,13 +71,18 @@ class Recoding:
                 raise OptionError(f"{name}={value} is not between 1 and 65500 pixels")
         if self.quality is not None and not 1 <= self.quality <= 100:
             raise OptionError(f"quality={self.quality} is not between 1 and 100")
-        shrinking = self.max_side is not None or self.min_side is not None or self.quality is not None
-        if self.lossless + (self.raw is not None) + shrinking > 1:
+        if self.lossless + (self.raw is not None) + self._shrinks > 1:
             raise OptionError(
                 "lossless, raw, and shrinking (max_side, min_side, quality) cannot be combined; choose one"
             )
-        if self.lossless:
-            _repacker()  # says at once what is missing
+        if self.unpacked and self.raw is not None:
+            raise OptionError("raw and unpacked cannot be combined; choose one")
+        if self.lossless or self.unpacked:
+            _repacker("lossless" if self.lossless else "unpacked")  # says at once what is missing
+
+    @property
+    def _shrinks(self) -> bool:
+        return self.max_side is not None or self.min_side is not None or self.quality is not None
 
     @property
     def keeps_bytes(self) -> bool:
@@ -84,18 +95,21 @@ class Recoding:
         Raises:
             OSError, ValueError, and whatever else Pillow raises: the image cannot be decoded.
         """
+        if self.keeps_bytes:
+            return described(data)
+        data = as_file(data)
         if self.raw is not None:
             return _raw(data, self.raw)
         if self.lossless:
-            data = _repacked(data)
-        elif not self.keeps_bytes:
-            return self._shrunk(data)
-        return _described(data)
+            image = described(_repacked(data))
+        else:
+            image = self._shrunk(data) if self._shrinks else described(data)
+        return _unpacked(image) if self.unpacked else image
 
     def _shrunk(self, data: bytes) -> Image:
         from fastdata.loaders import pillow
 
-        image = _described(data)
+        image = described(data)
         size = self._size_for(image.width, image.height)
         if size is None and self.quality is None:
             return image
@@ -114,10 +128,15 @@ class Recoding:
         return max(1, round(width * min(ratios))), max(1, round(height * min(ratios)))
 
 
-def _described(data: bytes) -> Image:
+def described(data: bytes) -> Image:
+    """Encoded bytes with the extension and the size that they have.
+
+    Raises:
+        OSError, and whatever else Pillow raises: it cannot be opened.
+    """
     header = parse_header(data)
     if header is not None:
-        return Image({"jpeg": "jpg"}.get(header.kind, header.kind), data, header.width, header.height)
+        return Image(_EXTENSIONS.get(header.kind, header.kind), data, header.width, header.height)
     from fastdata.loaders import pillow
 
     extension, width, height = pillow.kind_of(data)
@@ -145,8 +164,8 @@ def _repacked(data: bytes) -> bytes:
     if data[:2] != _SOI:
         return data
     pixels = np.asarray(pillow.open_rgb(data))  # the core repacks what it can, also of a file that is cut short
-    core, options = _repacker()
-    plain: bytes | None = core.repack(data, restart_rows=1, options=options)
+    core, options = _repacker("lossless")
+    plain: bytes | None = core.repack(data, restart_rows=0, options=options)
     if plain is None:
         return data
     repacked = _with_look(plain, data)
@@ -188,7 +207,12 @@ def _segments(data: bytes) -> Iterator[tuple[int, bytes]]:
         at += 2 + max(2, length)
 
 
-def _repacker() -> tuple[Any, Any]:
+def _unpacked(image: Image) -> Image:
+    record = unpack(image.data) if image.extension == "jpg" else None
+    return image if record is None else image._replace(extension="fdc", data=record)
+
+
+def _repacker(option: str) -> tuple[Any, Any]:
     """The native core, which does this with libjpeg-turbo's coefficient interface, and its limits."""
     from fastdata.loaders import resample
     from fastdata.native import NativeMissing
@@ -196,5 +220,5 @@ def _repacker() -> tuple[Any, Any]:
     try:
         core, order = resample.exact_core()
     except NativeMissing as error:
-        raise OptionError(f"lossless needs the native backend, which is not available: {error}") from error
+        raise OptionError(f"{option} needs the native backend, which is not available: {error}") from error
     return core, resample.options_for(order, "exact")

@@ -1,0 +1,130 @@
+"""JPEGs whose coefficients lie open: what a random window takes, what the records cost, and whole epochs of shards.
+
+Windows: one thread, RandomResizedCrop(224) to uint8 of every image, from the page cache; its file, its file by the
+index and its record take turns, and of each image the least of all rounds counts, since other work on the machine only
+adds to it.  The checksum of the record is part of its time.
+Making: making a record includes restoring the file from it, which is compared; restoring includes its checksum.
+Epochs: RandomResizedCrop(224) and flip to uint8, batches of 64, shuffled, 2 threads, over shards of the same images as
+files without an index, as files with it, and unpacked; CPU time of the process.
+Result: benchmarks/results/unpacked.json.
+
+    python benchmarks/unpacked.py FOLDER [FOLDER ...]
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import tempfile
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jpeg_index import Images
+
+from fastdata import DataLoader, ShardDataset, transforms
+from fastdata.doctor.measure import Contender, measure, ratios, table, write_json
+from fastdata.shards.conversion.convert import ConvertOptions, convert
+from fastdata.shards.conversion.recode import Recoding
+
+STEP = 16  # of the index, as fastdata makes it
+WORKERS = 2
+KINDS = ("file", "index", "unpacked")
+CROP = transforms.Compose(
+    [transforms.RandomResizedCrop(224), transforms.RandomHorizontalFlip(), transforms.PILToTensor()]
+)
+
+
+def per_second(work: Callable[[Any], Any], things: list[Any]) -> float:
+    """How many of these are done in a second of CPU time."""
+    began = time.process_time()
+    for each in things:
+        work(each)
+    return len(things) / (time.process_time() - began)
+
+
+def windows(folder: Path, rounds: int) -> dict[str, Any]:
+    """Milliseconds and bytes per image of each kind."""
+    images = Images(folder)
+    core, options = images.core, images.options
+    files = [data.tobytes() for data in images.data]
+    records = [core.unpack(data, options=options) for data in files]
+    kept = [number for number, record in enumerate(records) if record is not None]
+    indexes = [core.index_jpeg(data, step=STEP, options=options) for data in files]
+    least = {kind: np.full(len(kept), np.inf) for kind in KINDS}
+    for _ in range(rounds):
+        for at, number in enumerate(kept):
+            for kind, found in least.items():
+                index = indexes[number] if kind == "index" else None
+                record = records[number] if kind == "unpacked" else None
+                found[at] = min(found[at], images.decode_ms(number, index, record))
+    file_bytes = sum(len(files[number]) for number in kept)
+    record_bytes = sum(len(records[number] or b"") for number in kept)
+    return {
+        "images": len(files),
+        "unpacked": len(kept),
+        "times_the_bytes": record_bytes / file_bytes,
+        "ms": {kind: float(found.mean()) for kind, found in least.items()},
+        "of_the_files_time": {kind: float(found.sum() / least["file"].sum()) for kind, found in least.items()},
+        "quartiles_of_the_images": {
+            kind: np.percentile(found / least["file"], [25, 50, 75]).tolist() for kind, found in least.items()
+        },
+        "made_per_s": per_second(lambda data: core.unpack(data, options=options), files),
+        "restored_per_s": per_second(
+            lambda record: core.restore(record, options=options), [records[number] for number in kept]
+        ),
+    }
+
+
+def epochs(folder: Path, scratch: Path, rounds: int, images: int) -> dict[str, Any]:
+    """CPU time of whole epochs."""
+    source = scratch / "source"
+    shutil.copytree(folder, source)
+    files = [path for path in source.rglob("*") if path.is_file()]
+    for number in range(1, -(-images // len(files))):
+        for path in files:
+            shutil.copy(path, path.with_stem(f"{path.stem}-{number}"))
+    convert(str(source), scratch / "index", ConvertOptions(), workers=WORKERS)
+    shutil.copytree(scratch / "index", scratch / "file", ignore=shutil.ignore_patterns("*.jpegindex"))
+    convert(str(source), scratch / "unpacked", ConvertOptions(recoding=Recoding(unpacked=True)), workers=WORKERS)
+    loaders = {
+        kind: DataLoader(ShardDataset(scratch / kind, CROP), 64, shuffle=True, num_workers=WORKERS, backend="native")
+        for kind in KINDS
+    }
+    contenders = [
+        Contender(name=kind, epoch=partial(iter, loader), images=len(loader.dataset))  # type: ignore[arg-type]
+        for kind, loader in loaders.items()
+    ]
+    measured = measure(contenders, rounds=rounds)
+    print(f"\n{table(measured, 'file')}\n")
+    sizes = {kind: sum(path.stat().st_size for path in (scratch / kind).glob("*")) for kind in KINDS}
+    return {
+        "bytes": sizes,
+        "loaders": [each.to_dict() for each in measured],
+        "times_better": ratios(measured, "file"),
+    }
+
+
+def main() -> None:
+    """The command."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folders", type=Path, nargs="+", help="folders of images; epochs are those of the first")
+    parser.add_argument("--rounds", type=int, default=12, help="times that each window is decoded (%(default)s)")
+    parser.add_argument("--epochs", type=int, default=5, help="measured epochs of each kind (%(default)s)")
+    parser.add_argument("--images", type=int, default=1000, help="images of an epoch, at least (%(default)s)")
+    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results" / "unpacked.json")
+    given = parser.parse_args()
+    results: dict[str, Any] = {folder.name: windows(folder, given.rounds) for folder in given.folders}
+    for name, result in results.items():
+        print(name, result)
+    with tempfile.TemporaryDirectory() as scratch:
+        results["epochs"] = epochs(given.folders[0], Path(scratch), given.epochs, given.images)
+    names = ", ".join(folder.name for folder in given.folders)
+    write_json(given.out, setup=str(__doc__).partition("\n\n")[2].strip(), data=names, results=results)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,36 @@
+"""Work in threads whose results are wanted in order."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import islice
+from typing import TypeVar
+
+__all__ = ["in_order"]
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+_AHEAD = 64  # items for each thread
+
+
+def in_order(work: Callable[[Item], Result], items: Iterable[Item], *, threads: int, name: str) -> Iterator[Result]:
+    """Results in the order of the items, some of which are worked on ahead; after an error nothing more is begun.
+
+    Args:
+        work: called in threads.
+        items: its arguments, one for each call; drawn as they are needed.
+        threads: number of them, at least 1.
+        name: what the names of the threads begin with.
+    """
+    waiting, count = iter(items), max(1, threads)
+    with ThreadPoolExecutor(count, thread_name_prefix=name) as pool:
+        running: deque[Future[Result]] = deque(pool.submit(work, item) for item in islice(waiting, _AHEAD * count))
+        try:
+            while running:
+                yield running.popleft().result()
+                running.extend(pool.submit(work, item) for item in islice(waiting, 1))
+        finally:
+            pool.shutdown(cancel_futures=True)
