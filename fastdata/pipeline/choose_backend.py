@@ -67,7 +67,7 @@ def choose_backend(
     Each is timed in the way it would run: one that reads files itself does that, and stores the batch, in the same
     time; those that decode whole batches, such as DALI, run in their own pipelines.  Takes the sum of two budgets,
     `_SEARCH_S` and `_BUDGET_S`, longer with such pipelines or images of many megapixels, beside what importing the
-    backends' libraries takes; and is not repeated for the same dataset, transform and machine
+    backends' libraries takes; and is done twice at most for the same dataset, transform and machine
     (pipeline/timed_before.py).
     Samples that cannot be read, decoded or seen (smaller than a crop) are left out.
 
@@ -89,8 +89,8 @@ def choose_backend(
         return BackendChoice(backend=backends[0], reason="the only one available")
     key = key_of(source, plan, known, fidelity=fidelity, threads=threads, device=device_index, options=repr(options))
     before = recall(key) if key is not None else None
-    if before is not None and {backend.name for backend in backends} <= before.keys():
-        timed = {backend.name: before[backend.name] for backend in known if backend.name in before}
+    if before is not None and before.settled and {backend.name for backend in backends} <= before.ms.keys():
+        timed = {backend.name: before.ms[backend.name] for backend in known if backend.name in before.ms}
         return _choice([backend for backend in known if backend.name in timed], timed, "your samples, timed before")
     indices, images, views = _some_samples(source, plan, backends)
     if not images:
@@ -110,8 +110,10 @@ def choose_backend(
             if ms is not None:
                 backends.append(backend)
                 timed[backend.name] = ms
+    if before is not None:
+        timed = {name: min(ms, before.ms.get(name, ms)) for name, ms in timed.items()}
     if key is not None:
-        remember(key, timed)
+        remember(key, timed, settled=before is not None)
     return _choice(backends, timed, f"{len(images)} of your samples")
 
 

@@ -1,6 +1,8 @@
 """What timing has shown on this machine, so that it is not repeated for the same dataset and transform.
 
-Kept for some weeks in a small file, `$XDG_CACHE_HOME/fastdata/backends.json`; whoever cannot write there times again.
+What is timed while the machine does other work takes longer, so it is timed twice, on two occasions, and of both the
+least counts.  Kept for some weeks in a small file, `$XDG_CACHE_HOME/fastdata/backends.json`; whoever cannot write there
+times again.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from fastdata.loaders import Backend
 from fastdata.sources.protocol import ImageSource, location_of
@@ -23,11 +25,23 @@ from fastdata.system.cpus import usable_cpus
 from fastdata.system.files import cache_folder
 from fastdata.views.plan import Plan
 
-__all__ = ["key_of", "recall", "remember"]
+__all__ = ["Timed", "key_of", "recall", "remember"]
 
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")  # of a function or an object, another in every process
 _DAYS = 30
 _MOST = 200
+
+
+class Timed(NamedTuple):
+    """What is known of a case.
+
+    Attributes:
+        ms: milliseconds per image by backend, or what else was timed.
+        settled: it was timed twice and need not be again.
+    """
+
+    ms: dict[str, float]
+    settled: bool
 
 
 def key_of(source: ImageSource, plan: Plan, backends: Sequence[Backend], **circumstances: object) -> str | None:
@@ -60,22 +74,23 @@ def _key_of(source: ImageSource, plan: Plan, backends: Sequence[Backend], **circ
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:32]
 
 
-def recall(key: str) -> dict[str, float] | None:
-    """Milliseconds per image by backend, or what else was timed, if they are known."""
+def recall(key: str) -> Timed | None:
+    """What was timed, if it is known."""
     kept = _read().get(key)
     try:
         if kept is None or not 0 <= time.time() - kept["at"] < _DAYS * 86_400:
             return None
-        return {str(name): float(ms) for name, ms in kept["ms_per_image"].items()}
+        return Timed({str(name): float(ms) for name, ms in kept["ms_per_image"].items()}, kept.get("times", 1) > 1)
     except (AttributeError, KeyError, TypeError, ValueError):
         return None
 
 
-def remember(key: str, ms_per_image: Mapping[str, float]) -> None:
-    """Keeps them, if there is a place for it."""
+def remember(key: str, ms_per_image: Mapping[str, float], *, settled: bool) -> None:
+    """Keeps what was timed, if there is a place for it; `settled` as for `Timed`."""
     kept, file = _read(), _file()
+    entry = {"at": time.time(), "times": 2 if settled else 1, "ms_per_image": dict(ms_per_image)}
     kept.pop(key, None)  # what is newest comes last
-    newest = dict([*kept.items(), (key, {"at": time.time(), "ms_per_image": dict(ms_per_image)})][-_MOST:])
+    newest = dict([*kept.items(), (key, entry)][-_MOST:])
     if file is None:
         return
     partial = file.with_suffix(f".{os.getpid()}-{threading.get_ident()}")

@@ -278,9 +278,11 @@ def test_what_was_measured_is_not_measured_again(folder: Path, monkeypatch: pyte
 
     timed = {"alone": 1.0, "together": 1.0, "threads": 2}
     for holds in (True, False):
-        timed["together"] = 1.0 if holds else 0.1
-        monkeypatch.setattr(tail_in_turn, "_timed", lambda _: dict(timed))
-        assert is_left(v1.Lambda(lambda image: image), v1.RandomInvert(float(holds))) == holds
+        for disturbed in (2.0, 1.0):  # of two occasions the better one counts
+            timed["together"] = 1.0 if holds else 0.1 * disturbed
+            timed["alone"] = disturbed
+            monkeypatch.setattr(tail_in_turn, "_timed", lambda _: dict(timed))
+            assert is_left(v1.Lambda(lambda image: image), v1.RandomInvert(float(holds))) == (holds and disturbed == 1)
     monkeypatch.setattr(tail_in_turn, "_timed", lambda _: pytest.fail("measured again"))
     for holds in (True, False):
         assert is_left(v1.Lambda(lambda image: image), v1.RandomInvert(float(holds))) == holds
@@ -411,13 +413,14 @@ def test_batches_in_no_order_are_left_to_threads(folder: Path) -> None:
 def test_steps_that_let_others_run_stay_in_threads(folder: Path) -> None:
     class Waits:
         def __call__(self, image: Image.Image) -> Image.Image:
-            time.sleep(0.05)
+            time.sleep(0.2)
             return image
 
     dataset = ImageFolder(folder, v1.Compose([v1.Resize((8, 8)), Waits(), v1.ToTensor()]))
 
     def told() -> str:
-        loader = DataLoader(dataset, 13, num_workers=2)
+        shutil.rmtree(cache_folder(), ignore_errors=True)
+        loader = DataLoader(dataset, 2, num_workers=2)
         next(iter(loader))
         return loader.explain()
 
