@@ -145,6 +145,31 @@ class ShardIndex:
         index.check(name)
         return index
 
+    @classmethod
+    def beside(cls, path: str) -> ShardIndex | None:
+        """The index of a tar file, if it has one of fastdata's; other programs write files of the same name.
+
+        Raises:
+            ShardError: it is damaged, or of another tar file.
+        """
+        name = index_name(path)
+        try:
+            with open(name, "rb") as file:
+                data = file.read() if file.read(len(_MAGIC)) == _MAGIC else b""
+        except FileNotFoundError:
+            return None
+        if not data:
+            return None
+        index = cls.from_bytes(_MAGIC + data, name)
+        if (found := os.path.getsize(path)) != index.tar_bytes:
+            raise ShardError(
+                name,
+                "index of another tar file, or the tar file has changed; make a new one with fastdata index --force",
+                expected=f"{index.tar_bytes} bytes",
+                found=found,
+            )
+        return index
+
     def check(self, name: str) -> None:
         """Raises ShardError unless every record lies inside the tar file and the keys."""
         ends, keys = self.records["offset"] + self.records["size"], self.records["key_end"]

@@ -35,7 +35,8 @@ class Part(NamedTuple):
 class Ref(NamedTuple):
     """Where one sample's encoded image lies (offset 0: it is the whole file), and the other parts of the sample.
 
-    The checksum of the image is set only for samples of a stream, whose bytes have been read.
+    The checksum of the image is known for samples of a stream, whose bytes have been read, and of tar files that have
+    an index.
     """
 
     key: str

@@ -8,15 +8,16 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import images
 import psutil
 import pytest
-from folders import SHARD_BYTES
+from folders import SHARD_BYTES, flip
 from places import CONVERT
 
-from fastdata import ConversionError, DatasetError, ImageFolder, ShardDataset
+from fastdata import ConversionError, DatasetError, ImageFolder, ShardDataset, ShardError
 from fastdata.cli.main import main
 from fastdata.shards.conversion.convert import ConvertOptions, convert
 from fastdata.shards.verify import verify_folder
@@ -160,6 +161,32 @@ def test_a_parquet_file_with_other_rows_is_converted_anew(tmp_path: Path) -> Non
     (tmp_path / "junk.parquet").write_bytes(b"junk")
     with pytest.raises(ConversionError, match="is not a Parquet file, or damaged"):
         convert(str(tmp_path / "junk.parquet"), tmp_path / "junk", OPTIONS)
+
+
+def test_damage_in_shards_is_not_converted(own: Path, tmp_path: Path) -> None:
+    """A bit in the middle of an image, which Pillow decodes as before."""
+    dataset = ShardDataset(own)
+    path, offset, length, _ = dataset.file_range(5)
+    flip(Path(path), offset + length - 20)
+    key = list(dataset.keys())[5]
+    with pytest.raises(ConversionError, match=rf"\({key}\) cannot be converted: the image is damaged: its checksum is"):
+        convert(str(own), tmp_path / "out", OPTIONS)
+    summary = convert(str(own), tmp_path / "out", replace(OPTIONS, on_error="skip"))
+    assert [name for name, _ in summary.manifests[""].skipped] == [key]
+    assert summary.manifests[""].samples == len(dataset) - 1
+
+
+def test_indexes_beside_tar_files_are_theirs_or_another_programs(own: Path, tmp_path: Path) -> None:
+    first, second, *_ = sorted(own.glob("*.tar"))
+    first.with_suffix(".idx").write_bytes(second.with_suffix(".idx").read_bytes())
+    with pytest.raises(ShardError, match=r"index of another tar file, .* fastdata index --force"):
+        convert(str(own), tmp_path / "out", OPTIONS)
+    flip(second.with_suffix(".idx"), 100)
+    first.with_suffix(".idx").write_text("v1.2 3\njpg 512 100 a.jpg\n")
+    with pytest.raises(ShardError, match="damaged index"):
+        convert(str(own), tmp_path / "out", OPTIONS)
+    second.with_suffix(".idx").unlink()
+    assert convert(str(own), tmp_path / "out", OPTIONS).manifests[""].samples == 39
 
 
 def test_names_of_classes_may_be_given(converted: Path, folder: Path, tmp_path: Path) -> None:

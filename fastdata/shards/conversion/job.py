@@ -205,6 +205,10 @@ class _Ranges:
                 f"the source file changed during the conversion: it had {ref.size} bytes when it was listed and has "
                 f"{len(data)} now"
             )
+        if ref.crc32c is not None and (found := crc32c(data)) != ref.crc32c:
+            raise ConversionError(
+                f"the image is damaged: its checksum is {found:08x}, but it was {ref.crc32c:08x} when it was stored"
+            )
         return data
 
     def read_parts(self, ref: Ref) -> list[tuple[str, bytes]]:

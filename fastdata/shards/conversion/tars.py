@@ -10,13 +10,13 @@ from pathlib import Path
 
 from fastdata.errors import ConversionError, DatasetError
 from fastdata.shards.conversion.samples import Keys, Split
-from fastdata.shards.format import MANIFEST_NAME
+from fastdata.shards.format import MANIFEST_NAME, ShardIndex
 from fastdata.shards.labels import (
     class_number,
     class_numbers,
     classes_for,
 )
-from fastdata.shards.records import TarSample, listing, tar_samples
+from fastdata.shards.records import Ref, TarSample, listing, tar_samples
 
 __all__ = ["tar_splits"]
 
@@ -29,7 +29,7 @@ def tar_splits(paths: Sequence[str], classes: list[str] | None) -> dict[str, Spl
     Raises:
         ConversionError: labels mix names and numbers, a sample is too large, or two folders have the same name.
         DatasetError: there are no images.
-        ShardError: a tar file is damaged.
+        ShardError: a tar file or its index is damaged.
     """
     by_folder: dict[str, list[str]] = {}
     for path in paths:
@@ -68,7 +68,17 @@ def _split(samples: Sequence[TarSample], paths: Sequence[str], classes: list[str
                 )
         label = class_number(sample.label, numbers, sample.where)
         refs.append(sample.ref._replace(key=keys.unique(sample.ref.key), label=label))
-    return Split(classes=classes, refs=refs, fingerprint=listing(refs))
+    return Split(classes=classes, refs=_with_checksums(refs, paths), fingerprint=listing(refs))
+
+
+def _with_checksums(refs: Sequence[Ref], paths: Sequence[str]) -> list[Ref]:
+    """The same with what the indexes of the tar files say of the images, so that no damage is converted unnoticed."""
+    known: dict[tuple[str, int], int] = {}
+    for path in paths:
+        if (index := ShardIndex.beside(path)) is not None:
+            checksums = zip(index.records["offset"].tolist(), index.records["crc32c"].tolist(), strict=True)
+            known.update({(path, offset): crc for offset, crc in checksums})
+    return [ref._replace(crc32c=known.get((ref.path, ref.offset))) for ref in refs]
 
 
 def _classes_beside(path: str) -> list[str] | None:
