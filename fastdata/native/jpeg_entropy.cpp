@@ -91,11 +91,11 @@ bool EntropyDecoder::begin_row() {
     return true;
 }
 
-bool EntropyDecoder::read_mcu(const jpeg_decompress_struct &jpeg, JBLOCKROW *blocks) {
+bool EntropyDecoder::read_mcu(const jpeg_decompress_struct &jpeg, int16_t *const *blocks) {
     const bool needed = blocks != nullptr && first_column_ <= column_ && column_ <= last_column_;
     for (int i = 0; i < jpeg.blocks_in_MCU; ++i) {
         const Block &block = blocks_[static_cast<size_t>(i)];
-        if (!reader_.read(block.tables, last_dc_[static_cast<size_t>(block.component)], needed ? *blocks[i] : nullptr))
+        if (!reader_.read(block.tables, last_dc_[static_cast<size_t>(block.component)], needed ? blocks[i] : nullptr))
             return false;
     }
     return reader_.is_complete();
@@ -124,7 +124,7 @@ bool EntropyDecoder::seek(const jpeg_decompress_struct &jpeg) {
 }
 
 // The same with an index.  Entries that are reached by reading are compared: a wrong one would give wrong pixels.
-bool EntropyDecoder::read_indexed(const jpeg_decompress_struct &jpeg, JBLOCKROW *blocks) {
+bool EntropyDecoder::read_indexed(const jpeg_decompress_struct &jpeg, int16_t *const *blocks) {
     const int64_t mcu = row_ * static_cast<int64_t>(jpeg.MCUs_per_row) + column_;
     const bool is_entry = column_ % index_.step() == 0, has_come_here = next_mcu_ == mcu;
     if (!has_come_here && !(is_entry && seek(jpeg)))
@@ -158,7 +158,7 @@ std::vector<uint8_t> EntropyDecoder::make_index(const jpeg_decompress_struct &jp
     return writer.finish();
 }
 
-bool EntropyDecoder::decode(const jpeg_decompress_struct &jpeg, JBLOCKROW *blocks) {
+bool EntropyDecoder::decode(const jpeg_decompress_struct &jpeg, int16_t *const *blocks) {
     bool good = true;
     if (has_index_) {
         if (blocks != nullptr && first_column_ / index_.step() * index_.step() <= column_ && column_ <= last_column_)

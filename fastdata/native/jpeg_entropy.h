@@ -23,7 +23,7 @@ class EntropyDecoder {
     bool has_index() const { return has_index_; }
 
     // Decodes one MCU, or passes over it if blocks is nullptr.  False when the data is damaged.
-    bool decode(const jpeg_decompress_struct &jpeg, JBLOCKROW *blocks);
+    bool decode(const jpeg_decompress_struct &jpeg, int16_t *const *blocks);
 
     // Bytes of the scan up to the one behind what was read, from where its data begins.
     size_t bytes_read() { return static_cast<size_t>((reader_.bit() + 7) / 8); }
@@ -41,8 +41,8 @@ class EntropyDecoder {
     bool build_tables(const jpeg_decompress_struct &jpeg);
     bool begin_mcu(const jpeg_decompress_struct &jpeg);
     bool begin_row();
-    bool read_mcu(const jpeg_decompress_struct &jpeg, JBLOCKROW *blocks);
-    bool read_indexed(const jpeg_decompress_struct &jpeg, JBLOCKROW *blocks);
+    bool read_mcu(const jpeg_decompress_struct &jpeg, int16_t *const *blocks);
+    bool read_indexed(const jpeg_decompress_struct &jpeg, int16_t *const *blocks);
     bool seek(const jpeg_decompress_struct &jpeg);
     IndexEntry here();
 

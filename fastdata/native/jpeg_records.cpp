@@ -38,7 +38,7 @@ fd_status JpegDecoder::unpack(int padding, std::vector<uint8_t> &record) {
         McuBlocks mcu;
         for (int64_t mcus = int64_t{shape.columns} * shape.rows; mcus > 0; --mcus) {
             mcu.clear();
-            if (!state_->entropy.decode(jpeg, reinterpret_cast<JBLOCKROW *>(mcu.places.data())))
+            if (!state_->entropy.decode(jpeg, mcu.places.data()))
                 return FD_CORRUPT;
             if (!writer.add_mcu(std::span(mcu.blocks).first(static_cast<size_t>(shape.blocks))))
                 return FD_UNSUPPORTED;

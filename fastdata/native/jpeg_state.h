@@ -2,6 +2,7 @@
 #pragma once
 
 #include "jpeg_entropy.h"
+#include "jpeg_pixels.h"
 #include "jpeg_window.h"
 #include "unpacked.h"
 
@@ -18,8 +19,12 @@ struct JpegDecoder::State {
     fd_status status = FD_OK;
     EntropyDecoder entropy;
     UnpackedReader record;
+    JpegPixels pixels;
     bool is_record = false;
     char message[JMSG_LENGTH_MAX] = "";
+
+    // The coefficients of the scan's next MCU; blocks: as for UnpackedReader::read_mcu.
+    bool read_mcu(int16_t *const *blocks) { return is_record ? record.read_mcu(blocks) : entropy.decode(jpeg, blocks); }
 
     [[noreturn]] void stop(fd_status why) {
         status = why;

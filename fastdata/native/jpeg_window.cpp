@@ -222,26 +222,41 @@ fd_status JpegDecoder::make_index(int step, std::vector<uint8_t> &index) {
     });
 }
 
-// Gives libjpeg the coefficients of some columns of MCUs.
-void JpegDecoder::install(int first_column, int last_column) {
+// Prepares for the coefficients of some columns of MCUs.
+void JpegDecoder::start_coefficients(int first_column, int last_column) {
     State &state = *state_;
-    const bool installed = state.is_record
-                               ? state.record.begin(shape_of(state.jpeg), first_column, last_column)
-                               : state.entropy.install(state.jpeg, first_column, last_column, data_, index_);
-    if (!installed)
+    const bool started = state.is_record ? state.record.begin(shape_of(state.jpeg), first_column, last_column)
+                                         : state.entropy.install(state.jpeg, first_column, last_column, data_, index_);
+    if (!started)
         state.stop(FD_CORRUPT);
     if (!index_.bytes.empty())
         index_use_ = state.entropy.has_index() ? FD_INDEX_USED : FD_INDEX_WRONG;
-    replace_decode_mcu(state.jpeg, [](j_decompress_ptr running, JBLOCKROW *blocks) -> boolean {
-        auto &own = *static_cast<State *>(running->client_data);
-        if (!(own.is_record ? own.record.read_mcu(reinterpret_cast<int16_t **>(blocks))
-                            : own.entropy.decode(*running, blocks)))
-            own.stop(FD_CORRUPT);
-        return TRUE;
-    });
 }
 
 void JpegDecoder::read_window(const Box &window) {
+    State &state = *state_;
+    JpegPixels &pixels = state.pixels;
+    if (!has_one_scan() || !pixels.begin(state.jpeg, window, pixels_))
+        return read_window_by_libjpeg(window);
+    start_coefficients(pixels.first_column(), pixels.last_column());
+    const int columns = static_cast<int>(state.jpeg.MCUs_per_row);
+    for (int row = 0; row <= pixels.last_row(); ++row) {
+        const bool is_above = row < pixels.first_row();
+        const int end = row == pixels.last_row() ? pixels.last_column() + 1 : columns;
+        for (int column = 0; column < end; ++column) {
+            const bool is_inside = !is_above && pixels.first_column() <= column && column <= pixels.last_column();
+            if (is_inside)
+                pixels.clear_blocks();
+            if (!state.read_mcu(is_above ? nullptr : pixels.blocks()))
+                state.stop(FD_CORRUPT);
+            if (is_inside)
+                pixels.add_mcu();
+        }
+    }
+    rows_ = pixels.rows();
+}
+
+void JpegDecoder::read_window_by_libjpeg(const Box &window) {
     jpeg_decompress_struct &jpeg = state_->jpeg;
 #if JPEG_LIB_VERSION >= 70
     const int scaled_block = jpeg.min_DCT_v_scaled_size;
@@ -260,7 +275,13 @@ void JpegDecoder::read_window(const Box &window) {
         // In a scan of one component an MCU is one block, whatever its sampling factors.
         const int mcu_width = (jpeg.comps_in_scan == 1 ? 1 : jpeg.max_h_samp_factor) * scaled_block;
         const int last = (static_cast<int>(left + width) - 1) / mcu_width;
-        install(static_cast<int>(left) / mcu_width, last);
+        start_coefficients(static_cast<int>(left) / mcu_width, last);
+        replace_decode_mcu(jpeg, [](j_decompress_ptr running, JBLOCKROW *blocks) -> boolean {
+            auto &state = *static_cast<State *>(running->client_data);
+            if (!state.read_mcu(reinterpret_cast<int16_t **>(blocks)))
+                state.stop(FD_CORRUPT);
+            return TRUE;
+        });
     }
     const int mcu_height = jpeg.max_v_samp_factor * scaled_block;
     const int above = jpeg.max_v_samp_factor > 1 ? kMarginPixels : 0;

@@ -1,4 +1,5 @@
-// Part of a JPEG by libjpeg-turbo: rows above the window are skipped, rows below never decoded, columns cropped.
+// Part of a JPEG: rows above the window are skipped, rows below never decoded, columns cropped.  Headers, and the
+// pixels of what jpeg_pixels.h leaves out, by libjpeg-turbo.
 #pragma once
 
 #include "buffer.h"
@@ -60,11 +61,12 @@ class JpegDecoder {
     struct State;
     fd_status open_guarded(std::span<const uint8_t> data, const JpegLimits &limits);
     template <class Work> fd_status with_scan(Work work);
-    void install(int first_column, int last_column);
+    void start_coefficients(int first_column, int last_column);
     fd_status reopen();
     fd_status decode_once(const Box &window, int denominator, bool fast);
     void start(int denominator, bool fast);
     void read_window(const Box &window);
+    void read_window_by_libjpeg(const Box &window);
     bool has_one_scan() const;
 
     std::unique_ptr<State> state_;

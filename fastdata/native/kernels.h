@@ -3,6 +3,7 @@
 
 #include "axis.h"
 #include "geometry.h"
+#include "jpeg_loops.h"
 
 namespace fastdata {
 
@@ -87,6 +88,9 @@ struct Kernels {
 
     // See read_blocks_by.
     bool (*read_blocks)(UnpackedTile &tile, const uint8_t *component_of, int count, int16_t *const *blocks);
+
+    // nullptr where libjpeg-turbo's own vector code is faster.
+    const JpegLoops *jpeg;
 };
 
 // The fastest set this processor has.

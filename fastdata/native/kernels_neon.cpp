@@ -1,5 +1,6 @@
 // NEON: one pixel's four channels in 32-bit lanes.
 #include "kernels.h"
+#include "unpacked_tile.h"
 
 #include <arm_neon.h>
 #include <cstring>
@@ -63,7 +64,8 @@ void unpack(const uint8_t *rgb, int count, uint8_t *pixels) {
     int i = 0;
     for (; i + 16 <= count; i += 16) {
         const uint8x16x3_t three = vld3q_u8(rgb + i * 3);
-        vst4q_u8(pixels + i * kPixelBytes, {{three.val[0], three.val[1], three.val[2], vdupq_n_u8(0)}});
+        const uint8x16x4_t four = {{three.val[0], three.val[1], three.val[2], vdupq_n_u8(0)}};
+        vst4q_u8(pixels + i * kPixelBytes, four); // clang's are macros, in which braces are no initialisers
     }
     kPlainKernels.unpack(rgb + i * 3, count - i, pixels + i * kPixelBytes);
 }
@@ -72,7 +74,8 @@ void pack(const uint8_t *pixels, int count, uint8_t *rgb) {
     int i = 0;
     for (; i + 16 <= count; i += 16) {
         const uint8x16x4_t planes = vld4q_u8(pixels + i * kPixelBytes);
-        vst3q_u8(rgb + i * 3, {{planes.val[0], planes.val[1], planes.val[2]}});
+        const uint8x16x3_t three = {{planes.val[0], planes.val[1], planes.val[2]}};
+        vst3q_u8(rgb + i * 3, three);
     }
     kPlainKernels.pack(pixels + i * kPixelBytes, count - i, rgb + i * 3);
 }
@@ -123,6 +126,7 @@ const Kernels kNeonKernels = {"NEON",
                               kPlainKernels.bicubic,
                               kPlainKernels.effects,
                               kPlainKernels.normals,
-                              kPlainKernels.read_blocks};
+                              read_blocks_neon,
+                              &kNeonJpegLoops};
 
 } // namespace fastdata

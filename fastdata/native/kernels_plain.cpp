@@ -98,7 +98,7 @@ bool read_blocks(UnpackedTile &tile, const uint8_t *component_of, int count, int
 
 } // namespace
 
-const Kernels kPlainKernels = {"plain",      horizontal, vertical, unpack,       pack,    split,      reverse,
-                               weighted_sum, bilinear,   bicubic,  kEffectLoops, normals, read_blocks};
+const Kernels kPlainKernels = {"plain",      horizontal, vertical, unpack,       pack,    split,       reverse,
+                               weighted_sum, bilinear,   bicubic,  kEffectLoops, normals, read_blocks, nullptr};
 
 } // namespace fastdata

@@ -176,6 +176,46 @@ bool normals_agree(const Kernels &set) {
     return std::memcmp(ours.data(), plain.data(), ours.size() * sizeof ours[0]) == 0;
 }
 
+// From coefficients to pixels.  Some blocks are flat, and some have values that no image has.
+bool jpegs_agree(const Kernels &set) {
+    constexpr int kBlocks = 5, kPixels = 64 * kBlocks;
+    alignas(16) std::array<int16_t, kPixels> coefficients{};
+    alignas(16) std::array<uint16_t, 64> steps;
+    const int bits = up_to(16), most_steps = up_to(3) == 1 ? 65535 : 40;
+    for (size_t block = 0; block < kBlocks; ++block)
+        for (int values = up_to(5) == 1 ? 0 : up_to(64); values > 0; --values) {
+            const bool in_first_row = block == 0 || up_to(3) == 1;
+            const auto place = static_cast<size_t>(up_to(in_first_row ? 8 : 64)) - 1;
+            coefficients[64 * block + place] = static_cast<int16_t>(static_cast<uint16_t>(generator()) >> (16 - bits));
+            if (up_to(2) == 1)
+                coefficients[64 * block + place] = static_cast<int16_t>(~coefficients[64 * block + place]);
+        }
+    for (uint16_t &step : steps)
+        step = static_cast<uint16_t>(up_to(most_steps));
+    const int count = up_to(150);
+    const std::vector<uint8_t> row = noise(count + 2 * kJpegSlack + 1), other = noise(count + 2 * kJpegSlack + 1);
+    const std::vector<uint8_t> luma = noise(2 * count + kJpegSlack);
+    const auto run = [&](const JpegLoops &loops) {
+        std::vector<uint8_t> all = room(kPixels);
+        std::array<IdctBlock, kBlocks> blocks;
+        for (size_t i = 0; i < kBlocks; ++i)
+            blocks[i] = {coefficients.data() + 64 * i, steps.data(), all.data() + 8 * i, 8 * kBlocks};
+        loops.idct(blocks.data(), kBlocks);
+        std::vector<uint8_t> wide = room(2 * (count + kJpegSlack)), between = wide;
+        std::vector<uint8_t> pixels = room((2 * count + kJpegSlack) * kPixelBytes), grey = pixels;
+        loops.widen(row.data() + kJpegSlack, count, wide.data());
+        loops.widen_between(row.data() + kJpegSlack, other.data() + kJpegSlack, count, between.data());
+        loops.to_rgb(luma.data(), wide.data(), between.data(), 2 * count, pixels.data());
+        loops.grey_to_rgb(luma.data(), 2 * count, grey.data());
+        pixels.resize(static_cast<size_t>(2 * count * kPixelBytes));
+        grey.resize(pixels.size());
+        all.insert(all.end(), pixels.begin(), pixels.end());
+        all.insert(all.end(), grey.begin(), grey.end());
+        return all;
+    };
+    return set.jpeg == nullptr || run(*set.jpeg) == run(kPlainJpegLoops);
+}
+
 // Blocks of random tiles, whose values may end too soon.
 bool blocks_agree(const Kernels &set) {
     constexpr int kBlocks = 6;
@@ -215,7 +255,7 @@ int main() {
                                        Filter::tensor_bilinear, Filter::tensor_bicubic};
         const Filter filter = kFilters[round % 8];
         if (!horizontal_agrees(set, filter) || !vertical_agrees(set, filter) || !moves_agree(set) || !sums_agree(set) ||
-            !maps_agree(set) || !effects_agree(set) || !normals_agree(set) || !blocks_agree(set)) {
+            !maps_agree(set) || !effects_agree(set) || !normals_agree(set) || !blocks_agree(set) || !jpegs_agree(set)) {
             std::fprintf(stderr, "kernels_test: %s differs from plain C++ in round %d\n", set.name, round);
             return 1;
         }

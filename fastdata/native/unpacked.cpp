@@ -59,6 +59,16 @@ size_t whole_bytes(size_t bits) {
     return (bits + 7) / 8;
 }
 
+// A loop that compilers make vectors of, where the processor may lack an instruction for it.
+size_t ones_in(std::span<const uint8_t> bytes) {
+    size_t ones = 0;
+    for (const unsigned byte : bytes) {
+        const unsigned pairs = byte - (byte >> 1 & 0x55), fours = (pairs & 0x33) + (pairs >> 2 & 0x33);
+        ones += (fours + (fours >> 4)) & 0xF;
+    }
+    return ones;
+}
+
 int tiles_in_row(const ScanShape &shape, int tile) {
     return (shape.columns + tile - 1) / tile;
 }
@@ -141,9 +151,7 @@ bool UnpackedReader::open_tile(int row, int number) {
         difference_bits += mcus * static_cast<size_t>(
                                       tile_.dc_width[static_cast<size_t>(shape_.component_of[static_cast<size_t>(i)])]);
     tile_.groups = take(blocks);
-    size_t groups = 0;
-    for (size_t i = 0; i < blocks; ++i)
-        groups += static_cast<size_t>(std::popcount(tile_.groups[i]));
+    const size_t groups = ones_in({tile_.groups, blocks});
     const size_t difference_bytes = whole_bytes(difference_bits), class_bytes = whole_bytes(3 * groups);
     if (left.size() < difference_bytes + class_bytes + groups)
         return false;

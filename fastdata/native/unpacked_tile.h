@@ -81,5 +81,6 @@ bool read_blocks_by(UnpackedTile &tile, const uint8_t *component_of, int count, 
 }
 
 bool read_blocks_avx2(UnpackedTile &tile, const uint8_t *component_of, int count, int16_t *const *blocks);
+bool read_blocks_neon(UnpackedTile &tile, const uint8_t *component_of, int count, int16_t *const *blocks);
 
 } // namespace fastdata

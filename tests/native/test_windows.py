@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import platform
+from collections.abc import Iterator
+
 import images
 import numpy as np
 import pytest
@@ -13,6 +17,20 @@ from places import GOLDEN
 from fastdata import native
 from fastdata.views.plan import Interpolation
 
+KERNELS = ["AVX2", "NEON", "plain"]
+
+
+@contextlib.contextmanager
+def using(kernels: str) -> Iterator[None]:
+    """With this instruction set, where this processor has it."""
+    library = native.load().library
+    best = native.load().description.split(", ")[-1].encode()
+    library.fd_choose_kernels(kernels.encode())
+    try:
+        yield
+    finally:
+        library.fd_choose_kernels(best)
+
 
 @settings(max_examples=150, deadline=None)
 @given(
@@ -21,11 +39,39 @@ from fastdata.views.plan import Interpolation
     st.integers(1, 150),
     st.integers(1, 150),
     st.integers(20, 98),
+    st.sampled_from(KERNELS),
 )
-def test_any_window_of_any_sampling(data: st.DataObject, sampling: str, width: int, height: int, quality: int) -> None:
+def test_any_window_of_any_sampling(
+    data: st.DataObject, sampling: str, width: int, height: int, quality: int, kernels: str
+) -> None:
     encoded = images.jpeg(width, height, seed=quality, sampling=sampling, quality=quality)
     view = view_of(data.draw(windows(width, height)))
-    assert (decode(encoded, view) == reference(encoded, view)).all()
+    with using(kernels):
+        assert (decode(encoded, view) == reference(encoded, view)).all()
+
+
+@pytest.mark.skipif(
+    platform.machine() not in ("x86_64", "AMD64"), reason="libjpeg-turbo's vector code for x86 saturates, others wrap"
+)
+@settings(max_examples=150, deadline=None)
+@given(
+    st.data(),
+    st.sampled_from(["4:4:4", "4:2:2", "4:2:0", "grey"]),
+    st.integers(0, 2**16),
+    st.sampled_from([1, 8, 60, 255]),
+)
+def test_coefficients_that_no_image_has(data: st.DataObject, sampling: str, seed: int, step: int) -> None:
+    """Other quantisation than the image was made with: sums wrap, and are saturated, as in libjpeg's vector code."""
+    rng = np.random.default_rng(seed)
+    pixels = rng.choice(np.array([0, 255], np.uint8), (50, 60, 3))
+    encoded = bytearray(images.encoded(pixels, sampling=sampling, quality=int(rng.integers(60, 101))))
+    at = 0
+    while (at := encoded.find(b"\xff\xdb", at)) >= 0:
+        for place in range(at + 5, at + 69):
+            encoded[place] = min(255, max(1, encoded[place] * step)) if rng.integers(4) else 255
+        at += 69
+    view = view_of(data.draw(windows(60, 50)))
+    assert (decode(bytes(encoded), view) == reference(bytes(encoded), view)).all()
 
 
 @settings(max_examples=80, deadline=None)
@@ -82,7 +128,7 @@ def test_progressive_files_that_leave_coefficients_out_are_handed_back() -> None
     st.integers(1, 120),
     st.booleans(),
     st.booleans(),
-    st.sampled_from(["AVX2", "NEON", "plain"]),
+    st.sampled_from(KERNELS),
 )
 def test_any_resize_by_every_instruction_set(
     data: st.DataObject,
@@ -105,13 +151,8 @@ def test_any_resize_by_every_instruction_set(
         flip_vertical=vertical,
         interpolation=filter_,
     )
-    library = native.load().library
-    best = native.load().description.split(", ")[-1].encode()
-    library.fd_choose_kernels(kernels.encode())  # where this processor has them
-    try:
+    with using(kernels):
         assert (decode(encoded, view) == reference(encoded, view)).all()
-    finally:
-        library.fd_choose_kernels(best)
 
 
 @pytest.mark.parametrize("channels_first", [True, False])
