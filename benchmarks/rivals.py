@@ -4,7 +4,8 @@ Setup: batches of 64, shuffled where training; threads and worker processes equa
 least 1000 images; every peer set up as its documentation recommends for speed, with antialiased resizing.  A peer that
 is not installed is left out (pip install nvidia-dali-cuda120 turboloader ffcv).  TurboLoader reads a tar of the same
 files, written to a temporary folder; it only trains in float32, and only with its own views.  FFCV encodes images anew
-(JPEG, quality 90), so it has a comparison of its own in which everybody reads those bytes.
+(JPEG, quality 90), so it has a comparison of its own in which everybody reads those bytes.  "index" and "unpacked" are
+fastdata on shards of the same files, as `fastdata convert` and `fastdata convert --unpacked` write them.
 Result: benchmarks/results/rivals.json.
 
     python benchmarks/rivals.py IMAGENET_FOLDER CAMERA_FOLDER
@@ -29,12 +30,14 @@ from torch.utils.data import ConcatDataset
 from torchvision import transforms
 from torchvision.datasets import ImageFolder
 
-from fastdata import DataLoader
+from fastdata import DataLoader, ShardDataset
 from fastdata.doctor.measure import Contender, Measurement, installed, measure, ratios, table, write_json
+from fastdata.shards.conversion.convert import ConvertOptions, convert
+from fastdata.shards.conversion.recode import Recoding
 
 TORCH = "torch + torchvision"
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-BATCH = 64
+BATCH, SIDE = 64, 224
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,7 +56,7 @@ class Work:
     folder: Path
     validation: bool = False
     as_float: bool = True
-    size: int = 224
+    size: int = SIDE
     images: int = 1000
     originals: tuple[str, ...] = ()
 
@@ -89,6 +92,17 @@ def torch_loader(work: Work, workers: int) -> Callable[[], Iterable[Any]]:
 def our_loader(work: Work, workers: int, **options: Any) -> Callable[[], Iterable[Any]]:
     """Fastdata's."""
     loader = DataLoader(work.dataset(), BATCH, shuffle=not work.validation, num_workers=workers, **options)
+    return partial(iter, loader)
+
+
+def shard_loader(work: Work, workers: int, folder: Path, *, unpacked: bool) -> Callable[[], Iterable[Any]]:
+    """Fastdata's on shards of the same files, which have an index, or open coefficients."""
+    shards = folder / f"{work.folder.name}-{'unpacked' if unpacked else 'index'}"
+    if not shards.exists():
+        convert(str(work.folder), shards, ConvertOptions(recoding=Recoding(unpacked=unpacked)))
+    once = ShardDataset(shards, work.transform())
+    repeated = ConcatDataset([once] * -(-work.images // len(once)))
+    loader = DataLoader(repeated, BATCH, shuffle=not work.validation, num_workers=workers, backend="native")
     return partial(iter, loader)
 
 
@@ -137,7 +151,7 @@ def turboloader_loader(work: Work, workers: int, folder: Path) -> Callable[[], I
 
     archive = folder / f"{work.folder.name}-{work.images}.tar"
     if not archive.exists():
-        with tarfile.open(archive, "w") as tar:
+        with tarfile.open(archive, "w", dereference=True) as tar:
             for number, path in enumerate(work.files()):
                 tar.add(path, f"{number:06}.jpg")
     loader = turboloader.DataLoader(
@@ -180,6 +194,9 @@ def contenders(work: Work, workers: int, scratch: Path) -> list[Contender]:
     for backend in ("native", "turbojpeg"):
         loaders[f"fastdata, {backend}"] = our_loader(work, workers, backend=backend)
     loaders["fastdata, native, fast"] = our_loader(work, workers, backend="native", fidelity="fast")
+    if work.size == SIDE:
+        loaders["fastdata, native, index"] = shard_loader(work, workers, scratch, unpacked=False)
+        loaders["fastdata, native, unpacked"] = shard_loader(work, workers, scratch, unpacked=True)
     if installed("nvidia.dali"):
         loaders["DALI, CPU"] = dali_loader(work, workers)
     if installed("turboloader") and work.as_float and not work.validation:

@@ -3,6 +3,7 @@
 Windows: one thread, RandomResizedCrop(224) to uint8 of every image, from the page cache; its file, its file by the
 index and its record take turns, and of each image the least of all rounds counts, since other work on the machine only
 adds to it.  The checksum of the record is part of its time.
+"progressive" are the images of the first folder, saved again as progressive JPEGs; these have no index.
 Making: making a record includes restoring the file from it, which is compared; restoring includes its checksum.
 Epochs: RandomResizedCrop(224) and flip to uint8, batches of 64, shuffled, 2 threads, over shards of the same images as
 files without an index, as files with it, and unpacked; CPU time of the process.
@@ -24,6 +25,7 @@ from typing import Any
 
 import numpy as np
 from jpeg_index import Images
+from PIL import Image
 
 from fastdata import DataLoader, ShardDataset, transforms
 from fastdata.doctor.measure import Contender, measure, ratios, table, write_json
@@ -79,6 +81,16 @@ def windows(folder: Path, rounds: int) -> dict[str, Any]:
     }
 
 
+def progressive_copy(folder: Path, scratch: Path) -> Path:
+    """The same images as progressive JPEGs, with the quantisation that they have."""
+    copy = scratch / f"{folder.name}, progressive"
+    copy.mkdir()
+    for number, path in enumerate(Images(folder).paths):
+        with Image.open(path) as image:
+            image.save(copy / f"{number}.jpg", progressive=True, quality="keep")
+    return copy
+
+
 def epochs(folder: Path, scratch: Path, rounds: int, images: int) -> dict[str, Any]:
     """CPU time of whole epochs."""
     source = scratch / "source"
@@ -117,10 +129,11 @@ def main() -> None:
     parser.add_argument("--images", type=int, default=1000, help="images of an epoch, at least (%(default)s)")
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results" / "unpacked.json")
     given = parser.parse_args()
-    results: dict[str, Any] = {folder.name: windows(folder, given.rounds) for folder in given.folders}
-    for name, result in results.items():
-        print(name, result)
     with tempfile.TemporaryDirectory() as scratch:
+        folders = [*given.folders, progressive_copy(given.folders[0], Path(scratch))]
+        results: dict[str, Any] = {folder.name: windows(folder, given.rounds) for folder in folders}
+        for name, result in results.items():
+            print(name, result)
         results["epochs"] = epochs(given.folders[0], Path(scratch), given.epochs, given.images)
     names = ", ".join(folder.name for folder in given.folders)
     write_json(given.out, setup=str(__doc__).partition("\n\n")[2].strip(), data=names, results=results)

@@ -151,7 +151,7 @@ def _add_convert_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="store JPEGs (as they are, or as the options above make them) with open coefficients: about 1.2 times the "
         "bytes, decoded by the native backend in half the time; only fastdata reads them, fastdata restore makes the "
-        "same files of them again; progressive and damaged JPEGs and other formats stay as they are",
+        "same files of them again; damaged and unusual JPEGs and other formats stay as they are",
     )
     parser.add_argument(
         "--on-error",

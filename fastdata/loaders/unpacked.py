@@ -19,7 +19,7 @@ def is_unpacked(data: bytes) -> bool:
 
 
 def unpack(jpeg: bytes) -> bytes | None:
-    """The record of a JPEG; None for what cannot be one: progressive, damaged, or of another format.
+    """The record of a JPEG; None for what cannot be one: damaged, unusually coded, or of another format.
 
     Raises:
         NativeMissing: there is no native core.

@@ -235,8 +235,8 @@ class Core:
             options: limits.
 
         Returns:
-            The record, or None for files that could not be restored from one byte for byte: other formats, progressive
-            and damaged files, and files with unusual entropy coding.
+            The record, or None for files that could not be restored from one byte for byte: other formats, damaged
+            files, and files with unusual entropy coding.
         """
         record, size = ctypes.c_void_p(), ctypes.c_int64()
         status = self.library.fd_unpack(

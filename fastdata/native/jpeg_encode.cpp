@@ -16,6 +16,10 @@ constexpr std::array<uint8_t, DCTSIZE2> kNaturalOrder = {
 
 } // namespace
 
+int natural_order(int number) {
+    return kNaturalOrder[static_cast<size_t>(number)];
+}
+
 void ScanWriter::fill_byte() {
     if (const int free = -count_ & 7; free != 0)
         put(padding_ != 0 ? (1U << free) - 1 : 0, free);
@@ -79,25 +83,26 @@ bool EntropyEncoder::encode(const jpeg_decompress_struct &jpeg, const int16_t *c
         }
         --until_restart_;
     }
-    for (int i = 0; i < jpeg.blocks_in_MCU; ++i)
-        if (!put_block(jpeg.MCU_membership[i], blocks[i]))
+    for (int i = 0; i < jpeg.blocks_in_MCU; ++i) {
+        Component &own = components_[static_cast<size_t>(jpeg.MCU_membership[i])];
+        writer_->prepare();
+        if (!put_block(*writer_, own.dc, own.ac, own.last_dc, blocks[i]))
             return false;
+    }
     return true;
 }
 
-// A value behind some zeros: its category, and its bits (T.81, F.1.2.1 and F.1.2.2).
-bool EntropyEncoder::put_value(const CodeTable &table, int zeros, int value) {
+// T.81, F.1.2.1 and F.1.2.2.
+bool put_value(ScanWriter &to, const CodeTable &table, int zeros, int value) {
     const int category = static_cast<int>(std::bit_width(static_cast<unsigned>(std::abs(value))));
     const auto bits = static_cast<uint32_t>(value < 0 ? value - 1 : value) & ((1U << category) - 1);
-    return category <= kMostCategory && table.put(*writer_, zeros << 4 | category, bits, category);
+    return category <= kMostCategory && table.put(to, zeros << 4 | category, bits, category);
 }
 
-bool EntropyEncoder::put_block(int component, const int16_t *block) {
-    Component &own = components_[static_cast<size_t>(component)];
-    writer_->prepare();
-    if (!put_value(own.dc, 0, block[0] - own.last_dc))
+bool put_block(ScanWriter &to, const CodeTable &dc, const CodeTable &ac, int &last_dc, const int16_t *block) {
+    if (!put_value(to, dc, 0, block[0] - last_dc))
         return false;
-    own.last_dc = block[0];
+    last_dc = block[0];
     uint64_t there = 0; // coefficients, in the order of the file
     for (size_t k = 1; k < kNaturalOrder.size(); ++k)
         there |= uint64_t{block[kNaturalOrder[k]] != 0} << k;
@@ -106,13 +111,13 @@ bool EntropyEncoder::put_block(int component, const int16_t *block) {
         const int k = std::countr_zero(there);
         int zeros = k - last - 1;
         for (; zeros > kMostRun; zeros -= kMostRun + 1)
-            if (!own.ac.put(*writer_, kZeroRun))
+            if (!ac.put(to, kZeroRun))
                 return false;
-        if (!put_value(own.ac, zeros, block[kNaturalOrder[static_cast<size_t>(k)]]))
+        if (!put_value(to, ac, zeros, block[kNaturalOrder[static_cast<size_t>(k)]]))
             return false;
         last = k;
     }
-    return last == DCTSIZE2 - 1 || own.ac.put(*writer_, 0); // the end of the block
+    return last == DCTSIZE2 - 1 || ac.put(to, 0); // the end of the block
 }
 
 } // namespace fastdata

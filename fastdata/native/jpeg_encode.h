@@ -72,6 +72,15 @@ class CodeTable {
     std::array<uint8_t, 256> sizes_{};
 };
 
+// Place of a coefficient in natural order; number: of those in the order of the file.
+int natural_order(int number);
+
+// A value behind some zeros: its category, and its bits.  False if there is no code for it.
+bool put_value(ScanWriter &to, const CodeTable &table, int zeros, int value);
+
+// A block of a sequential scan, in natural order; last_dc: the component's latest DC value.  Call prepare() before.
+bool put_block(ScanWriter &to, const CodeTable &dc, const CodeTable &ac, int &last_dc, const int16_t *block);
+
 // Encodes the MCUs of a scan.
 class EntropyEncoder {
   public:
@@ -82,9 +91,6 @@ class EntropyEncoder {
     void finish() { writer_->finish(); }
 
   private:
-    bool put_block(int component, const int16_t *block);
-    bool put_value(const CodeTable &table, int zeros, int value);
-
     struct Component {
         CodeTable dc, ac;
         int last_dc = 0;

@@ -1,9 +1,11 @@
 // Records of open coefficients, of JPEGs and back.
 #include "crc32c.h"
 #include "jpeg_encode.h"
+#include "jpeg_scans.h"
 #include "jpeg_state.h"
 
 #include <algorithm>
+#include <cstring>
 
 namespace fastdata {
 namespace {
@@ -25,6 +27,8 @@ struct McuBlocks {
 fd_status JpegDecoder::unpack(int padding, std::vector<uint8_t> &record) {
     if (state_->is_record || data_.size() > UINT32_MAX)
         return FD_UNSUPPORTED;
+    if (!has_one_scan())
+        return unpack_scans(padding, record);
     UnpackedWriter writer;
     return with_scan([&] {
         const jpeg_decompress_struct &jpeg = state_->jpeg;
@@ -32,8 +36,13 @@ fd_status JpegDecoder::unpack(int padding, std::vector<uint8_t> &record) {
         const size_t scan = data_.size() - std::min(jpeg.src->bytes_in_buffer, data_.size());
         if (!state_->entropy.install(state_->jpeg, 0, shape.columns - 1))
             return FD_CORRUPT;
-        UnpackedHead head = {
-            static_cast<uint32_t>(data_.size()), crc32c(data_), tile_for(shape), padding, data_.first(scan), {}};
+        UnpackedHead head = {static_cast<uint32_t>(data_.size()),
+                             crc32c(data_),
+                             tile_for(shape),
+                             padding,
+                             RecordKind::one_scan,
+                             data_.first(scan),
+                             {}};
         writer.begin(head, shape);
         McuBlocks mcu;
         for (int64_t mcus = int64_t{shape.columns} * shape.rows; mcus > 0; --mcus) {
@@ -52,10 +61,91 @@ fd_status JpegDecoder::unpack(int padding, std::vector<uint8_t> &record) {
     });
 }
 
+// The same for a file with other scans, which libjpeg reads.
+fd_status JpegDecoder::unpack_scans(int padding, std::vector<uint8_t> &record) {
+    State &state = *state_;
+    jpeg_decompress_struct &jpeg = state.jpeg;
+    const std::vector<uint8_t> skeleton = without_scans(data_), head_bytes = head_of_one_scan(skeleton);
+    const auto file_bytes = static_cast<uint32_t>(data_.size());
+    if (head_bytes.empty() || jpeg.arith_code)
+        return FD_UNSUPPORTED;
+    UnpackedWriter writer;
+    McuBlocks mcu;
+    state.status = FD_OK;
+    if (setjmp(state.jump) == 0) {
+        jvirt_barray_ptr *const planes = jpeg_read_coefficients(&jpeg);
+        const ScanShape shape = shape_of_all(jpeg);
+        if (is_unfinished(jpeg) || shape.blocks > kMostBlocksInMcu)
+            state.stop(FD_UNSUPPORTED);
+        writer.begin(
+            {file_bytes, crc32c(data_), tile_for(shape), padding, RecordKind::other_scans, head_bytes, skeleton},
+            shape);
+        const bool is_alone = jpeg.num_components == 1; // then an MCU is one block
+        for (int row = 0; row < shape.rows; ++row)
+            for (int column = 0; column < shape.columns; ++column) {
+                size_t number = 0;
+                for (int i = 0; i < jpeg.num_components; ++i) {
+                    const int across = is_alone ? 1 : jpeg.comp_info[i].h_samp_factor;
+                    const int down = is_alone ? 1 : jpeg.comp_info[i].v_samp_factor;
+                    for (int y = 0; y < down; ++y) {
+                        const auto first = static_cast<JDIMENSION>(row * down + y);
+                        JBLOCKARRAY rows = jpeg.mem->access_virt_barray(reinterpret_cast<j_common_ptr>(&jpeg),
+                                                                        planes[i], first, 1, FALSE);
+                        for (int x = 0; x < across; ++x, ++number)
+                            std::memcpy(mcu.places[number], rows[0][column * across + x], sizeof(Block));
+                    }
+                }
+                if (!writer.add_mcu(std::span(mcu.blocks).first(static_cast<size_t>(shape.blocks))))
+                    state.stop(FD_UNSUPPORTED);
+            }
+    }
+    jpeg_abort_decompress(&jpeg);
+    if (state.status == FD_OK)
+        record = writer.finish();
+    return state.status;
+}
+
+// Makes such a file again.
+fd_status JpegDecoder::restore_scans(std::vector<uint8_t> &file) {
+    const UnpackedHead &head = state_->record.head();
+    CoefficientPlanes planes;
+    McuBlocks mcu;
+    const fd_status status = with_scan([&] {
+        const jpeg_decompress_struct &jpeg = state_->jpeg;
+        const ScanShape shape = shape_of(jpeg);
+        if (!state_->record.begin(shape, 0, shape.columns - 1))
+            return FD_CORRUPT;
+        planes.begin(jpeg);
+        const bool is_alone = planes.count() == 1;
+        for (int row = 0; row < shape.rows; ++row)
+            for (int column = 0; column < shape.columns; ++column) {
+                mcu.clear();
+                if (!state_->record.read_mcu(mcu.places.data()))
+                    return FD_CORRUPT;
+                size_t number = 0;
+                for (int i = 0; i < planes.count(); ++i) {
+                    const int across = is_alone ? 1 : planes.across(i), down = is_alone ? 1 : planes.down(i);
+                    for (int y = 0; y < down; ++y)
+                        for (int x = 0; x < across; ++x, ++number)
+                            planes.at(i, column * across + x, row * down + y) = mcu.blocks[number];
+                }
+            }
+        return FD_OK;
+    });
+    if (status != FD_OK)
+        return status;
+    file.clear();
+    const bool is_made = with_scans(head.tail, planes, head.padding, {head.jpeg_bytes, limits_.scans}, file);
+    const bool is_same = is_made && file.size() == head.jpeg_bytes && crc32c(file) == head.jpeg_crc;
+    return is_same ? FD_OK : FD_CORRUPT;
+}
+
 fd_status JpegDecoder::restore(std::vector<uint8_t> &file) {
     if (!state_->is_record)
         return FD_UNSUPPORTED;
     const UnpackedHead &head = state_->record.head();
+    if (head.kind == RecordKind::other_scans)
+        return restore_scans(file);
     EntropyEncoder encoder;
     file.assign(head.head.begin(), head.head.end());
     constexpr size_t kMostAtOnce = size_t{64} << 20; // of what a record claims

@@ -53,18 +53,6 @@ Scans walk_scans(std::span<const uint8_t> data) {
     return scans;
 }
 
-// True when a progressive file leaves coefficients out or unrefined.  libjpeg then smooths blocks, and does so
-// otherwise from version to version and at the edges of a crop.
-bool is_unfinished(const jpeg_decompress_struct &jpeg) {
-    if (!jpeg.progressive_mode || jpeg.coef_bits == nullptr)
-        return false;
-    for (int component = 0; component < jpeg.num_components; ++component)
-        for (int k = 0; k < DCTSIZE2; ++k)
-            if (jpeg.coef_bits[component][k] != 0)
-                return true;
-    return false;
-}
-
 } // namespace
 
 JpegDecoder::JpegDecoder() : state_(std::make_unique<State>()) {

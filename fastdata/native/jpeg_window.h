@@ -62,6 +62,8 @@ class JpegDecoder {
     fd_status open_guarded(std::span<const uint8_t> data, const JpegLimits &limits);
     template <class Work> fd_status with_scan(Work work);
     void start_coefficients(int first_column, int last_column);
+    fd_status unpack_scans(int padding, std::vector<uint8_t> &record);
+    fd_status restore_scans(std::vector<uint8_t> &file);
     fd_status reopen();
     fd_status decode_once(const Box &window, int denominator, bool fast);
     void start(int denominator, bool fast);

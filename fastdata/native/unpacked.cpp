@@ -97,7 +97,9 @@ bool UnpackedReader::open(std::span<const uint8_t> data, bool is_checked) {
     head_.jpeg_crc = number_at(at + 16, 4);
     head_.tile = static_cast<int>(number_at(at + 28, 2));
     head_.padding = at[30];
-    if (head_bytes > rest || tail_bytes > rest - head_bytes || head_.tile == 0 || head_.padding > 1)
+    head_.kind = static_cast<RecordKind>(at[31]);
+    if (head_bytes > rest || tail_bytes > rest - head_bytes || head_.tile == 0 || head_.padding > 1 ||
+        head_.kind > RecordKind::other_scans)
         return false;
     head_.head = data.subspan(kHeadBytes, head_bytes);
     head_.tail = data.subspan(kHeadBytes + head_bytes, tail_bytes);
@@ -280,7 +282,7 @@ std::vector<uint8_t> UnpackedWriter::finish() {
     set(16, head_.jpeg_crc);
     set(20, static_cast<uint32_t>(head_.head.size()));
     set(24, static_cast<uint32_t>(head_.tail.size()));
-    set(28, static_cast<uint32_t>(head_.tile | head_.padding << 16));
+    set(28, static_cast<uint32_t>(head_.tile | head_.padding << 16 | static_cast<int>(head_.kind) << 24));
     std::ranges::copy(head_.tail, std::ranges::copy(head_.head, record.data() + kHeadBytes).out);
     for (size_t i = 0; i < begins_.size(); ++i)
         set(table_at + 4 * i, begins_[i]);

@@ -1,15 +1,16 @@
-// A JPEG whose quantised coefficients lie open: a record from which a window is read by reading its tiles, without
-// entropy decoding, and from which the file is made again byte for byte.  docs/format.md describes it.
+// A Huffman coded JPEG whose quantised coefficients lie open: a record from which a window is read by reading its
+// tiles, without entropy decoding, and from which the file is made again byte for byte.  docs/format.md describes it.
 //
 //     "FDCOEF01"
 //     uint32 crc            CRC-32C of everything behind it
 //     uint32 jpeg_bytes     of the file
 //     uint32 jpeg_crc       CRC-32C of the file
-//     uint32 head_bytes     of the file before its entropy-coded data
+//     uint32 head_bytes     of the file before its entropy-coded data; see kind
 //     uint32 tail_bytes     of the file behind it
 //     uint16 tile           MCUs in a tile, but for the last of a row
 //     uint8  padding        the bit that fills bytes of the file before markers: 0 or 1
-//     uint8  0
+//     uint8  kind           0: the file has one sequential scan.  1: it has others; the head is that of a file with the
+//                           same frame and one sequential scan, the tail is the file without its entropy-coded data
 //     head, tail
 //     uint32 begins[rows * tiles_per_row + 1]   of the tiles, behind this table; the last one is the end of all
 //     tiles
@@ -49,9 +50,12 @@ struct ScanShape {
     std::array<uint8_t, kMostBlocksInMcu> component_of{};
 };
 
+enum class RecordKind : uint8_t { one_scan, other_scans };
+
 struct UnpackedHead {
     uint32_t jpeg_bytes = 0, jpeg_crc = 0;
     int tile = 1, padding = 1;
+    RecordKind kind = RecordKind::one_scan;
     std::span<const uint8_t> head, tail; // of the file
 };
 

@@ -105,11 +105,10 @@ def odd_files() -> dict[str, bytes]:
     }
 
 
-def no_whole_baseline_jpegs() -> dict[str, bytes]:
+def no_whole_jpegs() -> dict[str, bytes]:
     """What has no index and cannot be unpacked."""
     whole = jpeg(100, 80)
     return {
-        "progressive": saved(progressive=True),
         "png": saved(kind="PNG"),
         "cut": whole[:-200],
         "no image": b"\xff\xd8\xff" + bytes(200),

@@ -195,6 +195,6 @@ def test_images_that_begin_alike_are_found_by_their_own_index() -> None:
         assert (found == reference(encoded, view)).all()
 
 
-@pytest.mark.parametrize("name", images.no_whole_baseline_jpegs())
+@pytest.mark.parametrize("name", ["progressive", *images.no_whole_jpegs()])
 def test_what_has_no_index(name: str) -> None:
-    assert index_of(images.no_whole_baseline_jpegs()[name]) is None
+    assert index_of((images.no_whole_jpegs() | {"progressive": images.saved(progressive=True)})[name]) is None

@@ -16,6 +16,7 @@ from core_alone import reference, view_of, windows
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
+from places import GOLDEN
 
 from fastdata import native
 from fastdata.loaders import resample
@@ -95,6 +96,69 @@ def test_restart_markers_and_tables_of_ones_own(
     assert (core_alone.decode(record, view) == reference(encoded, view)).all()
 
 
+# ---- several scans
+
+
+@settings(max_examples=120, deadline=None)
+@given(
+    st.data(),
+    st.sampled_from([{"subsampling": 0}, {"subsampling": 1}, {"subsampling": 2}, {"mode": "L"}]),
+    st.sampled_from([{}, {"restart_marker_blocks": 5}, {"restart_marker_rows": 1}]),
+    st.integers(1, 300),
+    st.integers(1, 200),
+    st.sampled_from([1, 30, 75, 90, 100]),
+)
+def test_any_window_of_progressive_files(
+    data: st.DataObject, kind: Any, restarts: Any, width: int, height: int, quality: int
+) -> None:
+    encoded = images.saved(width, height, quality=quality, progressive=True, **kind, **restarts)
+    record = made(encoded)
+    view = view_of(data.draw(windows(width, height)))
+    assert (core_alone.decode(record, view) == reference(encoded, view)).all()
+    assert restore(record) == encoded
+
+
+@pytest.mark.parametrize("width", [2000, 8])
+def test_runs_of_blocks(width: int) -> None:
+    """Of many blocks that have ended, and of more bits behind them than an encoder keeps."""
+    pixels = np.full((1200, width, 3), 77, np.uint8)
+    pixels[-64:, :8] = np.random.default_rng(0).choice(np.array([0, 255], np.uint8), (64, 8, 3))
+    buffer = io.BytesIO()
+    Image.fromarray(pixels).save(buffer, "JPEG", quality=100, progressive=True, subsampling=0)
+    encoded, view = buffer.getvalue(), view_of((0, 1100, 8, 1200))
+    record = made(encoded)
+    assert restore(record) == encoded
+    assert (core_alone.decode(record, view) == reference(encoded, view)).all()
+
+
+def test_scans_that_are_not_progressive() -> None:
+    encoded, view = (GOLDEN / "multi-scan.jpg").read_bytes(), view_of((37, 20, 64, 51))
+    record = made(encoded)
+    assert restore(record) == encoded
+    assert (core_alone.decode(record, view) == reference(encoded, view)).all()
+
+
+def test_everything_around_scans_is_kept() -> None:
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    encoded = images.saved(90, 70, progressive=True, exif=exif.tobytes(), comment=b"words", icc_profile=b"profile")
+    encoded += b"something behind"
+    record = made(encoded)
+    assert restore(record) == encoded
+    assert record[31] == 1
+    head = record[HEAD.size : HEAD.size + HEAD.unpack_from(record)[4]]
+    assert b"words" not in head  # but in the tail
+
+
+def test_files_whose_scans_are_coded_otherwise_are_no_records() -> None:
+    """A run of blocks that ends early, which other encoders may write; coefficients that are left out."""
+    encoded = images.saved(96, 80, progressive=True)
+    second = encoded.index(b"\xff\xda", encoded.index(b"\xff\xda") + 2)
+    assert unpack(encoded[:second] + b"\xff\xd9") is None
+    for name in ("arithmetic", "arithmetic-progressive"):
+        assert unpack((GOLDEN / f"{name}.jpg").read_bytes()) is None
+
+
 def noisy(width: int, height: int, quality: int) -> bytes:
     """Large coefficients everywhere."""
     pixels = np.random.default_rng(0).choice(np.array([0, 255], np.uint8), (height, width, 3))
@@ -146,9 +210,9 @@ def test_a_last_byte_that_is_stuffed() -> None:
     assert all(restore(made(data)) == data for data in stuffed)
 
 
-@pytest.mark.parametrize("name", images.no_whole_baseline_jpegs())
+@pytest.mark.parametrize("name", images.no_whole_jpegs())
 def test_what_is_no_record(name: str) -> None:
-    data = images.no_whole_baseline_jpegs()[name]
+    data = images.no_whole_jpegs()[name]
     assert unpack(data) is None
     assert restore(data) is None
 
@@ -216,8 +280,8 @@ def tile_of(data: bytes, components: list[int], blocks: int) -> list[np.ndarray]
 
 def coefficients_of(record: bytes, columns: int, rows: int, components: list[int]) -> list[list[np.ndarray]]:
     """The blocks of every MCU."""
-    magic, crc, jpeg_bytes, jpeg_crc, head, tail, tile, _, zero = HEAD.unpack_from(record)
-    assert (magic, zero, record[-16:]) == (b"FDCOEF01", 0, bytes(16))
+    magic, crc, jpeg_bytes, jpeg_crc, head, tail, tile, _, kind = HEAD.unpack_from(record)
+    assert (magic, kind, record[-16:]) == (b"FDCOEF01", 0, bytes(16))
     assert crc == google_crc32c.value(record[12:])
     restored = restore(record)
     assert restored is not None
@@ -286,11 +350,13 @@ def test_what_is_cut_is_refused(kept: int) -> None:
     assert restore(record[:kept]) is None
 
 
-@settings(max_examples=400, deadline=None)
-@given(st.data(), st.sampled_from(["4:2:0", "4:4:4", "grey"]))
-def test_made_up_records_are_never_read_outside_of_their_bytes(data: st.DataObject, sampling: str) -> None:
+@settings(max_examples=600, deadline=None)
+@given(st.data(), st.sampled_from(["4:2:0", "4:4:4", "grey", "progressive"]))
+def test_made_up_records_are_never_read_outside_of_their_bytes(data: st.DataObject, kind: str) -> None:
     """With checksums that are right; a sanitizer watches when the suite runs under one."""
-    record = bytearray(made(images.jpeg(60, 50, sampling=sampling)))
+    progressive = kind == "progressive"
+    encoded = images.saved(60, 50, progressive=True) if progressive else images.jpeg(60, 50, sampling=kind)
+    record = bytearray(made(encoded))
     for _ in range(data.draw(st.integers(1, 4))):
         record[data.draw(st.integers(12, len(record) - 1))] = data.draw(st.integers(0, 255))
     if data.draw(st.booleans()):
