@@ -51,7 +51,11 @@ GROUPS = {
     "EntropyDecoder::decode": "Huffman decoding, DC and calls",
     "horizontal": "resize, horizontal pass",
     "vertical": "resize, vertical pass",
-    "libjpeg": "libjpeg-turbo: IDCT, upsampling, colour, headers",
+    "idct": "IDCT, upsampling, colours",
+    "to_rgb": "IDCT, upsampling, colours",
+    "widen": "IDCT, upsampling, colours",
+    "JpegPixels": "IDCT, upsampling, colours",
+    "libjpeg": "libjpeg-turbo: headers",
 }
 
 
