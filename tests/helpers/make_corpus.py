@@ -11,6 +11,8 @@ from pathlib import Path
 import images
 from places import GOLDEN
 
+from fastdata.loaders.resample import exact_core, options_for
+
 # See fuzz.cpp: image width and height, window, resize, crop, flips, format, filter, options.
 VIEW = bytes([60, 50, 10, 10, 128, 90, 128, 128, 255, 255, 1, 2, 90, 1])
 
@@ -31,7 +33,10 @@ def seeds() -> dict[str, bytes]:
     found["one"] = images.jpeg(1, 1)
     found["no-huffman-tables"] = images.without_segments(images.jpeg(60, 50), 0xC4)
     found["no-quantisation-tables"] = images.without_segments(images.jpeg(60, 50), 0xDB)
-    return found | {path.stem: path.read_bytes() for path in GOLDEN.glob("*.jpg")}
+    found |= {path.stem: path.read_bytes() for path in GOLDEN.glob("*.jpg")}
+    core, order = exact_core()
+    records = {name: core.unpack(data, options=options_for(order, "exact")) for name, data in found.items()}
+    return found | {f"record-{name}": record for name, record in records.items() if record is not None}
 
 
 def behind(first: bytes, second: bytes) -> bytes:
