@@ -25,10 +25,11 @@ from fastdata.shards.engines import ENGINES
 from fastdata.shards.format import MANIFEST_NAME, Manifest
 from fastdata.shards.records import Ref
 from fastdata.shards.store import missing_manifest
-from fastdata.shards.verify import index_folder, verify_folder
+from fastdata.shards.verify import Fault, index_folder, verify_folder
 from fastdata.system.cpus import auto_threads, parse_workers
 from fastdata.terminal.flags import argument
 from fastdata.terminal.progress import Progress
+from fastdata.terminal.words import counted
 
 __all__ = ["add_commands"]
 
@@ -84,6 +85,10 @@ def add_commands(commands: Any) -> None:
     )
     restore.add_argument("dataset", type=Path, help="a folder written by fastdata convert")
     restore.add_argument("destination", type=Path, metavar="DEST", help="a folder that is empty or does not exist")
+    restore.add_argument("--resume", action="store_true", help="go on in a DEST that has files of an earlier run")
+    restore.add_argument(
+        "--on-error", choices=ON_ERROR, default="raise", help="skip: list damaged images and go on with the others"
+    )
     _add_workers(restore)
     restore.set_defaults(run=_restore)
 
@@ -260,11 +265,12 @@ def _estimate(source: str, options: ConvertOptions, columns: tuple[str | None, s
             job = ShardJob(scratch, "dry-run.tar", tried, replace(options, on_error="skip"), f"{scratch}/note")
             done = write_shard(job)
             seconds = time.monotonic() - began
-        scale = total / max(part, 1)
+        scale, shards = total / max(part, 1), counted(len(plan_shards(split.refs, options)), "shard")
         print(
-            f"{name or 'dataset'}: {len(split.refs)} images, {total / 1e6:.1f} MB → about "
-            f"{done.info.tar_bytes * scale / 1e6:.1f} MB in {len(plan_shards(split.refs, options))} shards, about "
-            f"{seconds * scale / max(workers, 1):.0f} s with {workers} workers (from {len(tried)} images"
+            f"{name or 'dataset'}: {counted(len(split.refs), 'image')}, {total / 1e6:.1f} MB → about "
+            f"{done.info.tar_bytes * scale / 1e6:.1f} MB in {shards}, about "
+            f"{seconds * scale / max(workers, 1):.0f} s with {counted(workers, 'worker')} "
+            f"(from {counted(len(tried), 'image')}"
             f"{f', {len(done.skipped)} of them unreadable' if done.skipped else ''})"
         )
 
@@ -275,19 +281,17 @@ def _verify(given: argparse.Namespace) -> None:
 
 def _print_faults(dataset: Path, *, decode: bool, workers: int) -> None:
     folders = _datasets_in(dataset)
-    count = 0
+    faults: list[Fault] = []
     for folder in folders:
         for fault in verify_folder(folder, decode=decode, workers=workers):
             print(fault)
-            count += 1
-    if count:
+            faults.append(fault)
+    if faults:
         advice = "copy or convert these shards again; repair or remove files that are damaged in the source"
-        raise ShardError(str(dataset), f"{_count(count, 'fault')}, listed above; {advice}")
+        if all(fault.only_slows for fault in faults):
+            advice = f"the images are whole; make indexes again: fastdata index {dataset}"
+        raise ShardError(str(dataset), f"{counted(len(faults), 'fault')}, listed above; {advice}")
     print(f"{dataset}: no faults")
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}{'' if number == 1 else 's'}"
 
 
 def _datasets_in(path: Path) -> list[Path]:
@@ -304,27 +308,39 @@ def _index(given: argparse.Namespace) -> None:
         if given.to is not None:
             raise OptionError(f"--to is for folders of images; indexes of tar files are kept beside them, in {folder}")
         manifest = index_folder(folder, workers=given.workers, force=given.force)
-        print(f"{folder}: {_count(manifest.samples, 'image')} in {_count(len(manifest.shards), 'shard')}")
+        print(f"{folder}: {counted(manifest.samples, 'image')} in {counted(len(manifest.shards), 'shard')}")
         return
     with closing(Progress(None, unit="image", what="indexed")) as shown:
         done = make_index(folder, images_below(folder), to=given.to, threads=given.workers, on_image=shown.update)
     print(
-        f"{_count(done.indexed, 'JPEG')} indexed, {done.kept} unchanged, {done.without} without an index (progressive, "
-        f"damaged or another format), {done.unreadable} unreadable\n{done.path}: {done.index_bytes / 1e6:.1f} MB"
+        f"{counted(done.indexed, 'JPEG')} indexed, {done.kept} unchanged, {done.without} without an index "
+        f"(progressive, damaged or another format), {done.unreadable} unreadable"
     )
+    print(f"{done.path}: {done.index_bytes / 1e6:.1f} MB")
 
 
 def _restore(given: argparse.Namespace) -> None:
     from fastdata.shards.dataset import ShardDataset
 
-    folders = _datasets_in(given.dataset)
-    check_empty(given.destination)
-    count = 0
-    with closing(Progress(None, unit="image", what="restored")) as shown:
-        for folder in folders:
-            place = given.destination if len(folders) == 1 else given.destination / folder.name
-            count += restore_folder(ShardDataset(folder), place, threads=given.workers, on_image=shown.update)
-    print(f"{given.destination}: {_count(count, 'file')}")
+    datasets = {folder.name: ShardDataset(folder) for folder in _datasets_in(given.dataset)}
+    if not given.resume:
+        check_empty(given.destination)
+    count, damaged = 0, []
+    with closing(Progress(sum(map(len, datasets.values())), unit="image", what="restored")) as shown:
+        for name, dataset in datasets.items():
+            done = restore_folder(
+                dataset,
+                given.destination if len(datasets) == 1 else given.destination / name,
+                threads=given.workers,
+                resume=given.resume,
+                on_error=given.on_error,
+                on_image=shown.update,
+            )
+            count += done.files
+            damaged += done.damaged
+    for line in damaged:
+        print(f"skipped {line}")
+    print(f"{given.destination}: {counted(count, 'file')}")
 
 
 def _inspect(given: argparse.Namespace) -> None:
@@ -348,20 +364,23 @@ def _describe(folder: Path) -> None:
     dataset = ShardDataset(folder)
     widths, heights = dataset.sizes_px.T
     size = sum(shard.tar_bytes for shard in manifest.shards)
-    print(f"{folder}: {len(dataset)} images in {len(manifest.shards)} shards, {size / 1e6:.1f} MB")
+    print(
+        f"{folder}: {counted(len(dataset), 'image')} in {counted(len(manifest.shards), 'shard')}, {size / 1e6:.1f} MB"
+    )
     print(
         f"  width {widths.min()} to {widths.max()} px, height {heights.min()} to {heights.max()} px; "
-        f"{len(manifest.skipped)} images were skipped in the conversion"
+        f"{counted(len(manifest.skipped), 'image')} skipped in the conversion"
     )
     names = dataset.classes or []
     counts = {label: int((dataset.labels == label).sum()) for label in sorted(set(dataset.labels.tolist()))}
-    print(f"  {len(counts)} classes, with {min(counts.values())} to {max(counts.values())} images each")
+    print(f"  {counted(len(counts), 'class')}, with {min(counts.values())} to {max(counts.values())} images each")
     for label, count in list(counts.items())[:10]:
         print(f"    {label:5} {names[label] if 0 <= label < len(names) else '':30} {count}")
     if len(counts) > 10:
         print(f"    … and {len(counts) - 10} more")
-    chosen = {name: value for name, value in manifest.options.items() if value not in (None, False)}
-    print(f"  converted with {chosen}")
+    options = {**manifest.options, **manifest.options.get("recoding", {}), "recoding": None}
+    chosen = [f"{name}={value}" for name, value in options.items() if value not in (None, False)]
+    print(f"  converted with {', '.join(chosen)}" if chosen else "  made by fastdata index")
 
 
 def _write_sheet(folder: Path, sheet: Path) -> None:

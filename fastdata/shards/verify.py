@@ -39,11 +39,13 @@ class Fault:
         shard: path of the tar file.
         offset: byte in the tar file; None if the fault concerns the whole file.
         problem: what is wrong, with the expected and the found value.
+        only_slows: it concerns an index without which images are decoded, too.
     """
 
     shard: str
     offset: int | None
     problem: str
+    only_slows: bool = False
 
     def __str__(self) -> str:
         place = f" at byte {self.offset}" if self.offset is not None else ""
@@ -109,12 +111,12 @@ def _check_jpeg_indexes(path: str, index: ShardIndex) -> Iterator[Fault]:
     try:
         found = beside.stat().st_size, file_crc32c(beside)
     except FileNotFoundError:
-        advice = f"make it with: fastdata index {os.path.dirname(path) or '.'}"
-        yield Fault(path, None, f"{beside.name} is missing; {advice}")
+        yield Fault(path, None, f"{beside.name} is missing", only_slows=True)
         return
     if found != (index.jpeg_bytes, index.jpeg_crc32c):
         expected = f"{index.jpeg_bytes} bytes, checksum {index.jpeg_crc32c:08x}"
-        yield Fault(path, None, f"{beside.name}: expected {expected}, found {found[0]} bytes, checksum {found[1]:08x}")
+        problem = f"{beside.name}: expected {expected}, found {found[0]} bytes, checksum {found[1]:08x}"
+        yield Fault(path, None, problem, only_slows=True)
 
 
 def _compare_with_tar(path: str, index: ShardIndex, classes: list[str] | None) -> list[Fault]:

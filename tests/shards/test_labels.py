@@ -119,7 +119,7 @@ def test_other_parts_of_a_sample_are_kept(tmp_path: Path) -> None:
     options = ConvertOptions(shard_bytes=40_000)
     summary = convert(str(source), tmp_path / "out", options, workers=2)
     assert len(summary.manifests[""].shards) > 1
-    assert "1 files without an image extension were ignored" in str(summary)
+    assert "1 file without an image extension ignored" in str(summary)
     shards = sorted(map(str, (tmp_path / "out").glob("*.tar")))
     assert all(Path(shard).stat().st_size <= 40_000 for shard in shards)
     found = list(webdataset.WebDataset(shards, shardshuffle=False, empty_check=False))

@@ -50,7 +50,7 @@ def test_a_tar_file_beside_the_images_of_a_class_is_left_out(source: Path, tmp_p
     (source / "apple" / "more.tar").write_bytes(b"")
     summary = convert(str(source), tmp_path / "out", OPTIONS)
     assert summary.manifests[""].samples == 39
-    assert "1 files without an image extension were ignored" in str(summary)
+    assert "1 file without an image extension ignored" in str(summary)
 
 
 @pytest.mark.parametrize("name", [".git", "__MACOSX"])

@@ -115,10 +115,12 @@ def test_torchs_own_loader_reads_them(mixed: Path, shards: Path) -> None:
 def test_the_commands(mixed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     made, again = tmp_path / "made", tmp_path / "again"
     assert main(["convert", str(mixed), str(made), "--unpacked", "--workers", "2", "--verify"]) == 0
+    assert "41 JPEGs unpacked; 1 image stored as they are" in capsys.readouterr().out
     assert main(["verify", str(made), "--decode"]) == 0
     assert main(["index", str(made)]) == 0  # from the tar files alone
     assert main(["verify", str(made), "--decode"]) == 0
     assert main(["inspect", str(made), "--sheet", str(tmp_path / "sheet.png")]) == 0
+    assert "unpacked=True" in capsys.readouterr().out
     assert main(["restore", str(made), str(again), "--workers", "2"]) == 0
     assert "again: 42 files" in capsys.readouterr().out
     files = sorted(path.relative_to(mixed) for path in mixed.rglob("*.*"))
@@ -126,6 +128,12 @@ def test_the_commands(mixed: Path, tmp_path: Path, capsys: pytest.CaptureFixture
     assert all((again / name).read_bytes() == (mixed / name).read_bytes() for name in files)
     assert main(["restore", str(made), str(again)]) == 1
     assert "is not an empty folder" in capsys.readouterr().err
+    (again / files[7]).unlink()
+    assert main(["restore", str(made), str(again), "--resume"]) == 0
+    assert (again / files[7]).read_bytes() == (mixed / files[7]).read_bytes()
+    (again / files[7]).write_bytes(b"something else")
+    assert main(["restore", str(made), str(again), "--resume"]) == 1
+    assert "is there and has other bytes" in capsys.readouterr().err
 
 
 def test_splits_are_restored_into_folders_of_their_own(folder: Path, tmp_path: Path) -> None:
@@ -183,6 +191,10 @@ def test_a_damaged_record_is_named(shards: Path, tmp_path: Path, capsys: pytest.
     assert sum(map(len, seen)) == len(dataset) - 1
     assert main(["restore", str(own), str(tmp_path / "files")]) == 1
     assert "damaged image" in capsys.readouterr().err
+    assert main(["restore", str(own), str(tmp_path / "files"), "--resume", "--on-error", "skip"]) == 0
+    out = capsys.readouterr().out
+    assert f"skipped {list(dataset.keys())[3]}: " in out
+    assert f"files: {len(dataset) - 1} files" in out
 
 
 def test_a_record_that_was_made_wrong_is_an_error(shards: Path) -> None:

@@ -29,6 +29,7 @@ from fastdata.shards.conversion.samples import Split
 from fastdata.shards.engines import Engine, run_jobs
 from fastdata.shards.format import MANIFEST_NAME, NO_LABEL, STATE_FOLDER, Manifest, ShardIndex, ShardInfo
 from fastdata.system.files import write_whole
+from fastdata.terminal.words import counted
 
 __all__ = ["ConvertOptions", "Summary", "convert", "local_folder"]
 
@@ -41,22 +42,28 @@ class Summary:
         manifests: the manifest of each split.
         ignored: number of files in the source that were ignored because their names are not those of images, by split.
         unlabelled: number of samples without a label, by split.
+        unpacked: number of JPEGs that were unpacked, by split, if that was asked for.
     """
 
     manifests: dict[str, Manifest] = field(default_factory=dict)
     ignored: dict[str, int] = field(default_factory=dict)
     unlabelled: dict[str, int] = field(default_factory=dict)
+    unpacked: dict[str, int] = field(default_factory=dict)
 
     def __str__(self) -> str:
         lines = []
         for split, manifest in self.manifests.items():
             before, after = manifest.source["bytes"], sum(shard.tar_bytes for shard in manifest.shards)
             lines.append(
-                f"{split or 'dataset'}: {manifest.samples} images in {len(manifest.shards)} shards; "
+                f"{split or 'dataset'}: {counted(manifest.samples, 'image')} in "
+                f"{counted(len(manifest.shards), 'shard')}; "
                 f"{before / 1e6:.1f} MB before, {after / 1e6:.1f} MB after; {len(manifest.skipped)} skipped"
             )
             if ignored := self.ignored.get(split):
-                lines.append(f"  {ignored} files without an image extension were ignored")
+                lines.append(f"  {counted(ignored, 'file')} without an image extension ignored")
+            if (unpacked := self.unpacked.get(split)) is not None:
+                kept = manifest.samples - unpacked
+                lines.append(f"  {counted(unpacked, 'JPEG')} unpacked; {counted(kept, 'image')} stored as they are")
             if unlabelled := self.unlabelled.get(split):
                 lines.append(
                     f"  {unlabelled} samples have no label (-1): no .cls beside the image, and no number as label, cls "
@@ -121,6 +128,8 @@ def convert(
             summary.ignored[name] = split.ignored
             summary.manifests[name] = _manifest(source, split, options, done)
             summary.unlabelled[name] = _unlabelled(folder / name, summary.manifests[name])
+            if options.recoding.unpacked:
+                summary.unpacked[name] = sum(each.unpacked for each in done)
         for name, manifest in summary.manifests.items():
             write_whole(folder / name / MANIFEST_NAME, manifest.to_text().encode())
         place.finish()

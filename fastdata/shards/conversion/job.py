@@ -13,7 +13,7 @@ from typing import Any, Literal, TypeAlias
 
 from fastdata.errors import ConversionError, OptionError, in_words
 from fastdata.loaders.index_file import is_beside
-from fastdata.shards.conversion.recode import Recoding
+from fastdata.shards.conversion.recode import UNPACKED, Recoding
 from fastdata.shards.format import ShardIndex, ShardInfo, crc32c, index_name
 from fastdata.shards.records import Ref, listing
 from fastdata.shards.writer import ShardWriter
@@ -82,13 +82,14 @@ class ShardJob:
 
 @dataclass(frozen=True)
 class ShardDone:
-    """A finished shard: its manifest entry, a checksum of its samples, what was read, what was skipped."""
+    """A finished shard: its manifest entry, a checksum of its samples, what was read, skipped and unpacked."""
 
     info: ShardInfo
     listing: int
     source_samples: int
     source_bytes: int
     skipped: list[tuple[str, str]]
+    unpacked: int = 0
 
     def to_text(self) -> str:
         """The note, as JSON."""
@@ -105,6 +106,7 @@ class ShardDone:
             content["source_samples"],
             content["source_bytes"],
             skipped,
+            content.get("unpacked", 0),
         )
 
 
@@ -124,7 +126,7 @@ def write_shard(job: ShardJob) -> ShardDone:
 
 def _make_shard(job: ShardJob) -> ShardDone:
     skipped: list[tuple[str, str]] = []
-    source_bytes = 0
+    source_bytes = unpacked = 0
     Path(job.note).touch()  # until it says more, it says whose the shard is that may be there already
     with space_errors(job.folder):
         with ShardWriter(Path(job.folder), job.name) as writer, _Ranges() as ranges:
@@ -143,8 +145,9 @@ def _make_shard(job: ShardJob) -> ShardDone:
                         ) from error
                     skipped.append((ref.key, _in_words(error)))
                     continue
+                unpacked += image.extension == UNPACKED
                 writer.add(ref.key, image.extension, image.data, ref.label, image.width, image.height, parts)
-            done = ShardDone(writer.finish(), listing(job.refs), len(job.refs), source_bytes, skipped)
+            done = ShardDone(writer.finish(), listing(job.refs), len(job.refs), source_bytes, skipped, unpacked)
         write_whole(Path(job.note), done.to_text().encode())
     return done
 

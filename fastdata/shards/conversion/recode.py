@@ -17,7 +17,8 @@ from fastdata.views.header import parse_header
 __all__ = ["Image", "Recoding", "described"]
 
 _DEFAULT_QUALITY = 90
-_EXTENSIONS = {"jpeg": "jpg", "unpacked": "fdc"}  # of kinds of images, where it is another word
+UNPACKED = "fdc"
+_EXTENSIONS = {"jpeg": "jpg", "unpacked": UNPACKED}  # of kinds of images, where it is another word
 _SOI, _SOS, _APP0, _APP1, _APP2 = b"\xff\xd8", 0xDA, 0xE0, 0xE1, 0xE2  # markers of a JPEG's segments
 
 
@@ -209,7 +210,7 @@ def _segments(data: bytes) -> Iterator[tuple[int, bytes]]:
 
 def _unpacked(image: Image) -> Image:
     record = unpack(image.data) if image.extension == "jpg" else None
-    return image if record is None else image._replace(extension="fdc", data=record)
+    return image if record is None else image._replace(extension=UNPACKED, data=record)
 
 
 def _repacker(option: str) -> tuple[Any, Any]:

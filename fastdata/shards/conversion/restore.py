@@ -3,22 +3,39 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Literal, NamedTuple
 
-from fastdata.errors import ConversionError
+from fastdata.errors import ConversionError, ShardError
 from fastdata.shards.conversion.recode import described
 from fastdata.shards.dataset import ShardDataset
 from fastdata.system.ahead import in_order
 
-__all__ = ["check_empty", "restore_folder"]
+__all__ = ["Restored", "check_empty", "restore_folder"]
+
+
+class Restored(NamedTuple):
+    """What was done.
+
+    Attributes:
+        files: how many there are now.
+        damaged: the images of which there is none, each with the reason.
+    """
+
+    files: int
+    damaged: list[str]
 
 
 def check_empty(destination: str | os.PathLike[str]) -> None:
     """Raises ConversionError unless a folder is empty, or does not exist."""
     folder = Path(destination)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise ConversionError(f"{destination} is not an empty folder; choose another destination")
+        raise ConversionError(
+            f"{destination} is not an empty folder; choose another destination, or go on with an earlier run by "
+            "resume (--resume)"
+        )
 
 
 def restore_folder(
@@ -26,43 +43,64 @@ def restore_folder(
     destination: str | os.PathLike[str],
     *,
     threads: int = 1,
+    resume: bool = False,
+    on_error: Literal["raise", "skip"] = "raise",
     on_image: Callable[[], object] = lambda: None,
-) -> int:
+) -> Restored:
     """Writes every image of a dataset into a file KEY.EXTENSION; unpacked JPEGs as the files that they were made of.
 
     Args:
         dataset: the shards.
         destination: a folder that is empty or does not exist.
         threads: that read and write.
+        resume: go on in a destination with files of an earlier run; those with the right bytes are kept.
+        on_error: what to do with a damaged image: "raise", or "skip", which lists it.
         on_image: called after each image.
 
-    Returns:
-        The number of files.
-
     Raises:
-        ConversionError: there is something in the destination, or a key leads out of it.
+        ConversionError: there is something in the destination, or a key leads out of it, or two images have the same.
         ShardError: an image is damaged.
         OSError: a file cannot be written.
     """
-    check_empty(destination)
+    if not resume:
+        check_empty(destination)
     folder = Path(os.path.abspath(destination))
+    taken: set[Path] = set()
+    one_at_a_time = threading.Lock()
 
-    def write(image: tuple[int, str]) -> None:
+    def write(image: tuple[int, str]) -> str | None:
         index, key = image
-        data = dataset.read_encoded(index)
+        try:
+            data = dataset.read_encoded(index)
+        except ShardError as error:
+            if on_error == "raise":
+                raise
+            return f"{key}: {error}"
         path = Path(os.path.abspath(folder / f"{key}.{described(data).extension}"))
         if not path.is_relative_to(folder):
             raise ConversionError(f"the key {key!r} leads out of {destination}; no file is written for it")
-        path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            with open(path, "xb") as file:
-                file.write(data)
-        except FileExistsError as error:
+        with one_at_a_time:
+            is_second = path in taken
+            taken.add(path)
+        if is_second:
             raise ConversionError(
                 f"two images have the key {key!r}, so both would be {path}; restore the shards one by one, from "
                 "folders of their own"
-            ) from error
+            )
+        if not (resume and path.exists()):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            partial = path.with_name(f".{path.name}.partial")
+            partial.write_bytes(data)
+            partial.replace(path)
+        elif path.read_bytes() != data:
+            raise ConversionError(
+                f"{path} is there and has other bytes than the image; remove it, or choose another destination"
+            )
+        return None
 
-    for _ in in_order(write, enumerate(dataset.keys()), threads=threads, name="fastdata-restore"):
+    damaged = []
+    for problem in in_order(write, enumerate(dataset.keys()), threads=threads, name="fastdata-restore"):
+        if problem is not None:
+            damaged.append(problem)
         on_image()
-    return len(dataset)
+    return Restored(len(dataset) - len(damaged), damaged)
