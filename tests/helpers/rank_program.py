@@ -1,7 +1,13 @@
-"""One process of several that train together, started by test_ranks.py: `python rank_program.py WHAT OUTPUT`."""
+"""Processes that train together, started by test_ranks.py: `python rank_program.py WHAT OUTPUT WORLD`.
+
+What takes longest is to import torch, so one process does it and is forked for every rank.  It prints the exit statuses
+as JSON; what a rank writes to stderr is in the file `WHAT-RANK.err`.
+"""
 
 from __future__ import annotations
 
+import importlib
+import json
 import os
 import signal
 import sys
@@ -118,10 +124,29 @@ def gloo_threads() -> list[str]:
     return [name for name in names if "gloo" in name]
 
 
+def forked_ranks(what: str, output: Path, world: int) -> int | None:
+    """The rank in the processes that are made here; None in this one, once they have ended."""
+    processes = []
+    for rank in range(world):
+        process = os.fork()
+        if process == 0:
+            with open(output / f"{what}-{rank}.err", "w") as errors:
+                os.dup2(errors.fileno(), sys.stderr.fileno())
+            os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank)}
+            return rank
+        processes.append(process)
+    print(json.dumps([os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) for process in processes]))
+    return None
+
+
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    what, output = sys.argv[1], Path(sys.argv[2])
-    world, rank = int(os.environ.get("WORLD_SIZE", "1")), int(os.environ.get("RANK", "0"))
+    for name in ("torch._dynamo", "matplotlib.figure"):  # what every rank would import when it trains
+        importlib.import_module(name)
+    what, output, world = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3])
+    rank = forked_ranks(what, output, world)
+    if rank is None:
+        sys.exit()
     more: dict[str, Any] = {"resume": "auto"} if what.startswith("resume") else {}
     if "-" in what:
         more["batch_size"] = int(what.rpartition("-")[2])

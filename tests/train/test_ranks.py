@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import math
 import os
 import socket
@@ -21,28 +22,31 @@ TOLERANCE = {"rtol": 1e-4, "atol": 1e-6}  # gradients are summed in another orde
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
 
-def start(what: str, output: Path, world: int) -> list[subprocess.Popen[str]]:
+def outcomes(what: str, output: Path, world: int) -> list[tuple[int, str]]:
+    """Runs all ranks; exit status and stderr of each."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    common = {**os.environ, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(world)}
+    sizes = {"WORLD_SIZE": str(world), "LOCAL_WORLD_SIZE": str(world)}
+    done = subprocess.run(
+        [sys.executable, str(PROGRAM), what, str(output), str(world)],
+        env={**os.environ, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), **sizes},
+        capture_output=True,
+        text=True,
+        timeout=150,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
     return [
-        subprocess.Popen(
-            [sys.executable, str(PROGRAM), what, str(output)],
-            env={**common, "RANK": str(rank), "LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": str(world)},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(world)
+        (status, (output / f"{what}-{rank}.err").read_text())
+        for rank, status in enumerate(json.loads(done.stdout.splitlines()[-1]))
     ]
 
 
 def results(what: str, output: Path, world: int) -> list[dict[str, Any]]:
     """Runs all ranks and returns what each saved."""
-    for process in start(what, output, world):
-        _, errors = process.communicate(timeout=100)
-        assert process.returncode == 0, errors
+    for status, errors in outcomes(what, output, world):
+        assert status == 0, errors
     return [torch.load(output / f"{what}-{world}-{rank}.pt") for rank in range(world)]
 
 
@@ -78,11 +82,8 @@ def test_several_processes_train_like_one_with_the_joint_batch(
 def test_a_killed_process_stops_the_others_and_the_run_resumes_with_another_number(
     alone: dict[str, Any], tmp_path: Path
 ) -> None:
-    processes = start("killed", tmp_path, 2)
-    processes[1].communicate(timeout=100)
-    assert processes[1].returncode == -9
-    _, errors = processes[0].communicate(timeout=100)
-    assert processes[0].returncode == 1
+    (first, errors), (second, _) = outcomes("killed", tmp_path, 2)
+    assert (first, second) == (1, -9)
     assert "TrainError: rank 0 of 2 lost another rank" in errors
     assert "resume='auto'" in errors
     saved = sorted((tmp_path / "run").glob("checkpoint-*.pt"))
