@@ -12,12 +12,14 @@ from fastdata.dataloader.verdict import Findings, verdict
 from fastdata.loaders import MEAN_TOLERANCE, native_problem
 from fastdata.loaders.dali_options import DaliOptions
 from fastdata.loaders.jpeg_index import Uses, open_indexes
+from fastdata.loaders.unpacked import is_unpacked
 from fastdata.pipeline.choose_backend import BackendChoice
 from fastdata.pipeline.collate import stacks_images
 from fastdata.sources.arrays import ArraySource
 from fastdata.sources.protocol import file_ranges, some_indices
 from fastdata.sources.recognise import has_file_ranges
 from fastdata.transforms.augmentations import has_batch_form
+from fastdata.views.header import UNPACKED_MAGIC
 from fastdata.views.plan import Plan
 
 __all__ = ["explain", "without_effect"]
@@ -139,9 +141,26 @@ def _index(route: Route, choice: BackendChoice | None) -> str | None:
     if not (len(source) and has_file_ranges(source)):
         return None
     known, files = open_indexes(), file_ranges(source, some_indices(source, 1))
-    uses, path = known.uses, known.file_of(files.paths[0], int(files.offsets[0]) if files.offsets is not None else 0)
-    told = f"; so far used for {uses.used} images, {uses.wrong} had changed" if uses != Uses() else ""
-    return None if path is None else f"windows of JPEGs are decoded without what lies around them, by {path}{told}"
+    offset = int(files.offsets[0]) if files.offsets is not None else 0
+    uses, path = known.uses, known.file_of(files.paths[0], offset)
+    if path is not None:
+        told = f"; so far used for {uses.used} images, {uses.wrong} had changed" if uses != Uses() else ""
+        return f"windows of JPEGs are decoded without what lies around them, by {path}{told}"
+    first = _first_bytes(files.paths[0], offset)
+    if is_unpacked(first):
+        return "not needed: JPEGs are unpacked (fastdata convert --unpacked)"
+    if first.startswith(b"\xff\xd8"):
+        return "none: `fastdata index FOLDER` makes one, by which crops of JPEGs take about a quarter less"
+    return None
+
+
+def _first_bytes(path: str | bytes, offset: int) -> bytes:
+    try:
+        with open(path, "rb") as file:
+            file.seek(offset)
+            return file.read(len(UNPACKED_MAGIC))
+    except OSError:
+        return b""
 
 
 def _advice(loader: LoaderArguments, route: Route) -> list[str]:

@@ -53,9 +53,7 @@ from fastdata.views.philox import Key
 
 __all__ = ["DataLoader", "StatelessDataLoader", "observers"]
 
-observers: list[
-    Callable[[Any, PipelineStats], None]
-] = []  # called with each loader, and its totals, when first iterated
+observers: list[Callable[[Any, PipelineStats], None]] = []  # called with a loader, and its totals, when an epoch begins
 
 Sample = TypeVar("Sample", covariant=True)
 
@@ -190,7 +188,6 @@ class StatelessDataLoader(StatefulEpochs, torch.utils.data.DataLoader[Sample]):
         self._stats = PipelineStats()
         self._begin_counting()
         self._warned_of_torch_path = False
-        self._observed = False
 
     # ---- what to ask a loader
 
@@ -256,10 +253,8 @@ class StatelessDataLoader(StatefulEpochs, torch.utils.data.DataLoader[Sample]):
         return self._iterate_torch()
 
     def _show_to_observers(self) -> None:
-        if not self._observed:
-            self._observed = True
-            for observe in observers:
-                observe(self, self._stats)
+        for observe in observers:
+            observe(self, self._stats)
 
     def _get_iterator(self) -> Any:
         samples = self._samples(self._route())

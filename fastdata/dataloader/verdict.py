@@ -18,6 +18,9 @@ from fastdata.views.plan import Plan
 __all__ = ["Findings", "verdict", "warn_if_images"]
 
 
+NOT_ACCELERATED = "not accelerated"
+
+
 @dataclass
 class Findings:
     """What a loader has found out so far.
@@ -44,7 +47,7 @@ def verdict(loader: LoaderArguments, route: Route, findings: Findings) -> str:
         word = "partly accelerated" if pipeline.plan.tail else "accelerated"
         return f"{word}: images {what} by the image pipeline; {_share(pipeline.plan)}"
     if findings.plain_batches > 0:
-        word = "hardly accelerated" if route.captured else "not accelerated"
+        word = "hardly accelerated" if route.captured else NOT_ACCELERATED
         return f"{word}: {_no_images(route)}; {_changes(route)[0]}"
     if route.captured:
         shares = "; ".join(f"{place}: {_share(plan)}" for place, plan in route.captured.items())
@@ -54,8 +57,8 @@ def verdict(loader: LoaderArguments, route: Route, findings: Findings) -> str:
     if findings.plain_batches < 0:
         return "accelerated: images that the dataset opens are decoded by the native core, a batch at a time"
     if loader.batch_sampler is None or native_problem() is not None:
-        return f"not accelerated: {native_problem() or route.reason}" + (f"; {route.advice}" if route.advice else "")
-    return f"not accelerated, unless it opens JPEGs or PNGs with PIL.Image.open: {route.reason}"
+        return f"{NOT_ACCELERATED}: {native_problem() or route.reason}" + (f"; {route.advice}" if route.advice else "")
+    return f"{NOT_ACCELERATED}, unless it opens JPEGs or PNGs with PIL.Image.open: {route.reason}"
 
 
 def _share(plan: Plan) -> str:

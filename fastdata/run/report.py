@@ -5,9 +5,11 @@ from __future__ import annotations
 import atexit
 import os
 import sys
+import weakref
 from contextlib import suppress
 from typing import Any
 
+from fastdata.dataloader.verdict import NOT_ACCELERATED
 from fastdata.pipeline.stats import PipelineStats
 
 __all__ = ["Report", "cpu_seconds"]
@@ -16,27 +18,37 @@ __all__ = ["Report", "cpu_seconds"]
 class Report:
     """Collects the loaders of one process; prints to stderr, and on rank 0 only.
 
-    Only the loaders' totals are kept, not the loaders.
+    Only the loaders' totals are kept, and loaders only while somebody else has them.
     """
 
     def __init__(self) -> None:
         self._totals: list[PipelineStats] = []
+        self._loaders: list[weakref.ref[Any]] = []
         self._printed: set[str] = set()
         self._process = -1  # a forked process counts for itself
         self._cpu_s_before = 0.0
         self._uses_pillow = False  # the program; on torch's path samples may be anything
 
     def observe(self, loader: Any, totals: PipelineStats) -> None:
-        """Prints the path of a loader that is iterated for the first time; a line that was printed is not repeated."""
+        """Called for every epoch.  Prints the path of the loader; a line that was printed is not repeated."""
         if not _is_first_rank():
             return
         if self._process != os.getpid():
             if self._process == -1:
                 atexit.register(self._print_summary)
             self._process, self._totals, self._cpu_s_before = os.getpid(), [], cpu_seconds()
+            self._loaders = []
             self._uses_pillow = "PIL.Image" in sys.modules
-        self._totals.append(totals)
-        if (line := describe(loader)) not in self._printed:
+        is_new = not any(known is totals for known in self._totals)
+        if is_new:
+            self._totals.append(totals)
+            self._loaders.append(weakref.ref(loader))
+        self._print_path(loader, is_new=is_new)
+
+    def _print_path(self, loader: Any, *, is_new: bool) -> None:
+        """Later only what a dataset's images have shown to be faster than was known before the first of them."""
+        line = describe(loader)
+        if line not in self._printed and (is_new or NOT_ACCELERATED not in line):
             self._printed.add(line)
             _print(line)
 
@@ -55,6 +67,10 @@ class Report:
         )
 
     def _print_summary(self) -> None:
+        if self._process == os.getpid():
+            for loader in [known() for known in self._loaders]:
+                if loader is not None:
+                    self._print_path(loader, is_new=False)
         if (line := self.summary()) is not None:
             _print(line)
 

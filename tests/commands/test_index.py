@@ -106,7 +106,7 @@ def test_batches_are_the_same_by_an_index(
 def test_explain_says_so(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     loader = DataLoader(ImageFolder(str(folder), CROP), 7, backend="native")
     list(loader)
-    assert "index:" not in loader.explain()
+    assert "none: `fastdata index FOLDER` makes one" in loader.explain()
     main(["index", str(folder)])
     assert "39 JPEGs indexed, 0 unchanged, 0 without" in capsys.readouterr().out
     list(loader)

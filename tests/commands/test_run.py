@@ -148,6 +148,35 @@ def test_each_loader_prints_its_path_and_the_end_the_measurements(loaders: Path)
     assert re.fullmatch(PATH % 4 + PATH % 5 + summary + r"[\d.]+ ms of CPU time per .*\n", done.stderr), done.stderr
 
 
+TABLE = """
+import sys
+from PIL import Image
+from torch.utils.data import DataLoader, Dataset
+from torchvision.transforms.functional import pil_to_tensor
+
+class Table(Dataset):
+    def __len__(self):
+        return 8
+
+    def __getitem__(self, index):
+        with Image.open(sys.argv[1]) as image:
+            return pil_to_tensor(image.convert("RGB").resize((16, 16)))
+
+loader = DataLoader(Table(), 4)
+assert sum(map(len, loader)) == 8
+"""
+
+
+def test_a_path_that_the_first_images_show_is_printed_then(tmp_path: Path, folder: Path) -> None:
+    """Before them nobody knows whether a dataset opens images that can stay encoded."""
+    (tmp_path / "table.py").write_text(TABLE)
+    done = python(*RUN, "table.py", str(folder / "apple" / "00.jpg"), cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    first, second, _ = done.stderr.splitlines()
+    assert "Table, batch_size=4): not accelerated, unless it opens JPEGs or PNGs" in first
+    assert "Table, batch_size=4): accelerated: images that the dataset opens are decoded by the native core" in second
+
+
 @pytest.mark.slow
 def test_quiet_prints_nothing(loaders: Path) -> None:
     assert outcome(python(*RUN, "--quiet", "loaders.py", cwd=loaders)) == (0, "done\n", "")

@@ -109,6 +109,12 @@ def test_torchs_own_loader_reads_them(mixed: Path, shards: Path) -> None:
     assert all(torch.equal(a[0], b[0]) and a[1].tolist() == b[1].tolist() for a, b in zip(found, expected, strict=True))
 
 
+def test_explain_says_so(shards: Path) -> None:
+    loader = DataLoader(ShardDataset(shards, CROP), 4, backend="native")
+    next(iter(loader))
+    assert "not needed: JPEGs are unpacked" in loader.explain()
+
+
 # ---- the commands
 
 
