@@ -1,6 +1,7 @@
-"""Writes the seed corpus of the fuzz target: two small JPEGs or PNGs of every kind, with the bytes of a view behind.
+"""Writes the seed corpus of a fuzz target: two small JPEGs or PNGs of every kind, with the bytes of a view behind.
 
-python tests/helpers/make_corpus.py FOLDER
+python tests/helpers/make_corpus.py FOLDER             for fuzz
+python tests/helpers/make_corpus.py FOLDER --records   for fuzz_records
 """
 
 from __future__ import annotations
@@ -49,5 +50,10 @@ if __name__ == "__main__":
     folder = Path(sys.argv[1])
     folder.mkdir(parents=True, exist_ok=True)
     found = seeds()
+    if sys.argv[2:] == ["--records"]:
+        for name, data in found.items():
+            if name.startswith("record-"):
+                (folder / name).write_bytes(data + VIEW[2:6])
+        sys.exit()
     for before, (name, data) in zip(found.values(), [*list(found.items())[1:], *list(found.items())[:1]], strict=True):
         (folder / name).write_bytes(behind(before, data))
