@@ -37,7 +37,7 @@ def cluster() -> Iterator[Any]:
 
 @pytest.mark.slow
 def test_the_bytes_are_those_of_one_process(cluster: Any, folder: Path, tmp_path: Path) -> None:
-    options = ConvertOptions(shard_bytes=30_000, shuffle_seed=2, recoding=Recoding(max_side=90))
+    options = ConvertOptions(shard_bytes=30_000, shuffle_seed=2, recoding=Recoding(max_side=90, unpacked=True))
     convert(str(folder), tmp_path / "here", options)
     convert(str(folder), tmp_path / "there", options, workers=3, engine="ray")
     assert tree(tmp_path / "here") == tree(tmp_path / "there")

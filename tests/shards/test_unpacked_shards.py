@@ -8,6 +8,7 @@ import tarfile
 from pathlib import Path
 from typing import Any
 
+import fsspec
 import google_crc32c
 import images
 import pytest
@@ -107,6 +108,17 @@ def test_torchs_own_loader_reads_them(mixed: Path, shards: Path) -> None:
     datasets = ShardDataset(shards, size), ImageFolder(mixed, size)
     found, expected = (list(torch.utils.data.DataLoader(dataset, 7)) for dataset in datasets)
     assert all(torch.equal(a[0], b[0]) and a[1].tolist() == b[1].tolist() for a, b in zip(found, expected, strict=True))
+
+
+def test_remote_shards(shards: Path, tmp_path: Path) -> None:
+    system = fsspec.filesystem("memory")
+    system.put(f"{shards}/", "/unpacked/set/", recursive=True)
+    try:
+        remote = ShardDataset("memory://unpacked/set", CROP, cache_dir=tmp_path)
+        found = batches(remote, backend="native", num_workers=2)
+    finally:
+        system.rm("/unpacked", recursive=True)
+    assert all(torch.equal(*pair) for pair in zip(found, batches(ShardDataset(shards, CROP)), strict=True))
 
 
 def test_explain_says_so(shards: Path) -> None:
