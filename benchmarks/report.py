@@ -1,7 +1,7 @@
-"""Write the tables of README.md and docs/performance.md from benchmarks/results.
+"""Write the tables of README.md and docs/performance.md, and the README's chart, from benchmarks/results.
 
 python benchmarks/report.py            # rewrites the documents between their table marks
-python benchmarks/report.py --check    # exit status 1 if a table is not that of its JSON
+python benchmarks/report.py --check    # exit status 1 if a table or a chart is not that of its JSON
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+import chart
 
 ROOT = Path(__file__).parents[1]
 
@@ -156,7 +158,26 @@ def main() -> int:
         stale |= before != after
         if not given.check:
             (ROOT / document).write_text(after)
+    record = json.loads((ROOT / "benchmarks" / "results" / "rivals.json").read_text())
+    for name, colours in (("light", chart.LIGHT), ("dark", chart.DARK)):
+        path = ROOT / "docs" / f"cost-{name}.svg"
+        image = chart.bars(record["results"][CHARTED], CHARTED_NAMES, CHART_TITLE, colours)
+        stale |= not path.exists() or path.read_text() != image
+        if not given.check:
+            path.write_text(image)
     return int(given.check and stale)
+
+
+CHARTED = "ImageNet originals, training, float32"
+CHART_TITLE = "CPU milliseconds per image: random crop, flip, normalise (less is better)"
+CHARTED_NAMES = {
+    "torch + torchvision": "torch + torchvision",
+    "DALI, CPU": "DALI on the CPU",
+    "TurboLoader": "TurboLoader",
+    "fastdata, native": "fastdata",
+    "fastdata, native, index": "fastdata, indexed",
+    "fastdata, native, unpacked": "fastdata, unpacked",
+}
 
 
 TABLES: list[tuple[str, str, str, Callable[[dict[str, Any]], str]]] = [
