@@ -182,8 +182,13 @@ static int32_t made_of(const uint8_t *data, int64_t data_bytes, const fd_options
         const auto open = [&](std::span<const uint8_t> image) {
             return decoder.open(image, {options->max_pixels, options->max_memory_bytes, options->max_scans});
         };
-        const fd_status status = make(decoder, open, std::span(data, static_cast<size_t>(data_bytes)), made);
-        return status == FD_OK ? handed_over(made, to, to_bytes) : status;
+        fd_status status = make(decoder, open, std::span(data, static_cast<size_t>(data_bytes)), made);
+        if (status == FD_OK)
+            status = handed_over(made, to, to_bytes);
+        constexpr size_t kKeptBytes = size_t{16} << 20; // of an unusually large image no longer than for it
+        if (made.capacity() > kKeptBytes)
+            made = {};
+        return status;
     });
 }
 

@@ -31,6 +31,8 @@ class ScanWriter {
             put_word(static_cast<uint32_t>(held_ >> (count_ -= 32)));
     }
     void put_restart(int number);
+    // Bytes up to here, those before included.
+    size_t size() const { return at_; }
     // Fills the last byte; the bytes have their length afterwards.
     void finish();
 

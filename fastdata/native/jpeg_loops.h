@@ -1,10 +1,10 @@
 // From quantised coefficients of a JPEG to pixels, bit by bit as libjpeg-turbo's accurate decoding does it: the inner
 // loops, once per instruction set.
 //
-// The arithmetic is that of 16-bit and 32-bit integers that wrap, saturated where libjpeg-turbo's vector code
-// saturates, so that damaged images with impossible coefficients have its pixels, too.  Sources: Loeffler, Ligtenberg
-// and Moschytz, "Practical fast 1-D DCT algorithms with 11 multiplications", ICASSP 1989; libjpeg-turbo, jidctint.c,
-// jdsample.c and jdcolor.c, which fix constants and rounding.
+// The arithmetic is that of 16-bit and 32-bit integers that wrap, saturated where libjpeg-turbo's vector code for x86
+// saturates, so that damaged images with impossible coefficients have its pixels there, too; on ARM its code wraps
+// where this saturates.  Sources: Loeffler, Ligtenberg and Moschytz, "Practical fast 1-D DCT algorithms with 11
+// multiplications", ICASSP 1989; libjpeg-turbo, jidctint.c, jdsample.c and jdcolor.c, which fix constants and rounding.
 #pragma once
 
 #include <cstddef>

@@ -70,23 +70,30 @@ fd_status JpegDecoder::unpack(int padding, std::vector<uint8_t> &record) {
 
 // The same for a file with other scans, which libjpeg reads.
 fd_status JpegDecoder::unpack_scans(int padding, std::vector<uint8_t> &record) {
+    const std::vector<uint8_t> skeleton = without_scans(data_), head_bytes = head_of_one_scan(skeleton);
+    if (head_bytes.empty() || state_->jpeg.arith_code)
+        return FD_UNSUPPORTED;
+    const auto file_bytes = static_cast<uint32_t>(data_.size());
+    UnpackedHead head = {file_bytes, crc32c(data_), 1, padding, RecordKind::other_scans, head_bytes, skeleton};
+    UnpackedWriter writer;
+    const fd_status status = write_scans(head, writer);
+    if (status == FD_OK)
+        record = writer.finish();
+    return status;
+}
+
+fd_status JpegDecoder::write_scans(UnpackedHead &head, UnpackedWriter &writer) {
     State &state = *state_;
     jpeg_decompress_struct &jpeg = state.jpeg;
-    const std::vector<uint8_t> skeleton = without_scans(data_), head_bytes = head_of_one_scan(skeleton);
-    const auto file_bytes = static_cast<uint32_t>(data_.size());
-    if (head_bytes.empty() || jpeg.arith_code)
-        return FD_UNSUPPORTED;
-    UnpackedWriter writer;
-    McuBlocks mcu;
     state.status = FD_OK;
     if (setjmp(state.jump) == 0) {
+        McuBlocks mcu;
         jvirt_barray_ptr *const planes = jpeg_read_coefficients(&jpeg);
         const ScanShape shape = shape_of_all(jpeg);
         if (is_unfinished(jpeg) || shape.blocks > kMostBlocksInMcu)
             state.stop(FD_UNSUPPORTED);
-        writer.begin(
-            {file_bytes, crc32c(data_), tile_for(shape), padding, RecordKind::other_scans, head_bytes, skeleton},
-            shape);
+        head.tile = tile_for(shape);
+        writer.begin(head, shape);
         const bool is_alone = jpeg.num_components == 1; // then an MCU is one block
         for (int row = 0; row < shape.rows; ++row)
             for (int column = 0; column < shape.columns; ++column) {
@@ -107,8 +114,6 @@ fd_status JpegDecoder::unpack_scans(int padding, std::vector<uint8_t> &record) {
             }
     }
     jpeg_abort_decompress(&jpeg);
-    if (state.status == FD_OK)
-        record = writer.finish();
     return state.status;
 }
 
@@ -122,7 +127,8 @@ fd_status JpegDecoder::restore_scans(std::vector<uint8_t> &file) {
         const ScanShape shape = shape_of(jpeg);
         if (!state_->record.begin(shape, 0, shape.columns - 1))
             return FD_CORRUPT;
-        planes.begin(jpeg);
+        if (!planes.begin(jpeg, limits_.memory_bytes))
+            return FD_LIMIT;
         const bool is_alone = planes.count() == 1;
         for (int row = 0; row < shape.rows; ++row)
             for (int column = 0; column < shape.columns; ++column) {

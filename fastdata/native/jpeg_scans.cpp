@@ -207,6 +207,7 @@ class ScanCoder {
         return component.dc != nullptr && put_value(writer_, *component.dc, 0, difference);
     }
 
+    size_t file_bytes() const { return writer_.size(); }
     bool finish() {
         const bool good = end_run();
         writer_.finish();
@@ -308,16 +309,16 @@ class ScanCoder {
     std::vector<uint8_t> corrections_;
 };
 
-bool put_scan(const Scan &scan, ScanCoder &coder, CoefficientPlanes &planes) {
+bool put_scan(const Scan &scan, ScanCoder &coder, CoefficientPlanes &planes, size_t most_bytes) {
     if (scan.count == 1) { // blocks one after the other, none that only fill MCUs
         const int number = scan.components[0].number;
-        for (int row = 0; row < planes.rows(number); ++row)
+        for (int row = 0; row < planes.rows(number) && coder.file_bytes() <= most_bytes; ++row)
             for (int column = 0; column < planes.columns(number); ++column)
                 if (!coder.begin_mcu() || !coder.put(0, planes.at(number, column, row).data()))
                     return false;
         return coder.finish();
     }
-    for (int mcu_row = 0; mcu_row < planes.mcu_rows(); ++mcu_row)
+    for (int mcu_row = 0; mcu_row < planes.mcu_rows() && coder.file_bytes() <= most_bytes; ++mcu_row)
         for (int mcu = 0; mcu < planes.mcu_columns(); ++mcu) {
             if (!coder.begin_mcu())
                 return false;
@@ -350,6 +351,7 @@ std::vector<uint8_t> without_scans(std::span<const uint8_t> file) {
     return {};
 }
 
+// It has no Huffman tables: libjpeg-turbo (from 2.0) puts the usual ones in their place, which nobody reads.
 std::vector<uint8_t> head_of_one_scan(std::span<const uint8_t> skeleton) {
     std::vector<uint8_t> head, scan;
     bool has_scan = false;
@@ -383,7 +385,7 @@ std::vector<uint8_t> head_of_one_scan(std::span<const uint8_t> skeleton) {
     return head;
 }
 
-void CoefficientPlanes::begin(const jpeg_decompress_struct &jpeg) {
+bool CoefficientPlanes::begin(const jpeg_decompress_struct &jpeg, int64_t memory_bytes) {
     const auto blocks_of = [](JDIMENSION length, int factor, int largest) { // rounded up
         const auto size = static_cast<int64_t>(length) * factor;
         return static_cast<int>((size + int64_t{largest} * DCTSIZE - 1) / (int64_t{largest} * DCTSIZE));
@@ -391,6 +393,13 @@ void CoefficientPlanes::begin(const jpeg_decompress_struct &jpeg) {
     count_ = jpeg.num_components;
     mcu_columns_ = blocks_of(jpeg.image_width, 1, jpeg.max_h_samp_factor);
     mcu_rows_ = blocks_of(jpeg.image_height, 1, jpeg.max_v_samp_factor);
+    int64_t bytes = 0;
+    for (int i = 0; i < count_; ++i) {
+        const int64_t blocks = int64_t{jpeg.comp_info[i].h_samp_factor} * jpeg.comp_info[i].v_samp_factor;
+        bytes += mcu_columns_ * blocks * mcu_rows_ * static_cast<int64_t>(sizeof(Block));
+    }
+    if (bytes > memory_bytes)
+        return false;
     for (int i = 0; i < count_; ++i) {
         const jpeg_component_info &component = jpeg.comp_info[i];
         Plane &plane = planes_[static_cast<size_t>(i)];
@@ -402,6 +411,7 @@ void CoefficientPlanes::begin(const jpeg_decompress_struct &jpeg) {
         const int rows = mcu_rows_ * plane.down;
         plane.blocks.assign(static_cast<size_t>(plane.columns) * static_cast<size_t>(rows), Block{});
     }
+    return true;
 }
 
 bool with_scans(std::span<const uint8_t> skeleton, CoefficientPlanes &planes, int padding, FileLimits limits,
@@ -431,7 +441,7 @@ bool with_scans(std::span<const uint8_t> skeleton, CoefficientPlanes &planes, in
         if (!scan.parse(segment.body, std::span(ids).first(static_cast<size_t>(planes.count())), tables))
             return false;
         ScanCoder coder(scan, is_progressive, tables.restart_interval, padding, file);
-        if (--limits.scans < 0 || !put_scan(scan, coder, planes) || file.size() > limits.bytes)
+        if (--limits.scans < 0 || !put_scan(scan, coder, planes, limits.bytes) || file.size() > limits.bytes)
             return false;
     }
     return false;

@@ -26,8 +26,8 @@ std::vector<uint8_t> head_of_one_scan(std::span<const uint8_t> skeleton);
 // The coefficients of all components, in the order of the frame.
 class CoefficientPlanes {
   public:
-    // Zeros for the components of an image.
-    void begin(const jpeg_decompress_struct &jpeg);
+    // Zeros for the components of an image.  False if they would need more memory.
+    bool begin(const jpeg_decompress_struct &jpeg, int64_t memory_bytes);
     // Of a component: its blocks, also those that fill the last MCUs.
     Block &at(int component, int column, int row) {
         Plane &plane = planes_[static_cast<size_t>(component)];

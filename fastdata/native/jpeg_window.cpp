@@ -14,7 +14,8 @@ namespace {
 constexpr int kMostRowsPerCall = 16;
 
 // The margin of columns and rows where chroma is subsampled: fancy upsampling looks one chroma sample further than the
-// pixel it makes, so only the outermost pixels of what is decoded differ from those of the whole image.
+// pixel it makes, so only the outermost pixels of what is decoded differ from those of the whole image.  Nor may a
+// component have less than two samples across: libjpeg then widens all of them in another way.
 constexpr int kMarginPixels = 2;
 
 bool is_power_of_scale(int denominator) {
@@ -251,7 +252,7 @@ void JpegDecoder::read_window_by_libjpeg(const Box &window) {
 #else
     const int scaled_block = jpeg.min_DCT_scaled_size;
 #endif
-    const int margin = jpeg.max_h_samp_factor > 1 ? kMarginPixels : 0;
+    const int margin = jpeg.max_h_samp_factor > 1 ? std::max(kMarginPixels, jpeg.max_h_samp_factor) : 0;
     const auto full_width = static_cast<int>(jpeg.output_width);
     auto left = static_cast<JDIMENSION>(std::max(0, window.left - margin));
     auto width = static_cast<JDIMENSION>(std::min(full_width, window.right + margin)) - left;

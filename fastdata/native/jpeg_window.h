@@ -63,6 +63,7 @@ class JpegDecoder {
     template <class Work> fd_status with_scan(Work work);
     void start_coefficients(int first_column, int last_column);
     fd_status unpack_scans(int padding, std::vector<uint8_t> &record);
+    fd_status write_scans(struct UnpackedHead &head, class UnpackedWriter &writer);
     fd_status restore_scans(std::vector<uint8_t> &file);
     fd_status reopen();
     fd_status decode_once(const Box &window, int denominator, bool fast);

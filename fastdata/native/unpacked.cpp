@@ -16,6 +16,8 @@ constexpr size_t kBeyond = 16; // bytes that may be read behind the last value
 constexpr int kTileBlocks = 48, kMostTileMcus = 16;
 constexpr size_t kMostBytes = size_t{1} << 31;
 
+constexpr size_t kTileHeadBytes = 3; // of each component
+
 constexpr size_t kMostGroupBytes = 12; // of eight values of the largest width
 
 // For each width the first of kWidths that is not less; their number if there is none.
@@ -102,8 +104,8 @@ bool UnpackedReader::open(std::span<const uint8_t> data, bool is_checked) {
     head_.tile = static_cast<int>(number_at(at + 28, 2));
     head_.padding = at[30];
     head_.kind = static_cast<RecordKind>(at[31]);
-    if (head_bytes > rest || tail_bytes > rest - head_bytes || head_.tile == 0 || head_.padding > 1 ||
-        head_.kind > RecordKind::other_scans)
+    if (head_bytes > rest || tail_bytes > rest - head_bytes || head_.tile == 0 || head_.tile > kMostTileMcus ||
+        head_.padding > 1 || head_.kind > RecordKind::other_scans)
         return false;
     head_.head = data.subspan(kHeadBytes, head_bytes);
     head_.tail = data.subspan(kHeadBytes + head_bytes, tail_bytes);
@@ -124,7 +126,10 @@ bool UnpackedReader::begin(const ScanShape &shape, int first_column, int last_co
     if (rest_.size() / 4 < count + 1)
         return false;
     tiles_ = rest_.subspan(4 * (count + 1));
-    return number_at(rest_.data() + 4 * count, 4) == tiles_.size();
+    const size_t blocks = static_cast<size_t>(shape.columns) * static_cast<size_t>(shape.rows) *
+                          static_cast<size_t>(shape.blocks); // each needs a byte at least
+    return number_at(rest_.data() + 4 * count, 4) == tiles_.size() &&
+           tiles_.size() >= blocks + count * kTileHeadBytes * static_cast<size_t>(shape.components);
 }
 
 bool UnpackedReader::open_tile(int row, int number) {
@@ -143,11 +148,11 @@ bool UnpackedReader::open_tile(int row, int number) {
         return at;
     };
     const size_t components = static_cast<size_t>(shape_.components);
-    if (left.size() < 3 * components + blocks)
+    if (left.size() < kTileHeadBytes * components + blocks)
         return false;
     size_t difference_bits = 0;
     for (size_t i = 0; i < components; ++i) {
-        const uint8_t *const at = take(3);
+        const uint8_t *const at = take(kTileHeadBytes);
         tile_.dc[i] = static_cast<int16_t>(number_at(at, 2));
         tile_.dc_width[i] = at[2];
         if (tile_.dc_width[i] > 16)

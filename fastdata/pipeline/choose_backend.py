@@ -67,7 +67,7 @@ def choose_backend(
     Each is timed in the way it would run: one that reads files itself does that, and stores the batch, in the same
     time; those that decode whole batches, such as DALI, run in their own pipelines.  Takes the sum of two budgets,
     `_SEARCH_S` and `_BUDGET_S`, longer with such pipelines or images of many megapixels, beside what importing the
-    backends' libraries takes; and is done twice at most for the same dataset, transform and machine
+    backends' libraries takes; and is done on two occasions for the same dataset, transform and machine
     (pipeline/timed_before.py).
     Samples that cannot be read, decoded or seen (smaller than a crop) are left out.
 
@@ -113,7 +113,7 @@ def choose_backend(
     if before is not None:
         timed = {name: min(ms, before.ms.get(name, ms)) for name, ms in timed.items()}
     if key is not None:
-        remember(key, timed, settled=before is not None)
+        remember(key, timed, before)
     return _choice(backends, timed, f"{len(images)} of your samples")
 
 

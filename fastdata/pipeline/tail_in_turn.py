@@ -28,9 +28,9 @@ _SCALES = 0.85  # share of what as many processes would make, with what they cos
 def tail_holds_interpreter(config: PipelineConfig) -> bool:
     """Makes a few samples in one thread, then in as many as will decode; True if these wait for each other.
 
-    Takes a few tenths of a second, or as long as some samples if these take longer, and is done twice at most for the
-    same dataset, transform and machine (pipeline/timed_before.py).  The steps that are called are copies of the user's,
-    and draw from generators of their own.
+    Takes a few tenths of a second, or as long as some samples if these take longer, and is done on two occasions for
+    the same dataset, transform and machine (pipeline/timed_before.py).  The steps that are called are copies of the
+    user's, and draw from generators of their own.
 
     Args:
         config: of a pipeline whose plan has a tail; two threads at least are tried, as the training loop is one, too.
@@ -48,7 +48,7 @@ def tail_holds_interpreter(config: PipelineConfig) -> bool:
             least = min(timed, before.ms, key=lambda each: each["together"])
             timed = {**least, "alone": min(timed["alone"], before.ms["alone"])}
         if key is not None:
-            remember(key, timed, settled=before is not None)
+            remember(key, timed, before)
     return timed["alone"] / min(timed["threads"], usable_cpus()) < _SCALES * timed["together"]
 
 

@@ -30,6 +30,7 @@ __all__ = ["Timed", "key_of", "recall", "remember"]
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")  # of a function or an object, another in every process
 _DAYS = 30
 _MOST = 200
+_APART_S = 600.0  # of two occasions: what keeps a machine busy may last a while
 
 
 class Timed(NamedTuple):
@@ -37,11 +38,13 @@ class Timed(NamedTuple):
 
     Attributes:
         ms: milliseconds per image by backend, or what else was timed.
-        settled: it was timed twice and need not be again.
+        settled: it was timed on two occasions and need not be again.
+        at: when it was timed first, or settled, in seconds since 1970.
     """
 
     ms: dict[str, float]
     settled: bool
+    at: float
 
 
 def key_of(source: ImageSource, plan: Plan, backends: Sequence[Backend], **circumstances: object) -> str | None:
@@ -80,15 +83,18 @@ def recall(key: str) -> Timed | None:
     try:
         if kept is None or not 0 <= time.time() - kept["at"] < _DAYS * 86_400:
             return None
-        return Timed({str(name): float(ms) for name, ms in kept["ms_per_image"].items()}, kept.get("times", 1) > 1)
+        ms = {str(name): float(each) for name, each in kept["ms_per_image"].items()}
+        return Timed(ms, kept.get("times", 1) > 1, float(kept["at"]))
     except (AttributeError, KeyError, TypeError, ValueError):
         return None
 
 
-def remember(key: str, ms_per_image: Mapping[str, float], *, settled: bool) -> None:
-    """Keeps what was timed, if there is a place for it; `settled` as for `Timed`."""
+def remember(key: str, ms_per_image: Mapping[str, float], before: Timed | None = None) -> None:
+    """Keeps what was timed, if there is a place for it; before: what was known then."""
     kept, file = _read(), _file()
-    entry = {"at": time.time(), "times": 2 if settled else 1, "ms_per_image": dict(ms_per_image)}
+    settled = before is not None and time.time() - before.at >= _APART_S
+    at = before.at if before is not None and not settled else time.time()
+    entry = {"at": at, "times": 2 if settled else 1, "ms_per_image": dict(ms_per_image)}
     kept.pop(key, None)  # what is newest comes last
     newest = dict([*kept.items(), (key, entry)][-_MOST:])
     if file is None:

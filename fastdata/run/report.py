@@ -10,6 +10,7 @@ from contextlib import suppress
 from typing import Any
 
 from fastdata.dataloader.verdict import NOT_ACCELERATED
+from fastdata.errors import in_words
 from fastdata.pipeline.stats import PipelineStats
 
 __all__ = ["Report", "cpu_seconds"]
@@ -47,7 +48,10 @@ class Report:
 
     def _print_path(self, loader: Any, *, is_new: bool) -> None:
         """Later only what a dataset's images have shown to be faster than was known before the first of them."""
-        line = describe(loader)
+        try:
+            line = describe(loader)
+        except Exception as error:  # noqa: BLE001 - of the user's dataset; a report must not end a program
+            line = f"fastdata: DataLoader({type(loader.dataset).__name__}): {in_words(error)}"
         if line not in self._printed and (is_new or NOT_ACCELERATED not in line):
             self._printed.add(line)
             _print(line)

@@ -26,7 +26,7 @@ from torchvision.datasets import ImageFolder
 from fastdata import DataLoader, DecodeError
 from fastdata.dataloader.routes import tail_of
 from fastdata.errors import ViewError
-from fastdata.pipeline import tail_in_turn
+from fastdata.pipeline import tail_in_turn, timed_before
 from fastdata.system.cpus import usable_cpus
 from fastdata.system.files import cache_folder
 
@@ -276,6 +276,7 @@ def test_what_was_measured_is_not_measured_again(folder: Path, monkeypatch: pyte
         next(iter(loader))
         return "2 worker processes" in loader.explain()
 
+    monkeypatch.setattr(timed_before, "_APART_S", 0.0)
     timed = {"alone": 1.0, "together": 1.0, "threads": 2}
     for holds in (True, False):
         for disturbed in (2.0, 1.0):  # of two occasions the better one counts

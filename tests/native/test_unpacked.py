@@ -350,6 +350,19 @@ def test_what_is_cut_is_refused(kept: int) -> None:
     assert restore(record[:kept]) is None
 
 
+def test_a_small_record_of_a_huge_image_is_refused_before_memory_is_taken() -> None:
+    record = bytearray(made(images.saved(64, 64, progressive=True, subsampling=0)))
+    frame = record.index(b"\xff\xc1")
+    record[frame + 5 : frame + 9] = struct.pack(">HH", 2720, 65500)
+    head_and_tail = sum(HEAD.unpack_from(record)[4:6])
+    for tile, tiles in ((16, 340 * 4094), (65535, 340)):
+        huge = record[: HEAD.size + head_and_tail] + bytes(4 * (tiles + 1)) + bytes(16)
+        huge[28:30] = tile.to_bytes(2, "little")
+        huge[8:12] = google_crc32c.value(bytes(huge[12:])).to_bytes(4, "little")
+        assert restore(bytes(huge)) is None
+        assert status_of(bytes(huge), view_of((0, 0, 8, 8))) == Status.CORRUPT
+
+
 @settings(max_examples=600, deadline=None)
 @given(st.data(), st.sampled_from(["4:2:0", "4:4:4", "grey", "progressive"]))
 def test_made_up_records_are_never_read_outside_of_their_bytes(data: st.DataObject, kind: str) -> None:

@@ -100,6 +100,16 @@ def test_rare_codings(name: str, window: tuple[int, int, int, int]) -> None:
     assert (decode(encoded, view) == reference(encoded, view)).all()
 
 
+def test_components_of_three_widths() -> None:
+    """Luma four times as wide as one component and twice as wide as the other."""
+    encoded = (GOLDEN / "mixed-sampling.jpg").read_bytes()
+    whole = reference(encoded, view_of((0, 0, 101, 77)))
+    for left in range(101):
+        for right in range(left + 1, min(left + 20, 101) + 1):
+            view = view_of((left, 30, right, 34))
+            assert (decode(encoded, view) == whole[30:34, left:right]).all(), (left, right)
+
+
 @pytest.mark.parametrize("factors", [0x11, 0x12, 0x21, 0x22, 0x41, 0x44])
 @pytest.mark.parametrize("window", [(0, 0, 101, 77), (60, 20, 101, 60), (90, 66, 101, 77), (40, 0, 64, 51)])
 def test_grey_images_with_sampling_factors(factors: int, window: tuple[int, int, int, int]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import shutil
 import tarfile
 from pathlib import Path
@@ -260,6 +261,26 @@ def test_equal_keys_are_an_error(tmp_path: Path) -> None:
     assert main(["index", str(tmp_path / "own")]) == 0
     with pytest.raises(ConversionError, match="two images have the key '000000'"):
         restore_folder(ShardDataset(tmp_path / "own"), tmp_path / "there")
+
+
+def test_names_as_long_as_they_may_be(tmp_path: Path) -> None:
+    (tmp_path / "source" / "a").mkdir(parents=True)
+    name = "a" * 248 + ".jpg"
+    (tmp_path / "source" / "a" / name).write_bytes(images.jpeg(30, 20))
+    convert(str(tmp_path / "source"), tmp_path / "own", OPTIONS)
+    restore_folder(ShardDataset(tmp_path / "own"), tmp_path / "there")
+    assert (tmp_path / "there" / "a" / name).read_bytes() == images.jpeg(30, 20)
+
+
+def test_keys_that_are_one_file_name_are_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As `IMG` and `img` are on many systems: here every file is said to be there already."""
+    (tmp_path / "own").mkdir()
+    write_tar(tmp_path / "own" / "a.tar", "000000.jpg")
+    assert main(["index", str(tmp_path / "own")]) == 0
+    monkeypatch.setattr(Path, "exists", lambda path: path.suffix == ".jpg" or os.path.exists(path))
+    with pytest.raises(ConversionError, match="two images have the key '000000'"):
+        restore_folder(ShardDataset(tmp_path / "own"), tmp_path / "there")
+    assert not list((tmp_path / "there").rglob("*.partial"))
 
 
 def test_without_the_native_core(shards: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -82,16 +82,22 @@ def restore_folder(
         with one_at_a_time:
             is_second = path in taken
             taken.add(path)
+        second = ConversionError(
+            f"two images have the key {key!r}, so both would be {path}; restore the shards one by one, from folders of "
+            "their own"
+        )
         if is_second:
-            raise ConversionError(
-                f"two images have the key {key!r}, so both would be {path}; restore the shards one by one, from "
-                "folders of their own"
-            )
+            raise second
         if not (resume and path.exists()):
             path.parent.mkdir(parents=True, exist_ok=True)
-            partial = path.with_name(f".{path.name}.partial")
+            partial = path.with_name(f".{index}.partial")
             partial.write_bytes(data)
-            partial.replace(path)
+            with one_at_a_time:  # where IMG and img are one file, it is there although nobody has taken its name
+                if not (is_there := path.exists()):
+                    partial.replace(path)
+            if is_there:
+                partial.unlink()
+                raise second
         elif path.read_bytes() != data:
             raise ConversionError(
                 f"{path} is there and has other bytes than the image; remove it, or choose another destination"
