@@ -137,8 +137,8 @@ fd_status JpegDecoder::open_guarded(std::span<const uint8_t> data, const JpegLim
         std::snprintf(state_->message, sizeof state_->message, "%u x %u pixels", jpeg.image_width, jpeg.image_height);
         return FD_LIMIT;
     }
-    if (state_->is_record)
-        return has_one_scan() ? FD_OK : FD_UNSUPPORTED;
+    if (state_->is_record) // of which the head ends where data would begin
+        return has_one_scan() && jpeg.src->bytes_in_buffer == 0 ? FD_OK : FD_CORRUPT;
     const auto scanned = data.last(std::min(jpeg.src->bytes_in_buffer, data.size()));
     const bool at_end = scanned.size() >= 2 && scanned[scanned.size() - 2] == 0xFF && scanned.back() == 0xD9;
     if (at_end && !jpeg_has_multiple_scans(&jpeg))

@@ -363,6 +363,17 @@ def test_a_small_record_of_a_huge_image_is_refused_before_memory_is_taken() -> N
         assert status_of(bytes(huge), view_of((0, 0, 8, 8))) == Status.CORRUPT
 
 
+def test_a_head_with_data_of_its_own_is_refused() -> None:
+    """Its file would begin with other blocks than the record has."""
+    record = bytearray(made(images.jpeg(60, 50)))
+    head = HEAD.unpack_from(record)[4]
+    record[HEAD.size + head : HEAD.size + head] = b"\x12\x34"
+    record[20:24] = (head + 2).to_bytes(4, "little")
+    record[8:12] = google_crc32c.value(bytes(record[12:])).to_bytes(4, "little")
+    assert restore(bytes(record)) is None
+    assert status_of(bytes(record), view_of((0, 0, 8, 8))) == Status.CORRUPT
+
+
 @settings(max_examples=600, deadline=None)
 @given(st.data(), st.sampled_from(["4:2:0", "4:4:4", "grey", "progressive"]))
 def test_made_up_records_are_never_read_outside_of_their_bytes(data: st.DataObject, kind: str) -> None:
