@@ -79,6 +79,20 @@ def add_commands(commands: Any) -> None:
     )
     index.set_defaults(run=_index)
 
+    _add_restore(commands)
+
+    inspect = commands.add_parser("inspect", help="show what is in a dataset; --sheet draws some of its images")
+    inspect.add_argument("dataset", type=Path, help="a folder written by fastdata convert")
+    inspect.add_argument(
+        "--sheet",
+        type=Path,
+        metavar="PNG",
+        help="draw a contact sheet of some images into this file (with several splits: NAME-SPLIT.png for each)",
+    )
+    inspect.set_defaults(run=_inspect)
+
+
+def _add_restore(commands: Any) -> None:
     restore = commands.add_parser(
         "restore",
         help="write the images of a dataset into files again, with the bytes that they had, named by their keys",
@@ -91,16 +105,6 @@ def add_commands(commands: Any) -> None:
     )
     _add_workers(restore)
     restore.set_defaults(run=_restore)
-
-    inspect = commands.add_parser("inspect", help="show what is in a dataset; --sheet draws some of its images")
-    inspect.add_argument("dataset", type=Path, help="a folder written by fastdata convert")
-    inspect.add_argument(
-        "--sheet",
-        type=Path,
-        metavar="PNG",
-        help="draw a contact sheet of some images into this file (with several splits: NAME-SPLIT.png for each)",
-    )
-    inspect.set_defaults(run=_inspect)
 
 
 _INDEX = """Writes where the rows of every JPEG begin in its data, by which crops are decoded without what is around.

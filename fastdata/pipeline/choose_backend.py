@@ -105,16 +105,13 @@ def choose_backend(
             device_index=device_index,
             options=options,
         )
-        for backend in known:
-            ms = _time_whole_batches(backend, plan, request, images, views)
-            if ms is not None:
-                backends.append(backend)
-                timed[backend.name] = ms
+        whole = {backend.name: _time_whole_batches(backend, plan, request, images, views) for backend in known}
+        timed |= {name: ms for name, ms in whole.items() if ms is not None}
     if before is not None:
         timed = {name: min(ms, before.ms.get(name, ms)) for name, ms in timed.items()}
     if key is not None:
         remember(key, timed, before)
-    return _choice(backends, timed, f"{len(images)} of your samples")
+    return _choice([backend for backend in known if backend.name in timed], timed, f"{len(images)} of your samples")
 
 
 def _choice(backends: Sequence[Backend], timed: dict[str, float], samples: str) -> BackendChoice:

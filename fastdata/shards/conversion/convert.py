@@ -42,13 +42,13 @@ class Summary:
         manifests: the manifest of each split.
         ignored: number of files in the source that were ignored because their names are not those of images, by split.
         unlabelled: number of samples without a label, by split.
-        unpacked: number of JPEGs that were unpacked, by split, if that was asked for.
+        unpacked: number of JPEGs that were unpacked, by split; None if that was not asked for.
     """
 
     manifests: dict[str, Manifest] = field(default_factory=dict)
     ignored: dict[str, int] = field(default_factory=dict)
     unlabelled: dict[str, int] = field(default_factory=dict)
-    unpacked: dict[str, int] = field(default_factory=dict)
+    unpacked: dict[str, int | None] = field(default_factory=dict)
 
     def __str__(self) -> str:
         lines = []
@@ -125,11 +125,10 @@ def convert(
             jobs = place.jobs(name, split)
             done = list(_reported(run_jobs(write_shard, jobs, workers=workers, engine=engine), progress))
             place.remove_others(name, [each.info.name for each in done])
-            summary.ignored[name] = split.ignored
             summary.manifests[name] = _manifest(source, split, options, done)
+            summary.ignored[name] = split.ignored
+            summary.unpacked[name] = sum(each.unpacked for each in done) if options.recoding.unpacked else None
             summary.unlabelled[name] = _unlabelled(folder / name, summary.manifests[name])
-            if options.recoding.unpacked:
-                summary.unpacked[name] = sum(each.unpacked for each in done)
         for name, manifest in summary.manifests.items():
             write_whole(folder / name / MANIFEST_NAME, manifest.to_text().encode())
         place.finish()

@@ -64,9 +64,7 @@ def restore_folder(
     """
     if not resume:
         check_empty(destination)
-    folder = Path(os.path.abspath(destination))
-    taken: set[Path] = set()
-    one_at_a_time = threading.Lock()
+    files = _Files(Path(os.path.abspath(destination)), resume=resume)
 
     def write(image: tuple[int, str]) -> str | None:
         index, key = image
@@ -76,32 +74,7 @@ def restore_folder(
             if on_error == "raise":
                 raise
             return f"{key}: {error}"
-        path = Path(os.path.abspath(folder / f"{key}.{described(data).extension}"))
-        if not path.is_relative_to(folder):
-            raise ConversionError(f"the key {key!r} leads out of {destination}; no file is written for it")
-        with one_at_a_time:
-            is_second = path in taken
-            taken.add(path)
-        second = ConversionError(
-            f"two images have the key {key!r}, so both would be {path}; restore the shards one by one, from folders of "
-            "their own"
-        )
-        if is_second:
-            raise second
-        if not (resume and path.exists()):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            partial = path.with_name(f".{index}.partial")
-            partial.write_bytes(data)
-            with one_at_a_time:  # where IMG and img are one file, it is there although nobody has taken its name
-                if not (is_there := path.exists()):
-                    partial.replace(path)
-            if is_there:
-                partial.unlink()
-                raise second
-        elif path.read_bytes() != data:
-            raise ConversionError(
-                f"{path} is there and has other bytes than the image; remove it, or choose another destination"
-            )
+        files.put(index, key, data)
         return None
 
     damaged = []
@@ -110,3 +83,42 @@ def restore_folder(
             damaged.append(problem)
         on_image()
     return Restored(len(dataset) - len(damaged), damaged)
+
+
+class _Files:
+    """Puts images into files below a folder, from several threads; a file is there whole or not at all."""
+
+    def __init__(self, folder: Path, *, resume: bool) -> None:
+        self._folder, self._resume = folder, resume
+        self._taken: set[Path] = set()
+        self._lock = threading.Lock()
+
+    def put(self, index: int, key: str, data: bytes) -> None:
+        path = Path(os.path.abspath(self._folder / f"{key}.{described(data).extension}"))
+        if not path.is_relative_to(self._folder):
+            raise ConversionError(f"the key {key!r} leads out of {self._folder}; no file is written for it")
+        with self._lock:
+            is_first = path not in self._taken
+            self._taken.add(path)
+        if is_first and self._resume and path.exists():
+            if path.read_bytes() != data:
+                raise ConversionError(
+                    f"{path} is there and has other bytes than the image; remove it, or choose another destination"
+                )
+            return
+        if not (is_first and self._write(path, path.with_name(f".{index}.partial"), data)):
+            raise ConversionError(
+                f"two images have the key {key!r}, so both would be {path}; restore the shards one by one, from "
+                "folders of their own"
+            )
+
+    def _write(self, path: Path, partial: Path, data: bytes) -> bool:
+        """False if there is such a file: where IMG and img are one name, also if nobody has taken it."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial.write_bytes(data)
+        with self._lock:
+            if not path.exists():
+                partial.replace(path)
+                return True
+        partial.unlink()
+        return False
