@@ -58,8 +58,7 @@ bool CodeTable::build(const JHUFF_TBL *source) {
 
 bool EntropyEncoder::begin(const jpeg_decompress_struct &jpeg, std::vector<uint8_t> &to, int padding) {
     writer_.emplace(to, padding);
-    until_restart_ = jpeg.restart_interval;
-    next_restart_ = 0;
+    restarts_ = Restarts(jpeg.restart_interval);
     for (int i = 0; i < jpeg.comps_in_scan; ++i) {
         const jpeg_component_info &info = *jpeg.cur_comp_info[i];
         Component &component = components_[static_cast<size_t>(i)];
@@ -73,15 +72,10 @@ bool EntropyEncoder::begin(const jpeg_decompress_struct &jpeg, std::vector<uint8
 }
 
 bool EntropyEncoder::encode(const jpeg_decompress_struct &jpeg, const int16_t *const *blocks) {
-    if (jpeg.restart_interval != 0) {
-        if (until_restart_ == 0) {
-            writer_->put_restart(next_restart_);
-            next_restart_ = (next_restart_ + 1) & 7;
-            until_restart_ = jpeg.restart_interval;
-            for (Component &component : components_)
-                component.last_dc = 0;
-        }
-        --until_restart_;
+    if (const int marker = restarts_.before_mcu(); marker >= 0) {
+        writer_->put_restart(marker);
+        for (Component &component : components_)
+            component.last_dc = 0;
     }
     for (int i = 0; i < jpeg.blocks_in_MCU; ++i) {
         Component &own = components_[static_cast<size_t>(jpeg.MCU_membership[i])];

@@ -57,6 +57,23 @@ class ScanWriter {
     int count_ = 0;
 };
 
+// Says where the markers of a scan are.
+class Restarts {
+  public:
+    explicit Restarts(unsigned interval = 0) : interval_(interval), left_(interval) {}
+    // Call before each MCU: the number of the marker before it, or -1.
+    int before_mcu() {
+        if (interval_ == 0 || left_-- > 0)
+            return -1;
+        left_ = interval_ - 1;
+        return next_++ & 7;
+    }
+
+  private:
+    unsigned interval_, left_;
+    int next_ = 0;
+};
+
 // The codes of symbols.
 class CodeTable {
   public:
@@ -99,8 +116,7 @@ class EntropyEncoder {
     };
     std::optional<ScanWriter> writer_;
     std::array<Component, MAX_COMPS_IN_SCAN> components_;
-    unsigned until_restart_ = 0;
-    int next_restart_ = 0;
+    Restarts restarts_;
 };
 
 } // namespace fastdata

@@ -94,21 +94,14 @@ fd_status JpegDecoder::write_scans(UnpackedHead &head, UnpackedWriter &writer) {
             state.stop(FD_UNSUPPORTED);
         head.tile = tile_for(shape);
         writer.begin(head, shape);
-        const bool is_alone = jpeg.num_components == 1; // then an MCU is one block
         for (int row = 0; row < shape.rows; ++row)
             for (int column = 0; column < shape.columns; ++column) {
                 size_t number = 0;
-                for (int i = 0; i < jpeg.num_components; ++i) {
-                    const int across = is_alone ? 1 : jpeg.comp_info[i].h_samp_factor;
-                    const int down = is_alone ? 1 : jpeg.comp_info[i].v_samp_factor;
-                    for (int y = 0; y < down; ++y) {
-                        const auto first = static_cast<JDIMENSION>(row * down + y);
-                        JBLOCKARRAY rows = jpeg.mem->access_virt_barray(reinterpret_cast<j_common_ptr>(&jpeg),
-                                                                        planes[i], first, 1, FALSE);
-                        for (int x = 0; x < across; ++x, ++number)
-                            std::memcpy(mcu.places[number], rows[0][column * across + x], sizeof(Block));
-                    }
-                }
+                for_each_block(jpeg, column, row, [&](int component, int x, int y) {
+                    JBLOCKARRAY rows = jpeg.mem->access_virt_barray(
+                        reinterpret_cast<j_common_ptr>(&jpeg), planes[component], static_cast<JDIMENSION>(y), 1, FALSE);
+                    std::memcpy(mcu.places[number++], rows[0][x], sizeof(Block));
+                });
                 if (!writer.add_mcu(std::span(mcu.blocks).first(static_cast<size_t>(shape.blocks))))
                     state.stop(FD_UNSUPPORTED);
             }
@@ -129,19 +122,14 @@ fd_status JpegDecoder::restore_scans(std::vector<uint8_t> &file) {
             return FD_CORRUPT;
         if (!planes.begin(jpeg, limits_.memory_bytes))
             return FD_LIMIT;
-        const bool is_alone = planes.count() == 1;
         for (int row = 0; row < shape.rows; ++row)
             for (int column = 0; column < shape.columns; ++column) {
                 mcu.clear();
                 if (!state_->record.read_mcu(mcu.places.data()))
                     return FD_CORRUPT;
                 size_t number = 0;
-                for (int i = 0; i < planes.count(); ++i) {
-                    const int across = is_alone ? 1 : planes.across(i), down = is_alone ? 1 : planes.down(i);
-                    for (int y = 0; y < down; ++y)
-                        for (int x = 0; x < across; ++x, ++number)
-                            planes.at(i, column * across + x, row * down + y) = mcu.blocks[number];
-                }
+                for_each_block(jpeg, column, row,
+                               [&](int component, int x, int y) { planes.at(component, x, y) = mcu.blocks[number++]; });
             }
         return FD_OK;
     });

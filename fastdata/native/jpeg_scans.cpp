@@ -168,21 +168,16 @@ struct Scan {
 class ScanCoder {
   public:
     ScanCoder(const Scan &scan, bool is_progressive, unsigned restart_interval, int padding, std::vector<uint8_t> &to)
-        : scan_(scan), is_progressive_(is_progressive), restart_interval_(restart_interval),
-          until_restart_(restart_interval), writer_(to, padding) {}
+        : scan_(scan), is_progressive_(is_progressive), restarts_(restart_interval), writer_(to, padding) {}
 
     bool begin_mcu() {
-        if (restart_interval_ == 0)
+        const int marker = restarts_.before_mcu();
+        if (marker < 0)
             return true;
-        if (until_restart_ == 0) {
-            if (!end_run())
-                return false;
-            writer_.put_restart(next_restart_);
-            next_restart_ = (next_restart_ + 1) & 7;
-            until_restart_ = restart_interval_;
-            last_dc_.fill(0);
-        }
-        --until_restart_;
+        if (!end_run())
+            return false;
+        writer_.put_restart(marker);
+        last_dc_.fill(0);
         return true;
     }
 
@@ -300,8 +295,7 @@ class ScanCoder {
 
     const Scan &scan_;
     bool is_progressive_;
-    unsigned restart_interval_, until_restart_;
-    int next_restart_ = 0;
+    Restarts restarts_;
     ScanWriter writer_;
     std::array<int, kMostComponents> last_dc_{};
     const CodeTable *codes_ = nullptr; // of AC coefficients

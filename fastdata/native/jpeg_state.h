@@ -79,6 +79,18 @@ inline ScanShape shape_of_all(const jpeg_decompress_struct &jpeg) {
     return shape;
 }
 
+// Calls visit(component, column, row), in blocks of the component, for each block of an MCU of such a scan.
+template <class Visit>
+void for_each_block(const jpeg_decompress_struct &jpeg, int mcu_column, int mcu_row, const Visit &visit) {
+    const bool is_alone = jpeg.num_components == 1;
+    for (int i = 0; i < jpeg.num_components; ++i) {
+        const int across = is_alone ? 1 : jpeg.comp_info[i].h_samp_factor;
+        const int down = is_alone ? 1 : jpeg.comp_info[i].v_samp_factor;
+        for (int block = 0; block < across * down; ++block)
+            visit(i, mcu_column * across + block % across, mcu_row * down + block / across);
+    }
+}
+
 // How the blocks of the image's only scan follow one another.
 inline ScanShape shape_of(const jpeg_decompress_struct &jpeg) {
     ScanShape shape = {static_cast<int>(jpeg.MCUs_per_row),
