@@ -256,6 +256,7 @@ class SourceDecoder(Protocol):
         out: npt.NDArray[np.uint64],
         *,
         format: Format,  # noqa: A002
+        origins: Sequence[str] | None = None,
         pool: Pool | None = None,
         same_as: Ints | None = None,
         read_bytes: Ints | None = None,
@@ -269,6 +270,7 @@ class SourceDecoder(Protocol):
             windows: what is seen of each.
             out: addresses of N places.
             format: how pixels are stored there.
+            origins: the files that paths name or `data` was read from, "" where there is none; None for `paths`.
             pool: who works; None for the calling thread.
             same_as: int64, (N,): the first row of the same encoded image; such rows are neighbours.
             read_bytes: int64, (N,): receives the encoded bytes of each image, in its first row.

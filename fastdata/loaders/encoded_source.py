@@ -28,19 +28,28 @@ class EncodedSource:
         header: of the file; None once it has been sent to another process, which does not need it.
         path: of a file that can be read again; "" for none.
         data: its bytes; None to read them when they are needed.
-        name: for messages.
+        name: what Pillow was asked to open, if that was a path, as it was given.
         mode: Pillow's, of the opened image.
+        origin: the file that `data` was read from, by which its index is found; "" if it is not known.
     """
 
-    __slots__ = ("data", "header", "mode", "name", "path")
+    __slots__ = ("data", "header", "mode", "name", "origin", "path")
 
     def __init__(
-        self, header: ImageHeader | None, *, path: str, data: bytes | None, name: str, mode: str = "RGB"
+        self,
+        header: ImageHeader | None,
+        *,
+        path: str,
+        data: bytes | None,
+        name: str,
+        mode: str = "RGB",
+        origin: str = "",
     ) -> None:
         self.header, self.path, self.data, self.name, self.mode = header, path, data, name, mode
+        self.origin = origin or path
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _sent, (self.path, self.data, self.name)
+        return _sent, (self.path, self.data, self.name, self.origin)
 
     def read(self) -> bytes:
         """The whole file; what was read from a path is not kept.
@@ -66,11 +75,11 @@ class EncodedSource:
 
     def location(self) -> str:
         """For messages."""
-        return self.name or self.path or f"an image of {len(self.data or b'')} bytes in memory"
+        return self.name or self.origin or f"an image of {len(self.data or b'')} bytes in memory"
 
 
-def _sent(path: str, data: bytes | None, name: str) -> EncodedSource:
-    return EncodedSource(None, path=path, data=data, name=name)
+def _sent(path: str, data: bytes | None, name: str, origin: str) -> EncodedSource:
+    return EncodedSource(None, path=path, data=data, name=name, origin=origin)
 
 
 def find_source(opened: Any, *, keep_paths_before: float = 0.0) -> EncodedSource | None:
@@ -92,13 +101,15 @@ def find_source(opened: Any, *, keep_paths_before: float = 0.0) -> EncodedSource
         with open(name, "rb", buffering=0) as file:
             if there.st_ctime < keep_paths_before:
                 return _from_ends(file, _absolute(name), name)
-            return _from_whole(file, name)
+            return _from_whole(file, name, _absolute(name))
     file_name = getattr(opened, "name", None)
-    if isinstance(opened, io.BufferedReader) and isinstance(file_name, str):
+    is_file = isinstance(opened, io.BufferedReader) and isinstance(opened.raw, io.FileIO)  # not a member of a tar file
+    if is_file and isinstance(file_name, str):
         opened.seek(0)
         if _is_old_file(file_name, opened.fileno(), keep_paths_before):
             return _from_ends(opened, _absolute(file_name), "")
-    return _from_whole(opened, "")
+        return _from_whole(opened, "", _absolute(file_name))
+    return _from_whole(opened, "", "")
 
 
 def _absolute(name: str) -> str:
@@ -140,7 +151,7 @@ def _from_ends(file: Any, path: str, name: str) -> EncodedSource | None:
     return EncodedSource(header, path=path, data=None, name=name, mode=_mode_of(header, head))
 
 
-def _from_whole(file: Any, name: str) -> EncodedSource | None:
+def _from_whole(file: Any, name: str, origin: str) -> EncodedSource | None:
     try:
         file.seek(0)
         start = file.read(len(_PNG))
@@ -151,7 +162,7 @@ def _from_whole(file: Any, name: str) -> EncodedSource | None:
     header = parse_header(data) if data is not None else None
     if data is None or not _is_ordinary(header, data, data):
         return None
-    return EncodedSource(header, path="", data=data, name=name, mode=_mode_of(header, data))
+    return EncodedSource(header, path="", data=data, name=name, mode=_mode_of(header, data), origin=origin)
 
 
 def _is_ordinary(header: ImageHeader | None, head: bytes, whole: bytes | None) -> TypeGuard[ImageHeader]:

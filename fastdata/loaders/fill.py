@@ -253,6 +253,7 @@ def decode_together(
             addresses[chosen],
             effects=effects[chosen] if effects is not None else None,
             format=parts[format_].format,
+            origins=[sources[row].origin for row in chosen],
             pool=pool,
             same_as=same_as,
             read_bytes=read_bytes,

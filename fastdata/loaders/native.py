@@ -93,6 +93,7 @@ class NativeBackend(Backend):
         out: npt.NDArray[np.uint64],
         *,
         format: Format,  # noqa: A002
+        origins: Sequence[str] | None = None,
         pool: Pool | None = None,
         same_as: Ints | None = None,
         read_bytes: Ints | None = None,
@@ -100,7 +101,7 @@ class NativeBackend(Backend):
     ) -> list[Exception | None]:
         """See `fastdata.loaders.backend.SourceDecoder`."""
         given = [np.frombuffer(each, np.uint8) if each else None for each in data]
-        indexes = self._indexes.of(paths)
+        indexes = self._indexes.of(paths if origins is None else origins)
         results = self._core.decode(
             np.array([0 if each is None else each.ctypes.data for each in given], np.uint64),
             np.array([0 if each is None else each.size for each in given], np.int64),

@@ -5,7 +5,9 @@ from __future__ import annotations
 import copy
 import io
 import pickle
+import tarfile
 import threading
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -95,6 +97,41 @@ def test_batches_of_ones_own_dataset_equal_torchs(folder: Path, name: str, worke
     dataset = Own(folder, TRANSFORMS[name])
     ours = batches(DataLoader(dataset, 4, num_workers=workers, shuffle=True))
     torchs = batches(torch.utils.data.DataLoader(dataset, 4, num_workers=workers, shuffle=True))
+    assert all(torch.equal(*pair) for pair in zip(ours, torchs, strict=True))
+
+
+@pytest.mark.parametrize("kind", ["tar", "zip"])
+def test_members_of_archives_are_pillows(folder: Path, tmp_path: Path, kind: str) -> None:
+    paths = sorted(folder.rglob("*.*"))
+    archive = tmp_path / f"images.{kind}"
+    if kind == "tar":
+        with tarfile.open(archive, "w") as tar:
+            for number, path in enumerate(paths):
+                tar.add(path, str(number))
+    else:
+        with zipfile.ZipFile(archive, "w") as zipped:
+            for number, path in enumerate(paths):
+                zipped.write(path, str(number))
+
+    def member(number: int) -> torch.Tensor:
+        if kind == "tar":
+            with tarfile.open(archive) as tar, Image.open(tar.extractfile(str(number))) as image:
+                return by_hand(image.convert("RGB"))
+        with zipfile.ZipFile(archive) as zipped, zipped.open(str(number)) as file, Image.open(file) as image:
+            return by_hand(image.convert("RGB"))
+
+    class Members(torch.utils.data.Dataset[torch.Tensor]):
+        def __len__(self) -> int:
+            return len(paths)
+
+        def __getitem__(self, index: int) -> torch.Tensor:
+            return member(index)
+
+    def made(loader: Any) -> list[torch.Tensor]:
+        torch.manual_seed(3)
+        return list(loader)
+
+    ours, torchs = made(DataLoader(Members(), 4)), made(torch.utils.data.DataLoader(Members(), 4))
     assert all(torch.equal(*pair) for pair in zip(ours, torchs, strict=True))
 
 
