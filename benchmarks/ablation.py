@@ -25,7 +25,7 @@ from typing import Any
 import torch
 
 from fastdata.demo.sample import SampleOptions, make_sample_dataset
-from fastdata.doctor.measure import spread, write_json
+from fastdata.diagnosis.measure import spread, write_json
 from fastdata.shards.conversion.convert import ConvertOptions, convert
 
 BASE = ["--model", "small", "-b", "32", "--opt", "adamw", "--lr", "0.004"]

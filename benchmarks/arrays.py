@@ -22,7 +22,7 @@ from PIL import Image
 from torchvision import datasets, transforms
 
 from fastdata import DataLoader
-from fastdata.doctor.measure import Contender, Measurement, measure, ratios, table, write_json
+from fastdata.diagnosis.measure import Contender, Measurement, measure, ratios, table, write_json
 
 TORCH = "torch + torchvision"
 

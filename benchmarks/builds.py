@@ -20,7 +20,7 @@ from typing import Any
 
 from unpacked import KINDS, windows
 
-from fastdata.doctor.measure import spread, write_json
+from fastdata.diagnosis.measure import spread, write_json
 
 
 def measured(folder: Path, passes: int) -> dict[str, float]:

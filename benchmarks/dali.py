@@ -17,7 +17,7 @@ from pathlib import Path
 import torch
 from rivals import Work, dali_loader, our_loader
 
-from fastdata.doctor.measure import Contender, Measurement, measure, ratios, table, write_json
+from fastdata.diagnosis.measure import Contender, Measurement, measure, ratios, table, write_json
 
 BY_HAND = "DALI by hand"
 

@@ -18,7 +18,7 @@ import torch
 
 from fastdata import DataLoader, ImageFolder
 from fastdata.demo.compare import decode_speeds, resized_copies
-from fastdata.doctor.measure import write_json
+from fastdata.diagnosis.measure import write_json
 from fastdata.loaders import available_backends
 from fastdata.system.cpus import usable_cpus
 from fastdata.transforms import Compose, PILToTensor, RandomResizedCrop

@@ -20,7 +20,7 @@ import torch
 from torch import nn
 
 from fastdata import DataLoader, ImageFolder
-from fastdata.doctor.measure import write_json
+from fastdata.diagnosis.measure import write_json
 from fastdata.models import small_resnet
 from fastdata.transforms import CenterCrop, Compose, PILToTensor, RandomHorizontalFlip, RandomResizedCrop, Resize
 

@@ -25,7 +25,7 @@ from torchvision import transforms
 from torchvision.datasets import ImageFolder
 
 from fastdata import DataLoader
-from fastdata.doctor.measure import spread, write_json
+from fastdata.diagnosis.measure import spread, write_json
 
 LOADERS: dict[str, Any] = {"torch": torch.utils.data.DataLoader, "fastdata": DataLoader}
 TRAIN = transforms.Compose(

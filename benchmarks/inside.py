@@ -30,7 +30,7 @@ import torch
 from rivals import tiny_copies
 
 from fastdata import DataLoader, ImageFolder, native
-from fastdata.doctor.measure import spread, write_json
+from fastdata.diagnosis.measure import spread, write_json
 from fastdata.loaders import resample
 from fastdata.loaders.native import NativeBackend
 from fastdata.loaders.per_image import inspect

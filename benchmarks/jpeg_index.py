@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from fastdata import native
-from fastdata.doctor.measure import write_json
+from fastdata.diagnosis.measure import write_json
 from fastdata.loaders import resample
 from fastdata.loaders.per_image import inspect
 from fastdata.transforms import RandomResizedCrop

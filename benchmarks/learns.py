@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 
 from fastdata.demo.sample import SampleOptions, make_sample_dataset
-from fastdata.doctor.measure import write_json
+from fastdata.diagnosis.measure import write_json
 from fastdata.train.__main__ import main as train
 
 FLAGS = ["--model", "small", "-b", "32", "--epochs", "15", "--opt", "adamw", "--lr", "0.004", "--weight-decay", "0.01"]

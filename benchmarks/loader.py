@@ -20,7 +20,7 @@ from torchvision import transforms
 from torchvision.datasets import ImageFolder
 
 from fastdata import DataLoader
-from fastdata.doctor.measure import Contender, Measurement, measure, ratios, table, write_json
+from fastdata.diagnosis.measure import Contender, Measurement, measure, ratios, table, write_json
 from fastdata.loaders import available_backends
 
 TORCH = "torch + torchvision"

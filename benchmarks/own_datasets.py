@@ -33,7 +33,7 @@ from PIL.JpegImagePlugin import JpegImageFile
 from torchvision import datasets, transforms
 
 from fastdata import DataLoader, NotAccelerated
-from fastdata.doctor.measure import Contender, Measurement, measure, ratios, table, write_json
+from fastdata.diagnosis.measure import Contender, Measurement, measure, ratios, table, write_json
 
 TRAIN = transforms.Compose(
     [

@@ -38,7 +38,7 @@ from torchvision import datasets, transforms
 from torchvision.transforms import InterpolationMode, v2
 
 from fastdata import DataLoader, NotAccelerated
-from fastdata.doctor.measure import Contender, Measurement, measure, ratios, table, write_json
+from fastdata.diagnosis.measure import Contender, Measurement, measure, ratios, table, write_json
 
 BATCH = 64
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)

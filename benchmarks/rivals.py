@@ -31,7 +31,7 @@ from torchvision import transforms
 from torchvision.datasets import ImageFolder
 
 from fastdata import DataLoader, ShardDataset
-from fastdata.doctor.measure import Contender, Measurement, installed, measure, ratios, table, write_json
+from fastdata.diagnosis.measure import Contender, Measurement, installed, measure, ratios, table, write_json
 from fastdata.shards.conversion.convert import ConvertOptions, convert
 from fastdata.shards.conversion.recode import Recoding
 

@@ -35,7 +35,7 @@ from inside import decoder
 from torchvision import transforms
 
 from fastdata import DataLoader, EpochSampler, ImageFolder, ShardDataset, native
-from fastdata.doctor.measure import Contender, installed, measure, ratios, spread, table, tree_cpu_s, write_json
+from fastdata.diagnosis.measure import Contender, installed, measure, ratios, spread, table, tree_cpu_s, write_json
 from fastdata.shards.conversion.convert import ConvertOptions, convert
 from fastdata.shards.conversion.recode import Recoding
 from fastdata.shards.format import RECORD, Manifest, ShardIndex, ShardInfo, crc32c, index_name

@@ -29,7 +29,7 @@ from torchvision import transforms
 from torchvision.datasets import ImageFolder
 
 from fastdata import DataLoader
-from fastdata.doctor.measure import hidden_share, spread, write_json
+from fastdata.diagnosis.measure import hidden_share, spread, write_json
 from fastdata.loaders import available_backends
 from fastdata.models import create_model
 from fastdata.train import Training, TrainOptions, train_epoch

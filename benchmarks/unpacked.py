@@ -28,7 +28,7 @@ from jpeg_index import Images
 from PIL import Image
 
 from fastdata import DataLoader, ShardDataset, transforms
-from fastdata.doctor.measure import Contender, measure, ratios, table, write_json
+from fastdata.diagnosis.measure import Contender, measure, ratios, table, write_json
 from fastdata.shards.conversion.convert import ConvertOptions, convert
 from fastdata.shards.conversion.recode import Recoding
 

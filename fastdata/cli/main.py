@@ -124,7 +124,7 @@ def _add_folder(parser: argparse.ArgumentParser, more: str = "") -> None:
 
 
 def _info(given: Any) -> None:
-    from fastdata.doctor.measure import machine
+    from fastdata.diagnosis.measure import machine
     from fastdata.loaders import describe_backends
 
     here = machine()
@@ -161,7 +161,7 @@ def _check_can_run(command: str) -> None:
         raise OptionError(
             f"fastdata {command} measures torch's DataLoader, which {startup.VARIABLE} replaces; unset it"
         )
-    from fastdata.doctor.measure import installed
+    from fastdata.diagnosis.measure import installed
 
     if missing := [package for package in _PACKAGES[command] if not installed(package)]:
         raise OptionError(
@@ -172,7 +172,7 @@ def _check_can_run(command: str) -> None:
 def _bench(given: Any) -> None:
     _check_can_run("bench")
     from fastdata.demo.compare import compare_loaders
-    from fastdata.doctor.measure import table
+    from fastdata.diagnosis.measure import table
     from fastdata.shards.open_images import holds_shards
 
     _refuse_splits(given.folder)

@@ -13,7 +13,7 @@ import numpy as np
 import torch.utils.data
 
 from fastdata.dataloader.loader import DataLoader
-from fastdata.doctor.measure import Contender, Measurement, measure
+from fastdata.diagnosis.measure import Contender, Measurement, measure
 from fastdata.image_folder import ImageFolder
 from fastdata.loaders import available_backends, create_backend
 from fastdata.loaders.backend import Encoded, Pixels

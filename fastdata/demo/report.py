@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from fastdata.demo.train import Epoch
-from fastdata.doctor.measure import Measurement, ratios, spread
+from fastdata.diagnosis.measure import Measurement, ratios, spread
 from fastdata.system.optional import need
 
 __all__ = ["write_report"]

@@ -12,7 +12,7 @@ from fastdata.demo.compare import TORCH, compare_loaders, decode_speeds, resized
 from fastdata.demo.report import write_report
 from fastdata.demo.sample import SampleOptions, make_sample_dataset
 from fastdata.demo.train import train_one_epoch
-from fastdata.doctor.measure import machine, ratios, spread, table, write_json
+from fastdata.diagnosis.measure import machine, ratios, spread, table, write_json
 from fastdata.image_folder import ImageFolder
 from fastdata.system.cpus import auto_threads
 from fastdata.system.files import read_file

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fastdata.doctor.measure import Measurement, hidden_share, table
+from fastdata.diagnosis.measure import Measurement, hidden_share, table
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,7 @@ FLOORS = [
     {"shards.conversion", "dataloader"},
     {"models", "run"},
     {"train"},
-    {"doctor"},
+    {"diagnosis"},
     {"demo"},
     {"cli"},
     {"__init__", "__main__"},
