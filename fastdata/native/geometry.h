@@ -31,4 +31,15 @@ struct Rows {
     }
 };
 
+// Takes the rows of a window as soon as they are decoded.
+class RowSink {
+  public:
+    // From top to bottom, all of them; again from the top if an image has to be decoded anew.  rows: valid during the
+    // call.  first: the number of the uppermost in the window.
+    virtual void take(const Rows &rows, int first) = 0;
+
+  protected:
+    ~RowSink() = default;
+};
+
 } // namespace fastdata

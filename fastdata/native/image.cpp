@@ -64,7 +64,7 @@ int ImageDecoder::height() const {
     return kind_ == Kind::png ? png_.height() : kind_ == Kind::npy ? npy_.height() : jpeg_.height();
 }
 
-fd_status ImageDecoder::read_window(const Box &window, int denominator, bool fast, Rows &rows) {
+fd_status ImageDecoder::read_window(const Box &window, int denominator, bool fast, RowSink *sink, Rows &rows) {
     fd_status status = FD_OK;
     switch (kind_) {
     case Kind::png:
@@ -76,7 +76,7 @@ fd_status ImageDecoder::read_window(const Box &window, int denominator, bool fas
         rows = npy_.rows();
         break;
     default:
-        status = jpeg_.decode(window, denominator, fast);
+        status = jpeg_.decode(window, denominator, fast, sink);
         rows = jpeg_.rows();
     }
     return status;
@@ -113,7 +113,8 @@ fd_status ImageDecoder::decode(const View &view, const Target &target, const fd_
     const Box source = resampler_.source();
     Rows rows{};
     if (source.width() > 0) // else only black is seen
-        if (const fd_status status = read_window(moved(source, x.begin, y.begin), denominator, fast, rows);
+        if (const fd_status status = read_window(moved(source, x.begin, y.begin), denominator, fast,
+                                                 resampler_.takes_rows() ? &resampler_ : nullptr, rows);
             status != FD_OK)
             return status;
     finish(rows, view, target);
@@ -140,7 +141,7 @@ fd_status ImageDecoder::decode(std::span<const View> views, std::span<const Targ
     }
     Rows rows{};
     if (all.width() > 0)
-        if (const fd_status status = read_window(all, 1, false, rows); status != FD_OK)
+        if (const fd_status status = read_window(all, 1, false, nullptr, rows); status != FD_OK)
             return status;
     for (size_t i = 0; i < views.size(); ++i) {
         const Box source = source_of(views[i], options);

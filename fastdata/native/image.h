@@ -53,7 +53,7 @@ class ImageDecoder {
   private:
     Box source_of(const View &view, const fd_options &options);
     void finish(const Rows &window, const View &view, const Target &target);
-    fd_status read_window(const Box &window, int denominator, bool fast, Rows &rows);
+    fd_status read_window(const Box &window, int denominator, bool fast, RowSink *sink, Rows &rows);
 
     enum class Kind { jpeg, png, npy };
     Kind kind_ = Kind::jpeg;

@@ -17,8 +17,9 @@ size_t rounded_up(size_t bytes) {
 
 } // namespace
 
-bool JpegPixels::begin(const jpeg_decompress_struct &jpeg, const Box &window, Buffer &pixels) {
+bool JpegPixels::begin(const jpeg_decompress_struct &jpeg, const Box &window, Buffer &pixels, RowSink *sink) {
     window_ = window;
+    sink_ = sink;
     loops_ = kernels().jpeg;
     if (loops_ == nullptr || !take_shape(jpeg))
         return false;
@@ -89,7 +90,8 @@ void JpegPixels::make_room(Buffer &pixels) {
         planes_[i].samples = samples + begins[i];
     wide_.take(2 * (rounded_up(static_cast<size_t>(window_.width()) + 2) + 2 * size_t{kJpegSlack}));
     stride_ = static_cast<ptrdiff_t>(window_.width()) * kPixelBytes;
-    const size_t bytes_of_all = static_cast<size_t>(stride_) * static_cast<size_t>(window_.height());
+    const int height = sink_ == nullptr ? window_.height() : mcu_height_ + halved_y_; // see put_rows()
+    const size_t bytes_of_all = static_cast<size_t>(stride_) * static_cast<size_t>(height);
     pixels_ = pixels.take(bytes_of_all + size_t{kJpegSlack} * kPixelBytes).data();
 }
 
@@ -142,8 +144,11 @@ void JpegPixels::add_mcu() {
 // Gives out the rows of pixels whose samples are there.
 void JpegPixels::put_rows() {
     const int ready = row_ == last_row_ ? window_.bottom : (row_ + 1) * mcu_height_ - halved_y_;
+    const int first = next_row_, top = sink_ == nullptr ? window_.top : first;
     for (; next_row_ < std::min(ready, window_.bottom); ++next_row_)
-        put_row(next_row_, pixels_ + (next_row_ - window_.top) * stride_);
+        put_row(next_row_, pixels_ + (next_row_ - top) * stride_);
+    if (sink_ != nullptr && next_row_ > first)
+        sink_->take({pixels_, stride_, window_.width(), next_row_ - first}, first - window_.top);
 }
 
 void JpegPixels::put_row(int y, uint8_t *pixels) {

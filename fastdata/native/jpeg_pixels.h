@@ -17,8 +17,8 @@ class JpegPixels {
   public:
     // Prepares for a window of the image in its full size, whose decoding has been started.  False for what is left to
     // libjpeg: processors without vectors that this knows, other colours than YCbCr and grey, unusual sampling, tiny
-    // images, cheap upsampling. pixels: room for those of the window.
-    bool begin(const jpeg_decompress_struct &jpeg, const Box &window, Buffer &pixels);
+    // images, cheap upsampling.  pixels: room for those of the window.  sink: takes them instead, if there is one.
+    bool begin(const jpeg_decompress_struct &jpeg, const Box &window, Buffer &pixels, RowSink *sink);
 
     // MCUs whose coefficients are needed.
     int first_column() const { return first_column_; }
@@ -33,8 +33,8 @@ class JpegPixels {
     // They are there: from left to right, from top to bottom, nothing but the MCUs that are needed.
     void add_mcu();
 
-    // Exactly the window, once all MCUs have been added.
-    Rows rows() const { return {pixels_, stride_, window_.width(), window_.height()}; }
+    // Exactly the window, once all MCUs have been added; without pixels if a sink has taken them.
+    Rows rows() const { return {sink_ == nullptr ? pixels_ : nullptr, stride_, window_.width(), window_.height()}; }
 
   private:
     // The samples of a component: of two rows of MCUs, which take turns.
@@ -80,7 +80,8 @@ class JpegPixels {
     alignas(32) std::array<std::array<int16_t, DCTSIZE2>, kMostWaiting> coefficients_;
     std::array<int16_t *, kMostBlocksInMcu> pointers_{};
     Buffer samples_, wide_;
-    uint8_t *pixels_ = nullptr;
+    RowSink *sink_ = nullptr;
+    uint8_t *pixels_ = nullptr; // of the window; with a sink those of one row of MCUs
     ptrdiff_t stride_ = 0;
 };
 

@@ -152,18 +152,18 @@ fd_status JpegDecoder::open_guarded(std::span<const uint8_t> data, const JpegLim
     return scans.complete ? FD_OK : FD_UNSUPPORTED;
 }
 
-fd_status JpegDecoder::decode(const Box &window, int denominator, bool fast) {
-    const fd_status status = decode_once(window, denominator, fast);
+fd_status JpegDecoder::decode(const Box &window, int denominator, bool fast, RowSink *sink) {
+    const fd_status status = decode_once(window, denominator, fast, sink);
     if (status == FD_OK || index_use_ != FD_INDEX_USED)
         return status;
     index_ = {}; // whose fault it may be
     if (const fd_status opened = reopen(); opened != FD_OK)
         return opened;
     index_use_ = FD_INDEX_WRONG;
-    return decode_once(window, denominator, fast);
+    return decode_once(window, denominator, fast, sink);
 }
 
-fd_status JpegDecoder::decode_once(const Box &window, int denominator, bool fast) {
+fd_status JpegDecoder::decode_once(const Box &window, int denominator, bool fast, RowSink *sink) {
     State &state = *state_;
     if (!is_power_of_scale(denominator))
         return FD_BAD_REQUEST;
@@ -177,7 +177,7 @@ fd_status JpegDecoder::decode_once(const Box &window, int denominator, bool fast
         else if (!window.is_inside(width, height))
             state.status = FD_BAD_REQUEST;
         else
-            read_window(window);
+            read_window(window, sink);
     }
     jpeg_abort_decompress(&state.jpeg);
     return state.status;
@@ -222,10 +222,10 @@ void JpegDecoder::start_coefficients(int first_column, int last_column) {
         index_use_ = state.entropy.has_index() ? FD_INDEX_USED : FD_INDEX_WRONG;
 }
 
-void JpegDecoder::read_window(const Box &window) {
+void JpegDecoder::read_window(const Box &window, RowSink *sink) {
     State &state = *state_;
     JpegPixels &pixels = state.pixels;
-    if (!has_one_scan() || !pixels.begin(state.jpeg, window, pixels_))
+    if (!has_one_scan() || !pixels.begin(state.jpeg, window, pixels_, sink))
         return read_window_by_libjpeg(window);
     start_coefficients(pixels.first_column(), pixels.last_column());
     const int columns = static_cast<int>(state.jpeg.MCUs_per_row);

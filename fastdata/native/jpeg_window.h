@@ -38,8 +38,9 @@ class JpegDecoder {
     int height() const;
 
     // Decodes at 1/denominator (1, 2, 4, 8) of the size.  window: in pixels of that size, inside the image.
-    // fast: cheap chroma upsampling.  On success rows() shows exactly the window.
-    fd_status decode(const Box &window, int denominator, bool fast);
+    // fast: cheap chroma upsampling.  On success rows() shows exactly the window; it has no pixels if the sink, where
+    // there is one, has taken them.
+    fd_status decode(const Box &window, int denominator, bool fast, RowSink *sink);
     Rows rows() const { return rows_; }
     // What became of the index.
     fd_index_use index_use() const { return index_use_; }
@@ -66,9 +67,9 @@ class JpegDecoder {
     fd_status write_scans(struct UnpackedHead &head, class UnpackedWriter &writer);
     fd_status restore_scans(std::vector<uint8_t> &file);
     fd_status reopen();
-    fd_status decode_once(const Box &window, int denominator, bool fast);
+    fd_status decode_once(const Box &window, int denominator, bool fast, RowSink *sink);
     void start(int denominator, bool fast);
-    void read_window(const Box &window);
+    void read_window(const Box &window, RowSink *sink);
     void read_window_by_libjpeg(const Box &window);
     bool has_one_scan() const;
 

@@ -184,14 +184,29 @@ void Resampler::write_outside(int begin, int end, RowWriter &writer) {
         writer.write(y, row_whole(0));
 }
 
+// For so many rows of the source after the horizontal pass; what is in them stays if there is room already.
+Rows Resampler::room_between(int height) {
+    const int width = horizontal_.results();
+    const ptrdiff_t stride = static_cast<ptrdiff_t>(width) * kPixelBytes;
+    return {between_.take(static_cast<size_t>(stride) * static_cast<size_t>(height)).data(), stride, width, height};
+}
+
+bool Resampler::takes_rows() const {
+    return inside_.width() > 0 && !vertical_first_ && !horizontal_.is_identity() && !mirror_horizontal_ &&
+           !mirror_vertical_;
+}
+
+void Resampler::take(const Rows &rows, int first) {
+    const Rows narrow = room_between(source().height());
+    kernels().horizontal(rows, horizontal_, between_.data() + first * narrow.stride_bytes, narrow.stride_bytes);
+}
+
 void Resampler::write_horizontal_first(const Rows &pixels, RowWriter &writer) {
     Rows narrow = pixels;
     if (!horizontal_.is_identity()) {
-        const int width = horizontal_.results();
-        const ptrdiff_t stride = static_cast<ptrdiff_t>(width) * kPixelBytes;
-        uint8_t *const between = between_.take(static_cast<size_t>(stride) * static_cast<size_t>(pixels.height)).data();
-        kernels().horizontal(pixels, horizontal_, between, stride);
-        narrow = {between, stride, width, pixels.height};
+        narrow = room_between(pixels.height);
+        if (pixels.first != nullptr)
+            kernels().horizontal(pixels, horizontal_, between_.data(), narrow.stride_bytes);
     }
     const int bytes = inside_.width() * kPixelBytes;
     for (int y = 0; y < inside_.height(); ++y) {

@@ -44,7 +44,7 @@ struct Source {
 };
 
 // Resizes images one after the other with memory of its own.  Not shared between threads.
-class Resampler {
+class Resampler final : public RowSink {
   public:
     // Computes taps for a view of a width x height source, of which the stretches are resized.
     void prepare(const View &view, const Source &source, bool shrink_first);
@@ -52,13 +52,19 @@ class Resampler {
     // The part of the source, in its pixels, that run() will read.  Empty when all of the crop lies outside.
     Box source() const;
 
-    // pixels: exactly source().
+    // True if the rows of source() may be given to take() one after the other: their first pass is done at once, while
+    // they are in the cache.
+    bool takes_rows() const;
+    void take(const Rows &rows, int first) override;
+
+    // pixels: exactly source(); without pixels if take() was given all rows.
     void run(const Rows &pixels, RowWriter &writer);
 
   private:
     Box repeat_into_image(const View &view);
     Rows mirror(const Rows &pixels);
     void run_crop(const Rows &pixels, RowWriter &writer);
+    Rows room_between(int height);
     void write_horizontal_first(const Rows &pixels, RowWriter &writer);
     void write_vertical_first(const Rows &pixels, RowWriter &writer);
     // Room for one row of the crop, empty at first, and where the resized part of it begins.
