@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from fastdata.dataloader.loader import DataLoader
     from fastdata.device.prefetch import DevicePrefetcher
+    from fastdata.diagnosis.in_code import doctor
     from fastdata.errors import (
         BackendError,
         BackendUnavailable,
@@ -54,6 +55,7 @@ _HOMES = {
     "StateMismatch": "errors",
     "StoreError": "errors",
     "TrainError": "errors",
+    "doctor": "diagnosis.in_code",
     "replace_dataloader": "run.replace",
 }
 
@@ -77,6 +79,7 @@ __all__ = [
     "StateMismatch",
     "StoreError",
     "TrainError",
+    "doctor",
     "replace_dataloader",
 ]
 

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from fastdata import __version__
-from fastdata.cli.run import add_run, run_program, split_program
+from fastdata.cli.doctor import add_doctor
+from fastdata.cli.run import add_run, split_program
 from fastdata.cli.shards import add_commands
 from fastdata.errors import DatasetError, FastdataError, OptionError
 from fastdata.run import startup
@@ -27,7 +28,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     own, program = split_program(list(sys.argv[1:] if arguments is None else arguments))
     given = _parser().parse_args(own)
     if hasattr(given, "is_program"):  # whose errors are its own
-        return run_program(given, program)
+        return int(given.run_program(given, program))
     try:
         given.run(given)
     except (FastdataError, OSError) as error:
@@ -68,6 +69,7 @@ def _parser() -> argparse.ArgumentParser:
 
     add_commands(commands)
     add_run(commands)
+    add_doctor(commands)
 
     demo = commands.add_parser(
         "demo",

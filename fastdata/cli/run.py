@@ -7,6 +7,7 @@ import os
 import sys
 from typing import Any
 
+from fastdata.cli.doctor import DOCTOR_VALUES
 from fastdata.errors import OptionError
 from fastdata.run import startup
 from fastdata.run.program import check_script, run_module, run_script
@@ -30,15 +31,16 @@ def add_run(commands: Any) -> None:
         allow_abbrev=False,
     )
     run.add_argument("--quiet", action="store_true", help="print nothing")
-    run.set_defaults(is_program=True, parser=run)
+    run.set_defaults(is_program=True, parser=run, run_program=run_program)
 
 
 def split_program(arguments: list[str]) -> tuple[list[str], list[str]]:
-    """What argparse is to parse and, after `run` and its options, the program with arguments of its own."""
-    if arguments[:1] != ["run"]:
+    """What argparse is to parse and, after `run` or `doctor` and its options, the program with arguments of its own."""
+    if arguments[:1] not in (["run"], ["doctor"]):
         return arguments, []
-    begins = (number for number, each in enumerate(arguments[1:], 1) if each[:1] != "-" or each[:2] == "-m")
-    begin = next(begins, len(arguments))
+    begin = 1
+    while begin < len(arguments) and arguments[begin][:1] == "-" and arguments[begin][:2] != "-m":
+        begin += 2 if arguments[begin] in DOCTOR_VALUES and arguments[0] == "doctor" else 1
     return arguments[:begin], arguments[begin:]
 
 

@@ -201,6 +201,7 @@ def test_the_public_names() -> None:
         "StateMismatch",
         "StoreError",
         "TrainError",
+        "doctor",
         "replace_dataloader",
     }
     for name in fastdata.__all__:

@@ -1,0 +1,171 @@
+"""`fastdata doctor`: says what holds a training program, or a folder's loader, back, and what to change."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from fastdata.errors import DatasetError, FastdataError, OptionError
+from fastdata.run.program import check_script, run_module, run_script
+
+__all__ = ["DOCTOR_VALUES", "add_doctor", "run_doctor"]
+
+DOCTOR_VALUES = ("--data", "--seconds", "--json", "--html", "--workers", "--batch-size", "--backend")
+
+
+def add_doctor(commands: Any) -> None:
+    """Adds the command to the parser; `given.is_program` is True for it."""
+    doctor = commands.add_parser(
+        "doctor",
+        help="say what holds a training program back, and what to change",
+        usage="fastdata doctor [OPTION ...] (SCRIPT | -m MODULE | --data FOLDER) [ARGUMENT ...]",
+        description="Runs SCRIPT or MODULE as python would, unchanged, and times its steps as they are, then with one "
+        "batch repeated (compute only); then stops it and times its loader alone (data only).  Prints a verdict, the "
+        "measurements, and advice with the gain to be expected.  The program is stopped in the middle of its "
+        "training, and trains on repeated batches before: let it write where nothing can be lost.",
+        epilog="On several GPUs: torchrun --nproc-per-node 8 -m fastdata doctor SCRIPT.",
+        allow_abbrev=False,
+    )
+    doctor.add_argument(
+        "--data", metavar="FOLDER", help="no program: the loader alone, over FOLDER/CLASS/IMAGE or shards"
+    )
+    doctor.add_argument(
+        "--seconds", type=_seconds, default=20.0, help="for all steps that are timed (default: %(default)s)"
+    )
+    doctor.add_argument(
+        "--try", dest="tries", action="store_true", help="also make changes like AMP for some steps, and time them"
+    )
+    doctor.add_argument("--json", metavar="FILE", type=Path, help="write all figures to FILE, - for standard output")
+    doctor.add_argument("--html", metavar="FILE", type=Path, help="write a page to FILE")
+    doctor.add_argument("--workers", default="auto", help="with --data: threads (default: %(default)s)")
+    doctor.add_argument("--batch-size", type=int, default=64, help="with --data (default: %(default)s)")
+    doctor.add_argument("--backend", default="auto", help="with --data: decode backend (default: %(default)s)")
+    doctor.set_defaults(is_program=True, parser=doctor, run_program=run_doctor)
+
+
+def _seconds(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 < value < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds")
+    return value
+
+
+def run_doctor(given: argparse.Namespace, program: list[str]) -> int:
+    """Measures and tells; the program's own exit status if it ended by itself."""
+    if (given.data is None) == (not program):
+        given.parser.error("name a SCRIPT, a module with -m MODULE, or a folder with --data")
+    try:
+        _check_output(given)
+        if given.data is not None:
+            _tell(given, _examine_folder(given))
+            return 0
+        is_module = program[0].startswith("-m")
+        if is_module:
+            program = [*filter(None, [program[0][2:]]), *program[1:]]
+            if not program:
+                given.parser.error("name a MODULE after -m")
+        else:
+            check_script(program[0])
+    except (FastdataError, OSError) as error:
+        print(f"fastdata: {error}", file=sys.stderr)
+        return 2
+    return _watch_program(given, program, is_module=is_module)
+
+
+def _check_output(given: argparse.Namespace) -> None:
+    """Before anything is measured."""
+    for path in (given.json, given.html):
+        if path is not None and str(path) != "-" and not path.absolute().parent.is_dir():
+            raise OptionError(f"{path.absolute().parent} is no folder; {path.name} cannot be written there")
+
+
+def _watch_program(given: argparse.Namespace, program: list[str], *, is_module: bool) -> int:
+    from fastdata.diagnosis.examine import examine_watched
+    from fastdata.diagnosis.watch import Stopped, Watch
+
+    watch = Watch(seconds=given.seconds, tries=given.tries)
+    name, status = " ".join([*(["-m"] if is_module else []), *program]), 0
+    ended: BaseException | None = None
+    folder = os.getcwd()
+
+    def end_here() -> None:
+        _tell(given, examine_watched(watch, name))
+        sys.stdout.flush()
+        os._exit(0)
+
+    watch.when_ignored = end_here
+    with watch.watching():
+        try:
+            (run_module if is_module else run_script)(program[0], program[1:])
+        except Stopped:
+            pass
+        except SystemExit as left:
+            ended, status = left, left.code if isinstance(left.code, int) else int(left.code is not None)
+            if isinstance(left.code, str):
+                print(left.code, file=sys.stderr)
+        except BaseException as error:  # noqa: BLE001 - it is raised again, once what was seen has been told
+            ended, status = error, 1
+    crashed = ended is not None and status != 0
+    if isinstance(ended, KeyboardInterrupt):
+        watch.unseen.append("the program was interrupted")
+    elif crashed:
+        watch.unseen.append(f"the program ended by {type(ended).__name__}: {ended}")
+    seen = examine_watched(watch, name, crashed=crashed)
+    os.chdir(folder)  # where the program may have left it
+    if os.environ.get("RANK", os.environ.get("LOCAL_RANK", "0")) == "0":
+        _tell(given, seen)
+    if crashed and ended is not None and not isinstance(ended, SystemExit):
+        raise ended
+    return status
+
+
+def _examine_folder(given: argparse.Namespace) -> Any:
+    from fastdata import DataLoader, ImageFolder, transforms
+    from fastdata.diagnosis.examine import examine_loader
+    from fastdata.shards.open_images import open_images
+    from fastdata.system.cpus import parse_workers
+
+    transform = transforms.Compose(
+        [
+            transforms.RandomResizedCrop(224),
+            transforms.RandomHorizontalFlip(),
+            transforms.ToTensor(),
+            transforms.Normalize(transforms.IMAGENET_MEAN, transforms.IMAGENET_STD),
+        ]
+    )
+    if given.batch_size < 1:
+        raise OptionError(f"batch_size={given.batch_size}; use an integer of at least 1")
+    dataset = open_images(given.data, transform)
+    if dataset is None:
+        dataset = ImageFolder(given.data, transform)  # which says what is wrong with it
+    if len(dataset) == 0:
+        raise DatasetError(f"{given.data} holds no images")
+    loader: DataLoader[Any] = DataLoader(
+        dataset, given.batch_size, shuffle=True, num_workers=parse_workers(given.workers), backend=given.backend
+    )
+    return examine_loader(loader, seconds=given.seconds, program=f"--data {Path(given.data).name}")
+
+
+def _tell(given: argparse.Namespace, seen: Any) -> None:
+    from fastdata.diagnosis.measure import machine
+    from fastdata.diagnosis.page import as_html
+    from fastdata.diagnosis.verdict import diagnose
+
+    told = diagnose(seen)
+    if given.json is not None:
+        text = json.dumps({**told.to_dict(), "machine": machine()}, indent=1) + "\n"
+        if str(given.json) == "-":
+            print(text, end="")
+            return
+        given.json.write_text(text)
+    if given.html is not None:
+        given.html.write_text(as_html(told, machine()), encoding="utf-8")
+    print(f"\n{told}", flush=True)

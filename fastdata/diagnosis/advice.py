@@ -1,0 +1,38 @@
+"""Advice from an observation: what to change, why, and how many times faster the program should then run."""
+
+from __future__ import annotations
+
+import math
+
+from fastdata.diagnosis.advice_compute import about_compute, about_device
+from fastdata.diagnosis.advice_data import about_data
+from fastdata.diagnosis.gains import Advice
+from fastdata.diagnosis.observation import Observation
+
+__all__ = ["advise"]
+
+_WORTH = 1.02  # gains below that are not told, except for faults
+_CONVERTING = 1.7  # times the gain of a changed line: what a change must gain for which data is converted
+
+
+def advise(seen: Observation) -> list[Advice]:
+    """All advice, that with the largest gain first; faults before choices of the same gain."""
+    found = [*about_data(seen), *about_compute(seen), *about_device(seen)]
+    told = [each for each in found if each.is_fault or not _best(each) < _WORTH]
+    return sorted(told, key=lambda each: (-round(_rank(each), 1), not each.is_fault, -_or_one(each.reach)))
+
+
+def _best(advice: Advice) -> float:
+    return advice.measured if not math.isnan(advice.measured) else advice.gain
+
+
+def _rank(advice: Advice) -> float:
+    """What a change is worth: its gain, less for work on all of the data; what is not known counts as a little."""
+    known = _best(advice)
+    if math.isnan(known):
+        return 1.1 if advice.is_fault else 1.0
+    return known / _CONVERTING if advice.converts else known
+
+
+def _or_one(value: float) -> float:
+    return 1.0 if math.isnan(value) else value

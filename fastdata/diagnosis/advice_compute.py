@@ -1,0 +1,190 @@
+"""Advice about computing: faults that are left on, needless work, and what the device could do faster."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+
+from fastdata.diagnosis.gains import Advice, gain_of, step_seconds
+from fastdata.diagnosis.observation import Observation
+from fastdata.terminal.words import counted
+
+__all__ = ["about_compute", "about_device"]
+
+_IMBALANCE = 1.15
+
+
+def about_compute(seen: Observation) -> Iterator[Advice]:
+    """What would make a step without its data faster."""
+    facts = seen.facts
+    _, compute, _ = step_seconds(seen)
+
+    def times(key: str) -> float:
+        before, after = seen.trials.get(key, (math.nan, math.nan))
+        return before / after
+
+    def tried(key: str, why: str, change: str, *, is_fault: bool = False) -> Advice:
+        gain = gain_of(seen, compute_times=times(key)) if key in seen.trials else math.nan
+        return Advice(
+            key=key,
+            side="compute",
+            why=why,
+            change=change,
+            gain=gain,
+            measured=gain,
+            reach=times(key),
+            is_fault=is_fault,
+        )
+
+    if facts.anomaly_mode:
+        yield tried(
+            "anomaly", "autograd's anomaly mode is on", "remove torch.autograd.set_detect_anomaly(True)", is_fault=True
+        )
+    if facts.profiler:
+        yield tried("profiler", "a profiler of torch is on", "profile a few steps only", is_fault=True)
+    if facts.launch_blocking:
+        yield tried("launch_blocking", "CUDA_LAUNCH_BLOCKING is set", "unset CUDA_LAUNCH_BLOCKING", is_fault=True)
+    if facts.deterministic:
+        yield tried(
+            "deterministic", "deterministic algorithms are on", "torch.use_deterministic_algorithms(False) if you may"
+        )
+    if "float64" in facts.dtypes:
+        slowdown = facts.float64_slowdown or math.nan
+        yield Advice(
+            key="float64",
+            side="compute",
+            why=f"the model computes in float64; this device multiplies matrices {slowdown:.1f} times slower in it",
+            change="model.float(), and .float() on inputs that NumPy made float64",
+            gain=gain_of(seen, compute_times=slowdown),
+            reach=slowdown,
+            is_fault=True,
+        )
+    yield from _about_syncs(seen, compute)
+    if facts.biases_before_norm:
+        cost = min(facts.bias_cost_s, 0.9 * compute)
+        names = ", ".join(facts.biases_before_norm[:3]) + (" …" if len(facts.biases_before_norm) > 3 else "")
+        yield Advice(
+            key="bias_before_norm",
+            side="compute",
+            why=f"{counted(len(facts.biases_before_norm), 'layer')} with a bias that the normalisation behind removes: "
+            f"{names}",
+            change="bias=False in these layers",
+            gain=gain_of(seen, compute_times=compute / (compute - cost)),
+            reach=compute / (compute - cost),
+            is_fault=True,
+        )
+    if facts.zeroes_gradients:
+        yield tried("set_to_none", "gradients are filled with zeros in every step", "optimizer.zero_grad()  # to None")
+    if facts.gradients_in_eval:
+        yield Advice(
+            key="gradients_in_validation",
+            side="compute",
+            why=f"{', '.join(facts.gradients_in_eval)} in evaluation mode records what a backward pass would need",
+            change="with torch.inference_mode(): around validation",
+            is_fault=True,
+        )
+    yield from _choices(seen, tried)
+
+
+def _about_syncs(seen: Observation, compute: float) -> Iterator[Advice]:
+    """Lines that read values: what they cost is the loop around them, and on a device the wait for it."""
+    for place in seen.facts.syncs[:3]:
+        on_device = seen.facts.device != "cpu"
+        cost = min(place.span_s if place.per_step >= 2 else place.blocked_s, 0.95 * compute)
+        if on_device:
+            cost = min(place.blocked_s, compute - place.blocked_s)  # if host and device work side by side
+        if not on_device and cost < 0.02 * compute:
+            continue
+        yield Advice(
+            key="synchronisation",
+            side="compute",
+            why=f"{place.place} calls {place.calls} {place.per_step:.0f} times per step"
+            + (", each of which waits for the device" if on_device else ""),
+            change="add up tensors and read their sum once in a while, outside of the step",
+            gain=gain_of(seen, compute_times=compute / max(1e-9, compute - cost)),
+            reach=compute / max(1e-9, compute - cost),
+            is_fault=True,
+        )
+
+
+def _choices(seen: Observation, tried: Callable[[str, str, str], Advice]) -> Iterator[Advice]:
+    facts = seen.facts
+    if "amp" in seen.trials or (not facts.autocast and facts.device != "cpu" and "float64" not in facts.dtypes):
+        yield tried("amp", "the model computes in float32", f"with torch.autocast({facts.device!r}, torch.bfloat16):")
+    if "channels_last" in seen.trials or (facts.convolutions and facts.device != "cpu" and not facts.channels_last):
+        yield tried(
+            "channels_last",
+            f"{counted(facts.convolutions, 'convolution')} of images in NCHW",
+            "model.to(memory_format=torch.channels_last), and DataLoader(…, memory_format=torch.channels_last)",
+        )
+    if "cudnn_benchmark" in seen.trials or (
+        facts.device == "cuda" and facts.convolutions and not facts.cudnn_benchmark
+    ):
+        yield tried("cudnn_benchmark", "cuDNN does not choose by measuring", "torch.backends.cudnn.benchmark = True")
+    if facts.device == "cuda" and not facts.compiled:
+        yield Advice(key="compile", side="compute", why="the model is not compiled", change="torch.compile(model)")
+    if facts.device == "cuda" and not facts.tf32 and not facts.autocast:
+        yield Advice(
+            key="tf32",
+            side="compute",
+            why="float32 matrices are multiplied without tensor cores",
+            change="torch.set_float32_matmul_precision('high')",
+        )
+
+
+# ---- device and ranks
+
+
+def about_device(seen: Observation) -> Iterator[Advice]:
+    """What lies between host and device, and between ranks."""
+    facts = seen.facts
+    if facts.data_parallel:
+        yield Advice(
+            key="data_parallel",
+            side="compute",
+            why="nn.DataParallel copies the model in each step, and one process feeds all GPUs",
+            change="DistributedDataParallel, started by torchrun",
+            is_fault=True,
+        )
+    if facts.device == "cuda":
+        if facts.pageable_copies:
+            yield Advice(
+                key="pin_memory",
+                side="compute",
+                why="batches are copied to the GPU from memory that is not pinned",
+                change="DataLoader(…, pin_memory=True), or device='cuda' of fastdata's loader",
+            )
+        if facts.blocking_copies:
+            yield Advice(
+                key="non_blocking",
+                side="compute",
+                why="the program waits for each copy to the GPU",
+                change=".to(device, non_blocking=True) from pinned memory, or device='cuda' of fastdata's loader",
+            )
+        if facts.autocast and facts.odd_channels:
+            yield Advice(
+                key="multiples_of_8",
+                side="compute",
+                why=f"tensor cores want multiples of 8: {', '.join(facts.odd_channels[:3])}",
+                change="numbers of channels that are multiples of 8",
+            )
+        if facts.batch_size % 8:
+            yield Advice(
+                key="batch_size",
+                side="compute",
+                why=f"the batch size is {facts.batch_size}",
+                change=f"a multiple of 8: {8 * math.ceil(facts.batch_size / 8)}",
+            )
+    if len(seen.ranks) > 1:
+        slowest, mean = max(map(sum, seen.ranks)), sum(map(sum, seen.ranks)) / len(seen.ranks)
+        waits = [wait for _, wait in seen.ranks]
+        if slowest / mean > _IMBALANCE or max(waits) > _IMBALANCE * (min(waits) + 0.05 * mean):
+            worst = max(range(len(seen.ranks)), key=lambda rank: seen.ranks[rank][1])
+            yield Advice(
+                key="imbalance",
+                side="data",
+                why=f"rank {worst} waits {1e3 * seen.ranks[worst][1]:.0f} ms per step for data, the quickest rank "
+                f"{1e3 * min(waits):.0f}; all wait for the slowest",
+                change="the same number of cores and workers for each rank, and images of like sizes",
+                is_fault=True,
+            )

@@ -1,0 +1,199 @@
+"""Advice about loading: the loader, its workers, the files, and where they lie."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from fastdata.diagnosis.gains import Advice, gain_of
+from fastdata.diagnosis.observation import Observation
+
+__all__ = ["about_data"]
+
+_OVERSIZED = 25  # times the pixels that are shown
+_PROGRESSIVE = 0.2  # share of the images
+_COMPETES = 1.15
+_WORTH = 1.05  # of decoding in another way
+
+
+def about_data(seen: Observation) -> Iterator[Advice]:
+    """What would make loading faster."""
+    if seen.alone is None:
+        return
+    yield from _about_switching(seen)
+    yield from _about_workers(seen)
+    yield from _about_files(seen)
+    yield from _about_storage(seen)
+    if seen.repeated is not None and seen.real is not None and seen.num_workers:
+        slower = (seen.real.step_s - seen.real.wait_s) / seen.repeated.step_s
+        if slower > _COMPETES and not seen.facts.device.startswith("cuda"):
+            yield Advice(
+                key="torch_threads",
+                side="compute",
+                why=f"computing takes {slower:.2f} times longer while batches are loaded: torch's "
+                f"{seen.facts.torch_threads} threads and the loader share {seen.cpus} cores",
+                change="fewer workers, or torch.set_num_threads(n) with n + num_workers = the number of cores",
+                gain=math.nan,
+            )
+
+
+def _about_switching(seen: Observation) -> Iterator[Advice]:
+    assert seen.alone is not None
+    ours, what = seen.changed.get("fastdata"), seen.alone.explain
+    times = seen.alone.batch_s / ours.batch_s if ours is not None else math.nan
+    if not seen.is_ours and ours is not None:
+        yield Advice(
+            key="fastdata",
+            side="data",
+            why=f"over your dataset fastdata's loader gave {ours.images_per_s:.0f} images/s instead of "
+            f"{seen.alone.images_per_s:.0f} ({ours.explain})",
+            change="from fastdata import DataLoader (instead of from torch.utils.data), or: fastdata run SCRIPT",
+            gain=gain_of(seen, data_times=times),
+            reach=times,
+        )
+    if (seen.is_ours and "not accelerated" in what) or "hardly accelerated" in what:
+        yield Advice(
+            key="not_accelerated",
+            side="data",
+            why=f"the loader is {what}",
+            change=_change_in(what),
+            gain=gain_of(seen, data_times=_if_native(seen)) if not math.isnan(_if_native(seen)) else math.nan,
+            reach=_if_native(seen),
+            is_fault=True,
+        )
+    backend = seen.changed.get("backend")
+    if backend is not None:
+        times = seen.alone.batch_s / backend.batch_s
+        yield Advice(
+            key="backend",
+            side="data",
+            why=f"backend='auto' gave {backend.images_per_s:.0f} images/s instead of {seen.alone.images_per_s:.0f}",
+            change="leave backend out, or write backend='auto'",
+            gain=gain_of(seen, data_times=times),
+            reach=times,
+        )
+
+
+def _change_in(verdict: str) -> str:
+    """The change that a loader's verdict ends with."""
+    return verdict.rpartition("; ")[2] if "; " in verdict else "see loader.explain()"
+
+
+def _if_native(seen: Observation) -> float:
+    """How many times less a sample costs if its image is decoded and cropped by the native core."""
+    if seen.sample is None or "file" not in seen.decode_ms:
+        return math.nan
+    return max(1.0, seen.sample.total_ms / seen.decode_ms["file"])
+
+
+def _about_workers(seen: Observation) -> Iterator[Advice]:
+    assert seen.alone is not None
+    more = seen.changed.get("workers")
+    if more is None:
+        return
+    times = seen.alone.batch_s / more.batch_s
+    idle = max(0.0, seen.cpus - seen.alone.cores)
+    yield Advice(
+        key="workers",
+        side="data",
+        why=f"loading alone uses {seen.alone.cores:.1f} of {seen.cpus} cores ({idle:.1f} idle); with "
+        f"{more.what} it gave {more.images_per_s:.0f} images/s instead of {seen.alone.images_per_s:.0f}",
+        change=f"num_workers={seen.cpus}" if not seen.is_ours else "num_workers='auto'",
+        gain=gain_of(seen, data_times=times),
+        reach=times,
+    )
+
+
+def _about_files(seen: Observation) -> Iterator[Advice]:
+    sample = seen.sample
+    if sample is None:
+        return
+    shown = sample.width * sample.height / sample.shown_px if sample.shown_px else 0.0
+    data = _decoding_share(seen)
+    if shown > _OVERSIZED and data > 0:
+        # Decoding costs about as many times less as there are fewer pixels; twice the shown side keeps crops sharp.
+        smaller = max(1.0, shown / 4)
+        times = 1 / (1 - data + data / smaller)
+        side = 2 * round(math.sqrt(sample.shown_px))
+        yield Advice(
+            key="oversized",
+            converts=True,
+            side="data",
+            why=f"images have {sample.width} x {sample.height} pixels, {shown:.0f} times those that are shown, and "
+            f"decoding them is {data:.0%} of loading",
+            change=f"fastdata convert FOLDER SHARDS --max-side {side} (crops of less than half the image get coarser)",
+            gain=gain_of(seen, data_times=times),
+            reach=times,
+        )
+    native = seen.is_ours or "fastdata" in seen.changed
+    for key, kind, change in (
+        ("index", "index", "fastdata index FOLDER"),
+        ("unpacked", "unpacked", "fastdata convert FOLDER SHARDS --unpacked"),
+    ):
+        if native and data > 0 and kind in seen.decode_ms:
+            less = seen.decode_ms["file"] / seen.decode_ms[kind]
+            times = 1 / (1 - data + data / less)
+            if times < _WORTH:
+                continue
+            if not seen.is_ours:
+                times *= seen.alone.batch_s / seen.changed["fastdata"].batch_s if seen.alone is not None else 1.0
+            yield Advice(
+                key=key,
+                converts=True,
+                side="data",
+                why=f"a random crop of your JPEGs takes {seen.decode_ms[kind]:.2f} ms "
+                f"{'by an index' if kind == 'index' else 'from unpacked records'} instead of "
+                f"{seen.decode_ms['file']:.2f}",
+                change=change if seen.is_ours else f"with fastdata's loader: {change}",
+                gain=gain_of(seen, data_times=times),
+                reach=times,
+            )
+    if sample.progressive > _PROGRESSIVE and data > 0:
+        yield Advice(
+            key="progressive",
+            converts=True,
+            side="data",
+            why=f"{sample.progressive:.0%} of the images are progressive JPEGs, of which all scans must be read",
+            change="fastdata convert FOLDER SHARDS --unpacked, or save them as baseline JPEGs",
+            is_fault=True,
+        )
+
+
+def _decoding_share(seen: Observation) -> float:
+    """Share of loading that is decoding, of the time in which somebody works."""
+    if seen.alone is not None and seen.alone.stage_s.get("decode"):
+        return seen.alone.stage_s["decode"] / sum(seen.alone.stage_s.values())
+    if seen.sample is None or seen.sample.total_ms <= 0:
+        return 0.0
+    return seen.sample.decode_ms / (seen.sample.total_ms + seen.sample.collate_ms)
+
+
+def storage_share(seen: Observation) -> float:
+    """Share of loading in which threads wait for bytes instead of working."""
+    if seen.alone is not None and seen.alone.stage_s.get("read") and seen.alone.cores < 0.5 * seen.cpus:
+        return seen.alone.stage_s["read"] / sum(seen.alone.stage_s.values())
+    if seen.sample is None or seen.sample.total_ms <= 0:
+        return 0.0
+    return seen.sample.idle_ms / (seen.sample.total_ms + seen.sample.collate_ms)
+
+
+def _about_storage(seen: Observation) -> Iterator[Advice]:
+    share = storage_share(seen)
+    speed = ""
+    if seen.sample is not None and not math.isnan(seen.sample.storage_mb_per_s):
+        speed = f"; files come at {seen.sample.storage_mb_per_s:.0f} MB/s, {seen.sample.storage_ms:.1f} ms each"
+    if share > 0.4:
+        times = 1 / (1 - share)
+        yield Advice(
+            key="storage",
+            converts=True,
+            side="data",
+            why=f"{share:.0%} of the time of a sample nobody computes: it waits for storage or network{speed}",
+            change="fastdata convert FOLDER SHARDS on a local disk, or more workers, which wait side by side",
+            gain=gain_of(seen, data_times=times),
+            reach=times,
+        )
+    elif seen.slow_storage:
+        yield Advice(
+            key="storage", side="data", why=f"{seen.slow_storage}{speed}", change="fastdata convert FOLDER SHARDS"
+        )

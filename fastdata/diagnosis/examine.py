@@ -1,0 +1,201 @@
+"""From a watched program, or a loader, to an observation: measures what remains once the program has stopped."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fastdata.diagnosis.loading import changed_loader, is_ours, measure_loading, settings_of
+from fastdata.diagnosis.observation import Loading, Observation
+from fastdata.diagnosis.samples import decoding_ms, measure_samples, opened_files
+from fastdata.diagnosis.watch import Seen, Watch
+from fastdata.errors import in_words
+from fastdata.order.random_states import GlobalStates
+from fastdata.shards.open_images import slow_to_read
+from fastdata.system.cpus import auto_threads
+
+__all__ = ["examine_loader", "examine_watched"]
+
+_ALONE, _CHANGED, _SAMPLES, _DECODING = 0.2, 0.15, 0.1, 0.05  # shares of the time
+_BUSY = 0.75  # share of the cores from which on more workers cannot help
+_RANKS_WAIT_S = 10.0
+
+
+def examine_watched(watch: Watch, program: str, *, crashed: bool = False) -> Observation:
+    """What was seen of a program that has ended, and what its loader does alone.
+
+    Args:
+        watch: what has watched it.
+        program: its name.
+        crashed: it ended by an exception; then its loader is not used any more.
+    """
+    seen = Observation(program=program, cpus=auto_threads(), unseen=watch.unseen)
+    seen.loaders = [
+        {
+            "dataset": type(each.loader.dataset).__name__,
+            "settings": settings_of(each.loader),
+            "batches": each.batches,
+            "trained": each.trained,
+        }
+        for each in watch.seen
+    ]
+    seen.facts, seen.real, seen.repeated, seen.trials = watch.facts, watch.real, watch.repeated, watch.trials
+    main = watch.main or _most_used(watch.seen)
+    if main is None:
+        seen.children = len(_children())
+        return seen
+    if watch.main is None or not main.trained:
+        seen.unseen.append("no backward pass was seen between the batches of a loader")
+    if watch.real is None:
+        watch.real = seen.real = watch.stretch_so_far(main)
+        seen.unseen.append(
+            f"the program ended after {main.batches} batches, too early for all measurements; take more epochs"
+        )
+    seen.first_batch_s = main.first_batch_s
+    seen.ranks = _exchange(watch)
+    try:
+        watch.look.measure_layers()
+    except Exception as error:  # noqa: BLE001 - of the program's layers, which are called on their own here
+        seen.unseen.append(f"layers could not be measured: {in_words(error)}")
+    watch.look.forget()
+    if crashed:
+        seen.dataset, seen.loader = type(main.loader.dataset).__name__, settings_of(main.loader)
+        seen.unseen.append("the program crashed, so its loader was not measured alone")
+    else:
+        _examine(seen, main.loader, watch.seconds)
+    return seen
+
+
+def examine_loader(loader: Any, *, seconds: float = 20.0, program: str = "") -> Observation:
+    """What a loader does alone.
+
+    Args:
+        loader: fastdata's or torch's.
+        seconds: for all measurements together, about.
+        program: what to call it.
+    """
+    seen = Observation(program=program, cpus=auto_threads())
+    seen.facts.torch_threads = torch.get_num_threads()
+    _examine(seen, loader, seconds)
+    return seen
+
+
+def _most_used(seen: list[Seen]) -> Seen | None:
+    return max(seen, key=lambda each: each.batches, default=None)
+
+
+def _examine(seen: Observation, loader: Any, seconds: float) -> None:
+    """The loader alone, with changes, and its samples; what goes wrong is told."""
+    seen.dataset, seen.loader = type(loader.dataset).__name__, settings_of(loader)
+    seen.is_ours, seen.num_workers = is_ours(loader), int(loader.num_workers)
+    states = GlobalStates.now()
+    try:
+        seen.alone = _tried(seen, "the loader alone", lambda: measure_loading(loader, seconds=_ALONE * seconds))
+        if seen.alone is not None:
+            for key, (what, change) in _changes(seen, loader).items():
+                found = _tried(seen, what, lambda change=change, what=what: _loading(change, what, _CHANGED * seconds))  # type: ignore[misc]
+                if found is not None:
+                    seen.changed[key] = found
+        _tried(seen, "single samples", lambda: _measure_samples(seen, loader, seconds))
+    finally:
+        states.put_back()
+    root = getattr(loader.dataset, "root", None)
+    if isinstance(root, str | os.PathLike):
+        seen.slow_storage = slow_to_read(os.fspath(root)) or ""
+
+
+def _loading(make: Callable[[], Any], what: str, seconds: float) -> Loading:
+    return measure_loading(make(), seconds=seconds, what=what)
+
+
+def _measure_samples(seen: Observation, loader: Any, seconds: float) -> None:
+    if isinstance(loader.dataset, torch.utils.data.IterableDataset):
+        seen.unseen.append("single samples of an iterable dataset")
+        return
+    seen.sample, paths = measure_samples(loader.dataset, loader.collate_fn, seconds=_SAMPLES * seconds)
+    seen.decode_ms = decoding_ms(opened_files(paths), seconds=_DECODING * seconds)
+
+
+def _tried(seen: Observation, what: str, work: Callable[[], Any]) -> Any:
+    try:
+        return work()
+    except Exception as error:  # noqa: BLE001 - of the user's dataset
+        seen.unseen.append(f"{what}: {in_words(error)}")
+        return None
+
+
+def _changes(seen: Observation, loader: Any) -> dict[str, tuple[str, Callable[[], Any]]]:
+    """Loaders to be compared with it, by the key of the advice, each with its name."""
+    assert seen.alone is not None
+    found: dict[str, tuple[str, Callable[[], Any]]] = {}
+    if not seen.is_ours:
+        found["fastdata"] = ("fastdata's loader", lambda: changed_loader(loader))
+    elif loader.backend != "auto" and "accelerated" in seen.alone.explain and "not acc" not in seen.alone.explain:
+        found["backend"] = ("backend='auto'", lambda: changed_loader(loader, backend="auto"))
+    cpus = auto_threads()
+    if seen.alone.cores < _BUSY * cpus and seen.num_workers < cpus:
+        what = f"num_workers={cpus}"
+        if seen.is_ours:
+            found["workers"] = (what, lambda: changed_loader(loader, num_workers=cpus))
+        else:
+            found["workers"] = (what, lambda: _torchs_with_workers(loader, cpus))
+    return found
+
+
+def _torchs_with_workers(loader: Any, workers: int) -> Any:
+    """Torch's own loader with more worker processes, whatever has its name now."""
+    torchs = next(
+        each for each in type(loader).__mro__ if each.__name__ == "DataLoader" and each.__module__.startswith("torch.")
+    )
+    chosen = {"batch_sampler": loader.batch_sampler} if loader.batch_sampler is not None else {"batch_size": None}
+    kept = {
+        name: getattr(loader, name)
+        for name in ("collate_fn", "worker_init_fn", "multiprocessing_context", "generator", "pin_memory")
+    }
+    if isinstance(loader.dataset, torch.utils.data.IterableDataset):
+        chosen = {"batch_size": loader.batch_size}
+    return torchs(loader.dataset, num_workers=workers, **chosen, **kept)
+
+
+def _children() -> list[Any]:
+    try:
+        import psutil
+    except ImportError:
+        return []
+    return list(psutil.Process().children(recursive=True))
+
+
+def _exchange(watch: Watch) -> list[tuple[float, float]]:
+    """Mean seconds (compute, wait) of a step on all ranks of this machine, by way of a folder; [] for one process."""
+    count = int(os.environ.get("LOCAL_WORLD_SIZE", "1") or 1)
+    rank = os.environ.get("LOCAL_RANK", "")
+    if count < 2 or not rank.isdigit() or watch.real is None:
+        return []
+    run = "-".join(os.environ.get(name, "") for name in ("TORCHELASTIC_RUN_ID", "MASTER_PORT"))
+    folder = Path(tempfile.gettempdir()) / f"fastdata-doctor-{run}-{os.getppid()}"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    own = folder / f"{rank}.json"
+    own.with_suffix(".new").write_text(json.dumps([watch.real.step_s - watch.real.wait_s, watch.real.wait_s]))
+    own.with_suffix(".new").replace(own)
+    if rank != "0":
+        return []
+    deadline = time.monotonic() + _RANKS_WAIT_S
+    files = [folder / f"{number}.json" for number in range(count)]
+    while not all(file.exists() for file in files) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    found = [tuple(json.loads(file.read_text())) for file in files if file.exists()]
+    if len(found) < count:
+        watch.unseen.append(f"{count - len(found)} of {count} ranks did not tell their times")
+    for file in files:
+        file.unlink(missing_ok=True)
+    with contextlib.suppress(OSError):
+        folder.rmdir()
+    return [(float(compute), float(wait)) for compute, wait in found]

@@ -1,0 +1,89 @@
+"""What a change is expected to gain: a step takes the longer of computing and loading, and a change shortens one.
+
+(The sum of both where the loader works in the caller's thread.)
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from fastdata.diagnosis.observation import Observation
+
+__all__ = ["Advice", "expected_step_s", "gain_of", "step_seconds", "wait_share"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Advice:
+    """One change.
+
+    Attributes:
+        key: its name, the same in every release.
+        side: what it makes faster: "data" or "compute".
+        why: what was measured.
+        change: what to do, as it is to be typed where that is possible.
+        gain: how many times faster the program is expected to be; NaN if that was not measured.
+        measured: how many times faster the step was when the change was made; NaN if it was not tried.
+        reach: how many times faster the side alone is, whatever the other allows.
+        is_fault: something that nobody wants, as opposed to a choice.
+        converts: the data must be written anew, or read once, for it.
+    """
+
+    key: str
+    side: str
+    why: str
+    change: str
+    gain: float = math.nan
+    measured: float = math.nan
+    reach: float = math.nan
+    is_fault: bool = False
+    converts: bool = False
+
+
+def step_seconds(seen: Observation) -> tuple[float, float, float]:
+    """A step as it is, its compute, and its data if nobody computed; NaN for what was not measured."""
+    real = seen.real.step_s if seen.real is not None else math.nan
+    compute = seen.repeated.step_s if seen.repeated is not None else math.nan
+    if math.isnan(compute) and seen.real is not None:
+        compute = seen.real.step_s - seen.real.wait_s
+    data = seen.alone.batch_s if seen.alone is not None else math.nan
+    return real, compute, data
+
+
+def expected_step_s(seen: Observation, *, compute_times: float = 1.0, data_times: float = 1.0) -> float:
+    """Seconds of a step whose compute and data are so many times faster."""
+    real, compute, data = step_seconds(seen)
+    if math.isnan(real):
+        return data / data_times
+    if math.isnan(data):
+        data = max(0.0, real - compute)
+    wait = seen.real.wait_s if seen.real is not None else 0.0
+    compute, faster = compute / compute_times, data / data_times
+    if seen.num_workers == 0:
+        return compute + faster
+    # What a step takes beyond the longer of the two: both want the same cores.
+    beyond = max(0.0, real - max(step_seconds(seen)[1], data)) if wait > 0 else 0.0
+    return max(compute, faster) + beyond * min(1 / data_times, 1 / compute_times)
+
+
+def gain_of(seen: Observation, *, compute_times: float = 1.0, data_times: float = 1.0) -> float:
+    """How many times faster a step with compute and data that are so many times faster is."""
+    now = expected_step_s(seen)
+    then = expected_step_s(seen, compute_times=compute_times, data_times=data_times)
+    return now / then if then > 0 else math.nan
+
+
+def wait_share(seen: Observation) -> float:
+    """Share of a step in which the program waits for data; NaN if no step was seen.
+
+    A step cannot be shorter than loading its batch takes; one that seems to be has lived on batches made before.  On a
+    device that computes in the background, waiting is what a step takes beyond computing on a batch that is there.
+    """
+    real, compute, data = step_seconds(seen)
+    if math.isnan(real) or seen.real is None:
+        return math.nan
+    if seen.num_workers == 0:
+        return seen.real.wait_s / real
+    busy = compute if seen.facts.device != "cpu" else real - seen.real.wait_s
+    step = max(real, data) if not math.isnan(data) else real
+    return min(1.0, max(0.0, 1 - busy / step))

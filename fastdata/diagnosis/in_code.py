@@ -1,0 +1,108 @@
+"""`fastdata.doctor(model, loader)`: the diagnosis of a model and a loader, in a program or a notebook."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils._pytree import tree_leaves, tree_map_only
+
+from fastdata.diagnosis.examine import examine_watched
+from fastdata.diagnosis.verdict import Diagnosis, diagnose
+from fastdata.diagnosis.watch import Stopped, Watch
+from fastdata.errors import OptionError
+from fastdata.order.random_states import GlobalStates
+
+__all__ = ["doctor"]
+
+
+def doctor(
+    model: nn.Module,
+    loader: Iterable[Any],
+    loss: Callable[[Any, Any], torch.Tensor] | None = None,
+    optimizer: Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer] | None = None,
+    *,
+    seconds: float = 20.0,
+    tries: bool = False,
+) -> Diagnosis:
+    """Says what holds the training of a model on a loader's batches back, and what to change.
+
+    Trains a copy of the model for a while: on the loader's batches, then on one batch repeated (compute only); then
+    loads without training (data only).  The model and the state of random generators are as before.
+
+    Args:
+        model: called with the first element of each batch, moved to the model's device.
+        loader: torch's DataLoader or fastdata's, whose batches are (images, labels, ...).
+        loss: of what the model gives and the labels; None takes cross entropy for integer labels, else the mean of
+            what the model gives.
+        optimizer: makes one for the copy's parameters; None takes SGD.
+        seconds: for all steps that are timed, about.
+        tries: also make changes like AMP for some steps, and time them.
+
+    Returns:
+        The diagnosis: `verdict`, `cause`, `advice`, `to_dict()`; printed, it is the report of `fastdata doctor`.
+
+    Raises:
+        OptionError: the loader is none, has no batches, or `seconds` is not positive.
+        Exception: the model's, the loss's or the dataset's own.
+
+    Example:
+        >>> print(fastdata.doctor(model, loader))
+    """
+    if not isinstance(loader, torch.utils.data.DataLoader):
+        raise OptionError(f"{type(loader).__name__} is no DataLoader of torch's or fastdata's")
+    if not seconds > 0:
+        raise OptionError(f"seconds={seconds!r} is not positive")
+    own, watch, states = copy.deepcopy(model), Watch(seconds=seconds, tries=tries), GlobalStates.now()
+    was_training = own.training
+    own.train()
+    try:
+        with watch.watching(), torch.random.fork_rng():
+            _train(own, loader, loss, (optimizer or _default_optimizer)(own.parameters()))
+    except Stopped:
+        pass
+    finally:
+        own.train(was_training)
+        states.put_back()
+    return diagnose(examine_watched(watch, "fastdata.doctor()"))
+
+
+def _train(model: nn.Module, loader: Any, loss: Callable[[Any, Any], torch.Tensor] | None, optimizer: Any) -> None:
+    """Epoch after epoch, until it is stopped."""
+    device = next((each.device for each in model.parameters()), torch.device("cpu"))
+    while True:
+        batches = 0
+        for batch in loader:
+            batches += 1
+            moved = tree_map_only(torch.Tensor, lambda tensor: tensor.to(device, non_blocking=True), batch)
+            images, labels = moved[:2] if isinstance(moved, list | tuple) and len(moved) > 1 else (moved, None)
+            optimizer.zero_grad()
+            made = model(images)
+            if loss is None:
+                loss = _loss_for(made, labels)
+            loss(made, labels).backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+        if batches == 0:
+            raise OptionError("the loader has no batches")
+
+
+def _loss_for(made: Any, labels: Any) -> Callable[[Any, Any], torch.Tensor]:
+    """Cross entropy for numbers of classes; else the mean of what the model made."""
+    integers = isinstance(labels, torch.Tensor) and not labels.is_floating_point() and labels.dim() == 1
+    if integers and isinstance(made, torch.Tensor) and made.dim() == 2:
+        return lambda scores, classes: nn.functional.cross_entropy(scores, classes % scores.shape[1])
+    return lambda scores, _: _first_tensor(scores).float().mean()
+
+
+def _first_tensor(made: Any) -> torch.Tensor:
+    for leaf in tree_leaves(made):
+        if isinstance(leaf, torch.Tensor):
+            return leaf
+    raise OptionError(f"the model gives no tensor but {type(made).__name__}; pass a loss")
+
+
+def _default_optimizer(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+    return torch.optim.SGD(parameters, lr=1e-3)

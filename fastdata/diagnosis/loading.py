@@ -1,0 +1,137 @@
+"""Measures a loader alone, as it is and with changes, and clones it for that."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_leaves
+
+from fastdata.dataloader.loader import DataLoader, StatelessDataLoader
+from fastdata.diagnosis.observation import Loading
+from fastdata.run.report import cpu_seconds
+
+__all__ = ["changed_loader", "is_ours", "measure_loading", "settings_of"]
+
+_FEWEST_BATCHES = 3
+# Arguments that both classes keep as attributes; a batch sampler stands for four more.
+_KEPT = (
+    "num_workers",
+    "collate_fn",
+    "worker_init_fn",
+    "multiprocessing_context",
+    "generator",
+    "prefetch_factor",
+    "pin_memory",
+)
+_OUR_OWN = (
+    "backend",
+    "fidelity",
+    "seed",
+    "on_error",
+    "memory_format",
+    "augment_on",
+    "workers",
+    "decode_device",
+    "dali",
+)
+
+
+def is_ours(loader: Any) -> bool:
+    """True for fastdata's own loaders."""
+    return isinstance(loader, StatelessDataLoader)
+
+
+def changed_loader(loader: Any, **changes: Any) -> Any:
+    """A fastdata.DataLoader over the same dataset and batch sampler, with other arguments.
+
+    Args:
+        loader: torch's or ours.
+        changes: arguments that differ.
+    """
+    names = _KEPT + (_OUR_OWN if is_ours(loader) else ())
+    arguments = {name: getattr(loader, name) for name in names}
+    if loader.batch_sampler is not None:
+        arguments["batch_sampler"] = loader.batch_sampler
+    else:
+        arguments |= {"batch_size": loader.batch_size, "sampler": loader.sampler}
+        if isinstance(loader.dataset, torch.utils.data.IterableDataset):
+            arguments.update(sampler=None, drop_last=loader.drop_last)
+    arguments |= changes
+    if arguments["num_workers"] == 0:
+        arguments.update(prefetch_factor=None, multiprocessing_context=None)
+    return DataLoader(loader.dataset, **arguments)
+
+
+def settings_of(loader: Any) -> str:
+    """The arguments that decide the speed, as they would be written."""
+    batch_size = getattr(loader.batch_sampler, "batch_size", loader.batch_size)
+    parts = [f"batch_size={batch_size}", f"num_workers={loader.num_workers}"]
+    if is_ours(loader):
+        parts += [f"backend={loader.backend!r}"]
+    parts += [f"{name}=True" for name in ("pin_memory", "persistent_workers") if getattr(loader, name, False)]
+    return ", ".join(parts)
+
+
+def measure_loading(
+    loader: Any, *, seconds: float, what: str = "", begin: Callable[[Any], Iterator[Any]] = iter
+) -> Loading:
+    """Loads batches and throws them away.
+
+    The first ones, which workers may have ready together, are not counted; where an epoch is too short for that, whole
+    epochs are.
+
+    Args:
+        loader: of batches.
+        seconds: for the batches that count, and as much at most for those before.
+        what: was changed.
+        begin: makes its iterator.
+    """
+    warm_up = max(1, int(getattr(loader, "num_workers", 0) or 0))
+    with suppress(TypeError):
+        if len(loader) <= 2 * warm_up + _FEWEST_BATCHES:
+            warm_up = 0
+    stages_before, began, cpu_s = _stages(loader), time.perf_counter(), cpu_seconds()
+    counted = images = skipped = 0
+    deadline = math.inf if warm_up else began + seconds
+    latest = began
+    while time.perf_counter() < deadline or counted < _FEWEST_BATCHES:
+        before = counted + skipped
+        for batch in begin(loader):
+            latest = time.perf_counter()
+            if skipped < warm_up:
+                skipped += 1
+                if skipped == warm_up or latest - began > seconds:
+                    warm_up, stages_before = skipped, _stages(loader)
+                    began, cpu_s, deadline = latest, cpu_seconds(), latest + seconds
+                continue
+            counted += 1
+            images += _size(batch)
+            if latest > deadline and counted >= _FEWEST_BATCHES:
+                break
+        if counted + skipped == before:  # an epoch of nothing
+            break
+    total_s, cores = max(1e-9, latest - began), cpu_seconds() - cpu_s
+    stages = {name: value - stages_before.get(name, 0.0) for name, value in _stages(loader).items()}
+    return Loading(
+        what=what,
+        batches=counted,
+        batch_s=total_s / max(1, counted),
+        images_per_s=images / total_s if images else math.nan,
+        cores=cores / max(1e-9, time.perf_counter() - began),
+        explain=loader.explain().partition("\n")[0].strip() if is_ours(loader) else "",
+        stage_s={name: value / max(1, counted) for name, value in stages.items() if value > 0},
+    )
+
+
+def _stages(loader: Any) -> dict[str, float]:
+    return dict(loader.stats()["stage_s"]) if is_ours(loader) else {}
+
+
+def _size(batch: Any) -> int:
+    sizes = (len(leaf) for leaf in tree_leaves(batch) if isinstance(leaf, torch.Tensor) and leaf.dim() > 0)
+    return next(sizes, 0)

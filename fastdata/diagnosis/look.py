@@ -1,0 +1,282 @@
+"""Looks closely at a few steps of a program: its models, what it switches on, and lines that wait for the device.
+
+This slows the steps down, so they are not timed; afterwards everything is as it was.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from functools import wraps
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.modules import module as torch_module
+from torch.utils._pytree import tree_leaves
+
+from fastdata.diagnosis.observation import Facts, SyncPlace
+
+__all__ = ["Look"]
+
+_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm, nn.InstanceNorm2d)
+_WITH_BIAS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Linear)
+_READS = ("item", "tolist", "__bool__", "__float__", "__int__", "cpu", "numpy", "nonzero")
+_MOST_NAMED = 8
+_MEASURED_LAYERS = 8  # with a bias before a normalisation
+_OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+_TORCHS = os.path.dirname(os.path.abspath(torch.__file__))
+
+
+class Look:
+    """Collects the facts of the steps that run inside of `looking()`."""
+
+    def __init__(self) -> None:
+        self.steps = 0
+        self.models: list[nn.Module] = []  # that the program itself calls
+        self._facts = Facts()
+        self._depth = 0
+        self._names: dict[int, str] = {}
+        self._made_by: dict[
+            int, tuple[nn.Module, torch.Tensor, torch.Tensor]
+        ] = {}  # layer, input and output, by its id
+        self._biased: dict[int, tuple[nn.Module, torch.Tensor]] = {}  # with what it was called with
+        self._reads: dict[tuple[str, str], list[tuple[int, float, float]]] = {}  # (step, began, ended) by place
+        self._copies: list[bool] = []  # to a device: whether they block
+        self._thread = 0  # in which the program's loop runs; others, of loaders, may read what they like
+
+    @contextmanager
+    def looking(self) -> Iterator[None]:
+        """Steps that run inside are looked at."""
+        self._thread = threading.get_ident()
+        with ExitStack() as stack:
+            stack.callback(torch_module.register_module_forward_pre_hook(self._before_forward).remove)
+            stack.callback(torch_module.register_module_forward_hook(self._after_forward, always_call=True).remove)
+            for name in _READS:
+                _replace(stack, torch.Tensor, name, self._noting_read(name))
+            _replace(stack, torch.Tensor, "to", self._noting_copy)
+            _replace(stack, torch.Tensor, "cuda", self._noting_copy)
+            _replace(stack, torch.optim.Optimizer, "zero_grad", self._noting_zero_grad)
+            try:
+                yield
+            finally:
+                self._depth = 0
+                self._made_by.clear()
+
+    def facts(self, batch: Any) -> Facts:
+        """What was found; batch: one of the loader's."""
+        facts = self._facts
+        parameters = [each for model in self.models for each in model.parameters()]
+        facts.models = sorted({_class_name(model) for model in self.models})[:_MOST_NAMED]
+        facts.parameters = sum(each.numel() for each in parameters)
+        facts.dtypes = sorted({str(each.dtype).removeprefix("torch.") for each in parameters} | set(facts.dtypes))
+        facts.device = next((each.device.type for each in parameters), "cpu")
+        tensors = [leaf for leaf in tree_leaves(batch) if isinstance(leaf, torch.Tensor) and leaf.dim() > 0]
+        facts.batch_size = len(tensors[0]) if tensors else 0
+        facts.biases_before_norm = [self._name_of(layer) for layer, _ in self._biased.values()]
+        layers = [layer for model in self.models for layer in model.modules() if isinstance(layer, nn.Conv2d)]
+        facts.convolutions = len({id(layer) for layer in layers})
+        facts.odd_channels = [
+            f"{self._name_of(layer)} ({layer.in_channels} to {layer.out_channels})"
+            for layer in layers
+            if layer.out_channels % 8
+        ][:_MOST_NAMED]
+        on_device = facts.device != "cpu"
+        images = [each for each in tensors if each.dim() == 4]
+        facts.pageable_copies = on_device and any(not each.is_pinned() for each in tensors if each.device.type == "cpu")
+        facts.blocking_copies = any(self._copies)
+        facts.channels_last = bool(images) and all(
+            each.is_contiguous(memory_format=torch.channels_last) and not each.is_contiguous() for each in images
+        )
+        self._take_settings(facts)
+        facts.syncs = self._sync_places()
+        return facts
+
+    def measure_layers(self) -> None:
+        """Times the layers with needless biases, with and without; and matrices in float64 if the program has them."""
+        if self._biased:
+            self._facts.bias_cost_s = sum(
+                _bias_cost_s(layer, given) for layer, given in list(self._biased.values())[:_MEASURED_LAYERS]
+            ) * (len(self._biased) / min(len(self._biased), _MEASURED_LAYERS))
+        if "float64" in self._facts.dtypes:
+            self._facts.float64_slowdown = _float64_slowdown(self._facts.device)
+
+    def forget(self) -> None:
+        """Lets go of the program's models and tensors."""
+        self.models.clear()
+        self._biased.clear()
+
+    # ---- what is called
+
+    def _before_forward(self, module: nn.Module, given: Any) -> None:
+        if threading.get_ident() != self._thread:  # a replica of DataParallel
+            return
+        self._depth += 1
+        if self._depth == 1 and not isinstance(module, nn.modules.loss._Loss):
+            self._note_model(module, given)
+        if isinstance(module, _NORMS) and given and isinstance(given[0], torch.Tensor):
+            made = self._made_by.get(id(given[0]))
+            if made is not None and (module.training or not getattr(module, "track_running_stats", True)):
+                self._biased.setdefault(id(made[0]), made[:2])  # the mean of the batch, and with it the bias, goes
+
+    def _after_forward(self, module: nn.Module, given: Any, made: Any) -> None:
+        if threading.get_ident() != self._thread:
+            return
+        self._depth = max(0, self._depth - 1)
+        takes_and_makes = isinstance(made, torch.Tensor) and given and isinstance(given[0], torch.Tensor)
+        if isinstance(module, _WITH_BIAS) and module.bias is not None and takes_and_makes:
+            self._made_by[id(made)] = (module, given[0].detach(), made)
+        if self._depth == 0:
+            self._made_by.clear()
+
+    def _note_model(self, module: nn.Module, given: Any) -> None:
+        facts = self._facts
+        if not any(module is known for known in self.models) and next(module.parameters(), None) is not None:
+            self.models.append(module)
+            for name, layer in module.named_modules():
+                self._names.setdefault(id(layer), name or _class_name(module))
+        facts.data_parallel |= isinstance(module, nn.DataParallel)
+        facts.compiled |= type(module).__name__ == "OptimizedModule"
+        inputs = [leaf for leaf in tree_leaves(given) if isinstance(leaf, torch.Tensor) and leaf.is_floating_point()]
+        facts.dtypes = sorted({*facts.dtypes, *(str(each.dtype).removeprefix("torch.") for each in inputs)})
+        kind = inputs[0].device.type if inputs else "cpu"
+        facts.autocast |= torch.is_autocast_enabled(kind)
+        name = _class_name(module)
+        records = not module.training and torch.is_grad_enabled()
+        if records and name not in facts.gradients_in_eval and any(each.requires_grad for each in module.parameters()):
+            facts.gradients_in_eval.append(name)
+
+    def _name_of(self, layer: nn.Module) -> str:
+        return self._names.get(id(layer), _class_name(layer))
+
+    def _noting_read(self, name: str) -> Callable[[Any], Any]:
+        def noting(original: Callable[..., Any]) -> Any:
+            @wraps(original)
+            def noted(tensor: Any, *given: Any, **named: Any) -> Any:
+                began = time.perf_counter()
+                try:
+                    return original(tensor, *given, **named)
+                finally:
+                    place = _place_of_caller() if threading.get_ident() == self._thread else None
+                    if place is not None:
+                        self._reads.setdefault((place, name), []).append((self.steps, began, time.perf_counter()))
+
+            return noted
+
+        return noting
+
+    def _noting_copy(self, original: Callable[..., Any]) -> Any:
+        @wraps(original)
+        def noted(tensor: Any, *given: Any, **named: Any) -> Any:
+            made = original(tensor, *given, **named)
+            if isinstance(made, torch.Tensor) and tensor.device.type == "cpu" != made.device.type and tensor.dim() > 0:
+                self._copies.append(not named.get("non_blocking", False))
+            return made
+
+        return noted
+
+    def _noting_zero_grad(self, original: Callable[..., Any]) -> Any:
+        @wraps(original)
+        def noted(optimizer: Any, set_to_none: bool = True) -> Any:
+            self._facts.zeroes_gradients |= not set_to_none
+            return original(optimizer, set_to_none)
+
+        return noted
+
+    # ---- what is switched on
+
+    def _take_settings(self, facts: Facts) -> None:
+        facts.anomaly_mode = torch.is_anomaly_enabled()
+        facts.profiler = torch._C._autograd._profiler_enabled()
+        facts.deterministic = torch.are_deterministic_algorithms_enabled() or torch.backends.cudnn.deterministic
+        facts.cudnn_benchmark = torch.backends.cudnn.benchmark
+        facts.tf32 = torch.get_float32_matmul_precision() != "highest" or torch.backends.cuda.matmul.allow_tf32
+        facts.launch_blocking = os.environ.get("CUDA_LAUNCH_BLOCKING", "0") not in ("", "0")
+        facts.torch_threads = torch.get_num_threads()
+
+    def _sync_places(self) -> list[SyncPlace]:
+        """The places at which values are read in most steps, those that cost most first."""
+        steps = max(1, self.steps)
+        found = []
+        for (place, name), reads in self._reads.items():
+            if len({step for step, _, _ in reads}) < steps:  # now and then is as it should be
+                continue
+            spans: dict[int, tuple[float, float]] = {}
+            for step, began, ended in reads:
+                first, _ = spans.get(step, (began, ended))
+                spans[step] = (first, ended)
+            blocked_s = sum(ended - began for _, began, ended in reads) / steps
+            span_s = sum(ended - began for began, ended in spans.values()) / steps
+            calls = "bool(tensor)" if name == "__bool__" else f".{name.strip('_')}()"
+            found.append(SyncPlace(place, calls, len(reads) / steps, blocked_s, span_s))
+        return sorted(found, key=lambda each: -each.span_s)[:_MOST_NAMED]
+
+
+def _replace(stack: ExitStack, owner: Any, name: str, make: Callable[[Any], Any]) -> None:
+    """Replaces a method until the stack is left."""
+    had_own, original = name in vars(owner), getattr(owner, name)
+    setattr(owner, name, make(original))
+    stack.callback(lambda: setattr(owner, name, original) if had_own else delattr(owner, name))
+
+
+def _place_of_caller() -> str | None:
+    """FILE:LINE of the program's line that reads; None if torch or fastdata do."""
+    frame = sys._getframe(2)
+    name = frame.f_code.co_filename
+    if name.startswith((_TORCHS, _OURS)):
+        return None
+    here = os.getcwd() + os.sep
+    return f"{name.removeprefix(here)}:{frame.f_lineno}"
+
+
+def _class_name(module: nn.Module) -> str:
+    return type(module).__name__
+
+
+def _bias_cost_s(layer: nn.Module, given: torch.Tensor) -> float:
+    """Seconds that a layer's bias takes, forward and backward: the least of some rounds, taking turns."""
+    least = {True: float("inf"), False: float("inf")}
+    bias = layer.bias
+    with torch.enable_grad():
+        for _ in range(3):
+            for has_bias in least:
+                setattr(layer, "bias", bias if has_bias else None)  # noqa: B010 - a module's own setattr
+                try:
+                    least[has_bias] = min(least[has_bias], _seconds_of(layer, given.detach().requires_grad_()))
+                finally:
+                    setattr(layer, "bias", bias)  # noqa: B010
+    return max(0.0, least[True] - least[False])
+
+
+def _seconds_of(layer: nn.Module, given: torch.Tensor) -> float:
+    wanted = [given, *(each for each in layer.parameters() if each.requires_grad)]
+    _wait_for(given.device)
+    began = time.perf_counter()
+    made = layer.forward(given)
+    torch.autograd.grad(made, wanted, torch.ones_like(made))
+    _wait_for(given.device)
+    return time.perf_counter() - began
+
+
+def _float64_slowdown(device: str) -> float:
+    """How many times longer a product of matrices takes in float64 than in float32."""
+    least = {torch.float64: float("inf"), torch.float32: float("inf")}
+    for _ in range(3):
+        for dtype in least:
+            matrix = torch.ones((512, 512), dtype=dtype, device=device)
+            torch.mm(matrix, matrix)
+            _wait_for(matrix.device)
+            began = time.perf_counter()
+            torch.mm(matrix, matrix)
+            _wait_for(matrix.device)
+            least[dtype] = min(least[dtype], time.perf_counter() - began)
+    return least[torch.float64] / least[torch.float32]
+
+
+def _wait_for(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)

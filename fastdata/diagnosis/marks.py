@@ -1,0 +1,88 @@
+"""Notes when a step's parts begin and end: the backward pass and the optimiser's update."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import wraps
+from typing import Any
+
+import torch
+from torch.optim import optimizer as torch_optimizer
+
+from fastdata.diagnosis.observation import Step
+
+__all__ = ["Marks"]
+
+
+class Marks:
+    """The parts of the step that runs.
+
+    Host times: on a device that computes in the background they say when work was given to it.
+
+    Args:
+        clock: seconds.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
+        self._clock = clock
+        self.delivered_at: float | None = None  # when the batch was given to the program
+        self._backward_began: float | None = None
+        self._backward_s = self._update_s = 0.0
+        self._depth = 0
+
+    @property
+    def trains(self) -> bool:
+        """True if there was a backward pass or an update since the batch was delivered."""
+        return self._backward_began is not None or self._update_s > 0
+
+    def begin(self, delivered_at: float) -> None:
+        """The program has its batch."""
+        self.delivered_at, self._backward_began, self._backward_s, self._update_s = delivered_at, None, 0.0, 0.0
+
+    def end(self, asked_at: float, wait_s: float) -> Step:
+        """The program asks for the next batch."""
+        assert self.delivered_at is not None
+        busy_s = asked_at - self.delivered_at
+        forward_s = (self._backward_began if self._backward_began is not None else asked_at) - self.delivered_at
+        if self._backward_began is None:
+            forward_s -= self._update_s
+        rest_s = max(0.0, busy_s - forward_s - self._backward_s - self._update_s)
+        self.delivered_at = None
+        return Step(wait_s, max(0.0, forward_s), self._backward_s, self._update_s, rest_s)
+
+    @contextmanager
+    def installed(self) -> Iterator[None]:
+        """Notes all backward passes and updates of the process until the end of the block."""
+        backward = torch.autograd.backward
+        torch.autograd.backward = self._noting_backward(backward)
+        starts: list[float] = []
+        before = torch_optimizer.register_optimizer_step_pre_hook(lambda *_: starts.append(self._clock()))
+        after = torch_optimizer.register_optimizer_step_post_hook(lambda *_: self._end_update(starts))
+        try:
+            yield
+        finally:
+            torch.autograd.backward = backward
+            before.remove()
+            after.remove()
+
+    def _noting_backward(self, backward: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(backward)
+        def noted(*tensors: Any, **options: Any) -> Any:
+            began = self._clock()
+            if self._backward_began is None:
+                self._backward_began = began
+            self._depth += 1  # one may be called in another
+            try:
+                return backward(*tensors, **options)
+            finally:
+                self._depth -= 1
+                if self._depth == 0:
+                    self._backward_s += self._clock() - began
+
+        return noted
+
+    def _end_update(self, starts: list[float]) -> None:
+        if starts:
+            self._update_s += self._clock() - starts.pop()

@@ -1,0 +1,249 @@
+"""What was measured of a training program; every figure that verdict and advice are made of."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+__all__ = ["Facts", "Loading", "Observation", "Sample", "Step", "Stretch", "SyncPlace"]
+
+
+@dataclass(slots=True)
+class Step:
+    """One step of the program's loop, in seconds: from the request for a batch to the next one.
+
+    Attributes:
+        wait_s: until the batch was there.
+        forward_s: from then on to the beginning of the backward pass; all of the step if there is none.
+        backward_s: in `backward()`.
+        update_s: in the optimiser's `step()`.
+        rest_s: everything else.
+    """
+
+    wait_s: float = 0.0
+    forward_s: float = 0.0
+    backward_s: float = 0.0
+    update_s: float = 0.0
+    rest_s: float = 0.0
+
+    @property
+    def busy_s(self) -> float:
+        """Seconds in which the loop did not wait for its batch."""
+        return self.forward_s + self.backward_s + self.update_s + self.rest_s
+
+
+@dataclass
+class Stretch:
+    """Means of some steps in a row, in seconds.
+
+    Attributes:
+        steps: how many.
+        step_s: one step, including its wait.
+        wait_s, forward_s, backward_s, update_s, rest_s: as in `Step`.
+        cores: CPU seconds of the process and its children per second; None if not measured.
+    """
+
+    steps: int
+    step_s: float
+    wait_s: float
+    forward_s: float = 0.0
+    backward_s: float = 0.0
+    update_s: float = 0.0
+    rest_s: float = 0.0
+    cores: float | None = None
+
+    @classmethod
+    def of(cls, steps: list[Step], *, extra_s: float = 0.0, cores: float | None = None) -> Stretch:
+        """Means of these; extra_s: what the device still had to do after the last one."""
+        count = max(1, len(steps))
+        parts = ("wait_s", "forward_s", "backward_s", "update_s", "rest_s")
+        means = {part: sum(getattr(step, part) for step in steps) / count for part in parts}
+        return cls(len(steps), sum(means.values()) + extra_s / count, **means, cores=cores)
+
+
+@dataclass
+class Loading:
+    """The loader alone, with nobody computing.
+
+    Attributes:
+        what: what was changed, "" for nothing.
+        batches: how many were loaded.
+        batch_s: seconds per batch.
+        images_per_s: samples per second; NaN if a batch's size is not known.
+        cores: CPU seconds of the process and its children per second.
+        explain: the loader's own verdict, if it is fastdata's.
+        stage_s: thread-seconds per stage and batch, if it is fastdata's and knows them.
+    """
+
+    what: str
+    batches: int
+    batch_s: float
+    images_per_s: float
+    cores: float
+    explain: str = ""
+    stage_s: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass
+class Sample:
+    """Samples of the dataset, made one by one in one thread by the dataset's own code; means in milliseconds.
+
+    Attributes:
+        samples: how many.
+        total_ms: one sample.
+        idle_ms: of it, in which the thread did not compute: it waited for storage, the network or a lock.
+        decode_ms: in Pillow's decoders.
+        resize_ms: in Pillow's resize.
+        rest_ms: the rest of `__getitem__`, mostly transforms.
+        collate_ms: in the collate function, per sample.
+        file_bytes: of the images that were opened by their paths; 0 if there was none.
+        width, height: medians of the opened images, in pixels; 0 if there was none.
+        shown_px: pixels of what the sample contains; 0 if that is no image.
+        progressive: share of the opened images that are progressive JPEGs.
+        jpegs: share of the opened images that are JPEGs.
+        storage_mb_per_s: of files read from storage, one after the other; NaN if not measured.
+        storage_ms: until such a file was read.
+    """
+
+    samples: int
+    total_ms: float
+    idle_ms: float
+    decode_ms: float = 0.0
+    resize_ms: float = 0.0
+    rest_ms: float = 0.0
+    collate_ms: float = 0.0
+    file_bytes: float = 0.0
+    width: int = 0
+    height: int = 0
+    shown_px: int = 0
+    progressive: float = 0.0
+    jpegs: float = 0.0
+    storage_mb_per_s: float = float("nan")
+    storage_ms: float = float("nan")
+
+
+@dataclass
+class SyncPlace:
+    """A line that reads a value from the device.
+
+    Attributes:
+        place: FILE:LINE.
+        calls: `.item()`, `bool(tensor)`, ….
+        per_step: how often in a step.
+        blocked_s: seconds per step inside of these calls.
+        span_s: seconds per step from the first of them to the end of the last, if there are several.
+    """
+
+    place: str
+    calls: str
+    per_step: float
+    blocked_s: float
+    span_s: float
+
+
+@dataclass
+class Facts:
+    """What the steps looked like from inside.
+
+    Attributes:
+        device: where the model is.
+        batch_size: of the first tensor of a batch.
+        models: classes of the modules that the program calls.
+        parameters: of these.
+        dtypes: of the parameters and floating inputs, as text.
+        biases_before_norm: convolutions and linear layers with a bias in front of a normalisation that removes it.
+        bias_cost_s: seconds per step that these biases cost, measured by calling the layers with and without.
+        float64_slowdown: how many times slower this device multiplies matrices in float64; 0 if not measured.
+        data_parallel: nn.DataParallel is used.
+        gradients_in_eval: models in evaluation mode that were called with gradients on.
+        syncs: lines that read values from the device.
+        zeroes_gradients: gradients are set to zero, not to None.
+        anomaly_mode, profiler, deterministic, autocast, channels_last, compiled, cudnn_benchmark, tf32,
+            launch_blocking: what is switched on.
+        pageable_copies: batches are copied to the device from memory that is not pinned.
+        blocking_copies: batches are copied without non_blocking=True.
+        convolutions: number of nn.Conv2d layers.
+        odd_channels: convolutions and linear layers with numbers of channels that are no multiples of 8.
+        torch_threads: of torch's own, within operations.
+    """
+
+    device: str = "cpu"
+    batch_size: int = 0
+    models: list[str] = field(default_factory=list)
+    parameters: int = 0
+    dtypes: list[str] = field(default_factory=list)
+    biases_before_norm: list[str] = field(default_factory=list)
+    bias_cost_s: float = 0.0
+    float64_slowdown: float = 0.0
+    data_parallel: bool = False
+    gradients_in_eval: list[str] = field(default_factory=list)
+    syncs: list[SyncPlace] = field(default_factory=list)
+    zeroes_gradients: bool = False
+    anomaly_mode: bool = False
+    profiler: bool = False
+    deterministic: bool = False
+    autocast: bool = False
+    channels_last: bool = False
+    compiled: bool = False
+    cudnn_benchmark: bool = False
+    tf32: bool = False
+    launch_blocking: bool = False
+    pageable_copies: bool = False
+    blocking_copies: bool = False
+    convolutions: int = 0
+    odd_channels: list[str] = field(default_factory=list)
+    torch_threads: int = 0
+
+
+@dataclass
+class Observation:
+    """Everything that was seen and measured of one program.
+
+    Attributes:
+        program: what was run.
+        cpus: cores that it may use.
+        loaders: each loader that was iterated: its dataset, batches delivered, and whether it was trained on.
+        dataset: of the loader that is judged; "" if none was iterated.
+        loader: its arguments that matter, as text.
+        is_ours: it is fastdata's.
+        num_workers: of it.
+        first_batch_s: seconds until its first batch.
+        facts: what the steps looked like.
+        real: steps of the program as it is.
+        repeated: steps with one batch repeated: compute only.
+        alone: the loader alone: data only.
+        changed: the loader alone after changes, by their key in `advice`.
+        trials: seconds of a step with a repeated batch (before, after) a change, by its key.
+        sample: what single samples cost; None if the dataset has no `__getitem__`, or it failed.
+        decode_ms: milliseconds for a random crop of some of the dataset's JPEGs by the native core: from the file
+            ("file"), by an index ("index"), from a record of open coefficients ("unpacked").
+        ranks: mean seconds of a step (compute, wait) on each rank of this machine.
+        children: other processes that the program started and that this could not look into.
+        slow_storage: what is known of the folder's storage; "" for nothing.
+        unseen: what could not be measured, and why.
+    """
+
+    program: str = ""
+    cpus: int = 1
+    loaders: list[dict[str, Any]] = field(default_factory=list)
+    dataset: str = ""
+    loader: str = ""
+    is_ours: bool = False
+    num_workers: int = 0
+    first_batch_s: float = float("nan")
+    facts: Facts = field(default_factory=Facts)
+    real: Stretch | None = None
+    repeated: Stretch | None = None
+    alone: Loading | None = None
+    changed: dict[str, Loading] = field(default_factory=dict)
+    trials: dict[str, tuple[float, float]] = field(default_factory=dict)
+    sample: Sample | None = None
+    decode_ms: dict[str, float] = field(default_factory=dict)
+    ranks: list[tuple[float, float]] = field(default_factory=list)
+    children: int = 0
+    slow_storage: str = ""
+    unseen: list[str] = field(default_factory=list)
+
+    def to_dict(self) -> dict[str, Any]:
+        """As values that JSON can hold."""
+        return asdict(self)

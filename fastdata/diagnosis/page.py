@@ -1,0 +1,52 @@
+"""A diagnosis as one self-contained page of HTML."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from importlib import resources
+from typing import Any
+
+from fastdata.diagnosis.gains import step_seconds
+from fastdata.diagnosis.observation import Observation
+from fastdata.diagnosis.show import tables, times
+from fastdata.diagnosis.verdict import Diagnosis
+from fastdata.system.optional import need
+
+__all__ = ["as_html"]
+
+
+def as_html(told: Diagnosis, machine: dict[str, Any]) -> str:
+    """The page.
+
+    Args:
+        told: the diagnosis.
+        machine: as `fastdata.diagnosis.measure.machine` describes it.
+    """
+    jinja2 = need("jinja2", "the page")
+    environment = jinja2.Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
+    template = environment.from_string((resources.files(__package__) / "page.html").read_text(encoding="utf-8"))
+    page: str = template.render(
+        verdict=told.verdict,
+        program=told.seen.program,
+        date=time.strftime("%Y-%m-%d"),
+        tables=tables(told.seen),
+        advice=[{**vars(each), "expected": times(each.gain), "tried": times(each.measured)} for each in told.advice],
+        bars=_bars(told.seen),
+        unseen=told.seen.unseen,
+        machine=json.dumps(machine, indent=1),
+        json=json.dumps(told.to_dict(), indent=1),
+    )
+    return page
+
+
+def _bars(seen: Observation) -> list[dict[str, Any]]:
+    """Widths in percent of the longest."""
+    names = ("as it runs", "compute only", "data only")
+    known = {name: value for name, value in zip(names, step_seconds(seen), strict=True) if not math.isnan(value)}
+    longest = max(known.values(), default=1.0)
+    return [
+        {"name": name, "ms": f"{1e3 * value:.1f} ms", "percent": round(100 * value / longest, 1)}
+        for name, value in known.items()
+    ]

@@ -1,0 +1,121 @@
+"""A diagnosis as text for a terminal of 80 columns."""
+
+from __future__ import annotations
+
+import math
+import textwrap
+from collections.abc import Iterator
+
+from fastdata.diagnosis.gains import Advice, step_seconds, wait_share
+from fastdata.diagnosis.observation import Observation
+
+__all__ = ["as_text", "tables", "times"]
+
+_WIDTH = 80
+_MOST_SYNCS = 3
+
+
+def as_text(verdict: str, advice: list[Advice], seen: Observation) -> str:
+    """The verdict, the measurements, and the advice; no line longer than 80 columns, but for what cannot be broken."""
+    lines = [*_wrapped(f"Verdict: {verdict}."), ""]
+    for title, rows in tables(seen):
+        lines += [title, *(f"  {name:<34}{value}" for name, value in rows), ""]
+    lines += _advice_lines(advice)
+    if seen.unseen:
+        lines += ["", "Not measured:", *(line for each in seen.unseen for line in _wrapped(each, "  - ", "    "))]
+    return "\n".join(lines)
+
+
+def _advice_lines(advice: list[Advice]) -> Iterator[str]:
+    if not advice:
+        yield "Advice: none; nothing was found that would gain much."
+        return
+    yield "Advice, most effective first (gain of the whole step: expected / tried):"
+    for number, each in enumerate(advice, 1):
+        gains = f"{times(each.gain)} / {times(each.measured)}"
+        yield from _wrapped(each.why, f"{number:>3}. [{gains}] ", "     ")
+        yield from _wrapped(each.change, "     -> ", "        ")
+
+
+def _wrapped(text: str, first: str = "", later: str = "") -> list[str]:
+    return textwrap.wrap(
+        text, _WIDTH, initial_indent=first, subsequent_indent=later, break_long_words=False, break_on_hyphens=False
+    )
+
+
+def times(gain: float) -> str:
+    """A gain for people."""
+    return "?" if math.isnan(gain) else f"{gain:.2f}x"
+
+
+def _ms(seconds: float) -> str:
+    return "?" if math.isnan(seconds) else f"{1e3 * seconds:.1f} ms"
+
+
+def tables(seen: Observation) -> list[tuple[str, list[tuple[str, str]]]]:
+    """Titles, and rows of names and values."""
+    found = []
+    if seen.dataset:
+        found.append((f"Loader: {seen.dataset}, {seen.loader}", _loader_rows(seen)))
+    if seen.real is not None:
+        found.append((f"A step ({seen.real.steps} timed)", _step_rows(seen)))
+    if seen.sample is not None:
+        found.append((f"A sample, by the dataset's own code ({seen.sample.samples} timed)", _sample_rows(seen)))
+    return found
+
+
+def _step_rows(seen: Observation) -> list[tuple[str, str]]:
+    assert seen.real is not None
+    real, compute, data = step_seconds(seen)
+    share = wait_share(seen)
+    rows = [
+        ("as the program runs", f"{_ms(real)}, of which {_ms(seen.real.wait_s)} in next(loader)"),
+        ("one batch repeated (compute only)", _ms(compute) if seen.repeated is not None else "not measured"),
+        ("the loader alone (data only)", _ms(data)),
+        ("lost to waiting for data", f"{share:.0%}"),
+    ]
+    stretch = seen.repeated or seen.real
+    parts = (("forward", stretch.forward_s), ("backward", stretch.backward_s), ("update", stretch.update_s))
+    rows += [(f"  {name}", _ms(value)) for name, value in parts if value > 0]
+    if seen.real.cores is not None:
+        rows.append(("cores used", f"{seen.real.cores:.1f} of {seen.cpus}"))
+    for place in seen.facts.syncs[:_MOST_SYNCS]:
+        rows.append((f"{place.calls} per step", f"{place.per_step:.0f} at {place.place}"))
+    if seen.facts.device == "cpu":
+        rows.append(("device", "cpu; nothing here was measured on a GPU"))
+    return rows
+
+
+def _loader_rows(seen: Observation) -> list[tuple[str, str]]:
+    rows = []
+    if not math.isnan(seen.first_batch_s):
+        rows.append(("first batch after", f"{seen.first_batch_s:.2f} s"))
+    if seen.alone is None:
+        return rows
+    rows.append(("alone", f"{seen.alone.images_per_s:.0f} images/s on {seen.alone.cores:.1f} cores"))
+    rows += [
+        (each.what, f"{each.images_per_s:.0f} images/s on {each.cores:.1f} cores") for each in seen.changed.values()
+    ]
+    total = sum(seen.alone.stage_s.values())
+    rows += [(f"  {name}", f"{value / total:.0%} of its threads' time") for name, value in seen.alone.stage_s.items()]
+    return rows
+
+
+def _sample_rows(seen: Observation) -> list[tuple[str, str]]:
+    sample = seen.sample
+    assert sample is not None
+    rows = [
+        ("all", f"{sample.total_ms:.2f} ms"),
+        ("  waiting (storage, network)", f"{sample.idle_ms:.2f} ms"),
+        ("  decoding", f"{sample.decode_ms:.2f} ms"),
+        ("  resizing", f"{sample.resize_ms:.2f} ms"),
+        ("  the rest", f"{max(0.0, sample.rest_ms - sample.idle_ms):.2f} ms"),
+        ("collating", f"{sample.collate_ms:.2f} ms"),
+    ]
+    if sample.width:
+        rows.append(("image", f"{sample.width} x {sample.height} px, {sample.file_bytes / 1000:.0f} kB"))
+    if not math.isnan(sample.storage_mb_per_s):
+        rows.append(("storage", f"{sample.storage_mb_per_s:.0f} MB/s, {sample.storage_ms:.2f} ms per file"))
+    names = {"file": "from the file", "index": "by an index", "unpacked": "unpacked"}
+    rows += [(f"native crop, {names[kind]}", f"{ms:.2f} ms") for kind, ms in seen.decode_ms.items()]
+    return rows

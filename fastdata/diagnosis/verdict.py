@@ -1,0 +1,153 @@
+"""The verdict on a program in one sentence, made of what was measured."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from fastdata.diagnosis.advice import advise
+from fastdata.diagnosis.gains import Advice, wait_share
+from fastdata.diagnosis.observation import Observation
+from fastdata.diagnosis.show import as_text
+
+__all__ = ["Diagnosis", "diagnose"]
+
+_WAITS = 0.1  # share of a step from which on data is the limit
+_CLEAR = 1.02  # gain from which on a fault in computing is named in the verdict
+
+# How the verdict names what is the limit, by the key of the first advice.
+_LIMITS = {
+    "storage": "storage is the limit",
+    "oversized": "decoding images that are much larger than shown is the limit",
+    "workers": "too few workers are the limit",
+    "backend": "the chosen decode backend is the limit",
+    "not_accelerated": "the loader is not accelerated, which is the limit",
+    "imbalance": "one rank's data is the limit for all",
+}
+_FAULTS = {
+    "anomaly": "autograd's anomaly mode is left on",
+    "profiler": "a profiler is left on",
+    "launch_blocking": "CUDA_LAUNCH_BLOCKING is left on",
+    "deterministic": "deterministic algorithms are on",
+    "float64": "the model computes in float64",
+    "synchronisation": "values are read from the device in every step",
+    "bias_before_norm": "layers have a bias that the normalisation behind them removes",
+    "gradients_in_validation": "validation records gradients",
+    "data_parallel": "nn.DataParallel copies the model in every step",
+}
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """What holds a program back.
+
+    Attributes:
+        verdict: one sentence.
+        cause: the key of the advice that the verdict names; "compute" if computing is the limit and nothing is wrong
+            with it; "data" if loading is and no change is known to help; "unknown" if too little was seen.
+        advice: most effective first.
+        seen: what it was made of.
+    """
+
+    verdict: str
+    cause: str
+    advice: list[Advice]
+    seen: Observation
+
+    def __str__(self) -> str:
+        return as_text(self.verdict, self.advice, self.seen)
+
+    def to_dict(self) -> dict[str, Any]:
+        """As values that JSON can hold; NaN becomes None."""
+        told = {
+            "verdict": self.verdict,
+            "cause": self.cause,
+            "wait_share": wait_share(self.seen),
+            "advice": [asdict(each) for each in self.advice],
+            "seen": self.seen.to_dict(),
+        }
+        cleaned: dict[str, Any] = _without_nan(told)
+        return cleaned
+
+
+def _without_nan(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _without_nan(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_without_nan(each) for each in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def diagnose(seen: Observation) -> Diagnosis:
+    """Judges an observation."""
+    advice = advise(seen)
+    share = wait_share(seen)
+    if math.isnan(share):
+        return _without_steps(seen, advice)
+    faults = [each for each in advice if each.side == "compute" and each.key in _FAULTS]
+    fault = next((each for each in faults if not each.gain < _CLEAR), faults[0] if faults else None)
+    without_waiting = 1 / max(1e-9, 1 - share)
+    if share >= _WAITS and not (fault is not None and fault.gain > without_waiting):
+        cause = next((each for each in advice if each.side == "data"), None)
+        limit = _LIMITS.get(cause.key, "") if cause is not None else ""
+        verdict = f"{share:.0%} of each step waits for data; {limit or _stage(seen)}{_idle(seen)}"
+        return Diagnosis(verdict, cause.key if cause is not None else "data", advice, seen)
+    waits = f"{share:.0%} of each step waits for data" if share >= 0.005 else "the loader keeps up"
+    verdict = f"computing is the limit ({waits}): {_parts(seen)}"
+    if fault is None:
+        return Diagnosis(verdict, "compute", advice, seen)
+    return Diagnosis(f"{verdict}; {_FAULTS[fault.key]}", fault.key, advice, seen)
+
+
+def _without_steps(seen: Observation, advice: list[Advice]) -> Diagnosis:
+    if seen.alone is None:
+        told = "; ".join(seen.unseen) or "no DataLoader was iterated in this process"
+        if seen.children and not seen.loaders:
+            told += (
+                f"; it started {seen.children} other processes, into which this does not look: start each rank by "
+                "torchrun --nproc-per-node N -m fastdata doctor SCRIPT"
+            )
+        return Diagnosis(f"nothing could be measured: {told}", "unknown", advice, seen)
+    rate = seen.alone.images_per_s
+    verdict = f"the loader alone gives {rate:.0f} images/s; {_stage(seen)}{_idle(seen)}"
+    cause = advice[0].key if advice else "data"
+    return Diagnosis(verdict, cause, advice, seen)
+
+
+def _stage(seen: Observation) -> str:
+    """Which part of loading takes longest, in words."""
+    if seen.alone is not None and seen.alone.stage_s:
+        name = max(seen.alone.stage_s, key=lambda stage: seen.alone.stage_s[stage] if seen.alone is not None else 0.0)
+        names = {"read": "reading files", "decode": "decoding", "transform": "the transform", "collate": "collating"}
+        return f"{names.get(name, name)} is the limit"
+    sample = seen.sample
+    if sample is None:
+        return "loading is the limit"
+    parts = {
+        "waiting for storage or network": sample.idle_ms,
+        "decoding": sample.decode_ms,
+        "resizing": sample.resize_ms,
+        "the transform": max(0.0, sample.rest_ms - sample.idle_ms),
+        "collating": sample.collate_ms,
+    }
+    return f"{max(parts, key=lambda part: parts[part])} is the limit"
+
+
+def _idle(seen: Observation) -> str:
+    used = seen.real.cores if seen.real is not None else seen.alone.cores if seen.alone is not None else None
+    idle = round(seen.cpus - used) if used is not None else 0
+    return f"; {idle} of {seen.cpus} cores {'is' if idle == 1 else 'are'} idle" if idle > 0 else ""
+
+
+def _parts(seen: Observation) -> str:
+    stretch = seen.repeated or seen.real
+    assert stretch is not None
+    total = max(1e-9, stretch.step_s - stretch.wait_s)
+    parts = {
+        "forward": stretch.forward_s,
+        "backward": stretch.backward_s,
+        "update": stretch.update_s,
+        "the rest": max(0.0, total - stretch.forward_s - stretch.backward_s - stretch.update_s),
+    }
+    return ", ".join(f"{name} {value / total:.0%}" for name, value in parts.items() if value / total >= 0.01)

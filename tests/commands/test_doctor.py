@@ -1,0 +1,139 @@
+"""`fastdata doctor`: programs, folders, and what people get wrong."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from fastdata.cli.main import main
+
+DOCTOR = ["-m", "fastdata", "doctor"]
+PROGRAM = """
+import sys, time, torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+what = sys.argv[1]
+print("arguments", sys.argv[1:])
+def loader(count=64):
+    return DataLoader(TensorDataset(torch.rand(count, 4), torch.arange(count) % 3), 16)
+model = nn.Linear(4, 3)
+optimiser = torch.optim.SGD(model.parameters(), lr=0.1)
+def epoch(loader):
+    for images, labels in loader:
+        optimiser.zero_grad()
+        nn.functional.cross_entropy(model(images), labels).backward()
+        optimiser.step()
+if what == "nothing":
+    sys.exit(3)
+if what == "crash":
+    epoch(loader())
+    raise RuntimeError("out of luck")
+if what == "exit":
+    sys.exit("goodbye")
+if what == "short":
+    epoch(loader())
+if what == "spawn":
+    torch.multiprocessing.spawn(time.sleep, args=(), join=False)
+if what in ("long", "swallow"):
+    while True:
+        try:
+            epoch(loader())
+        except:
+            if what != "swallow":
+                raise
+"""
+
+
+def python(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    known = {name: value for name, value in os.environ.items() if name not in ("FASTDATA_RUN", "RANK", "LOCAL_RANK")}
+    command = [sys.executable, *DOCTOR, *arguments]
+    return subprocess.run(command, capture_output=True, text=True, cwd=cwd, env=known, timeout=150, check=False)
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> Path:
+    path = tmp_path / "train.py"
+    path.write_text(PROGRAM)
+    return path
+
+
+@pytest.mark.parametrize("what", ["long", "swallow"])
+def test_a_program_is_stopped_once_it_is_measured(program: Path, what: str) -> None:
+    done = python(
+        "--seconds", "0.5", "--json", "told.json", "--html", "told.html", "train.py", what, "--epochs", "3",
+        cwd=program.parent,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert f"arguments ['{what}', '--epochs', '3']" in done.stdout
+    assert "Verdict: " in done.stdout
+    told = json.loads((program.parent / "told.json").read_text())
+    assert told["verdict"] in " ".join(done.stdout.split())
+    assert told["seen"]["program"] == f"train.py {what} --epochs 3"
+    assert told["seen"]["real"]["steps"] >= 3
+    assert told["seen"]["alone"]["batches"] >= 3
+    assert told["seen"]["changed"]["fastdata"]["batches"] >= 3
+    assert "</html>" in (program.parent / "told.html").read_text()
+
+
+def test_a_module(program: Path) -> None:
+    done = python("--seconds", "0.5", "-m", "train", "long", cwd=program.parent)
+    assert done.returncode == 0, done.stderr
+    assert "Verdict: " in done.stdout
+
+
+def test_json_alone_on_standard_output_can_be_parsed(program: Path) -> None:
+    program.write_text(PROGRAM.replace('print("arguments", sys.argv[1:])', ""))
+    done = python("--seconds", "0.5", "--json", "-", "train.py", "long", cwd=program.parent)
+    assert json.loads(done.stdout)["verdict"]
+
+
+@pytest.mark.parametrize(
+    ("what", "status", "said"),
+    [
+        ("nothing", 3, "the program ended by SystemExit: 3"),
+        ("exit", 1, "goodbye"),
+        ("crash", 1, "RuntimeError: out of luck"),
+        ("short", 0, "too early for all"),
+    ],
+)
+def test_a_program_that_ends_by_itself(program: Path, what: str, status: int, said: str) -> None:
+    done = python("--seconds", "5", "train.py", what, cwd=program.parent)
+    assert done.returncode == status
+    assert "Verdict: " in done.stdout
+    assert said in done.stdout + done.stderr
+    if what == "crash":
+        assert 'train.py", line' in done.stderr
+        assert "fastdata/cli" not in done.stderr
+
+
+def test_a_folder(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["doctor", "--data", str(folder), "--seconds", "0.5", "--workers", "1", "--batch-size", "8"]) == 0
+    said = capsys.readouterr().out
+    assert "the loader alone gives" in said
+    assert "native crop, by an index" in said
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ([], "name a SCRIPT"),
+        (["missing.py"], "can't open file 'missing.py'"),
+        (["--data", "missing"], "missing"),
+        (["--data", "missing", "train.py"], "name a SCRIPT"),
+        (["--seconds", "0", "train.py"], "'0' is not a number of seconds"),
+        (["--seconds", "soon", "train.py"], "'soon' is not a number of seconds"),
+        (["--json", "nowhere/told.json", "train.py"], "nowhere is no folder"),
+        (["--nonsense", "train.py"], "--nonsense"),
+        (["-m"], "name a MODULE"),
+    ],
+)
+def test_mistakes(program: Path, arguments: list[str], said: str) -> None:
+    done = python(*arguments, cwd=program.parent)
+    assert done.returncode == 2
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr

@@ -1,0 +1,147 @@
+"""What is concluded from measurements that are given here: no clock is read."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from fastdata.diagnosis.gains import expected_step_s, wait_share
+from fastdata.diagnosis.observation import Facts, Loading, Observation, Sample, Step, Stretch, SyncPlace
+from fastdata.diagnosis.page import as_html
+from fastdata.diagnosis.verdict import diagnose
+
+
+def stretch(wait_s: float, forward_s: float = 0.03, backward_s: float = 0.06, *, cores: float = 2.0) -> Stretch:
+    return Stretch.of([Step(wait_s, forward_s, backward_s, 0.01, 0.0)] * 4, cores=cores)
+
+
+def loading(batch_s: float, what: str = "", cores: float = 8.0, explain: str = "", **stages: float) -> Loading:
+    return Loading(what, 10, batch_s, 32 / batch_s, cores, explain, stages)
+
+
+def observed(**changes: Any) -> Observation:
+    """A step of 0.1 s of computing, with a loader that keeps up."""
+    seen = Observation(
+        program="train.py",
+        cpus=8,
+        dataset="Own",
+        loader="batch_size=32, num_workers=4",
+        is_ours=True,
+        num_workers=4,
+        facts=Facts(batch_size=32),
+        real=stretch(0.0),
+        repeated=stretch(0.0),
+        alone=loading(0.02),
+    )
+    return replace(seen, **changes)
+
+
+SLOW = {"real": stretch(0.3), "alone": loading(0.4, cores=4.0)}  # 75 % of the step waits
+SAMPLE = Sample(samples=50, total_ms=10, idle_ms=0, decode_ms=8, width=500, height=375, shown_px=224 * 224)
+
+CASES: dict[str, tuple[Observation, str]] = {
+    "nothing": (observed(), "compute"),
+    "storage": (observed(**SLOW, sample=replace(SAMPLE, idle_ms=9.0, decode_ms=0.5)), "storage"),
+    "workers": (observed(**SLOW, changed={"workers": loading(0.2, "num_workers=8")}), "workers"),
+    "backend": (observed(**SLOW, changed={"backend": loading(0.15, "backend='auto'")}), "backend"),
+    "oversized": (observed(**SLOW, sample=replace(SAMPLE, width=4000, height=3000)), "oversized"),
+    "closure": (
+        observed(real=stretch(0.3), alone=loading(0.4, explain="not accelerated: Own is no image dataset; open files")),
+        "not_accelerated",
+    ),
+    "plain torch": (observed(**SLOW, is_ours=False, changed={"fastdata": loading(0.1)}), "fastdata"),
+    "anomaly mode": (observed(facts=Facts(anomaly_mode=True), trials={"anomaly": (0.1, 0.05)}), "anomaly"),
+    "float64": (observed(facts=Facts(dtypes=["float64"], float64_slowdown=2.0)), "float64"),
+    "a bias": (observed(facts=Facts(biases_before_norm=["conv1"], bias_cost_s=0.003)), "bias_before_norm"),
+    "item": (observed(facts=Facts(syncs=[SyncPlace("a.py:1", ".item()", 32, 0.001, 0.04)])), "synchronisation"),
+    "nothing seen": (Observation(program="train.py"), "unknown"),
+    "more computing than waiting": (
+        observed(real=stretch(0.02), facts=Facts(anomaly_mode=True), trials={"anomaly": (0.1, 0.04)}),
+        "anomaly",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_cause_is_named(name: str) -> None:
+    seen, cause = CASES[name]
+    told = diagnose(seen)
+    assert told.cause == cause
+    assert told.cause in ("compute", "unknown") or told.cause in [each.key for each in told.advice]
+    json.dumps(told.to_dict(), allow_nan=False)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_report_fits_a_terminal_and_escapes_what_it_shows(name: str) -> None:
+    told = diagnose(replace(CASES[name][0], program="<b>train</b>.py", unseen=["a & b " * 30]))
+    assert str(told).startswith("Verdict: ")
+    assert max(map(len, str(told).splitlines())) <= 80
+    page = as_html(told, {"cpu": "<i>"})
+    assert "<b>train" not in page
+    assert "<i>" not in page
+    assert "&lt;b&gt;train&lt;/b&gt;" in page
+
+
+def test_idle_cores_are_told() -> None:
+    told = diagnose(observed(real=stretch(0.3, cores=2.0), alone=loading(0.4, cores=2.0)))
+    assert "75% of each step waits for data" in told.verdict
+    assert "6 of 8 cores are idle" in told.verdict
+
+
+def test_steps_that_lived_on_batches_made_before_are_not_believed() -> None:
+    seen = observed(real=stretch(0.0), alone=loading(0.2))  # a batch takes twice the step
+    assert wait_share(seen) == pytest.approx(0.5)
+
+
+def test_a_step_on_a_device_waits_for_what_it_takes_beyond_its_compute() -> None:
+    seen = observed(real=stretch(0.0, 0.2, 0.2), repeated=stretch(0.0, 0.1, 0.1), facts=Facts(device="cuda"))
+    assert wait_share(seen) == pytest.approx(1 - 0.21 / 0.41)
+
+
+@pytest.mark.parametrize(
+    ("workers", "expected"),
+    [(0, 0.1 + 0.2), (4, 0.2 + 0.0)],
+)
+def test_loading_in_the_callers_thread_adds_to_the_step(workers: int, expected: float) -> None:
+    seen = observed(num_workers=workers, real=stretch(0.4), alone=loading(0.4))
+    assert expected_step_s(seen, data_times=2) == pytest.approx(expected, rel=0.3)
+
+
+def test_a_changed_line_comes_before_a_conversion_that_gains_little_more() -> None:
+    decode_ms = {"file": 1.0, "index": 0.75, "unpacked": 0.45}
+    changed = {"workers": loading(0.2, "num_workers=8")}
+    seen = observed(**{**SLOW, "alone": loading(0.4, decode=0.4)}, changed=changed, sample=SAMPLE, decode_ms=decode_ms)
+    assert [each.key for each in diagnose(seen).advice] == ["workers", "unpacked", "index"]
+
+
+def test_on_a_gpu_what_its_copies_and_sizes_lack_is_told() -> None:
+    facts = Facts(
+        device="cuda",
+        batch_size=30,
+        convolutions=3,
+        pageable_copies=True,
+        blocking_copies=True,
+        data_parallel=True,
+        syncs=[SyncPlace("a.py:1", ".item()", 1, 0.01, 0.01)],
+    )
+    keys = {each.key for each in diagnose(observed(facts=facts)).advice}
+    assert keys == {
+        "amp", "batch_size", "channels_last", "compile", "cudnn_benchmark", "data_parallel", "non_blocking",
+        "pin_memory", "synchronisation", "tf32",
+    }  # fmt: skip
+
+
+def test_ranks_that_wait_for_one_are_told() -> None:
+    told = diagnose(observed(ranks=[(0.1, 0.0), (0.1, 0.0), (0.1, 0.2), (0.1, 0.0)]))
+    (advice,) = (each for each in told.advice if each.key == "imbalance")
+    assert "rank 2 waits 200 ms" in advice.why
+
+
+def test_what_was_tried_is_told_beside_what_was_expected() -> None:
+    seen = observed(facts=Facts(anomaly_mode=True), trials={"anomaly": (0.1, 0.05)})
+    (advice,) = diagnose(seen).advice
+    assert advice.measured == pytest.approx(2.0)
+    assert "[2.00x / 2.00x]" in str(diagnose(seen))

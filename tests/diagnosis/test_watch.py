@@ -1,0 +1,303 @@
+"""Programs that are watched: they get what they would get without, and what they do is found."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset
+
+import fastdata
+from fastdata.diagnosis.examine import examine_watched
+from fastdata.diagnosis.observation import Observation
+from fastdata.diagnosis.watch import Stopped, Watch
+from fastdata.errors import OptionError
+
+
+def dataset(count: int = 96, *, dtype: torch.dtype = torch.float32) -> TensorDataset:
+    generator = torch.Generator().manual_seed(0)
+    images = torch.rand((count, 3, 8, 8), generator=generator, dtype=dtype)
+    return TensorDataset(images, torch.arange(count) % 4)
+
+
+def model(*, bias: bool = False) -> nn.Module:
+    torch.manual_seed(1)
+    return nn.Sequential(
+        nn.Conv2d(3, 8, 3, bias=bias), nn.BatchNorm2d(8), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 4)
+    )
+
+
+def step(network: nn.Module, optimiser: Any, images: Any, labels: Any, **zero: Any) -> torch.Tensor:
+    loss = nn.functional.cross_entropy(network(images), labels)
+    optimiser.zero_grad(**zero)
+    loss.backward()
+    optimiser.step()
+    return loss
+
+
+def train(network: nn.Module, loader: Any, epochs: int = 1, **zero: Any) -> list[Any]:
+    """What the program was given."""
+    optimiser, given = torch.optim.SGD(network.parameters(), lr=0.1), []
+    for _ in range(epochs):
+        for images, labels in loader:
+            step(network, optimiser, images, labels, **zero)
+            given.append(images.clone())
+    return given
+
+
+def watched(program: Any, **options: Any) -> tuple[Watch, Observation]:
+    watch = Watch(**{"seconds": 0.3, **options})
+    try:
+        with watch.watching():
+            program()
+    except Stopped:
+        pass
+    return watch, examine_watched(watch, "a program")
+
+
+@pytest.mark.parametrize("kind", [DataLoader, fastdata.DataLoader])
+def test_a_program_that_ends_before_the_measurements_has_its_own_result(kind: Any) -> None:
+    def weights(watch: Watch | None) -> list[torch.Tensor]:
+        network = model(bias=True)
+        torch.manual_seed(2)
+        loader = kind(dataset(), 16, shuffle=True)
+        if watch is None:
+            train(network, loader, 2)
+        else:
+            with watch.watching():
+                train(network, loader, 2)
+        return list(network.state_dict().values())
+
+    watch = Watch(seconds=1e6)
+    assert all(torch.equal(*pair) for pair in zip(weights(None), weights(watch), strict=True))
+    assert [(each.batches, each.trained) for each in watch.seen] == [(12, 12)]
+
+
+def test_no_epoch_gets_longer_or_shorter_by_repeated_batches() -> None:
+    epochs: list[int] = []
+
+    def program() -> None:
+        network, loader = model(), DataLoader(dataset(), 16)
+        while True:
+            epochs.append(0)
+            optimiser = torch.optim.SGD(network.parameters(), lr=0.1)
+            for images, labels in loader:
+                step(network, optimiser, images, labels)
+                epochs[-1] += 1
+
+    watch, seen = watched(program)
+    assert watch.is_done
+    assert seen.real is not None
+    assert seen.repeated is not None
+    assert set(epochs[:-1]) == {6}
+    assert epochs[-1] <= 6
+
+
+def test_repeated_batches_are_copies() -> None:
+    def program() -> None:
+        network, loader = model(), DataLoader(dataset(), 16)
+        optimiser = torch.optim.SGD(network.parameters(), lr=0.1)
+        while True:
+            for images, labels in loader:
+                assert images.max() <= 1, "a batch that was changed in place came again"
+                images.mul_(100)
+                step(network, optimiser, images, labels)
+
+    watch, _ = watched(program)
+    assert watch.is_done
+
+
+def test_everything_is_as_before_afterwards() -> None:
+    before = [
+        DataLoader.__iter__,
+        torch.autograd.backward,
+        torch.Tensor.item,
+        torch.Tensor.to,
+        torch.optim.Optimizer.zero_grad,
+        torch.is_anomaly_enabled(),
+    ]
+    watched(lambda: train(model(), DataLoader(dataset(), 16), 1000), tries=True)
+    assert before == [
+        DataLoader.__iter__,
+        torch.autograd.backward,
+        torch.Tensor.item,
+        torch.Tensor.to,
+        torch.optim.Optimizer.zero_grad,
+        torch.is_anomaly_enabled(),
+    ]
+    assert "__bool__" not in vars(torch.Tensor)
+
+
+def test_what_is_wrong_with_a_program_is_found() -> None:
+    def program() -> None:
+        torch.autograd.set_detect_anomaly(True)
+        network, loader = model(bias=True).double(), DataLoader(dataset(dtype=torch.float64), 16)
+        optimiser = torch.optim.SGD(network.parameters(), lr=0.1)
+        while True:
+            for images, labels in loader:
+                loss = step(network, optimiser, images, labels, set_to_none=False)
+                for _ in range(3):
+                    loss.item()
+                network.eval()
+                network(images)
+                network.train()
+
+    try:
+        _, seen = watched(program)
+    finally:
+        torch.autograd.set_detect_anomaly(False)
+    facts = seen.facts
+    assert facts.anomaly_mode
+    assert facts.dtypes == ["float64"]
+    assert facts.float64_slowdown > 0
+    assert facts.biases_before_norm == ["0"]
+    assert facts.zeroes_gradients
+    assert facts.gradients_in_eval == ["Sequential"]
+    assert facts.batch_size == 16
+    (place,) = facts.syncs
+    assert place.calls == ".item()"
+    assert place.per_step == 3
+    assert "test_watch.py:" in place.place
+    assert "anomaly" in seen.trials
+
+
+def test_nothing_is_found_where_nothing_is_wrong() -> None:
+    _, seen = watched(lambda: train(model(), DataLoader(dataset(), 16), 1000))
+    facts = seen.facts
+    assert (facts.syncs, facts.biases_before_norm, facts.gradients_in_eval) == ([], [], [])
+    switched_on = (facts.anomaly_mode, facts.zeroes_gradients, facts.data_parallel, facts.autocast)
+    assert not any(switched_on)
+    assert facts.dtypes == ["float32"]
+
+
+def test_choices_are_tried_only_when_asked_for() -> None:
+    def program() -> None:
+        train(model(), DataLoader(dataset(), 16), 10_000, set_to_none=False)
+
+    assert watched(program)[1].trials == {}
+    _, seen = watched(program, tries=True)
+    assert set(seen.trials) == {"set_to_none", "amp", "channels_last"}
+
+
+def test_the_loader_that_is_trained_on_is_judged() -> None:
+    def program() -> None:
+        network, training, validation = model(), DataLoader(dataset(), 16), DataLoader(dataset(32), 8)
+        while True:
+            with torch.no_grad():
+                for images, _ in validation:
+                    network(images)
+            train(network, training)
+
+    watch, seen = watched(program)
+    assert watch.main is not None
+    assert watch.main.loader.batch_size == 16
+    assert [each["settings"] for each in seen.loaders] == [
+        "batch_size=8, num_workers=0",
+        "batch_size=16, num_workers=0",
+    ]
+    assert seen.real is not None
+    assert seen.real.backward_s > 0
+
+
+def test_a_loader_that_is_made_anew_for_each_epoch() -> None:
+    def program() -> None:
+        network = model()
+        while True:
+            train(network, DataLoader(dataset(), 16))
+
+    watch, seen = watched(program)
+    assert watch.is_done
+    assert len(seen.loaders) == 1
+
+
+def test_a_program_without_training() -> None:
+    def program() -> None:
+        network = model()
+        with torch.no_grad():
+            for _ in range(2):
+                for images, _ in DataLoader(dataset(), 16):
+                    network(images)
+
+    _, seen = watched(program)
+    assert seen.real is not None
+    assert any("no backward pass" in each for each in seen.unseen)
+
+
+def test_a_program_that_iterates_nothing() -> None:
+    _, seen = watched(lambda: None)
+    assert seen.real is None
+    assert seen.alone is None
+
+
+def test_an_iterable_dataset_of_unknown_length() -> None:
+    class Stream(IterableDataset[Any]):
+        def __iter__(self) -> Iterator[Any]:
+            return iter(dataset())
+
+    _, seen = watched(lambda: train(model(), DataLoader(Stream(), 16), 1000))
+    assert seen.repeated is not None
+    assert any("iterable" in each for each in seen.unseen)
+
+
+def test_a_loader_that_is_iterated_in_another_thread_is_stopped_there() -> None:
+    ended: list[type[BaseException]] = []
+
+    def feed() -> None:
+        try:
+            train(model(), DataLoader(dataset(), 16), 10_000)
+        except BaseException as error:  # noqa: BLE001
+            ended.append(type(error))
+
+    def program() -> None:
+        thread = threading.Thread(target=feed)
+        thread.start()
+        thread.join(60)
+
+    _, seen = watched(program)
+    assert ended == [Stopped]
+    assert seen.repeated is not None
+
+
+# ---- in code
+
+
+def test_in_code_the_model_and_the_generators_stay_as_they_are() -> None:
+    network, loader = model(), fastdata.DataLoader(dataset(), 16, shuffle=True)
+    network.eval()
+    before = {name: value.clone() for name, value in network.state_dict().items()}
+    state = torch.get_rng_state()
+    told = fastdata.doctor(network, loader, seconds=0.3)
+    assert all(torch.equal(value, before[name]) for name, value in network.state_dict().items())
+    assert torch.equal(torch.get_rng_state(), state)
+    assert not network.training
+    assert told.verdict
+    assert str(told).startswith("Verdict: ")
+    assert told.seen.real is not None
+
+
+def test_in_code_any_loss_and_optimiser() -> None:
+    told = fastdata.doctor(
+        model(),
+        DataLoader(dataset(), 16),
+        loss=lambda scores, labels: scores.square().sum() + labels.sum(),
+        optimizer=lambda parameters: torch.optim.AdamW(parameters, lr=1e-3),
+        seconds=0.2,
+    )
+    assert told.seen.repeated is not None
+
+
+@pytest.mark.parametrize(
+    ("loader", "options", "message"),
+    [
+        ([1, 2], {}, "list is no DataLoader"),
+        (DataLoader(dataset(), 16), {"seconds": 0}, "seconds=0 is not positive"),
+        (DataLoader(TensorDataset(torch.zeros(0, 3, 8, 8))), {}, "the loader has no batches"),
+    ],
+)
+def test_mistakes_in_code(loader: Any, options: Any, message: str) -> None:
+    with pytest.raises(OptionError, match=message):
+        fastdata.doctor(model(), loader, **options)
