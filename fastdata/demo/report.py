@@ -1,9 +1,7 @@
-"""A self-contained HTML page with the figures and plots of one `fastdata demo`."""
+"""The page with what one `fastdata demo` has measured: verdict first."""
 
 from __future__ import annotations
 
-import base64
-import html
 import io
 import json
 import time
@@ -11,28 +9,25 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import torch
+
+from fastdata.dataloader.loader import DataLoader
 from fastdata.demo.train import Epoch
 from fastdata.diagnosis.measure import Measurement, ratios, spread
+from fastdata.image_folder import ImageFolder
+from fastdata.loaders import available_backends
+from fastdata.pages.render import embedded, render
 from fastdata.system.optional import need
+from fastdata.transforms import CenterCrop, Compose, PILToTensor, Resize
 
-__all__ = ["write_report"]
+__all__ = ["sample_strip", "write_report"]
 
-_PAGE = """<!doctype html>
-<html lang="en"><meta charset="utf-8"><title>fastdata on this machine</title>
-<style>body{{font:16px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem}}
-img{{max-width:100%}}table{{border-collapse:collapse}}
-td,th{{padding:.2rem .8rem;border-bottom:1px solid #ccc;text-align:right}}
-td:first-child,th:first-child{{text-align:left}}pre{{background:#f4f4f4;padding:1rem;overflow:auto}}</style>
-<h1>fastdata on this machine, {date}</h1>
-<p>RandomResizedCrop(224), flip, float32 normalised; CPU time is summed over the whole process tree; medians of
-{rounds} interleaved rounds.</p>
-{table}
-<h2>Pipeline speed by backend</h2>{loaders}
-<h2>Decode speed by library and image size</h2><p>Whole files, one thread, no resize.</p>{decoding}
-<h2>Time of a training step</h2>
-<p>One epoch of a small ResNet, {images} images, loss {first:.2f} to {last:.2f}.</p>{epoch}
-<h2>Machine</h2><pre>{machine}</pre></html>
-"""
+_IMAGENET = 1_281_167  # images of an epoch
+_SHOWN = 6
+_SIDE = 128
+_CEILING = "synthetic"  # batches of nothing
+_COMMAND = "fastdata demo{folder}          # or, from a checkout: bash tools/demo.sh"
 
 
 def write_report(
@@ -41,80 +36,120 @@ def write_report(
     decoding: dict[str, dict[str, float]],
     epoch: Epoch,
     machine: dict[str, Any],
+    *,
+    strip: Sequence[dict[str, str]] = (),
+    folder: Path | None = None,
 ) -> None:
-    """Writes the page, with its images embedded."""
-    page = _PAGE.format(
+    """Writes the page.
+
+    Args:
+        path: of the page; missing folders are created.
+        measurements: of the loaders; the first is torch's.
+        decoding: images per second by size and backend.
+        epoch: what training took.
+        machine: as `fastdata.diagnosis.measure.machine` describes it.
+        strip: of `sample_strip`.
+        folder: the user's own images; None for drawn ones.
+    """
+    loaders, ceiling = _loader_rows(measurements)
+    sizes = list(decoding)
+    decoders = [name for name in decoding[sizes[0]] if name != "dali"]
+    page = render(
+        "demo.html",
         date=time.strftime("%Y-%m-%d"),
+        verdict=_verdict(measurements),
+        loaders=loaders,
+        ceiling=ceiling,
         rounds=len(measurements[0].images_per_s),
-        table=_table(measurements),
-        loaders=_plot_loaders(measurements),
-        decoding=_plot_decoding(decoding),
-        epoch=_plot_epoch(epoch),
+        strip=strip,
+        strip_backend=_strip_backend(),
+        parts=[
+            {"name": name, "percent": round(100 * epoch.share(part), 1)}
+            for name, part in (("waiting", "wait"), ("forward", "forward"), ("backward", "backward"), ("rest", "step"))
+        ],
         images=epoch.images,
-        first=epoch.loss_first,
-        last=epoch.loss_last,
-        machine=html.escape(json.dumps(machine, indent=1)),
+        first=f"{epoch.loss_first:.2f}",
+        last=f"{epoch.loss_last:.2f}",
+        sizes=sizes,
+        decoding=[(name, [f"{decoding[size][name]:.0f}" for size in sizes]) for name in decoders],
+        command=_COMMAND.format(folder="" if folder is None else f" {folder}"),
+        machine=json.dumps(machine, indent=1),
     )
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(page, encoding="utf-8")
 
 
-def _table(measurements: Sequence[Measurement]) -> str:
-    heads = ("loader", "CPU ms per image", "times less CPU than torch (median of the rounds' ratios)", "images/s")
-    rows = [f"<tr>{''.join(f'<th>{head}</th>' for head in heads)}</tr>"]
-    times = ratios(measurements, measurements[0].name)
-    for measurement in measurements:
-        cpu, rate = spread(measurement.cpu_ms_per_image)["median"], spread(measurement.images_per_s)["median"]
-        less = times[measurement.name]["cpu"]["median"]
-        cells = (f"{cpu:.2f}", f"{less:.2f}", f"{rate:.0f}")
-        name = html.escape(measurement.name) + (" (decodes nothing)" if "synthetic" in measurement.name else "")
-        rows.append(f"<tr><td>{name}</td>{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>")
-    return f"<table>{''.join(rows)}</table>"
+def _verdict(measurements: Sequence[Measurement]) -> str:
+    torchs, *ours = [each for each in measurements if _CEILING not in each.name]
+    best = min(ours, key=lambda each: spread(each.cpu_ms_per_image)["median"])
+    less = ratios(measurements, torchs.name)[best.name]["cpu"]["median"]
+    saved_ms = spread(torchs.cpu_ms_per_image)["median"] - spread(best.cpu_ms_per_image)["median"]
+    if less <= 1:
+        return (
+            f"On these images fastdata is not faster than torch: {best.name} needs {1 / less:.2f} times its CPU time."
+        )
+    return (
+        f"{best.name} loads these images with {less:.1f} times less CPU than {torchs.name}: "
+        f"in an epoch of ImageNet you save {saved_ms * _IMAGENET / 3.6e6:.1f} CPU-hours."
+    )
 
 
-def _plot_loaders(measurements: Sequence[Measurement]) -> str:
-    shown = [measurement for measurement in measurements if "synthetic" not in measurement.name]
-    figure, axes = _axes()
-    medians = [spread(measurement.images_per_s) for measurement in shown]
-    low = [rate["median"] - rate["min"] for rate in medians]
-    high = [rate["max"] - rate["median"] for rate in medians]
-    axes.barh([m.name for m in shown], [rate["median"] for rate in medians], xerr=[low, high], color="#4477aa")
-    axes.invert_yaxis()
-    axes.set_xlabel("images/s (bar: median, line: range)")
-    return _image(figure, "images per second of each loader")
+def _loader_rows(measurements: Sequence[Measurement]) -> tuple[list[dict[str, Any]], dict[str, Any] | None]:
+    """The loaders, cheapest first, with widths in percent of the longest; and the ceiling's line."""
+    shown = [each for each in measurements if _CEILING not in each.name]
+    shown.sort(key=lambda each: float(spread(each.cpu_ms_per_image)["median"]))
+    longest = max(max(each.cpu_ms_per_image) for each in shown)
+    less = ratios(measurements, measurements[0].name)
+    rows = []
+    for number, each in enumerate(shown):
+        cpu, rate = spread(each.cpu_ms_per_image), spread(each.images_per_s)
+        rows.append(
+            {
+                "name": each.name,
+                "best": number == 0,
+                "percent": round(100 * cpu["median"] / longest, 1),
+                "low": round(100 * cpu["min"] / longest, 1),
+                "high": round(100 * cpu["max"] / longest, 1),
+                "ms": f"{cpu['median']:.2f}",
+                "ms_range": f"{cpu['min']:.2f} to {cpu['max']:.2f}",
+                "less": f"{less[each.name]['cpu']['median']:.2f}",
+                "rate": f"{rate['median']:.0f}",
+                "rate_range": f"{rate['min']:.0f} to {rate['max']:.0f}",
+            }
+        )
+    nothing = next((each for each in measurements if _CEILING in each.name), None)
+    if nothing is None:
+        return rows, None
+    cpu_ms = spread(nothing.cpu_ms_per_image)["median"]
+    return rows, {"percent": round(min(100.0, 100 * cpu_ms / longest), 1), "ms": f"{cpu_ms:.2f}"}
 
 
-def _plot_decoding(decoding: dict[str, dict[str, float]]) -> str:
-    figure, axes = _axes()
-    names = list(next(iter(decoding.values())))
-    for number, name in enumerate(names):
-        places = [at + 0.8 * number / len(names) for at in range(len(decoding))]
-        axes.bar(places, [speeds[name] for speeds in decoding.values()], width=0.8 / len(names), label=name)
-    axes.set_xticks([at + 0.3 for at in range(len(decoding))], list(decoding))
-    axes.set_ylabel("images/s, one thread")
-    axes.set_yscale("log")
-    axes.legend()
-    return _image(figure, "images per second of each decoder by size")
+def _strip_backend() -> str:
+    return "native" if "native" in available_backends() else "pil"
 
 
-def _plot_epoch(epoch: Epoch) -> str:
-    figure, axes = _axes(height=1.6)
-    left = 0.0
-    for part in ("wait", "forward", "backward", "step"):
-        seconds = getattr(epoch, f"{part}_s")
-        axes.barh(["step"], [seconds], left=left, label=f"{part} {epoch.share(part):.1%}")
-        left += seconds
-    axes.set_xlabel("seconds in one epoch")
-    axes.legend(ncols=4, loc="lower center", bbox_to_anchor=(0.5, 1.0))
-    return _image(figure, "parts of the training steps")
+def sample_strip(folder: Path) -> list[dict[str, str]]:
+    """Some images of a folder as fastdata gives them, and how far they are from torchvision's.
 
-
-def _axes(height: float = 3.2) -> tuple[Any, Any]:
-    figure = need("matplotlib.figure", "the report").Figure(figsize=(8, height), layout="constrained")
-    return figure, figure.subplots()
-
-
-def _image(figure: Any, alt: str) -> str:
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=110)
-    return f'<img alt="{alt}" src="data:image/png;base64,{base64.b64encode(buffer.getvalue()).decode()}">'
+    Returns:
+        For each: name, source (of the picture, embedded) and difference, in words.
+    """
+    theirs = need("torchvision.transforms", "the comparison of pixels")
+    pillow = need("PIL.Image", "the comparison of pixels", package="Pillow")
+    dataset = ImageFolder(folder, Compose([Resize(_SIDE), CenterCrop(_SIDE), PILToTensor()]))
+    chosen = np.linspace(0, len(dataset) - 1, min(_SHOWN, len(dataset))).astype(int).tolist()
+    subset = torch.utils.data.Subset(dataset, chosen)
+    loader: DataLoader[Any] = DataLoader(subset, len(chosen), backend=_strip_backend())
+    (batch,) = [images for images, _ in loader]
+    reference = theirs.Compose([theirs.Resize(_SIDE), theirs.CenterCrop(_SIDE), theirs.PILToTensor()])
+    strip = []
+    for index, image in zip(chosen, batch, strict=True):
+        path, label = dataset.samples[index]
+        with pillow.open(path) as opened:
+            expected = reference(opened.convert("RGB"))
+        most = int((image.int() - expected.int()).abs().max())
+        picture = io.BytesIO()
+        pillow.fromarray(image.permute(1, 2, 0).contiguous().numpy()).save(picture, "PNG")
+        name = f"{dataset.classes[label]}"
+        strip.append({"name": name, "source": embedded(picture.getvalue(), "image/png"), "difference": str(most)})
+    return strip

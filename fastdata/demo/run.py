@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 
 from fastdata.demo.compare import TORCH, compare_loaders, decode_speeds, resized_copies
-from fastdata.demo.report import write_report
+from fastdata.demo.report import sample_strip, write_report
 from fastdata.demo.sample import SampleOptions, make_sample_dataset
 from fastdata.demo.train import train_one_epoch
 from fastdata.diagnosis.measure import machine, ratios, spread, table, write_json
@@ -51,7 +51,8 @@ def run_demo(folder: Path | None, output: Path, *, quick: bool = False) -> None:
         data=f"{len(ImageFolder(data))} images of {'the drawn sample' if folder is None else folder}",
         results=results,
     )
-    write_report(output / "report.html", measurements, decoding, epoch, machine())
+    strip = sample_strip(data)
+    write_report(output / "report.html", measurements, decoding, epoch, machine(), strip=strip, folder=folder)
     print(f"\n{table(measurements, TORCH)}\n")
     rate = spread(measurements[0].images_per_s)["median"]
     print(

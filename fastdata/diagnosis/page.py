@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 import math
 import time
-from importlib import resources
 from typing import Any
 
 from fastdata.diagnosis.gains import step_seconds
 from fastdata.diagnosis.observation import Observation
 from fastdata.diagnosis.show import tables, times
 from fastdata.diagnosis.verdict import Diagnosis
-from fastdata.system.optional import need
+from fastdata.pages.render import render
 
 __all__ = ["as_html"]
 
@@ -24,10 +23,8 @@ def as_html(told: Diagnosis, machine: dict[str, Any]) -> str:
         told: the diagnosis.
         machine: as `fastdata.diagnosis.measure.machine` describes it.
     """
-    jinja2 = need("jinja2", "the page")
-    environment = jinja2.Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
-    template = environment.from_string((resources.files(__package__) / "page.html").read_text(encoding="utf-8"))
-    page: str = template.render(
+    return render(
+        "doctor.html",
         verdict=told.verdict,
         program=told.seen.program,
         date=time.strftime("%Y-%m-%d"),
@@ -38,7 +35,6 @@ def as_html(told: Diagnosis, machine: dict[str, Any]) -> str:
         machine=json.dumps(machine, indent=1),
         json=json.dumps(told.to_dict(), indent=1),
     )
-    return page
 
 
 def _bars(seen: Observation) -> list[dict[str, Any]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -62,7 +63,9 @@ def test_demo_writes_a_table_figures_and_a_report(
     assert all(row["cpu_ms_per_image"]["median"] > 0 for row in results["loaders"])
     assert f"share of the trained epoch spent waiting for data: {results['epoch']['wait_share']:.1%}" in told
     page = (tmp_path / "report.html").read_text()
-    assert page.count("data:image/png;base64,") == 3
+    assert page.count("data:image/png;base64,") == 6
+    assert re.findall(r"<figcaption>[^<]*: (\d+)</figcaption>", page) == ["0"] * 6  # no pixel differs
+    assert "times less CPU than torch" in page or "not faster than torch" in page
 
 
 @pytest.mark.slow

@@ -36,8 +36,9 @@ def about(wheel: zipfile.ZipFile) -> Message:
 
 def test_the_wheel_holds_every_module_and_no_sources(wheel: zipfile.ZipFile) -> None:
     found = {name for name in wheel.namelist() if ".dist-info/" not in name}
+    pages = {str(path.relative_to(ROOT)) for path in (ROOT / "fastdata" / "pages").glob("*.html")}
     modules = {str(path.relative_to(ROOT)) for path in (ROOT / "fastdata").rglob("*.py")}
-    assert found == modules | {"fastdata/py.typed", "fastdata_run.pth", "fastdata/diagnosis/page.html"}
+    assert found == modules | {"fastdata/py.typed", "fastdata_run.pth"} | pages
 
 
 def test_the_distribution_has_a_name_of_its_own_and_says_where_its_home_is(about: Message) -> None:

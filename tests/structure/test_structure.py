@@ -18,6 +18,7 @@ PACKAGE = Path(fastdata.__file__).parent
 FLOORS = [
     {"errors"},
     {"system", "terminal"},
+    {"pages"},
     {"native"},
     {"views"},
     {"order", "sources", "loaders"},

@@ -1,0 +1,1 @@
+"""Self-contained pages of HTML, made from templates."""
