@@ -5,6 +5,8 @@ set -euo pipefail
 export FASTDATA_REQUIRE_NATIVE=1
 source "$(dirname "${BASH_SOURCE[0]}")/setup.sh"
 
+command -v chromium >/dev/null || install_system_package chromium || true # for the test of pages, which skips without
+
 .venv/bin/ruff format --check fastdata tests tools benchmarks examples
 .venv/bin/ruff check fastdata tests tools benchmarks examples
 .venv/bin/clang-format --dry-run --Werror fastdata/native/*.cpp fastdata/native/*.h

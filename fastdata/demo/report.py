@@ -19,6 +19,7 @@ from fastdata.image_folder import ImageFolder
 from fastdata.loaders import available_backends
 from fastdata.pages.render import embedded, render
 from fastdata.system.optional import need
+from fastdata.terminal.words import counted
 from fastdata.transforms import CenterCrop, Compose, PILToTensor, Resize
 
 __all__ = ["sample_strip", "write_report"]
@@ -27,7 +28,7 @@ _IMAGENET = 1_281_167  # images of an epoch
 _SHOWN = 6
 _SIDE = 128
 _CEILING = "synthetic"  # batches of nothing
-_COMMAND = "fastdata demo{folder}          # or, from a checkout: bash tools/demo.sh"
+_COMMAND = "fastdata demo{folder}\n\n# or, from a checkout:\nbash tools/demo.sh{folder}"
 
 
 def write_report(
@@ -60,7 +61,7 @@ def write_report(
         verdict=_verdict(measurements),
         loaders=loaders,
         ceiling=ceiling,
-        rounds=len(measurements[0].images_per_s),
+        rounds=counted(len(measurements[0].images_per_s), "interleaved round"),
         strip=strip,
         strip_backend=_strip_backend(),
         parts=[
@@ -85,9 +86,7 @@ def _verdict(measurements: Sequence[Measurement]) -> str:
     less = ratios(measurements, torchs.name)[best.name]["cpu"]["median"]
     saved_ms = spread(torchs.cpu_ms_per_image)["median"] - spread(best.cpu_ms_per_image)["median"]
     if less <= 1:
-        return (
-            f"On these images fastdata is not faster than torch: {best.name} needs {1 / less:.2f} times its CPU time."
-        )
+        return f"On these images fastdata is not faster: {best.name} needs {1 / less:.2f} times the CPU time of torch."
     return (
         f"{best.name} loads these images with {less:.1f} times less CPU than {torchs.name}: "
         f"in an epoch of ImageNet you save {saved_ms * _IMAGENET / 3.6e6:.1f} CPU-hours."

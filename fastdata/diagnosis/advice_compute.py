@@ -49,11 +49,12 @@ def about_compute(seen: Observation) -> Iterator[Advice]:
             "deterministic", "deterministic algorithms are on", "torch.use_deterministic_algorithms(False) if you may"
         )
     if "float64" in facts.dtypes:
-        slowdown = facts.float64_slowdown or math.nan
+        slowdown, known = facts.float64_slowdown or math.nan, facts.float64_slowdown > 0
         yield Advice(
             key="float64",
             side="compute",
-            why=f"the model computes in float64; this device multiplies matrices {slowdown:.1f} times slower in it",
+            why="the model computes in float64"
+            + (f", in which matrices take {slowdown:.1f} times longer here" * known),
             change="model.float(), and .float() on inputs that NumPy made float64",
             gain=gain_of(seen, compute_times=slowdown),
             reach=slowdown,

@@ -1,0 +1,125 @@
+"""The pages that commands write, in a headless browser: nothing is wider than a phone, in light and dark."""
+
+from __future__ import annotations
+
+import html
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from places import ROOT
+
+from fastdata.demo.report import write_report
+from fastdata.demo.train import Epoch
+from fastdata.diagnosis.measure import Measurement
+from fastdata.diagnosis.observation import Facts, Loading, Observation, Sample, Step, Stretch, SyncPlace
+from fastdata.diagnosis.page import as_html
+from fastdata.diagnosis.verdict import diagnose
+
+BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+WIDTHS = (390, 800, 1440)
+PICTURES = ROOT / "build" / "pages"
+
+
+def measurement(name: str, cpu_ms: float) -> Measurement:
+    values = [cpu_ms, 1.1 * cpu_ms, 0.9 * cpu_ms]
+    return Measurement(name=name, images=100, cpu_ms_per_image=values, images_per_s=[2000 / ms for ms in values])
+
+
+def demo_page(folder: Path) -> str:
+    names = [
+        "torch + torchvision",
+        "fastdata, native",
+        "fastdata, turbojpeg",
+        "fastdata, opencv",
+        "fastdata, synthetic",
+    ]
+    measured = [measurement(name, cpu_ms) for name, cpu_ms in zip(names, (4, 1, 1.5, 1.6, 0.1), strict=True)]
+    speeds = dict.fromkeys(("native", "turbojpeg", "opencv", "dali"), 1234.5)
+    epoch = Epoch(images=192, loss_first=2.3, loss_last=1.2, wait_s=0.1, forward_s=1, backward_s=2, step_s=0.3)
+    path = folder / "report.html"
+    decoding = {"original": speeds, "128 px": speeds, "256 px": speeds, "512 px": speeds}
+    write_report(path, measured, decoding, epoch, {"cpu": "a" * 200}, folder=Path("/a/" + "long/" * 30))
+    return path.read_text()
+
+
+def doctor_page(folder: Path) -> str:
+    facts = Facts(syncs=[SyncPlace("a/" * 60 + "train.py:1", ".item()", 32, 0.001, 0.04)], dtypes=["float64"])
+    steps = [Step(0.3, 0.03, 0.06, 0.01, 0.0)] * 3
+    alone = Loading("", 10, 0.4, 80, 2.0, "not accelerated: " + "Own." * 60, {"decode": 0.3})
+    sample = Sample(samples=50, total_ms=10, idle_ms=0, decode_ms=8, width=4000, height=3000, shown_px=224 * 224)
+    seen = Observation(
+        program="train.py " + "--option=" + "x" * 200,
+        cpus=8,
+        dataset="Own",
+        loader="batch_size=32, num_workers=4",
+        is_ours=True,
+        num_workers=4,
+        facts=facts,
+        real=Stretch.of(steps, cores=1.0),
+        repeated=Stretch.of([Step(0, 0.03, 0.06, 0.01, 0.0)] * 3),
+        alone=alone,
+        sample=sample,
+        unseen=["y" * 300],
+    )
+    return as_html(diagnose(seen), {"cpu": "a" * 200})
+
+
+PAGES = {"demo": demo_page, "doctor": doctor_page}
+
+
+def browse(*options: str) -> str:
+    assert BROWSER is not None
+    command = [
+        BROWSER,
+        "--headless=new",
+        "--no-sandbox",
+        "--disable-gpu",
+        "--disable-dev-shm-usage",
+        "--hide-scrollbars",
+    ]
+    return subprocess.run([*command, *options], capture_output=True, text=True, timeout=180, check=True).stdout
+
+
+@pytest.mark.skipif(BROWSER is None, reason="no Chromium here")
+@pytest.mark.parametrize("name", PAGES)
+def test_nothing_is_wider_than_the_window(name: str, tmp_path: Path) -> None:
+    page = PAGES[name](tmp_path)
+    frames = "".join(f'<iframe width="{width}" height="900" srcdoc="{html.escape(page)}"></iframe>' for width in WIDTHS)
+    script = (
+        "<script>onload = () => { document.title = [...document.querySelectorAll('iframe')].map("
+        "frame => frame.contentDocument.documentElement.scrollWidth).join(' ') }</script>"
+    )
+    (tmp_path / "frames.html").write_text(f"<!doctype html><style>iframe {{ border: 0 }}</style>{script}{frames}")
+    shown = browse("--dump-dom", f"file://{tmp_path / 'frames.html'}")
+    (title,) = re.findall(r"<title>([\d ]+)</title>", shown)
+    assert [int(width) for width in title.split()] == list(WIDTHS)
+    PICTURES.mkdir(parents=True, exist_ok=True)
+    (tmp_path / "page.html").write_text(page)
+    for dark in (False, True):
+        picture = PICTURES / f"{name}-{'dark' if dark else 'light'}.png"
+        scheme = ["--blink-settings=preferredColorScheme=0"] if dark else []
+        browse("--window-size=800,2200", *scheme, f"--screenshot={picture}", f"file://{tmp_path / 'page.html'}")
+        assert picture.stat().st_size > 10_000
+
+
+def test_the_verdict_comes_first_and_the_winner_is_marked(tmp_path: Path) -> None:
+    page = demo_page(tmp_path)
+    said = " ".join(re.sub("<[^>]*>", " ", page.partition("<body>")[2]).split())
+    assert said.startswith("fastdata on this machine")
+    assert "fastdata, native loads these images with 4.0 times less CPU than torch + torchvision" in said
+    assert "you save 1.1 CPU-hours" in said
+    rows = re.findall(r"<tr[^>]*><td>([^<]*)</td><td>[\d.]+ \(", page)
+    assert rows == ["fastdata, native", "fastdata, turbojpeg", "fastdata, opencv", "torch + torchvision"]
+    assert page.count('<tr class="best">') == 1
+    assert "<td>dali</td>" not in page
+
+
+def test_a_slower_loader_is_not_praised(tmp_path: Path) -> None:
+    epoch = Epoch(images=1, loss_first=1, loss_last=1, wait_s=1, forward_s=1, backward_s=1, step_s=1)
+    measured = [measurement("torch + torchvision", 1.0), measurement("fastdata, pil", 2.0)]
+    write_report(tmp_path / "report.html", measured, {"original": {"pil": 1.0}}, epoch, {})
+    page = (tmp_path / "report.html").read_text()
+    assert "fastdata is not faster: fastdata, pil needs 2.00 times the CPU time of torch" in page
