@@ -31,6 +31,7 @@ class Marks:
         self._backward_began: float | None = None
         self._backward_s = self._update_s = 0.0
         self._depth = 0
+        self._backward_ended = 0.0
 
     @property
     def trains(self) -> bool:
@@ -79,10 +80,12 @@ class Marks:
             finally:
                 self._depth -= 1
                 if self._depth == 0:
-                    self._backward_s += self._clock() - began
+                    self._backward_ended = self._clock()
+                    self._backward_s += self._backward_ended - began
 
         return noted
 
     def _end_update(self, starts: list[float]) -> None:
         if starts:
-            self._update_s += self._clock() - starts.pop()
+            # A closure that step() was given has done the forward and the backward pass by then, as Lightning's does.
+            self._update_s += self._clock() - max(starts.pop(), self._backward_ended)

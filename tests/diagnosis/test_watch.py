@@ -13,6 +13,7 @@ from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 import fastdata
 from fastdata.diagnosis.examine import examine_watched
+from fastdata.diagnosis.marks import Marks
 from fastdata.diagnosis.observation import Observation
 from fastdata.diagnosis.watch import Stopped, Watch
 from fastdata.errors import OptionError
@@ -212,6 +213,36 @@ def test_a_loader_that_is_made_anew_for_each_epoch() -> None:
     watch, seen = watched(program)
     assert watch.is_done
     assert len(seen.loaders) == 1
+
+
+def test_a_closure_that_computes_inside_of_the_update_is_no_part_of_it() -> None:
+    now = [10.0]
+    network, marks = nn.Linear(2, 1), Marks(clock=lambda: now[0])
+    optimiser = torch.optim.SGD(network.parameters(), lr=0.1)
+
+    class Slow(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, values: torch.Tensor) -> torch.Tensor:
+            now[0] += 3
+            return values.clone()
+
+        @staticmethod
+        def backward(ctx: Any, *gradients: torch.Tensor) -> torch.Tensor:
+            now[0] += 5
+            return gradients[0]
+
+    def compute() -> torch.Tensor:
+        loss = Slow.apply(network(torch.ones(1, 2))).sum()
+        loss.backward()
+        now[0] += 1
+        return torch.as_tensor(loss)
+
+    with marks.installed():
+        marks.begin(now[0])
+        optimiser.step(compute)
+        now[0] += 2
+        step = marks.end(now[0], 7.0)
+    assert (step.wait_s, step.forward_s, step.backward_s, step.update_s, step.rest_s) == (7, 3, 5, 1, 2)
 
 
 def test_a_program_without_training() -> None:
