@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Sets up .venv and runs every check: format, lint, types, tests in two processes, sanitizers.  Arguments are passed to
+# Sets up .venv and runs every check: format, lint, types, docs, tests in two processes, sanitizers.  Arguments are passed to
 # pytest; with arguments there is one process, and the sanitizers are skipped.
 set -euo pipefail
 export FASTDATA_REQUIRE_NATIVE=1
@@ -11,6 +11,7 @@ command -v chromium >/dev/null || install_system_package chromium || true # for 
 .venv/bin/ruff check fastdata tests tools benchmarks examples
 .venv/bin/clang-format --dry-run --Werror fastdata/native/*.cpp fastdata/native/*.h
 .venv/bin/mypy
+.venv/bin/sphinx-build --quiet --fail-on-warning --keep-going docs build/site # links that lead nowhere, too
 if [ $# = 0 ]; then
     .venv/bin/python -m pytest --numprocesses 2 --dist worksteal
     bash tools/sanitize.sh

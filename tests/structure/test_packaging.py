@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from places import ROOT
 
+import fastdata
 from fastdata.loaders.opencv import OpenCvBackend
 
 HOME = "https://github.com/torch-fastdata/torch-fastdata"
@@ -64,6 +65,11 @@ def test_the_extras_are_what_their_names_say(about: Message) -> None:
     assert 'opencv-python>=4.8;extra=="opencv"' in required
     assert 'opencv-python-headless>=4.8;extra=="opencv-headless"' in required
     assert not [text for text in required if text.endswith('extra=="demo"') and "opencv" in text]  # nor overwrites one
+
+
+def test_every_public_name_is_documented() -> None:
+    page = (ROOT / "docs" / "api.md").read_text()
+    assert set(re.findall(r":: fastdata\.(\w+)$", page, re.MULTILINE)) == set(fastdata.__all__)
 
 
 def test_every_hint_names_the_distribution_and_extras_that_exist(about: Message) -> None:
