@@ -352,7 +352,7 @@ def _inspect(given: argparse.Namespace) -> None:
     for folder in folders:
         _describe(folder)
         if given.sheet is None:
-            print("  (--sheet PNG draws a contact sheet of the images)")
+            print("  (--sheet PNG draws a contact sheet)")
             continue
         sheet = given.sheet if len(folders) == 1 else given.sheet.with_stem(f"{given.sheet.stem}-{folder.name}")
         _write_sheet(folder, sheet)
@@ -394,4 +394,6 @@ def _write_sheet(folder: Path, sheet: Path) -> None:
     dataset = ShardDataset(folder)
     step = max(1, len(dataset) // _SHEET_IMAGES)
     shown = range(0, len(dataset), step)[:_SHEET_IMAGES]
-    pillow.write_sheet([dataset.read_encoded(index) for index in shown], sheet)
+    labels, names = dataset.labels.tolist(), dataset.classes or []
+    named = [names[labels[index]] if 0 <= labels[index] < len(names) else str(labels[index]) for index in shown]
+    pillow.write_sheet([(dataset.read_encoded(index), name) for index, name in zip(shown, named, strict=True)], sheet)

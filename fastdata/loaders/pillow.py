@@ -159,23 +159,45 @@ def encode_jpeg(image: Image, quality: int, *, orientation: int = 1, profile: by
     return buffer.getvalue()
 
 
-def write_sheet(images: Sequence[bytes], path: Path, *, columns: int = 8, side: int = 120) -> None:
-    """Writes thumbnails of encoded images side by side as a PNG; what cannot be decoded is a grey square."""
-    import PIL.Image
+def write_sheet(images: Sequence[tuple[bytes, str]], path: Path, *, columns: int = 8, side: int = 120) -> None:
+    """Writes thumbnails side by side as a PNG, below each its name and its size in pixels.
 
-    gap = 4
+    Args:
+        images: encoded, each with the name of its class; what cannot be decoded is a grey square.
+        path: of the PNG.
+        columns: thumbnails side by side.
+        side: of a thumbnail, in pixels.
+    """
+    import PIL.Image
+    import PIL.ImageDraw
+
+    gap, line = 6, 12
+    height = side + 2 * line + gap
     rows = -(-len(images) // columns)
-    sheet = PIL.Image.new("RGB", (columns * (side + gap) + gap, rows * (side + gap) + gap), "white")
-    for number, data in enumerate(images):
+    sheet = PIL.Image.new("RGB", (columns * (side + gap) + gap, rows * (height + gap) + gap), "white")
+    draw = PIL.ImageDraw.Draw(sheet)
+    for number, (data, name) in enumerate(images):
         try:
             picture = open_rgb(data).copy()
+            size = f"{picture.width} x {picture.height}"
         except Exception:  # noqa: BLE001 - Pillow's plugins raise many kinds
-            picture = PIL.Image.new("RGB", (side, side), "grey")
+            picture, size = PIL.Image.new("RGB", (side, side), "grey"), "cannot be decoded"
         picture.thumbnail((side, side))
         row, column = divmod(number, columns)
-        left, top = (gap + place * (side + gap) for place in (column, row))
+        left, top = gap + column * (side + gap), gap + row * (height + gap)
         sheet.paste(picture, (left + (side - picture.width) // 2, top + (side - picture.height) // 2))
+        for place, text in enumerate((_shortened(name, draw, side), size)):
+            draw.text((left, top + side + 2 + place * line), text, "black")
     sheet.save(path, "PNG")
+
+
+def _shortened(name: str, draw: Any, width: int) -> str:
+    """What fits into a width, in letters that Pillow's own font has; "~" stands for the rest."""
+    whole = text = "".join(each if each.isascii() and each.isprintable() else "?" for each in name)
+    while draw.textlength(text) > width:
+        whole = whole[:-1]
+        text = f"{whole}~"
+    return text
 
 
 def open_rgb(data: bytes) -> Image:

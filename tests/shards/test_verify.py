@@ -7,12 +7,15 @@ import shutil
 from pathlib import Path
 
 import images
+import numpy as np
+import numpy.typing as npt
 import pytest
 from folders import flip
 from PIL import Image
 
 from fastdata import DatasetError, ShardDataset
 from fastdata.cli.main import main
+from fastdata.loaders.pillow import write_sheet
 from fastdata.shards.verify import verify_folder
 from fastdata.shards.writer import ShardWriter
 
@@ -96,6 +99,24 @@ def test_inspect_draws_a_sheet_for_each_split(own: Path, tmp_path: Path) -> None
         shutil.copytree(own, tmp_path / "set" / split)
     assert main(["inspect", str(tmp_path / "set"), "--sheet", str(tmp_path / "sheet.png")]) == 0
     assert sorted(path.name for path in tmp_path.glob("*.png")) == ["sheet-train.png", "sheet-val.png"]
+
+
+def test_a_sheet_has_the_names_and_sizes_of_its_images(tmp_path: Path) -> None:
+    data = images.jpeg(40, 30)
+
+    def drawn(*shown: tuple[bytes, str]) -> npt.NDArray[np.uint8]:
+        write_sheet(shown, tmp_path / "sheet.png")
+        with Image.open(tmp_path / "sheet.png") as sheet:
+            return np.asarray(sheet)
+
+    apple, pear = drawn((data, "apple")), drawn((data, "pear"))
+    differs = np.flatnonzero((apple != pear).any((1, 2)))
+    assert differs.size > 0
+    assert differs.min() > 120  # below the picture
+    smaller = drawn((images.jpeg(40, 31), "apple"))
+    assert (apple[-20:] != smaller[-20:]).any()  # the size
+    for name in ("x" * 300, "äpfel 苹果", "", "a\nb"):
+        assert drawn((data, name), (b"no image", name)).shape == drawn((data, "a"), (data, "b")).shape
 
 
 def test_inspect_shows_what_is_inside(own: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
