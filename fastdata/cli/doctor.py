@@ -7,8 +7,10 @@ import json
 import math
 import os
 import sys
+import threading
+from contextlib import nullcontext, redirect_stdout
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from fastdata.errors import DatasetError, FastdataError, OptionError
 from fastdata.run.program import check_script, run_module, run_script
@@ -81,10 +83,17 @@ def run_doctor(given: argparse.Namespace, program: list[str]) -> int:
 
 
 def _check_output(given: argparse.Namespace) -> None:
-    """Before anything is measured."""
-    for path in (given.json, given.html):
-        if path is not None and str(path) != "-" and not path.absolute().parent.is_dir():
-            raise OptionError(f"{path.absolute().parent} is no folder; {path.name} cannot be written there")
+    """Before anything is measured, and before the program may go to another folder."""
+    for option in ("json", "html"):
+        path = getattr(given, option)
+        if path is None or str(path) == "-":
+            continue
+        path = path.absolute()
+        setattr(given, option, path)
+        if not path.parent.is_dir():
+            raise OptionError(f"{path.parent} is no folder; {path.name} cannot be written there")
+        if path.is_dir():
+            raise OptionError(f"{path} is a folder; name a file for --{option}")
 
 
 def _watch_program(given: argparse.Namespace, program: list[str], *, is_module: bool) -> int:
@@ -94,15 +103,11 @@ def _watch_program(given: argparse.Namespace, program: list[str], *, is_module: 
     watch = Watch(seconds=given.seconds, tries=given.tries)
     name, status = " ".join([*(["-m"] if is_module else []), *program]), 0
     ended: BaseException | None = None
-    folder = os.getcwd()
-
-    def end_here() -> None:
-        _tell(given, examine_watched(watch, name))
-        sys.stdout.flush()
-        os._exit(0)
-
-    watch.when_ignored = end_here
-    with watch.watching():
+    found: list[Any] = []
+    watch.when_done = lambda: found.append(examine_watched(watch, name))
+    watch.when_ignored = lambda: _tell_and_end(given, found)
+    aside = redirect_stdout(sys.stderr) if str(given.json) == "-" else nullcontext()
+    with watch.watching(), aside:
         try:
             (run_module if is_module else run_script)(program[0], program[1:])
         except Stopped:
@@ -113,18 +118,40 @@ def _watch_program(given: argparse.Namespace, program: list[str], *, is_module: 
                 print(left.code, file=sys.stderr)
         except BaseException as error:  # noqa: BLE001 - it is raised again, once what was seen has been told
             ended, status = error, 1
+    if isinstance(ended, Exception) and watch.trying is not None:
+        watch.unseen.append(f"{watch.trying.key} could not be tried: {type(ended).__name__}: {ended}")
+        ended, status = None, 0  # it is the change that has ended the program
     crashed = ended is not None and status != 0
     if isinstance(ended, KeyboardInterrupt):
         watch.unseen.append("the program was interrupted")
     elif crashed:
         watch.unseen.append(f"the program ended by {type(ended).__name__}: {ended}")
-    seen = examine_watched(watch, name, crashed=crashed)
-    os.chdir(folder)  # where the program may have left it
-    if os.environ.get("RANK", os.environ.get("LOCAL_RANK", "0")) == "0":
-        _tell(given, seen)
+    if not found:
+        found.append(examine_watched(watch, name, crashed=crashed))
+    _tell_on_first_rank(given, found[0])
+    if watch.is_done and any(not each.daemon for each in threading.enumerate() if each is not threading.main_thread()):
+        _end(status)  # the program's own threads, which nobody ends any more
     if crashed and ended is not None and not isinstance(ended, SystemExit):
         raise ended
     return status
+
+
+def _tell_and_end(given: argparse.Namespace, found: list[Any]) -> None:
+    """In a program that goes on, or where its main thread does not hear of the end."""
+    if found:
+        _tell_on_first_rank(given, found[0])
+    _end(0)
+
+
+def _end(status: int) -> NoReturn:
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)
+
+
+def _tell_on_first_rank(given: argparse.Namespace, seen: Any) -> None:
+    if os.environ.get("RANK", os.environ.get("LOCAL_RANK", "0")) == "0":
+        _tell(given, seen)
 
 
 def _examine_folder(given: argparse.Namespace) -> Any:
@@ -149,7 +176,12 @@ def _examine_folder(given: argparse.Namespace) -> Any:
     if len(dataset) == 0:
         raise DatasetError(f"{given.data} holds no images")
     loader: DataLoader[Any] = DataLoader(
-        dataset, given.batch_size, shuffle=True, num_workers=parse_workers(given.workers), backend=given.backend
+        dataset,
+        given.batch_size,
+        shuffle=True,
+        num_workers=parse_workers(given.workers),
+        backend=given.backend,
+        on_error="skip",
     )
     return examine_loader(loader, seconds=given.seconds, program=f"--data {Path(given.data).name}")
 
@@ -164,8 +196,9 @@ def _tell(given: argparse.Namespace, seen: Any) -> None:
         text = json.dumps({**told.to_dict(), "machine": machine()}, indent=1) + "\n"
         if str(given.json) == "-":
             print(text, end="")
-            return
-        given.json.write_text(text)
+        else:
+            given.json.write_text(text)
     if given.html is not None:
         given.html.write_text(as_html(told, machine()), encoding="utf-8")
-    print(f"\n{told}", flush=True)
+    if str(given.json) != "-":
+        print(f"\n{told}", flush=True)

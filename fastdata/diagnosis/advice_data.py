@@ -11,6 +11,7 @@ from fastdata.diagnosis.observation import Observation
 __all__ = ["about_data"]
 
 _OVERSIZED = 25  # times the pixels that are shown
+_READS_MS = 1.0  # of a sample, from which on idle time may be that of storage and not of the system
 _PROGRESSIVE = 0.2  # share of the images
 _COMPETES = 1.15
 _WORTH = 1.05  # of decoding in another way
@@ -99,7 +100,7 @@ def _about_workers(seen: Observation) -> Iterator[Advice]:
         why=f"loading alone uses {seen.alone.cores:.1f} of {seen.cpus} cores ({idle:.1f} idle); with "
         f"{more.what} it gave {more.images_per_s:.0f} images/s instead of {seen.alone.images_per_s:.0f}",
         change=f"num_workers={seen.cpus}" if not seen.is_ours else "num_workers='auto'",
-        gain=gain_of(seen, data_times=times),
+        gain=gain_of(seen, data_times=times, with_workers=True),
         reach=times,
     )
 
@@ -172,7 +173,7 @@ def storage_share(seen: Observation) -> float:
     """Share of loading in which threads wait for bytes instead of working."""
     if seen.alone is not None and seen.alone.stage_s.get("read") and seen.alone.cores < 0.5 * seen.cpus:
         return seen.alone.stage_s["read"] / sum(seen.alone.stage_s.values())
-    if seen.sample is None or seen.sample.total_ms <= 0:
+    if seen.sample is None or seen.sample.total_ms < _READS_MS:
         return 0.0
     return seen.sample.idle_ms / (seen.sample.total_ms + seen.sample.collate_ms)
 

@@ -13,8 +13,9 @@ from typing import Any
 
 import torch
 
-from fastdata.diagnosis.loading import changed_loader, is_ours, measure_loading, settings_of
+from fastdata.diagnosis.loading import PATIENCE_S, changed_loader, is_ours, measure_loading, settings_of
 from fastdata.diagnosis.observation import Loading, Observation
+from fastdata.diagnosis.repeating import is_plain
 from fastdata.diagnosis.samples import decoding_ms, measure_samples, opened_files
 from fastdata.diagnosis.watch import Seen, Watch
 from fastdata.errors import in_words
@@ -127,14 +128,21 @@ def _measure_samples(seen: Observation, loader: Any, seconds: float) -> None:
 def _tried(seen: Observation, what: str, work: Callable[[], Any]) -> Any:
     try:
         return work()
+    except KeyboardInterrupt:
+        seen.unseen.append(f"{what}: interrupted")
     except Exception as error:  # noqa: BLE001 - of the user's dataset
         seen.unseen.append(f"{what}: {in_words(error)}")
-        return None
+    return None
 
 
 def _changes(seen: Observation, loader: Any) -> dict[str, tuple[str, Callable[[], Any]]]:
     """Loaders to be compared with it, by the key of the advice, each with its name."""
     assert seen.alone is not None
+    if isinstance(loader.dataset, torch.utils.data.IterableDataset):
+        return {}  # which workers must divide among themselves
+    if not is_plain(loader):
+        seen.unseen.append(f"changes of the loader: {type(loader).__name__} has an __iter__ of its own")
+        return {}
     found: dict[str, tuple[str, Callable[[], Any]]] = {}
     if not seen.is_ours:
         found["fastdata"] = ("fastdata's loader", lambda: changed_loader(loader))
@@ -160,9 +168,7 @@ def _torchs_with_workers(loader: Any, workers: int) -> Any:
         name: getattr(loader, name)
         for name in ("collate_fn", "worker_init_fn", "multiprocessing_context", "generator", "pin_memory")
     }
-    if isinstance(loader.dataset, torch.utils.data.IterableDataset):
-        chosen = {"batch_size": loader.batch_size}
-    return torchs(loader.dataset, num_workers=workers, **chosen, **kept)
+    return torchs(loader.dataset, timeout=PATIENCE_S, num_workers=workers, **chosen, **kept)
 
 
 def _children() -> list[Any]:

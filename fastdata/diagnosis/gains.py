@@ -50,8 +50,10 @@ def step_seconds(seen: Observation) -> tuple[float, float, float]:
     return real, compute, data
 
 
-def expected_step_s(seen: Observation, *, compute_times: float = 1.0, data_times: float = 1.0) -> float:
-    """Seconds of a step whose compute and data are so many times faster."""
+def expected_step_s(
+    seen: Observation, *, compute_times: float = 1.0, data_times: float = 1.0, with_workers: bool = False
+) -> float:
+    """Seconds of a step whose compute and data are so many times faster; with_workers: that load meanwhile."""
     real, compute, data = step_seconds(seen)
     if math.isnan(real):
         return data / data_times
@@ -60,16 +62,18 @@ def expected_step_s(seen: Observation, *, compute_times: float = 1.0, data_times
     wait = seen.real.wait_s if seen.real is not None else 0.0
     compute, faster = compute / compute_times, data / data_times
     if seen.num_workers == 0:
-        return compute + faster
+        return max(compute, faster) if with_workers else compute + faster
     # What a step takes beyond the longer of the two: both want the same cores.
     beyond = max(0.0, real - max(step_seconds(seen)[1], data)) if wait > 0 else 0.0
     return max(compute, faster) + beyond * min(1 / data_times, 1 / compute_times)
 
 
-def gain_of(seen: Observation, *, compute_times: float = 1.0, data_times: float = 1.0) -> float:
+def gain_of(
+    seen: Observation, *, compute_times: float = 1.0, data_times: float = 1.0, with_workers: bool = False
+) -> float:
     """How many times faster a step with compute and data that are so many times faster is."""
     now = expected_step_s(seen)
-    then = expected_step_s(seen, compute_times=compute_times, data_times=data_times)
+    then = expected_step_s(seen, compute_times=compute_times, data_times=data_times, with_workers=with_workers)
     return now / then if then > 0 else math.nan
 
 

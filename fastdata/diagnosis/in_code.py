@@ -11,12 +11,15 @@ from torch import nn
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from fastdata.diagnosis.examine import examine_watched
+from fastdata.diagnosis.observation import Observation
 from fastdata.diagnosis.verdict import Diagnosis, diagnose
 from fastdata.diagnosis.watch import Stopped, Watch
 from fastdata.errors import OptionError
 from fastdata.order.random_states import GlobalStates
 
 __all__ = ["doctor"]
+
+_NAME = "fastdata.doctor()"
 
 
 def doctor(
@@ -34,7 +37,7 @@ def doctor(
     loads without training (data only).  The model and the state of random generators are as before.
 
     Args:
-        model: called with the first element of each batch, moved to the model's device.
+        model: called with the first element of each batch, moved to the model's device, in the mode in which it is.
         loader: torch's DataLoader or fastdata's, whose batches are (images, labels, ...).
         loss: of what the model gives and the labels; None takes cross entropy for integer labels, else the mean of
             what the model gives.
@@ -57,17 +60,20 @@ def doctor(
     if not seconds > 0:
         raise OptionError(f"seconds={seconds!r} is not positive")
     own, watch, states = copy.deepcopy(model), Watch(seconds=seconds, tries=tries), GlobalStates.now()
-    was_training = own.training
-    own.train()
+    generator = loader.generator.get_state() if loader.generator is not None else None
+    found: list[Observation] = []
+    watch.when_done = lambda: found.append(examine_watched(watch, _NAME))
     try:
         with watch.watching(), torch.random.fork_rng():
-            _train(own, loader, loss, (optimizer or _default_optimizer)(own.parameters()))
+            trained = [each for each in own.parameters() if each.requires_grad]
+            _train(own, loader, loss, (optimizer or _default_optimizer)(trained) if trained else None)
     except Stopped:
         pass
     finally:
-        own.train(was_training)
         states.put_back()
-    return diagnose(examine_watched(watch, "fastdata.doctor()"))
+        if loader.generator is not None and generator is not None:
+            loader.generator.set_state(generator)
+    return diagnose(found[0] if found else examine_watched(watch, _NAME))
 
 
 def _train(model: nn.Module, loader: Any, loss: Callable[[Any, Any], torch.Tensor] | None, optimizer: Any) -> None:
@@ -79,6 +85,10 @@ def _train(model: nn.Module, loader: Any, loss: Callable[[Any, Any], torch.Tenso
             batches += 1
             moved = tree_map_only(torch.Tensor, lambda tensor: tensor.to(device, non_blocking=True), batch)
             images, labels = moved[:2] if isinstance(moved, list | tuple) and len(moved) > 1 else (moved, None)
+            if optimizer is None:  # nothing of it is trained
+                with torch.no_grad():
+                    model(images)
+                continue
             optimizer.zero_grad()
             made = model(images)
             if loss is None:
@@ -99,9 +109,9 @@ def _loss_for(made: Any, labels: Any) -> Callable[[Any, Any], torch.Tensor]:
 
 def _first_tensor(made: Any) -> torch.Tensor:
     for leaf in tree_leaves(made):
-        if isinstance(leaf, torch.Tensor):
+        if isinstance(leaf, torch.Tensor) and leaf.requires_grad:
             return leaf
-    raise OptionError(f"the model gives no tensor but {type(made).__name__}; pass a loss")
+    raise OptionError(f"nothing that the model gives ({type(made).__name__}) depends on its parameters; pass a loss")
 
 
 def _default_optimizer(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:

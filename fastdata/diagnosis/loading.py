@@ -15,9 +15,10 @@ from fastdata.dataloader.loader import DataLoader, StatelessDataLoader
 from fastdata.diagnosis.observation import Loading
 from fastdata.run.report import cpu_seconds
 
-__all__ = ["changed_loader", "is_ours", "measure_loading", "settings_of"]
+__all__ = ["PATIENCE_S", "changed_loader", "is_ours", "measure_loading", "settings_of"]
 
 _FEWEST_BATCHES = 3
+PATIENCE_S = 20.0  # for worker processes that the program did not have: what they make may not come through to us
 # Arguments that both classes keep as attributes; a batch sampler stands for four more.
 _KEPT = (
     "num_workers",
@@ -64,6 +65,8 @@ def changed_loader(loader: Any, **changes: Any) -> Any:
     arguments |= changes
     if arguments["num_workers"] == 0:
         arguments.update(prefetch_factor=None, multiprocessing_context=None)
+    else:
+        arguments["timeout"] = PATIENCE_S
     return DataLoader(loader.dataset, **arguments)
 
 

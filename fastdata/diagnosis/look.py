@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import wraps
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -27,6 +28,7 @@ _NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm, nn.I
 _WITH_BIAS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Linear)
 _READS = ("item", "tolist", "__bool__", "__float__", "__int__", "cpu", "numpy", "nonzero")
 _MOST_NAMED = 8
+_LOOPS_S = 1e-3  # between two reads of one loop; what takes longer is other work
 _MEASURED_LAYERS = 8  # with a bias before a normalisation
 _OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 _TORCHS = os.path.dirname(os.path.abspath(torch.__file__))
@@ -44,8 +46,9 @@ class Look:
         self._made_by: dict[
             int, tuple[nn.Module, torch.Tensor, torch.Tensor]
         ] = {}  # layer, input and output, by its id
-        self._biased: dict[int, tuple[nn.Module, torch.Tensor]] = {}  # with what it was called with
+        self._biased: dict[int, tuple[nn.Module, torch.Tensor | None]] = {}  # with what it was called with
         self._reads: dict[tuple[str, str], list[tuple[int, float, float]]] = {}  # (step, began, ended) by place
+        self._in_training: set[str] = set()  # models that were called in this mode
         self._copies: list[bool] = []  # to a device: whether they block
         self._thread = 0  # in which the program's loop runs; others, of loaders, may read what they like
 
@@ -94,13 +97,15 @@ class Look:
         )
         self._take_settings(facts)
         facts.syncs = self._sync_places()
+        # A model that is always in evaluation mode is trained so on purpose.
+        facts.gradients_in_eval = [name for name in facts.gradients_in_eval if name in self._in_training]
         return facts
 
     def measure_layers(self) -> None:
         """Times the layers with needless biases, with and without; and matrices in float64 if the program has them."""
         if self._biased:
             self._facts.bias_cost_s = sum(
-                _bias_cost_s(layer, given) for layer, given in list(self._biased.values())[:_MEASURED_LAYERS]
+                _bias_cost_s(layer, given) for layer, given in self._biased.values() if given is not None
             ) * (len(self._biased) / min(len(self._biased), _MEASURED_LAYERS))
         if "float64" in self._facts.dtypes:
             self._facts.float64_slowdown = _float64_slowdown(self._facts.device)
@@ -121,7 +126,9 @@ class Look:
         if isinstance(module, _NORMS) and given and isinstance(given[0], torch.Tensor):
             made = self._made_by.get(id(given[0]))
             if made is not None and (module.training or not getattr(module, "track_running_stats", True)):
-                self._biased.setdefault(id(made[0]), made[:2])  # the mean of the batch, and with it the bias, goes
+                # The mean of the batch goes, and with it the bias.  Inputs are kept of the layers that will be timed.
+                kept = made[1] if len(self._biased) < _MEASURED_LAYERS else None
+                self._biased.setdefault(id(made[0]), (made[0], kept))
 
     def _after_forward(self, module: nn.Module, given: Any, made: Any) -> None:
         if threading.get_ident() != self._thread:
@@ -146,6 +153,8 @@ class Look:
         kind = inputs[0].device.type if inputs else "cpu"
         facts.autocast |= torch.is_autocast_enabled(kind)
         name = _class_name(module)
+        if module.training:
+            self._in_training.add(name)
         records = not module.training and torch.is_grad_enabled()
         if records and name not in facts.gradients_in_eval and any(each.requires_grad for each in module.parameters()):
             facts.gradients_in_eval.append(name)
@@ -205,12 +214,9 @@ class Look:
         for (place, name), reads in self._reads.items():
             if len({step for step, _, _ in reads}) < steps:  # now and then is as it should be
                 continue
-            spans: dict[int, tuple[float, float]] = {}
-            for step, began, ended in reads:
-                first, _ = spans.get(step, (began, ended))
-                spans[step] = (first, ended)
             blocked_s = sum(ended - began for _, began, ended in reads) / steps
-            span_s = sum(ended - began for began, ended in spans.values()) / steps
+            gaps = (later[1] - earlier[2] for earlier, later in pairwise(reads) if earlier[0] == later[0])
+            span_s = blocked_s + sum(gap for gap in gaps if gap < _LOOPS_S) / steps
             calls = "bool(tensor)" if name == "__bool__" else f".{name.strip('_')}()"
             found.append(SyncPlace(place, calls, len(reads) / steps, blocked_s, span_s))
         return sorted(found, key=lambda each: -each.span_s)[:_MOST_NAMED]

@@ -32,6 +32,7 @@ class Marks:
         self._backward_s = self._update_s = 0.0
         self._depth = 0
         self._backward_ended = 0.0
+        self.saw_anomaly_mode = False  # around a backward pass
 
     @property
     def trains(self) -> bool:
@@ -72,6 +73,7 @@ class Marks:
         @wraps(backward)
         def noted(*tensors: Any, **options: Any) -> Any:
             began = self._clock()
+            self.saw_anomaly_mode |= torch.is_anomaly_enabled()
             if self._backward_began is None:
                 self._backward_began = began
             self._depth += 1  # one may be called in another

@@ -44,7 +44,7 @@ def trials_for(facts: Facts, models: Sequence[nn.Module], *, tries: bool) -> lis
         found.append(Trial("set_to_none", _with_gradients_of_none))
     if not facts.autocast and "float64" not in facts.dtypes:
         found.append(Trial("amp", lambda stack: _with_autocast(stack, facts.device)))
-    if facts.convolutions and not facts.channels_last:
+    if facts.convolutions and not facts.channels_last and not any(map(_is_in_channels_last, models)):
         found.append(Trial("channels_last", lambda stack: _with_channels_last(stack, models), _in_channels_last))
     if facts.device == "cuda" and not facts.cudnn_benchmark:
         found.append(Trial("cudnn_benchmark", _with_benchmark))
@@ -88,6 +88,11 @@ def _in_channels_last(batch: Any) -> Any:
         return tensor.to(memory_format=torch.channels_last) if tensor.dim() == 4 else tensor
 
     return tree_map_only(torch.Tensor, laid_out, batch)
+
+
+def _is_in_channels_last(model: nn.Module) -> bool:
+    weights = [each for each in model.parameters() if each.dim() == 4 and not each.is_contiguous()]
+    return any(each.is_contiguous(memory_format=torch.channels_last) for each in weights)
 
 
 def _with_benchmark(stack: ExitStack) -> None:

@@ -125,7 +125,7 @@ def _stage(seen: Observation) -> str:
     if sample is None:
         return "loading is the limit"
     parts = {
-        "waiting for storage or network": sample.idle_ms,
+        "waiting for storage or network": sample.idle_ms if sample.total_ms > 1 else 0.0,
         "decoding": sample.decode_ms,
         "resizing": sample.resize_ms,
         "the transform": max(0.0, sample.rest_ms - sample.idle_ms),

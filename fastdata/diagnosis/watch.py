@@ -1,19 +1,21 @@
 """Watches a training program from inside of `next(loader)`, and takes its time.
 
 Life cycle; any deviation is a bug:
-  Begin    `watching()` wraps the iterators of torch's and fastdata's loaders that are made from then on.  What is
-           delivered, and to whom, is as without.
-  Main     the loader between whose batches there is a backward pass.  If none comes for a while: the one iterated.
+  Begin    `watching()` wraps the iterators of torch's and fastdata's loaders that are made from then on, in this
+           process alone.  What is delivered, and to whom, is as without.
+  Main     the loader between whose batches there is a backward pass.  If none comes for a long while: the one iterated.
   Script   then each request for one of its batches asks the script (`_script`) what to deliver: the next batch, or once
-           more the same one.  Never more batches than the epoch has.
-  Stop     at the end of the script the request raises `Stopped`, which ends the program; a program that ends earlier
-           leaves what has been measured.
+           more the same one.  Never more batches than the epoch has; where its length is not known, or a batch cannot
+           be copied, none is repeated.
+  Stop     at the end of the script `when_done` measures what is left, while all that the program has opened is still
+           open; then the request raises `Stopped`, which ends the program.  A program that ends earlier leaves what has
+           been measured.
 """
 
 from __future__ import annotations
 
 import math
-import sys
+import os
 import threading
 import time
 from collections.abc import Callable, Generator, Iterator
@@ -23,13 +25,14 @@ from typing import Any, NoReturn
 
 import torch
 import torch.utils.data
-from torch.utils._pytree import tree_map_only
 
 from fastdata.dataloader import loader as our_loaders
 from fastdata.diagnosis.look import Look
 from fastdata.diagnosis.marks import Marks
 from fastdata.diagnosis.observation import Facts, Step, Stretch
+from fastdata.diagnosis.repeating import copied, epoch_length, is_compiled, is_plain, likeness, queued, ranks
 from fastdata.diagnosis.trials import Trial, trials_for
+from fastdata.errors import in_words
 from fastdata.run.report import cpu_seconds
 
 __all__ = ["Seen", "Stopped", "Watch"]
@@ -38,7 +41,7 @@ _LOOKED_AT = 2  # steps
 _FEWEST_TIMED = 3
 _MOST_TIMED = 300
 _REAL, _REPEATED, _TRIAL = 0.45, 0.25, 0.1  # shares of the time
-_UNTRAINED_STEPS, _UNTRAINED_S = 20, 10.0  # after which nobody expects a backward pass any more
+_UNTRAINED_STEPS, _UNTRAINED_TIMES = 20, 3  # steps, and times of `seconds`, after which no backward pass is expected
 _MOST_STOPS = 20
 _RANKS_TIMED = 20  # steps, where all ranks must do the same number
 
@@ -57,6 +60,8 @@ class Seen:
         trained: batches that were followed by a backward pass or an update.
         first_batch_s: seconds until the first one.
         steps: of all iterations so far, until the script begins.
+        latest: the iterator that was made last.
+        epoch: batches of the latest epoch that came to its end; infinite before.
     """
 
     loader: Any
@@ -65,6 +70,13 @@ class Seen:
     first_batch_s: float = math.nan
     steps: list[Step] = field(default_factory=list)
     began_at: float = 0.0
+    latest: _WatchedIterator | None = None
+    epoch: float = math.inf
+
+    @property
+    def is_iterated(self) -> bool:
+        """True between the first batch of an epoch and its end."""
+        return self.latest is not None and self.latest.is_out
 
 
 class Watch:
@@ -86,10 +98,12 @@ class Watch:
         self.real: Stretch | None = None
         self.repeated: Stretch | None = None
         self.trials: dict[str, tuple[float, float]] = {}
+        self.trying: Trial | None = None  # what is changed now
         self.unseen: list[str] = []
         self.look = Look()
         self.is_done = False
-        self.when_ignored: Callable[[], None] | None = None  # by a program that catches everything and goes on
+        self.when_done: Callable[[], None] | None = None  # before the program is stopped
+        self.when_ignored: Callable[[], None] | None = None  # it cannot be stopped: it catches everything and goes on
         self._stops, self._is_over = 0, False
         self._marks = Marks(clock)
         self._script_runs: Generator[bool, Step, None] | None = None
@@ -97,7 +111,9 @@ class Watch:
         self._batch: Any = None  # of the main loader, the latest
         self._kept: Any = None
         self._keeps = False  # the next one is to be kept
+        self._others = 0  # batches of other loaders within a step of the main one
         self._depth = threading.local()
+        self._process = os.getpid()
         cpu_seconds()  # imports what it needs
         self._timed_so_far: list[Step] = []  # real steps since the script began
 
@@ -116,33 +132,38 @@ class Watch:
             try:
                 yield
             finally:
+                self._is_over = True
                 if self._script_runs is not None:
                     self._script_runs.close()  # leaves what it has switched on
 
     def _wrapping(self, original: Callable[[Any], Any]) -> Any:
         def iterate(loader: Any) -> Any:
-            if self._is_over or getattr(self._depth, "inside", False):
+            is_here = os.getpid() == self._process
+            if self._is_over or not is_here or getattr(self._depth, "inside", False):
                 return original(loader)
+            seen, began = self._seen(loader), self._clock()
+            if seen.latest is not None:
+                self._close_step(seen, seen.latest, began)  # of an iterator that was left, as by `break`
             if self.is_done:
                 self._stop()
             self._depth.inside = True  # fastdata's class calls torch's
             try:
                 began = self._clock()
                 inner = original(loader)
-                return _WatchedIterator(self, self._seen(loader, began), inner)
             finally:
                 self._depth.inside = False
+            seen.began_at = seen.began_at or began
+            seen.latest = _WatchedIterator(self, seen, inner, made_s=self._clock() - began)
+            return seen.latest
 
         return iterate
 
-    def _seen(self, loader: Any, began: float) -> Seen:
-        same = next((each for each in self.seen if each.loader is loader), None)
-        alike = same or next((each for each in self.seen if _likeness(each.loader) == _likeness(loader)), None)
-        if alike is None:
-            alike = Seen(loader, began_at=began)
-            self.seen.append(alike)
-        alike.loader = loader  # some programs make a new one for each epoch
-        return alike
+    def _seen(self, loader: Any) -> Seen:
+        known = next((each for each in self.seen if each.loader is loader), None)
+        if known is None:
+            known = Seen(loader)
+            self.seen.append(known)
+        return known
 
     def stretch_so_far(self, seen: Seen) -> Stretch | None:
         """Means of the steps of a program that ended before they could be timed, the first one left out."""
@@ -158,38 +179,78 @@ class Watch:
             StopIteration: the epoch has ended.
             Stopped: everything has been measured.
         """
-        asked_at = self._clock()
-        trained = self._marks.trains
-        if iterator.is_out and self._marks.delivered_at is not None:
-            self._end_step(seen, self._marks.end(asked_at, iterator.wait_s), trained)
-        iterator.is_out = False
+        if self._is_over or os.getpid() != self._process:
+            return next(iterator.inner)
+        now = self._clock()
+        self._close_step(seen, iterator, now)
         if self.is_done:
             self._stop()
         now = self._clock()
         if seen is self.main and self._repeats and self._kept is not None:
-            if iterator.delivered >= iterator.length:
+            if iterator.delivered >= min(iterator.length, seen.epoch):
+                seen.epoch = iterator.delivered
                 raise StopIteration
-            batch = _copy(self._kept)
-            iterator.wait_s = 0.0
+            batch, wait_s = copied(self._kept), 0.0
         else:
-            batch = next(iterator.inner)
-            iterator.wait_s = self._clock() - now
-            if seen is self.main:
-                self._batch = batch
-                if self._keeps:  # before the program may change it
-                    self._kept, self._keeps = _copy(batch), False
+            batch = self._next_of(seen, iterator)
+            wait_s = self._clock() - now + iterator.made_s
+        iterator.made_s = 0.0
         if seen.batches == 0:
             seen.first_batch_s = self._clock() - seen.began_at
         seen.batches += 1
         iterator.delivered += 1
-        iterator.is_out = True
-        self._marks.begin(self._clock())
+        if seen is not self.main and self.main is not None and self.main.is_iterated:
+            self._note_other(wait_s)
+        else:
+            iterator.is_out, iterator.wait_s, self._others = True, wait_s, 0
+            self._marks.begin(self._clock())
         return batch
+
+    def _next_of(self, seen: Seen, iterator: _WatchedIterator) -> Any:
+        try:
+            batch = next(iterator.inner)
+        except StopIteration:
+            seen.epoch = iterator.delivered
+            raise
+        if seen is self.main:
+            self._batch = batch
+            if self._keeps:  # before the program may change it
+                self._keeps = False
+                try:
+                    self._kept = copied(batch)
+                except Exception as error:  # noqa: BLE001 - a batch may be anything
+                    self.unseen.append(f"no batch could be repeated, since it cannot be copied: {in_words(error)}")
+        return batch
+
+    def _note_other(self, wait_s: float) -> None:
+        """A batch of another loader within a step: one belongs to it, as with zip(); more are a validation's."""
+        self._others += 1
+        assert self.main is not None and self.main.latest is not None  # noqa: PT018
+        if self._others > 1:
+            self._marks.delivered_at = None  # a step that is not like the others
+        elif self._marks.delivered_at is not None:
+            self.main.latest.wait_s += wait_s
+            self._marks.delivered_at += wait_s
+
+    def _close_step(self, seen: Seen, iterator: _WatchedIterator, asked_at: float) -> None:
+        """The program has asked for the next batch, or left the iterator."""
+        if not iterator.is_out:
+            return
+        iterator.is_out = False
+        trained = self._marks.trains
+        if self._marks.delivered_at is not None:
+            self._end_step(seen, self._marks.end(asked_at, iterator.wait_s), trained)
 
     def _stop(self) -> NoReturn:
         self._stops += 1
-        if self._stops > _MOST_STOPS and self.when_ignored is not None:
+        if self._stops == 1 and self.when_done is not None:
             self._is_over = True
+            try:
+                self.when_done()
+            finally:
+                self._is_over = False
+        cannot_be_stopped = self._stops > _MOST_STOPS or threading.current_thread() is not threading.main_thread()
+        if cannot_be_stopped and self.when_ignored is not None:
             self.when_ignored()
         raise Stopped
 
@@ -198,11 +259,14 @@ class Watch:
         if self.main is None:
             seen.steps.append(step)
             waited_s = self._clock() - seen.began_at
-            if trained or (len(seen.steps) >= _UNTRAINED_STEPS and waited_s > min(_UNTRAINED_S, self.seconds)):
+            if trained or (len(seen.steps) >= _UNTRAINED_STEPS and waited_s > _UNTRAINED_TIMES * self.seconds):
                 self.main = seen
-                self._script_runs = self._script()
+                self._script_runs = self._script(seen)
                 self._repeats = next(self._script_runs)
-        elif seen is self.main and self._script_runs is not None:
+            return
+        if seen is not self.main and trained and not self.main.is_iterated:
+            self._succeed(seen)
+        if seen is self.main and self._script_runs is not None:
             if not self._repeats:
                 self._timed_so_far.append(step)
             try:
@@ -210,30 +274,61 @@ class Watch:
             except StopIteration:
                 self._script_runs, self.is_done = None, True
 
+    def _succeed(self, seen: Seen) -> None:
+        """Some programs make a new loader for each epoch: it takes the place of the main one."""
+        main = self.main
+        assert main is not None
+        if likeness(main.loader) == likeness(seen.loader):
+            seen.batches, seen.trained = seen.batches + main.batches, seen.trained + main.trained
+            seen.first_batch_s, seen.began_at, seen.steps = main.first_batch_s, main.began_at, main.steps
+            seen.epoch = main.epoch
+            self.seen.remove(main)
+            self.main = seen
+
     # ---- what is done; each yield is a step: of a real batch (False) or of the one that was kept (True)
 
-    def _script(self) -> Generator[bool, Step, None]:
-        with self.look.looking():
-            for _ in range(_LOOKED_AT):
-                yield False
-                self.look.steps += 1
-        self.facts = self.look.facts(self._batch)
-        loader = self.main.loader if self.main is not None else None
-        began, warm_s = self._clock(), 0.2 * self.seconds
-        for _ in range(_queued(loader) + 1):
+    def _script(self, seen: Seen) -> Generator[bool, Step, None]:
+        if is_compiled():  # hooks would break compiled graphs
+            self.unseen.append("the program compiles, so its steps were not looked at closely")
             yield False
-            if self._clock() - began > warm_s and not _ranks():
+        else:
+            with self.look.looking():
+                for _ in range(_LOOKED_AT):
+                    yield False
+                    self.look.steps += 1
+        self.facts = self.look.facts(self._batch)
+        self.facts.anomaly_mode |= self._marks.saw_anomaly_mode
+        began, warm_s = self._clock(), 0.2 * self.seconds
+        for _ in range(queued(seen.loader) + 1):
+            yield False
+            if self._clock() - began > warm_s and not ranks():
                 break
         self.real = yield from self._timed(repeats=False, share=_REAL)
+        if not seen.trained:
+            return
+        if (reason := self._why_not_repeat()) is not None:
+            self.unseen.append(f"no batch was repeated: {reason}")
+            return
         self._keeps = True
         yield False
+        if self._kept is None:
+            return
         yield True  # the loader fills its queue
         yield True
         self.repeated = yield from self._timed(repeats=True, share=_REPEATED)
-        if _ranks() > 1:
+        if ranks() > 1:
             return
         for trial in trials_for(self.facts, self.look.models, tries=self._tries):
             yield from self._try(trial)
+
+    def _why_not_repeat(self) -> str | None:
+        assert self.main is not None
+        if not is_plain(self.main.loader):
+            return f"{type(self.main.loader).__name__} has an __iter__ of its own"
+        length = self.main.latest.length if self.main.latest is not None else math.inf
+        if math.isinf(min(length, self.main.epoch)):
+            return "the length of an epoch is not known before its end"
+        return None
 
     def _timed(self, *, repeats: bool, share: float) -> Generator[bool, Step, Stretch]:
         """Steps until a share of the time is over."""
@@ -248,7 +343,7 @@ class Watch:
         return Stretch.of(steps, extra_s=ended - at, cores=cores)
 
     def _is_enough(self, steps: list[Step], seconds: float, share: float) -> bool:
-        if _ranks() > 1:
+        if ranks() > 1:
             return len(steps) >= _RANKS_TIMED
         if len(steps) >= _MOST_TIMED:
             return True
@@ -264,24 +359,26 @@ class Watch:
                     try:
                         trial.enter(stack)
                     except Exception as error:  # noqa: BLE001 - a change that is not possible is no reason to end
-                        self.unseen.append(f"{trial.key} could not be tried: {error}")
+                        self.unseen.append(f"{trial.key} could not be tried: {in_words(error)}")
                         return
+                    self.trying = trial  # and still is, if the program ends by it
                 self._kept = trial.batch(kept) if changed else kept
                 yield True
                 stretch = yield from self._timed(repeats=True, share=_TRIAL / 4)
                 times[changed].append(stretch.step_s)
+            self.trying = None
         self.trials[trial.key] = (min(times[False]), min(times[True]))
 
 
 class _WatchedIterator:
     """Wraps an iterator of a loader; everything that is not iterating is the iterator's own."""
 
-    def __init__(self, watch: Watch, seen: Seen, inner: Any) -> None:
+    def __init__(self, watch: Watch, seen: Seen, inner: Any, *, made_s: float) -> None:
         self._watch, self._seen, self.inner = watch, seen, inner
         self.is_out = False  # the program has a batch
         self.delivered = 0
-        self.wait_s = 0.0
-        self.length = _length(seen.loader, inner)
+        self.wait_s, self.made_s = 0.0, made_s
+        self.length = epoch_length(seen.loader, inner)
 
     def __iter__(self) -> _WatchedIterator:
         return self
@@ -296,41 +393,6 @@ class _WatchedIterator:
         if name == "inner":  # while it is made or copied
             raise AttributeError(name)
         return getattr(self.inner, name)
-
-
-def _likeness(loader: Any) -> tuple[Any, ...]:
-    """What two loaders have in common if one of them was made anew."""
-    batch_size = getattr(loader.batch_sampler, "batch_size", loader.batch_size)
-    return type(loader), type(loader.dataset), _length(loader.dataset), batch_size, loader.num_workers
-
-
-def _length(*known: Any) -> float:
-    """Batches of an epoch, of the first that can tell."""
-    for each in known:
-        try:
-            return len(each)
-        except (TypeError, AttributeError, NotImplementedError):
-            continue
-    return math.inf
-
-
-def _queued(loader: Any) -> int:
-    """Batches that may be ready before a loader is asked."""
-    workers, factor = getattr(loader, "num_workers", 0), getattr(loader, "prefetch_factor", None)
-    return int(workers or 0) * int(factor or 2)
-
-
-def _copy(batch: Any) -> Any:
-    """A batch that the program may change as it likes."""
-    return tree_map_only(torch.Tensor, lambda tensor: tensor.detach().clone(), batch)
-
-
-def _ranks() -> int:
-    """Ranks of a distributed run; 0 if it is none."""
-    distributed: Any = sys.modules.get("torch.distributed")
-    if distributed is None or not distributed.is_available() or not distributed.is_initialized():
-        return 0
-    return int(distributed.get_world_size())
 
 
 def _finish_device_work() -> None:

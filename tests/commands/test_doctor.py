@@ -87,7 +87,6 @@ def test_a_module(program: Path) -> None:
 
 
 def test_json_alone_on_standard_output_can_be_parsed(program: Path) -> None:
-    program.write_text(PROGRAM.replace('print("arguments", sys.argv[1:])', ""))
     done = python("--seconds", "0.5", "--json", "-", "train.py", "long", cwd=program.parent)
     assert json.loads(done.stdout)["verdict"]
 
@@ -128,6 +127,7 @@ def test_a_folder(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
         (["--seconds", "0", "train.py"], "'0' is not a number of seconds"),
         (["--seconds", "soon", "train.py"], "'soon' is not a number of seconds"),
         (["--json", "nowhere/told.json", "train.py"], "nowhere is no folder"),
+        (["--html", ".", "train.py"], "is a folder; name a file for --html"),
         (["--nonsense", "train.py"], "--nonsense"),
         (["-m"], "name a MODULE"),
     ],

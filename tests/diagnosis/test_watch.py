@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -291,6 +292,149 @@ def test_a_loader_that_is_iterated_in_another_thread_is_stopped_there() -> None:
     _, seen = watched(program)
     assert ended == [Stopped]
     assert seen.repeated is not None
+
+
+def test_one_batch_for_each_iterator() -> None:
+    def program() -> None:
+        network, loader = model(), DataLoader(dataset(), 16)
+        optimiser = torch.optim.SGD(network.parameters(), lr=0.1)
+        while True:
+            images, labels = next(iter(loader))
+            step(network, optimiser, images, labels)
+
+    watch, seen = watched(program)
+    assert watch.is_done
+    assert seen.repeated is not None
+
+
+def test_two_loaders_in_one_loop_get_their_own_batches() -> None:
+    def program() -> None:
+        network = model()
+        optimiser = torch.optim.SGD(network.parameters(), lr=0.1)
+        both = DataLoader(dataset(), 16), DataLoader(TensorDataset(torch.zeros(96, 5)), 16)
+        while True:
+            for (images, labels), (more,) in zip(*both, strict=True):
+                assert more.shape == (16, 5)
+                step(network, optimiser, images, labels)
+
+    watch, seen = watched(program)
+    assert watch.is_done
+    assert len(seen.loaders) == 2
+
+
+def test_validation_gets_its_own_batches() -> None:
+    def program() -> None:
+        negative = TensorDataset(-dataset()[:][0], dataset()[:][1])
+        network, training, validation = model(), DataLoader(dataset(), 16), DataLoader(negative, 16)
+        while True:
+            train(network, training)
+            for images, _ in validation:
+                assert images.max() <= 0
+
+    watch, _ = watched(program)
+    assert watch.is_done
+
+
+def test_a_loader_that_goes_on_with_one_iterator_gets_no_repeated_batches() -> None:
+    class Endless(DataLoader[Any]):
+        def __iter__(self) -> Iterator[Any]:
+            if not hasattr(self, "kept"):
+                self.kept = super().__iter__()
+            for _ in range(len(self)):
+                try:
+                    yield next(self.kept)
+                except StopIteration:
+                    self.kept = super().__iter__()
+                    yield next(self.kept)
+
+    watch, seen = watched(lambda: train(model(), Endless(dataset(), 16), 10_000))
+    assert watch.is_done
+    assert seen.repeated is None
+    assert any("an __iter__ of its own" in each for each in seen.unseen)
+
+
+class Holder:
+    def __init__(self, images: torch.Tensor, labels: torch.Tensor) -> None:
+        self.images, self.labels = images, labels
+
+
+def held(samples: list[Any]) -> Holder:
+    images, labels = torch.utils.data.default_collate(samples)
+    return Holder(images, labels)
+
+
+def test_batches_of_any_class_are_copied() -> None:
+    def program() -> None:
+        network, loader = model(), DataLoader(dataset(), 16, collate_fn=held)
+        optimiser = torch.optim.SGD(network.parameters(), lr=0.1)
+        while True:
+            for batch in loader:
+                assert batch.images.max() <= 1
+                batch.images += 5
+                step(network, optimiser, batch.images, batch.labels)
+
+    watch, seen = watched(program)
+    assert watch.is_done
+    assert seen.repeated is not None
+
+
+def test_a_pass_over_the_data_before_training_gets_no_repeated_batches() -> None:
+    passes: list[float] = []
+
+    def program() -> None:
+        loader = DataLoader(dataset(1600), 16)
+        for _ in range(3):
+            passes.append(sum(float(images.sum()) for images, _ in loader))
+        train(model(), loader, 10_000)
+
+    watch, _ = watched(program)
+    assert watch.is_done
+    assert passes[0] == passes[1] == passes[2]
+
+
+def test_processes_that_the_program_forks_are_left_alone() -> None:
+    ended: list[int] = []
+
+    def program() -> None:
+        loader = DataLoader(dataset(), 16)
+        child = os.fork()
+        if child == 0:
+            os._exit(0 if sum(1 for _ in loader) == 6 and type(iter(loader)).__module__.startswith("torch") else 1)
+        ended.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+
+    watched(program)
+    assert ended == [0]
+
+
+def test_what_the_program_closes_at_its_end_is_measured_before() -> None:
+    opened = [True]
+
+    class Closing(TensorDataset):
+        def __getitem__(self, index: Any) -> Any:
+            assert opened, "it is closed"
+            return super().__getitem__(index)
+
+    def program() -> None:
+        try:
+            train(model(), DataLoader(Closing(*dataset().tensors), 16), 10_000)
+        finally:
+            opened.clear()
+
+    watch, found = Watch(seconds=0.3), list[Observation]()
+    watch.when_done = lambda: found.append(examine_watched(watch, "a program"))
+    with pytest.raises(Stopped), watch.watching():
+        program()
+    assert found[0].alone is not None
+
+
+def test_a_compiled_program_is_not_hooked() -> None:
+    def program() -> None:
+        network = torch.compile(model(), backend="eager", fullgraph=True)
+        train(network, DataLoader(dataset(), 16), 10_000)
+
+    watch, seen = watched(program)
+    assert watch.is_done
+    assert any("compiles" in each for each in seen.unseen)
 
 
 # ---- in code

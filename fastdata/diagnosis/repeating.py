@@ -1,0 +1,79 @@
+"""What must be known of a loader, and of the program, before one of its batches is delivered again and again."""
+
+from __future__ import annotations
+
+import copy
+import math
+import sys
+from typing import Any
+
+import torch
+import torch.utils.data
+from torch.utils._pytree import tree_leaves, tree_map_only
+
+from fastdata.dataloader.loader import StatelessDataLoader
+
+__all__ = ["copied", "epoch_length", "is_compiled", "is_plain", "likeness", "queued", "ranks"]
+
+_COPIED_AS_THEY_ARE = (torch.Tensor, str, bytes, int, float, bool, complex, type(None))
+
+
+def copied(batch: Any) -> Any:
+    """A batch that the program may change as it likes.
+
+    Raises:
+        Exception: it holds something that cannot be copied.
+    """
+    if all(isinstance(leaf, _COPIED_AS_THEY_ARE) for leaf in tree_leaves(batch)):
+        return tree_map_only(torch.Tensor, _cloned, batch)
+    return copy.deepcopy(batch)
+
+
+def _cloned(tensor: torch.Tensor) -> torch.Tensor:
+    clone = tensor.detach().clone()
+    return clone.pin_memory() if tensor.is_pinned() else clone
+
+
+def is_plain(loader: Any) -> bool:
+    """True if iterating a loader is torch's or fastdata's own affair: others may go on with one iterator for ever."""
+    own = type(loader).__iter__
+    plain = own in (torch.utils.data.DataLoader.__iter__, StatelessDataLoader.__iter__)
+    return plain or type(loader).__module__.startswith(("accelerate.", "fastdata."))
+
+
+def likeness(loader: Any) -> tuple[Any, ...]:
+    """What two loaders have in common if one of them was made anew."""
+    batch_size = getattr(loader.batch_sampler, "batch_size", loader.batch_size)
+    return type(loader), type(loader.dataset), epoch_length(loader.dataset), batch_size, loader.num_workers
+
+
+def epoch_length(*known: Any) -> float:
+    """The length of the first that can tell; infinite if none can, or if a stream only claims to have one."""
+    for each in known:
+        if isinstance(getattr(each, "dataset", None), torch.utils.data.IterableDataset):
+            return math.inf
+        try:
+            return len(each)
+        except (TypeError, AttributeError, NotImplementedError):
+            continue
+    return math.inf
+
+
+def queued(loader: Any) -> int:
+    """Batches that may be ready before a loader is asked."""
+    workers, factor = getattr(loader, "num_workers", 0), getattr(loader, "prefetch_factor", None)
+    return int(workers or 0) * int(factor or 2)
+
+
+def ranks() -> int:
+    """Ranks of a distributed run; 0 if it is none."""
+    distributed: Any = sys.modules.get("torch.distributed")
+    if distributed is None or not distributed.is_available() or not distributed.is_initialized():
+        return 0
+    return int(distributed.get_world_size())
+
+
+def is_compiled() -> bool:
+    """True if torch.compile has made something of this process's code."""
+    dynamo: Any = sys.modules.get("torch._dynamo.utils")
+    return dynamo is not None and bool(dynamo.counters["stats"].get("unique_graphs", 0))
