@@ -35,7 +35,7 @@ def examined(name: str, folder: Path, seconds: float) -> dict[str, Any]:
         options = ["--seconds", str(seconds), "--json", str(out)]
         command = [sys.executable, "-m", "fastdata", "doctor", *options, str(PROGRAM), name, str(folder)]
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-        took_s, told = time.perf_counter() - began, json.loads(out.read_text())
+        took_s, told = time.perf_counter() - began, json.loads(out.read_text().replace(f"{PROGRAM.parents[1]}/", ""))
     return {"verdict": told["verdict"], "cause": told["cause"], "took_s": took_s, "advice": told["advice"]}
 
 
