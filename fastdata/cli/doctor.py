@@ -12,7 +12,8 @@ from contextlib import nullcontext, redirect_stdout
 from pathlib import Path
 from typing import Any, NoReturn
 
-from fastdata.errors import DatasetError, FastdataError, OptionError
+from fastdata.cli.folders import open_folder
+from fastdata.errors import FastdataError, OptionError
 from fastdata.run.program import check_script, run_module, run_script
 
 __all__ = ["DOCTOR_VALUES", "add_doctor", "run_doctor"]
@@ -150,31 +151,20 @@ def _end(status: int) -> NoReturn:
 
 
 def _tell_on_first_rank(given: argparse.Namespace, seen: Any) -> None:
-    if os.environ.get("RANK", os.environ.get("LOCAL_RANK", "0")) == "0":
+    from fastdata.run.report import is_first_rank
+
+    if is_first_rank():
         _tell(given, seen)
 
 
 def _examine_folder(given: argparse.Namespace) -> Any:
-    from fastdata import DataLoader, ImageFolder, transforms
+    from fastdata import DataLoader
     from fastdata.diagnosis.examine import examine_loader
-    from fastdata.shards.open_images import open_images
     from fastdata.system.cpus import parse_workers
 
-    transform = transforms.Compose(
-        [
-            transforms.RandomResizedCrop(224),
-            transforms.RandomHorizontalFlip(),
-            transforms.ToTensor(),
-            transforms.Normalize(transforms.IMAGENET_MEAN, transforms.IMAGENET_STD),
-        ]
-    )
     if given.batch_size < 1:
         raise OptionError(f"batch_size={given.batch_size}; use an integer of at least 1")
-    dataset = open_images(given.data, transform)
-    if dataset is None:
-        dataset = ImageFolder(given.data, transform)  # which says what is wrong with it
-    if len(dataset) == 0:
-        raise DatasetError(f"{given.data} holds no images")
+    dataset = open_folder(given.data)
     loader: DataLoader[Any] = DataLoader(
         dataset,
         given.batch_size,
@@ -191,14 +181,14 @@ def _tell(given: argparse.Namespace, seen: Any) -> None:
     from fastdata.diagnosis.page import as_html
     from fastdata.diagnosis.verdict import diagnose
 
-    told = diagnose(seen)
+    told, here = diagnose(seen), machine()
     if given.json is not None:
-        text = json.dumps({**told.to_dict(), "machine": machine()}, indent=1) + "\n"
+        text = json.dumps({**told.to_dict(), "machine": here}, indent=1) + "\n"
         if str(given.json) == "-":
             print(text, end="")
         else:
             given.json.write_text(text)
     if given.html is not None:
-        given.html.write_text(as_html(told, machine()), encoding="utf-8")
+        given.html.write_text(as_html(told, here), encoding="utf-8")
     if str(given.json) != "-":
         print(f"\n{told}", flush=True)

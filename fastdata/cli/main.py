@@ -10,6 +10,7 @@ from typing import Any
 
 from fastdata import __version__
 from fastdata.cli.doctor import add_doctor
+from fastdata.cli.folders import open_folder, refuse_splits
 from fastdata.cli.run import add_run, split_program
 from fastdata.cli.shards import add_commands
 from fastdata.errors import DatasetError, FastdataError, OptionError
@@ -136,27 +137,6 @@ def _info(given: Any) -> None:
         print(f"  {backend.name:10} {backend.version or 'missing: ' + str(backend.problem)}")
 
 
-def _training_transform() -> Any:
-    from fastdata import transforms
-
-    return transforms.Compose(
-        [
-            transforms.RandomResizedCrop(224),
-            transforms.RandomHorizontalFlip(),
-            transforms.ToTensor(),
-            transforms.Normalize(transforms.IMAGENET_MEAN, transforms.IMAGENET_STD),
-        ]
-    )
-
-
-def _refuse_splits(folder: Path) -> None:
-    """Folders called train and val are not two classes."""
-    from fastdata.shards.open_images import holds_shards
-
-    if not holds_shards(folder) and all((folder / split).is_dir() for split in ("train", "val")):
-        raise DatasetError(f"{folder} contains the splits train and val; name one of them: {folder / 'train'}")
-
-
 def _check_can_run(command: str) -> None:
     """Says what is to be installed, or would spoil the comparison with torch, before any work is done."""
     if startup.is_on():
@@ -177,7 +157,7 @@ def _bench(given: Any) -> None:
     from fastdata.diagnosis.measure import table
     from fastdata.shards.open_images import holds_shards
 
-    _refuse_splits(given.folder)
+    refuse_splits(given.folder)
     if holds_shards(given.folder):
         raise DatasetError(
             f"{given.folder} holds shards, which torchvision does not read; name a folder with one folder per class"
@@ -187,14 +167,10 @@ def _bench(given: Any) -> None:
 
 
 def _explain(given: Any) -> None:
-    from fastdata import DataLoader, ImageFolder
-    from fastdata.shards.open_images import open_images, slow_to_read
+    from fastdata import DataLoader
+    from fastdata.shards.open_images import slow_to_read
 
-    _refuse_splits(given.folder)
-    transform = _training_transform()
-    dataset = open_images(str(given.folder), transform)
-    if dataset is None:
-        dataset = ImageFolder(given.folder, transform)  # which says what is wrong with it
+    dataset = open_folder(str(given.folder))
     loader: DataLoader[Any] = DataLoader(dataset, 8, num_workers="auto", backend=given.backend)
     for _ in loader:
         break

@@ -13,7 +13,7 @@ from fastdata.dataloader.verdict import NOT_ACCELERATED
 from fastdata.errors import in_words
 from fastdata.pipeline.stats import PipelineStats
 
-__all__ = ["Report", "cpu_seconds"]
+__all__ = ["Report", "cpu_seconds", "is_first_rank"]
 
 
 class Report:
@@ -32,7 +32,7 @@ class Report:
 
     def observe(self, loader: Any, totals: PipelineStats) -> None:
         """Called for every epoch.  Prints the path of the loader; a line that was printed is not repeated."""
-        if not _is_first_rank():
+        if not is_first_rank():
             return
         if self._process != os.getpid():
             if self._process == -1:
@@ -99,7 +99,8 @@ def cpu_seconds() -> float:
     return total
 
 
-def _is_first_rank() -> bool:
+def is_first_rank() -> bool:
+    """True for rank 0, and for a program of one process."""
     distributed: Any = sys.modules.get("torch.distributed")
     if distributed is not None and distributed.is_available() and distributed.is_initialized():
         return bool(distributed.get_rank() == 0)

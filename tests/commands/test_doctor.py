@@ -117,6 +117,13 @@ def test_a_folder(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "native crop, by an index" in said
 
 
+def test_a_folder_of_splits_is_not_one_of_two_classes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for split in ("train", "val"):
+        (tmp_path / split).mkdir()
+    assert main(["doctor", "--data", str(tmp_path)]) == 2
+    assert "contains the splits train and val; name one of them" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
