@@ -16,11 +16,11 @@ from typing import Any
 
 import torch.utils.data
 
-__all__ = ["remember"]
+__all__ = ["CHOICES", "remember"]
 
 _MODULE = "accelerate.data_loader"
 _MOST_WRAPPERS = 8  # around a batch sampler
-_CHOICES = (
+CHOICES = (  # arguments that are not torch's
     "backend",
     "fidelity",
     "device",
@@ -62,7 +62,7 @@ def _in_place_of(torchs: type[Any], make: Callable[..., Any]) -> type[Any]:
             origin = _origin(dataset, named.get("batch_sampler"))
             if origin is None:
                 return torchs(dataset, *arguments, **named)
-            return make(dataset, *arguments, **named, **{choice: getattr(origin, choice) for choice in _CHOICES})
+            return make(dataset, *arguments, **named, **{choice: getattr(origin, choice) for choice in CHOICES})
 
         def __instancecheck__(cls, instance: Any) -> bool:
             return isinstance(instance, torchs)

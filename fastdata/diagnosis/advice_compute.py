@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 from fastdata.diagnosis.gains import Advice, gain_of, step_seconds
 from fastdata.diagnosis.observation import Observation
@@ -16,53 +16,57 @@ _IMBALANCE = 1.15
 
 def about_compute(seen: Observation) -> Iterator[Advice]:
     """What would make a step without its data faster."""
+    yield from _left_on(seen)
+    yield from _about_float64(seen)
+    yield from _about_syncs(seen)
+    yield from _needless(seen)
+    yield from _choices(seen)
+
+
+def _tried(seen: Observation, key: str, why: str, change: str, *, is_fault: bool = False) -> Advice:
+    """Advice whose gain is known if it was tried."""
+    before, after = seen.trials.get(key, (math.nan, math.nan))
+    gain = gain_of(seen, compute_times=before / after) if key in seen.trials else math.nan
+    return Advice(
+        key=key, side="compute", why=why, change=change, gain=gain, measured=gain, reach=before / after,
+        is_fault=is_fault,
+    )  # fmt: skip
+
+
+def _left_on(seen: Observation) -> Iterator[Advice]:
+    facts = seen.facts
+    faults = (
+        (facts.anomaly_mode, "anomaly", "autograd's anomaly mode is on", "remove autograd.set_detect_anomaly(True)"),
+        (facts.profiler, "profiler", "a profiler of torch is on", "profile a few steps only"),
+        (facts.launch_blocking, "launch_blocking", "CUDA_LAUNCH_BLOCKING is set", "unset CUDA_LAUNCH_BLOCKING"),
+    )
+    yield from (_tried(seen, key, why, change, is_fault=True) for is_on, key, why, change in faults if is_on)
+    if facts.deterministic:
+        change = "torch.use_deterministic_algorithms(False) if you may"
+        yield _tried(seen, "deterministic", "deterministic algorithms are on", change)
+
+
+def _about_float64(seen: Observation) -> Iterator[Advice]:
+    if "float64" not in seen.facts.dtypes:
+        return
+    slowdown = seen.facts.float64_slowdown or math.nan
+    measured = "" if math.isnan(slowdown) else f", in which matrices take {slowdown:.1f} times longer here"
+    yield Advice(
+        key="float64",
+        side="compute",
+        why=f"the model computes in float64{measured}",
+        change="model.float(), and .float() on inputs that NumPy made float64",
+        gain=gain_of(seen, compute_times=slowdown),
+        reach=slowdown,
+        is_fault=True,
+    )
+
+
+def _needless(seen: Observation) -> Iterator[Advice]:
     facts = seen.facts
     _, compute, _ = step_seconds(seen)
-
-    def times(key: str) -> float:
-        before, after = seen.trials.get(key, (math.nan, math.nan))
-        return before / after
-
-    def tried(key: str, why: str, change: str, *, is_fault: bool = False) -> Advice:
-        gain = gain_of(seen, compute_times=times(key)) if key in seen.trials else math.nan
-        return Advice(
-            key=key,
-            side="compute",
-            why=why,
-            change=change,
-            gain=gain,
-            measured=gain,
-            reach=times(key),
-            is_fault=is_fault,
-        )
-
-    if facts.anomaly_mode:
-        yield tried(
-            "anomaly", "autograd's anomaly mode is on", "remove torch.autograd.set_detect_anomaly(True)", is_fault=True
-        )
-    if facts.profiler:
-        yield tried("profiler", "a profiler of torch is on", "profile a few steps only", is_fault=True)
-    if facts.launch_blocking:
-        yield tried("launch_blocking", "CUDA_LAUNCH_BLOCKING is set", "unset CUDA_LAUNCH_BLOCKING", is_fault=True)
-    if facts.deterministic:
-        yield tried(
-            "deterministic", "deterministic algorithms are on", "torch.use_deterministic_algorithms(False) if you may"
-        )
-    if "float64" in facts.dtypes:
-        slowdown, known = facts.float64_slowdown or math.nan, facts.float64_slowdown > 0
-        yield Advice(
-            key="float64",
-            side="compute",
-            why="the model computes in float64"
-            + (f", in which matrices take {slowdown:.1f} times longer here" * known),
-            change="model.float(), and .float() on inputs that NumPy made float64",
-            gain=gain_of(seen, compute_times=slowdown),
-            reach=slowdown,
-            is_fault=True,
-        )
-    yield from _about_syncs(seen, compute)
     if facts.biases_before_norm:
-        cost = min(facts.bias_cost_s, 0.9 * compute)
+        times = compute / (compute - min(facts.bias_cost_s, 0.9 * compute))
         names = ", ".join(facts.biases_before_norm[:3]) + (" …" if len(facts.biases_before_norm) > 3 else "")
         yield Advice(
             key="bias_before_norm",
@@ -70,12 +74,13 @@ def about_compute(seen: Observation) -> Iterator[Advice]:
             why=f"{counted(len(facts.biases_before_norm), 'layer')} with a bias that the normalisation behind removes: "
             f"{names}",
             change="bias=False in these layers",
-            gain=gain_of(seen, compute_times=compute / (compute - cost)),
-            reach=compute / (compute - cost),
+            gain=gain_of(seen, compute_times=times),
+            reach=times,
             is_fault=True,
         )
     if facts.zeroes_gradients:
-        yield tried("set_to_none", "gradients are filled with zeros in every step", "optimizer.zero_grad()  # to None")
+        why = "gradients are filled with zeros in every step"
+        yield _tried(seen, "set_to_none", why, "optimizer.zero_grad()  # to None")
     if facts.gradients_in_eval:
         yield Advice(
             key="gradients_in_validation",
@@ -84,11 +89,11 @@ def about_compute(seen: Observation) -> Iterator[Advice]:
             change="with torch.inference_mode(): around validation",
             is_fault=True,
         )
-    yield from _choices(seen, tried)
 
 
-def _about_syncs(seen: Observation, compute: float) -> Iterator[Advice]:
+def _about_syncs(seen: Observation) -> Iterator[Advice]:
     """Lines that read values: what they cost is the loop around them, and on a device the wait for it."""
+    _, compute, _ = step_seconds(seen)
     for place in seen.facts.syncs[:3]:
         on_device = seen.facts.device != "cpu"
         cost = min(place.span_s if place.per_step >= 2 else place.blocked_s, 0.95 * compute)
@@ -108,12 +113,15 @@ def _about_syncs(seen: Observation, compute: float) -> Iterator[Advice]:
         )
 
 
-def _choices(seen: Observation, tried: Callable[[str, str, str], Advice]) -> Iterator[Advice]:
+def _choices(seen: Observation) -> Iterator[Advice]:
     facts = seen.facts
     if "amp" in seen.trials or (not facts.autocast and facts.device != "cpu" and "float64" not in facts.dtypes):
-        yield tried("amp", "the model computes in float32", f"with torch.autocast({facts.device!r}, torch.bfloat16):")
+        yield _tried(
+            seen, "amp", "the model computes in float32", f"with torch.autocast({facts.device!r}, torch.bfloat16):"
+        )
     if "channels_last" in seen.trials or (facts.convolutions and facts.device != "cpu" and not facts.channels_last):
-        yield tried(
+        yield _tried(
+            seen,
             "channels_last",
             f"{counted(facts.convolutions, 'convolution')} of images in NCHW",
             "model.to(memory_format=torch.channels_last), and DataLoader(…, memory_format=torch.channels_last)",
@@ -121,7 +129,9 @@ def _choices(seen: Observation, tried: Callable[[str, str, str], Advice]) -> Ite
     if "cudnn_benchmark" in seen.trials or (
         facts.device == "cuda" and facts.convolutions and not facts.cudnn_benchmark
     ):
-        yield tried("cudnn_benchmark", "cuDNN does not choose by measuring", "torch.backends.cudnn.benchmark = True")
+        yield _tried(
+            seen, "cudnn_benchmark", "cuDNN does not choose by measuring", "torch.backends.cudnn.benchmark = True"
+        )
     if facts.device == "cuda" and not facts.compiled:
         yield Advice(key="compile", side="compute", why="the model is not compiled", change="torch.compile(model)")
     if facts.device == "cuda" and not facts.tf32 and not facts.autocast:

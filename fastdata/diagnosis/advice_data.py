@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
+from fastdata.dataloader.verdict import NOT_ACCELERATED
 from fastdata.diagnosis.gains import Advice, gain_of
 from fastdata.diagnosis.observation import Observation
 
@@ -52,7 +53,7 @@ def _about_switching(seen: Observation) -> Iterator[Advice]:
             gain=gain_of(seen, data_times=times),
             reach=times,
         )
-    if (seen.is_ours and "not accelerated" in what) or "hardly accelerated" in what:
+    if (seen.is_ours and NOT_ACCELERATED in what) or "hardly accelerated" in what:
         yield Advice(
             key="not_accelerated",
             side="data",
@@ -169,7 +170,7 @@ def _decoding_share(seen: Observation) -> float:
     return seen.sample.decode_ms / (seen.sample.total_ms + seen.sample.collate_ms)
 
 
-def storage_share(seen: Observation) -> float:
+def _storage_share(seen: Observation) -> float:
     """Share of loading in which threads wait for bytes instead of working."""
     if seen.alone is not None and seen.alone.stage_s.get("read") and seen.alone.cores < 0.5 * seen.cpus:
         return seen.alone.stage_s["read"] / sum(seen.alone.stage_s.values())
@@ -179,7 +180,7 @@ def storage_share(seen: Observation) -> float:
 
 
 def _about_storage(seen: Observation) -> Iterator[Advice]:
-    share = storage_share(seen)
+    share = _storage_share(seen)
     speed = ""
     if seen.sample is not None and not math.isnan(seen.sample.storage_mb_per_s):
         speed = f"; files come at {seen.sample.storage_mb_per_s:.0f} MB/s, {seen.sample.storage_ms:.1f} ms each"

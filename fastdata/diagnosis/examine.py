@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from fastdata.dataloader.verdict import NOT_ACCELERATED
 from fastdata.diagnosis.loading import PATIENCE_S, changed_loader, is_ours, measure_loading, settings_of
 from fastdata.diagnosis.observation import Loading, Observation
 from fastdata.diagnosis.repeating import is_plain
@@ -146,7 +147,7 @@ def _changes(seen: Observation, loader: Any) -> dict[str, tuple[str, Callable[[]
     found: dict[str, tuple[str, Callable[[], Any]]] = {}
     if not seen.is_ours:
         found["fastdata"] = ("fastdata's loader", lambda: changed_loader(loader))
-    elif loader.backend != "auto" and "accelerated" in seen.alone.explain and "not acc" not in seen.alone.explain:
+    elif loader.backend != "auto" and NOT_ACCELERATED not in seen.alone.explain:
         found["backend"] = ("backend='auto'", lambda: changed_loader(loader, backend="auto"))
     cpus = auto_threads()
     if seen.alone.cores < _BUSY * cpus and seen.num_workers < cpus:

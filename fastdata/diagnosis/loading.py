@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any
 
@@ -12,6 +11,7 @@ import torch
 from torch.utils._pytree import tree_leaves
 
 from fastdata.dataloader.loader import DataLoader, StatelessDataLoader
+from fastdata.dataloader.rebuilt import CHOICES
 from fastdata.diagnosis.observation import Loading
 from fastdata.run.report import cpu_seconds
 
@@ -29,17 +29,6 @@ _KEPT = (
     "prefetch_factor",
     "pin_memory",
 )
-_OUR_OWN = (
-    "backend",
-    "fidelity",
-    "seed",
-    "on_error",
-    "memory_format",
-    "augment_on",
-    "workers",
-    "decode_device",
-    "dali",
-)
 
 
 def is_ours(loader: Any) -> bool:
@@ -51,17 +40,15 @@ def changed_loader(loader: Any, **changes: Any) -> Any:
     """A fastdata.DataLoader over the same dataset and batch sampler, with other arguments.
 
     Args:
-        loader: torch's or ours.
+        loader: torch's or ours, of a dataset with indices.
         changes: arguments that differ.
     """
-    names = _KEPT + (_OUR_OWN if is_ours(loader) else ())
+    names = _KEPT + (CHOICES if is_ours(loader) else ())
     arguments = {name: getattr(loader, name) for name in names}
     if loader.batch_sampler is not None:
         arguments["batch_sampler"] = loader.batch_sampler
     else:
         arguments |= {"batch_size": loader.batch_size, "sampler": loader.sampler}
-        if isinstance(loader.dataset, torch.utils.data.IterableDataset):
-            arguments.update(sampler=None, drop_last=loader.drop_last)
     arguments |= changes
     if arguments["num_workers"] == 0:
         arguments.update(prefetch_factor=None, multiprocessing_context=None)
@@ -80,9 +67,7 @@ def settings_of(loader: Any) -> str:
     return ", ".join(parts)
 
 
-def measure_loading(
-    loader: Any, *, seconds: float, what: str = "", begin: Callable[[Any], Iterator[Any]] = iter
-) -> Loading:
+def measure_loading(loader: Any, *, seconds: float, what: str = "") -> Loading:
     """Loads batches and throws them away.
 
     The first ones, which workers may have ready together, are not counted; where an epoch is too short for that, whole
@@ -92,7 +77,6 @@ def measure_loading(
         loader: of batches.
         seconds: for the batches that count, and as much at most for those before.
         what: was changed.
-        begin: makes its iterator.
     """
     warm_up = max(1, int(getattr(loader, "num_workers", 0) or 0))
     with suppress(TypeError):
@@ -104,7 +88,7 @@ def measure_loading(
     latest = began
     while time.perf_counter() < deadline or counted < _FEWEST_BATCHES:
         before = counted + skipped
-        for batch in begin(loader):
+        for batch in loader:
             latest = time.perf_counter()
             if skipped < warm_up:
                 skipped += 1
