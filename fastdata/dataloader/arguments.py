@@ -72,6 +72,8 @@ class LoaderArguments:
     decode_device: DecodeDevice
     decode_on: str
     dali: DaliOptions
+    autotune: bool
+    memory_budget: int | None
 
 
 def check_dali(options: object) -> DaliOptions:

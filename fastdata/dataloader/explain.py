@@ -33,6 +33,8 @@ _OF_THE_PIPELINE: dict[str, Any] = {
     "augment_on": "host",
     "decode_device": "auto",
     "dali": DaliOptions(),
+    "autotune": False,
+    "memory_budget": None,
 }
 
 
@@ -60,6 +62,7 @@ def explain(loader: LoaderArguments, route: Route, findings: Findings) -> str:
         lines.update(why=f"{lines['why']}; {route.reason}", threads=None, workers=made)
     else:
         lines = _by_the_datasets_code(loader, route, findings)
+    lines["tuned"] = findings.tuner.told() if findings.tuner is not None else None
     advice = [f"to change:  {change}" for change in _advice(loader, route)]
     facts = [f"{name + ':':<12}{value}" for name, value in lines.items() if value is not None]
     return "\n".join([verdict(loader, route, findings), *facts, *advice])

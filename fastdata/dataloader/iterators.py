@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Protocol
@@ -80,7 +80,9 @@ class EpochIterator:
         length: int | None,
         pipeline: Closable | None = None,
         progress: bool = False,
+        after_batch: Callable[[Any], None] | None = None,
     ) -> None:
+        self._after_batch = after_batch
         self._inner, self._record, self._stats = inner, record, stats
         self._length, self._pipeline = length, pipeline
         self._left_at: float | None = None
@@ -122,6 +124,8 @@ class EpochIterator:
         self._stats.wait_s += self._left_at - came_at
         if self._shown is not None:
             self._shown.update(f"waiting {self._stats.wait_share:.0%}")
+        if self._after_batch is not None:
+            self._after_batch(batch)
         return batch
 
     def _check_not_all_failed(self) -> None:

@@ -39,6 +39,7 @@ from fastdata.dataloader.rebuilt import remember
 from fastdata.dataloader.record import EpochRecord
 from fastdata.dataloader.routes import Route, find_route, tail_of
 from fastdata.dataloader.stateful import StatefulEpochs
+from fastdata.dataloader.tuning import check_tuning, tuned
 from fastdata.dataloader.verdict import Findings
 from fastdata.device.prefetch import DevicePrefetcher, check_device
 from fastdata.loaders import FIDELITIES, BackendName, check_backend_name, create_backend, warn_without_native
@@ -98,6 +99,9 @@ class StatelessDataLoader(StatefulEpochs, torch.utils.data.DataLoader[Sample]):
             `device` is one).
         dali: further choices for that backend.
         progress: show how far an epoch is, and the share of time spent waiting.
+        autotune: change `num_workers` (beginning with "auto" for 0) and `prefetch_factor` while the image pipeline
+            runs, where the loop waits and batches come faster for it.
+        memory_budget: bytes that autotune lets batches in flight take; None is an eighth of the memory available.
 
     Raises:
         OptionError: an argument has a value that cannot work.
@@ -144,6 +148,8 @@ class StatelessDataLoader(StatefulEpochs, torch.utils.data.DataLoader[Sample]):
         decode_device: DecodeDevice = "auto",
         dali: DaliOptions = DaliOptions(),  # noqa: B008 - frozen
         progress: bool = False,
+        autotune: bool = False,
+        memory_budget: int | None = None,
     ) -> None:
         check_backend_name(backend)
         check_choice("fidelity", fidelity, FIDELITIES)
@@ -151,12 +157,14 @@ class StatelessDataLoader(StatefulEpochs, torch.utils.data.DataLoader[Sample]):
         check_choice("memory_format", memory_format, _MEMORY_FORMATS)
         check_choice("augment_on", augment_on, AUGMENT_ON)
         check_choice("workers", workers, WORKERS)
+        check_tuning(autotune, memory_budget)
         self.backend, self.fidelity, self.device = backend, fidelity, device
         self.seed, self.on_error = check_seed(seed), on_error
         self.memory_format, self.progress, self.workers = memory_format, progress, workers
         self.augment_on, self.decode_device, self.dali = augment_on, decode_device, check_dali(dali)
         self._device = check_device(device) if device is not None else None
         self._decode_on = check_decode_device(decode_device, backend, self._device)
+        self.autotune, self.memory_budget = autotune, memory_budget
         self._begin_state()
         super().__init__(
             dataset,
@@ -164,7 +172,7 @@ class StatelessDataLoader(StatefulEpochs, torch.utils.data.DataLoader[Sample]):
             shuffle,
             sampler,
             batch_sampler,
-            thread_count(num_workers),
+            thread_count("auto" if autotune and num_workers == 0 else num_workers),
             collate_fn,
             pin_memory,
             drop_last,
@@ -322,6 +330,7 @@ class StatelessDataLoader(StatefulEpochs, torch.utils.data.DataLoader[Sample]):
             length=self._length(),
             pipeline=pipeline,
             progress=self.progress,
+            after_batch=tuned(self, self._findings, pipeline, resources) if self.autotune else None,
         )
 
     def _prepare_epoch(self, route: Route, record: EpochRecord) -> EpochResources:

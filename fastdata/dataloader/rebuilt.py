@@ -32,6 +32,8 @@ CHOICES = (  # arguments that are not torch's
     "decode_device",
     "dali",
     "progress",
+    "autotune",
+    "memory_budget",
 )
 
 _alive: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()  # by id: a class may be unhashable

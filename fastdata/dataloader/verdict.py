@@ -11,6 +11,7 @@ from fastdata.dataloader.arguments import LoaderArguments
 from fastdata.dataloader.routes import Route
 from fastdata.errors import NotAccelerated
 from fastdata.loaders import native_problem
+from fastdata.pipeline.autotune import Autotuner
 from fastdata.pipeline.choose_backend import BackendChoice
 from fastdata.sources.arrays import ArraySource
 from fastdata.views.plan import Plan
@@ -31,12 +32,14 @@ class Findings:
             some.
         tried: ids of steps that are called per sample, of which it is known whether threads wait for each other there.
         left: those of them that are left to worker processes.
+        tuner: of the number of threads, with `autotune`.
     """
 
     choice: BackendChoice | None = None
     plain_batches: int = 0
     tried: tuple[int, ...] = ()
     left: tuple[int, ...] = ()
+    tuner: Autotuner | None = None
 
 
 def verdict(loader: LoaderArguments, route: Route, findings: Findings) -> str:

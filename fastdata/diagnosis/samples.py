@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from functools import wraps
+from functools import partial, wraps
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,7 @@ from fastdata.loaders.per_image import inspect
 from fastdata.native import Format, IndexUse, JpegIndexes, available
 from fastdata.sources.protocol import NotASource, file_ranges
 from fastdata.sources.recognise import has_file_ranges, recognise
+from fastdata.system.in_turn import least_ms
 from fastdata.transforms import RandomResizedCrop
 from fastdata.transforms.compile import compile_transform
 from fastdata.views.draw import draw_views
@@ -279,25 +280,22 @@ def decoding_ms(files: Sequence[bytes], *, seconds: float) -> dict[str, float]:
     windows = draw_views(plan.ops, sizes, np.arange(len(kept)), key=Key(seed=1, epoch=1)).columns
     out = np.zeros((224, 224, 3), np.uint8)
     place = np.array([out.ctypes.data], np.uint64)
-    least = {kind: [float("inf")] * len(kept) for kind in ("file", "index", "unpacked")}
-    deadline = time.perf_counter() + seconds
-    for _ in range(5):
-        for row, (data, index, record) in enumerate(kept):
-            for kind, times in least.items():
-                given = np.frombuffer(record if kind == "unpacked" else data, np.uint8)
-                address = np.array([given.ctypes.data], np.uint64), np.array([given.size], np.int64)
-                indexes = JpegIndexes.of([index]) if kind == "index" else None
-                began = time.perf_counter()
-                exact.decode(
-                    *address,
-                    windows.at(np.array([row], np.intp)),
-                    place,
-                    format=Format(),
-                    options=options,
-                    indexes=indexes,
-                )
-                if indexes is None or indexes.uses[0] == IndexUse.USED:
-                    times[row] = min(times[row], 1e3 * (time.perf_counter() - began))
-        if time.perf_counter() > deadline:
-            break
-    return {kind: float(np.mean(times)) for kind, times in least.items() if np.isfinite(times).all()}
+
+    def decode(row: int, stored: bytes, index: bytes | None = None) -> JpegIndexes | None:
+        given = np.frombuffer(stored, np.uint8)
+        address = np.array([given.ctypes.data], np.uint64), np.array([given.size], np.int64)
+        indexes = JpegIndexes.of([index]) if index is not None else None
+        window = windows.at(np.array([row], np.intp))
+        exact.decode(*address, window, place, format=Format(), options=options, indexes=indexes)
+        return indexes
+
+    ways = {
+        "file": [partial(decode, row, data) for row, (data, _, _) in enumerate(kept)],
+        "index": [partial(decode, row, data, index) for row, (data, index, _) in enumerate(kept)],
+        "unpacked": [partial(decode, row, record) for row, (_, _, record) in enumerate(kept)],
+    }
+    used = [indexes.uses[0] for indexes in (call() for call in ways["index"]) if indexes is not None]
+    if any(use != IndexUse.USED for use in used):
+        del ways["index"]
+    least = least_ms(ways, rounds=5, seconds=seconds)
+    return {kind: float(np.mean(times)) for kind, times in least.items()}

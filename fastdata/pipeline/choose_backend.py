@@ -20,6 +20,7 @@ from fastdata.pipeline.timed_before import key_of, recall, remember
 from fastdata.sources.arrays import ArraySource
 from fastdata.sources.protocol import ImageSource, file_ranges, some_indices
 from fastdata.sources.recognise import has_file_ranges
+from fastdata.system.in_turn import least_ms
 from fastdata.views.draw import draw_views
 from fastdata.views.philox import Key
 from fastdata.views.plan import Plan
@@ -225,15 +226,5 @@ def _time_in_turn(
         ]
         if backend.name in file_loads:
             calls[backend.name] = [file_loads[backend.name]]
-    least = {name: [float("inf")] * len(own) for name, own in calls.items()}
-    deadline = time.perf_counter() + _BUDGET_S
-    for _ in range(_ROUNDS):
-        for number in range(len(images)):
-            for name, own in calls.items():
-                if number < len(own):
-                    began = time.perf_counter()
-                    own[number]()
-                    least[name][number] = min(least[name][number], (time.perf_counter() - began) * 1e3)
-        if time.perf_counter() > deadline:
-            break
+    least = least_ms(calls, rounds=_ROUNDS, seconds=_BUDGET_S)
     return {name: sum(times) / len(images) for name, times in least.items()}

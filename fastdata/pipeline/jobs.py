@@ -164,6 +164,7 @@ class _Shared:
         self.changed = threading.Condition()
         self.queue: deque[tuple[_InFlight, Task]] = deque()
         self.closing = False
+        self.wanted = 0  # threads
         self.threads: list[threading.Thread] = []
 
     def put(self, flight: _InFlight) -> None:
@@ -191,8 +192,17 @@ class _Shared:
 
     def _take(self) -> tuple[_InFlight, Task] | None:
         with self.changed:
-            self.changed.wait_for(lambda: self.queue or self.closing)
-            return None if self.closing else self.queue.popleft()
+            self.changed.wait_for(lambda: self.queue or self.closing or self._is_spare())
+            if self.closing:
+                return None
+            if self._is_spare():
+                self.threads.remove(threading.current_thread())
+                return None
+            return self.queue.popleft()
+
+    def _is_spare(self) -> bool:
+        """True where there are more threads than wanted, and the calling one may end."""
+        return len(self.threads) > self.wanted
 
     def wait_for(self, flight: _InFlight, timeout_s: float | None) -> bool:
         with self.changed:
@@ -277,6 +287,19 @@ class OrderedJobs:
         finally:
             self.waited_s += time.perf_counter() - began
 
+    def resize(self, *, threads: int, depth: int) -> None:
+        """Changes the numbers of threads and of jobs in flight, in the consumer's thread; spare threads end by and by.
+
+        Args:
+            threads: at least 1; nothing changes where there were none.
+            depth: jobs in flight.
+        """
+        if self._threads and not self._exhausted:
+            self._threads, self._depth = max(1, threads), max(1, depth)
+            with self._shared.changed:
+                self._shared.wanted = self._threads
+                self._shared.changed.notify_all()
+
     def close(self) -> None:
         """Cancels all work and joins the threads.  Harmless when repeated."""
         self._exhausted = True
@@ -323,8 +346,11 @@ class OrderedJobs:
                 self._shared.put(flight)
 
     def _start_threads(self) -> None:
-        while len(self._shared.threads) < self._threads:
-            name = f"fastdata-decode-{len(self._shared.threads)}"
-            thread = threading.Thread(target=self._shared.work, name=name, daemon=True)
-            thread.start()
-            self._shared.threads.append(thread)
+        shared = self._shared
+        with shared.changed:
+            shared.wanted = self._threads
+            while len(shared.threads) < shared.wanted:  # a new one waits for the lock until it is in the list
+                name = f"fastdata-decode-{len(shared.threads)}"
+                thread = threading.Thread(target=shared.work, name=name, daemon=True)
+                thread.start()
+                shared.threads.append(thread)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -57,17 +58,26 @@ class EpochResources:
         in_one_call = config.fills_batch and plan.in_one_pass
         decoder = backend.batch_decoder() if in_one_call and config.arrays is None and not plan.effects else None
         self.batch_decoder: BatchDecoder | None = decoder if decoder is not None and decoder.suits(plan) else None
-        self.file_loader: FileLoader | None = None
-        if in_one_call and has_file_ranges(config.source):
-            self.file_loader = backend.file_loader(
-                plan, config.key, format=self.batch_format.native, threads=config.threads
-            )
-        self.array_loader: NativeArrayLoader | None = None
-        if config.fills_batch and config.arrays is not None:
-            self.array_loader = NativeArrayLoader(
-                plan, config.key, format=self.batch_format.native, threads=config.threads
-            )
+        self._by_file = in_one_call and has_file_ranges(config.source)
         self._memory = BatchMemory()
+        self._retired: list[FileLoader | NativeArrayLoader | None] = []
+        self._open_core()
+
+    def _open_core(self) -> None:
+        """Opens the core's loaders, whose number of threads is fixed; those there were are in use until now."""
+        config = self.config
+        given: Any = (config.plan, config.key)
+        options: Any = {"format": self.batch_format.native, "threads": config.threads}
+        by_array = config.fills_batch and config.arrays is not None
+        self.file_loader: FileLoader | None = config.backend.file_loader(*given, **options) if self._by_file else None
+        self.array_loader: NativeArrayLoader | None = NativeArrayLoader(*given, **options) if by_array else None
+
+    def use_threads(self, threads: int) -> None:
+        """For the batches that are begun from now on; what is under way keeps the threads it has."""
+        if threads != self.config.threads:
+            self._retired += [self.file_loader, self.array_loader]
+            self.config = replace(self.config, threads=threads)
+            self._open_core()
 
     @property
     def decodes_on_gpu(self) -> bool:
@@ -79,7 +89,7 @@ class EpochResources:
     def close(self, ended: bool = True) -> None:
         """Gives back what the epoch's batches shared; `ended` is False if a thread may still be at work."""
         self._memory.close()
-        for loader in (self.file_loader, self.array_loader):
+        for loader in (self.file_loader, self.array_loader, *self._retired):
             if loader is not None:
                 loader.close(ended)
 
