@@ -16,6 +16,7 @@ _READS_MS = 1.0  # of a sample, from which on idle time may be that of storage a
 _PROGRESSIVE = 0.2  # share of the images
 _COMPETES = 1.15
 _WORTH = 1.05  # of decoding in another way
+_RESTARTS = 0.05  # of an epoch's time
 
 
 def about_data(seen: Observation) -> Iterator[Advice]:
@@ -24,6 +25,7 @@ def about_data(seen: Observation) -> Iterator[Advice]:
         return
     yield from _about_switching(seen)
     yield from _about_workers(seen)
+    yield from _about_restarts(seen)
     yield from _about_files(seen)
     yield from _about_storage(seen)
     if seen.repeated is not None and seen.real is not None and seen.num_workers:
@@ -104,6 +106,22 @@ def _about_workers(seen: Observation) -> Iterator[Advice]:
         gain=gain_of(seen, data_times=times, with_workers=True),
         reach=times,
     )
+
+
+def _about_restarts(seen: Observation) -> Iterator[Advice]:
+    """Worker processes that start in each epoch: the first batch comes later than one worker needs for it."""
+    assert seen.alone is not None
+    start_s = seen.alone.first_s - seen.num_workers * seen.alone.batch_s
+    step_s = seen.real.step_s if seen.real is not None else seen.alone.batch_s
+    epoch_s = seen.epoch_batches * step_s
+    if seen.restarts_workers and epoch_s > 0 and start_s > _RESTARTS * (epoch_s + start_s):
+        yield Advice(
+            key="persistent_workers",
+            side="data",
+            why=f"worker processes start in each epoch, which takes {start_s:.1f} s of {epoch_s + start_s:.1f}",
+            change="persistent_workers=True",
+            gain=(epoch_s + start_s) / epoch_s,
+        )
 
 
 def _about_files(seen: Observation) -> Iterator[Advice]:

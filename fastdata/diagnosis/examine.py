@@ -14,7 +14,14 @@ from typing import Any
 import torch
 
 from fastdata.dataloader.verdict import NOT_ACCELERATED
-from fastdata.diagnosis.loading import PATIENCE_S, changed_loader, is_ours, measure_loading, settings_of
+from fastdata.diagnosis.loading import (
+    PATIENCE_S,
+    changed_loader,
+    is_ours,
+    measure_loading,
+    restarts_workers,
+    settings_of,
+)
 from fastdata.diagnosis.observation import Loading, Observation
 from fastdata.diagnosis.repeating import is_plain
 from fastdata.diagnosis.samples import decoding_ms, measure_samples, opened_files
@@ -98,6 +105,9 @@ def _examine(seen: Observation, loader: Any, seconds: float) -> None:
     """The loader alone, with changes, and its samples; what goes wrong is told."""
     seen.dataset, seen.loader = type(loader.dataset).__name__, settings_of(loader)
     seen.is_ours, seen.num_workers = is_ours(loader), int(loader.num_workers)
+    seen.restarts_workers = restarts_workers(loader)
+    with contextlib.suppress(TypeError):  # an iterable dataset need not have a length
+        seen.epoch_batches = len(loader)
     states = GlobalStates.now()
     try:
         seen.alone = _tried(seen, "the loader alone", lambda: measure_loading(loader, seconds=_ALONE * seconds))

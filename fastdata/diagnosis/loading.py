@@ -15,7 +15,7 @@ from fastdata.dataloader.rebuilt import CHOICES
 from fastdata.diagnosis.observation import Loading
 from fastdata.run.report import cpu_seconds
 
-__all__ = ["PATIENCE_S", "changed_loader", "is_ours", "measure_loading", "settings_of"]
+__all__ = ["PATIENCE_S", "changed_loader", "is_ours", "measure_loading", "restarts_workers", "settings_of"]
 
 _FEWEST_BATCHES = 3
 PATIENCE_S = 20.0  # for worker processes that the program did not have: what they make may not come through to us
@@ -57,6 +57,12 @@ def changed_loader(loader: Any, **changes: Any) -> Any:
     return DataLoader(loader.dataset, **arguments)
 
 
+def restarts_workers(loader: Any) -> bool:
+    """True for loaders whose worker processes end with each epoch; the threads of ours start in no time."""
+    by_processes = loader.num_workers > 0 and not (is_ours(loader) and not loader._by_torchs_code())
+    return by_processes and not loader.persistent_workers
+
+
 def settings_of(loader: Any) -> str:
     """The arguments that decide the speed, as they would be written."""
     batch_size = getattr(loader.batch_sampler, "batch_size", loader.batch_size)
@@ -85,11 +91,12 @@ def measure_loading(loader: Any, *, seconds: float, what: str = "") -> Loading:
     stages_before, began, cpu_s = _stages(loader), time.perf_counter(), cpu_seconds()
     counted = images = skipped = 0
     deadline = math.inf if warm_up else began + seconds
-    latest = began
+    latest, epoch_began, first_s = began, began, math.nan
     while time.perf_counter() < deadline or counted < _FEWEST_BATCHES:
         before = counted + skipped
         for batch in loader:
             latest = time.perf_counter()
+            first_s = latest - epoch_began if math.isnan(first_s) else first_s
             if skipped < warm_up:
                 skipped += 1
                 if skipped == warm_up or latest - began > seconds:
@@ -112,6 +119,7 @@ def measure_loading(loader: Any, *, seconds: float, what: str = "") -> Loading:
         cores=cores / max(1e-9, time.perf_counter() - began),
         explain=loader.explain().partition("\n")[0].strip() if is_ours(loader) else "",
         stage_s={name: value / max(1, counted) for name, value in stages.items() if value > 0},
+        first_s=first_s,
     )
 
 

@@ -73,6 +73,7 @@ class Loading:
         cores: CPU seconds of the process and its children per second.
         explain: the loader's own verdict, if it is fastdata's.
         stage_s: thread-seconds per stage and batch, if it is fastdata's and knows them.
+        first_s: seconds from the beginning of an epoch to its first batch; NaN if not measured.
     """
 
     what: str
@@ -82,6 +83,7 @@ class Loading:
     cores: float
     explain: str = ""
     stage_s: dict[str, float] = field(default_factory=dict)
+    first_s: float = float("nan")
 
 
 @dataclass
@@ -207,6 +209,8 @@ class Observation:
         loader: its arguments that matter, as text.
         is_ours: it is fastdata's.
         num_workers: of it.
+        epoch_batches: of it; 0 if that is not known.
+        restarts_workers: its worker processes end with each epoch.
         first_batch_s: seconds until its first batch.
         facts: what the steps looked like.
         real: steps of the program as it is.
@@ -230,6 +234,8 @@ class Observation:
     loader: str = ""
     is_ours: bool = False
     num_workers: int = 0
+    epoch_batches: int = 0
+    restarts_workers: bool = False
     first_batch_s: float = float("nan")
     facts: Facts = field(default_factory=Facts)
     real: Stretch | None = None

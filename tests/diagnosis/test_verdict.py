@@ -134,6 +134,17 @@ def test_on_a_gpu_what_its_copies_and_sizes_lack_is_told() -> None:
     }  # fmt: skip
 
 
+@pytest.mark.parametrize(("batches", "told"), [(10, True), (1000, False), (0, False)])
+def test_workers_that_start_in_each_epoch_are_told_where_epochs_are_short(batches: int, told: bool) -> None:
+    alone = replace(loading(0.02), first_s=1.08)
+    seen = observed(alone=alone, restarts_workers=True, epoch_batches=batches)
+    advice = [each for each in diagnose(seen).advice if each.key == "persistent_workers"]
+    assert bool(advice) is told
+    if told:
+        assert advice[0].gain == pytest.approx(2.0)  # 1 s of starting before 10 steps of 0.1 s
+        assert "1.0 s of 2.0" in advice[0].why
+
+
 def test_ranks_that_wait_for_one_are_told() -> None:
     told = diagnose(observed(ranks=[(0.1, 0.0), (0.1, 0.0), (0.1, 0.2), (0.1, 0.0)]))
     (advice,) = (each for each in told.advice if each.key == "imbalance")

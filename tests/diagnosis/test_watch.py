@@ -13,11 +13,37 @@ from torch import nn
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 import fastdata
-from fastdata.diagnosis.examine import examine_watched
+from fastdata.diagnosis.examine import examine_loader, examine_watched
 from fastdata.diagnosis.marks import Marks
 from fastdata.diagnosis.observation import Observation
 from fastdata.diagnosis.watch import Stopped, Watch
 from fastdata.errors import OptionError
+
+
+class Slow(torch.utils.data.Dataset[Any]):
+    """One that is there late in each worker process."""
+
+    def __init__(self) -> None:
+        self.pid = os.getpid()
+
+    def __len__(self) -> int:
+        return 32
+
+    def __getitem__(self, index: int) -> Any:
+        if self.pid != os.getpid():
+            self.pid = os.getpid()
+            threading.Event().wait(0.3)
+        return torch.zeros(3)
+
+
+@pytest.mark.parametrize("persistent", [False, True])
+def test_how_long_worker_processes_take_to_start_is_measured(persistent: bool) -> None:
+    loader = DataLoader(Slow(), 4, num_workers=1, persistent_workers=persistent)
+    seen = examine_loader(loader, seconds=1.0)
+    assert seen.alone is not None
+    assert seen.alone.first_s > 0.3
+    assert seen.epoch_batches == 8
+    assert seen.restarts_workers is not persistent
 
 
 def dataset(count: int = 96, *, dtype: torch.dtype = torch.float32) -> TensorDataset:
