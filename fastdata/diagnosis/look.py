@@ -50,6 +50,7 @@ class Look:
         self._reads: dict[tuple[str, str], list[tuple[int, float, float]]] = {}  # (step, began, ended) by place
         self._in_training: set[str] = set()  # models that were called in this mode
         self._copies: list[bool] = []  # to a device: whether they block
+        self._stop_glancing: Callable[[], object] = lambda: None
         self._thread = 0  # in which the program's loop runs; others, of loaders, may read what they like
 
     @contextmanager
@@ -112,6 +113,7 @@ class Look:
 
     def forget(self) -> None:
         """Lets go of the program's models and tensors."""
+        self._stop_glancing()
         self.models.clear()
         self._biased.clear()
 
@@ -155,9 +157,25 @@ class Look:
         name = _class_name(module)
         if module.training:
             self._in_training.add(name)
+        self._note_gradients(module)
+
+    def _note_gradients(self, module: nn.Module) -> None:
+        known, name = self._facts.gradients_in_eval, _class_name(module)
         records = not module.training and torch.is_grad_enabled()
-        if records and name not in facts.gradients_in_eval and any(each.requires_grad for each in module.parameters()):
-            facts.gradients_in_eval.append(name)
+        if records and name not in known and any(each.requires_grad for each in module.parameters()):
+            known.append(name)
+
+    def glance(self) -> None:
+        """Looks at the next call of a model that was trained, once: a validation comes later than the steps above."""
+
+        def look(module: nn.Module, given: Any) -> None:
+            if threading.get_ident() == self._thread and any(module is known for known in self.models):
+                self._stop_glancing()
+                if _class_name(module) in self._in_training:
+                    self._note_gradients(module)
+
+        self._stop_glancing()
+        self._stop_glancing = torch_module.register_module_forward_pre_hook(look).remove
 
     def _name_of(self, layer: nn.Module) -> str:
         return self._names.get(id(layer), _class_name(layer))

@@ -13,7 +13,7 @@ from torch.optim import optimizer as torch_optimizer
 
 from fastdata.diagnosis.observation import Step
 
-__all__ = ["Marks"]
+__all__ = ["Marks", "finish_device_work"]
 
 
 class Marks:
@@ -91,3 +91,9 @@ class Marks:
         if starts:
             # A closure that step() was given has done the forward and the backward pass by then, as Lightning's does.
             self._update_s += self._clock() - max(starts.pop(), self._backward_ended)
+
+
+def finish_device_work() -> None:
+    """Waits for what the device still has to do."""
+    if torch.cuda.is_available() and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        torch.cuda.synchronize()

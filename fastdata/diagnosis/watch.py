@@ -28,7 +28,7 @@ import torch.utils.data
 
 from fastdata.dataloader import loader as our_loaders
 from fastdata.diagnosis.look import Look
-from fastdata.diagnosis.marks import Marks
+from fastdata.diagnosis.marks import Marks, finish_device_work
 from fastdata.diagnosis.observation import Facts, Step, Stretch
 from fastdata.diagnosis.repeating import copied, epoch_length, is_compiled, is_plain, likeness, queued, ranks
 from fastdata.diagnosis.trials import Trial, trials_for
@@ -38,6 +38,7 @@ from fastdata.run.report import cpu_seconds
 __all__ = ["Seen", "Stopped", "Watch"]
 
 _LOOKED_AT = 2  # steps
+_GLANCED_AT = 2  # batches of each other loader, which may be a validation's
 _FEWEST_TIMED = 3
 _MOST_TIMED = 300
 _REAL, _REPEATED, _TRIAL = 0.45, 0.25, 0.1  # shares of the time
@@ -199,6 +200,8 @@ class Watch:
             seen.first_batch_s = self._clock() - seen.began_at
         seen.batches += 1
         iterator.delivered += 1
+        if self.main is not None and self.main is not seen and seen.batches <= _GLANCED_AT and not is_compiled():
+            self.look.glance()
         if seen is not self.main and self.main is not None and self.main.is_iterated:
             self._note_other(wait_s)
         else:
@@ -332,12 +335,12 @@ class Watch:
 
     def _timed(self, *, repeats: bool, share: float) -> Generator[bool, Step, Stretch]:
         """Steps until a share of the time is over."""
-        _finish_device_work()
+        finish_device_work()
         began, cpu_s, steps = self._clock(), cpu_seconds(), list[Step]()
         while not self._is_enough(steps, self._clock() - began, share):
             steps.append((yield repeats))
         at = self._clock()
-        _finish_device_work()
+        finish_device_work()
         ended = self._clock()
         cores = (cpu_seconds() - cpu_s) / max(1e-9, ended - began)
         return Stretch.of(steps, extra_s=ended - at, cores=cores)
@@ -393,8 +396,3 @@ class _WatchedIterator:
         if name == "inner":  # while it is made or copied
             raise AttributeError(name)
         return getattr(self.inner, name)
-
-
-def _finish_device_work() -> None:
-    if torch.cuda.is_available() and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
-        torch.cuda.synchronize()

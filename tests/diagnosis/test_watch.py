@@ -193,6 +193,26 @@ def test_what_is_wrong_with_a_program_is_found() -> None:
     assert "anomaly" in seen.trials
 
 
+@pytest.mark.parametrize("records", [True, False])
+def test_a_validation_is_looked_at_whenever_it_comes(records: bool) -> None:
+    def program() -> None:
+        network, loader = model(), DataLoader(dataset(), 16)
+        optimiser = torch.optim.SGD(network.parameters(), lr=0.1)
+        while True:
+            for images, labels in loader:
+                step(network, optimiser, images, labels)
+            network.eval()
+            for images, _ in DataLoader(dataset(), 48):
+                with torch.set_grad_enabled(records):
+                    network(images)
+            network.train()
+
+    _, seen = watched(program)
+    assert seen.facts.gradients_in_eval == (["Sequential"] if records else [])
+    hooks = torch.nn.modules.module._global_forward_pre_hooks
+    assert not hooks
+
+
 def test_nothing_is_found_where_nothing_is_wrong() -> None:
     _, seen = watched(lambda: train(model(), DataLoader(dataset(), 16), 1000))
     facts = seen.facts
