@@ -3,7 +3,7 @@
 Setup: each program is run by `fastdata doctor` in a process of its own, which ends it; `oversized` gets the second
 folder.  Right means that the cause the verdict names is the one that the program was made with.  Overhead: steps of two
 of the programs by themselves and watched take turns, the same number of steps; the ratio is taken within a round, of
-the time per step without start-up.
+the median time of a step, and of the CPU time that the training thread takes for it, which varies less.
 Result: benchmarks/results/doctor.json.
 
     python benchmarks/doctor.py FOLDER FOLDER_OF_LARGE_IMAGES
@@ -39,12 +39,13 @@ def examined(name: str, folder: Path, seconds: float) -> dict[str, Any]:
     return {"verdict": told["verdict"], "cause": told["cause"], "took_s": took_s, "advice": told["advice"]}
 
 
-def step_ms(name: str, folder: Path, *, watched: bool) -> float:
-    """Milliseconds of a step, as the program itself measures it, without its first ones."""
+def step_ms(name: str, folder: Path, *, watched: bool) -> tuple[float, float]:
+    """Milliseconds of a step, and of its thread's CPU time, as the program itself measures them."""
     watching = ["--watched"] if watched else []
     command = [sys.executable, str(PROGRAM), name, str(folder), "--steps", str(STEPS[name]), *watching]
     done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
-    return float(done.stdout.split()[0])
+    wall, _, _, cpu, *_ = done.stdout.split()
+    return float(wall), float(cpu)
 
 
 def main() -> None:
@@ -53,7 +54,7 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("large", type=Path)
     parser.add_argument("--seconds", type=float, default=20.0, help="as the doctor's (%(default)s)")
-    parser.add_argument("--rounds", type=int, default=5, help="of the overhead (%(default)s)")
+    parser.add_argument("--rounds", type=int, default=9, help="of the overhead (%(default)s)")
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results" / "doctor.json")
     given = parser.parse_args()
     results: dict[str, Any] = {}
@@ -67,12 +68,14 @@ def main() -> None:
         rounds = [
             {kind: step_ms(name, given.folder, watched=kind) for kind in (False, True)} for _ in range(given.rounds)
         ]
-        overhead[name] = {
-            "alone_ms": spread([each[False] for each in rounds]),
-            "watched_ms": spread([each[True] for each in rounds]),
-            "times": spread([each[True] / each[False] for each in rounds]),
-        }
-        print(name, overhead[name]["times"])
+        overhead[name] = {}
+        for number, kind in enumerate(("wall", "cpu")):
+            overhead[name][kind] = {
+                "alone_ms": spread([each[False][number] for each in rounds]),
+                "watched_ms": spread([each[True][number] for each in rounds]),
+                "times": spread([each[True][number] / each[False][number] for each in rounds]),
+            }
+            print(name, kind, overhead[name][kind]["times"])
     setup = str(__doc__).partition("Setup: ")[2].partition("Result:")[0].strip()
     data = f"{given.folder.name}, {given.large.name}"
     write_json(given.out, setup=setup, data=data, results={"situations": results, "overhead": overhead})
