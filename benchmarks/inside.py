@@ -15,6 +15,7 @@ import argparse
 import collections
 import ctypes
 import ctypes.util
+import io
 import shutil
 import struct
 import subprocess
@@ -26,8 +27,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import PIL.Image
 import torch
-from rivals import tiny_copies
 
 from fastdata import DataLoader, ImageFolder, native
 from fastdata.diagnosis.measure import spread, write_json
@@ -57,6 +58,20 @@ GROUPS = {
     "JpegPixels": "IDCT, upsampling, colours",
     "libjpeg": "libjpeg-turbo: headers",
 }
+
+
+def tiny_copies(folder: Path, to: Path, kind: str) -> Path:
+    """The folder's images at 32 to 64 px, as JPEG or PNG."""
+    for number, (path, _) in enumerate(ImageFolder(folder).samples):
+        side = 32 + number % 33
+        with PIL.Image.open(path) as image:
+            small = image.convert("RGB").resize((side, side))
+        buffer = io.BytesIO()
+        small.save(buffer, kind)
+        target = to / kind / "all" / f"{number:04}.{kind.lower()}"
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(buffer.getvalue())
+    return to / kind
 
 
 def decoder(images: list[bytes]) -> tuple[Callable[[native.Format], None], np.ndarray]:

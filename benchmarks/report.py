@@ -1,4 +1,4 @@
-"""Write the tables of README.md and docs/performance.md, and the README's chart, from benchmarks/results.
+"""Write the tables of README.md and of docs, and their charts, from benchmarks/results.
 
 python benchmarks/report.py            # rewrites the documents between their table marks
 python benchmarks/report.py --check    # exit status 1 if a table or a chart is not that of its JSON
@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import chart
+from peers import tables
 
 ROOT = Path(__file__).parents[1]
 
@@ -44,30 +45,6 @@ def readme_table(record: dict[str, Any]) -> str:
             f"ratios within each, {record['date']}.",
         ]
     )
-
-
-def rivals_table(record: dict[str, Any]) -> str:
-    """The Markdown tables of a rivals.json record: one line per loader, one column per comparison."""
-    results = record["results"]
-    names = list(dict.fromkeys(row["name"] for result in results.values() for row in result["loaders"]))
-    lines = [f"| CPU ms per image | {' | '.join(results)} |", "|---|" + "---:|" * len(results)]
-    for name in names:
-        cells = []
-        for result in results.values():
-            row = next((row for row in result["loaders"] if row["name"] == name), None)
-            ratio = result["times_better"].get(name)
-            cells.append(
-                f"{row['cpu_ms_per_image']['median']:.3g} ({ratio['cpu']['median']:.2f}×)" if row and ratio else ""
-            )
-        lines.append(f"| {name} | {' | '.join(cells)} |")
-    machine = record["machine"]
-    rounds = len(next(iter(results.values()))["loaders"][0]["cpu_ms_per_image"]["values"])
-    conditions = (
-        f"{record['data']}; {record['setup']}; {machine['cpu']}, {machine['usable_cpus']} CPUs; torch "
-        f"{machine['torch']}, Python {machine['python']}; medians of {rounds} interleaved rounds, {record['date']}; "
-        "in brackets how many times less than torch, within a round."
-    )
-    return "\n".join([*lines, "", conditions])
 
 
 def pairs_table(record: dict[str, Any]) -> str:
@@ -158,31 +135,35 @@ def main() -> int:
         stale |= before != after
         if not given.check:
             (ROOT / document).write_text(after)
-    record = json.loads((ROOT / "benchmarks" / "results" / "rivals.json").read_text())
-    for name, colours in (("light", chart.LIGHT), ("dark", chart.DARK)):
-        path = ROOT / "docs" / f"cost-{name}.svg"
-        image = chart.bars(record["results"][CHARTED], CHARTED_NAMES, CHART_TITLE, colours)
+    for path, image in charts():
         stale |= not path.exists() or path.read_text() != image
         if not given.check:
             path.write_text(image)
     return int(given.check and stale)
 
 
-CHARTED = "ImageNet originals, training, float32"
 CHART_TITLE = "CPU milliseconds per image: random crop, flip, normalise (less is better)"
-CHARTED_NAMES = {
-    "torch + torchvision": "torch + torchvision",
-    "DALI, CPU": "DALI on the CPU",
-    "TurboLoader": "TurboLoader",
-    "fastdata, native": "fastdata",
-    "fastdata, native, index": "fastdata, indexed",
-    "fastdata, native, unpacked": "fastdata, unpacked",
-}
+
+
+def charts() -> Iterator[tuple[Path, str]]:
+    """The charts of the open benchmark, for light and dark pages, with their paths."""
+    record = json.loads((ROOT / "benchmarks" / "results" / "peers.json").read_text())
+    rows = tables.training_rows(record)
+    times = {name: tables.training_times(record, name) for name in rows}
+    groups = {work["told"]: tables.medians(work) for work in record["results"]["workloads"].values()}
+    for name, colours in (("light", chart.LIGHT), ("dark", chart.DARK)):
+        yield ROOT / "docs" / f"cost-{name}.svg", chart.bars(rows, times, CHART_TITLE, colours)
+        yield ROOT / "docs" / f"peers-{name}.svg", chart.panels(groups, "CPU ms per image", colours)
 
 
 TABLES: list[tuple[str, str, str, Callable[[dict[str, Any]], str]]] = [
     ("README.md", "table", "loader.json", readme_table),
-    ("docs/performance.md", "rivals", "rivals.json", rivals_table),
+    ("docs/benchmark.md", "cost", "peers.json", tables.cost),
+    ("docs/benchmark.md", "losses", "peers.json", tables.losses),
+    ("docs/benchmark.md", "details", "peers.json", tables.details),
+    ("docs/benchmark.md", "model", "peers.json", tables.model),
+    ("docs/benchmark.md", "absent", "peers.json", tables.absent),
+    ("docs/benchmark.md", "variants", "peers.json", tables.variants),
     ("docs/performance.md", "own", "own_datasets.json", pairs_table),
     ("docs/performance.md", "arrays", "arrays.json", pairs_table),
     ("docs/performance.md", "recipes", "recipes.json", pairs_table),

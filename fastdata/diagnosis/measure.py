@@ -252,8 +252,10 @@ def write_json(path: Path, *, setup: str, data: str, results: Any) -> None:
 
 
 def _script(path: str) -> str:
-    """A script as it is called from the root of the checkout: its folder and its name."""
-    return "/".join(Path(path).resolve().parts[-2:])
+    """A script as it is called from the root of the checkout."""
+    whole = Path(path).resolve()
+    root = Path(__file__).parents[2]
+    return whole.relative_to(root).as_posix() if whole.is_relative_to(root) else "/".join(whole.parts[-2:])
 
 
 def _without_folders(argument: str) -> str:

@@ -1,0 +1,186 @@
+"""Drive one variant in a process of its own, and watch the cost of its whole process tree."""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import IO, Any
+
+import psutil
+
+__all__ = ["Failed", "Process", "evict", "tree_cpu_s", "tree_memory"]
+
+TIMEOUT_S = 600
+SAMPLE_S = 0.1
+SETTLE_S = 0.05
+ENDS_IN_S = 5
+
+
+class Failed(Exception):
+    """A peer failed; the text says how."""
+
+
+class Process:
+    """A worker."""
+
+    def __init__(self, python: Path, log: Path) -> None:
+        script = Path(__file__).with_name("worker.py")
+        self._log = log.open("w")
+        environment = {**os.environ, "PYTHONPATH": str(script.parent), "PYTHONWARNINGS": "ignore"}
+        self._child = subprocess.Popen(
+            [str(python), str(script)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._log,
+            text=True,
+            env=environment,
+            start_new_session=True,
+        )
+        self._answers: queue.Queue[str] = queue.Queue()
+        threading.Thread(target=self._listen, args=(self._child.stdout,), daemon=True).start()
+        self._tree = psutil.Process(self._child.pid)
+
+    def _listen(self, output: IO[str]) -> None:
+        for line in output:
+            self._answers.put(line)
+        self._answers.put("")
+
+    def ask(self, do: str, *arguments: Any, **told: Any) -> dict[str, Any]:
+        """Sends a command and waits for its answer.
+
+        Raises:
+            Failed: it raised an error, ended, or took more than `TIMEOUT_S`.
+        """
+        assert self._child.stdin is not None
+        try:
+            self._child.stdin.write(json.dumps({"do": do, "with": arguments, **told}) + "\n")
+            self._child.stdin.flush()
+            line = self._answers.get(timeout=TIMEOUT_S)
+        except queue.Empty:
+            raise Failed(f"{do}: not done after {TIMEOUT_S} s") from None
+        except BrokenPipeError:
+            line = ""
+        if not line:
+            raise Failed(f"{do}: the process ended with status {self._child.wait()}")
+        answer: dict[str, Any] = json.loads(line)
+        if "problem" in answer:
+            raise Failed(f"{do}: {answer['problem']}")
+        return answer
+
+    def measured(self, do: str) -> dict[str, Any]:
+        """A command's answer with the CPU seconds of its process tree, until it is idle again, and of its consumer.
+
+        The consumer is the thread that takes the batches: what it does, no number of workers can share.
+        """
+        tree, consumer = self._cpu_s(), self._consumer_cpu_s()
+        answer = self.ask(do)
+        consumer = self._consumer_cpu_s() - consumer
+        self.settle()
+        return {**answer, "cpu_s": self._cpu_s() - tree, "consumer_cpu_s": consumer}
+
+    def _cpu_s(self) -> float:
+        """CPU seconds of the tree."""
+        return float(self.ask("cpu")["seconds"]) + tree_cpu_s(self._tree, with_root=False)
+
+    def watched(self, do: str, *arguments: Any) -> dict[str, Any]:
+        """A command's answer with the peak memory of its process tree; looking at it disturbs other measurements."""
+        with _peak(self._tree) as peak:
+            answer = self.ask(do, *arguments)
+        self.settle()
+        return {**answer, "peak_bytes": peak[0]}
+
+    def settle(self) -> None:
+        """Waits until nothing runs: what is prefetched for the next pass is its own cost, not that of the next."""
+        for _ in range(100):
+            cpu = tree_cpu_s(self._tree)
+            time.sleep(SETTLE_S)
+            if tree_cpu_s(self._tree) - cpu < 0.2 * SETTLE_S:
+                return
+
+    def _consumer_cpu_s(self) -> float:
+        thread = next(thread for thread in self._tree.threads() if thread.id == self._child.pid)
+        return float(thread.user_time + thread.system_time)
+
+    def memory(self) -> int:
+        """Bytes in use by the tree."""
+        return tree_memory(self._tree)
+
+    def end(self) -> None:
+        """Ends it with everything that it started."""
+        if self._child.stdin is not None:
+            self._child.stdin.close()
+        with suppress(subprocess.TimeoutExpired):
+            self._child.wait(ENDS_IN_S)
+        with suppress(ProcessLookupError):
+            os.killpg(self._child.pid, signal.SIGKILL)
+        self._child.wait()
+        self._log.close()
+
+
+def _family(root: psutil.Process) -> list[psutil.Process]:
+    try:
+        return [root, *root.children(recursive=True)]
+    except psutil.NoSuchProcess:
+        return []
+
+
+def tree_cpu_s(root: psutil.Process, *, with_root: bool = True) -> float:
+    """CPU seconds of a process, if asked for, its living descendants, and ended children that were waited for."""
+    total = 0.0
+    for process in _family(root):
+        try:
+            used = process.cpu_times()
+        except psutil.NoSuchProcess:
+            continue
+        total += used.children_user + used.children_system
+        if with_root or process != root:
+            total += used.user + used.system
+    return total
+
+
+def tree_memory(root: psutil.Process) -> int:
+    """Bytes of a process tree, pages shared by processes divided among them (PSS)."""
+    total = 0
+    for process in _family(root):
+        try:
+            lines = Path(f"/proc/{process.pid}/smaps_rollup").read_text().splitlines()
+        except OSError:
+            continue
+        total += sum(int(line.split()[1]) for line in lines if line.startswith("Pss:")) << 10
+    return total
+
+
+@contextmanager
+def _peak(root: psutil.Process) -> Iterator[list[int]]:
+    """The most memory of a tree, sampled by a thread."""
+    most, stopped = [0], threading.Event()
+
+    def watch() -> None:
+        while not stopped.wait(SAMPLE_S):
+            most[0] = max(most[0], tree_memory(root))
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    try:
+        yield most
+    finally:
+        stopped.set()
+        watcher.join()
+        most[0] = max(most[0], tree_memory(root))
+
+
+def evict(folder: Path) -> None:
+    """Asks the system to drop a folder's files from its cache."""
+    os.sync()
+    for path in folder.rglob("*"):
+        if path.is_file():
+            with path.open("rb") as file:
+                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)

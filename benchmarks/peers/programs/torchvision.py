@@ -1,0 +1,69 @@
+"""torch's DataLoader with torchvision's transforms: on Pillow's images, on tensors, on stored pixels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import PIL.Image
+import torch
+from torch.utils.data import DataLoader, Dataset
+from torchvision.datasets import ImageFolder
+from torchvision.io import ImageReadMode, decode_image
+from workloads import tensor_transform, transform
+
+from programs import Job, Loader
+
+__all__ = ["StoredPixels", "loader", "opened_by", "prepare"]
+
+
+class StoredPixels(Dataset[Any]):
+    """Images of a mapped uint8 array [N, H, W, 3]."""
+
+    def __init__(self, job: Job) -> None:
+        self.data = np.load(job.images / "pixels.npy", mmap_mode="r")
+        self.targets = np.load(job.images / "labels.npy").tolist()
+        self.transform = transform(job.work)
+
+    def __len__(self) -> int:
+        return len(self.data)
+
+    def __getitem__(self, index: int) -> tuple[Any, int]:
+        image = PIL.Image.fromarray(self.data[index])
+        return self.transform(image), self.targets[index]
+
+
+def prepare(job: Job) -> None:
+    """It reads what is there."""
+
+
+def read_tensor(path: str) -> torch.Tensor:
+    """A file as uint8 tensor [3, H, W]."""
+    return decode_image(path, mode=ImageReadMode.RGB)
+
+
+def dataset(job: Job) -> Dataset[Any]:
+    """The dataset of an option."""
+    if job.option == "pixels":
+        return StoredPixels(job)
+    if job.option == "tensor":
+        return ImageFolder(str(job.images), tensor_transform(job.work), loader=read_tensor)
+    return ImageFolder(str(job.images), transform(job.work))
+
+
+def opened_by(kind: Callable[..., Any], dataset: Any, job: Job, **options: Any) -> Loader:
+    """A loader of torch's kind."""
+    opened = kind(
+        dataset,
+        batch_size=job.work.batch,
+        shuffle=job.work.is_random,
+        num_workers=job.threads,
+        **options,
+    )
+    return Loader(lambda: iter(opened))
+
+
+def loader(job: Job) -> Loader:
+    """With workers that stay, as the documentation recommends."""
+    return opened_by(DataLoader, dataset(job), job, persistent_workers=True)

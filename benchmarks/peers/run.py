@@ -1,0 +1,282 @@
+"""The open benchmark: the same work through every loader, each in an environment of its own, outputs checked first.
+
+For each workload every loader runs in a process of its own; in every round, and for each number of threads, each of
+them opens a new loader (time to the first batch, peak memory of its process tree) and then makes one measured pass (CPU
+time of the process tree, images/s), one loader after another.  "cold" is a pass after the files were dropped from the
+page cache.  A loader that cannot be installed, fails, or gives something else is named in the results with the reason.
+
+Needs Linux, 3 GB of disk and an hour.  Result: benchmarks/results/peers.json; tables and plots by benchmarks/report.py.
+
+    python benchmarks/peers/run.py IMAGENET_FOLDER CAMERA_FOLDER
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from checks import difference, problem
+from conduct import Failed, Process, evict
+from environments import Environment, environment
+from peers import PEERS, REFERENCE, REFERENCE_OF_PIXELS, VARIANTS, Variant
+from workloads import WORKLOADS, Workload, make_images
+
+from fastdata.diagnosis.measure import spread, write_json
+
+RESULT = Path(__file__).parents[1] / "results" / "peers.json"
+COLD = ("train", "shards")
+
+
+def chosen(only: str) -> list[Variant]:
+    """The variants whose name contains a text, and those that all are compared with."""
+    references = (REFERENCE, REFERENCE_OF_PIXELS)
+    return [variant for variant in VARIANTS.values() if variant.name in references or only in variant.name]
+
+
+@dataclass(kw_only=True)
+class Running:
+    """A variant at work, its output checked.
+
+    Attributes:
+        variant: which.
+        process: where it runs.
+        folder: the files it reads.
+        levels: how far its pixels are from torchvision's.
+        resting_bytes: memory before it has a loader.
+        rounds: what was measured, by number of threads.
+        cold: the same of passes from the disk.
+    """
+
+    variant: Variant
+    process: Process
+    folder: Path
+    levels: float
+    resting_bytes: int
+    rounds: dict[int, list[dict[str, float]]] = field(default_factory=dict)
+    cold: dict[int, list[dict[str, float]]] = field(default_factory=dict)
+
+    def to_dict(self, work: Workload, threads: int) -> dict[str, Any]:
+        """Its figures."""
+        rounds = self.rounds[threads]
+        rows = {key: [row[key] for row in rounds] for key in rounds[0]}
+        told: dict[str, Any] = {
+            "name": self.variant.name,
+            "reads": self.variant.reads,
+            "cpu_ms_per_image": spread([1e3 * value / work.count for value in rows["cpu_s"]]),
+            "images_per_s": spread([work.count / value for value in rows["seconds"]]),
+            "consumer_cpu_ms_per_image": spread([1e3 * value / work.count for value in rows["consumer_cpu_s"]]),
+            "first_batch_s": spread(rows["first_s"]),
+            "peak_mb": spread([value / 1e6 for value in rows["peak_bytes"]]),
+            "resting_mb": self.resting_bytes / 1e6,
+            "stored_bytes_per_image": sum(f.stat().st_size for f in self.folder.rglob("*") if f.is_file()) / work.count,
+            "levels_from_torchvision": None if work.is_random else round(self.levels, 3),
+        }
+        if threads in self.cold:
+            told["cold_images_per_s"] = spread([work.count / row["seconds"] for row in self.cold[threads]])
+        return told
+
+    def round(self, work: Workload, threads: int, *, cold: bool) -> None:
+        """One round: a new loader, a measured pass, and one from the disk if asked for.
+
+        Raises:
+            Failed: it did.
+        """
+        opened = self.process.watched("first", threads)
+        row = self.process.measured("epoch")
+        if row["images"] != work.count:
+            raise Failed(f"a pass has {row['images']} images instead of {work.count}")
+        row |= {"first_s": opened["seconds"], "peak_bytes": opened["peak_bytes"]}
+        self.rounds.setdefault(threads, []).append(row)
+        if cold:
+            evict(self.folder)
+            self.cold.setdefault(threads, []).append(self.process.measured("epoch"))
+
+
+@dataclass(kw_only=True)
+class Comparison:
+    """One workload through everybody.
+
+    Attributes:
+        work: the workload.
+        folders: "images", "stored" and "logs".
+        made: the environments by peer.
+        absent: who does not take part, and why.
+    """
+
+    work: Workload
+    folders: dict[str, Path]
+    made: dict[str, Environment]
+    absent: dict[str, str] = field(default_factory=dict)
+
+    def start_all(self, only: str) -> list[Running]:
+        """Everybody whose output is right."""
+        running: list[Running] = []
+        reference: tuple[dict[str, Any], Path] | None = None
+        for variant in chosen(only):
+            if variant.refusal(self.work) == "":
+                continue
+            refusal = variant.refusal(self.work) or self.made[variant.peer].problem
+            if refusal:
+                self._leave_out(variant, refusal)
+                continue
+            try:
+                one, reference = self._start(variant, reference)
+                running.append(one)
+            except Failed as failure:
+                self._leave_out(variant, str(failure))
+            if reference is None:  # torch's, which comes first
+                raise SystemExit(f"{self.work.name}: nothing can be compared: {self.absent}")
+        return running
+
+    def _start(
+        self, variant: Variant, reference: tuple[dict[str, Any], Path] | None
+    ) -> tuple[Running, tuple[dict[str, Any], Path]]:
+        name = f"{self.work.name}-{self.work.count}-{variant.name}".replace(", ", "-").replace(" ", "-")
+        stored, pixels = self.folders["stored"] / name, self.folders["stored"] / f"{name}.npy"
+        process = Process(self.made[variant.peer].python, self.folders["logs"] / f"{name}.log")
+        try:
+            told = {"program": variant.program, "option": variant.option, "work": self.work.name}
+            told["count"] = self.work.count
+            process.ask("start", **told, images=str(self.folders["images"]), stored=str(stored))
+            process.ask("prepare")
+            resting = process.memory()
+            found = process.ask("check", str(pixels))
+            reference = reference or (found, pixels)
+            levels = difference(pixels, reference[1])
+            if wrong := problem(self.work, found, reference[0], levels):
+                raise Failed(wrong)
+        except BaseException:
+            process.end()
+            raise
+        folder = stored if stored.exists() else self.folders["images"]
+        one = Running(variant=variant, process=process, folder=folder, levels=levels, resting_bytes=resting)
+        return one, reference
+
+    def _leave_out(self, variant: Variant, reason: str) -> None:
+        told = reason.replace(f"{self.folders['stored'].parent}/", "")  # where that lies is nobody's business
+        self.absent[variant.name] = told
+        print(f"  {variant.name}: {told}", flush=True)
+
+    def measure(self, running: list[Running], threads: Sequence[int], rounds: int) -> list[Running]:
+        """Rounds of all, each begun by another; whoever fails on the way is left out from then on."""
+        for number in range(rounds):
+            begins = number % max(1, len(running))
+            for one in running[begins:] + running[:begins]:
+                try:
+                    for count in threads:
+                        if one.variant.name not in self.absent:
+                            one.round(self.work, count, cold=self.work.name in COLD and count == max(threads))
+                except Failed as failure:
+                    self._leave_out(one.variant, str(failure))
+                    one.process.end()
+            print(f"  round {number + 1} of {rounds}", flush=True)
+        return [one for one in running if one.variant.name not in self.absent]
+
+    def run(self, threads: Sequence[int], rounds: int, only: str) -> dict[str, Any]:
+        """The results by number of threads."""
+        running = self.start_all(only)
+        try:
+            measured = self.measure(running, threads, rounds)
+        finally:
+            for one in running:
+                one.process.end()
+        results = {}
+        for count in threads:
+            rows = [one.to_dict(self.work, count) for one in measured]
+            results[str(count)] = {"loaders": rows, "times_better": _times_better(rows)}
+            print(f"  {count} threads", flush=True)
+            for row in rows:
+                told = [f"{row['cpu_ms_per_image']['median']:8.3f} CPU ms", f"{row['images_per_s']['median']:8.0f}/s"]
+                told += [f"{row['peak_mb']['median']:6.0f} MB", f"{row['first_batch_s']['median']:6.2f} s"]
+                print(f"    {row['name']:28} {'  '.join(told)}", flush=True)
+        return {"told": self.work.told, "images": self.work.count, "batch": self.work.batch, "threads": results,
+                "absent": self.absent}  # fmt: skip
+
+
+def _times_better(rows: Sequence[dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """How many times less CPU and how many times faster than torch, as ratios within each round."""
+    base = next((row for row in rows if row["name"] in (REFERENCE, REFERENCE_OF_PIXELS)), None)
+    if base is None:
+        return {}
+    return {
+        row["name"]: {
+            "cpu": spread([b / a for a, b in _rounds(row, base, "cpu_ms_per_image")]),
+            "images_per_s": spread([a / b for a, b in _rounds(row, base, "images_per_s")]),
+        }
+        for row in rows
+    }
+
+
+def _rounds(row: dict[str, Any], base: dict[str, Any], key: str) -> list[tuple[float, float]]:
+    return list(zip(row[key]["values"], base[key]["values"], strict=True))
+
+
+def arguments() -> argparse.Namespace:
+    """Of the command."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("imagenet", type=Path, help="one folder of images per class")
+    parser.add_argument("camera", type=Path, nargs="?", help="the same, with large camera files")
+    parser.add_argument("--threads", type=int, nargs="+", default=[2, 1], help="worker threads or processes (2 1)")
+    parser.add_argument("--rounds", type=int, default=3, help="measured passes of each (%(default)s)")
+    parser.add_argument("--workloads", nargs="+", default=list(WORKLOADS), choices=list(WORKLOADS))
+    parser.add_argument("--images", type=int, help="in a pass, a multiple of the batch (default: by workload)")
+    parser.add_argument("--only", default="", help="loaders whose name contains this, and torch's")
+    parser.add_argument("--data", default="", help="what the images are, for the record")
+    parser.add_argument("--scratch", type=Path, help="keep what is written, and use it again (default: a new folder)")
+    parser.add_argument("--add", action="store_true", help="keep the other workloads of the result that is there")
+    parser.add_argument("--out", type=Path, default=RESULT)
+    given = parser.parse_args()
+    odd = [name for name in given.workloads if given.images and given.images % WORKLOADS[name].batch]
+    if given.images is not None and (given.images < 1 or odd):
+        parser.error(f"--images {given.images} is no multiple of the batches of {', '.join(odd or given.workloads)}")
+    if sys.platform != "linux":
+        parser.error("needs Linux: it reads the peers' CPU time and memory from /proc")
+    return given
+
+
+def main() -> None:
+    """The command."""
+    given = arguments()
+    needed = {variant.peer for variant in chosen(given.only)}
+    made = {name: environment(peer) for name, peer in PEERS.items() if name in needed}
+    for name, one in made.items():
+        print(f"{name}: {one.problem or one.versions}", flush=True)
+    results: dict[str, Any] = {
+        "versions": {name: one.versions for name, one in made.items() if not one.problem},
+        "not_installed": {name: one.problem for name, one in made.items() if one.problem},
+        "variants": {variant.name: variant.told for variant in chosen(given.only)},
+        "workloads": {},
+    }
+    if given.add and given.out.exists():
+        before = json.loads(given.out.read_text())
+        workloads = before["results"]["workloads"]
+        results["workloads"] = {name: workloads[name] for name in WORKLOADS if name in workloads}
+        results["added_to"] = {key: before[key] for key in ("command", "date", "commit")}
+    setup = f"{given.rounds} interleaved rounds; page cache warm, but for the cold passes"
+    with tempfile.TemporaryDirectory(prefix="peers-") as new:
+        scratch = given.scratch or Path(new)
+        for work in (WORKLOADS[name] for name in given.workloads):
+            work = replace(work, count=given.images or work.count)
+            source = given.camera if work.images == "camera" else given.imagenet
+            if source is None:
+                print(f"{work.name}: left out, no folder of camera files was given")
+                continue
+            print(work.told, flush=True)
+            folders = {name: scratch / name for name in ("stored", "logs")}
+            for folder in folders.values():
+                folder.mkdir(parents=True, exist_ok=True)
+            folders["images"] = scratch / f"{work.images}-{work.count}"
+            make_images(work, source, folders["images"])
+            comparison = Comparison(work=work, folders=folders, made=made)
+            results["workloads"][work.name] = comparison.run(given.threads, given.rounds, given.only)
+            write_json(given.out, setup=setup, data=given.data or given.imagenet.name, results=results)
+
+
+if __name__ == "__main__":
+    main()

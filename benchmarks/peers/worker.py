@@ -1,0 +1,131 @@
+"""Runs one variant in its peer's environment, told by lines of JSON on the standard input; answers on the output.
+
+prepare: writes its format.  first: opens a loader and waits for the first batch.  pass: all batches of one pass of the
+loader that stays open.  check: what the values look like.  Whatever peers print goes to the standard error.
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import json
+import os
+import sys
+import time
+import traceback
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import programs
+import torch
+from workloads import MEAN, STD, WORKLOADS
+
+COMPARED = 128  # images whose pixels are kept
+
+
+class Worker:
+    """One variant on one workload."""
+
+    def __init__(self, told: dict[str, Any]) -> None:
+        self.program = importlib.import_module(f"programs.{told['program']}")
+        self.job = programs.Job(
+            work=replace(WORKLOADS[told["work"]], count=told.get("count", WORKLOADS[told["work"]].count)),
+            option=told["option"],
+            images=Path(told["images"]),
+            stored=Path(told["stored"]),
+            threads=1,
+        )
+        self.loader: programs.Loader | None = None
+
+    def prepare(self) -> dict[str, Any]:
+        """Writes its own format."""
+        began = time.perf_counter()
+        self.program.prepare(self.job)
+        return {"seconds": time.perf_counter() - began}
+
+    def first(self, threads: int) -> dict[str, Any]:
+        """A new loader; the one that stays open is closed before."""
+        self.close()
+        self.job = replace(self.job, threads=threads)
+        began = time.perf_counter()
+        self.loader = self.program.loader(self.job)
+        batches = iter(self.loader.epoch())
+        next(batches)
+        seconds = time.perf_counter() - began
+        for _ in batches:  # to the end, so that the next pass begins with an idle loader
+            pass
+        return {"seconds": seconds}
+
+    def cpu(self) -> dict[str, Any]:
+        """CPU seconds of this process, to the nanosecond; those of others are known in hundredths of a second."""
+        return {"seconds": time.process_time()}
+
+    def close(self) -> None:
+        """Ends what the loader has started."""
+        if self.loader is not None:
+            self.loader.close()
+            self.loader = None
+            gc.collect()
+
+    def epoch(self) -> dict[str, Any]:
+        """One pass."""
+        assert self.loader is not None
+        began = time.perf_counter()
+        images = sum(len(batch[1]) for batch in self.loader.epoch())
+        return {"seconds": time.perf_counter() - began, "images": images}
+
+    def check(self, to: str) -> dict[str, Any]:
+        """Shapes, labels and moments of a pass of a loader with one thread; pixels of its first images into a file."""
+        opened = self.program.loader(self.job)
+        shapes: Counter[str] = Counter()
+        labels: Counter[int] = Counter()
+        sums, squares, values = np.zeros(3), np.zeros(3), 0
+        kept: list[np.ndarray] = []
+        for images, numbers in opened.epoch():
+            for view in images if isinstance(images, (list, tuple)) else [images]:
+                shapes[f"{view.dtype} {list(view.shape[1:])}".removeprefix("torch.")] += len(view)
+                pixels = _levels(view)
+                sums += pixels.mean((2, 3)).sum(0)
+                squares += (pixels.astype(np.float64) ** 2).mean((2, 3)).sum(0)
+                values += len(pixels)
+                if sum(map(len, kept)) < COMPARED:
+                    kept.append(np.rint(pixels).clip(0, 255).astype(np.uint8))
+            labels.update(int(number) for number in torch.as_tensor(numbers).flatten())
+        opened.close()
+        mean = sums / values
+        np.save(to, np.concatenate(kept)[:COMPARED])
+        deviation = np.sqrt(squares / values - mean**2)
+        return {"shapes": shapes, "labels": labels, "mean": mean.tolist(), "std": deviation.tolist()}
+
+
+def _levels(view: Any) -> np.ndarray:
+    """Normalised values as levels from 0 to 255, [N, 3, H, W]."""
+    mean, std = (np.asarray(values, np.float32)[:, None, None] for values in (MEAN, STD))
+    return (view.float().numpy() * std + mean) * 255
+
+
+def main() -> None:
+    """Answers until the input ends."""
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    worker: Worker | None = None
+    for line in sys.stdin:
+        told = json.loads(line)
+        try:
+            if told["do"] == "start":
+                worker = Worker(told)
+                answer: dict[str, Any] = {}
+            else:
+                answer = getattr(worker, told["do"])(*told.get("with", []))
+        except Exception as error:  # noqa: BLE001 - a peer's failure is a result
+            answer = {"problem": f"{type(error).__name__}: {error}"[:400]}
+            traceback.print_exc()
+        answers.write(json.dumps(answer) + "\n")
+        answers.flush()
+
+
+if __name__ == "__main__":
+    main()
