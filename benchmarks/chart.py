@@ -21,7 +21,8 @@ LIGHT = Colours(text="#1f2328", ours="#1a7f37", others="#8c959f")
 DARK = Colours(text="#e6edf3", ours="#3fb950", others="#6e7681")
 
 _WIDTH, _BAR, _GAP, _TOP, _LEFT, _RIGHT = 760, 24, 10, 52, 232, 120
-_PANEL, _NAMES, _VALUES = 440, 178, 60
+_NOT_EVEN = 1.05
+_PANEL, _NAMES, _VALUES = 480, 205, 60
 _FONT = "font-family='system-ui, sans-serif'"
 
 
@@ -41,7 +42,7 @@ def bars(rows: Mapping[str, Mapping[str, Any]], times: Mapping[str, float], titl
     for number, (name, cost) in enumerate(costs):
         top, fill, weight = _TOP + number * (_BAR + _GAP), *_look(name, colours)
         middle, end = top + _BAR / 2, _LEFT + cost["max"] * scale
-        told = f"{cost['median']:.2f} ms" + (f", {times[name]:.1f}× less" if times.get(name, 1) > 1 else "")
+        told = f"{cost['median']:.2f} ms" + (f", {times[name]:.1f}× less" if times.get(name, 1) > _NOT_EVEN else "")
         label = f"y='{middle + 5:g}' {_FONT} font-size='14' fill='{colours.text}' font-weight='{weight}'"
         parts += [
             f"<text x='{_LEFT - 10}' {label} text-anchor='end'>{escape(name)}</text>",
@@ -62,11 +63,11 @@ def panels(groups: Mapping[str, Mapping[str, float]], unit: str, colours: Colour
         colours: of the page that it is for.
     """
     columns: list[list[str]] = [[], []]
-    tops = [8.0, 8.0]
+    tops = [34.0, 34.0]
     for title, values in groups.items():
         column = tops.index(min(tops))
         left, top = column * _PANEL, tops[column]
-        parts = [_heading(left + 8, top + 18, f"{title} ({unit})", 13, colours)]
+        parts = [_heading(left + 8, top + 18, title, 13, colours)]
         scale = (_PANEL - _NAMES - _VALUES) / max(values.values())
         for number, (name, value) in enumerate(sorted(values.items(), key=lambda item: -item[1])):
             y, fill, weight = top + 30 + number * 20, *_look(name, colours)
@@ -80,7 +81,11 @@ def panels(groups: Mapping[str, Mapping[str, float]], unit: str, colours: Colour
         columns[column] += parts
         tops[column] = top + 30 + len(values) * 20 + 22
     height = round(max(tops))
-    return "\n".join([_opening(height, f"{unit} by loader", 2 * _PANEL), *columns[0], *columns[1], "</svg>", ""])
+    opening = [
+        _opening(height, f"{unit} by loader", 2 * _PANEL),
+        _heading(8, 22, f"{unit}: less is better", 16, colours),
+    ]
+    return "\n".join([*opening, *columns[0], *columns[1], "</svg>", ""])
 
 
 def _opening(height: int, title: str, width: int = _WIDTH) -> str:
