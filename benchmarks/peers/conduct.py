@@ -22,6 +22,7 @@ TIMEOUT_S = 600
 SAMPLE_S = 0.1
 SETTLE_S = 0.05
 ENDS_IN_S = 5
+WATCHED_S = 1.0
 
 
 class Failed(Exception):
@@ -76,15 +77,11 @@ class Process:
         return answer
 
     def measured(self, do: str) -> dict[str, Any]:
-        """A command's answer with the CPU seconds of its process tree, until it is idle again, and of its consumer.
-
-        The consumer is the thread that takes the batches: what it does, no number of workers can share.
-        """
-        tree, consumer = self._cpu_s(), self._consumer_cpu_s()
+        """A command's answer with the CPU seconds of its process tree, until it is idle again."""
+        before = self._cpu_s()
         answer = self.ask(do)
-        consumer = self._consumer_cpu_s() - consumer
         self.settle()
-        return {**answer, "cpu_s": self._cpu_s() - tree, "consumer_cpu_s": consumer}
+        return {**answer, "cpu_s": self._cpu_s() - before}
 
     def _cpu_s(self) -> float:
         """CPU seconds of the tree."""
@@ -92,8 +89,11 @@ class Process:
 
     def watched(self, do: str, *arguments: Any) -> dict[str, Any]:
         """A command's answer with the peak memory of its process tree; looking at it disturbs other measurements."""
+        began = time.monotonic()
         with _peak(self._tree) as peak:
             answer = self.ask(do, *arguments)
+            while time.monotonic() - began < WATCHED_S:  # or fast loaders would be seen at the end only
+                self.ask("epoch")
         self.settle()
         return {**answer, "peak_bytes": peak[0]}
 
@@ -104,10 +104,6 @@ class Process:
             time.sleep(SETTLE_S)
             if tree_cpu_s(self._tree) - cpu < 0.2 * SETTLE_S:
                 return
-
-    def _consumer_cpu_s(self) -> float:
-        thread = next(thread for thread in self._tree.threads() if thread.id == self._child.pid)
-        return float(thread.user_time + thread.system_time)
 
     def memory(self) -> int:
         """Bytes in use by the tree."""

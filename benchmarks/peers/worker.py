@@ -73,9 +73,10 @@ class Worker:
     def epoch(self) -> dict[str, Any]:
         """One pass."""
         assert self.loader is not None
-        began = time.perf_counter()
+        began, cpu = time.perf_counter(), time.thread_time()
         images = sum(len(batch[1]) for batch in self.loader.epoch())
-        return {"seconds": time.perf_counter() - began, "images": images}
+        consumer = time.thread_time() - cpu  # what no number of workers can share
+        return {"seconds": time.perf_counter() - began, "images": images, "consumer_cpu_s": consumer}
 
     def check(self, to: str) -> dict[str, Any]:
         """Shapes, labels and moments of a pass of a loader with one thread; pixels of its first images into a file."""

@@ -174,7 +174,7 @@ def _advice(loader: LoaderArguments, route: Route) -> list[str]:
     changes = []
     if (problem := native_problem()) is not None:
         changes.append(problem)
-    if loader.num_workers == 0:
+    if loader.num_workers == 0 and not loader.autotune:
         changes.append("num_workers='auto' decodes with all CPUs, ahead of the training loop")
     if any(map(has_batch_form, plan.tail)) and loader.augment_on == "host":
         changes.append(
@@ -240,6 +240,8 @@ def _backend(loader: LoaderArguments, choice: BackendChoice | None) -> str:
 
 
 def _threads(loader: LoaderArguments) -> str:
+    if loader.num_workers == 0 and loader.autotune:
+        return "as many as there are CPUs to begin with (autotune)"
     if loader.num_workers == 0:
         return "none; decodes in the calling thread (num_workers=0)"
     return f"{_count(loader.num_workers, 'thread', 's')}, {loader.prefetch_factor} batches ahead"

@@ -39,7 +39,7 @@ from fastdata.dataloader.rebuilt import remember
 from fastdata.dataloader.record import EpochRecord
 from fastdata.dataloader.routes import Route, find_route, tail_of
 from fastdata.dataloader.stateful import StatefulEpochs
-from fastdata.dataloader.tuning import check_tuning, tuned
+from fastdata.dataloader.tuning import begin_with_all_cpus, check_tuning, tuned
 from fastdata.dataloader.verdict import Findings
 from fastdata.device.prefetch import DevicePrefetcher, check_device
 from fastdata.loaders import FIDELITIES, BackendName, check_backend_name, create_backend, warn_without_native
@@ -99,9 +99,8 @@ class StatelessDataLoader(StatefulEpochs, torch.utils.data.DataLoader[Sample]):
             `device` is one).
         dali: further choices for that backend.
         progress: show how far an epoch is, and the share of time spent waiting.
-        autotune: change `num_workers` (beginning with "auto" for 0) and `prefetch_factor` while the image pipeline
-            runs, where the loop waits and batches come faster for it.
-        memory_budget: bytes that autotune lets batches in flight take; None is an eighth of the memory available.
+        autotune: change `num_workers` (from "auto" for 0) and `prefetch_factor` while the image pipeline runs.
+        memory_budget: bytes for batches in flight under autotune; None is an eighth of the memory available.
 
     Raises:
         OptionError: an argument has a value that cannot work.
@@ -172,7 +171,7 @@ class StatelessDataLoader(StatefulEpochs, torch.utils.data.DataLoader[Sample]):
             shuffle,
             sampler,
             batch_sampler,
-            thread_count("auto" if autotune and num_workers == 0 else num_workers),
+            thread_count(num_workers),
             collate_fn,
             pin_memory,
             drop_last,
@@ -244,6 +243,7 @@ class StatelessDataLoader(StatefulEpochs, torch.utils.data.DataLoader[Sample]):
     def __iter__(self) -> Any:
         self._show_to_observers()
         route = self._route()
+        begin_with_all_cpus(self, route)
         if (steps := tail_of(route)) and steps != self._findings.tried:
             self._findings.tried = steps
             is_left = leaves_tail_to_processes(self._arguments(), route, self._findings)

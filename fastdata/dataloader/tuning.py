@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch.utils._pytree import tree_leaves
 
+from fastdata.dataloader.routes import Route
 from fastdata.dataloader.verdict import Findings
 from fastdata.errors import OptionError
 from fastdata.pipeline.autotune import Autotuner, Limits, Setting
@@ -19,9 +21,10 @@ from fastdata.pipeline.whole_batch import WholeBatches
 from fastdata.system.cpus import auto_threads
 from fastdata.system.memory import available_memory
 
-__all__ = ["check_tuning", "tuned"]
+__all__ = ["begin_with_all_cpus", "check_tuning", "tuned"]
 
 _SHARE_OF_MEMORY = 8  # that batches in flight may take, unless told otherwise
+_AHEAD = 2  # batches, as torch has it
 _THREADS_PER_CPU = 4  # the most, where files come slowly
 
 
@@ -37,6 +40,12 @@ def check_tuning(autotune: object, memory_budget: object) -> None:
         raise OptionError(f"memory_budget={memory_budget!r} is not accepted; use a number of bytes, such as 2 << 30")
 
 
+def begin_with_all_cpus(loader: Any, route: Route) -> None:
+    """Gives a loader without threads as many as there are CPUs, where the image pipeline is its way."""
+    if loader.autotune and loader.num_workers == 0 and route.is_image_pipeline:
+        loader.num_workers, loader.prefetch_factor = auto_threads(), _AHEAD
+
+
 def tuned(
     loader: Any, findings: Findings, pipeline: OrderedJobs | WholeBatches, resources: EpochResources
 ) -> Callable[[Any], None] | None:
@@ -48,17 +57,32 @@ def tuned(
         pipeline: of this epoch.
         resources: of its batches.
     """
-    if loader.num_workers == 0 or not isinstance(pipeline, OrderedJobs):
+    if not isinstance(pipeline, OrderedJobs):
+        warnings.warn(
+            "autotune=True has no effect: the backend has threads of its own; see DaliOptions(threads=...)",
+            stacklevel=5,
+        )
+        return None
+    if loader.num_workers == 0:  # set to that since
         return None
     tuner = findings.tuner = findings.tuner or _tuner(loader, resources.stats)
-    tuner.begin_epoch()
+
+    def apply() -> None:
+        threads, ahead = tuner.setting
+        try:
+            resources.use_threads(threads)
+        except (MemoryError, OSError, RuntimeError):  # no more threads are to be had; those that are go on
+            tuner.stay_at(Setting(loader.num_workers, loader.prefetch_factor))
+            return
+        loader.num_workers, loader.prefetch_factor = threads, ahead
+        pipeline.resize(threads=threads, depth=ahead)
 
     def after_batch(batch: Any) -> None:
         if tuner.note_batch(_bytes_of(batch)):
-            loader.num_workers, loader.prefetch_factor = tuner.setting
-            resources.use_threads(tuner.setting.threads)
-            pipeline.resize(threads=tuner.setting.threads, depth=tuner.setting.ahead)
+            apply()
 
+    if tuner.begin_epoch():
+        apply()
     return after_batch
 
 
@@ -73,4 +97,6 @@ def _tuner(loader: Any, stats: PipelineStats) -> Autotuner:
 
 
 def _bytes_of(batch: Any) -> int:
-    return sum(leaf.nbytes for leaf in tree_leaves(batch) if isinstance(leaf, torch.Tensor))
+    """0 where that is not known: of what is no tensor, and of sparse ones."""
+    leaves = (leaf for leaf in tree_leaves(batch) if isinstance(leaf, torch.Tensor) and leaf.layout is torch.strided)
+    return sum(leaf.nbytes for leaf in leaves)

@@ -106,7 +106,7 @@ def _examine(seen: Observation, loader: Any, seconds: float) -> None:
     seen.dataset, seen.loader = type(loader.dataset).__name__, settings_of(loader)
     seen.is_ours, seen.num_workers = is_ours(loader), int(loader.num_workers)
     seen.restarts_workers = restarts_workers(loader)
-    with contextlib.suppress(TypeError):  # an iterable dataset need not have a length
+    with contextlib.suppress(TypeError, NotImplementedError):  # not all have a length
         seen.epoch_batches = len(loader)
     states = GlobalStates.now()
     try:

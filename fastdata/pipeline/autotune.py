@@ -8,7 +8,7 @@ left alone.  What samples look like never depends on either number.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from fastdata.pipeline.stats import PipelineStats
@@ -61,25 +61,48 @@ class Autotuner:
         self.tried = 0
         self._stats = stats
         self._to_skip = 0
+        self._largest = 0  # bytes of a batch
+        self._unjudged: list[Callable[[Autotuner, int], Setting]] = []  # as an epoch ended before that
         self._base = 0.0  # batches per second before the change that is being tried
         self._trying: tuple[Callable[[Autotuner, int], Setting], Setting] | None = None  # it, and the setting before
         self._refused: list[Callable[[Autotuner, int], Setting]] = []
         self._settled_at = 1.0  # share of waiting when nothing helped
         self._begin_window()
 
-    def begin_epoch(self) -> None:
-        """Leaves the first batches of an epoch out, which nobody could have made ahead."""
+    def begin_epoch(self) -> bool:
+        """Leaves the first batches of an epoch out, which nobody could have made ahead.
+
+        Returns:
+            True when `setting` has changed: what was tried when the last epoch ended is undone, as nobody can judge it;
+            the second time for good.
+        """
+        before = self.setting
+        if self._trying is not None:
+            (change, self.setting), self._trying = self._trying, None
+            (self._refused if change in self._unjudged else self._unjudged).append(change)
         self._skip()
+        return self.setting != before
+
+    def stay_at(self, setting: Setting) -> None:
+        """What was asked for last is not to be had."""
+        self.setting, self._trying = setting, None
+        self.limits = replace(self.limits, threads=setting.threads)
 
     def note_batch(self, nbytes: int) -> bool:
         """To be called after each batch.
 
         Args:
-            nbytes: of its tensors.
+            nbytes: of its tensors; 0 if that is not known.
 
         Returns:
             True when `setting` has changed.
         """
+        self._largest = max(self._largest, nbytes)
+        affordable = self.limits.memory // max(1, self._largest)
+        if self.setting.ahead > max(self.began_with.ahead, affordable):  # batches have become larger
+            self.setting, self._trying = Setting(self.setting.threads, max(self.began_with.ahead, affordable)), None
+            self._skip()
+            return True
         if self._to_skip:
             self._to_skip -= 1
             if not self._to_skip:
@@ -89,7 +112,7 @@ class Autotuner:
         if batches < _FEWEST_BATCHES or waited + worked < _SHORTEST_S:
             return False
         before = self.setting
-        self._judge(batches / (waited + worked), waited / (waited + worked), nbytes)
+        self._judge(batches / (waited + worked), waited / (waited + worked))
         if self.setting != before:
             self._skip()
         else:
@@ -103,7 +126,7 @@ class Autotuner:
         start = f"{began.threads} threads and {began.ahead} batches ahead"
         return f"from {start}, after {self.tried} changes tried; at most {most}"
 
-    def _judge(self, rate: float, waiting: float, nbytes: int) -> None:
+    def _judge(self, rate: float, waiting: float) -> None:
         if self._trying is not None:
             (change, before), self._trying = self._trying, None
             if rate < _GAIN * self._base:
@@ -118,7 +141,7 @@ class Autotuner:
             self._settled_at = 1.0
             return
         for change in (_more_threads, _more_ahead, _fewer_threads):
-            wanted = change(self, nbytes)
+            wanted = change(self, self._largest)
             if change not in self._refused and wanted != self.setting:
                 self._trying, self._base = (change, self.setting), rate
                 self.setting, self.tried, self._settled_at = wanted, self.tried + 1, 1.0
@@ -143,7 +166,7 @@ def _more_threads(tuner: Autotuner, nbytes: int) -> Setting:
 
 def _more_ahead(tuner: Autotuner, nbytes: int) -> Setting:
     threads, ahead = tuner.setting
-    affordable = tuner.limits.memory // max(1, nbytes)
+    affordable = tuner.limits.memory // nbytes if nbytes else ahead  # where sizes are not known, no more than there are
     return Setting(threads, max(ahead, min(2 * ahead, _MOST_AHEAD, affordable)))
 
 

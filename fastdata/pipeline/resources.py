@@ -60,24 +60,35 @@ class EpochResources:
         self.batch_decoder: BatchDecoder | None = decoder if decoder is not None and decoder.suits(plan) else None
         self._by_file = in_one_call and has_file_ranges(config.source)
         self._memory = BatchMemory()
-        self._retired: list[FileLoader | NativeArrayLoader | None] = []
-        self._open_core()
+        self._opened: dict[int, tuple[FileLoader | None, NativeArrayLoader | None]] = {}  # by the number of threads
+        self.file_loader, self.array_loader = self._core_loaders()
 
-    def _open_core(self) -> None:
-        """Opens the core's loaders, whose number of threads is fixed; those there were are in use until now."""
+    def _core_loaders(self) -> tuple[FileLoader | None, NativeArrayLoader | None]:
+        """The core's loaders, whose number of threads is fixed; opened once for each number, and kept to the end."""
         config = self.config
-        given: Any = (config.plan, config.key)
-        options: Any = {"format": self.batch_format.native, "threads": config.threads}
-        by_array = config.fills_batch and config.arrays is not None
-        self.file_loader: FileLoader | None = config.backend.file_loader(*given, **options) if self._by_file else None
-        self.array_loader: NativeArrayLoader | None = NativeArrayLoader(*given, **options) if by_array else None
+        if config.threads not in self._opened:
+            given: Any = (config.plan, config.key)
+            options: Any = {"format": self.batch_format.native, "threads": config.threads}
+            by_array = config.fills_batch and config.arrays is not None
+            self._opened[config.threads] = (
+                config.backend.file_loader(*given, **options) if self._by_file else None,
+                NativeArrayLoader(*given, **options) if by_array else None,
+            )
+        return self._opened[config.threads]
 
     def use_threads(self, threads: int) -> None:
-        """For the batches that are begun from now on; what is under way keeps the threads it has."""
-        if threads != self.config.threads:
-            self._retired += [self.file_loader, self.array_loader]
-            self.config = replace(self.config, threads=threads)
-            self._open_core()
+        """For the batches that are begun from now on; what is under way keeps the threads it has.
+
+        Raises:
+            MemoryError, OSError, RuntimeError: there are no more threads to be had; nothing has changed.
+        """
+        before = self.config
+        self.config = replace(before, threads=threads)
+        try:
+            self.file_loader, self.array_loader = self._core_loaders()
+        except BaseException:
+            self.config = before
+            raise
 
     @property
     def decodes_on_gpu(self) -> bool:
@@ -89,7 +100,7 @@ class EpochResources:
     def close(self, ended: bool = True) -> None:
         """Gives back what the epoch's batches shared; `ended` is False if a thread may still be at work."""
         self._memory.close()
-        for loader in (self.file_loader, self.array_loader, *self._retired):
+        for loader in (loader for both in self._opened.values() for loader in both):
             if loader is not None:
                 loader.close(ended)
 

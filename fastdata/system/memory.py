@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 __all__ = ["available_memory"]
 
 _CGROUP = Path("/sys/fs/cgroup")
 _MEMINFO = Path("/proc/meminfo")
+_OWN = Path("/proc/self/cgroup")
 _WHERE_UNKNOWN = 4 << 30
 
 
-def available_memory(meminfo: Path = _MEMINFO, cgroup: Path = _CGROUP) -> int:
-    """Bytes: the smaller of what the system has available and what the cgroup leaves; 4 GiB where neither is known."""
-    known = [amount for amount in (_of_system(meminfo), _of_cgroup(cgroup)) if amount is not None]
+def available_memory(meminfo: Path = _MEMINFO, cgroup: Path = _CGROUP, own: Path = _OWN) -> int:
+    """Bytes: the least of what the system has available and what the cgroups leave; 4 GiB where nothing is known.
+
+    Args:
+        meminfo: of the system.
+        cgroup: where cgroups are mounted.
+        own: which of them this process is in.
+    """
+    known = [amount for amount in (_of_system(meminfo), *_of_cgroups(cgroup, own)) if amount is not None]
     return max(0, min(known)) if known else _WHERE_UNKNOWN
 
 
@@ -25,13 +33,29 @@ def _of_system(meminfo: Path) -> int | None:
         return None
 
 
-def _of_cgroup(cgroup: Path) -> int | None:
-    for limit, used in (
-        ("memory.max", "memory.current"),
-        ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes"),
+def _of_cgroups(root: Path, own: Path) -> Iterator[int | None]:
+    """What the cgroup of this process and those around it leave, under both versions of cgroups."""
+    try:
+        lines = [line.split(":", 2) for line in own.read_text().splitlines()]
+    except OSError:
+        lines = []
+    inside = {kind: path.strip("/") for _, kind, path in (line for line in lines if len(line) == 3)}
+    for base, path, limit, used in (
+        (root, inside.get("", ""), "memory.max", "memory.current"),
+        (root / "memory", inside.get("memory", ""), "memory.limit_in_bytes", "memory.usage_in_bytes"),
     ):
-        try:
-            return int((cgroup / limit).read_text()) - int((cgroup / used).read_text())
-        except (OSError, ValueError):  # another version of cgroups, or "max"
-            continue
-    return None
+        for folder in (base / path, *(base / parent for parent in Path(path).parents)):
+            yield _left_in(folder, limit, used)
+
+
+def _left_in(folder: Path, limit: str, used: str) -> int | None:
+    """What one leaves, with files that the system keeps in memory and can drop."""
+    try:
+        left = int((folder / limit).read_text()) - int((folder / used).read_text())
+    except (OSError, ValueError):  # another version of cgroups, or "max"
+        return None
+    try:
+        counts = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
+        return left + int(counts.get("total_inactive_file", counts.get("inactive_file", 0)))
+    except (OSError, ValueError):
+        return left

@@ -18,6 +18,7 @@ from fastdata.pipeline import autotune
 from fastdata.pipeline.autotune import Autotuner, Limits, Setting
 from fastdata.pipeline.jobs import OrderedJobs
 from fastdata.pipeline.stats import PipelineStats
+from fastdata.system.cpus import auto_threads
 from fastdata.system.memory import available_memory
 
 CROP = transforms.Compose([transforms.RandomResizedCrop(32), transforms.ToTensor()])
@@ -84,6 +85,42 @@ def test_threads_that_take_the_cpus_from_the_loop_are_given_up() -> None:
     tuner, stats = tuner_for(Setting(16, 2), threads=16)
     driven(tuner, stats, lambda now: (0.05, 0.1 * max(4, now.threads)), 1000)
     assert 4 <= tuner.setting.threads <= 5
+
+
+def test_batches_that_become_larger_take_the_queue_back() -> None:
+    tuner, stats = tuner_for(Setting(4, 2), threads=4, memory=16 * MIB)
+    driven(tuner, stats, lambda now: (1.0 / now.ahead, 0.01), 1000)
+    assert tuner.setting == Setting(4, 16)
+    assert tuner.note_batch(4 * MIB)
+    assert tuner.setting == Setting(4, 4)
+
+
+def test_where_sizes_are_not_known_no_more_batches_are_made_ahead() -> None:
+    tuner, stats = tuner_for(Setting(4, 2), threads=4)
+    for _ in range(1000):
+        stats.batches += 1
+        stats.wait_s += 1.0 / tuner.setting.ahead
+        stats.busy_s += 0.01
+        tuner.note_batch(0)
+    assert tuner.setting.ahead == 2
+
+
+def test_what_an_epoch_is_too_short_to_judge_is_undone() -> None:
+    tuner, stats = tuner_for(Setting(4, 2), threads=4)
+    for _ in range(200):
+        tuner.begin_epoch()
+        driven(tuner, stats, lambda now: (10.0 if now.ahead == 32 else 1.0 / now.ahead, 0.01), 30)
+    tuner.begin_epoch()
+    assert tuner.setting.ahead < 32
+
+
+def test_threads_that_are_not_to_be_had_are_not_asked_for_again() -> None:
+    tuner, stats = tuner_for(Setting(2, 2))
+    driven(tuner, stats, lambda now: (1.0 / now.threads, 0.01), 20)
+    assert tuner.setting.threads > 2
+    tuner.stay_at(Setting(2, 2))
+    driven(tuner, stats, lambda now: (1.0 / now.threads, 0.01), 400)
+    assert tuner.setting.threads <= 2
 
 
 def test_short_epochs_are_left_alone() -> None:
@@ -190,8 +227,25 @@ def test_an_epoch_resumes_whatever_is_tuned(folder: Path) -> None:
 
 
 def test_it_begins_with_all_cpus(folder: Path) -> None:
-    assert DataLoader(ImageFolder(folder, CROP), autotune=True).num_workers >= 1
-    assert DataLoader(ImageFolder(folder, CROP), autotune=True, num_workers=3).num_workers == 3
+    loader = DataLoader(ImageFolder(folder, CROP), autotune=True)
+    assert "as many as there are CPUs" in loader.explain()
+    assert len(list(loader)) == 39
+    assert loader.num_workers == auto_threads()
+    loader = DataLoader(ImageFolder(folder, CROP), autotune=True, num_workers=3)
+    next(iter(loader))
+    assert loader.num_workers == 3
+
+
+class Stream(torch.utils.data.IterableDataset[Any]):
+    def __iter__(self) -> Any:
+        return iter(range(6))
+
+
+def test_other_datasets_get_no_worker_processes_by_it() -> None:
+    loader: Any = DataLoader(Stream(), 2, autotune=True)
+    with pytest.warns(UserWarning, match="autotune=True has no effect"):
+        assert [batch.tolist() for batch in loader] == [[0, 1], [2, 3], [4, 5]]
+    assert loader.num_workers == 0
 
 
 class Numbers(torch.utils.data.Dataset[Any]):
@@ -231,10 +285,24 @@ def test_wrong_values_are_refused(folder: Path, given: dict[str, Any], told: str
 def test_available_memory_is_the_smaller_of_system_and_cgroup(tmp_path: Path) -> None:
     meminfo = tmp_path / "meminfo"
     meminfo.write_text("MemTotal: 900 kB\nMemAvailable: 600 kB\n")
-    assert available_memory(meminfo, tmp_path / "none") == 600 << 10
+    own = tmp_path / "own"
+    own.write_text("0::/slice/job\n")
+    assert available_memory(meminfo, tmp_path / "none", own) == 600 << 10
     (tmp_path / "memory.max").write_text("400000\n")
     (tmp_path / "memory.current").write_text("150000\n")
-    assert available_memory(meminfo, tmp_path) == 250_000
+    assert available_memory(meminfo, tmp_path, own) == 250_000
+    (tmp_path / "memory.stat").write_text("anon 1\ninactive_file 30000\n")  # can be dropped
+    assert available_memory(meminfo, tmp_path, own) == 280_000
+    (tmp_path / "slice" / "job").mkdir(parents=True)
+    (tmp_path / "slice" / "memory.max").write_text("9000")
+    (tmp_path / "slice" / "memory.current").write_text("2000")
+    assert available_memory(meminfo, tmp_path, own) == 7000
+    (tmp_path / "slice" / "memory.max").write_text("max")
     (tmp_path / "memory.max").write_text("max\n")
-    assert available_memory(meminfo, tmp_path) == 600 << 10
-    assert available_memory(tmp_path / "nowhere", tmp_path / "none") > 0
+    assert available_memory(meminfo, tmp_path, own) == 600 << 10
+    (tmp_path / "memory" / "job").mkdir(parents=True)
+    own.write_text("5:memory:/job\n4:cpu:/job\n")
+    (tmp_path / "memory" / "job" / "memory.limit_in_bytes").write_text("5000")
+    (tmp_path / "memory" / "job" / "memory.usage_in_bytes").write_text("1000")
+    assert available_memory(meminfo, tmp_path, own) == 4000
+    assert available_memory(tmp_path / "nowhere", tmp_path / "none", own) > 0

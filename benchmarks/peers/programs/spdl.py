@@ -72,6 +72,7 @@ def loader(job: Job) -> Loader:
     """The filter for what it can do; what it does not have is torchvision's, in the same threads."""
     work = job.work
     found = samples(job.images)
+    torch.set_num_threads(1)  # its threads are the parallelism, as torch's worker processes are
     if work.view in ("train", "val"):
         one, all_of = (lambda item: (_view(item[0], work), item[1])), _batch
     else:
