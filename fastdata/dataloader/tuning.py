@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -18,7 +17,7 @@ from fastdata.pipeline.jobs import OrderedJobs
 from fastdata.pipeline.resources import EpochResources
 from fastdata.pipeline.stats import PipelineStats
 from fastdata.pipeline.whole_batch import WholeBatches
-from fastdata.system.cpus import auto_threads
+from fastdata.system.cpus import auto_threads, local_processes
 from fastdata.system.memory import available_memory
 
 __all__ = ["begin_with_all_cpus", "check_tuning", "tuned"]
@@ -63,8 +62,6 @@ def tuned(
             stacklevel=5,
         )
         return None
-    if loader.num_workers == 0:  # set to that since
-        return None
     tuner = findings.tuner = findings.tuner or _tuner(loader, resources.stats)
 
     def apply() -> None:
@@ -89,8 +86,7 @@ def tuned(
 def _tuner(loader: Any, stats: PipelineStats) -> Autotuner:
     memory = loader.memory_budget
     if memory is None:
-        processes = os.environ.get("LOCAL_WORLD_SIZE", "1")
-        memory = available_memory() // (_SHARE_OF_MEMORY * max(1, int(processes) if processes.isdigit() else 1))
+        memory = available_memory() // (_SHARE_OF_MEMORY * local_processes())
     begin = Setting(threads=loader.num_workers, ahead=max(1, loader.prefetch_factor or 1))
     limits = Limits(threads=max(begin.threads, _THREADS_PER_CPU * auto_threads()), memory=memory)
     return Autotuner(begin, limits, stats)

@@ -29,7 +29,7 @@ from fastdata.diagnosis.watch import Seen, Watch
 from fastdata.errors import in_words
 from fastdata.order.random_states import GlobalStates
 from fastdata.shards.open_images import slow_to_read
-from fastdata.system.cpus import auto_threads
+from fastdata.system.cpus import auto_threads, local_processes
 
 __all__ = ["examine_loader", "examine_watched"]
 
@@ -192,7 +192,7 @@ def _children() -> list[Any]:
 
 def _exchange(watch: Watch) -> list[tuple[float, float]]:
     """Mean seconds (compute, wait) of a step on all ranks of this machine, by way of a folder; [] for one process."""
-    count = int(os.environ.get("LOCAL_WORLD_SIZE", "1") or 1)
+    count = local_processes()
     rank = os.environ.get("LOCAL_RANK", "")
     if count < 2 or not rank.isdigit() or watch.real is None:
         return []

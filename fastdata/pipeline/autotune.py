@@ -62,10 +62,10 @@ class Autotuner:
         self._stats = stats
         self._to_skip = 0
         self._largest = 0  # bytes of a batch
-        self._unjudged: list[Callable[[Autotuner, int], Setting]] = []  # as an epoch ended before that
+        self._unjudged: list[Callable[[], Setting]] = []  # as an epoch ended before that
         self._base = 0.0  # batches per second before the change that is being tried
-        self._trying: tuple[Callable[[Autotuner, int], Setting], Setting] | None = None  # it, and the setting before
-        self._refused: list[Callable[[Autotuner, int], Setting]] = []
+        self._trying: tuple[Callable[[], Setting], Setting] | None = None  # it, and the setting before
+        self._refused: list[Callable[[], Setting]] = []
         self._settled_at = 1.0  # share of waiting when nothing helped
         self._begin_window()
 
@@ -98,9 +98,9 @@ class Autotuner:
             True when `setting` has changed.
         """
         self._largest = max(self._largest, nbytes)
-        affordable = self.limits.memory // max(1, self._largest)
-        if self.setting.ahead > max(self.began_with.ahead, affordable):  # batches have become larger
-            self.setting, self._trying = Setting(self.setting.threads, max(self.began_with.ahead, affordable)), None
+        most = max(self.began_with.ahead, self._affordable())
+        if self.setting.ahead > most:  # batches have become larger
+            self.setting, self._trying = Setting(self.setting.threads, most), None
             self._skip()
             return True
         if self._to_skip:
@@ -140,8 +140,8 @@ class Autotuner:
             self._refused.clear()
             self._settled_at = 1.0
             return
-        for change in (_more_threads, _more_ahead, _fewer_threads):
-            wanted = change(self, self._largest)
+        for change in (self._more_threads, self._more_ahead, self._fewer_threads):
+            wanted = change()
             if change not in self._refused and wanted != self.setting:
                 self._trying, self._base = (change, self.setting), rate
                 self.setting, self.tried, self._settled_at = wanted, self.tried + 1, 1.0
@@ -158,18 +158,20 @@ class Autotuner:
     def _totals(self) -> tuple[float, float, float]:
         return self._stats.batches, self._stats.wait_s, self._stats.busy_s
 
+    # ---- what can be changed
 
-def _more_threads(tuner: Autotuner, nbytes: int) -> Setting:
-    threads, ahead = tuner.setting
-    return Setting(max(threads, min(threads + max(1, threads // 2), tuner.limits.threads)), ahead)
+    def _more_threads(self) -> Setting:
+        threads, ahead = self.setting
+        return Setting(max(threads, min(threads + max(1, threads // 2), self.limits.threads)), ahead)
 
+    def _more_ahead(self) -> Setting:
+        threads, ahead = self.setting
+        return Setting(threads, max(ahead, min(2 * ahead, _MOST_AHEAD, self._affordable())))
 
-def _more_ahead(tuner: Autotuner, nbytes: int) -> Setting:
-    threads, ahead = tuner.setting
-    affordable = tuner.limits.memory // nbytes if nbytes else ahead  # where sizes are not known, no more than there are
-    return Setting(threads, max(ahead, min(2 * ahead, _MOST_AHEAD, affordable)))
+    def _fewer_threads(self) -> Setting:
+        threads, ahead = self.setting
+        return Setting(max(1, threads - max(1, threads // 4)), ahead)
 
-
-def _fewer_threads(tuner: Autotuner, nbytes: int) -> Setting:
-    threads, ahead = tuner.setting
-    return Setting(max(1, threads - max(1, threads // 4)), ahead)
+    def _affordable(self) -> int:
+        """Batches in flight that the memory is enough for; where their size is not known, no more than there are."""
+        return self.limits.memory // self._largest if self._largest else self.setting.ahead

@@ -158,13 +158,13 @@ class _InFlight:
 class _Shared:
     """What the threads and the consumer share.  Threads refer to this, never to the iterator."""
 
-    def __init__(self, on_close: Callable[[bool], object] | None) -> None:
+    def __init__(self, on_close: Callable[[bool], object] | None, wanted: int) -> None:
         self.owner_pid = os.getpid()
         self.on_close = on_close
         self.changed = threading.Condition()
         self.queue: deque[tuple[_InFlight, Task]] = deque()
         self.closing = False
-        self.wanted = 0  # threads
+        self.wanted = wanted  # threads
         self.threads: list[threading.Thread] = []
 
     def put(self, flight: _InFlight) -> None:
@@ -262,9 +262,8 @@ class OrderedJobs:
         self._flights: deque[_InFlight] = deque()
         self._exhausted = False
         self._may_take = may_take
-        self._shared = _Shared(on_close)
+        self._shared = _Shared(on_close, threads)
         self._close = weakref.finalize(self, _Shared.shut_down, self._shared)
-        self._threads = threads
         self.waited_s = 0.0
         if threads:
             self._fill()
@@ -294,10 +293,10 @@ class OrderedJobs:
             threads: at least 1; nothing changes where there were none.
             depth: jobs in flight.
         """
-        if self._threads and not self._exhausted:
-            self._threads, self._depth = max(1, threads), max(1, depth)
+        if self._shared.wanted and not self._exhausted:
+            self._depth = max(1, depth)
             with self._shared.changed:
-                self._shared.wanted = self._threads
+                self._shared.wanted = max(1, threads)
                 self._shared.changed.notify_all()
 
     def close(self) -> None:
@@ -314,13 +313,13 @@ class OrderedJobs:
             if not self._flights:
                 raise StopIteration
             flight = self._flights[0]
-            if not self._threads:
+            if not self._shared.wanted:
                 flight.run_here()
             elif not self._shared.wait_for(flight, self._timeout_s or None):
                 self._shared.shut_down(patience_s=0)
                 raise PipelineError(f"DataLoader timed out after {self._timeout_s} seconds")
             self._flights.popleft()
-            if self._threads:
+            if self._shared.wanted:
                 self._fill(may_wait=False)  # keep the threads busy while the caller computes
             return flight
         except BaseException:
@@ -341,14 +340,13 @@ class OrderedJobs:
                     raise
                 flight, self._exhausted = _InFlight(None, error), True
             self._flights.append(flight)
-            if self._threads and flight.job is not None:
+            if self._shared.wanted and flight.job is not None:
                 self._start_threads()
                 self._shared.put(flight)
 
     def _start_threads(self) -> None:
         shared = self._shared
         with shared.changed:
-            shared.wanted = self._threads
             while len(shared.threads) < shared.wanted:  # a new one waits for the lock until it is in the list
                 name = f"fastdata-decode-{len(shared.threads)}"
                 thread = threading.Thread(target=shared.work, name=name, daemon=True)

@@ -61,11 +61,10 @@ class EpochResources:
         self._by_file = in_one_call and has_file_ranges(config.source)
         self._memory = BatchMemory()
         self._opened: dict[int, tuple[FileLoader | None, NativeArrayLoader | None]] = {}  # by the number of threads
-        self.file_loader, self.array_loader = self._core_loaders()
+        self.file_loader, self.array_loader = self._core_loaders(config)
 
-    def _core_loaders(self) -> tuple[FileLoader | None, NativeArrayLoader | None]:
+    def _core_loaders(self, config: PipelineConfig) -> tuple[FileLoader | None, NativeArrayLoader | None]:
         """The core's loaders, whose number of threads is fixed; opened once for each number, and kept to the end."""
-        config = self.config
         if config.threads not in self._opened:
             given: Any = (config.plan, config.key)
             options: Any = {"format": self.batch_format.native, "threads": config.threads}
@@ -82,13 +81,9 @@ class EpochResources:
         Raises:
             MemoryError, OSError, RuntimeError: there are no more threads to be had; nothing has changed.
         """
-        before = self.config
-        self.config = replace(before, threads=threads)
-        try:
-            self.file_loader, self.array_loader = self._core_loaders()
-        except BaseException:
-            self.config = before
-            raise
+        config = replace(self.config, threads=threads)
+        self.file_loader, self.array_loader = self._core_loaders(config)
+        self.config = config
 
     @property
     def decodes_on_gpu(self) -> bool:

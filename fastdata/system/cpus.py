@@ -8,7 +8,7 @@ from pathlib import Path
 
 from fastdata.errors import OptionError
 
-__all__ = ["auto_threads", "parse_workers", "usable_cpus"]
+__all__ = ["auto_threads", "local_processes", "parse_workers", "usable_cpus"]
 
 _CGROUP = Path("/sys/fs/cgroup")
 
@@ -22,8 +22,13 @@ def usable_cpus(cgroup: Path = _CGROUP) -> int:
 
 def auto_threads() -> int:
     """`usable_cpus` divided by the number of training processes on this machine (LOCAL_WORLD_SIZE), at least 1."""
+    return max(1, usable_cpus() // local_processes())
+
+
+def local_processes() -> int:
+    """The number of training processes on this machine (LOCAL_WORLD_SIZE), at least 1."""
     processes = os.environ.get("LOCAL_WORLD_SIZE", "1")
-    return max(1, usable_cpus() // max(1, int(processes) if processes.isdigit() else 1))
+    return max(1, int(processes) if processes.isdigit() else 1)
 
 
 def _quota_v2(cgroup: Path) -> float | None:
