@@ -16,11 +16,12 @@ from typing import IO, Any
 
 import psutil
 
-__all__ = ["Failed", "Process", "evict", "tree_cpu_s", "tree_memory"]
+from fastdata.diagnosis.measure import descendants_cpu_s, until_idle
+
+__all__ = ["Failed", "Process", "evict", "tree_memory"]
 
 TIMEOUT_S = 600
 SAMPLE_S = 0.1
-SETTLE_S = 0.05
 ENDS_IN_S = 5
 WATCHED_S = 1.0
 
@@ -80,12 +81,12 @@ class Process:
         """A command's answer with the CPU seconds of its process tree, until it is idle again."""
         before = self._cpu_s()
         answer = self.ask(do)
-        self.settle()
+        until_idle(self._cpu_s)
         return {**answer, "cpu_s": self._cpu_s() - before}
 
     def _cpu_s(self) -> float:
         """CPU seconds of the tree."""
-        return float(self.ask("cpu")["seconds"]) + tree_cpu_s(self._tree, with_root=False)
+        return float(self.ask("cpu")["seconds"]) + descendants_cpu_s(self._tree)
 
     def watched(self, do: str, *arguments: Any) -> dict[str, Any]:
         """A command's answer with the peak memory of its process tree; looking at it disturbs other measurements."""
@@ -94,16 +95,8 @@ class Process:
             answer = self.ask(do, *arguments)
             while time.monotonic() - began < WATCHED_S:  # or fast loaders would be seen at the end only
                 self.ask("epoch")
-        self.settle()
+        until_idle(self._cpu_s)
         return {**answer, "peak_bytes": peak[0]}
-
-    def settle(self) -> None:
-        """Waits until nothing runs: what is prefetched for the next pass is its own cost, not that of the next."""
-        for _ in range(100):
-            cpu = tree_cpu_s(self._tree)
-            time.sleep(SETTLE_S)
-            if tree_cpu_s(self._tree) - cpu < 0.2 * SETTLE_S:
-                return
 
     def memory(self) -> int:
         """Bytes in use by the tree."""
@@ -126,20 +119,6 @@ def _family(root: psutil.Process) -> list[psutil.Process]:
         return [root, *root.children(recursive=True)]
     except psutil.NoSuchProcess:
         return []
-
-
-def tree_cpu_s(root: psutil.Process, *, with_root: bool = True) -> float:
-    """CPU seconds of a process, if asked for, its living descendants, and ended children that were waited for."""
-    total = 0.0
-    for process in _family(root):
-        try:
-            used = process.cpu_times()
-        except psutil.NoSuchProcess:
-            continue
-        total += used.children_user + used.children_system
-        if with_root or process != root:
-            total += used.user + used.system
-    return total
 
 
 def tree_memory(root: psutil.Process) -> int:

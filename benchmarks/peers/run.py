@@ -27,7 +27,7 @@ from environments import Environment, environment
 from peers import PEERS, REFERENCE, REFERENCE_OF_PIXELS, VARIANTS, Variant
 from workloads import WORKLOADS, Workload, make_images
 
-from fastdata.diagnosis.measure import spread, write_json
+from fastdata.diagnosis.measure import Measurement, ratios, spread, write_json
 
 RESULT = Path(__file__).parents[1] / "results" / "peers.json"
 COLD = ("train", "shards")
@@ -66,10 +66,8 @@ class Running:
         rounds = self.rounds[threads]
         rows = {key: [row[key] for row in rounds] for key in rounds[0]}
         told: dict[str, Any] = {
-            "name": self.variant.name,
+            **self.measurement(work, threads).to_dict(),
             "reads": self.variant.reads,
-            "cpu_ms_per_image": spread([1e3 * value / work.count for value in rows["cpu_s"]]),
-            "images_per_s": spread([work.count / value for value in rows["seconds"]]),
             "consumer_cpu_ms_per_image": spread([1e3 * value / work.count for value in rows["consumer_cpu_s"]]),
             "first_batch_s": spread(rows["first_s"]),
             "peak_mb": spread([value / 1e6 for value in rows["peak_bytes"]]),
@@ -80,6 +78,16 @@ class Running:
         if threads in self.cold:
             told["cold_images_per_s"] = spread([work.count / row["seconds"] for row in self.cold[threads]])
         return told
+
+    def measurement(self, work: Workload, threads: int) -> Measurement:
+        """CPU time and images/s of its rounds."""
+        rounds = self.rounds[threads]
+        return Measurement(
+            name=self.variant.name,
+            images=work.count,
+            cpu_ms_per_image=[1e3 * row["cpu_s"] / work.count for row in rounds],
+            images_per_s=[work.count / row["seconds"] for row in rounds],
+        )
 
     def round(self, work: Workload, threads: int, *, cold: bool) -> None:
         """One round: a new loader, a measured pass, and one from the disk if asked for.
@@ -166,7 +174,7 @@ class Comparison:
     def measure(self, running: list[Running], threads: Sequence[int], rounds: int) -> list[Running]:
         """Rounds of all, each begun by another; whoever fails on the way is left out from then on."""
         for number in range(rounds):
-            begins = number % max(1, len(running))
+            begins = number % len(running)
             for one in running[begins:] + running[:begins]:
                 try:
                     for count in threads:
@@ -176,6 +184,8 @@ class Comparison:
                     self._leave_out(one.variant, str(failure))
                     one.process.end()
             print(f"  round {number + 1} of {rounds}", flush=True)
+        if running[0].variant.name in self.absent:  # torch's
+            raise SystemExit(f"{self.work.name}: nothing can be compared: {self.absent}")
         return [one for one in running if one.variant.name not in self.absent]
 
     def run(self, threads: Sequence[int], rounds: int, only: str) -> dict[str, Any]:
@@ -189,7 +199,8 @@ class Comparison:
         results = {}
         for count in threads:
             rows = [one.to_dict(self.work, count) for one in measured]
-            results[str(count)] = {"loaders": rows, "times_better": _times_better(rows)}
+            times = ratios([one.measurement(self.work, count) for one in measured], measured[0].variant.name)
+            results[str(count)] = {"loaders": rows, "times_better": times}
             print(f"  {count} threads", flush=True)
             for row in rows:
                 told = [f"{row['cpu_ms_per_image']['median']:8.3f} CPU ms", f"{row['images_per_s']['median']:8.0f}/s"]
@@ -197,24 +208,6 @@ class Comparison:
                 print(f"    {row['name']:28} {'  '.join(told)}", flush=True)
         return {"told": self.work.told, "images": self.work.count, "batch": self.work.batch, "threads": results,
                 "absent": self.absent}  # fmt: skip
-
-
-def _times_better(rows: Sequence[dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """How many times less CPU and how many times faster than torch, as ratios within each round."""
-    base = next((row for row in rows if row["name"] in (REFERENCE, REFERENCE_OF_PIXELS)), None)
-    if base is None:
-        return {}
-    return {
-        row["name"]: {
-            "cpu": spread([b / a for a, b in _rounds(row, base, "cpu_ms_per_image")]),
-            "images_per_s": spread([a / b for a, b in _rounds(row, base, "images_per_s")]),
-        }
-        for row in rows
-    }
-
-
-def _rounds(row: dict[str, Any], base: dict[str, Any], key: str) -> list[tuple[float, float]]:
-    return list(zip(row[key]["values"], base[key]["values"], strict=True))
 
 
 def arguments() -> argparse.Namespace:

@@ -36,7 +36,7 @@ def cost(record: dict[str, Any]) -> str:
         for work in works.values():
             row = rows_of(work).get(name)
             times = work["threads"][max(work["threads"], key=int)]["times_better"]
-            is_first = name == _first(work, "cpu_ms_per_image", least=True)
+            is_first = name == min(medians(work), key=medians(work).__getitem__)
             told = f"{row['cpu_ms_per_image']['median']:.3g} ({times[name]['cpu']['median']:.2f}×)" if row else "–"
             cells.append(f"**{told}**" if is_first else told)
         lines.append(f"| {name} | {' | '.join(cells)} |")
@@ -166,11 +166,6 @@ def _names(record: dict[str, Any]) -> list[str]:
     """Of all loaders that took part anywhere, in the order of the list of variants."""
     there = {name for work in record["results"]["workloads"].values() for name in rows_of(work)}
     return [name for name in record["results"]["variants"] if name in there]
-
-
-def _first(work: dict[str, Any], key: str, *, least: bool) -> str:
-    rows = rows_of(work)
-    return (min if least else max)(rows, key=lambda name: rows[name][key]["median"])
 
 
 def conditions(record: dict[str, Any]) -> str:

@@ -99,42 +99,32 @@ class Twice:
 
 def transform(work: Workload) -> Any:
     """Torchvision's transform of PIL images."""
-    tail = [transforms.ToTensor(), transforms.Normalize(MEAN, STD)]
-    crop = [transforms.RandomResizedCrop(work.size), transforms.RandomHorizontalFlip()]
-    if work.view == "val":
-        return transforms.Compose([transforms.Resize(work.size * 8 // 7), transforms.CenterCrop(work.size), *tail])
-    if work.view == "cifar":
-        crop = [transforms.RandomCrop(work.size, padding=4), transforms.RandomHorizontalFlip()]
-    if work.view == "randaugment":
-        crop.append(transforms.RandAugment())
-    if work.view == "simclr":
-        crop += [
-            transforms.RandomApply([transforms.ColorJitter(0.8, 0.8, 0.8, 0.2)], p=0.8),
-            transforms.RandomGrayscale(0.2),
-            transforms.GaussianBlur(work.size // 20 * 2 + 1),
-        ]
-        return Twice(transforms.Compose([*crop, *tail]))
-    return transforms.Compose([*crop, *tail])
+    return _made(work, transforms, [transforms.ToTensor(), transforms.Normalize(MEAN, STD)])
 
 
 def tensor_transform(work: Workload) -> Any:
     """Torchvision's transform of uint8 tensors, [3, H, W]: the way its v2 transforms are meant to be used."""
-    tail = [v2.ToDtype(torch.float32, scale=True), v2.Normalize(MEAN, STD)]
-    crop: list[Any] = [v2.RandomResizedCrop(work.size, antialias=True), v2.RandomHorizontalFlip()]
+    return _made(work, v2, [v2.ToDtype(torch.float32, scale=True), v2.Normalize(MEAN, STD)])
+
+
+def _made(work: Workload, library: Any, tail: list[Any]) -> Any:
+    """The views of a workload by one of torchvision's two libraries, which have the same names."""
     if work.view == "val":
-        return v2.Compose([v2.Resize(work.size * 8 // 7, antialias=True), v2.CenterCrop(work.size), *tail])
+        return library.Compose([library.Resize(work.size * 8 // 7), library.CenterCrop(work.size), *tail])
+    crop = library.RandomResizedCrop(work.size)
     if work.view == "cifar":
-        crop = [v2.RandomCrop(work.size, padding=4), v2.RandomHorizontalFlip()]
+        crop = library.RandomCrop(work.size, padding=4)
+    steps = [crop, library.RandomHorizontalFlip()]
     if work.view == "randaugment":
-        crop.append(v2.RandAugment())
+        steps.append(library.RandAugment())
     if work.view == "simclr":
-        crop += [
-            v2.RandomApply([v2.ColorJitter(0.8, 0.8, 0.8, 0.2)], p=0.8),
-            v2.RandomGrayscale(0.2),
-            v2.GaussianBlur(work.size // 20 * 2 + 1),
+        steps += [
+            library.RandomApply([library.ColorJitter(0.8, 0.8, 0.8, 0.2)], p=0.8),
+            library.RandomGrayscale(0.2),
+            library.GaussianBlur(work.size // 20 * 2 + 1),
         ]
-        return Twice(v2.Compose([*crop, *tail]))
-    return v2.Compose([*crop, *tail])
+    whole = library.Compose([*steps, *tail])
+    return Twice(whole) if work.views == 2 else whole
 
 
 def make_images(work: Workload, source: Path, to: Path) -> None:

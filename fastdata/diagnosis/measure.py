@@ -23,6 +23,7 @@ from typing import Any
 __all__ = [
     "Contender",
     "Measurement",
+    "descendants_cpu_s",
     "hidden_share",
     "installed",
     "machine",
@@ -31,6 +32,7 @@ __all__ = [
     "spread",
     "table",
     "tree_cpu_s",
+    "until_idle",
     "write_json",
 ]
 
@@ -87,13 +89,13 @@ def measure(contenders: Sequence[Contender], *, rounds: int, say: Callable[[str]
     for contender in contenders:
         say(f"warming up {contender.name}")
         _consume(contender.epoch())
-        _settle()
+        until_idle(tree_cpu_s)
     for round_ in range(rounds):
         for contender, result in zip(contenders, results, strict=True):
             cpu, began = tree_cpu_s(), time.perf_counter()
             _consume(contender.epoch())
             seconds = time.perf_counter() - began
-            _settle()
+            until_idle(tree_cpu_s)
             cpu = tree_cpu_s() - cpu
             result.cpu_ms_per_image.append(1e3 * cpu / contender.images)
             result.images_per_s.append(contender.images / seconds)
@@ -101,12 +103,16 @@ def measure(contenders: Sequence[Contender], *, rounds: int, say: Callable[[str]
     return results
 
 
-def _settle() -> None:
-    """Waits until nothing runs: what a loader prefetches for its next pass is its own cost, not that of the next."""
+def until_idle(cpu_s: Callable[[], float]) -> None:
+    """Waits until nothing runs: what a loader prefetches for its next pass is its own cost, not that of the next.
+
+    Args:
+        cpu_s: CPU seconds used so far.
+    """
     for _ in range(200):
-        cpu = tree_cpu_s()
+        before = cpu_s()
         time.sleep(_SETTLE_S)
-        if tree_cpu_s() - cpu < 0.1 * _SETTLE_S:
+        if cpu_s() - before < 0.1 * _SETTLE_S:
             return
 
 
@@ -119,10 +125,16 @@ def tree_cpu_s() -> float:
     """CPU seconds used so far by this process, its living descendants, and ended children it has waited for."""
     import psutil
 
-    own = psutil.Process()
-    waited_for = own.cpu_times()
-    total = time.process_time() + waited_for.children_user + waited_for.children_system
-    for child in own.children(recursive=True):
+    return time.process_time() + descendants_cpu_s(psutil.Process())
+
+
+def descendants_cpu_s(root: Any) -> float:
+    """CPU seconds used so far by a psutil.Process's living descendants, and by ended children it has waited for."""
+    import psutil
+
+    waited_for = root.cpu_times()
+    total = waited_for.children_user + waited_for.children_system
+    for child in root.children(recursive=True):
         try:
             of_child = child.cpu_times()
             total += of_child.user + of_child.system
