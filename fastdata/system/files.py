@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -58,19 +59,30 @@ def locked(path: str | os.PathLike[str]) -> Iterator[None]:
 
 
 @contextmanager
-def try_lock(path: str | os.PathLike[str]) -> Iterator[bool]:
-    """Tries to take a lock without waiting; yields False if another process or thread holds it."""
+def try_lock(path: str | os.PathLike[str], *, patience_s: float = 0.0) -> Iterator[bool]:
+    """Tries to take a lock for `patience_s`; yields False if another process or thread still holds it then.
+
+    A lock is free once every process that has its file open is gone: with a process that was killed also the one it was
+    just starting, which takes a moment on a busy machine.
+    """
     with open(path, "w") as file:
+        until = time.monotonic() + patience_s
+        while not (is_ours := _takes_at_once(file)) and time.monotonic() < until:
+            time.sleep(0.01)
         try:
-            if _fcntl is not None:
-                _fcntl.flock(file, _fcntl.LOCK_EX | _fcntl.LOCK_NB)
-        except OSError:
-            yield False
-            return
-        try:
-            yield True
+            yield is_ours
         finally:
-            _unlock(file)
+            if is_ours:
+                _unlock(file)
+
+
+def _takes_at_once(file: IO[str]) -> bool:
+    try:
+        if _fcntl is not None:
+            _fcntl.flock(file, _fcntl.LOCK_EX | _fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
 
 
 def _unlock(file: IO[str]) -> None:

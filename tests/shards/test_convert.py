@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import tarfile
+import threading
 import time
 from functools import partial
 from pathlib import Path
@@ -287,6 +288,18 @@ def test_two_at_once_are_refused(folder: Path, tmp_path: Path) -> None:
         fcntl.flock(lock, fcntl.LOCK_EX)
         with pytest.raises(ConversionError, match="another process is converting into"):
             convert(str(folder), tmp_path / "out", OPTIONS)
+
+
+def test_what_a_killed_run_still_holds_is_waited_for(folder: Path, tmp_path: Path) -> None:
+    import fcntl
+
+    (tmp_path / "out" / ".conversion").mkdir(parents=True)
+    with open(tmp_path / "out" / ".conversion" / "lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        release = threading.Timer(0.3, lambda: fcntl.flock(lock, fcntl.LOCK_UN))
+        release.start()
+        assert convert(str(folder), tmp_path / "out", OPTIONS).manifests[""].samples > 0
+        release.join()
 
 
 @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="needs root to mount a small disk")

@@ -23,6 +23,8 @@ from fastdata.system.files import remove_durably, try_lock, write_whole
 
 __all__ = ["Destination", "fingerprint_of"]
 
+_PATIENCE_S = 5.0  # for the processes of a conversion that was killed just now
+
 
 class Destination:
     """Holds the destination's lock and plans the shards.
@@ -72,7 +74,7 @@ class Destination:
             )
         self._state.mkdir(exist_ok=True)
         with ExitStack() as stack:
-            if not stack.enter_context(try_lock(self._state / "lock")):
+            if not stack.enter_context(try_lock(self._state / "lock", patience_s=_PATIENCE_S)):
                 raise ConversionError(
                     f"another process is converting into {self._folder}; wait for it, or choose another destination"
                 )
