@@ -11,7 +11,7 @@ from torch.utils.data import Dataset
 
 from fastdata.errors import DatasetError
 from fastdata.loaders import pillow
-from fastdata.pipeline.getitems import fetch_or_loop
+from fastdata.pipeline.getitems import FetchesMany
 from fastdata.sources.protocol import FileRanges, NotASource
 from fastdata.system.files import read_file
 
@@ -28,7 +28,7 @@ def pil_loader(path: str) -> Image:
     return pillow.open_rgb(read_file(path))
 
 
-class ImageFolder(Dataset[tuple[Any, Any]]):
+class ImageFolder(FetchesMany, Dataset[tuple[Any, Any]]):
     """A dataset of ``root/class/name.ext`` files, with the constructor and attributes of torchvision's ImageFolder.
 
     Args:
@@ -93,10 +93,6 @@ class ImageFolder(Dataset[tuple[Any, Any]]):
         """The image at `index` after `transform`, and its target."""
         image = self.loader(self.samples[index][0])
         return (self.transform(image) if self.transform is not None else image), self.read_target(index)
-
-    def __getitems__(self, indices: Sequence[int]) -> list[tuple[Any, Any]]:
-        """A batch of samples, for torch's own DataLoader; see `fetch_or_loop`."""
-        return fetch_or_loop(self, indices)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(root={self.root!r}, samples={len(self)}, classes={len(self.classes)})"

@@ -15,6 +15,7 @@ from fastdata.device.prefetch import map_tensors
 from fastdata.loaders import pillow
 from fastdata.pipeline.collate import stacks_pending
 from fastdata.pipeline.config import OnError
+from fastdata.pipeline.getitems import FetchesMany
 from fastdata.pipeline.seeded_draws import SeededDraws
 from fastdata.views.philox import Key
 from fastdata.views.streams import Stream, seeds
@@ -147,11 +148,13 @@ class SampleFetcher(_MapDatasetFetcher):
 
 
 def _takes_indices_at_once(dataset: Any) -> Any:
-    """Its `__getitems__`; None where that is torch's Subset's, and behind it are single samples all the same."""
+    """Its `__getitems__`; None where that is torch's Subset's or ours, behind which are single samples all the same."""
     inner = dataset
     while type(inner) is Subset:
         inner = inner.dataset
-    return getattr(dataset, "__getitems__", None) if getattr(inner, "__getitems__", None) else None
+    own = getattr(inner, "__getitems__", None)
+    is_for_torch = getattr(own, "__func__", None) is FetchesMany.__getitems__
+    return getattr(dataset, "__getitems__", None) if own and not is_for_torch else None
 
 
 def _leave_to_the_loader(batch: Any, pending: list[Any]) -> None:

@@ -29,6 +29,7 @@ _MOST_ITEMS = 64  # of a list that may hold transforms; longer ones are lists of
 # Of libraries whose objects hold no transforms, and may be large.
 _FOREIGN = ("torch", "numpy", "pandas", "pyarrow", "PIL", "builtins", "collections", "io", "pathlib", "h5py", "lmdb")
 _OF_IMAGES = ("torchvision.transforms.", "timm.data.", "albumentations.", "fastdata.transforms", "kornia.augmentation")
+_SAFE = ("torchvision.datasets.", "fastdata.image_folder", "fastdata.shards.")  # datasets that several threads may read
 
 
 @dataclass(frozen=True)
@@ -99,14 +100,14 @@ def looks_like_images(dataset: Any) -> bool:
 
 
 def is_safe_in_threads(dataset: Any) -> bool:
-    """True for torchvision's own datasets and parts of them, with no function of the user's but the transform."""
+    """True for torchvision's and our datasets and parts of them, with no function of the user's but the transform."""
     if type(dataset) is Subset:
         return is_safe_in_threads(dataset.dataset)
     if type(dataset) is ConcatDataset:
         return all(map(is_safe_in_threads, dataset.datasets))
     others = (getattr(dataset, name, None) for name in ("target_transform", "loader", "is_valid_file", "transforms"))
-    return type(dataset).__module__.startswith("torchvision.datasets.") and all(
-        other is None or getattr(other, "__module__", "").startswith("torchvision.datasets.") for other in others
+    return type(dataset).__module__.startswith(_SAFE) and all(
+        other is None or getattr(other, "__module__", "").startswith(_SAFE) for other in others
     )
 
 

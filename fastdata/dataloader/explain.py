@@ -89,7 +89,7 @@ def _workers(loader: LoaderArguments, route: Route) -> str:
     """Who makes samples, and who decodes."""
     count = loader.num_workers
     if route.in_threads:
-        why = "as asked" if loader.workers == "threads" else "since torchvision's own datasets are safe in threads"
+        why = "as asked" if loader.workers == "threads" else "since this dataset is safe in threads"
         return f"{_count(count, 'thread', 's')} of this process make samples and decode, {why}; no worker process"
     if count == 0:
         return "none: samples are made and decoded in the calling thread (num_workers=0)"

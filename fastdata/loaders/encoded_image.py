@@ -21,6 +21,7 @@ from PIL.Image import Image, Transpose
 from fastdata.loaders.backend import Pixels
 from fastdata.loaders.encoded_source import EncodedSource
 from fastdata.loaders.fill import decode_source
+from fastdata.views.header import parse_header
 from fastdata.views.plan import Interpolation
 from fastdata.views.this_sample import pillow_decodes
 from fastdata.views.view import View
@@ -148,6 +149,15 @@ class EncodedImage(Image):
         header = source.header
         assert header is not None
         return cls(source, _Seen.whole(header.width, header.height), source.mode, is_file=True)
+
+    @classmethod
+    def of_record(cls, record: bytes) -> EncodedImage | None:
+        """What ``PIL.Image.open(...).convert("RGB")`` gives for the file of an unpacked JPEG; None if that may warn."""
+        header, limit = parse_header(record), PIL.Image.MAX_IMAGE_PIXELS
+        if header is None or (limit is not None and header.width * header.height > limit):
+            return None
+        source = EncodedSource(header, path="", data=record, name="")
+        return cls(source, _Seen.whole(header.width, header.height), "RGB")
 
     # ---- what costs no decoding
 

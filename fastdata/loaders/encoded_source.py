@@ -9,6 +9,7 @@ from typing import Any, TypeGuard
 
 from fastdata.loaders.backend import Encoded
 from fastdata.loaders.per_image import inspect
+from fastdata.loaders.unpacked import as_file
 from fastdata.native import available
 from fastdata.views.header import ImageHeader, has_whole_scans, parse_header
 
@@ -22,7 +23,7 @@ _MPO = b"MPF\0"  # a JPEG that holds several images
 
 
 class EncodedSource:
-    """An ordinary JPEG or PNG, at rest.
+    """An ordinary JPEG or PNG, or a record of an unpacked JPEG, at rest.
 
     Args:
         header: of the file; None once it has been sent to another process, which does not need it.
@@ -52,13 +53,13 @@ class EncodedSource:
         return _sent, (self.path, self.data, self.name, self.origin)
 
     def read(self) -> bytes:
-        """The whole file; what was read from a path is not kept.
+        """The whole file, of a record the one that it was made of; what was read from a path is not kept.
 
         Raises:
-            OSError: it cannot be read any more.
+            OSError: it cannot be read any more, or the record is damaged.
         """
         if self.data is not None:
-            return self.data
+            return as_file(self.data)
         with open(self.path, "rb") as file:
             return file.read()
 
@@ -69,7 +70,7 @@ class EncodedSource:
             OSError: it cannot be read any more, or has become something else.
         """
         data = self.read()
-        if self.header is None:
+        if self.header is None or self.header.kind == "unpacked":
             return inspect(data)
         return Encoded(data=data, header=self.header, width=self.header.width, height=self.header.height)
 

@@ -20,7 +20,7 @@ from fastdata.system.cpus import auto_threads
 from fastdata.transforms.compile import compile_transform
 from fastdata.views.philox import Key
 
-__all__ = ["NotCompiled", "fetch_or_loop", "fetch_samples"]
+__all__ = ["FetchesMany", "NotCompiled", "fetch_or_loop", "fetch_samples"]
 
 
 class NotCompiled(Exception):
@@ -61,6 +61,14 @@ def fetch_samples(source: ImageSource, indices: Sequence[int], *, threads: int) 
     finally:
         jobs.close()
     return samples  # type: ignore[no-any-return]
+
+
+class FetchesMany:
+    """Gives a dataset its `__getitems__`, for torch's own DataLoader; samples are those of its `__getitem__`."""
+
+    def __getitems__(self, indices: Sequence[int]) -> list[tuple[Any, Any]]:
+        """A batch of samples; see `fetch_or_loop`."""
+        return fetch_or_loop(self, indices)
 
 
 def fetch_or_loop(dataset: Any, indices: Sequence[int]) -> list[Any]:

@@ -11,17 +11,18 @@ import numpy.typing as npt
 from torch.utils.data import Dataset
 
 from fastdata.errors import DatasetError, ShardError
-from fastdata.loaders.unpacked import as_file
-from fastdata.pipeline.getitems import fetch_or_loop
+from fastdata.loaders.unpacked import as_file, is_unpacked
+from fastdata.pipeline.getitems import FetchesMany
 from fastdata.shards.format import NO_LABEL, crc32c
 from fastdata.shards.opening import open_shards
 from fastdata.shards.store import Shards
 from fastdata.sources.protocol import FileRanges, NotASource
+from fastdata.views.this_sample import opens_encoded
 
 __all__ = ["ShardDataset"]
 
 
-class ShardDataset(Dataset[Any]):
+class ShardDataset(FetchesMany, Dataset[Any]):
     """A map-style dataset of (image, class) over shards written by `fastdata convert`.
 
     It works with fastdata's image pipeline and every backend, and with torch's own DataLoader.  Opening it reads the
@@ -99,12 +100,9 @@ class ShardDataset(Dataset[Any]):
         """The image at `index` after `transform`, and its target."""
         from fastdata.loaders import pillow
 
-        image = pillow.open_rgb(self.read_encoded(index))
+        data = self._read_whole(index)
+        image = _left_encoded(data) or pillow.open_rgb(self._as_file(data, index))
         return (self.transform(image) if self.transform is not None else image), self.read_target(index)
-
-    def __getitems__(self, indices: Sequence[int]) -> list[tuple[Any, Any]]:
-        """A batch of samples, for torch's own DataLoader; see `fetch_or_loop`."""
-        return fetch_or_loop(self, indices)
 
     def key(self, index: int) -> str:
         """A sample's key: its name in the tar file, without the extension.  Reads the shard's index file again."""
@@ -133,6 +131,10 @@ class ShardDataset(Dataset[Any]):
                 made wrong.
             BackendUnavailable: an unpacked JPEG, and there is no native core.
         """
+        return self._as_file(self._read_whole(index), index)
+
+    def _read_whole(self, index: int) -> bytes:
+        """The bytes at `index`, whose checksum is right."""
         shard, _ = self._place(index)
         offset, size, expected = int(self._offsets[index]), int(self._sizes[index]), int(self._crcs[index])
         data = self._shards.read(shard, offset, size)
@@ -147,10 +149,14 @@ class ShardDataset(Dataset[Any]):
                 expected=f"checksum {expected:08x}",
                 found=f"{found:08x}",
             )
+        return data
+
+    def _as_file(self, data: bytes, index: int) -> bytes:
         try:
             return as_file(data)
         except OSError as error:
-            raise ShardError(self._shards.name(shard), str(error), offset=offset) from error
+            shard, _ = self._place(index)
+            raise ShardError(self._shards.name(shard), str(error), offset=int(self._offsets[index])) from error
 
     def read_target(self, index: int) -> Any:
         """The class number at `index` after `target_transform`; None for a sample without a label."""
@@ -220,3 +226,12 @@ class ShardDataset(Dataset[Any]):
             raise IndexError(f"index {index} is out of range for {len(self)} samples")
         shard = int(np.searchsorted(self.shard_ends, row, side="right"))
         return shard, row - (int(self.shard_ends[shard - 1]) if shard else 0)
+
+
+def _left_encoded(data: bytes) -> Any:
+    """An image that the core decodes later, of a record, where images stay encoded in this thread; else None."""
+    if not (is_unpacked(data) and opens_encoded()):
+        return None
+    from fastdata.loaders.encoded_image import EncodedImage  # imports Pillow
+
+    return EncodedImage.of_record(data)
