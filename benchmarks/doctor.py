@@ -2,8 +2,9 @@
 
 Setup: each program is run by `fastdata doctor` in a process of its own, which ends it; `oversized` gets the second
 folder.  Right means that the cause the verdict names is the one that the program was made with.  Overhead: steps of two
-of the programs by themselves and watched take turns, the same number of steps; the ratio is taken within a round, of
-the median time of a step, and of the CPU time that the training thread takes for it, which varies less.
+of the programs by themselves and watched take turns in one process, the same number of steps; the ratio is taken within
+a pair, of the median time of a step, and of the CPU time that the training thread takes for it.  "between" is where the
+median of such ratios lies with 95 % confidence, by order statistics.
 Result: benchmarks/results/doctor.json.
 
     python benchmarks/doctor.py FOLDER FOLDER_OF_LARGE_IMAGES
@@ -20,12 +21,13 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from situations import EXPECTED
 
 from fastdata.diagnosis.measure import spread, write_json
 
 PROGRAM = Path(__file__).with_name("situations.py")
-STEPS = {"compute_bound": 60, "anomaly_mode": 400}  # of which watching is timed
+STEPS = {"compute_bound": 24, "anomaly_mode": 100}  # of which watching is timed
 
 
 def examined(name: str, folder: Path, seconds: float) -> dict[str, Any]:
@@ -39,13 +41,26 @@ def examined(name: str, folder: Path, seconds: float) -> dict[str, Any]:
     return {"verdict": told["verdict"], "cause": told["cause"], "took_s": took_s, "advice": told["advice"]}
 
 
-def step_ms(name: str, folder: Path, *, watched: bool) -> tuple[float, float]:
-    """Milliseconds of a step, and of its thread's CPU time, as the program itself measures them."""
-    watching = ["--watched"] if watched else []
-    command = [sys.executable, str(PROGRAM), name, str(folder), "--steps", str(STEPS[name]), *watching]
+def overhead(name: str, folder: Path, pairs: int) -> dict[str, Any]:
+    """Milliseconds of a step and of its thread's CPU time, as the program itself measures them, and their ratios."""
+    command = [sys.executable, str(PROGRAM), name, str(folder), "--steps", str(STEPS[name]), "--pairs", str(pairs)]
     done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
-    wall, _, _, cpu, *_ = done.stdout.split()
-    return float(wall), float(cpu)
+    measured = np.array(json.loads(done.stdout.splitlines()[-1]))  # [pair, alone or watched, wall or CPU]
+    told = {}
+    for number, kind in enumerate(("wall", "cpu")):
+        alone, watched = measured[:, 0, number], measured[:, 1, number]
+        ratios = np.sort(watched / alone)
+        # Of n values the median lies between those of these ranks with 95 % confidence (a binomial distribution).
+        margin = 0.98 * np.sqrt(pairs)
+        first, last = max(0, int(pairs / 2 - margin)), min(pairs - 1, int(pairs / 2 + margin))
+        told[kind] = {
+            "alone_ms": spread(alone.tolist()),
+            "watched_ms": spread(watched.tolist()),
+            "times": spread((watched / alone).tolist()),
+            "between": [round(float(ratios[first]), 4), round(float(ratios[last]), 4)],
+        }
+        print(name, kind, told[kind]["times"]["median"], told[kind]["between"], flush=True)
+    return told
 
 
 def main() -> None:
@@ -54,31 +69,22 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("large", type=Path)
     parser.add_argument("--seconds", type=float, default=20.0, help="as the doctor's (%(default)s)")
-    parser.add_argument("--rounds", type=int, default=9, help="of the overhead (%(default)s)")
+    parser.add_argument("--pairs", type=int, default=60, help="of the overhead (%(default)s)")
+    parser.add_argument("--only-overhead", action="store_true", help="keep the situations of the result that is there")
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results" / "doctor.json")
     given = parser.parse_args()
     results: dict[str, Any] = {}
-    for make, expected in EXPECTED.items():
+    if given.only_overhead:
+        results = json.loads(given.out.read_text())["results"]["situations"]
+    for make, expected in () if given.only_overhead else EXPECTED.items():
         name = make.__name__
         told = examined(name, given.large if name == "oversized" else given.folder, given.seconds)
         results[name] = {"expected": expected, "right": told["cause"] == expected, **told}
         print(f"{name}: {told['cause']} ({told['took_s']:.0f} s): {told['verdict']}", flush=True)
-    overhead = {}
-    for name in STEPS:
-        rounds = [
-            {kind: step_ms(name, given.folder, watched=kind) for kind in (False, True)} for _ in range(given.rounds)
-        ]
-        overhead[name] = {}
-        for number, kind in enumerate(("wall", "cpu")):
-            overhead[name][kind] = {
-                "alone_ms": spread([each[False][number] for each in rounds]),
-                "watched_ms": spread([each[True][number] for each in rounds]),
-                "times": spread([each[True][number] / each[False][number] for each in rounds]),
-            }
-            print(name, kind, overhead[name][kind]["times"])
+    costs = {name: overhead(name, given.folder, given.pairs) for name in STEPS}
     setup = str(__doc__).partition("Setup: ")[2].partition("Result:")[0].strip()
     data = f"{given.folder.name}, {given.large.name}"
-    write_json(given.out, setup=setup, data=data, results={"situations": results, "overhead": overhead})
+    write_json(given.out, setup=setup, data=data, results={"situations": results, "overhead": costs})
 
 
 if __name__ == "__main__":

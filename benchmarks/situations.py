@@ -8,6 +8,7 @@ FOLDER holds one folder of JPEGs per class; the classes do not matter.  Plain pr
 from __future__ import annotations
 
 import argparse
+import json
 import time
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -198,18 +199,35 @@ def train(program: Program, steps: int) -> tuple[float, float]:
     return float(wall), float(cpu)
 
 
+def alternating(program: Program, steps: int, pairs: int) -> list[list[tuple[float, float]]]:
+    """`train` by itself and watched by the doctor, which take turns in this process: (alone, watched) of each pair.
+
+    Two processes that do the same differ by far more than watching costs: in where their memory lies, for one.
+    """
+    measured = []
+    for number in range(pairs):
+        pair = [(0.0, 0.0), (0.0, 0.0)]
+        for watched in (number % 2, 1 - number % 2):
+            with Watch(seconds=1e6).watching() if watched else nullcontext():  # so long that it is always timed
+                pair[watched] = train(program, steps)
+        measured.append(pair)
+    return measured
+
+
 def main() -> None:
     """The command."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("name", choices=sorted(SITUATIONS))
     parser.add_argument("folder", type=Path)
     parser.add_argument("--steps", type=int, default=100_000, help="(%(default)s)")
-    parser.add_argument("--watched", action="store_true", help="by the doctor, which does not end it")
+    parser.add_argument("--pairs", type=int, help="so many times --steps steps by themselves, and as many watched")
     given = parser.parse_args()
     torch.manual_seed(0)
     program = SITUATIONS[given.name](given.folder, torch.utils.data.DataLoader)
-    with Watch(seconds=1e6).watching() if given.watched else nullcontext():  # so long that it is always timed
-        wall, cpu = train(program, given.steps)
+    if given.pairs:
+        print(json.dumps(alternating(program, given.steps, given.pairs)))
+        return
+    wall, cpu = train(program, given.steps)
     print(f"{wall:.4f} ms and {cpu:.4f} CPU ms per step")
 
 
