@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
+import mmap
 import os
 import queue
 import signal
@@ -24,6 +26,7 @@ TIMEOUT_S = 600
 SAMPLE_S = 0.1
 ENDS_IN_S = 5
 WATCHED_S = 1.0
+_LIBC = ctypes.CDLL(None, use_errno=True)
 
 
 class Failed(Exception):
@@ -77,10 +80,10 @@ class Process:
             raise Failed(f"{do}: {answer['problem']}")
         return answer
 
-    def measured(self, do: str) -> dict[str, Any]:
+    def measured(self, do: str, *arguments: Any) -> dict[str, Any]:
         """A command's answer with the CPU seconds of its process tree, until it is idle again."""
         before = self._cpu_s()
-        answer = self.ask(do)
+        answer = self.ask(do, *arguments)
         until_idle(self._cpu_s)
         return {**answer, "cpu_s": self._cpu_s() - before}
 
@@ -152,10 +155,25 @@ def _peak(root: psutil.Process) -> Iterator[list[int]]:
         most[0] = max(most[0], tree_memory(root))
 
 
-def evict(folder: Path) -> None:
-    """Asks the system to drop a folder's files from its cache."""
+def evict(folder: Path) -> float:
+    """Asks the system to drop a folder's files from its cache; returns the share that it kept."""
     os.sync()
-    for path in folder.rglob("*"):
-        if path.is_file():
-            with path.open("rb") as file:
-                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+    paths = [path for path in folder.rglob("*") if path.is_file()]
+    for path in paths:
+        with path.open("rb") as file:
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+    sizes = [path.stat().st_size for path in paths]
+    return sum(map(_cached_bytes, paths, sizes)) / max(1, sum(sizes))
+
+
+def _cached_bytes(path: Path, size: int) -> int:
+    """How much of a file is in memory, which mincore(2) knows."""
+    if size == 0:
+        return 0
+    with path.open("rb") as file, mmap.mmap(file.fileno(), size, access=mmap.ACCESS_COPY) as mapped:
+        first = ctypes.c_char.from_buffer(mapped)
+        pages = (ctypes.c_ubyte * (-(-size // mmap.PAGESIZE)))()
+        if _LIBC.mincore(ctypes.c_void_p(ctypes.addressof(first)), ctypes.c_size_t(size), pages) != 0:
+            raise OSError(ctypes.get_errno(), "mincore failed")
+        del first  # or the file could not be unmapped
+        return mmap.PAGESIZE * sum(page & 1 for page in pages)

@@ -1,11 +1,13 @@
 """The open benchmark: the same work through every loader, each in an environment of its own, outputs checked first.
 
 For each workload every loader runs in a process of its own; in every round, and for each number of threads, each of
-them opens a new loader (time to the first batch, peak memory of its process tree) and then makes one measured pass (CPU
-time of the process tree, images/s), one loader after another.  "cold" is a pass after the files were dropped from the
-page cache.  A loader that cannot be installed, fails, or gives something else is named in the results with the reason.
+them opens a new loader (time to the first batch, peak memory of its process tree) and then makes measured passes (CPU
+time of the process tree, images/s), one loader after another.  "cold" is such a pass with as much added as the first
+pass of a new loader takes longer after the files were dropped from the page cache than right after that.  A loader that
+cannot be installed, fails, or gives something else is named in the results with the reason.
 
-Needs Linux, 3 GB of disk and an hour.  Result: benchmarks/results/peers.json; tables and plots by benchmarks/report.py.
+Needs Linux, 3 GB of disk and an hour and a half.  Result: benchmarks/results/peers.json; tables and plots by
+benchmarks/report.py.
 
     python benchmarks/peers/run.py IMAGENET_FOLDER CAMERA_FOLDER
 """
@@ -31,6 +33,8 @@ from fastdata.diagnosis.measure import Measurement, ratios, spread, write_json
 
 RESULT = Path(__file__).parents[1] / "results" / "peers.json"
 COLD = ("train", "shards")
+LEAST_S = 1.0  # of measured passes: short ones would measure how a pass begins and ends
+WARM_SHARE = 0.02  # of the files, from which on a pass is not called cold
 
 
 def chosen(only: str) -> list[Variant]:
@@ -50,7 +54,8 @@ class Running:
         levels: how far its pixels are from torchvision's.
         resting_bytes: memory before it has a loader.
         rounds: what was measured, by number of threads.
-        cold: the same of passes from the disk.
+        cold: images/s of passes from the disk.
+        kept_share: the most of its files that the system did not drop before one.
     """
 
     variant: Variant
@@ -59,7 +64,8 @@ class Running:
     levels: float
     resting_bytes: int
     rounds: dict[int, list[dict[str, float]]] = field(default_factory=dict)
-    cold: dict[int, list[dict[str, float]]] = field(default_factory=dict)
+    cold: dict[int, list[float]] = field(default_factory=dict)
+    kept_share: float = 0.0
 
     def to_dict(self, work: Workload, threads: int) -> dict[str, Any]:
         """Its figures."""
@@ -68,15 +74,18 @@ class Running:
         told: dict[str, Any] = {
             **self.measurement(work, threads).to_dict(),
             "reads": self.variant.reads,
-            "consumer_cpu_ms_per_image": spread([1e3 * value / work.count for value in rows["consumer_cpu_s"]]),
+            "consumer_cpu_ms_per_image": spread([1e3 * row["consumer_cpu_s"] / row["images"] for row in rounds]),
+            "cpus_used": spread([row["cpu_s"] / row["seconds"] for row in rounds]),
             "first_batch_s": spread(rows["first_s"]),
             "peak_mb": spread([value / 1e6 for value in rows["peak_bytes"]]),
             "resting_mb": self.resting_bytes / 1e6,
             "stored_bytes_per_image": sum(f.stat().st_size for f in self.folder.rglob("*") if f.is_file()) / work.count,
             "levels_from_torchvision": None if work.is_random else round(self.levels, 3),
         }
-        if threads in self.cold:
-            told["cold_images_per_s"] = spread([work.count / row["seconds"] for row in self.cold[threads]])
+        if threads in self.cold and self.kept_share > WARM_SHARE:
+            told["not_cold"] = f"{self.kept_share:.0%} of the files stayed in the page cache"
+        elif threads in self.cold:
+            told["cold_images_per_s"] = spread(self.cold[threads])
         return told
 
     def measurement(self, work: Workload, threads: int) -> Measurement:
@@ -85,25 +94,31 @@ class Running:
         return Measurement(
             name=self.variant.name,
             images=work.count,
-            cpu_ms_per_image=[1e3 * row["cpu_s"] / work.count for row in rounds],
-            images_per_s=[work.count / row["seconds"] for row in rounds],
+            cpu_ms_per_image=[1e3 * row["cpu_s"] / row["images"] for row in rounds],
+            images_per_s=[row["images"] / row["seconds"] for row in rounds],
         )
 
     def round(self, work: Workload, threads: int, *, cold: bool) -> None:
-        """One round: a new loader, a measured pass, and one from the disk if asked for.
+        """One round: a new loader, measured passes, and one from the disk if asked for.
 
         Raises:
             Failed: it did.
         """
         opened = self.process.watched("first", threads)
-        row = self.process.measured("epoch")
-        if row["images"] != work.count:
-            raise Failed(f"a pass has {row['images']} images instead of {work.count}")
+        row = self.process.measured("epoch", LEAST_S)
+        if row["images"] != work.count * row["passes"]:
+            raise Failed(f"{row['passes']} passes have {row['images']} images instead of {work.count} each")
         row |= {"first_s": opened["seconds"], "peak_bytes": opened["peak_bytes"]}
         self.rounds.setdefault(threads, []).append(row)
         if cold:
-            evict(self.folder)
-            self.cold.setdefault(threads, []).append(self.process.measured("epoch"))
+            self.process.ask("close")  # the system keeps what a process has mapped
+            self.kept_share = max(self.kept_share, evict(self.folder))
+            from_disk = self.process.measured("anew")["seconds"]
+            self.process.ask("close")
+            longer = max(0.0, from_disk - self.process.measured("anew")["seconds"])
+            self.cold.setdefault(threads, []).append(
+                work.count / (work.count * row["seconds"] / row["images"] + longer)
+            )
 
 
 @dataclass(kw_only=True)
@@ -205,6 +220,7 @@ class Comparison:
             for row in rows:
                 told = [f"{row['cpu_ms_per_image']['median']:8.3f} CPU ms", f"{row['images_per_s']['median']:8.0f}/s"]
                 told += [f"{row['peak_mb']['median']:6.0f} MB", f"{row['first_batch_s']['median']:6.2f} s"]
+                told += [f"{row['cpus_used']['median']:.1f} CPUs"]
                 print(f"    {row['name']:28} {'  '.join(told)}", flush=True)
         return {"told": self.work.told, "images": self.work.count, "batch": self.work.batch, "threads": results,
                 "absent": self.absent}  # fmt: skip

@@ -55,7 +55,7 @@ def details(record: dict[str, Any]) -> str:
         rows = sorted(rows_of(work).values(), key=lambda row: -row["images_per_s"]["median"])
         for row in rows:
             cells = [_with_range(rows_of(work, int(count))[row["name"]]["images_per_s"]) for count in counts]
-            cells += [_with_range(row["cold_images_per_s"])] if has_cold else []
+            cells += [_with_range(row["cold_images_per_s"]) if "not_cold" not in row else "–"] if has_cold else []
             cells += [f"{row['first_batch_s']['median']:.2f}", f"{row['peak_mb']['median']:.0f}"]
             cells.append(f"{row['stored_bytes_per_image'] / 1e3:.3g}")
             lines.append(f"| {row['name']} | {' | '.join(cells)} |")

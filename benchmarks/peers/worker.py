@@ -1,7 +1,8 @@
 """Runs one variant in its peer's environment, told by lines of JSON on the standard input; answers on the output.
 
-prepare: writes its format.  first: opens a loader and waits for the first batch.  pass: all batches of one pass of the
-loader that stays open.  check: what the values look like.  Whatever peers print goes to the standard error.
+prepare: writes its format.  first: opens a loader and waits for the first batch.  epoch: all batches of one pass of the
+loader that stays open, or several until some time is over.  anew: a pass of a new loader.  check: what the values look
+like.  Whatever peers print goes to the standard error.
 """
 
 from __future__ import annotations
@@ -63,20 +64,34 @@ class Worker:
         """CPU seconds of this process, to the nanosecond; those of others are known in hundredths of a second."""
         return {"seconds": time.process_time()}
 
-    def close(self) -> None:
+    def close(self) -> dict[str, Any]:
         """Ends what the loader has started."""
         if self.loader is not None:
             self.loader.close()
             self.loader = None
             gc.collect()
+        return {}
 
-    def epoch(self) -> dict[str, Any]:
-        """One pass."""
+    def anew(self) -> dict[str, Any]:
+        """A pass of a new loader, with what it takes to open it; the one that is open has been closed."""
+        began = time.perf_counter()
+        self.loader = self.program.loader(self.job)
+        opening_s = time.perf_counter() - began
+        told = self.epoch()
+        return {**told, "seconds": told["seconds"] + opening_s}
+
+    def epoch(self, least_s: float = 0.0) -> dict[str, Any]:
+        """Whole passes, one after the other, until at least so many seconds are over."""
         assert self.loader is not None
         began, cpu = time.perf_counter(), time.thread_time()
-        images = sum(len(batch[1]) for batch in self.loader.epoch())
+        images = passes = 0
+        seconds = -1.0
+        while seconds < least_s:
+            images += sum(len(batch[1]) for batch in self.loader.epoch())
+            passes += 1
+            seconds = time.perf_counter() - began
         consumer = time.thread_time() - cpu  # what no number of workers can share
-        return {"seconds": time.perf_counter() - began, "images": images, "consumer_cpu_s": consumer}
+        return {"seconds": seconds, "images": images, "passes": passes, "consumer_cpu_s": consumer}
 
     def check(self, to: str) -> dict[str, Any]:
         """Shapes, labels and moments of a pass of a loader with one thread; pixels of its first images into a file."""

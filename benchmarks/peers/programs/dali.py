@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -21,6 +22,7 @@ from programs.tars import write_tars
 __all__ = ["loader", "prepare"]
 
 BINS = 31
+_AHEAD = 2  # batches: DALI's own prefetch_queue_depth
 
 
 def prepare(job: Job) -> None:
@@ -149,12 +151,20 @@ def loader(job: Job) -> Loader:
 
     running = with_conditionals() if work.view == "randaugment" else pipeline()
     running.build()
+    passes = itertools.count()
 
     def epoch() -> Iterator[tuple[Any, Any]]:
-        for _ in range(work.count // work.batch):
-            *views, labels = running.run()
+        """As `Pipeline.run` does it, but that a pass leaves no batches to the next, which would begin with them."""
+        left = work.count // work.batch
+        for _ in range(_AHEAD if next(passes) else 1):  # the very first call schedules as many at once
+            running.schedule_run()
+        for number in range(left):
+            *views, labels = running.share_outputs()
             images = [torch.from_numpy(view.as_array()) for view in views]
             yield images[0] if len(images) == 1 else images, _labels(labels)
+            running.release_outputs()
+            if number + _AHEAD < left:
+                running.schedule_run()
 
     return Loader(epoch)
 

@@ -53,6 +53,10 @@ def _view(path: str, work: Workload) -> Any:
     return spdl.io.decode_packets(packets, filter_desc=_filter(work, packets.width, packets.height))
 
 
+def _whole(path: str) -> Any:
+    return spdl.io.decode_packets(spdl.io.demux_image(path), filter_desc="format=pix_fmts=rgb24")
+
+
 def _batch(items: list[tuple[Any, int]]) -> tuple[torch.Tensor, torch.Tensor]:
     """Frames as one normalised batch."""
     images = spdl.io.to_torch(spdl.io.convert_frames([frame for frame, _ in items])).permute(0, 3, 1, 2)
@@ -100,18 +104,14 @@ def loader(job: Job) -> Loader:
 
 
 def _by_torchvision(work: Workload) -> Any:
-    """The crop by the filter, everything behind it by torchvision."""
+    """What the filter has not: one view behind its crop, or several of an image that is decoded once."""
     whole = tensor_transform(work)
-    once = whole.once if isinstance(whole, Twice) else whole
-    rest = v2.Compose(once.transforms[2:])  # without the crop and the flip, which the filter does
-
-    def tensor(path: str) -> torch.Tensor:
-        pixels = spdl.io.to_torch(spdl.io.convert_frames(_view(path, work)))
-        return rest(pixels.permute(2, 0, 1))
+    is_once = not isinstance(whole, Twice)
+    rest = v2.Compose(whole.transforms[2:]) if is_once else whole  # the filter crops and flips
 
     def one(item: tuple[str, int]) -> tuple[Any, int]:
         path, label = item
-        views = tuple(tensor(path) for _ in range(work.views))
-        return (views if work.views > 1 else views[0]), label
+        frames = _view(path, work) if is_once else _whole(path)
+        return rest(spdl.io.to_torch(spdl.io.convert_frames(frames)).permute(2, 0, 1)), label
 
     return one
