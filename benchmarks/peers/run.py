@@ -34,6 +34,7 @@ from fastdata.diagnosis.measure import Measurement, ratios, spread, write_json
 RESULT = Path(__file__).parents[1] / "results" / "peers.json"
 COLD = ("train", "shards")
 LEAST_S = 1.0  # of measured passes: short ones would measure how a pass begins and ends
+COLD_ROUNDS = 3
 WARM_SHARE = 0.02  # of the files, from which on a pass is not called cold
 
 
@@ -54,8 +55,8 @@ class Running:
         levels: how far its pixels are from torchvision's.
         resting_bytes: memory before it has a loader.
         rounds: what was measured, by number of threads.
-        cold: images/s of passes from the disk.
-        kept_share: the most of its files that the system did not drop before one.
+        longer_s: how much longer passes take from the disk, with the most threads.
+        not_cold: why that is not known; "" where it is.
     """
 
     variant: Variant
@@ -64,8 +65,8 @@ class Running:
     levels: float
     resting_bytes: int
     rounds: dict[int, list[dict[str, float]]] = field(default_factory=dict)
-    cold: dict[int, list[float]] = field(default_factory=dict)
-    kept_share: float = 0.0
+    longer_s: list[float] = field(default_factory=list)
+    not_cold: str = ""
 
     def to_dict(self, work: Workload, threads: int) -> dict[str, Any]:
         """Its figures."""
@@ -82,10 +83,11 @@ class Running:
             "stored_bytes_per_image": sum(f.stat().st_size for f in self.folder.rglob("*") if f.is_file()) / work.count,
             "levels_from_torchvision": None if work.is_random else round(self.levels, 3),
         }
-        if threads in self.cold and self.kept_share > WARM_SHARE:
-            told["not_cold"] = f"{self.kept_share:.0%} of the files stayed in the page cache"
-        elif threads in self.cold:
-            told["cold_images_per_s"] = spread(self.cold[threads])
+        if threads == max(self.rounds) and self.not_cold:
+            told["not_cold"] = self.not_cold
+        elif threads == max(self.rounds) and self.longer_s:
+            warm_s = work.count / told["images_per_s"]["median"]
+            told["cold_images_per_s"] = spread([work.count / (warm_s + longer) for longer in self.longer_s])
         return told
 
     def measurement(self, work: Workload, threads: int) -> Measurement:
@@ -98,8 +100,8 @@ class Running:
             images_per_s=[row["images"] / row["seconds"] for row in rounds],
         )
 
-    def round(self, work: Workload, threads: int, *, cold: bool) -> None:
-        """One round: a new loader, measured passes, and one from the disk if asked for.
+    def round(self, work: Workload, threads: int) -> None:
+        """One round: a new loader, and measured passes.
 
         Raises:
             Failed: it did.
@@ -110,15 +112,21 @@ class Running:
             raise Failed(f"{row['passes']} passes have {row['images']} images instead of {work.count} each")
         row |= {"first_s": opened["seconds"], "peak_bytes": opened["peak_bytes"]}
         self.rounds.setdefault(threads, []).append(row)
-        if cold:
-            self.process.ask("close")  # the system keeps what a process has mapped
-            self.kept_share = max(self.kept_share, evict(self.folder))
-            from_disk = self.process.measured("anew")["seconds"]
-            self.process.ask("close")
-            longer = max(0.0, from_disk - self.process.measured("anew")["seconds"])
-            self.cold.setdefault(threads, []).append(
-                work.count / (work.count * row["seconds"] / row["images"] + longer)
-            )
+
+    def from_disk(self, process: Process, threads: int) -> None:
+        """How much longer a new loader's first pass takes after its files were dropped from the page cache.
+
+        Args:
+            process: that has not opened them yet: the system keeps what any process has mapped.
+            threads: of the loader.
+        """
+        for number in range(COLD_ROUNDS + 1):
+            if (kept := evict(self.folder)) > WARM_SHARE:
+                self.not_cold = f"{kept:.0%} of the files stayed in the page cache"
+                return
+            cold_s, warm_s = (process.ask("anew", threads)["seconds"] for _ in range(2))
+            if number > 0:  # the first warms up what is not on the disk, too
+                self.longer_s.append(max(0.0, cold_s - warm_s))
 
 
 @dataclass(kw_only=True)
@@ -160,14 +168,10 @@ class Comparison:
     def _start(
         self, variant: Variant, reference: tuple[dict[str, Any], Path] | None
     ) -> tuple[Running, tuple[dict[str, Any], Path]]:
-        name = f"{self.work.name}-{self.work.count}-{variant.name}".replace(", ", "-").replace(" ", "-")
+        name = self._file_name(variant)
         stored, pixels = self.folders["stored"] / name, self.folders["stored"] / f"{name}.npy"
-        process = Process(self.made[variant.peer].python, self.folders["logs"] / f"{name}.log")
+        process = self._process(variant, name)
         try:
-            told = {"program": variant.program, "option": variant.option, "work": self.work.name}
-            told["count"] = self.work.count
-            process.ask("start", **told, images=str(self.folders["images"]), stored=str(stored))
-            process.ask("prepare")
             resting = process.memory()
             found = process.ask("check", str(pixels))
             reference = reference or (found, pixels)
@@ -180,6 +184,22 @@ class Comparison:
         folder = stored if stored.exists() else self.folders["images"]
         one = Running(variant=variant, process=process, folder=folder, levels=levels, resting_bytes=resting)
         return one, reference
+
+    def _file_name(self, variant: Variant) -> str:
+        return f"{self.work.name}-{self.work.count}-{variant.name}".replace(", ", "-").replace(" ", "-")
+
+    def _process(self, variant: Variant, name: str) -> Process:
+        """One that knows what to do, and has written its format."""
+        process = Process(self.made[variant.peer].python, self.folders["logs"] / f"{name}.log")
+        told = {"program": variant.program, "option": variant.option, "work": self.work.name, "count": self.work.count}
+        stored = self.folders["stored"] / self._file_name(variant)
+        try:
+            process.ask("start", **told, images=str(self.folders["images"]), stored=str(stored))
+            process.ask("prepare")
+        except BaseException:
+            process.end()
+            raise
+        return process
 
     def _leave_out(self, variant: Variant, reason: str) -> None:
         told = reason.replace(f"{self.folders['stored'].parent}/", "")  # where that lies is nobody's business
@@ -194,7 +214,7 @@ class Comparison:
                 try:
                     for count in threads:
                         if one.variant.name not in self.absent:
-                            one.round(self.work, count, cold=self.work.name in COLD and count == max(threads))
+                            one.round(self.work, count)
                 except Failed as failure:
                     self._leave_out(one.variant, str(failure))
                     one.process.end()
@@ -202,6 +222,16 @@ class Comparison:
         if running[0].variant.name in self.absent:  # torch's
             raise SystemExit(f"{self.work.name}: nothing can be compared: {self.absent}")
         return [one for one in running if one.variant.name not in self.absent]
+
+    def _from_disk(self, one: Running, threads: int) -> None:
+        """All other processes have ended."""
+        process = self._process(one.variant, f"{self._file_name(one.variant)}-cold")
+        try:
+            one.from_disk(process, threads)
+        except Failed as failure:
+            one.not_cold = str(failure)
+        finally:
+            process.end()
 
     def run(self, threads: Sequence[int], rounds: int, only: str) -> dict[str, Any]:
         """The results by number of threads."""
@@ -211,6 +241,8 @@ class Comparison:
         finally:
             for one in running:
                 one.process.end()
+        for one in measured if self.work.name in COLD else []:
+            self._from_disk(one, max(threads))
         results = {}
         for count in threads:
             rows = [one.to_dict(self.work, count) for one in measured]

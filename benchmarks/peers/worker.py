@@ -72,13 +72,14 @@ class Worker:
             gc.collect()
         return {}
 
-    def anew(self) -> dict[str, Any]:
-        """A pass of a new loader, with what it takes to open it; the one that is open has been closed."""
+    def anew(self, threads: int) -> dict[str, Any]:
+        """A pass of a new loader, with what it takes to open it, which is closed again."""
+        self.job = replace(self.job, threads=threads)
         began = time.perf_counter()
         self.loader = self.program.loader(self.job)
-        opening_s = time.perf_counter() - began
-        told = self.epoch()
-        return {**told, "seconds": told["seconds"] + opening_s}
+        self.epoch()
+        seconds = time.perf_counter() - began
+        return {**self.close(), "seconds": seconds}
 
     def epoch(self, least_s: float = 0.0) -> dict[str, Any]:
         """Whole passes, one after the other, until at least so many seconds are over."""
