@@ -55,9 +55,9 @@ def without_effect(loader: LoaderArguments, route: Route) -> list[str]:
 def explain(loader: LoaderArguments, route: Route, findings: Findings) -> str:
     """A verdict; which way a loader's batches go and why, one fact a line; then what would make it faster."""
     if route.plan is not None:
-        lines = _in_the_pipeline(loader, route, findings.choice)
+        lines = _in_the_pipeline(loader, route, findings)
     elif route.instead_of is not None:
-        lines = _in_the_pipeline(loader, route.instead_of, findings.choice)
+        lines = _in_the_pipeline(loader, route.instead_of, findings)
         made = f"{_count(loader.num_workers, 'worker process', 'es')}, which decode and call these steps"
         lines.update(why=f"{lines['why']}; {route.reason}", threads=None, workers=made)
     else:
@@ -108,8 +108,8 @@ def _decoding(loader: LoaderArguments, route: Route) -> str | None:
     return "JPEGs and PNGs that it opens with PIL.Image.open are decoded by the native core when their pixels are used"
 
 
-def _in_the_pipeline(loader: LoaderArguments, route: Route, choice: BackendChoice | None) -> dict[str, str | None]:
-    plan = route.plan
+def _in_the_pipeline(loader: LoaderArguments, route: Route, findings: Findings) -> dict[str, str | None]:
+    plan, choice = route.plan, findings.choice
     assert plan is not None
     decodes_on = None
     if choice is not None and not _in_memory(route) and len(choice.backend.decode_devices) > 1:
@@ -128,7 +128,7 @@ def _in_the_pipeline(loader: LoaderArguments, route: Route, choice: BackendChoic
         "output": _output(loader, route, plan),
         "backend": "none: pixels are in memory, nothing is decoded" if _in_memory(route) else _backend(loader, choice),
         "fidelity": "identical to Pillow's pixels" if _in_memory(route) else _fidelity(loader, plan, choice),
-        "threads": _threads(loader),
+        "threads": _threads(loader, findings),
         "on error": loader.on_error,
         "device": str(loader.device) if loader.device is not None else "host memory",
         "decodes on": decodes_on,
@@ -239,12 +239,15 @@ def _backend(loader: LoaderArguments, choice: BackendChoice | None) -> str:
     return f"{choice.backend.name}: {choice.reason}"
 
 
-def _threads(loader: LoaderArguments) -> str:
+def _threads(loader: LoaderArguments, findings: Findings) -> str:
     if loader.num_workers == 0 and loader.autotune:
         return "as many as there are CPUs to begin with (autotune)"
     if loader.num_workers == 0:
         return "none; decodes in the calling thread (num_workers=0)"
-    return f"{_count(loader.num_workers, 'thread', 's')}, {loader.prefetch_factor} batches ahead"
+    told = f"{_count(loader.num_workers, 'thread', 's')}, {loader.prefetch_factor} batches ahead"
+    if findings.threads is not None and findings.threads.threads == loader.num_workers:
+        return f"{told}; {findings.threads.reason}"
+    return told if not findings.counts_threads else f"{told}; to be measured when the first epoch begins"
 
 
 def _count(number: int, noun: str, plural: str) -> str:

@@ -34,7 +34,7 @@ from fastdata.dataloader.iterators import (
     SingleProcessIterator,
 )
 from fastdata.dataloader.map_style import Samples, open_in_threads
-from fastdata.dataloader.prepare import leaves_tail_to_processes, pipeline_config
+from fastdata.dataloader.prepare import count_threads, leaves_tail_to_processes, pipeline_config
 from fastdata.dataloader.rebuilt import remember
 from fastdata.dataloader.record import EpochRecord
 from fastdata.dataloader.routes import Route, find_route, tail_of
@@ -73,9 +73,10 @@ class StatelessDataLoader(StatefulEpochs, torch.utils.data.DataLoader[Sample]):
 
     Args:
         dataset: as torch's, likewise all further arguments up to `in_order`.
-        num_workers: threads; where the dataset's own code runs, or steps of a transform that cannot be fused and hold
-            Python's interpreter (tried on some samples), worker processes and as many threads.  0 works in the
-            caller's thread, "auto" takes the CPUs this process may use, divided by LOCAL_WORLD_SIZE.
+        num_workers: threads; worker processes and as many threads where the dataset's own code runs, or steps of a
+            transform that cannot be fused and hold Python's interpreter (tried on some samples).  0 works in the
+            caller's thread; "auto" takes the CPUs of this process, divided by LOCAL_WORLD_SIZE, and up to four times
+            as many threads where reading some samples waits for storage.
         prefetch_factor: on torch's path batches per worker; in the image pipeline, where all threads work on the
             same batch, batches in all.
         backend: who decodes: "auto" (timed on your samples), or one of `fastdata.loaders.BACKENDS`.
@@ -83,8 +84,7 @@ class StatelessDataLoader(StatefulEpochs, torch.utils.data.DataLoader[Sample]):
         device: where batches are delivered; None and "cpu" leave them in host memory, pinned if `pin_memory`.
         seed: makes views, and what worker processes draw (but for persistent ones, which go on drawing), a function of
             (seed, epoch), and the order, too, for every sampler that draws from global generators; one with a seed or
-            generator of its own (DistributedSampler, EpochSampler) keeps to that.  None derives them from torch's
-            generator, as torch does.
+            generator of its own (DistributedSampler, EpochSampler) keeps to that.  None derives them as torch does.
         on_error: what to do with a sample that cannot be decoded: "raise" DecodeError, "skip" it (the batch is
             smaller), or "replace" it by another sample, the same in every run.
         memory_format: of image batches: torch.contiguous_format, as torch collates, or torch.channels_last.
@@ -164,7 +164,7 @@ class StatelessDataLoader(StatefulEpochs, torch.utils.data.DataLoader[Sample]):
         self._device = check_device(device) if device is not None else None
         self._decode_on = check_decode_device(decode_device, backend, self._device)
         self.autotune, self.memory_budget = autotune, memory_budget
-        self._begin_state()
+        self._begin_state(counts_threads=num_workers == "auto")
         super().__init__(
             dataset,
             batch_size,
@@ -186,8 +186,8 @@ class StatelessDataLoader(StatefulEpochs, torch.utils.data.DataLoader[Sample]):
         )
         remember(self, StatelessDataLoader)
 
-    def _begin_state(self) -> None:
-        self._findings = Findings()
+    def _begin_state(self, *, counts_threads: bool) -> None:
+        self._findings = Findings(counts_threads=counts_threads)
         if self.backend != "auto":
             self._findings.choice = BackendChoice(
                 backend=create_backend(self.backend, fidelity=self.fidelity), reason="named by you"
@@ -336,13 +336,13 @@ class StatelessDataLoader(StatefulEpochs, torch.utils.data.DataLoader[Sample]):
     def _prepare_epoch(self, route: Route, record: EpochRecord) -> EpochResources:
         warn_without_native()
         assert record.batches is not None
-        view_seed = self._draw_view_seed(record.batches)
+        self.num_workers = count_threads(self._arguments(), route, self._findings, self._device)
         on_gpu = self._device is not None and self._device.type == "cuda"
         config = pipeline_config(
             self._arguments(),
             route,
             self._findings,
-            key=Key(seed=view_seed, epoch=record.start.epoch),
+            key=Key(seed=self._draw_view_seed(record.batches), epoch=record.start.epoch),
             device=self._device,
             pin=may_pin(self.pin_memory or on_gpu),
             order=record.batches,

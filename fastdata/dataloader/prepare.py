@@ -15,13 +15,15 @@ from fastdata.dataloader.verdict import Findings
 from fastdata.device.prefetch import index_of
 from fastdata.loaders import Backend
 from fastdata.pipeline.choose_backend import choose_backend
+from fastdata.pipeline.choose_threads import choose_threads
 from fastdata.pipeline.config import PipelineConfig
 from fastdata.pipeline.tail_in_turn import tail_holds_interpreter
 from fastdata.sources.recognise import transforms_targets
+from fastdata.system.cpus import auto_threads
 from fastdata.views.philox import Key
 from fastdata.views.plan import Plan
 
-__all__ = ["leaves_tail_to_processes", "pipeline_config"]
+__all__ = ["count_threads", "leaves_tail_to_processes", "pipeline_config"]
 
 
 _A_LARGE_IMAGE = (512, 512)  # where sizes differ
@@ -77,6 +79,18 @@ def _find_backend(loader: LoaderArguments, route: Route, findings: Findings, dev
             options=loader.dali,
         )
     return findings.choice.backend
+
+
+def count_threads(loader: LoaderArguments, route: Route, findings: Findings, device: torch.device | None) -> int:
+    """The number of threads, found out once for num_workers="auto", unless another has been set since."""
+    is_asked, findings.counts_threads = findings.counts_threads, False
+    if not is_asked or loader.num_workers != auto_threads():
+        return loader.num_workers
+    assert route.plan is not None
+    assert route.source is not None
+    backend = _find_backend(loader, route, findings, device)
+    findings.threads = choose_threads(route.source, route.plan, backend, cpus=loader.num_workers)
+    return findings.threads.threads
 
 
 def leaves_tail_to_processes(loader: LoaderArguments, route: Route, findings: Findings) -> bool:

@@ -13,6 +13,7 @@ from fastdata.dataloader.routes import Route
 from fastdata.dataloader.verdict import Findings
 from fastdata.errors import OptionError
 from fastdata.pipeline.autotune import Autotuner, Limits, Setting
+from fastdata.pipeline.choose_threads import MOST_PER_CPU
 from fastdata.pipeline.jobs import OrderedJobs
 from fastdata.pipeline.resources import EpochResources
 from fastdata.pipeline.stats import PipelineStats
@@ -24,7 +25,6 @@ __all__ = ["begin_with_all_cpus", "check_tuning", "tuned"]
 
 _SHARE_OF_MEMORY = 8  # that batches in flight may take, unless told otherwise
 _AHEAD = 2  # batches, as torch has it
-_THREADS_PER_CPU = 4  # the most, where files come slowly
 
 
 def check_tuning(autotune: object, memory_budget: object) -> None:
@@ -88,7 +88,7 @@ def _tuner(loader: Any, stats: PipelineStats) -> Autotuner:
     if memory is None:
         memory = available_memory() // (_SHARE_OF_MEMORY * local_processes())
     begin = Setting(threads=loader.num_workers, ahead=max(1, loader.prefetch_factor or 1))
-    limits = Limits(threads=max(begin.threads, _THREADS_PER_CPU * auto_threads()), memory=memory)
+    limits = Limits(threads=max(begin.threads, MOST_PER_CPU * auto_threads()), memory=memory)
     return Autotuner(begin, limits, stats)
 
 

@@ -13,6 +13,7 @@ from fastdata.errors import NotAccelerated
 from fastdata.loaders import native_problem
 from fastdata.pipeline.autotune import Autotuner
 from fastdata.pipeline.choose_backend import BackendChoice
+from fastdata.pipeline.choose_threads import ThreadChoice
 from fastdata.sources.arrays import ArraySource
 from fastdata.views.plan import Plan
 
@@ -33,6 +34,8 @@ class Findings:
         tried: ids of steps that are called per sample, of which it is known whether threads wait for each other there.
         left: those of them that are left to worker processes.
         tuner: of the number of threads, with `autotune`.
+        counts_threads: their number is to be found out before the first epoch, as num_workers="auto" asks.
+        threads: what was found.
     """
 
     choice: BackendChoice | None = None
@@ -40,6 +43,8 @@ class Findings:
     tried: tuple[int, ...] = ()
     left: tuple[int, ...] = ()
     tuner: Autotuner | None = None
+    counts_threads: bool = False
+    threads: ThreadChoice | None = None
 
 
 def verdict(loader: LoaderArguments, route: Route, findings: Findings) -> str:

@@ -21,6 +21,7 @@ from fastdata.native import Format, IndexUse, JpegIndexes, available
 from fastdata.sources.protocol import NotASource, file_ranges
 from fastdata.sources.recognise import has_file_ranges, recognise
 from fastdata.system.in_turn import least_ms
+from fastdata.system.waiting import WaitingTime
 from fastdata.transforms import RandomResizedCrop
 from fastdata.transforms.compile import compile_transform
 from fastdata.views.draw import draw_views
@@ -130,24 +131,21 @@ def measure_samples(
     wanted = generator.permutation(count)[:_MOST_SAMPLES] if count <= 10**7 else generator.integers(count, size=256)
     samples: list[Any] = []
     dataset[int(wanted[0])]  # imports, and opens what is kept open
-    made, wall_s, cpu_s = 0, 0.0, 0.0
+    waiting, deadline = WaitingTime(), time.perf_counter() + seconds
     with opened.watching():
         for index in wanted.tolist():
-            began, cpu = time.perf_counter(), time.thread_time()
-            samples.append(dataset[index])
-            cpu_s += time.thread_time() - cpu
-            wall_s += time.perf_counter() - began
-            made += 1
+            with waiting:
+                samples.append(dataset[index])
             del samples[:-_MOST_COLLATED]
-            if wall_s > seconds:
+            if time.perf_counter() > deadline:
                 break
+    made, wall_s = len(waiting.wall_s), sum(waiting.wall_s)
     ms = 1e3 / made
     collate_ms = _collate_ms(collate, samples)
-    idle_s = max(0.0, wall_s - cpu_s)
     found = Sample(
         samples=made,
         total_ms=wall_s * ms,
-        idle_ms=idle_s * ms,
+        idle_ms=waiting.total_s * ms,
         decode_ms=opened.decode_s * ms,
         resize_ms=opened.resize_s * ms,
         rest_ms=max(0.0, wall_s - opened.decode_s - opened.resize_s) * ms,
