@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import subprocess
 import sys
 import tempfile
@@ -41,6 +42,15 @@ def examined(name: str, folder: Path, seconds: float) -> dict[str, Any]:
     return {"verdict": told["verdict"], "cause": told["cause"], "took_s": took_s, "advice": told["advice"]}
 
 
+def rank_below_median(count: int) -> int:
+    """Of sorted values the number of the one that, with its mirror image, has the median between with 95 % confidence.
+
+    Fewer values than that many lie below the median with a probability of at most 2.5 % (a binomial distribution).
+    """
+    below = np.cumsum([math.comb(count, number) for number in range(count + 1)]) / 2**count
+    return int(np.searchsorted(below, 0.025, side="right")) - 1
+
+
 def overhead(name: str, folder: Path, pairs: int) -> dict[str, Any]:
     """Milliseconds of a step and of its thread's CPU time, as the program itself measures them, and their ratios."""
     command = [sys.executable, str(PROGRAM), name, str(folder), "--steps", str(STEPS[name]), "--pairs", str(pairs)]
@@ -49,15 +59,12 @@ def overhead(name: str, folder: Path, pairs: int) -> dict[str, Any]:
     told = {}
     for number, kind in enumerate(("wall", "cpu")):
         alone, watched = measured[:, 0, number], measured[:, 1, number]
-        ratios = np.sort(watched / alone)
-        # Of n values the median lies between those of these ranks with 95 % confidence (a binomial distribution).
-        margin = 0.98 * np.sqrt(pairs)
-        first, last = max(0, int(pairs / 2 - margin)), min(pairs - 1, int(pairs / 2 + margin))
+        ratios, first = np.sort(watched / alone), rank_below_median(pairs)
         told[kind] = {
             "alone_ms": spread(alone.tolist()),
             "watched_ms": spread(watched.tolist()),
             "times": spread((watched / alone).tolist()),
-            "between": [round(float(ratios[first]), 4), round(float(ratios[last]), 4)],
+            "between": [round(float(ratios[first]), 4), round(float(ratios[-1 - first]), 4)],
         }
         print(name, kind, told[kind]["times"]["median"], told[kind]["between"], flush=True)
     return told
@@ -73,9 +80,14 @@ def main() -> None:
     parser.add_argument("--only-overhead", action="store_true", help="keep the situations of the result that is there")
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results" / "doctor.json")
     given = parser.parse_args()
+    if given.pairs < 6:
+        parser.error(f"--pairs {given.pairs}: fewer than 6 say nothing with 95 % confidence")
     results: dict[str, Any] = {}
+    measured_by: dict[str, Any] = {}
     if given.only_overhead:
-        results = json.loads(given.out.read_text())["results"]["situations"]
+        before = json.loads(given.out.read_text())
+        results = before["results"]["situations"]
+        measured_by = {"situations_by": {key: before[key] for key in ("command", "date", "commit")}}
     for make, expected in () if given.only_overhead else EXPECTED.items():
         name = make.__name__
         told = examined(name, given.large if name == "oversized" else given.folder, given.seconds)
@@ -84,7 +96,7 @@ def main() -> None:
     costs = {name: overhead(name, given.folder, given.pairs) for name in STEPS}
     setup = str(__doc__).partition("Setup: ")[2].partition("Result:")[0].strip()
     data = f"{given.folder.name}, {given.large.name}"
-    write_json(given.out, setup=setup, data=data, results={"situations": results, "overhead": costs})
+    write_json(given.out, setup=setup, data=data, results={"situations": results, **measured_by, "overhead": costs})
 
 
 if __name__ == "__main__":

@@ -87,7 +87,8 @@ class Running:
             told["not_cold"] = self.not_cold
         elif threads == max(self.rounds) and self.longer_s:
             warm_s = work.count / told["images_per_s"]["median"]
-            told["cold_images_per_s"] = spread([work.count / (warm_s + longer) for longer in self.longer_s])
+            rates = [work.count / (warm_s + longer) for longer in self.longer_s]  # some of them by chance above warm
+            told["cold_images_per_s"] = spread(rates)
         return told
 
     def measurement(self, work: Workload, threads: int) -> Measurement:
@@ -126,7 +127,7 @@ class Running:
                 return
             cold_s, warm_s = (process.ask("anew", threads)["seconds"] for _ in range(2))
             if number > 0:  # the first warms up what is not on the disk, too
-                self.longer_s.append(max(0.0, cold_s - warm_s))
+                self.longer_s.append(cold_s - warm_s)
 
 
 @dataclass(kw_only=True)
@@ -201,9 +202,12 @@ class Comparison:
             raise
         return process
 
+    def _without_folders(self, text: str) -> str:
+        """Where they lie is nobody's business."""
+        return text.replace(f"{self.folders['stored'].parent}/", "")
+
     def _leave_out(self, variant: Variant, reason: str) -> None:
-        told = reason.replace(f"{self.folders['stored'].parent}/", "")  # where that lies is nobody's business
-        self.absent[variant.name] = told
+        self.absent[variant.name] = told = self._without_folders(reason)
         print(f"  {variant.name}: {told}", flush=True)
 
     def measure(self, running: list[Running], threads: Sequence[int], rounds: int) -> list[Running]:
@@ -229,7 +233,7 @@ class Comparison:
         try:
             one.from_disk(process, threads)
         except Failed as failure:
-            one.not_cold = str(failure)
+            one.not_cold = self._without_folders(str(failure))
         finally:
             process.end()
 

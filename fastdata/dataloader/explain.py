@@ -8,7 +8,7 @@ import torch
 
 from fastdata.dataloader.arguments import LoaderArguments
 from fastdata.dataloader.routes import Route
-from fastdata.dataloader.verdict import Findings, verdict
+from fastdata.dataloader.verdict import Findings, counts_threads, verdict
 from fastdata.loaders import MEAN_TOLERANCE, native_problem
 from fastdata.loaders.dali_options import DaliOptions
 from fastdata.loaders.jpeg_index import Uses, open_indexes
@@ -128,7 +128,7 @@ def _in_the_pipeline(loader: LoaderArguments, route: Route, findings: Findings) 
         "output": _output(loader, route, plan),
         "backend": "none: pixels are in memory, nothing is decoded" if _in_memory(route) else _backend(loader, choice),
         "fidelity": "identical to Pillow's pixels" if _in_memory(route) else _fidelity(loader, plan, choice),
-        "threads": _threads(loader, findings),
+        "threads": _threads(loader, route, findings),
         "on error": loader.on_error,
         "device": str(loader.device) if loader.device is not None else "host memory",
         "decodes on": decodes_on,
@@ -239,15 +239,17 @@ def _backend(loader: LoaderArguments, choice: BackendChoice | None) -> str:
     return f"{choice.backend.name}: {choice.reason}"
 
 
-def _threads(loader: LoaderArguments, findings: Findings) -> str:
+def _threads(loader: LoaderArguments, route: Route, findings: Findings) -> str:
     if loader.num_workers == 0 and loader.autotune:
         return "as many as there are CPUs to begin with (autotune)"
     if loader.num_workers == 0:
         return "none; decodes in the calling thread (num_workers=0)"
-    told = f"{_count(loader.num_workers, 'thread', 's')}, {loader.prefetch_factor} batches ahead"
-    if findings.threads is not None and findings.threads.threads == loader.num_workers:
-        return f"{told}; {findings.threads.reason}"
-    return told if not findings.counts_threads else f"{told}; to be measured when the first epoch begins"
+    number, why = loader.num_workers, ""
+    if counts_threads(loader, findings) and not _in_memory(route):
+        why = "; num_workers='auto' is measured when the first epoch begins"
+        if findings.threads is not None:
+            number, why = findings.threads.threads, f"; {findings.threads.reason}"
+    return f"{_count(number, 'thread', 's')}, {loader.prefetch_factor} batches ahead{why}"
 
 
 def _count(number: int, noun: str, plural: str) -> str:

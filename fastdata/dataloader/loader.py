@@ -34,7 +34,7 @@ from fastdata.dataloader.iterators import (
     SingleProcessIterator,
 )
 from fastdata.dataloader.map_style import Samples, open_in_threads
-from fastdata.dataloader.prepare import count_threads, leaves_tail_to_processes, pipeline_config
+from fastdata.dataloader.prepare import leaves_tail_to_processes, pipeline_config
 from fastdata.dataloader.rebuilt import remember
 from fastdata.dataloader.record import EpochRecord
 from fastdata.dataloader.routes import Route, find_route, tail_of
@@ -75,8 +75,8 @@ class StatelessDataLoader(StatefulEpochs, torch.utils.data.DataLoader[Sample]):
         dataset: as torch's, likewise all further arguments up to `in_order`.
         num_workers: threads; worker processes and as many threads where the dataset's own code runs, or steps of a
             transform that cannot be fused and hold Python's interpreter (tried on some samples).  0 works in the
-            caller's thread; "auto" takes the CPUs of this process, divided by LOCAL_WORLD_SIZE, and up to four times
-            as many threads where reading some samples waits for storage.
+            caller's thread; "auto" takes the CPUs of this process, divided by LOCAL_WORLD_SIZE, in the image pipeline
+            up to four times as many threads where reading some samples waits for storage.
         prefetch_factor: on torch's path batches per worker; in the image pipeline, where all threads work on the
             same batch, batches in all.
         backend: who decodes: "auto" (timed on your samples), or one of `fastdata.loaders.BACKENDS`.
@@ -93,8 +93,8 @@ class StatelessDataLoader(StatefulEpochs, torch.utils.data.DataLoader[Sample]):
             torchvision's arithmetic for tensors.  Either draws by (seed, epoch, sample).
         workers: who runs the code of datasets that are not image folders, and of steps that cannot be fused:
             "processes", as torch does, "threads" of this process, for code that several threads may run at once, or
-            "auto": threads for torchvision's own datasets, processes for all others and for steps that hold Python's
-            interpreter.
+            "auto": threads for torchvision's and fastdata's own datasets, processes for all others and for steps that
+            hold Python's interpreter.
         decode_device: with backend="dali", who decodes: "cpu", "mixed" (the GPU of `device`) or "auto" (the GPU if
             `device` is one).
         dali: further choices for that backend.
@@ -164,7 +164,7 @@ class StatelessDataLoader(StatefulEpochs, torch.utils.data.DataLoader[Sample]):
         self._device = check_device(device) if device is not None else None
         self._decode_on = check_decode_device(decode_device, backend, self._device)
         self.autotune, self.memory_budget = autotune, memory_budget
-        self._begin_state(counts_threads=num_workers == "auto")
+        self._begin_state(is_auto=num_workers == "auto")
         super().__init__(
             dataset,
             batch_size,
@@ -186,8 +186,8 @@ class StatelessDataLoader(StatefulEpochs, torch.utils.data.DataLoader[Sample]):
         )
         remember(self, StatelessDataLoader)
 
-    def _begin_state(self, *, counts_threads: bool) -> None:
-        self._findings = Findings(counts_threads=counts_threads)
+    def _begin_state(self, *, is_auto: bool) -> None:
+        self._findings = Findings(is_auto=is_auto)
         if self.backend != "auto":
             self._findings.choice = BackendChoice(
                 backend=create_backend(self.backend, fidelity=self.fidelity), reason="named by you"
@@ -336,13 +336,13 @@ class StatelessDataLoader(StatefulEpochs, torch.utils.data.DataLoader[Sample]):
     def _prepare_epoch(self, route: Route, record: EpochRecord) -> EpochResources:
         warn_without_native()
         assert record.batches is not None
-        self.num_workers = count_threads(self._arguments(), route, self._findings, self._device)
+        view_seed = self._draw_view_seed(record.batches)
         on_gpu = self._device is not None and self._device.type == "cuda"
         config = pipeline_config(
             self._arguments(),
             route,
             self._findings,
-            key=Key(seed=self._draw_view_seed(record.batches), epoch=record.start.epoch),
+            key=Key(seed=view_seed, epoch=record.start.epoch),
             device=self._device,
             pin=may_pin(self.pin_memory or on_gpu),
             order=record.batches,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import shutil
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -11,7 +12,7 @@ from torch.utils.data import default_collate
 
 from fastdata.dataloader.arguments import LoaderArguments
 from fastdata.dataloader.routes import Route
-from fastdata.dataloader.verdict import Findings
+from fastdata.dataloader.verdict import Findings, counts_threads
 from fastdata.device.prefetch import index_of
 from fastdata.loaders import Backend
 from fastdata.pipeline.choose_backend import choose_backend
@@ -19,11 +20,10 @@ from fastdata.pipeline.choose_threads import choose_threads
 from fastdata.pipeline.config import PipelineConfig
 from fastdata.pipeline.tail_in_turn import tail_holds_interpreter
 from fastdata.sources.recognise import transforms_targets
-from fastdata.system.cpus import auto_threads
 from fastdata.views.philox import Key
 from fastdata.views.plan import Plan
 
-__all__ = ["count_threads", "leaves_tail_to_processes", "pipeline_config"]
+__all__ = ["leaves_tail_to_processes", "pipeline_config"]
 
 
 _A_LARGE_IMAGE = (512, 512)  # where sizes differ
@@ -43,14 +43,14 @@ def pipeline_config(
     Args:
         loader: its arguments.
         route: into the pipeline.
-        findings: what is known; the backend is, from now on.
+        findings: what is known; the backend and the number of threads are, from now on.
         key: seed and epoch.
         device: where batches go.
         more: further fields of the configuration.
     """
     assert route.plan is not None
     assert route.source is not None
-    return PipelineConfig(
+    config = PipelineConfig(
         source=route.source,
         plan=route.plan,
         backend=_find_backend(loader, route, findings, device),
@@ -64,6 +64,7 @@ def pipeline_config(
         threads=loader.num_workers,
         **more,
     )
+    return _with_threads_counted(config, loader, findings)
 
 
 def _find_backend(loader: LoaderArguments, route: Route, findings: Findings, device: torch.device | None) -> Backend:
@@ -81,16 +82,13 @@ def _find_backend(loader: LoaderArguments, route: Route, findings: Findings, dev
     return findings.choice.backend
 
 
-def count_threads(loader: LoaderArguments, route: Route, findings: Findings, device: torch.device | None) -> int:
-    """The number of threads, found out once for num_workers="auto", unless another has been set since."""
-    is_asked, findings.counts_threads = findings.counts_threads, False
-    if not is_asked or loader.num_workers != auto_threads():
-        return loader.num_workers
-    assert route.plan is not None
-    assert route.source is not None
-    backend = _find_backend(loader, route, findings, device)
-    findings.threads = choose_threads(route.source, route.plan, backend, cpus=loader.num_workers)
-    return findings.threads.threads
+def _with_threads_counted(config: PipelineConfig, loader: LoaderArguments, findings: Findings) -> PipelineConfig:
+    """With as many threads as num_workers="auto" means, found out once; `loader.num_workers` stays as it is."""
+    if not counts_threads(loader, findings):
+        return config
+    if findings.threads is None:
+        findings.threads = choose_threads(config, cpus=loader.num_workers)
+    return replace(config, threads=findings.threads.threads)
 
 
 def leaves_tail_to_processes(loader: LoaderArguments, route: Route, findings: Findings) -> bool:

@@ -16,7 +16,9 @@ from typing import Any
 
 import torch.utils.data
 
-__all__ = ["CHOICES", "remember"]
+from fastdata.dataloader.verdict import counts_threads
+
+__all__ = ["CHOICES", "asked_workers", "remember"]
 
 _MODULE = "accelerate.data_loader"
 _MOST_WRAPPERS = 8  # around a batch sampler
@@ -38,6 +40,11 @@ CHOICES = (  # arguments that are not torch's
 
 _alive: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()  # by id: a class may be unhashable
 _turn = threading.Lock()
+
+
+def asked_workers(loader: Any) -> int | str:
+    """The `num_workers` of a loader of ours as it was asked for: "auto", unless another number has been set since."""
+    return "auto" if counts_threads(loader, loader._findings) else int(loader.num_workers)
 
 
 def remember(loader: Any, make: Callable[..., Any]) -> None:
@@ -64,6 +71,8 @@ def _in_place_of(torchs: type[Any], make: Callable[..., Any]) -> type[Any]:
             origin = _origin(dataset, named.get("batch_sampler"))
             if origin is None:
                 return torchs(dataset, *arguments, **named)
+            if named.get("num_workers") == origin.num_workers:
+                named["num_workers"] = asked_workers(origin)
             return make(dataset, *arguments, **named, **{choice: getattr(origin, choice) for choice in CHOICES})
 
         def __instancecheck__(cls, instance: Any) -> bool:

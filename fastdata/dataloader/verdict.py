@@ -15,9 +15,10 @@ from fastdata.pipeline.autotune import Autotuner
 from fastdata.pipeline.choose_backend import BackendChoice
 from fastdata.pipeline.choose_threads import ThreadChoice
 from fastdata.sources.arrays import ArraySource
+from fastdata.system.cpus import auto_threads
 from fastdata.views.plan import Plan
 
-__all__ = ["Findings", "verdict", "warn_if_images"]
+__all__ = ["Findings", "counts_threads", "verdict", "warn_if_images"]
 
 
 NOT_ACCELERATED = "not accelerated"
@@ -34,8 +35,8 @@ class Findings:
         tried: ids of steps that are called per sample, of which it is known whether threads wait for each other there.
         left: those of them that are left to worker processes.
         tuner: of the number of threads, with `autotune`.
-        counts_threads: their number is to be found out before the first epoch, as num_workers="auto" asks.
-        threads: what was found.
+        is_auto: num_workers="auto" was asked for.
+        threads: how many that is in the image pipeline.
     """
 
     choice: BackendChoice | None = None
@@ -43,8 +44,13 @@ class Findings:
     tried: tuple[int, ...] = ()
     left: tuple[int, ...] = ()
     tuner: Autotuner | None = None
-    counts_threads: bool = False
+    is_auto: bool = False
     threads: ThreadChoice | None = None
+
+
+def counts_threads(loader: LoaderArguments, findings: Findings) -> bool:
+    """True where the number of threads is measured: num_workers="auto", and nobody has set another number since."""
+    return findings.is_auto and not loader.autotune and loader.num_workers == auto_threads()
 
 
 def verdict(loader: LoaderArguments, route: Route, findings: Findings) -> str:

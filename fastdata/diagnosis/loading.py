@@ -11,7 +11,7 @@ import torch
 from torch.utils._pytree import tree_leaves
 
 from fastdata.dataloader.loader import DataLoader, StatelessDataLoader
-from fastdata.dataloader.rebuilt import CHOICES
+from fastdata.dataloader.rebuilt import CHOICES, asked_workers
 from fastdata.diagnosis.observation import Loading
 from fastdata.run.report import cpu_seconds
 
@@ -45,6 +45,8 @@ def changed_loader(loader: Any, **changes: Any) -> Any:
     """
     names = _KEPT + (CHOICES if is_ours(loader) else ())
     arguments = {name: getattr(loader, name) for name in names}
+    if is_ours(loader):
+        arguments["num_workers"] = asked_workers(loader)
     if loader.batch_sampler is not None:
         arguments["batch_sampler"] = loader.batch_sampler
     else:

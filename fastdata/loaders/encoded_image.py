@@ -37,6 +37,7 @@ _PIXELS = "_im" if isinstance(vars(Image).get("im"), property) else "im"
 _MODE = "_mode" if isinstance(vars(Image).get("mode"), property) else "mode"
 
 
+_JPEG = "JPEG (ISO 10918)"  # as Pillow describes it
 _HIDDEN_METHODS = ("_getexif", "_getmp")  # of Pillow's files, which everybody calls
 
 
@@ -141,7 +142,7 @@ class EncodedImage(Image):
             self.filename = source.name
             is_png = source.header is not None and source.header.kind == "png"
             self.format = "PNG" if is_png else "JPEG"
-            self.format_description = "Portable network graphics" if is_png else "JPEG (ISO 10918)"
+            self.format_description = "Portable network graphics" if is_png else _JPEG
 
     @classmethod
     def opened(cls, source: EncodedSource) -> EncodedImage:
@@ -157,7 +158,9 @@ class EncodedImage(Image):
         if header is None or (limit is not None and header.width * header.height > limit):
             return None
         source = EncodedSource(header, path="", data=record, name="")
-        return cls(source, _Seen.whole(header.width, header.height), "RGB")
+        image = cls(source, _Seen.whole(header.width, header.height), "RGB")
+        image.format, image.format_description = "JPEG", _JPEG
+        return image
 
     # ---- what costs no decoding
 

@@ -59,7 +59,10 @@ class EncodedSource:
             OSError: it cannot be read any more, or the record is damaged.
         """
         if self.data is not None:
-            return as_file(self.data)
+            if self.header is None or self.header.kind == "unpacked":
+                self.data = as_file(self.data)  # once, however many views are decoded one by one
+                self.header = parse_header(self.data)
+            return self.data
         with open(self.path, "rb") as file:
             return file.read()
 
@@ -70,7 +73,7 @@ class EncodedSource:
             OSError: it cannot be read any more, or has become something else.
         """
         data = self.read()
-        if self.header is None or self.header.kind == "unpacked":
+        if self.header is None:
             return inspect(data)
         return Encoded(data=data, header=self.header, width=self.header.width, height=self.header.height)
 

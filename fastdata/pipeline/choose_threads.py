@@ -2,28 +2,27 @@
 
 from __future__ import annotations
 
+import os
 import time
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-import numpy as np
-
-from fastdata.loaders import Backend
-from fastdata.loaders.per_image import inspect
+from fastdata.pipeline.config import PipelineConfig
+from fastdata.pipeline.image_batch import ImageBatch
+from fastdata.pipeline.jobs import run_all
+from fastdata.pipeline.resources import EpochResources
 from fastdata.sources.arrays import ArraySource
 from fastdata.sources.protocol import ImageSource, some_indices
 from fastdata.system.waiting import WaitingTime
-from fastdata.views.draw import draw_views
 from fastdata.views.philox import Key
-from fastdata.views.plan import Plan
 
 __all__ = ["MOST_PER_CPU", "ThreadChoice", "choose_threads"]
 
 MOST_PER_CPU = 4  # where files come slowly
 _KEY = Key(seed=0, epoch=0)
 _SAMPLES = 8
-_BUDGET_S = 0.2  # for reading, and again for decoding; one sample is enough
-_COARSE_S = 1e-3  # a clock of CPU time that cannot tell an image's from nothing
+_BUDGET_S = 0.2  # for reading, and again for making samples; one is enough
 
 
 @dataclass(frozen=True)
@@ -34,68 +33,66 @@ class ThreadChoice:
     reason: str
 
 
-def choose_threads(source: ImageSource, plan: Plan, backend: Backend, *, cpus: int) -> ThreadChoice:
-    """Reads and decodes samples spread over the source; takes CPUs × (1 + time waited / CPU time) of one.
+def choose_threads(config: PipelineConfig, *, cpus: int) -> ThreadChoice:
+    """Reads samples spread over the source, and makes them; takes CPUs × (1 + time waited / CPU time) of one.
 
     That is how many threads keep all CPUs busy (B. Goetz, Java Concurrency in Practice, 8.2); never fewer than there
-    are CPUs, and at most `MOST_PER_CPU` times as many.  Samples that cannot be read or decoded are left out.
+    are CPUs, and at most `MOST_PER_CPU` times as many.  Samples that cannot be read or made are left out.
 
     Args:
-        source: the samples.
-        plan: what is done to them.
-        backend: who decodes.
+        config: how batches are made.
         cpus: that may be used.
     """
-    if isinstance(source, ArraySource):
+    if isinstance(config.source, ArraySource):
         return ThreadChoice(cpus, "as many as CPUs: pixels are in memory")
-    if backend.batch_decoder() is not None or time.get_clock_info("thread_time").resolution > _COARSE_S:
+    # Windows counts CPU time in steps that are longer than an image takes.
+    if config.backend.batch_decoder() is not None or os.name == "nt":
         return ThreadChoice(cpus, "as many as CPUs")
-    read = _read_some(source)
-    decode_s = _decoding_s(read.images, plan, backend)
-    if decode_s <= 0:
-        return ThreadChoice(cpus, "as many as CPUs: no sample tried could be decoded")
-    work_s = read.cpu_s + decode_s
-    threads = min(MOST_PER_CPU * cpus, max(cpus, round(cpus * (1 + read.waited_s / work_s))))
+    samples = list(some_indices(config.source, 2 * _SAMPLES + 1))
+    samples = samples[1::2] or samples  # hardly one of those that backend="auto" has just read
+    reading, making = _read(config.source, samples), _make(config, samples)
+    if not (reading.wall_s and making.wall_s):
+        return ThreadChoice(cpus, "as many as CPUs: no sample tried could be made")
+    waits_s, work_s = reading.typical_s, making.typical_cpu_s
+    threads = min(MOST_PER_CPU * cpus, max(cpus, round(cpus * (1 + waits_s / max(work_s, 1e-6)))))
     reason = (
-        f"for {cpus} CPUs: reading an image waits {1e3 * read.waited_s:.2f} ms for storage, the rest takes "
-        f"{1e3 * work_s:.2f} ms ({len(read.images)} of your samples)"
+        f"for {cpus} CPUs: reading an image waits {1e3 * waits_s:.2f} ms for storage, making the sample takes "
+        f"{1e3 * work_s:.2f} ms of CPU time ({len(reading.wall_s)} of your samples)"
     )
     return ThreadChoice(threads, reason)
 
 
-@dataclass(frozen=True)
-class _Read:
-    """Encoded images; seconds that a read typically waited, and its CPU seconds."""
-
-    images: list[bytes]
-    waited_s: float
-    cpu_s: float
-
-
-def _read_some(source: ImageSource) -> _Read:
-    images: list[bytes] = []
-    waiting, deadline = WaitingTime(), time.perf_counter() + _BUDGET_S
-    for index in some_indices(source, 2 * _SAMPLES + 1)[1::2] or range(min(1, len(source))):  # hardly any timed before
-        with suppress(Exception), waiting:  # sources raise many kinds; the epoch will report it
-            images.append(source.read_encoded(index))
+def _tried(samples: Sequence[int]) -> Iterator[tuple[int, bool]]:
+    """Samples, and whether to count them: the first comes twice, as it has to load libraries and to open stores."""
+    if not samples:
+        return
+    yield samples[0], False
+    deadline = time.perf_counter() + _BUDGET_S
+    for sample in (*samples[1:], samples[0]):  # which is the only one, or has been read before
+        yield sample, True
         if time.perf_counter() > deadline:
-            break
-    return _Read(images, waiting.typical_s, sum(waiting.cpu_s) / max(1, len(waiting.cpu_s)))
+            return
 
 
-def _decoding_s(images: list[bytes], plan: Plan, backend: Backend) -> float:
-    """CPU seconds of one, decoded as it would be; 0 if none can be."""
-    waiting, deadline, decoded = WaitingTime(), time.perf_counter() + _BUDGET_S, 0
-    for number, data in enumerate(images):
-        with suppress(Exception):
-            image = inspect(data)
-            size = np.array([[image.width, image.height]], np.int64)
-            (view,) = draw_views(plan.ops, size, np.array([number]), key=_KEY).rows()
-            place = [np.empty((*view.size, 3), np.uint8)]
-            if decoded == 0:
-                backend.decode([image], [view], place)  # loads libraries
-            with waiting:
-                decoded += backend.decode([image], [view], place) == [None]
-        if time.perf_counter() > deadline:
-            break
-    return sum(waiting.cpu_s) / len(waiting.cpu_s) if decoded else 0.0
+def _read(source: ImageSource, samples: Sequence[int]) -> WaitingTime:
+    counted, others = WaitingTime(), WaitingTime()
+    for sample, counts in _tried(samples):
+        with suppress(Exception), counted if counts else others:  # sources raise many kinds; the epoch will report it
+            source.read_encoded(sample)
+    return counted
+
+
+def _make(config: PipelineConfig, samples: Sequence[int]) -> WaitingTime:
+    """Makes batches of one in this thread, as they would be made."""
+    alone = replace(config, key=_KEY, threads=0, on_error="raise", device=None, pin=False, order=None)
+    resources, counted, others = EpochResources(alone), WaitingTime(), WaitingTime()
+    try:
+        for sample, counts in _tried(samples):
+            batch = ImageBatch(resources, 0, [sample], [0])
+            with suppress(Exception), counted if counts else others:
+                run_all(batch.tasks)
+                batch.finish()
+                batch.result()
+    finally:
+        resources.close(ended=True)
+    return counted

@@ -63,17 +63,26 @@ def try_lock(path: str | os.PathLike[str], *, patience_s: float = 0.0) -> Iterat
     """Tries to take a lock for `patience_s`; yields False if another process or thread still holds it then.
 
     A lock is free once every process that has its file open is gone: with a process that was killed also the one it was
-    just starting, which takes a moment on a busy machine.
+    just starting, which takes a moment on a busy machine.  False, too, if its file was removed meanwhile: whoever held
+    it has finished, and the next one would lock another file.
     """
     with open(path, "w") as file:
         until = time.monotonic() + patience_s
         while not (is_ours := _takes_at_once(file)) and time.monotonic() < until:
             time.sleep(0.01)
         try:
-            yield is_ours
+            yield is_ours and _is_at(path, file)
         finally:
             if is_ours:
                 _unlock(file)
+
+
+def _is_at(path: str | os.PathLike[str], file: IO[str]) -> bool:
+    """True if that is where an open file still is."""
+    try:
+        return os.path.samestat(os.stat(path), os.fstat(file.fileno()))
+    except FileNotFoundError:
+        return False
 
 
 def _takes_at_once(file: IO[str]) -> bool:

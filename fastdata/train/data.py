@@ -88,7 +88,7 @@ def make_loaders(data: DataOptions, options: TrainOptions, ranks: Ranks) -> Load
         warnings.warn(problem, stacklevel=2)
     train_set, val_set, classes = _datasets(data)
     common: dict[str, Any] = {
-        "num_workers": parse_workers(str(data.workers)),
+        "num_workers": "auto" if data.workers == "auto" else parse_workers(str(data.workers)),
         "backend": data.data_backend,
         "device": options.torch_device(),
         "memory_format": torch.channels_last if options.channels_last else torch.contiguous_format,

@@ -11,7 +11,6 @@ import signal
 import subprocess
 import sys
 import tarfile
-import threading
 import time
 from functools import partial
 from pathlib import Path
@@ -26,8 +25,10 @@ from PIL import Image
 from places import CONVERT
 
 from fastdata import ConversionError, DatasetError, OptionError, ShardDataset
+from fastdata.shards.conversion import destination
 from fastdata.shards.conversion.convert import ConvertOptions, convert
 from fastdata.shards.conversion.recode import Recoding
+from fastdata.system import files
 
 OPTIONS = ConvertOptions(shard_bytes=SHARD_BYTES)
 
@@ -280,26 +281,57 @@ def test_a_finished_conversion_is_not_done_again(folder: Path, own: Path) -> Non
         convert(str(folder), own, ConvertOptions(), resume=True)
 
 
-def test_two_at_once_are_refused(folder: Path, tmp_path: Path) -> None:
+def test_two_at_once_are_refused(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import fcntl
 
     (tmp_path / "out" / ".conversion").mkdir(parents=True)
     with open(tmp_path / "out" / ".conversion" / "lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
+        monkeypatch.setattr(destination, "_PATIENCE_S", 0.1)
         with pytest.raises(ConversionError, match="another process is converting into"):
             convert(str(folder), tmp_path / "out", OPTIONS)
 
 
-def test_what_a_killed_run_still_holds_is_waited_for(folder: Path, tmp_path: Path) -> None:
+def while_held(folder: Path, out: Path, monkeypatch: pytest.MonkeyPatch, at_first_try: Any, **options: Any) -> Any:
+    """A conversion that finds the lock taken; something happens when it has tried once."""
     import fcntl
 
-    (tmp_path / "out" / ".conversion").mkdir(parents=True)
-    with open(tmp_path / "out" / ".conversion" / "lock", "w") as lock:
+    (out / ".conversion").mkdir(parents=True)
+    with open(out / ".conversion" / "lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        release = threading.Timer(0.3, lambda: fcntl.flock(lock, fcntl.LOCK_UN))
-        release.start()
-        assert convert(str(folder), tmp_path / "out", OPTIONS).manifests[""].samples > 0
-        release.join()
+        tries: list[float] = []
+
+        def sleep(seconds: float) -> None:
+            tries.append(seconds)
+            at_first_try(lambda: fcntl.flock(lock, fcntl.LOCK_UN))
+
+        with monkeypatch.context() as patch:
+            patch.setattr(files.time, "sleep", sleep)
+            try:
+                return convert(str(folder), out, OPTIONS, **options)
+            finally:
+                assert len(tries) == 1
+
+
+def test_what_a_killed_run_still_holds_is_waited_for(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done = while_held(folder, tmp_path / "out", monkeypatch, lambda release: release())
+    assert done.manifests[""].samples > 0
+
+
+def test_who_has_just_finished_keeps_the_dataset(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    convert(str(folder), tmp_path / "done", OPTIONS)
+    out = tmp_path / "out"
+
+    def finish(release: Any) -> None:
+        shutil.copytree(tmp_path / "done", out, dirs_exist_ok=True)
+        shutil.rmtree(out / ".conversion")
+        release()
+
+    with pytest.raises(ConversionError, match=r"another process is converting into .*, or was until now"):
+        while_held(folder, out, monkeypatch, finish, overwrite=True)
+    assert tree(out) == tree(tmp_path / "done")
 
 
 @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="needs root to mount a small disk")

@@ -101,6 +101,33 @@ def test_records_are_not_made_files_again(folder: Path, stored: Path, monkeypatc
     assert len(views(loader)[0]) == len(loader.dataset)  # type: ignore[arg-type]
 
 
+class HoldsNothing:
+    """A step of the user's."""
+
+    def __call__(self, image: Any) -> Any:
+        return image.rotate(5)
+
+
+def test_records_are_made_files_once_where_each_view_is_decoded(
+    folder: Path, stored: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    restored: list[int] = []
+
+    def counted(data: bytes) -> bytes:
+        restored.extend([len(data)] * unpacked.is_unpacked(data))
+        return unpacked.as_file(data)
+
+    for module in ("fastdata.shards.dataset", "fastdata.loaders.encoded_source"):
+        monkeypatch.setattr(f"{module}.as_file", counted)
+    steps = v1.Compose([v1.RandomResizedCrop(24), HoldsNothing(), v1.ToTensor()])
+    results = []
+    for kind in ("shards", "unpacked"):
+        own = dataset(kind, folder, stored, Twice(steps))
+        results.append(views(DataLoader(own, 8, seed=3)))
+    assert equal(*results)
+    assert len(restored) == len(own)
+
+
 class Looks:
     """Uses what only Pillow knows of an image, then pixels."""
 

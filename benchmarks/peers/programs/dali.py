@@ -22,7 +22,7 @@ from programs.tars import write_tars
 __all__ = ["loader", "prepare"]
 
 BINS = 31
-_AHEAD = 2  # batches: DALI's own prefetch_queue_depth
+_AHEAD = 2  # batches, which is DALI's default, too
 
 
 def prepare(job: Job) -> None:
@@ -135,7 +135,10 @@ def loader(job: Job) -> Loader:
     """Batches as tensors over DALI's own memory, without a copy."""
     work = job.work
 
-    @pipeline_def(batch_size=work.batch, num_threads=job.threads, device_id=None, seed=1, enable_conditionals=False)
+    common = {"batch_size": work.batch, "num_threads": job.threads, "device_id": None, "seed": 1}
+    common["prefetch_queue_depth"] = _AHEAD
+
+    @pipeline_def(**common, enable_conditionals=False)
     def pipeline() -> Any:
         if job.option == "pixels":
             image, label = fn.external_source(_batches_of_array(job)(), num_outputs=2, layout=["HWC", ""])
@@ -144,7 +147,7 @@ def loader(job: Job) -> Loader:
         views = [_view(encoded, work) for _ in range(work.views)]
         return (*views, label)
 
-    @pipeline_def(batch_size=work.batch, num_threads=job.threads, device_id=None, seed=1, enable_conditionals=True)
+    @pipeline_def(**common, enable_conditionals=True)
     def with_conditionals() -> Any:
         encoded, label = _encoded(job)
         return _view(encoded, work), label
@@ -156,6 +159,8 @@ def loader(job: Job) -> Loader:
     def epoch() -> Iterator[tuple[Any, Any]]:
         """As `Pipeline.run` does it, but that a pass leaves no batches to the next, which would begin with them."""
         left = work.count // work.batch
+        if left < _AHEAD:
+            raise ValueError(f"a pass of {left} batch would leave some to the next; take more images")
         for _ in range(_AHEAD if next(passes) else 1):  # the very first call schedules as many at once
             running.schedule_run()
         for number in range(left):

@@ -76,7 +76,8 @@ class Destination:
         with ExitStack() as stack:
             if not stack.enter_context(try_lock(self._state / "lock", patience_s=_PATIENCE_S)):
                 raise ConversionError(
-                    f"another process is converting into {self._folder}; wait for it, or choose another destination"
+                    f"another process is converting into {self._folder}, or was until now; wait for it, or choose "
+                    "another destination"
                 )
             if self._overwrite and not (job.exists() and _is_same(_read_job(job), self._job)):
                 _remove_conversion(self._folder, {*SPLIT_NAMES, *self._splits})
