@@ -39,6 +39,7 @@ class Variant:
         option: handed to the program.
         reads: "files", "shards" or "pixels".
         cannot: views and kinds of images that it does not have, with the reason.
+        needs_gpu: its batches are on a CUDA device.
         told: how it is set up, with what its documentation recommends.
     """
 
@@ -48,9 +49,10 @@ class Variant:
     option: str = ""
     reads: str = "files"
     cannot: dict[str, str] = field(default_factory=dict)
+    needs_gpu: bool = False
     told: str
 
-    def refusal(self, work: Workload) -> str | None:
+    def refusal(self, work: Workload, *, has_gpu: bool) -> str | None:
         """Why it does not take part, or None; an empty text where the workload is not meant for what it reads."""
         if self.name == REFERENCE and not work.is_pixels:
             return None
@@ -58,6 +60,8 @@ class Variant:
             return ""
         if work.reads != "any" and work.reads != self.reads:
             return ""
+        if self.needs_gpu and not has_gpu:
+            return "needs a CUDA device, and there was none"
         return self.cannot.get(work.view) or self.cannot.get(work.images)
 
 
@@ -109,11 +113,15 @@ VARIANTS = {
                 told="fastdata convert --unpacked"),
         Variant(name="fastdata, stored pixels", peer="fastdata", program="ours", option="pixels", reads="pixels",
                 told="the dataset class of the torch variant"),
+        Variant(name="fastdata, GPU", peer="fastdata", program="ours", option="gpu", needs_gpu=True,
+                told="device='cuda': the CPU decodes, batches are copied on a CUDA stream of their own"),
         Variant(name="timm", peer="timm", program="timm", option="",
                 cannot={"simclr": "has no two views"},
                 told="create_dataset, create_transform and create_loader without the prefetcher (it needs a GPU)"),
         Variant(name="DALI", peer="dali", program="dali", option="files",
                 told="CPU pipeline, fused decode and crop, antialiased; outputs are read without a copy"),
+        Variant(name="DALI, GPU", peer="dali", program="dali", option="gpu", needs_gpu=True,
+                told="the same pipeline on the GPU, 'mixed' decoder; outputs are copied to tensors there"),
         Variant(name="DALI, tar", peer="dali", program="dali", option="shards", reads="shards",
                 cannot={"pixels32": "see its reader of arrays", "pixels256": "see its reader of arrays"},
                 told="the same, fn.readers.webdataset with an index"),

@@ -23,6 +23,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import torch
 from checks import difference, problem
 from conduct import Failed, Process, evict
 from environments import Environment, environment
@@ -151,10 +152,10 @@ class Comparison:
         running: list[Running] = []
         reference: tuple[dict[str, Any], Path] | None = None
         for variant in chosen(only):
-            if variant.refusal(self.work) == "":
+            refusal = variant.refusal(self.work, has_gpu=torch.cuda.is_available())
+            if refusal == "":
                 continue
-            refusal = variant.refusal(self.work) or self.made[variant.peer].problem
-            if refusal:
+            if refusal := refusal or self.made[variant.peer].problem:
                 self._leave_out(variant, refusal)
                 continue
             try:

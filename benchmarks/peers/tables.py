@@ -76,8 +76,11 @@ def absent(record: dict[str, Any]) -> str:
     """Who does not take part, and why; which versions took part."""
     results = record["results"]
     lines = [f"- {name} could not be installed: {problem}" for name, problem in results["not_installed"].items()]
+    absences: dict[tuple[str, str], list[str]] = {}  # where, by who and why
     for work in results["workloads"].values():
-        lines += [f"- {work['told']}: {name}: {reason}." for name, reason in work["absent"].items()]
+        for absence in work["absent"].items():
+            absences.setdefault(absence, []).append(work["told"])
+    lines += [f"- {name}: {reason} ({'; '.join(works)})." for (name, reason), works in absences.items()]
     versions = sorted({
         f"{name} {version}" for own in results["versions"].values() for name, version in own.items()
     })  # fmt: skip

@@ -55,6 +55,8 @@ class Worker:
         self.loader = self.program.loader(self.job)
         batches = iter(self.loader.epoch())
         next(batches)
+        if torch.cuda.is_initialized():
+            torch.cuda.synchronize()
         seconds = time.perf_counter() - began
         for _ in batches:  # to the end, so that the next pass begins with an idle loader
             pass
@@ -90,6 +92,8 @@ class Worker:
         while seconds < least_s:
             images += sum(len(batch[1]) for batch in self.loader.epoch())
             passes += 1
+            if torch.cuda.is_initialized():
+                torch.cuda.synchronize()
             seconds = time.perf_counter() - began
         consumer = time.thread_time() - cpu  # what no number of workers can share
         return {"seconds": seconds, "images": images, "passes": passes, "consumer_cpu_s": consumer}
@@ -121,7 +125,7 @@ class Worker:
 def _levels(view: Any) -> np.ndarray:
     """Normalised values as levels from 0 to 255, [N, 3, H, W]."""
     mean, std = (np.asarray(values, np.float32)[:, None, None] for values in (MEAN, STD))
-    return (view.float().numpy() * std + mean) * 255
+    return (view.float().cpu().numpy() * std + mean) * 255
 
 
 def main() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -23,6 +24,48 @@ record = json.load(open(sys.argv[1]))
 for make in (tables.cost, tables.losses, tables.details, tables.model, tables.absent, tables.variants):
     print(make(record))
 """
+
+
+# Without a device DALI defines the graph, where wrong operators and arguments show, and refuses to build it.
+DALI_ON_THE_GPU = """
+import sys
+from dataclasses import replace
+from pathlib import Path
+import torch
+from programs import Job, dali
+from workloads import WORKLOADS
+images, name = Path(sys.argv[1]), sys.argv[2]
+work = replace(WORKLOADS[name], count=32, batch=8)
+job = Job(work=work, option="gpu", images=images, stored=images, threads=1)
+try:
+    for views, labels in dali.loader(job).epoch():
+        for view in views if isinstance(views, list) else [views]:
+            assert view.is_cuda and view.shape == (8, 3, work.size, work.size)
+        assert len(labels) == 8
+except RuntimeError as error:
+    assert not torch.cuda.is_available() and "CUDA is not available" in str(error), error
+"""
+
+
+@pytest.mark.parametrize("name", ["train", "val", "randaugment", "simclr", "png"])
+def test_dalis_pipeline_for_a_gpu(name: str, folder: Path) -> None:
+    pytest.importorskip("nvidia.dali")
+    command = [sys.executable, "-c", DALI_ON_THE_GPU, str(folder), name]
+    done = subprocess.run(
+        command, check=False, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(PEERS)}
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_what_needs_a_gpu_is_named_where_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(PEERS)
+    peers, workloads = importlib.import_module("peers"), importlib.import_module("workloads")
+    named = {name for name, one in peers.VARIANTS.items() if one.needs_gpu}
+    assert named == {"fastdata, GPU", "DALI, GPU"}
+    for variant in (peers.VARIANTS[name] for name in named):
+        assert variant.refusal(workloads.WORKLOADS["train"], has_gpu=True) is None
+        assert "CUDA" in variant.refusal(workloads.WORKLOADS["train"], has_gpu=False)
+        assert variant.refusal(workloads.WORKLOADS["cifar"], has_gpu=False) == ""
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads the peers' costs from /proc")

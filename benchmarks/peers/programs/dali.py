@@ -1,4 +1,4 @@
-"""DALI's CPU pipeline: fused decode and crop, antialiased resize; files, WebDataset's tars, or a batch of an array."""
+"""DALI: fused decode and crop, antialiased resize; files, WebDataset's tars, or a batch of an array; CPU or GPU."""
 
 from __future__ import annotations
 
@@ -14,12 +14,13 @@ import numpy as np
 import torch
 from nvidia.dali import fn, pipeline_def, types
 from nvidia.dali.auto_aug import rand_augment
+from nvidia.dali.plugin.pytorch import feed_ndarray
 from workloads import MEAN, STD, Workload
 
 from programs import Job, Loader, samples
 from programs.tars import write_tars
 
-__all__ = ["loader", "prepare"]
+__all__ = ["loader", "pipeline_of", "prepare"]
 
 BINS = 31
 _AHEAD = 2  # batches, which is DALI's default, too
@@ -56,12 +57,14 @@ def _encoded(job: Job) -> tuple[Any, Any]:
     return image, label
 
 
-def _view(encoded: Any, work: Workload) -> Any:
-    """One tensor of an encoded image."""
+def _view(encoded: Any, work: Workload, device: str) -> Any:
+    """One tensor of an encoded image, which a "mixed" decoder takes to the GPU; what follows stays where it is."""
     if work.view == "val":
-        image = fn.resize(fn.decoders.image(encoded), resize_shorter=work.size * 8 // 7, antialias=True)
+        image = fn.resize(fn.decoders.image(encoded, device=device), resize_shorter=work.size * 8 // 7, antialias=True)
         return _finished(image, work, mirror=0)
-    image = fn.decoders.image_random_crop(encoded, random_area=[0.08, 1.0], random_aspect_ratio=[3 / 4, 4 / 3])
+    image = fn.decoders.image_random_crop(
+        encoded, device=device, random_area=[0.08, 1.0], random_aspect_ratio=[3 / 4, 4 / 3]
+    )
     image = fn.resize(image, size=[work.size, work.size], antialias=True)
     if work.view == "randaugment":
         image = fn.flip(image, horizontal=fn.random.coin_flip())
@@ -131,11 +134,11 @@ def _batches_of_array(job: Job) -> Any:
     return source
 
 
-def loader(job: Job) -> Loader:
-    """Batches as tensors over DALI's own memory, without a copy."""
+def pipeline_of(job: Job) -> Any:
+    """A pipeline, not built yet: images and labels."""
     work = job.work
-
-    common = {"batch_size": work.batch, "num_threads": job.threads, "device_id": None, "seed": 1}
+    device, device_id = ("mixed", 0) if job.option == "gpu" else ("cpu", None)
+    common = {"batch_size": work.batch, "num_threads": job.threads, "device_id": device_id, "seed": 1}
     common["prefetch_queue_depth"] = _AHEAD
 
     @pipeline_def(**common, enable_conditionals=False)
@@ -144,16 +147,22 @@ def loader(job: Job) -> Loader:
             image, label = fn.external_source(_batches_of_array(job)(), num_outputs=2, layout=["HWC", ""])
             return _array_view(image, work), label
         encoded, label = _encoded(job)
-        views = [_view(encoded, work) for _ in range(work.views)]
+        views = [_view(encoded, work, device) for _ in range(work.views)]
         return (*views, label)
 
     @pipeline_def(**common, enable_conditionals=True)
     def with_conditionals() -> Any:
         encoded, label = _encoded(job)
-        return _view(encoded, work), label
+        return _view(encoded, work, device), label
 
-    running = with_conditionals() if work.view == "randaugment" else pipeline()
+    return with_conditionals() if work.view == "randaugment" else pipeline()
+
+
+def loader(job: Job) -> Loader:
+    """Batches as tensors: over DALI's own memory on the host; copied on the GPU, as its iterator for torch does."""
+    work, running = job.work, pipeline_of(job)
     running.build()
+    tensor = _on_device if job.option == "gpu" else _in_place
     passes = itertools.count()
 
     def epoch() -> Iterator[tuple[Any, Any]]:
@@ -165,13 +174,24 @@ def loader(job: Job) -> Loader:
             running.schedule_run()
         for number in range(left):
             *views, labels = running.share_outputs()
-            images = [torch.from_numpy(view.as_array()) for view in views]
+            images = [tensor(view) for view in views]
             yield images[0] if len(images) == 1 else images, _labels(labels)
             running.release_outputs()
             if number + _AHEAD < left:
                 running.schedule_run()
 
     return Loader(epoch)
+
+
+def _in_place(view: Any) -> torch.Tensor:
+    return torch.from_numpy(view.as_array())
+
+
+def _on_device(view: Any) -> torch.Tensor:
+    dense = view.as_tensor()
+    to = torch.empty(dense.shape(), dtype=torch.float32, device="cuda")
+    feed_ndarray(dense, to, cuda_stream=torch.cuda.current_stream())
+    return to
 
 
 def _labels(labels: Any) -> torch.Tensor:

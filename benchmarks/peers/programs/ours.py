@@ -1,4 +1,4 @@
-"""fastdata: files, indexed files, shards, unpacked shards, stored pixels."""
+"""fastdata: files, indexed files, shards, unpacked shards, stored pixels; batches on the host or on the GPU."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def prepare(job: Job) -> None:
     """An index, or shards."""
     os.environ["FASTDATA_INDEX_DIR"] = str(job.stored / "indexes")
     folder = job.stored / job.option
-    if job.option in ("files", "fast", "pixels") or folder.exists():
+    if job.option in ("files", "fast", "gpu", "pixels") or folder.exists():
         return
     if job.option == "indexed":  # names of its own for the same files, so that only this variant finds the index
         for path in job.images.glob("*/*"):
@@ -52,9 +52,9 @@ def loader(job: Job) -> Loader:
     """With its defaults, the backend named: what a user gets after its first measurement."""
     if job.option == "pixels":
         return opened_by(DataLoader, StoredPixels(job), job)
-    if job.option in ("files", "fast", "indexed"):
+    if job.option in ("files", "fast", "gpu", "indexed"):
         folder = job.stored / job.option if job.option == "indexed" else job.images
         dataset = ImageFolder(str(folder), transform(job.work))
-        fidelity = "fast" if job.option == "fast" else "exact"
-        return opened_by(DataLoader, dataset, job, backend="native", fidelity=fidelity)
+        extra = {"fast": {"fidelity": "fast"}, "gpu": {"device": "cuda"}}.get(job.option, {})
+        return opened_by(DataLoader, dataset, job, backend="native", **extra)
     return opened_by(DataLoader, ShardDataset(job.stored / job.option, transform(job.work)), job, backend="native")
