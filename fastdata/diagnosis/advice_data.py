@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 
 from fastdata.dataloader.verdict import NOT_ACCELERATED
-from fastdata.diagnosis.gains import Advice, gain_of
+from fastdata.diagnosis.gains import Advice, gain_of, step_seconds
 from fastdata.diagnosis.observation import Observation
 
 __all__ = ["about_data"]
@@ -25,6 +25,7 @@ def about_data(seen: Observation) -> Iterator[Advice]:
         return
     yield from _about_switching(seen)
     yield from _about_workers(seen)
+    yield from _about_prefetching(seen)
     yield from _about_restarts(seen)
     yield from _about_files(seen)
     yield from _about_storage(seen)
@@ -76,6 +77,26 @@ def _about_switching(seen: Observation) -> Iterator[Advice]:
             gain=gain_of(seen, data_times=times),
             reach=times,
         )
+    yield from _about_augmenting(seen)
+
+
+def _about_augmenting(seen: Observation) -> Iterator[Advice]:
+    """Whole batches on the device, by what fastdata's loader does with them on the host."""
+    there = seen.changed.get("augment_on_device")
+    here = seen.alone if seen.is_ours else seen.changed.get("fastdata")
+    if there is None or here is None or seen.alone is None or here.batch_s < _WORTH * there.batch_s:
+        return
+    times = seen.alone.batch_s / there.batch_s
+    yield Advice(
+        key="augment_on_device",
+        side="data",
+        why=f"augmentations on the GPU, on whole batches, gave {there.images_per_s:.0f} images/s instead of "
+        f"{here.images_per_s:.0f}; they take some of its time",
+        change=("" if seen.is_ours else "with fastdata's loader: ")
+        + "DataLoader(…, device='cuda', augment_on='device')",
+        gain=gain_of(seen, data_times=times),
+        reach=times,
+    )
 
 
 def _change_in(verdict: str) -> str:
@@ -105,6 +126,25 @@ def _about_workers(seen: Observation) -> Iterator[Advice]:
         change=f"num_workers={seen.cpus}" if not seen.is_ours else "num_workers='auto'",
         gain=gain_of(seen, data_times=times, with_workers=True),
         reach=times,
+    )
+
+
+def _about_prefetching(seen: Observation) -> Iterator[Advice]:
+    """Batches of which some take much longer than others: more of them ahead even that out."""
+    if not seen.waits_at_pace:
+        return
+    now, deeper = min(seen.waits_at_pace), max(seen.waits_at_pace)
+    _, compute, data = step_seconds(seen)
+    before, after = (compute + seen.waits_at_pace[depth] for depth in (now, deeper))
+    yield Advice(
+        key="prefetch",
+        side="data",
+        why=f"loading is quick enough ({1e3 * data:.0f} ms per batch, computing takes {1e3 * compute:.0f}), but some "
+        f"batches take much longer: with prefetch_factor={deeper} instead of {now} a program of this pace waits "
+        f"{1e3 * (after - compute):.0f} ms per step instead of {1e3 * (before - compute):.0f}",
+        change=f"prefetch_factor={deeper}" + (", or autotune=True, which finds the number" if seen.is_ours else ""),
+        gain=before / after,
+        reach=before / after,
     )
 
 

@@ -8,19 +8,23 @@ import os
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from fastdata.dataloader.verdict import NOT_ACCELERATED
+from fastdata.diagnosis.gains import step_seconds, wait_share
 from fastdata.diagnosis.loading import (
-    PATIENCE_S,
+    augments_batches,
     changed_loader,
     is_ours,
     measure_loading,
     restarts_workers,
     settings_of,
+    torchs_with,
+    wait_at_pace,
 )
 from fastdata.diagnosis.observation import Loading, Observation
 from fastdata.diagnosis.repeating import is_plain
@@ -34,6 +38,9 @@ from fastdata.system.cpus import auto_threads, local_processes
 __all__ = ["examine_loader", "examine_watched"]
 
 _ALONE, _CHANGED, _SAMPLES, _DECODING = 0.2, 0.15, 0.1, 0.05  # shares of the time
+_PACED = 0.15  # the same, for each depth
+_DEEPER = 4  # times as many batches ahead
+_WAITS, _KEEPS_UP = 0.05, 0.9  # shares of a step: waiting that is worth a look, and loading that should hide behind it
 _BUSY = 0.75  # share of the cores from which on more workers cannot help
 _RANKS_WAIT_S = 10.0
 
@@ -116,6 +123,7 @@ def _examine(seen: Observation, loader: Any, seconds: float) -> None:
                 found = _tried(seen, what, lambda change=change, what=what: _loading(change, what, _CHANGED * seconds))  # type: ignore[misc]
                 if found is not None:
                     seen.changed[key] = found
+            _tried(seen, "waiting at the program's pace", lambda: _pace(seen, loader, _PACED * seconds))
         _tried(seen, "single samples", lambda: _measure_samples(seen, loader, seconds))
     finally:
         states.put_back()
@@ -165,21 +173,28 @@ def _changes(seen: Observation, loader: Any) -> dict[str, tuple[str, Callable[[]
         if seen.is_ours:
             found["workers"] = (what, lambda: changed_loader(loader, num_workers=cpus))
         else:
-            found["workers"] = (what, lambda: _torchs_with_workers(loader, cpus))
+            found["workers"] = (what, lambda: torchs_with(loader, num_workers=cpus))
+    if seen.facts.device == "cuda" and getattr(loader, "augment_on", "host") == "host":
+        on_device = {"augment_on": "device"}
+        if augments_batches(changed_loader(loader, **on_device)):
+            found["augment_on_device"] = (
+                "augment_on='device'",
+                lambda: changed_loader(loader, device="cuda", **on_device),
+            )
     return found
 
 
-def _torchs_with_workers(loader: Any, workers: int) -> Any:
-    """Torch's own loader with more worker processes, whatever has its name now."""
-    torchs = next(
-        each for each in type(loader).__mro__ if each.__name__ == "DataLoader" and each.__module__.startswith("torch.")
-    )
-    chosen = {"batch_sampler": loader.batch_sampler} if loader.batch_sampler is not None else {"batch_size": None}
-    kept = {
-        name: getattr(loader, name)
-        for name in ("collate_fn", "worker_init_fn", "multiprocessing_context", "generator", "pin_memory")
-    }
-    return torchs(loader.dataset, timeout=PATIENCE_S, num_workers=workers, **chosen, **kept)
+def _pace(seen: Observation, loader: Any, seconds: float) -> None:
+    """How long a program of the same pace waits, where loading is quick enough and it waits nevertheless."""
+    compute_s = step_seconds(seen)[1]
+    assert seen.alone is not None
+    waits = wait_share(seen) > _WAITS and seen.alone.batch_s < _KEEPS_UP * compute_s  # False for NaN
+    if not (waits and seen.num_workers and is_plain(loader)):
+        return
+    make = changed_loader if seen.is_ours else partial(torchs_with, num_workers=seen.num_workers)
+    now = int(loader.prefetch_factor or 2)
+    for depth in (now, _DEEPER * now):
+        seen.waits_at_pace[depth] = wait_at_pace(make(loader, prefetch_factor=depth), compute_s, seconds=seconds)
 
 
 def _children() -> list[Any]:

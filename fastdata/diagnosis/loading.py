@@ -15,7 +15,17 @@ from fastdata.dataloader.rebuilt import CHOICES, asked_workers
 from fastdata.diagnosis.observation import Loading
 from fastdata.run.report import cpu_seconds
 
-__all__ = ["PATIENCE_S", "changed_loader", "is_ours", "measure_loading", "restarts_workers", "settings_of"]
+__all__ = [
+    "PATIENCE_S",
+    "augments_batches",
+    "changed_loader",
+    "is_ours",
+    "measure_loading",
+    "restarts_workers",
+    "settings_of",
+    "torchs_with",
+    "wait_at_pace",
+]
 
 _FEWEST_BATCHES = 3
 PATIENCE_S = 20.0  # for worker processes that the program did not have: what they make may not come through to us
@@ -57,6 +67,25 @@ def changed_loader(loader: Any, **changes: Any) -> Any:
     else:
         arguments["timeout"] = PATIENCE_S
     return DataLoader(loader.dataset, **arguments)
+
+
+def torchs_with(loader: Any, **changes: Any) -> Any:
+    """Torch's own loader over the same dataset and batch sampler, whatever has its name now, with other arguments."""
+    torchs = next(
+        each for each in type(loader).__mro__ if each.__name__ == "DataLoader" and each.__module__.startswith("torch.")
+    )
+    chosen = {"batch_sampler": loader.batch_sampler} if loader.batch_sampler is not None else {"batch_size": None}
+    kept = {
+        name: getattr(loader, name)
+        for name in ("collate_fn", "worker_init_fn", "multiprocessing_context", "generator", "pin_memory")
+    }
+    return torchs(loader.dataset, timeout=PATIENCE_S, **chosen, **kept, **changes)
+
+
+def augments_batches(loader: StatelessDataLoader[Any]) -> bool:
+    """True for a loader with augment_on="device" whose transform has augmentations that it does to whole batches."""
+    plan = loader._route().plan
+    return plan is not None and bool(plan.augments)
 
 
 def restarts_workers(loader: Any) -> bool:
@@ -111,6 +140,9 @@ def measure_loading(loader: Any, *, seconds: float, what: str = "") -> Loading:
                 break
         if counted + skipped == before:  # an epoch of nothing
             break
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]  # batches may be made on the device
+        torch.cuda.synchronize()
+        latest = time.perf_counter()
     total_s, cores = max(1e-9, latest - began), cpu_seconds() - cpu_s
     stages = {name: value - stages_before.get(name, 0.0) for name, value in _stages(loader).items()}
     return Loading(
@@ -123,6 +155,31 @@ def measure_loading(loader: Any, *, seconds: float, what: str = "") -> Loading:
         stage_s={name: value / max(1, counted) for name, value in stages.items() if value > 0},
         first_s=first_s,
     )
+
+
+def wait_at_pace(loader: Any, compute_s: float, *, seconds: float) -> float:
+    """Mean seconds until a batch is there for somebody who takes `compute_s` for each; the first of an epoch apart.
+
+    Args:
+        loader: of batches.
+        compute_s: slept after each batch: what a device computes meanwhile needs no core.
+        seconds: to be taken.
+    """
+    waits: list[float] = []
+    deadline = time.perf_counter() + seconds
+    while time.perf_counter() < deadline:
+        batches, taken = iter(loader), len(waits)
+        if next(batches, None) is None:
+            break
+        while time.perf_counter() < deadline:
+            time.sleep(compute_s)
+            asked = time.perf_counter()
+            if next(batches, None) is None:
+                break
+            waits.append(time.perf_counter() - asked)
+        if len(waits) == taken:  # epochs of one batch
+            break
+    return sum(waits) / len(waits) if waits else math.nan
 
 
 def _stages(loader: Any) -> dict[str, float]:

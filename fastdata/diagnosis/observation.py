@@ -219,6 +219,8 @@ class Observation:
         changed: the loader alone after changes, by their key in `advice`.
         trials: seconds of a step with a repeated batch (before, after) a change, by its key.
         sample: what single samples cost; None if the dataset has no `__getitem__`, or it failed.
+        waits_at_pace: mean seconds until a batch is there for somebody who computes as long as the program does, by
+            the loader's `prefetch_factor`; {} if not measured.
         decode_ms: milliseconds for a random crop of some of the dataset's JPEGs by the native core: from the file
             ("file"), by an index ("index"), from a record of open coefficients ("unpacked").
         ranks: mean seconds of a step (compute, wait) on each rank of this machine.
@@ -243,6 +245,7 @@ class Observation:
     alone: Loading | None = None
     changed: dict[str, Loading] = field(default_factory=dict)
     trials: dict[str, tuple[float, float]] = field(default_factory=dict)
+    waits_at_pace: dict[int, float] = field(default_factory=dict)
     sample: Sample | None = None
     decode_ms: dict[str, float] = field(default_factory=dict)
     ranks: list[tuple[float, float]] = field(default_factory=list)

@@ -21,7 +21,9 @@ _LIMITS = {
     "storage": "storage is the limit",
     "oversized": "decoding images that are much larger than shown is the limit",
     "workers": "too few workers are the limit",
+    "prefetch": "batches that take much longer than others are the limit",
     "backend": "the chosen decode backend is the limit",
+    "augment_on_device": "augmentations on the CPU are the limit",
     "not_accelerated": "the loader is not accelerated, which is the limit",
     "imbalance": "one rank's data is the limit for all",
 }

@@ -53,6 +53,11 @@ CASES: dict[str, tuple[Observation, str]] = {
         "not_accelerated",
     ),
     "plain torch": (observed(**SLOW, is_ours=False, changed={"fastdata": loading(0.1)}), "fastdata"),
+    "some slow batches": (observed(real=stretch(0.05), waits_at_pace={2: 0.05, 8: 0.001}), "prefetch"),
+    "augmentations": (
+        observed(**SLOW, facts=Facts(device="cuda"), changed={"augment_on_device": loading(0.15)}),
+        "augment_on_device",
+    ),
     "anomaly mode": (observed(facts=Facts(anomaly_mode=True), trials={"anomaly": (0.1, 0.05)}), "anomaly"),
     "float64": (observed(facts=Facts(dtypes=["float64"], float64_slowdown=2.0)), "float64"),
     "a bias": (observed(facts=Facts(biases_before_norm=["conv1"], bias_cost_s=0.003)), "bias_before_norm"),
@@ -83,6 +88,11 @@ def test_the_report_fits_a_terminal_and_escapes_what_it_shows(name: str) -> None
     assert "<b>train" not in page
     assert "<i>" not in page
     assert "&lt;b&gt;train&lt;/b&gt;" in page
+
+
+def test_a_depth_that_does_not_help_is_not_advised() -> None:
+    told = diagnose(observed(real=stretch(0.05), waits_at_pace={2: 0.001, 8: 0.001}))
+    assert (told.cause, told.advice) == ("data", [])
 
 
 def test_idle_cores_are_told() -> None:

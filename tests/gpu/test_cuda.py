@@ -11,7 +11,7 @@ import torch
 import torchvision.transforms as v1
 from torchvision.datasets import ImageFolder
 
-from fastdata import DataLoader, DevicePrefetcher
+from fastdata import DataLoader, DevicePrefetcher, doctor
 from fastdata.loaders import MEAN_TOLERANCE
 
 pytestmark = pytest.mark.gpu
@@ -149,3 +149,11 @@ def test_no_synchronisation_while_decoding_or_augmenting(folder: Path, options: 
         assert sum(1 for _ in loader) == len(loader)
     finally:
         torch.cuda.set_sync_debug_mode("default")
+
+
+def test_the_doctor_times_augmentations_on_the_device(folder: Path) -> None:
+    augmented = v1.Compose([v1.RandomResizedCrop(64), v1.ColorJitter(0.4, 0.4, 0.4, 0.1), v1.ToTensor()])
+    model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(3 * 64 * 64, 3)).cuda()
+    seen = doctor(model, DataLoader(ImageFolder(folder, augmented), 4, shuffle=True, num_workers=1), seconds=4.0).seen
+    assert seen.facts.device == "cuda"
+    assert seen.changed["augment_on_device"].images_per_s > 0
