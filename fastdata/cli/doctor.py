@@ -30,7 +30,7 @@ def add_doctor(commands: Any) -> None:
         description="Runs SCRIPT or MODULE as python would, unchanged, and times its steps as they are, then with one "
         "batch repeated (compute only); then stops it and times its loader alone (data only).  Prints a verdict, the "
         "measurements, and advice with the gain to be expected.  The program is stopped in the middle of its "
-        "training, and trains on repeated batches before: let it write where nothing can be lost.",
+        "training: let it write where nothing can be lost.  What repeated batches train is put back.",
         epilog="On several GPUs: torchrun --nproc-per-node 8 -m fastdata doctor SCRIPT.",
         allow_abbrev=False,
     )

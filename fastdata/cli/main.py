@@ -21,7 +21,7 @@ from fastdata.terminal.flags import argument
 __all__ = ["main"]
 
 # What a command needs beyond what fastdata itself does.
-_PACKAGES = {"bench": ("psutil", "torchvision"), "demo": ("matplotlib", "psutil", "torchvision")}
+_PACKAGES = {"bench": ("torchvision",), "demo": ("matplotlib", "torchvision")}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

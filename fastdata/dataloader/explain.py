@@ -22,7 +22,7 @@ from fastdata.transforms.augmentations import has_batch_form
 from fastdata.views.header import UNPACKED_MAGIC
 from fastdata.views.plan import Plan
 
-__all__ = ["explain", "without_effect"]
+__all__ = ["BY_INDEX", "explain", "without_effect"]
 
 # Arguments of fastdata's own that do nothing on torch's path, with their defaults.
 _OF_THE_PIPELINE: dict[str, Any] = {
@@ -37,6 +37,8 @@ _OF_THE_PIPELINE: dict[str, Any] = {
     "memory_budget": None,
 }
 
+
+BY_INDEX = "windows of JPEGs are decoded without what lies around them"
 
 _WITH_CAPTURES = ("backend", "fidelity", "on_error", "memory_format")
 
@@ -148,7 +150,7 @@ def _index(route: Route, choice: BackendChoice | None) -> str | None:
     uses, path = known.uses, known.file_of(files.paths[0], offset)
     if path is not None:
         told = f"; so far used for {uses.used} images, {uses.wrong} had changed" if uses != Uses() else ""
-        return f"windows of JPEGs are decoded without what lies around them, by {path}{told}"
+        return f"{BY_INDEX}, by {path}{told}"
     first = _first_bytes(files.paths[0], offset)
     if is_unpacked(first):
         return "not needed: JPEGs are unpacked (fastdata convert --unpacked)"

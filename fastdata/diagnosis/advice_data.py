@@ -15,6 +15,7 @@ _OVERSIZED = 25  # times the pixels that are shown
 _READS_MS = 1.0  # of a sample, from which on idle time may be that of storage and not of the system
 _PROGRESSIVE = 0.2  # share of the images
 _COMPETES = 1.15
+_BUSY = 0.75  # share of the cores from which on another thread has to take its time from one that is there
 _WORTH = 1.05  # of decoding in another way
 _RESTARTS = 0.05  # of an epoch's time
 
@@ -31,7 +32,8 @@ def about_data(seen: Observation) -> Iterator[Advice]:
     yield from _about_storage(seen)
     if seen.repeated is not None and seen.real is not None and seen.num_workers:
         slower = (seen.real.step_s - seen.real.wait_s) / seen.repeated.step_s
-        if slower > _COMPETES and not seen.facts.device.startswith("cuda"):
+        is_busy = (seen.real.cores or 0.0) > _BUSY * seen.cpus
+        if slower > _COMPETES and is_busy and not seen.facts.device.startswith("cuda"):
             yield Advice(
                 key="torch_threads",
                 side="compute",
@@ -117,6 +119,9 @@ def _about_workers(seen: Observation) -> Iterator[Advice]:
     if more is None:
         return
     times = seen.alone.batch_s / more.batch_s
+    has_idle_cores = seen.real is None or (seen.real.cores or seen.cpus) < _BUSY * seen.cpus
+    if times < _WORTH and not (seen.num_workers == 0 and has_idle_cores):  # else loading could go on beside computing
+        return
     idle = max(0.0, seen.cpus - seen.alone.cores)
     yield Advice(
         key="workers",
@@ -185,13 +190,14 @@ def _about_files(seen: Observation) -> Iterator[Advice]:
             gain=gain_of(seen, data_times=times),
             reach=times,
         )
+    now = seen.decode_ms.get("index" if seen.has_index else "file", math.nan)
     native = seen.is_ours or "fastdata" in seen.changed
     for key, kind, change in (
         ("index", "index", "fastdata index FOLDER"),
         ("unpacked", "unpacked", "fastdata convert FOLDER SHARDS --unpacked"),
     ):
-        if native and data > 0 and kind in seen.decode_ms:
-            less = seen.decode_ms["file"] / seen.decode_ms[kind]
+        if native and data > 0 and kind in seen.decode_ms and not (seen.has_index and kind == "index"):
+            less = now / seen.decode_ms[kind]
             times = 1 / (1 - data + data / less)
             if times < _WORTH:
                 continue
@@ -202,8 +208,7 @@ def _about_files(seen: Observation) -> Iterator[Advice]:
                 converts=True,
                 side="data",
                 why=f"a random crop of your JPEGs takes {seen.decode_ms[kind]:.2f} ms "
-                f"{'by an index' if kind == 'index' else 'from unpacked records'} instead of "
-                f"{seen.decode_ms['file']:.2f}",
+                f"{'by an index' if kind == 'index' else 'from unpacked records'} instead of {now:.2f}",
                 change=change if seen.is_ours else f"with fastdata's loader: {change}",
                 gain=gain_of(seen, data_times=times),
                 reach=times,

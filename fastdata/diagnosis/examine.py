@@ -12,8 +12,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import psutil
 import torch
 
+from fastdata.dataloader.explain import BY_INDEX
 from fastdata.dataloader.verdict import NOT_ACCELERATED
 from fastdata.diagnosis.gains import step_seconds, wait_share
 from fastdata.diagnosis.loading import (
@@ -29,7 +31,8 @@ from fastdata.diagnosis.loading import (
 from fastdata.diagnosis.observation import Loading, Observation
 from fastdata.diagnosis.repeating import is_plain
 from fastdata.diagnosis.samples import decoding_ms, measure_samples, opened_files
-from fastdata.diagnosis.watch import Seen, Watch
+from fastdata.diagnosis.watch import Watch
+from fastdata.diagnosis.watched import Seen
 from fastdata.errors import in_words
 from fastdata.order.random_states import GlobalStates
 from fastdata.shards.open_images import slow_to_read
@@ -66,7 +69,7 @@ def examine_watched(watch: Watch, program: str, *, crashed: bool = False) -> Obs
     seen.facts, seen.real, seen.repeated, seen.trials = watch.facts, watch.real, watch.repeated, watch.trials
     main = watch.main or _most_used(watch.seen)
     if main is None:
-        seen.children = len(_children())
+        seen.children = max(watch.started, len(psutil.Process().children(recursive=True)))
         return seen
     if watch.main is None or not main.trained:
         seen.unseen.append("no backward pass was seen between the batches of a loader")
@@ -112,6 +115,7 @@ def _examine(seen: Observation, loader: Any, seconds: float) -> None:
     """The loader alone, with changes, and its samples; what goes wrong is told."""
     seen.dataset, seen.loader = type(loader.dataset).__name__, settings_of(loader)
     seen.is_ours, seen.num_workers = is_ours(loader), int(loader.num_workers)
+    seen.has_index = seen.is_ours and BY_INDEX in loader.explain()
     seen.restarts_workers = restarts_workers(loader)
     with contextlib.suppress(TypeError, NotImplementedError):  # not all have a length
         seen.epoch_batches = len(loader)
@@ -195,14 +199,6 @@ def _pace(seen: Observation, loader: Any, seconds: float) -> None:
     now = int(loader.prefetch_factor or 2)
     for depth in (now, _DEEPER * now):
         seen.waits_at_pace[depth] = wait_at_pace(make(loader, prefetch_factor=depth), compute_s, seconds=seconds)
-
-
-def _children() -> list[Any]:
-    try:
-        import psutil
-    except ImportError:
-        return []
-    return list(psutil.Process().children(recursive=True))
 
 
 def _exchange(watch: Watch) -> list[tuple[float, float]]:

@@ -28,6 +28,7 @@ _NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm, nn.I
 _WITH_BIAS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Linear)
 _READS = ("item", "tolist", "__bool__", "__float__", "__int__", "cpu", "numpy", "nonzero")
 _MOST_NAMED = 8
+_MOST_OF_IMAGES = 4  # channels
 _LOOPS_S = 1e-3  # between two reads of one loop; what takes longer is other work
 _MEASURED_LAYERS = 8  # with a bias before a normalisation
 _OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
@@ -84,11 +85,7 @@ class Look:
         facts.biases_before_norm = [self._name_of(layer) for layer, _ in self._biased.values()]
         layers = [layer for model in self.models for layer in model.modules() if isinstance(layer, nn.Conv2d)]
         facts.convolutions = len({id(layer) for layer in layers})
-        facts.odd_channels = [
-            f"{self._name_of(layer)} ({layer.in_channels} to {layer.out_channels})"
-            for layer in layers
-            if layer.out_channels % 8
-        ][:_MOST_NAMED]
+        facts.odd_channels = self._odd_channels()
         on_device = facts.device != "cpu"
         images = [each for each in tensors if each.dim() == 4]
         facts.pageable_copies = on_device and any(not each.is_pinned() for each in tensors if each.device.type == "cpu")
@@ -101,6 +98,19 @@ class Look:
         # A model that is always in evaluation mode is trained so on purpose.
         facts.gradients_in_eval = [name for name in facts.gradients_in_eval if name in self._in_training]
         return facts
+
+    def _odd_channels(self) -> list[str]:
+        found = {}
+        for layer in (layer for model in self.models for layer in model.modules()):
+            if isinstance(layer, nn.Conv2d | nn.Linear):
+                channels = (
+                    (layer.in_channels, layer.out_channels)
+                    if isinstance(layer, nn.Conv2d)
+                    else (layer.in_features, layer.out_features)
+                )
+                if channels[1] % 8 or (channels[0] % 8 and channels[0] > _MOST_OF_IMAGES):
+                    found[id(layer)] = f"{self._name_of(layer)} ({channels[0]} to {channels[1]})"
+        return list(found.values())[:_MOST_NAMED]
 
     def measure_layers(self) -> None:
         """Times the layers with needless biases, with and without; and matrices in float64 if the program has them."""

@@ -33,6 +33,7 @@ class Marks:
         self._depth = 0
         self._backward_ended = 0.0
         self.saw_anomaly_mode = False  # around a backward pass
+        self.optimizers: list[torch.optim.Optimizer] = []  # that made an update
 
     @property
     def trains(self) -> bool:
@@ -60,7 +61,9 @@ class Marks:
         backward = torch.autograd.backward
         torch.autograd.backward = self._noting_backward(backward)
         starts: list[float] = []
-        before = torch_optimizer.register_optimizer_step_pre_hook(lambda *_: starts.append(self._clock()))
+        before = torch_optimizer.register_optimizer_step_pre_hook(
+            lambda optimizer, *_: self._begin_update(optimizer, starts)
+        )
         after = torch_optimizer.register_optimizer_step_post_hook(lambda *_: self._end_update(starts))
         try:
             yield
@@ -86,6 +89,11 @@ class Marks:
                     self._backward_s += self._backward_ended - began
 
         return noted
+
+    def _begin_update(self, optimizer: torch.optim.Optimizer, starts: list[float]) -> None:
+        if not any(optimizer is known for known in self.optimizers):
+            self.optimizers.append(optimizer)
+        starts.append(self._clock())
 
     def _end_update(self, starts: list[float]) -> None:
         if starts:

@@ -165,7 +165,8 @@ class Facts:
         pageable_copies: batches are copied to the device from memory that is not pinned.
         blocking_copies: batches are copied without non_blocking=True.
         convolutions: number of nn.Conv2d layers.
-        odd_channels: convolutions and linear layers with numbers of channels that are no multiples of 8.
+        odd_channels: convolutions and linear layers with numbers of channels that are no multiples of 8; images may
+            come with three.
         torch_threads: of torch's own, within operations.
     """
 
@@ -208,6 +209,7 @@ class Observation:
         dataset: of the loader that is judged; "" if none was iterated.
         loader: its arguments that matter, as text.
         is_ours: it is fastdata's.
+        has_index: it decodes by an index of its JPEGs.
         num_workers: of it.
         epoch_batches: of it; 0 if that is not known.
         restarts_workers: its worker processes end with each epoch.
@@ -235,6 +237,7 @@ class Observation:
     dataset: str = ""
     loader: str = ""
     is_ours: bool = False
+    has_index: bool = False
     num_workers: int = 0
     epoch_batches: int = 0
     restarts_workers: bool = False

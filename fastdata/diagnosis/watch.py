@@ -6,7 +6,8 @@ Life cycle; any deviation is a bug:
   Main     the loader between whose batches there is a backward pass.  If none comes for a long while: the one iterated.
   Script   then each request for one of its batches asks the script (`_script`) what to deliver: the next batch, or once
            more the same one.  Never more batches than the epoch has; where its length is not known, or a batch cannot
-           be copied, none is repeated.
+           be copied, none is repeated.  What repeated ones have trained is put back at the end of the epoch, and
+           before the program is stopped.
   Stop     at the end of the script `when_done` measures what is left, while all that the program has opened is still
            open; then the request raises `Stopped`, which ends the program.  A program that ends earlier leaves what has
            been measured.
@@ -20,7 +21,7 @@ import threading
 import time
 from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from multiprocessing.process import BaseProcess
 from typing import Any, NoReturn
 
 import torch
@@ -30,17 +31,17 @@ from fastdata.dataloader import loader as our_loaders
 from fastdata.diagnosis.look import Look
 from fastdata.diagnosis.marks import Marks, finish_device_work
 from fastdata.diagnosis.observation import Facts, Step, Stretch
-from fastdata.diagnosis.repeating import copied, epoch_length, is_compiled, is_plain, likeness, queued, ranks
+from fastdata.diagnosis.put_back import Undo
+from fastdata.diagnosis.repeating import copied, is_compiled, is_plain, likeness, queued, ranks
 from fastdata.diagnosis.trials import Trial, trials_for
+from fastdata.diagnosis.watched import Seen, WatchedIterator
 from fastdata.errors import in_words
 from fastdata.run.report import cpu_seconds
 
-__all__ = ["Seen", "Stopped", "Watch"]
+__all__ = ["Stopped", "Watch"]
 
-_LOOKED_AT = 2  # steps
-_GLANCED_AT = 2  # batches of each other loader, which may be a validation's
-_FEWEST_TIMED = 3
-_MOST_TIMED = 300
+_LOOKED_AT, _GLANCED_AT = 2, 2  # steps, and batches of each other loader, which may be a validation's
+_FEWEST_TIMED, _MOST_TIMED = 3, 300  # steps
 _REAL, _REPEATED, _TRIAL = 0.45, 0.25, 0.1  # shares of the time
 _UNTRAINED_STEPS, _UNTRAINED_TIMES = 20, 3  # steps, and times of `seconds`, after which no backward pass is expected
 _MOST_STOPS = 20
@@ -49,35 +50,6 @@ _RANKS_TIMED = 20  # steps, where all ranks must do the same number
 
 class Stopped(BaseException):
     """Ends a program of which everything has been measured."""
-
-
-@dataclass
-class Seen:
-    """A loader that was iterated.
-
-    Attributes:
-        loader: itself.
-        batches: delivered.
-        trained: batches that were followed by a backward pass or an update.
-        first_batch_s: seconds until the first one.
-        steps: of all iterations so far, until the script begins.
-        latest: the iterator that was made last.
-        epoch: batches of the latest epoch that came to its end; infinite before.
-    """
-
-    loader: Any
-    batches: int = 0
-    trained: int = 0
-    first_batch_s: float = math.nan
-    steps: list[Step] = field(default_factory=list)
-    began_at: float = 0.0
-    latest: _WatchedIterator | None = None
-    epoch: float = math.inf
-
-    @property
-    def is_iterated(self) -> bool:
-        """True between the first batch of an epoch and its end."""
-        return self.latest is not None and self.latest.is_out
 
 
 class Watch:
@@ -112,7 +84,9 @@ class Watch:
         self._batch: Any = None  # of the main loader, the latest
         self._kept: Any = None
         self._keeps = False  # the next one is to be kept
+        self._undo = Undo(self.unseen)  # of what repeated batches train
         self._others = 0  # batches of other loaders within a step of the main one
+        self.started = 0  # processes, but for those of loaders
         self._depth = threading.local()
         self._process = os.getpid()
         cpu_seconds()  # imports what it needs
@@ -126,9 +100,10 @@ class Watch:
         with ExitStack() as stack:
             for owner in (torch.utils.data.DataLoader, our_loaders.StatelessDataLoader):
                 if "__iter__" in vars(owner):
-                    original = owner.__iter__
-                    owner.__iter__ = self._wrapping(original)  # type: ignore[method-assign]
-                    stack.callback(setattr, owner, "__iter__", original)
+                    stack.callback(setattr, owner, "__iter__", owner.__iter__)
+                    owner.__iter__ = self._wrapping(owner.__iter__)  # type: ignore[method-assign]
+            stack.callback(setattr, BaseProcess, "start", BaseProcess.start)
+            BaseProcess.start = self._counting(BaseProcess.start)  # type: ignore[method-assign]
             stack.enter_context(self._marks.installed())
             try:
                 yield
@@ -136,6 +111,13 @@ class Watch:
                 self._is_over = True
                 if self._script_runs is not None:
                     self._script_runs.close()  # leaves what it has switched on
+
+    def _counting(self, original: Callable[[Any], None]) -> Any:
+        def start(process: Any) -> None:
+            self.started += not getattr(self._depth, "inside", False)
+            original(process)
+
+        return start
 
     def _wrapping(self, original: Callable[[Any], Any]) -> Any:
         def iterate(loader: Any) -> Any:
@@ -154,7 +136,7 @@ class Watch:
             finally:
                 self._depth.inside = False
             seen.began_at = seen.began_at or began
-            seen.latest = _WatchedIterator(self, seen, inner, made_s=self._clock() - began)
+            seen.latest = WatchedIterator(self.ask, seen, inner, made_s=self._clock() - began)
             return seen.latest
 
         return iterate
@@ -173,7 +155,7 @@ class Watch:
 
     # ---- in the program's loop
 
-    def ask(self, seen: Seen, iterator: _WatchedIterator) -> Any:
+    def ask(self, seen: Seen, iterator: WatchedIterator) -> Any:
         """The next batch for the program.
 
         Raises:
@@ -190,7 +172,9 @@ class Watch:
         if seen is self.main and self._repeats and self._kept is not None:
             if iterator.delivered >= min(iterator.length, seen.epoch):
                 seen.epoch = iterator.delivered
+                self._undo.put_back()
                 raise StopIteration
+            self._undo.note(self.look.models, self._marks.optimizers)
             batch, wait_s = copied(self._kept), 0.0
         else:
             batch = self._next_of(seen, iterator)
@@ -209,7 +193,7 @@ class Watch:
             self._marks.begin(self._clock())
         return batch
 
-    def _next_of(self, seen: Seen, iterator: _WatchedIterator) -> Any:
+    def _next_of(self, seen: Seen, iterator: WatchedIterator) -> Any:
         try:
             batch = next(iterator.inner)
         except StopIteration:
@@ -235,7 +219,7 @@ class Watch:
             self.main.latest.wait_s += wait_s
             self._marks.delivered_at += wait_s
 
-    def _close_step(self, seen: Seen, iterator: _WatchedIterator, asked_at: float) -> None:
+    def _close_step(self, seen: Seen, iterator: WatchedIterator, asked_at: float) -> None:
         """The program has asked for the next batch, or left the iterator."""
         if not iterator.is_out:
             return
@@ -276,6 +260,7 @@ class Watch:
                 self._repeats = self._script_runs.send(step)
             except StopIteration:
                 self._script_runs, self.is_done = None, True
+                self._undo.put_back()
 
     def _succeed(self, seen: Seen) -> None:
         """Some programs make a new loader for each epoch: it takes the place of the main one."""
@@ -300,6 +285,8 @@ class Watch:
                     yield False
                     self.look.steps += 1
         self.facts = self.look.facts(self._batch)
+        sizes = [getattr(each, "batch_size", None) for each in (seen.loader.batch_sampler, seen.loader)]
+        self.facts.batch_size = next(filter(None, sizes), self.facts.batch_size)  # which may be of an epoch's last
         self.facts.anomaly_mode |= self._marks.saw_anomaly_mode
         began, warm_s = self._clock(), 0.2 * self.seconds
         for _ in range(queued(seen.loader) + 1):
@@ -371,28 +358,3 @@ class Watch:
                 times[changed].append(stretch.step_s)
             self.trying = None
         self.trials[trial.key] = (min(times[False]), min(times[True]))
-
-
-class _WatchedIterator:
-    """Wraps an iterator of a loader; everything that is not iterating is the iterator's own."""
-
-    def __init__(self, watch: Watch, seen: Seen, inner: Any, *, made_s: float) -> None:
-        self._watch, self._seen, self.inner = watch, seen, inner
-        self.is_out = False  # the program has a batch
-        self.delivered = 0
-        self.wait_s, self.made_s = 0.0, made_s
-        self.length = epoch_length(seen.loader, inner)
-
-    def __iter__(self) -> _WatchedIterator:
-        return self
-
-    def __next__(self) -> Any:
-        return self._watch.ask(self._seen, self)
-
-    def __len__(self) -> int:
-        return len(self.inner)
-
-    def __getattr__(self, name: str) -> Any:
-        if name == "inner":  # while it is made or copied
-            raise AttributeError(name)
-        return getattr(self.inner, name)

@@ -87,12 +87,10 @@ def describe(loader: Any) -> str:
 
 
 def cpu_seconds() -> float:
-    """CPU time of this process and its children so far; of children that are still running only with psutil."""
+    """CPU time of this process and its children so far, those that are still running among them."""
+    import psutil  # not for programs that only load
+
     total = sum(os.times()[:4])
-    try:
-        import psutil
-    except ImportError:
-        return total
     for child in psutil.Process().children(recursive=True):
         with suppress(psutil.Error):
             total += sum(child.cpu_times()[:4])

@@ -37,8 +37,8 @@ if what == "exit":
     sys.exit("goodbye")
 if what == "short":
     epoch(loader())
-if what == "spawn":
-    torch.multiprocessing.spawn(time.sleep, args=(), join=False)
+if what == "spawn" and __name__ == "__main__":
+    torch.multiprocessing.spawn(time.sleep, nprocs=2)
 if what in ("long", "swallow"):
     while True:
         try:
@@ -98,13 +98,14 @@ def test_json_alone_on_standard_output_can_be_parsed(program: Path) -> None:
         ("exit", 1, "goodbye"),
         ("crash", 1, "RuntimeError: out of luck"),
         ("short", 0, "too early for all"),
+        ("spawn", 0, "it started 2 other processes"),
     ],
 )
 def test_a_program_that_ends_by_itself(program: Path, what: str, status: int, said: str) -> None:
     done = python("--seconds", "5", "train.py", what, cwd=program.parent)
     assert done.returncode == status
     assert "Verdict: " in done.stdout
-    assert said in done.stdout + done.stderr
+    assert said in " ".join((done.stdout + done.stderr).split())
     if what == "crash":
         assert 'train.py", line' in done.stderr
         assert "fastdata/cli" not in done.stderr

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import pytest
@@ -123,6 +126,35 @@ def test_no_epoch_gets_longer_or_shorter_by_repeated_batches() -> None:
     assert seen.repeated is not None
     assert set(epochs[:-1]) == {6}
     assert epochs[-1] <= 6
+
+
+@pytest.mark.parametrize("make", [partial(torch.optim.SGD, momentum=0.9), torch.optim.Adam])
+@pytest.mark.parametrize("batches", [13, 60])  # the epoch ends while one is repeated, or the program is stopped
+def test_what_repeated_batches_train_is_put_back(make: Any, batches: int) -> None:
+    """The program ends with what its own batches have made of model and optimiser."""
+    own: list[list[torch.Tensor]] = []  # after each batch of its own
+    found: list[torch.Tensor] = []
+
+    def state(network: nn.Module, optimiser: Any) -> list[torch.Tensor]:
+        states = [value for one in optimiser.state_dict()["state"].values() for value in one.values()]
+        return [torch.as_tensor(each).clone() for each in (*network.state_dict().values(), *states)]
+
+    network, loader, steps = model(), DataLoader(dataset(16 * batches), 16), set()
+    optimiser = make(network.parameters(), lr=0.01)
+    watch = Watch(seconds=100.0, clock=map(float, itertools.count()).__next__)
+    with suppress(Stopped), watch.watching():
+        try:
+            for images, labels in loader:
+                step(network, optimiser, images, labels)
+                if images.sum().item() not in steps:
+                    steps.add(images.sum().item())
+                    own.append(state(network, optimiser))
+        finally:
+            found = state(network, optimiser)
+    assert watch.is_done is (batches == 60)
+    assert len(own) < batches - 1
+    assert len(own[-1]) == len(found)
+    assert all(map(torch.equal, own[-1], found))
 
 
 def test_repeated_batches_are_copies() -> None:
