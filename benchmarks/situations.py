@@ -116,7 +116,7 @@ def one_worker(folder: Path, make: Any) -> Program:
 
 
 def pillow(folder: Path, make: Any) -> Program:
-    """Pillow decodes, in the caller's thread."""
+    """Pillow decodes, in one thread."""
     dataset = fastdata.ImageFolder(folder, TRANSFORM)
     return Program(fastdata.DataLoader(dataset, 32, num_workers=1, backend="pil"), small_model(4))
 

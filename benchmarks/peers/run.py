@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -322,6 +323,8 @@ def main() -> None:
             comparison = Comparison(work=work, folders=folders, made=made)
             results["workloads"][work.name] = comparison.run(given.threads, given.rounds, given.only)
             write_json(given.out, setup=setup, data=given.data or given.imagenet.name, results=results)
+    if given.out == RESULT:
+        subprocess.run([sys.executable, str(RESULT.parents[1] / "report.py")], check=True)
 
 
 if __name__ == "__main__":

@@ -23,6 +23,12 @@ __all__ = [
 
 TRAINING = ("train", "shards")  # the same views of the same images, from files and from shards
 OURS = "fastdata"
+_METRICS = (
+    ("cpu_ms_per_image", "CPU ms per image", True),
+    ("images_per_s", "images/s", False),
+    ("peak_mb", "MB at most", True),
+    ("first_batch_s", "s to the first batch", True),
+)
 _EVEN = 1.05  # times the best: as good as first, on machines where rounds differ by as much
 
 
@@ -109,7 +115,7 @@ def model(record: dict[str, Any]) -> str:
 
 
 def losses(record: dict[str, Any]) -> str:
-    """Where the best of ours is behind another loader, in CPU time or images/s."""
+    """Where the best of ours is behind another loader."""
     lines = [f"- {line}" for work in record["results"]["workloads"].values() for line in _losses_in(work)]
     return "\n".join(lines) if lines else "None in this run."
 
@@ -118,7 +124,7 @@ def _losses_in(work: dict[str, Any]) -> Iterator[str]:
     for threads in sorted(work["threads"], key=int):
         rows = rows_of(work, int(threads))
         told = f"{work['told']}, {threads} thread{'s' if threads != '1' else ''}"
-        for key, unit, least in (("cpu_ms_per_image", "CPU ms per image", True), ("images_per_s", "images/s", False)):
+        for key, unit, least in _METRICS:
             ours, others = best(rows, key, least=least, ours=True), best(rows, key, least=least, ours=False)
             if ours is None or others is None:
                 continue

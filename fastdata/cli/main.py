@@ -108,6 +108,7 @@ def _add_bench(commands: Any) -> None:
         default="auto",
         help="number of threads, and of torch's worker processes (default: auto)",
     )
+    bench.add_argument("--html", type=Path, help="also write a self-contained page")
     bench.add_argument("--batch-size", type=_positive, default=64, help="images per batch (default: %(default)s)")
     bench.add_argument(
         "--rounds", type=_positive, default=3, help="measured passes over the data per loader (default: %(default)s)"
@@ -154,7 +155,9 @@ def _check_can_run(command: str) -> None:
 def _bench(given: Any) -> None:
     _check_can_run("bench")
     from fastdata.demo.compare import compare_loaders
-    from fastdata.diagnosis.measure import table
+    from fastdata.demo.report import write_report
+    from fastdata.demo.results import as_text
+    from fastdata.diagnosis.measure import machine
     from fastdata.shards.open_images import holds_shards
 
     refuse_splits(given.folder)
@@ -163,7 +166,10 @@ def _bench(given: Any) -> None:
             f"{given.folder} holds shards, which torchvision does not read; name a folder with one folder per class"
         )
     results = compare_loaders(given.folder, workers=given.workers, batch_size=given.batch_size, rounds=given.rounds)
-    print(table(results, results[0].name))
+    print(as_text(results))
+    if given.html is not None:
+        write_report(given.html, results, None, None, machine(), folder=given.folder)
+        print(f"page: {given.html}")
 
 
 def _explain(given: Any) -> None:

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from fastdata.dataloader.loader import DataLoader
+from fastdata.demo.results import ceiling_of, ranked, verdict
 from fastdata.demo.train import Epoch
 from fastdata.diagnosis.measure import Measurement, ratios, spread
 from fastdata.image_folder import ImageFolder
@@ -24,18 +25,17 @@ from fastdata.transforms import CenterCrop, Compose, PILToTensor, Resize
 
 __all__ = ["sample_strip", "write_report"]
 
-_IMAGENET = 1_281_167  # images of an epoch
 _SHOWN = 6
 _SIDE = 128
-_CEILING = "synthetic"  # batches of nothing
 _COMMAND = "fastdata demo{folder}\n\n# or, from a checkout:\nbash tools/demo.sh{folder}"
+_BENCH = "fastdata bench{folder}"
 
 
 def write_report(
     path: Path,
     measurements: Sequence[Measurement],
-    decoding: dict[str, dict[str, float]],
-    epoch: Epoch,
+    decoding: dict[str, dict[str, float]] | None,
+    epoch: Epoch | None,
     machine: dict[str, Any],
     *,
     strip: Sequence[dict[str, str]] = (),
@@ -46,57 +46,42 @@ def write_report(
     Args:
         path: of the page; missing folders are created.
         measurements: of the loaders; the first is torch's.
-        decoding: images per second by size and backend.
-        epoch: what training took.
+        decoding: images per second by size and backend; None if not measured.
+        epoch: what training took; None if nothing was trained.
         machine: as `fastdata.diagnosis.measure.machine` describes it.
         strip: of `sample_strip`.
         folder: the user's own images; None for drawn ones.
     """
     loaders, ceiling = _loader_rows(measurements)
-    sizes = list(decoding)
-    decoders = [name for name in decoding[sizes[0]] if name != "dali"]
+    sizes = list(decoding or {})
+    decoders = list(decoding[sizes[0]]) if decoding else []
     page = render(
         "demo.html",
         date=time.strftime("%Y-%m-%d"),
-        verdict=_verdict(measurements),
+        verdict=verdict(measurements),
         loaders=loaders,
         ceiling=ceiling,
         rounds=counted(len(measurements[0].images_per_s), "interleaved round"),
         strip=strip,
         strip_backend=_strip_backend(),
+        epoch=epoch,
         parts=[
             {"name": name, "percent": round(100 * epoch.share(part), 1)}
             for name, part in (("waiting", "wait"), ("forward", "forward"), ("backward", "backward"), ("rest", "step"))
+            if epoch is not None
         ],
-        images=epoch.images,
-        first=f"{epoch.loss_first:.2f}",
-        last=f"{epoch.loss_last:.2f}",
         sizes=sizes,
-        decoding=[(name, [f"{decoding[size][name]:.0f}" for size in sizes]) for name in decoders],
-        command=_COMMAND.format(folder="" if folder is None else f" {folder}"),
+        decoding=[(name, [f"{decoding[size][name]:.0f}" for size in sizes]) for name in decoders if decoding],
+        command=(_BENCH if epoch is None else _COMMAND).format(folder=f" {folder}" if folder is not None else ""),
         machine=json.dumps(machine, indent=1),
     )
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(page, encoding="utf-8")
 
 
-def _verdict(measurements: Sequence[Measurement]) -> str:
-    torchs, *ours = [each for each in measurements if _CEILING not in each.name]
-    best = min(ours, key=lambda each: spread(each.cpu_ms_per_image)["median"])
-    less = ratios(measurements, torchs.name)[best.name]["cpu"]["median"]
-    saved_ms = spread(torchs.cpu_ms_per_image)["median"] - spread(best.cpu_ms_per_image)["median"]
-    if less <= 1:
-        return f"On these images fastdata is not faster: {best.name} needs {1 / less:.2f} times the CPU time of torch."
-    return (
-        f"{best.name} loads these images with {less:.1f} times less CPU than {torchs.name}: "
-        f"in an epoch of ImageNet you save {saved_ms * _IMAGENET / 3.6e6:.1f} CPU-hours."
-    )
-
-
 def _loader_rows(measurements: Sequence[Measurement]) -> tuple[list[dict[str, Any]], dict[str, Any] | None]:
     """The loaders, cheapest first, with widths in percent of the longest; and the ceiling's line."""
-    shown = [each for each in measurements if _CEILING not in each.name]
-    shown.sort(key=lambda each: float(spread(each.cpu_ms_per_image)["median"]))
+    shown = ranked(measurements)
     longest = max(max(each.cpu_ms_per_image) for each in shown)
     less = ratios(measurements, measurements[0].name)
     rows = []
@@ -116,7 +101,7 @@ def _loader_rows(measurements: Sequence[Measurement]) -> tuple[list[dict[str, An
                 "rate_range": f"{rate['min']:.0f} to {rate['max']:.0f}",
             }
         )
-    nothing = next((each for each in measurements if _CEILING in each.name), None)
+    nothing = ceiling_of(measurements)
     if nothing is None:
         return rows, None
     cpu_ms = spread(nothing.cpu_ms_per_image)["median"]

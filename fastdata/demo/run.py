@@ -10,9 +10,10 @@ from pathlib import Path
 
 from fastdata.demo.compare import TORCH, compare_loaders, decode_speeds, resized_copies
 from fastdata.demo.report import sample_strip, write_report
+from fastdata.demo.results import as_text
 from fastdata.demo.sample import SampleOptions, make_sample_dataset
 from fastdata.demo.train import train_one_epoch
-from fastdata.diagnosis.measure import machine, ratios, spread, table, write_json
+from fastdata.diagnosis.measure import machine, ratios, spread, write_json
 from fastdata.image_folder import ImageFolder
 from fastdata.system.cpus import auto_threads
 from fastdata.system.files import read_file
@@ -53,7 +54,7 @@ def run_demo(folder: Path | None, output: Path, *, quick: bool = False) -> None:
     )
     strip = sample_strip(data)
     write_report(output / "report.html", measurements, decoding, epoch, machine(), strip=strip, folder=folder)
-    print(f"\n{table(measurements, TORCH)}\n")
+    print(f"\n{as_text(measurements)}\n")
     rate = spread(measurements[0].images_per_s)["median"]
     print(
         f"torch + torchvision loads {rate:.0f} images/s here; share of the trained epoch spent waiting for data: "

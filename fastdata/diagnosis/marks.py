@@ -13,7 +13,7 @@ from torch.optim import optimizer as torch_optimizer
 
 from fastdata.diagnosis.observation import Step
 
-__all__ = ["Marks", "finish_device_work"]
+__all__ = ["Marks", "device_use", "finish_device_work"]
 
 
 class Marks:
@@ -99,6 +99,16 @@ class Marks:
         if starts:
             # A closure that step() was given has done the forward and the backward pass by then, as Lightning's does.
             self._update_s += self._clock() - max(starts.pop(), self._backward_ended)
+
+
+def device_use() -> float | None:
+    """Share of the last moments in which the GPU computed; None if unknown (it needs nvidia-ml-py)."""
+    if not (torch.cuda.is_available() and torch.cuda.is_initialized()):  # type: ignore[no-untyped-call]
+        return None
+    try:
+        return torch.cuda.utilization() / 100
+    except (ImportError, RuntimeError, OSError):
+        return None
 
 
 def finish_device_work() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -41,6 +42,8 @@ class Stretch:
         step_s: one step, including its wait.
         wait_s, forward_s, backward_s, update_s, rest_s: as in `Step`.
         cores: CPU seconds of the process and its children per second; None if not measured.
+        quartiles_s: a quarter of the steps took less than the first, a quarter more than the second.
+        device_use: share of the time in which the GPU computed, as its driver tells; None if not known.
     """
 
     steps: int
@@ -51,6 +54,8 @@ class Stretch:
     update_s: float = 0.0
     rest_s: float = 0.0
     cores: float | None = None
+    quartiles_s: tuple[float, float] | None = None
+    device_use: float | None = None
 
     @classmethod
     def of(cls, steps: list[Step], *, extra_s: float = 0.0, cores: float | None = None) -> Stretch:
@@ -58,7 +63,11 @@ class Stretch:
         count = max(1, len(steps))
         parts = ("wait_s", "forward_s", "backward_s", "update_s", "rest_s")
         means = {part: sum(getattr(step, part) for step in steps) / count for part in parts}
-        return cls(len(steps), sum(means.values()) + extra_s / count, **means, cores=cores)
+        stretch = cls(len(steps), sum(means.values()) + extra_s / count, **means, cores=cores)
+        if len(steps) > 1:
+            first, _, third = statistics.quantiles(step.wait_s + step.busy_s for step in steps)
+            stretch.quartiles_s = first, third
+        return stretch
 
 
 @dataclass
@@ -94,7 +103,8 @@ class Sample:
         samples: how many.
         total_ms: one sample.
         idle_ms: of it, in which the thread did not compute: it waited for storage, the network or a lock.
-        decode_ms: in Pillow's decoders.
+        decode_ms: in Pillow's decoders, which read the file.
+        read_ms: of it, to read a file that the system has in memory; 0 if not measured.
         resize_ms: in Pillow's resize.
         rest_ms: the rest of `__getitem__`, mostly transforms.
         collate_ms: in the collate function, per sample.
@@ -111,6 +121,7 @@ class Sample:
     total_ms: float
     idle_ms: float
     decode_ms: float = 0.0
+    read_ms: float = 0.0
     resize_ms: float = 0.0
     rest_ms: float = 0.0
     collate_ms: float = 0.0
@@ -164,6 +175,7 @@ class Facts:
             launch_blocking: what is switched on.
         pageable_copies: batches are copied to the device from memory that is not pinned.
         blocking_copies: batches are copied without non_blocking=True.
+        pin_ms, copy_ms: to pin a batch in host memory, and to copy it from there to the device; NaN if not measured.
         convolutions: number of nn.Conv2d layers.
         odd_channels: convolutions and linear layers with numbers of channels that are no multiples of 8; images may
             come with three.
@@ -193,6 +205,8 @@ class Facts:
     launch_blocking: bool = False
     pageable_copies: bool = False
     blocking_copies: bool = False
+    pin_ms: float = float("nan")
+    copy_ms: float = float("nan")
     convolutions: int = 0
     odd_channels: list[str] = field(default_factory=list)
     torch_threads: int = 0

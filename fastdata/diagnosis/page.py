@@ -31,6 +31,7 @@ def as_html(told: Diagnosis, machine: dict[str, Any]) -> str:
         tables=tables(told.seen),
         advice=[{**vars(each), "expected": times(each.gain), "tried": times(each.measured)} for each in told.advice],
         bars=_bars(told.seen),
+        command=f"fastdata doctor {told.seen.program}",
         unseen=told.seen.unseen,
         machine=json.dumps(machine, indent=1),
         json=json.dumps(told.to_dict(), indent=1),
@@ -42,7 +43,14 @@ def _bars(seen: Observation) -> list[dict[str, Any]]:
     names = ("as it runs", "compute only", "data only")
     known = {name: value for name, value in zip(names, step_seconds(seen), strict=True) if not math.isnan(value)}
     longest = max(known.values(), default=1.0)
-    return [
-        {"name": name, "ms": f"{1e3 * value:.1f} ms", "percent": round(100 * value / longest, 1)}
-        for name, value in known.items()
-    ]
+    ranges = {
+        name: stretch.quartiles_s for name, stretch in zip(names, (seen.real, seen.repeated), strict=False) if stretch
+    }
+    bars = []
+    for name, value in known.items():
+        bar = {"name": name, "ms": f"{1e3 * value:.1f} ms", "percent": round(100 * value / longest, 1)}
+        if (quartiles := ranges.get(name)) is not None:
+            low, high = (min(100.0, 100 * each / longest) for each in quartiles)
+            bar |= {"low": round(low, 1), "width": round(high - low, 1)}
+        bars.append(bar)
+    return bars

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import copy
 import math
+import statistics
 import sys
+import time
 from typing import Any
 
 import torch
@@ -13,8 +15,9 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 
 from fastdata.dataloader.loader import StatelessDataLoader
 
-__all__ = ["copied", "epoch_length", "is_compiled", "is_plain", "likeness", "queued", "ranks"]
+__all__ = ["copied", "epoch_length", "handover_ms", "is_compiled", "is_plain", "likeness", "queued", "ranks"]
 
+_HANDED_OVER = 5  # times
 _COPIED_AS_THEY_ARE = (torch.Tensor, str, bytes, int, float, bool, complex, type(None))
 
 
@@ -45,6 +48,22 @@ def likeness(loader: Any) -> tuple[Any, ...]:
     """What two loaders have in common if one of them was made anew."""
     batch_size = getattr(loader.batch_sampler, "batch_size", loader.batch_size)
     return type(loader), type(loader.dataset), epoch_length(loader.dataset), batch_size, loader.num_workers
+
+
+def handover_ms(batch: Any) -> tuple[float, float]:
+    """Milliseconds to pin a batch in host memory, and to copy it from there to the GPU: medians of some times."""
+    tensors = [leaf.cpu() for leaf in tree_leaves(batch) if isinstance(leaf, torch.Tensor)]
+    took: list[tuple[float, float]] = []
+    for _ in range(_HANDED_OVER):
+        began = time.perf_counter()
+        pinned = [each.pin_memory() for each in tensors]
+        between = time.perf_counter()
+        for each in pinned:
+            each.to("cuda", non_blocking=True)
+        torch.cuda.synchronize()
+        took.append((between - began, time.perf_counter() - between))
+    pin_s, copy_s = (statistics.median(part) for part in zip(*took, strict=True))
+    return 1e3 * pin_s, 1e3 * copy_s
 
 
 def epoch_length(*known: Any) -> float:

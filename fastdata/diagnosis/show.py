@@ -75,12 +75,21 @@ def _step_rows(seen: Observation) -> list[tuple[str, str]]:
         ("lost to waiting for data", f"{share:.0%}"),
     ]
     stretch = seen.repeated or seen.real
+    if seen.real.quartiles_s is not None:
+        low, high = seen.real.quartiles_s
+        rows.insert(1, ("  half of the steps took", f"{1e3 * low:.1f} to {1e3 * high:.1f} ms"))
     parts = (("forward", stretch.forward_s), ("backward", stretch.backward_s), ("update", stretch.update_s))
     rows += [(f"  {name}", _ms(value)) for name, value in parts if value > 0]
     if seen.real.cores is not None:
         rows.append(("cores used", f"{seen.real.cores:.1f} of {seen.cpus}"))
     for place in seen.facts.syncs[:_MOST_SYNCS]:
         rows.append((f"{place.calls} per step", f"{place.per_step:.0f} at {place.place}"))
+    if seen.facts.device != "cpu":
+        rows.append(("these parts", "as they were given to the device"))
+    if seen.real.device_use is not None:
+        rows.append(("GPU utilisation", f"{seen.real.device_use:.0%}"))
+    if not math.isnan(seen.facts.copy_ms):
+        rows.append(("a batch: pinning, copying", f"{seen.facts.pin_ms:.2f} ms, {seen.facts.copy_ms:.2f} ms"))
     if seen.facts.device == "cpu":
         rows.append(("device", "cpu; nothing here was measured on a GPU"))
     return rows
@@ -107,7 +116,8 @@ def _sample_rows(seen: Observation) -> list[tuple[str, str]]:
     rows = [
         ("all", f"{sample.total_ms:.2f} ms"),
         ("  waiting (storage, network)", f"{sample.idle_ms:.2f} ms"),
-        ("  decoding", f"{sample.decode_ms:.2f} ms"),
+        ("  decoding" + (", with reading" if sample.read_ms else ""), f"{sample.decode_ms:.2f} ms"),
+        *([("    reading the file, from memory", f"{sample.read_ms:.2f} ms")] if sample.read_ms else []),
         ("  resizing", f"{sample.resize_ms:.2f} ms"),
         ("  the rest", f"{max(0.0, sample.rest_ms - sample.idle_ms):.2f} ms"),
         ("collating", f"{sample.collate_ms:.2f} ms"),

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import math
 import os
+import statistics
 import threading
 import time
 from collections.abc import Callable, Generator, Iterator
@@ -29,10 +30,10 @@ import torch.utils.data
 
 from fastdata.dataloader import loader as our_loaders
 from fastdata.diagnosis.look import Look
-from fastdata.diagnosis.marks import Marks, finish_device_work
+from fastdata.diagnosis.marks import Marks, device_use, finish_device_work
 from fastdata.diagnosis.observation import Facts, Step, Stretch
 from fastdata.diagnosis.put_back import Undo
-from fastdata.diagnosis.repeating import copied, is_compiled, is_plain, likeness, queued, ranks
+from fastdata.diagnosis.repeating import copied, handover_ms, is_compiled, is_plain, likeness, queued, ranks
 from fastdata.diagnosis.trials import Trial, trials_for
 from fastdata.diagnosis.watched import Seen, WatchedIterator
 from fastdata.errors import in_words
@@ -45,6 +46,7 @@ _FEWEST_TIMED, _MOST_TIMED = 3, 300  # steps
 _REAL, _REPEATED, _TRIAL = 0.45, 0.25, 0.1  # shares of the time
 _UNTRAINED_STEPS, _UNTRAINED_TIMES = 20, 3  # steps, and times of `seconds`, after which no backward pass is expected
 _MOST_STOPS = 20
+_USE_EVERY = 10  # steps
 _RANKS_TIMED = 20  # steps, where all ranks must do the same number
 
 
@@ -306,6 +308,8 @@ class Watch:
         yield True  # the loader fills its queue
         yield True
         self.repeated = yield from self._timed(repeats=True, share=_REPEATED)
+        if self.facts.device == "cuda":
+            self.facts.pin_ms, self.facts.copy_ms = handover_ms(self._kept)
         if ranks() > 1:
             return
         for trial in trials_for(self.facts, self.look.models, tries=self._tries):
@@ -323,14 +327,18 @@ class Watch:
     def _timed(self, *, repeats: bool, share: float) -> Generator[bool, Step, Stretch]:
         """Steps until a share of the time is over."""
         finish_device_work()
-        began, cpu_s, steps = self._clock(), cpu_seconds(), list[Step]()
+        began, cpu_s, steps, uses = self._clock(), cpu_seconds(), list[Step](), list[float]()
         while not self._is_enough(steps, self._clock() - began, share):
             steps.append((yield repeats))
+            if len(steps) % _USE_EVERY == 1 and (use := device_use()) is not None:
+                uses.append(use)
         at = self._clock()
         finish_device_work()
         ended = self._clock()
         cores = (cpu_seconds() - cpu_s) / max(1e-9, ended - began)
-        return Stretch.of(steps, extra_s=ended - at, cores=cores)
+        stretch = Stretch.of(steps, extra_s=ended - at, cores=cores)
+        stretch.device_use = statistics.mean(uses) if uses else None
+        return stretch
 
     def _is_enough(self, steps: list[Step], seconds: float, share: float) -> bool:
         if ranks() > 1:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from fastdata.demo.results import as_text
 from fastdata.diagnosis.measure import Measurement, hidden_share, table
 
 
@@ -21,6 +22,25 @@ def test_the_hidden_share_of_copies(
     copies: list[tuple[int, int]], kernels: list[tuple[int, int]], share: float
 ) -> None:
     assert hidden_share(copies, kernels) == pytest.approx(share)
+
+
+def test_the_terminal_gets_the_verdict_and_the_best_first() -> None:
+    costs = {
+        "torch + torchvision": 4.0,
+        "fastdata, turbojpeg": 1.5,
+        "fastdata, native": 1.0,
+        "fastdata, synthetic": 0.1,
+    }
+    results = [
+        Measurement(name=name, images=1, cpu_ms_per_image=[ms, 1.25 * ms, 2 * ms], images_per_s=[12345.6 / ms] * 3)
+        for name, ms in costs.items()
+    ]
+    told = as_text(results)
+    assert told.startswith("fastdata, native loads these images with 4.0 times less CPU than torch")
+    assert max(map(len, told.splitlines())) <= 80
+    rows = [line.split("  ")[0].strip() or line.split("  ")[1] for line in told.splitlines()[4:7]]
+    assert rows == ["* fastdata, native", "fastdata, turbojpeg", "torch + torchvision"]
+    assert "Batches of nothing take 0.12 ms" in " ".join(told.split())
 
 
 def test_a_table_says_which_ratio_it_has() -> None:

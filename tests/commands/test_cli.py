@@ -57,7 +57,7 @@ def test_demo_writes_a_table_figures_and_a_report(
 ) -> None:
     run_demo(folder, tmp_path, quick=True)
     told = capsys.readouterr().out
-    assert "| fastdata, turbojpeg |" in told
+    assert "fastdata, turbojpeg  " in told
     results = json.loads((tmp_path / "results.json").read_text())["results"]
     assert results["epoch"]["images"] == 32
     assert all(row["cpu_ms_per_image"]["median"] > 0 for row in results["loaders"])
@@ -148,7 +148,7 @@ def without(packages: str, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.parametrize(
     ("command", "missing"),
-    [("bench", "psutil torchvision"), ("bench", "torchvision"), ("demo", "matplotlib psutil torchvision")],
+    [("bench", "torchvision"), ("demo", "matplotlib torchvision")],
 )
 def test_what_is_not_installed_is_said_before_any_work(
     folder: Path, tmp_path: Path, command: str, missing: str

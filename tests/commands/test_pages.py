@@ -37,7 +37,7 @@ def demo_page(folder: Path) -> str:
         "fastdata, synthetic",
     ]
     measured = [measurement(name, cpu_ms) for name, cpu_ms in zip(names, (4, 1, 1.5, 1.6, 0.1), strict=True)]
-    speeds = dict.fromkeys(("native", "turbojpeg", "opencv", "dali"), 1234.5)
+    speeds = dict.fromkeys(("native", "turbojpeg", "opencv"), 1234.5)
     epoch = Epoch(images=192, loss_first=2.3, loss_last=1.2, wait_s=0.1, forward_s=1, backward_s=2, step_s=0.3)
     path = folder / "report.html"
     decoding = {"original": speeds, "128 px": speeds, "256 px": speeds, "512 px": speeds}
@@ -93,16 +93,17 @@ def test_nothing_is_wider_than_the_window(name: str, tmp_path: Path) -> None:
         "frame => frame.contentDocument.documentElement.scrollWidth).join(' ') }</script>"
     )
     (tmp_path / "frames.html").write_text(f"<!doctype html><style>iframe {{ border: 0 }}</style>{script}{frames}")
-    shown = browse("--dump-dom", f"file://{tmp_path / 'frames.html'}")
-    (title,) = re.findall(r"<title>([\d ]+)</title>", shown)
-    assert [int(width) for width in title.split()] == list(WIDTHS)
     PICTURES.mkdir(parents=True, exist_ok=True)
     (tmp_path / "page.html").write_text(page)
-    for dark in (False, True):
-        picture = PICTURES / f"{name}-{'dark' if dark else 'light'}.png"
-        scheme = ["--blink-settings=preferredColorScheme=0"] if dark else []
-        browse("--window-size=800,2200", *scheme, f"--screenshot={picture}", f"file://{tmp_path / 'page.html'}")
-        assert picture.stat().st_size > 10_000
+    for scheme, options in (("light", []), ("dark", ["--blink-settings=preferredColorScheme=0"])):
+        shown = browse(*options, "--dump-dom", f"file://{tmp_path / 'frames.html'}")
+        (title,) = re.findall(r"<title>([\d ]+)</title>", shown)
+        assert [int(width) for width in title.split()] == list(WIDTHS)
+        for width in WIDTHS:
+            picture = PICTURES / f"{name}-{scheme}-{width}.png"
+            size = f"--window-size={width},2400"
+            browse(size, *options, f"--screenshot={picture}", f"file://{tmp_path / 'page.html'}")
+            assert picture.stat().st_size > 10_000
 
 
 def test_the_verdict_comes_first_and_the_winner_is_marked(tmp_path: Path) -> None:
@@ -114,7 +115,22 @@ def test_the_verdict_comes_first_and_the_winner_is_marked(tmp_path: Path) -> Non
     rows = re.findall(r"<tr[^>]*><td>([^<]*)</td><td>[\d.]+ \(", page)
     assert rows == ["fastdata, native", "fastdata, turbojpeg", "fastdata, opencv", "torch + torchvision"]
     assert page.count('<tr class="best">') == 1
-    assert "<td>dali</td>" not in page
+
+
+def test_a_page_of_loaders_alone(tmp_path: Path) -> None:
+    measured = [measurement("torch + torchvision", 4.0), measurement("fastdata, native", 1.0)]
+    write_report(tmp_path / "bench.html", measured, None, None, {}, folder=Path("mine"))
+    page = (tmp_path / "bench.html").read_text()
+    assert "fastdata bench mine" in page
+    assert "Decoding" not in page
+    assert "training" not in page
+
+
+def test_a_diagnosis_shows_its_spread_and_its_command(tmp_path: Path) -> None:
+    page = doctor_page(tmp_path)
+    assert 'class="range"' in page
+    assert "half of the steps took" in page
+    assert "<pre>fastdata doctor train.py --option=" in page
 
 
 def test_a_slower_loader_is_not_praised(tmp_path: Path) -> None:

@@ -1,0 +1,68 @@
+"""What was measured of some loaders, in words: the verdict, and a table for a terminal of 80 columns."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Sequence
+
+from fastdata.diagnosis.measure import Measurement, ratios, spread
+from fastdata.terminal.words import counted
+
+__all__ = ["as_text", "ceiling_of", "ranked", "verdict"]
+
+_WIDTH = 80
+_NAME, _CELL, _LAST = 28, 20, 12  # columns
+_IMAGENET = 1_281_167  # images of an epoch
+_CEILING = "synthetic"  # batches of nothing
+
+
+def ranked(measurements: Sequence[Measurement]) -> list[Measurement]:
+    """Those that load images, that with the least CPU time first."""
+    shown = [each for each in measurements if _CEILING not in each.name]
+    return sorted(shown, key=lambda each: float(spread(each.cpu_ms_per_image)["median"]))
+
+
+def ceiling_of(measurements: Sequence[Measurement]) -> Measurement | None:
+    """That of batches of nothing, which no loader can beat."""
+    return next((each for each in measurements if _CEILING in each.name), None)
+
+
+def verdict(measurements: Sequence[Measurement]) -> str:
+    """One sentence.
+
+    Args:
+        measurements: the first is torch's.
+    """
+    torchs = measurements[0]
+    best = next(each for each in ranked(measurements) if each is not torchs)
+    less = ratios(measurements, torchs.name)[best.name]["cpu"]["median"]
+    saved_ms = spread(torchs.cpu_ms_per_image)["median"] - spread(best.cpu_ms_per_image)["median"]
+    if less <= 1:
+        return f"On these images fastdata is not faster: {best.name} needs {1 / less:.2f} times the CPU time of torch."
+    return (
+        f"{best.name} loads these images with {less:.1f} times less CPU than {torchs.name}: "
+        f"in an epoch of ImageNet you save {saved_ms * _IMAGENET / 3.6e6:.1f} CPU-hours."
+    )
+
+
+def as_text(measurements: Sequence[Measurement]) -> str:
+    """Verdict, table, and what its figures are; the first measurement is torch's."""
+    less = ratios(measurements, measurements[0].name)
+    head = f"  {'loader':<{_NAME - 2}}{'CPU ms per image':>{_CELL}}{'images/s':>{_CELL}}{'less CPU':>{_LAST}}"
+    lines = [*textwrap.wrap(verdict(measurements), _WIDTH), "", head]
+    for number, each in enumerate(ranked(measurements)):
+        cpu, rate = spread(each.cpu_ms_per_image), spread(each.images_per_s)
+        cells = [
+            f"{cpu['median']:.2f} ({cpu['min']:.2f}-{cpu['max']:.2f})",
+            f"{rate['median']:.0f} ({rate['min']:.0f}-{rate['max']:.0f})",
+        ]
+        times = f"{less[each.name]['cpu']['median']:.2f}x"
+        name = f"{'* ' if number == 0 else '  '}{each.name}"
+        lines.append(f"{name:<{_NAME}}{cells[0]:>{_CELL}}{cells[1]:>{_CELL}}{times:>{_LAST}}")
+    rounds = counted(len(measurements[0].images_per_s), "interleaved round")
+    told = f"* the least. Median of {rounds}, in brackets the lowest and highest; CPU time of the whole process tree."
+    if (nothing := ceiling_of(measurements)) is not None:
+        told += (
+            f" Batches of nothing take {spread(nothing.cpu_ms_per_image)['median']:.2f} ms, which no loader can beat."
+        )
+    return "\n".join([*lines, "", *textwrap.wrap(told, _WIDTH)])
