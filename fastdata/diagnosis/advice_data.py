@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 
 from fastdata.dataloader.verdict import NOT_ACCELERATED
-from fastdata.diagnosis.gains import Advice, gain_of, step_seconds
+from fastdata.diagnosis.gains import Advice, gain_of, step_seconds, tried
 from fastdata.diagnosis.observation import Observation
 
 __all__ = ["about_data"]
@@ -56,6 +56,7 @@ def _about_switching(seen: Observation) -> Iterator[Advice]:
             f"{seen.alone.images_per_s:.0f} ({ours.explain})",
             change="from fastdata import DataLoader (instead of from torch.utils.data), or: fastdata run SCRIPT",
             gain=gain_of(seen, data_times=times),
+            measured=tried(seen, "fastdata"),
             reach=times,
         )
     if (seen.is_ours and NOT_ACCELERATED in what) or "hardly accelerated" in what:
@@ -77,6 +78,7 @@ def _about_switching(seen: Observation) -> Iterator[Advice]:
             why=f"backend='auto' gave {backend.images_per_s:.0f} images/s instead of {seen.alone.images_per_s:.0f}",
             change="leave backend out, or write backend='auto'",
             gain=gain_of(seen, data_times=times),
+            measured=tried(seen, "backend"),
             reach=times,
         )
     yield from _about_augmenting(seen)
@@ -130,6 +132,7 @@ def _about_workers(seen: Observation) -> Iterator[Advice]:
         f"{more.what} it gave {more.images_per_s:.0f} images/s instead of {seen.alone.images_per_s:.0f}",
         change=f"num_workers={seen.cpus}" if not seen.is_ours else "num_workers='auto'",
         gain=gain_of(seen, data_times=times, with_workers=True),
+        measured=tried(seen, "workers"),
         reach=times,
     )
 

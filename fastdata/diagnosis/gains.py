@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from fastdata.diagnosis.observation import Observation
 
-__all__ = ["Advice", "expected_step_s", "gain_of", "step_seconds", "wait_share"]
+__all__ = ["Advice", "expected_step_s", "gain_of", "step_seconds", "tried", "wait_share"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,6 +38,12 @@ class Advice:
     reach: float = math.nan
     is_fault: bool = False
     converts: bool = False
+
+
+def tried(seen: Observation, key: str) -> float:
+    """How many times faster a step was with a change; NaN if it was not tried."""
+    before, after = seen.trials.get(key, (math.nan, math.nan))
+    return before / after
 
 
 def step_seconds(seen: Observation) -> tuple[float, float, float]:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import torch
@@ -13,13 +15,16 @@ from torch.utils._pytree import tree_leaves
 from fastdata.dataloader.loader import DataLoader, StatelessDataLoader
 from fastdata.dataloader.rebuilt import CHOICES, asked_workers
 from fastdata.diagnosis.observation import Loading
+from fastdata.diagnosis.repeating import is_plain
 from fastdata.run.report import cpu_seconds
+from fastdata.system.cpus import auto_threads
 
 __all__ = [
     "PATIENCE_S",
     "augments_batches",
     "changed_loader",
     "is_ours",
+    "loaders_to_try",
     "measure_loading",
     "restarts_workers",
     "settings_of",
@@ -80,6 +85,26 @@ def torchs_with(loader: Any, **changes: Any) -> Any:
         for name in ("collate_fn", "worker_init_fn", "multiprocessing_context", "generator", "pin_memory")
     }
     return torchs(loader.dataset, timeout=PATIENCE_S, **chosen, **kept, **changes)
+
+
+def loaders_to_try(loader: Any) -> dict[str, Callable[[], Any]]:
+    """Loaders that may feed a program instead of its own one for some steps, by the key of the advice.
+
+    Args:
+        loader: torch's or ours; none for datasets without indices, which workers must divide among themselves, or for
+            loaders with an `__iter__` of their own.
+    """
+    if isinstance(loader.dataset, torch.utils.data.IterableDataset) or not is_plain(loader):
+        return {}
+    found: dict[str, Callable[[], Any]] = {}
+    if not is_ours(loader):
+        found["fastdata"] = partial(changed_loader, loader)
+    elif loader.backend != "auto":
+        found["backend"] = partial(changed_loader, loader, backend="auto")
+    cpus = auto_threads()
+    if loader.num_workers < cpus:
+        found["workers"] = partial(changed_loader if is_ours(loader) else torchs_with, loader, num_workers=cpus)
+    return found
 
 
 def augments_batches(loader: StatelessDataLoader[Any]) -> bool:

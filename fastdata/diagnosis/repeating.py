@@ -7,6 +7,7 @@ import math
 import statistics
 import sys
 import time
+from collections.abc import Generator
 from typing import Any
 
 import torch
@@ -15,7 +16,17 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 
 from fastdata.dataloader.loader import StatelessDataLoader
 
-__all__ = ["copied", "epoch_length", "handover_ms", "is_compiled", "is_plain", "likeness", "queued", "ranks"]
+__all__ = [
+    "copied",
+    "epoch_length",
+    "handover_ms",
+    "is_compiled",
+    "is_plain",
+    "likeness",
+    "over_and_over",
+    "queued",
+    "ranks",
+]
 
 _HANDED_OVER = 5  # times
 _COPIED_AS_THEY_ARE = (torch.Tensor, str, bytes, int, float, bool, complex, type(None))
@@ -48,6 +59,16 @@ def likeness(loader: Any) -> tuple[Any, ...]:
     """What two loaders have in common if one of them was made anew."""
     batch_size = getattr(loader.batch_sampler, "batch_size", loader.batch_size)
     return type(loader), type(loader.dataset), epoch_length(loader.dataset), batch_size, loader.num_workers
+
+
+def over_and_over(loader: Any) -> Generator[Any, None, None]:
+    """Batches of a loader, one epoch after the other; an epoch without any ends it."""
+    has_any = True
+    while has_any:
+        has_any = False
+        for batch in loader:
+            has_any = True
+            yield batch
 
 
 def handover_ms(batch: Any) -> tuple[float, float]:

@@ -29,11 +29,21 @@ import torch
 import torch.utils.data
 
 from fastdata.dataloader import loader as our_loaders
+from fastdata.diagnosis.loading import loaders_to_try
 from fastdata.diagnosis.look import Look
 from fastdata.diagnosis.marks import Marks, device_use, finish_device_work
 from fastdata.diagnosis.observation import Facts, Step, Stretch
 from fastdata.diagnosis.put_back import Undo
-from fastdata.diagnosis.repeating import copied, handover_ms, is_compiled, is_plain, likeness, queued, ranks
+from fastdata.diagnosis.repeating import (
+    copied,
+    handover_ms,
+    is_compiled,
+    is_plain,
+    likeness,
+    over_and_over,
+    queued,
+    ranks,
+)
 from fastdata.diagnosis.trials import Trial, trials_for
 from fastdata.diagnosis.watched import Seen, WatchedIterator
 from fastdata.errors import in_words
@@ -44,6 +54,7 @@ __all__ = ["Stopped", "Watch"]
 _LOOKED_AT, _GLANCED_AT = 2, 2  # steps, and batches of each other loader, which may be a validation's
 _FEWEST_TIMED, _MOST_TIMED = 3, 300  # steps
 _REAL, _REPEATED, _TRIAL = 0.45, 0.25, 0.1  # shares of the time
+_WAITS = 0.05  # share of a step, from which on other loaders are tried
 _UNTRAINED_STEPS, _UNTRAINED_TIMES = 20, 3  # steps, and times of `seconds`, after which no backward pass is expected
 _MOST_STOPS = 20
 _USE_EVERY = 10  # steps
@@ -87,6 +98,7 @@ class Watch:
         self._kept: Any = None
         self._keeps = False  # the next one is to be kept
         self._undo = Undo(self.unseen)  # of what repeated batches train
+        self._other: Generator[Any, None, None] | None = None  # batches of a loader that is tried
         self._others = 0  # batches of other loaders within a step of the main one
         self.started = 0  # processes, but for those of loaders
         self._depth = threading.local()
@@ -177,7 +189,7 @@ class Watch:
                 self._undo.put_back()
                 raise StopIteration
             self._undo.note(self.look.models, self._marks.optimizers)
-            batch, wait_s = copied(self._kept), 0.0
+            batch, wait_s = self._instead_of_next()
         else:
             batch = self._next_of(seen, iterator)
             wait_s = self._clock() - now + iterator.made_s
@@ -194,6 +206,19 @@ class Watch:
             iterator.is_out, iterator.wait_s, self._others = True, wait_s, 0
             self._marks.begin(self._clock())
         return batch
+
+    def _instead_of_next(self) -> tuple[Any, float]:
+        """A batch of the loader that is tried, with what it was waited for; or once more the one that was kept."""
+        if self._other is not None:
+            began, self._depth.inside = self._clock(), True
+            try:
+                return next(self._other), self._clock() - began
+            except Exception as error:  # noqa: BLE001 - the program knows nothing of this loader
+                self._other = None
+                self.unseen.append(f"another loader could not be tried: {in_words(error)}")
+            finally:
+                self._depth.inside = False
+        return copied(self._kept), 0.0
 
     def _next_of(self, seen: Seen, iterator: WatchedIterator) -> Any:
         try:
@@ -314,6 +339,9 @@ class Watch:
             return
         for trial in trials_for(self.facts, self.look.models, tries=self._tries):
             yield from self._try(trial)
+        if self._tries and self.real is not None and self.real.wait_s > _WAITS * self.real.step_s:
+            for key, make in loaders_to_try(seen.loader).items():
+                yield from self._try_loader(key, make)
 
     def _why_not_repeat(self) -> str | None:
         assert self.main is not None
@@ -366,3 +394,25 @@ class Watch:
                 times[changed].append(stretch.step_s)
             self.trying = None
         self.trials[trial.key] = (min(times[False]), min(times[True]))
+
+    def _try_loader(self, key: str, make: Callable[[], Any]) -> Generator[bool, Step, None]:
+        """Steps with the batches of another loader."""
+        assert self.real is not None
+        try:
+            loader = make()
+        except Exception as error:  # noqa: BLE001 - of the program's sampler, or its dataset
+            self.unseen.append(f"{key} could not be tried: {in_words(error)}")
+            return
+        self._other = other = over_and_over(loader)
+        try:
+            began = self._clock()
+            for _ in range(queued(loader) + 1):
+                yield True
+                if self._clock() - began > _TRIAL * self.seconds:
+                    break
+            stretch = yield from self._timed(repeats=True, share=_TRIAL)
+            if self._other is not None:
+                self.trials[key] = (self.real.step_s, stretch.step_s)
+        finally:
+            self._other = None
+            other.close()
