@@ -1,4 +1,4 @@
-"""Write the tables of README.md and of docs, and their charts, from benchmarks/results.
+"""Write the tables of docs, and their charts, from benchmarks/results.
 
 python benchmarks/report.py            # rewrites the documents between their table marks
 python benchmarks/report.py --check    # exit status 1 if a table or a chart is not that of its JSON
@@ -18,7 +18,7 @@ from peers import tables
 ROOT = Path(__file__).parents[1]
 
 
-def readme_table(record: dict[str, Any]) -> str:
+def loader_table(record: dict[str, Any]) -> str:
     """The Markdown table of a loader.json record, with its conditions below."""
     lines = [
         "| loader | float32: CPU ms/image | times less | uint8: CPU ms/image | times less |",
@@ -157,7 +157,7 @@ def charts() -> Iterator[tuple[Path, str]]:
 
 
 TABLES: list[tuple[str, str, str, Callable[[dict[str, Any]], str]]] = [
-    ("README.md", "table", "loader.json", readme_table),
+    ("docs/performance.md", "table", "loader.json", loader_table),
     ("docs/benchmark.md", "cost", "peers.json", tables.cost),
     ("docs/benchmark.md", "losses", "peers.json", tables.losses),
     ("docs/benchmark.md", "details", "peers.json", tables.details),
