@@ -119,8 +119,8 @@ def _watch_program(given: argparse.Namespace, program: list[str], *, is_module: 
                 print(left.code, file=sys.stderr)
         except BaseException as error:  # noqa: BLE001 - it is raised again, once what was seen has been told
             ended, status = error, 1
-    if isinstance(ended, Exception) and watch.trying is not None:
-        watch.unseen.append(f"{watch.trying.key} could not be tried: {type(ended).__name__}: {ended}")
+    if isinstance(ended, Exception) and watch.experiments.now is not None:
+        watch.unseen.append(f"{watch.experiments.now.key} could not be tried: {type(ended).__name__}: {ended}")
         ended, status = None, 0  # it is the change that has ended the program
     crashed = ended is not None and status != 0
     if isinstance(ended, KeyboardInterrupt):

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 
 from fastdata.diagnosis.gains import Advice, gain_of, step_seconds
-from fastdata.diagnosis.observation import Observation
+from fastdata.diagnosis.observation import TENSOR_CORES_WANT, Observation
 from fastdata.terminal.words import counted
 
 __all__ = ["about_compute", "about_device"]
@@ -38,9 +38,14 @@ def _left_on(seen: Observation) -> Iterator[Advice]:
     faults = (
         (facts.anomaly_mode, "anomaly", "autograd's anomaly mode is on", "remove autograd.set_detect_anomaly(True)"),
         (facts.profiler, "profiler", "a profiler of torch is on", "profile a few steps only"),
-        (facts.launch_blocking, "launch_blocking", "CUDA_LAUNCH_BLOCKING is set", "unset CUDA_LAUNCH_BLOCKING"),
     )
     yield from (_tried(seen, key, why, change, is_fault=True) for is_on, key, why, change in faults if is_on)
+    if facts.tracers:
+        why = f"Python tells {', '.join(facts.tracers)} of each call or line"
+        yield _tried(seen, "tracing", why, "run without debugger, coverage and profiler", is_fault=True)
+    if facts.debug_variables:
+        names = ", ".join(facts.debug_variables)
+        yield _tried(seen, "debug_variables", f"{names} is set, for debugging", f"unset {names}", is_fault=True)
     if facts.deterministic:
         change = "torch.use_deterministic_algorithms(False) if you may"
         yield _tried(seen, "deterministic", "deterministic algorithms are on", change)
@@ -82,11 +87,16 @@ def _needless(seen: Observation) -> Iterator[Advice]:
         why = "gradients are filled with zeros in every step"
         yield _tried(seen, "set_to_none", why, "optimizer.zero_grad()  # to None")
     if facts.gradients_in_eval:
+        cost = ""
+        if facts.eval_ms:
+            cost = f": a batch of validation takes {facts.eval_ms[0]:.1f} ms, {facts.eval_ms[1]:.1f} without"
         yield Advice(
             key="gradients_in_validation",
             side="compute",
-            why=f"{', '.join(facts.gradients_in_eval)} in evaluation mode records what a backward pass would need",
+            why=f"{', '.join(facts.gradients_in_eval)} in evaluation mode records what a backward pass would need"
+            f"{cost}",
             change="with torch.inference_mode(): around validation",
+            reach=facts.eval_ms[0] / facts.eval_ms[1] if facts.eval_ms else math.nan,
             is_fault=True,
         )
 
@@ -132,14 +142,22 @@ def _choices(seen: Observation) -> Iterator[Advice]:
         yield _tried(
             seen, "cudnn_benchmark", "cuDNN does not choose by measuring", "torch.backends.cudnn.benchmark = True"
         )
-    if facts.device == "cuda" and not facts.compiled:
-        yield Advice(key="compile", side="compute", why="the model is not compiled", change="torch.compile(model)")
+    if "compile" in seen.trials or (facts.device == "cuda" and not facts.compiled):
+        yield _tried(seen, "compile", "the model is not compiled", "torch.compile(model)")
     if facts.device == "cuda" and not facts.tf32 and not facts.autocast:
-        yield Advice(
-            key="tf32",
-            side="compute",
-            why="float32 matrices are multiplied without tensor cores",
-            change="torch.set_float32_matmul_precision('high')",
+        yield _tried(
+            seen,
+            "tf32",
+            "float32 matrices are multiplied without tensor cores",
+            "torch.set_float32_matmul_precision('high')",
+        )
+    if "larger_batches" in seen.trials:
+        size = facts.batch_size
+        yield _tried(
+            seen,
+            "larger_batches",
+            f"computing takes less per image in batches of {2 * size} than of {size}",
+            f"batch_size={2 * size}, with a learning rate to match",
         )
 
 
@@ -158,20 +176,7 @@ def about_device(seen: Observation) -> Iterator[Advice]:
             is_fault=True,
         )
     if facts.device == "cuda":
-        if facts.pageable_copies:
-            yield Advice(
-                key="pin_memory",
-                side="compute",
-                why="batches are copied to the GPU from memory that is not pinned",
-                change="DataLoader(…, pin_memory=True), or device='cuda' of fastdata's loader",
-            )
-        if facts.blocking_copies:
-            yield Advice(
-                key="non_blocking",
-                side="compute",
-                why="the program waits for each copy to the GPU",
-                change=".to(device, non_blocking=True) from pinned memory, or device='cuda' of fastdata's loader",
-            )
+        yield from _about_copies(seen)
         if facts.autocast and facts.odd_channels:
             yield Advice(
                 key="multiples_of_8",
@@ -179,13 +184,9 @@ def about_device(seen: Observation) -> Iterator[Advice]:
                 why=f"tensor cores want multiples of 8: {', '.join(facts.odd_channels[:3])}",
                 change="numbers of channels that are multiples of 8",
             )
-        if facts.batch_size % 8:
-            yield Advice(
-                key="batch_size",
-                side="compute",
-                why=f"the batch size is {facts.batch_size}",
-                change=f"a multiple of 8: {8 * math.ceil(facts.batch_size / 8)}",
-            )
+        if facts.batch_size % TENSOR_CORES_WANT:
+            wanted = TENSOR_CORES_WANT * math.ceil(facts.batch_size / TENSOR_CORES_WANT)
+            yield _tried(seen, "batch_size", f"the batch size is {facts.batch_size}", f"a multiple of 8: {wanted}")
     if len(seen.ranks) > 1:
         slowest, mean = max(map(sum, seen.ranks)), sum(map(sum, seen.ranks)) / len(seen.ranks)
         waits = [wait for _, wait in seen.ranks]
@@ -197,5 +198,36 @@ def about_device(seen: Observation) -> Iterator[Advice]:
                 why=f"rank {worst} waits {1e3 * seen.ranks[worst][1]:.0f} ms per step for data, the quickest rank "
                 f"{1e3 * min(waits):.0f}; all wait for the slowest",
                 change="the same number of cores and workers for each rank, and images of like sizes",
+                gain=slowest / mean,
                 is_fault=True,
             )
+
+
+def _about_copies(seen: Observation) -> Iterator[Advice]:
+    """What a program waits for until its batch is in the GPU's memory."""
+    facts, (_, compute, _) = seen.facts, step_seconds(seen)
+
+    def without(ms: float) -> float:
+        """How many times faster a step computes that does not wait so long; NaN if that was not measured."""
+        return compute / max(0.05 * compute, compute - 1e-3 * max(0.0, ms)) if not math.isnan(ms) else math.nan
+
+    if facts.pageable_copies:
+        times = without(facts.pageable_copy_ms - facts.copy_ms)
+        yield Advice(
+            key="pin_memory",
+            side="compute",
+            why="batches are copied to the GPU from memory that is not pinned",
+            change="DataLoader(…, pin_memory=True), or device='cuda' of fastdata's loader",
+            gain=gain_of(seen, compute_times=times),
+            reach=times,
+        )
+    if facts.blocking_copies:
+        times = without(facts.pageable_copy_ms if facts.pageable_copies else facts.copy_ms)
+        yield Advice(
+            key="non_blocking",
+            side="compute",
+            why="the program waits for each copy to the GPU",
+            change=".to(device, non_blocking=True) from pinned memory, or device='cuda' of fastdata's loader",
+            gain=gain_of(seen, compute_times=times),
+            reach=times,
+        )

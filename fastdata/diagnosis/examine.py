@@ -30,7 +30,7 @@ from fastdata.diagnosis.loading import (
 )
 from fastdata.diagnosis.observation import Loading, Observation
 from fastdata.diagnosis.repeating import is_plain
-from fastdata.diagnosis.samples import decoding_ms, measure_samples, opened_files
+from fastdata.diagnosis.samples import decoding_ms, encoded_jpegs, measure_samples
 from fastdata.diagnosis.watch import Watch
 from fastdata.diagnosis.watched import Seen
 from fastdata.errors import in_words
@@ -66,7 +66,7 @@ def examine_watched(watch: Watch, program: str, *, crashed: bool = False) -> Obs
         }
         for each in watch.seen
     ]
-    seen.facts, seen.real, seen.repeated, seen.trials = watch.facts, watch.real, watch.repeated, watch.trials
+    seen.facts, seen.real, seen.repeated, seen.trials = watch.facts, watch.real, watch.repeated, watch.experiments.times
     main = watch.main or _most_used(watch.seen)
     if main is None:
         seen.children = max(watch.started, len(psutil.Process().children(recursive=True)))
@@ -115,13 +115,13 @@ def _examine(seen: Observation, loader: Any, seconds: float) -> None:
     """The loader alone, with changes, and its samples; what goes wrong is told."""
     seen.dataset, seen.loader = type(loader.dataset).__name__, settings_of(loader)
     seen.is_ours, seen.num_workers = is_ours(loader), int(loader.num_workers)
-    seen.has_index = seen.is_ours and BY_INDEX in loader.explain()
     seen.restarts_workers = restarts_workers(loader)
     with contextlib.suppress(TypeError, NotImplementedError):  # not all have a length
         seen.epoch_batches = len(loader)
     states = GlobalStates.now()
     try:
         seen.alone = _tried(seen, "the loader alone", lambda: measure_loading(loader, seconds=_ALONE * seconds))
+        seen.has_index = seen.is_ours and BY_INDEX in loader.explain()  # which knows it once there was a batch
         if seen.alone is not None:
             for key, (what, change) in _changes(seen, loader).items():
                 found = _tried(seen, what, lambda change=change, what=what: _loading(change, what, _CHANGED * seconds))  # type: ignore[misc]
@@ -144,8 +144,8 @@ def _measure_samples(seen: Observation, loader: Any, seconds: float) -> None:
     if isinstance(loader.dataset, torch.utils.data.IterableDataset):
         seen.unseen.append("single samples of an iterable dataset")
         return
-    seen.sample, paths = measure_samples(loader.dataset, loader.collate_fn, seconds=_SAMPLES * seconds)
-    seen.decode_ms = decoding_ms(opened_files(paths), seconds=_DECODING * seconds)
+    seen.sample, pieces = measure_samples(loader.dataset, loader.collate_fn, seconds=_SAMPLES * seconds)
+    seen.decode_ms = decoding_ms(encoded_jpegs(pieces), seconds=_DECODING * seconds)
 
 
 def _tried(seen: Observation, what: str, work: Callable[[], Any]) -> Any:

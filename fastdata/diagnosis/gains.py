@@ -77,7 +77,9 @@ def expected_step_s(
 def gain_of(
     seen: Observation, *, compute_times: float = 1.0, data_times: float = 1.0, with_workers: bool = False
 ) -> float:
-    """How many times faster a step with compute and data that are so many times faster is."""
+    """How many times faster a step with compute and data that are so many times faster is; NaN if that is not known."""
+    if math.isnan(compute_times) or math.isnan(data_times):
+        return math.nan
     now = expected_step_s(seen)
     then = expected_step_s(seen, compute_times=compute_times, data_times=data_times, with_workers=with_workers)
     return now / then if then > 0 else math.nan

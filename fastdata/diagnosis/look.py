@@ -18,9 +18,10 @@ from typing import Any
 import torch
 from torch import nn
 from torch.nn.modules import module as torch_module
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_leaves, tree_map_only
 
 from fastdata.diagnosis.observation import Facts, SyncPlace
+from fastdata.diagnosis.repeating import ranks
 
 __all__ = ["Look"]
 
@@ -29,6 +30,9 @@ _WITH_BIAS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Linear)
 _READS = ("item", "tolist", "__bool__", "__float__", "__int__", "cpu", "numpy", "nonzero")
 _MOST_NAMED = 8
 _MOST_OF_IMAGES = 4  # channels
+_SLOW_CUDA = ("CUDA_LAUNCH_BLOCKING", "PYTORCH_NO_CUDA_MEMORY_CACHING")
+_EVAL_ROUNDS = 3
+_TOOLS = 6  # of sys.monitoring
 _LOOPS_S = 1e-3  # between two reads of one loop; what takes longer is other work
 _MEASURED_LAYERS = 8  # with a bias before a normalisation
 _OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
@@ -51,6 +55,7 @@ class Look:
         self._reads: dict[tuple[str, str], list[tuple[int, float, float]]] = {}  # (step, began, ended) by place
         self._in_training: set[str] = set()  # models that were called in this mode
         self._copies: list[bool] = []  # to a device: whether they block
+        self._in_eval: tuple[nn.Module, Any] | None = None  # a model that records gradients there, and its input
         self._stop_glancing: Callable[[], object] = lambda: None
         self._thread = 0  # in which the program's loop runs; others, of loaders, may read what they like
 
@@ -120,12 +125,15 @@ class Look:
             ) * (len(self._biased) / min(len(self._biased), _MEASURED_LAYERS))
         if "float64" in self._facts.dtypes:
             self._facts.float64_slowdown = _float64_slowdown(self._facts.device)
+        if self._facts.gradients_in_eval and self._in_eval is not None:
+            self._facts.eval_ms = _eval_ms(*self._in_eval)
 
     def forget(self) -> None:
         """Lets go of the program's models and tensors."""
         self._stop_glancing()
         self.models.clear()
         self._biased.clear()
+        self._in_eval = None
 
     # ---- what is called
 
@@ -159,7 +167,7 @@ class Look:
             for name, layer in module.named_modules():
                 self._names.setdefault(id(layer), name or _class_name(module))
         facts.data_parallel |= isinstance(module, nn.DataParallel)
-        facts.compiled |= type(module).__name__ == "OptimizedModule"
+        facts.compiled |= type(module).__name__ == "OptimizedModule" or module._compiled_call_impl is not None
         inputs = [leaf for leaf in tree_leaves(given) if isinstance(leaf, torch.Tensor) and leaf.is_floating_point()]
         facts.dtypes = sorted({*facts.dtypes, *(str(each.dtype).removeprefix("torch.") for each in inputs)})
         kind = inputs[0].device.type if inputs else "cpu"
@@ -167,13 +175,14 @@ class Look:
         name = _class_name(module)
         if module.training:
             self._in_training.add(name)
-        self._note_gradients(module)
+        self._note_gradients(module, given)
 
-    def _note_gradients(self, module: nn.Module) -> None:
+    def _note_gradients(self, module: nn.Module, given: Any) -> None:
         known, name = self._facts.gradients_in_eval, _class_name(module)
         records = not module.training and torch.is_grad_enabled()
         if records and name not in known and any(each.requires_grad for each in module.parameters()):
             known.append(name)
+            self._in_eval = module, given
 
     def glance(self) -> None:
         """Looks at the next call of a model that was trained, once: a validation comes later than the steps above."""
@@ -182,7 +191,7 @@ class Look:
             if threading.get_ident() == self._thread and any(module is known for known in self.models):
                 self._stop_glancing()
                 if _class_name(module) in self._in_training:
-                    self._note_gradients(module)
+                    self._note_gradients(module, given)
 
         self._stop_glancing()
         self._stop_glancing = torch_module.register_module_forward_pre_hook(look).remove
@@ -232,7 +241,13 @@ class Look:
         facts.deterministic = torch.are_deterministic_algorithms_enabled() or torch.backends.cudnn.deterministic
         facts.cudnn_benchmark = torch.backends.cudnn.benchmark
         facts.tf32 = torch.get_float32_matmul_precision() != "highest" or torch.backends.cuda.matmul.allow_tf32
-        facts.launch_blocking = os.environ.get("CUDA_LAUNCH_BLOCKING", "0") not in ("", "0")
+        facts.tracers = _tracers()
+        slowing = {
+            "PYTHONDEVMODE": bool(sys.flags.dev_mode),
+            "TORCH_DISTRIBUTED_DEBUG": ranks() > 1 and os.environ.get("TORCH_DISTRIBUTED_DEBUG") == "DETAIL",
+        }
+        slowing |= {name: facts.device == "cuda" and os.environ.get(name, "0") not in ("", "0") for name in _SLOW_CUDA}
+        facts.debug_variables = [name for name, is_on in slowing.items() if is_on]
         facts.torch_threads = torch.get_num_threads()
 
     def _sync_places(self) -> list[SyncPlace]:
@@ -294,6 +309,43 @@ def _seconds_of(layer: nn.Module, given: torch.Tensor) -> float:
     torch.autograd.grad(made, wanted, torch.ones_like(made))
     _wait_for(given.device)
     return time.perf_counter() - began
+
+
+def _eval_ms(model: nn.Module, given: Any) -> tuple[float, float]:
+    """Milliseconds of a call in evaluation mode, with gradients recorded and without: the least of some rounds."""
+    least = {True: float("inf"), False: float("inf")}
+    modes, kept = [(each, each.training) for each in model.modules()], tree_map_only(torch.Tensor, _detached, given)
+    device = next((each.device for each in model.parameters()), torch.device("cpu"))
+    model.eval()
+    try:
+        for _ in range(_EVAL_ROUNDS):
+            for records in least:
+                _wait_for(device)
+                began = time.perf_counter()
+                with torch.inference_mode(not records), torch.set_grad_enabled(records):
+                    made = model(*kept)
+                    del made
+                _wait_for(device)
+                least[records] = min(least[records], time.perf_counter() - began)
+    finally:
+        for each, mode in modes:
+            each.training = mode
+    return 1e3 * least[True], 1e3 * least[False]
+
+
+def _detached(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.detach()
+
+
+def _tracers() -> list[str]:
+    """What Python calls for each line or function: debuggers, coverage, profilers."""
+    found = [each for each in (sys.gettrace(), sys.getprofile()) if each is not None]
+    names = [f"{getattr(each, '__module__', None) or type(each).__module__}" for each in found]
+    monitoring = getattr(sys, "monitoring", None)  # Python 3.12
+    if monitoring is not None:
+        tools = ((number, monitoring.get_tool(number)) for number in range(_TOOLS))
+        names += [str(name) for number, name in tools if name is not None and monitoring.get_events(number)]
+    return sorted(set(names))
 
 
 def _float64_slowdown(device: str) -> float:

@@ -6,7 +6,9 @@ import statistics
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-__all__ = ["Facts", "Loading", "Observation", "Sample", "Step", "Stretch", "SyncPlace"]
+__all__ = ["TENSOR_CORES_WANT", "Facts", "Loading", "Observation", "Sample", "Step", "Stretch", "SyncPlace"]
+
+TENSOR_CORES_WANT = 8  # sizes that are multiples of it
 
 
 @dataclass(slots=True)
@@ -169,13 +171,17 @@ class Facts:
         float64_slowdown: how many times slower this device multiplies matrices in float64; 0 if not measured.
         data_parallel: nn.DataParallel is used.
         gradients_in_eval: models in evaluation mode that were called with gradients on.
+        eval_ms: such a call, with gradients and without; () if not measured.
         syncs: lines that read values from the device.
         zeroes_gradients: gradients are set to zero, not to None.
-        anomaly_mode, profiler, deterministic, autocast, channels_last, compiled, cudnn_benchmark, tf32,
-            launch_blocking: what is switched on.
+        anomaly_mode, profiler, deterministic, autocast, channels_last, compiled, cudnn_benchmark, tf32: what is
+            switched on.
+        tracers: what is told of each line or call of Python: a debugger, coverage, a profiler.
+        debug_variables: environment variables for debugging that make a program slower.
         pageable_copies: batches are copied to the device from memory that is not pinned.
         blocking_copies: batches are copied without non_blocking=True.
         pin_ms, copy_ms: to pin a batch in host memory, and to copy it from there to the device; NaN if not measured.
+        pageable_copy_ms: to copy it to the device from memory that is not pinned.
         convolutions: number of nn.Conv2d layers.
         odd_channels: convolutions and linear layers with numbers of channels that are no multiples of 8; images may
             come with three.
@@ -192,6 +198,7 @@ class Facts:
     float64_slowdown: float = 0.0
     data_parallel: bool = False
     gradients_in_eval: list[str] = field(default_factory=list)
+    eval_ms: tuple[float, ...] = ()
     syncs: list[SyncPlace] = field(default_factory=list)
     zeroes_gradients: bool = False
     anomaly_mode: bool = False
@@ -202,11 +209,13 @@ class Facts:
     compiled: bool = False
     cudnn_benchmark: bool = False
     tf32: bool = False
-    launch_blocking: bool = False
+    tracers: list[str] = field(default_factory=list)
+    debug_variables: list[str] = field(default_factory=list)
     pageable_copies: bool = False
     blocking_copies: bool = False
     pin_ms: float = float("nan")
     copy_ms: float = float("nan")
+    pageable_copy_ms: float = float("nan")
     convolutions: int = 0
     odd_channels: list[str] = field(default_factory=list)
     torch_threads: int = 0
@@ -233,7 +242,7 @@ class Observation:
         repeated: steps with one batch repeated: compute only.
         alone: the loader alone: data only.
         changed: the loader alone after changes, by their key in `advice`.
-        trials: seconds of a step with a repeated batch (before, after) a change, by its key.
+        trials: seconds of a step (before, after) a change, by its key; after: for as many samples as before.
         sample: what single samples cost; None if the dataset has no `__getitem__`, or it failed.
         waits_at_pace: mean seconds until a batch is there for somebody who computes as long as the program does, by
             the loader's `prefetch_factor`; {} if not measured.

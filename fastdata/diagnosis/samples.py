@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial, wraps
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from torch.utils._pytree import tree_leaves
@@ -28,7 +28,7 @@ from fastdata.views.draw import draw_views
 from fastdata.views.header import parse_header
 from fastdata.views.philox import Key
 
-__all__ = ["decoding_ms", "measure_samples", "opened_files", "shown_size"]
+__all__ = ["Piece", "decoding_ms", "encoded_jpegs", "measure_samples", "shown_size"]
 
 _MOST_SAMPLES = 256
 _MOST_COLLATED = 64
@@ -36,6 +36,24 @@ _MOST_FILES = 24  # read from storage, and decoded in other ways
 _MOST_FILE_BYTES = 64 << 20
 _HEAD_BYTES = 1 << 16
 _INDEX_STEP = 16  # as `fastdata index` makes it
+
+
+class Piece(NamedTuple):
+    """Where an encoded image lies: a file, or a part of one."""
+
+    path: str
+    offset: int = 0
+    length: int = -1  # to the end
+
+    def size(self) -> int:
+        """Bytes."""
+        return os.path.getsize(self.path) - self.offset if self.length < 0 else self.length
+
+    def read(self, most: int = -1) -> bytes:
+        """Its bytes, or the first ones."""
+        with open(self.path, "rb") as file:
+            file.seek(self.offset)
+            return file.read(min((count for count in (most, self.length) if count >= 0), default=-1))
 
 
 class _Opened:
@@ -112,7 +130,7 @@ class _Opened:
 
 def measure_samples(
     dataset: Any, collate: Callable[[list[Any]], Any] | None, *, seconds: float
-) -> tuple[Sample, list[str]]:
+) -> tuple[Sample, list[Piece]]:
     """Makes some samples, spread over the dataset, by its own code.
 
     Args:
@@ -121,7 +139,7 @@ def measure_samples(
         seconds: to be taken.
 
     Returns:
-        What they cost, and the image files that were opened.
+        What they cost, and the encoded images that they were made of.
 
     Raises:
         Exception: the dataset's own.
@@ -152,13 +170,13 @@ def measure_samples(
         collate_ms=collate_ms,
         shown_px=shown_size(samples[-1]),
     )
-    paths = list(dict.fromkeys(opened.paths)) or _known_files(dataset, wanted[:made].tolist())
-    _describe_images(found, opened.sizes, paths)
-    return found, paths
+    pieces = [Piece(path) for path in dict.fromkeys(opened.paths)] or _known_pieces(dataset, wanted[:made].tolist())
+    _describe_images(found, opened.sizes, pieces)
+    return found, pieces
 
 
-def _known_files(dataset: Any, indices: Sequence[int]) -> list[str]:
-    """The files of some samples, of datasets that fastdata knows."""
+def _known_pieces(dataset: Any, indices: Sequence[int]) -> list[Piece]:
+    """Where the images of some samples lie, of datasets that fastdata knows."""
     try:
         source = recognise(dataset)
         if not has_file_ranges(source):
@@ -166,13 +184,14 @@ def _known_files(dataset: Any, indices: Sequence[int]) -> list[str]:
         files = file_ranges(source, indices)
     except NotASource:
         return []
-    whole = files.offsets is None or not np.any(files.offsets)
-    return [os.fspath(path) for path in files.paths] if whole else []
+    offsets = [0] * len(indices) if files.offsets is None else files.offsets.tolist()
+    lengths = [-1] * len(indices) if files.lengths is None else files.lengths.tolist()
+    return [Piece(os.fspath(path), *place) for path, *place in zip(files.paths, offsets, lengths, strict=True)]
 
 
 def _collate_ms(collate: Callable[[list[Any]], Any] | None, samples: list[Any]) -> float:
-    """Milliseconds per sample."""
-    if collate is None:
+    """Milliseconds per sample; 0 where fastdata's loader does without: torch's function takes no PIL images."""
+    if collate is None or any(hasattr(leaf, "getbands") for sample in samples for leaf in tree_leaves(sample)):
         return 0.0
     began = time.perf_counter()
     collate(list(samples))
@@ -192,64 +211,66 @@ def shown_size(sample: Any) -> int:
     return max(sizes)
 
 
-def _describe_images(found: Sample, sizes: list[tuple[int, int]], paths: Sequence[str]) -> None:
+def _describe_images(found: Sample, sizes: list[tuple[int, int]], pieces: Sequence[Piece]) -> None:
     if sizes:
         found.width = int(statistics.median(width for width, _ in sizes))
         found.height = int(statistics.median(height for _, height in sizes))
     heads = []
-    for path in paths[:_MOST_SAMPLES]:
+    for piece in pieces[:_MOST_SAMPLES]:
         try:
-            with open(path, "rb") as file:
-                heads.append(parse_header(file.read(_HEAD_BYTES)))
+            heads.append(parse_header(piece.read(_HEAD_BYTES)))
         except OSError:
             continue
     if not heads:
         return
-    found.file_bytes = statistics.mean(os.path.getsize(path) for path in paths if os.path.exists(path))
+    found.file_bytes = statistics.mean(piece.size() for piece in pieces if os.path.exists(piece.path))
     frames = [head.jpeg for head in heads if head is not None and head.jpeg is not None]
     found.jpegs = len(frames) / len(heads)
     found.progressive = sum(not frame.sequential for frame in frames) / len(heads)
-    _read_from_storage(found, paths)
+    _read_from_storage(found, pieces)
 
 
-def _read_from_storage(found: Sample, paths: Sequence[str]) -> None:
-    """Reads some files as if for the first time, where the system can forget that it has read them."""
+def _read_from_storage(found: Sample, pieces: Sequence[Piece]) -> None:
+    """Reads some images' bytes as if for the first time, where the system can forget that it has read them."""
     if not hasattr(os, "posix_fadvise"):
         return
-    seconds, again_s, total = [], [], 0
-    for path in paths[:_MOST_FILES]:
+    seconds, again_s, total = list[float](), list[float](), 0
+    for piece in pieces[:_MOST_FILES]:
         try:
-            number = os.open(path, os.O_RDONLY)
+            number = os.open(piece.path, os.O_RDONLY)
         except OSError:
             continue
         try:
             os.posix_fadvise(number, 0, 0, os.POSIX_FADV_DONTNEED)
-            began = time.perf_counter()
-            while piece := os.read(number, 1 << 20):
-                total += len(piece)
-            seconds.append(time.perf_counter() - began)
-            os.lseek(number, 0, os.SEEK_SET)
-            began = time.perf_counter()
-            while os.read(number, 1 << 20):
-                pass
-            again_s.append(time.perf_counter() - began)
+            for times in (seconds, again_s):
+                began = time.perf_counter()
+                total += _read_through(number, piece)
+                times.append(time.perf_counter() - began)
         finally:
             os.close(number)
         if total > _MOST_FILE_BYTES or sum(seconds) > 1:
             break
     if total and sum(seconds) > 0:
-        found.storage_mb_per_s = total / 1e6 / sum(seconds)
+        found.storage_mb_per_s = total / 2e6 / sum(seconds)  # read twice
         found.read_ms = min(1e3 * statistics.median(again_s), found.decode_ms)
         found.storage_ms = 1e3 * statistics.median(seconds)
 
 
-def opened_files(paths: Sequence[str]) -> list[bytes]:
-    """The contents of some baseline JPEGs."""
+def _read_through(number: int, piece: Piece) -> int:
+    """Reads the image from an open file; how many bytes."""
+    os.lseek(number, piece.offset, os.SEEK_SET)
+    left = total = piece.size()
+    while left > 0 and (data := os.read(number, min(left, 1 << 20))):
+        left -= len(data)
+    return total - left
+
+
+def encoded_jpegs(pieces: Sequence[Piece]) -> list[bytes]:
+    """The bytes of some JPEGs."""
     files = []
-    for path in paths:
+    for piece in pieces:
         try:
-            with open(path, "rb") as file:
-                data = file.read()
+            data = piece.read()
         except OSError:
             continue
         head = parse_header(data[:_HEAD_BYTES])
@@ -272,10 +293,9 @@ def decoding_ms(files: Sequence[bytes], *, seconds: float) -> dict[str, float]:
     options = resample.options_for(order, "exact")
     kept = []
     for data in files:
-        index = exact.index_jpeg(data, step=_INDEX_STEP, options=options)
         record = exact.unpack(data, options=options)
-        if index is not None and record is not None:
-            kept.append((data, index, record))
+        if record is not None:
+            kept.append((data, exact.index_jpeg(data, step=_INDEX_STEP, options=options), record))
     if not kept:
         return {}
     sizes = np.array([(image.width, image.height) for image in (inspect(data) for data, _, _ in kept)])
@@ -295,11 +315,11 @@ def decoding_ms(files: Sequence[bytes], *, seconds: float) -> dict[str, float]:
 
     ways = {
         "file": [partial(decode, row, data) for row, (data, _, _) in enumerate(kept)],
-        "index": [partial(decode, row, data, index) for row, (data, index, _) in enumerate(kept)],
+        "index": [partial(decode, row, data, index) for row, (data, index, _) in enumerate(kept) if index is not None],
         "unpacked": [partial(decode, row, record) for row, (_, _, record) in enumerate(kept)],
     }
     used = [indexes.uses[0] for indexes in (call() for call in ways["index"]) if indexes is not None]
-    if any(use != IndexUse.USED for use in used):
+    if len(used) < len(kept) or any(use != IndexUse.USED for use in used):  # small images need none
         del ways["index"]
     least = least_ms(ways, rounds=5, seconds=seconds)
     return {kind: float(np.mean(times)) for kind, times in least.items()}

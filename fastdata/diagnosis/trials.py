@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import math
+import sys
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
+import psutil
 import torch
 from torch import nn
 from torch.utils._pytree import tree_map_only
 
-from fastdata.diagnosis.observation import Facts
+from fastdata.diagnosis.observation import TENSOR_CORES_WANT, Facts
 
 __all__ = ["Trial", "trials_for"]
 
@@ -24,11 +28,13 @@ class Trial:
         key: of the advice that proposes it.
         enter: makes it, and leaves on the stack what takes it back.
         batch: what is done to the batches that the program gets meanwhile.
+        batches: how many of the program's own such a batch is worth.
     """
 
     key: str
     enter: Callable[[ExitStack], None]
     batch: Callable[[Any], Any] = lambda batch: batch
+    batches: float = 1.0
 
 
 def trials_for(facts: Facts, models: Sequence[nn.Module], *, tries: bool) -> list[Trial]:
@@ -36,6 +42,8 @@ def trials_for(facts: Facts, models: Sequence[nn.Module], *, tries: bool) -> lis
     found = []
     if facts.anomaly_mode:
         found.append(Trial("anomaly", _without_anomaly_mode))
+    if facts.tracers:
+        found.append(Trial("tracing", _without_tracing))
     if facts.deterministic and tries:
         found.append(Trial("deterministic", _without_determinism))
     if not tries:
@@ -48,13 +56,68 @@ def trials_for(facts: Facts, models: Sequence[nn.Module], *, tries: bool) -> lis
         found.append(Trial("channels_last", lambda stack: _with_channels_last(stack, models), _in_channels_last))
     if facts.device == "cuda" and not facts.cudnn_benchmark:
         found.append(Trial("cudnn_benchmark", _with_benchmark))
+    if facts.device == "cuda" and not facts.tf32 and not facts.autocast:
+        found.append(Trial("tf32", _with_tensor_cores))
+    size = facts.batch_size
+    if facts.device == "cuda" and size % TENSOR_CORES_WANT:
+        wanted = TENSOR_CORES_WANT * math.ceil(size / TENSOR_CORES_WANT)
+        found.append(_with_batches_of("batch_size", size, wanted))
+    if size and _has_room(facts.device):
+        found.append(_with_batches_of("larger_batches", size, 2 * size))
+    if not facts.compiled and models:
+        found.append(Trial("compile", partial(_with_compiled, models=models, known={})))
     return found
+
+
+def _has_room(device: str) -> bool:
+    """True if twice as much as the program has now would fit into memory, with some to spare."""
+    if device == "cuda":
+        free, _ = torch.cuda.mem_get_info()
+        reserved = torch.cuda.memory_reserved() - torch.cuda.memory_allocated()
+        return bool(free + reserved > 1.25 * torch.cuda.max_memory_allocated())
+    return bool(psutil.virtual_memory().available > 2 * psutil.Process().memory_info().rss)
+
+
+def _with_batches_of(key: str, size: int, wanted: int) -> Trial:
+    """Batches of another size, made of the same samples."""
+    rows = torch.arange(wanted) % size
+
+    def resized(batch: Any) -> Any:
+        def taken(tensor: torch.Tensor) -> torch.Tensor:
+            whole = tensor.dim() > 0 and len(tensor) == size
+            return tensor[rows.to(tensor.device)] if whole else tensor
+
+        return tree_map_only(torch.Tensor, taken, batch)
+
+    return Trial(key, lambda _: None, resized, wanted / size)
+
+
+def _with_compiled(stack: ExitStack, models: Sequence[nn.Module], known: dict[int, Any]) -> None:
+    """Their calls are compiled; known: those that were compiled in the turn before, by the model's number."""
+    import torch._dynamo  # slow to import
+
+    graphs = torch._dynamo.utils.counters["stats"]  # by which `is_compiled` knows what the program itself compiles
+    stack.callback(graphs.__setitem__, "unique_graphs", graphs["unique_graphs"])
+    stack.enter_context(torch._dynamo.config.patch(suppress_errors=True))  # then they compute as before
+    for number, model in enumerate(models):
+        if number not in known:
+            model.compile()
+            known[number] = model._compiled_call_impl
+        model._compiled_call_impl = known[number]
+        stack.callback(setattr, model, "_compiled_call_impl", None)
 
 
 def _without_anomaly_mode(stack: ExitStack) -> None:
     checks = torch.is_anomaly_check_nan_enabled()
     torch.autograd.set_detect_anomaly(False)
     stack.callback(torch.autograd.set_detect_anomaly, True, checks)
+
+
+def _without_tracing(stack: ExitStack) -> None:
+    stack.callback(sys.settrace, sys.gettrace())
+    stack.callback(sys.setprofile, sys.getprofile())
+    sys.settrace(None)
+    sys.setprofile(None)
 
 
 def _without_determinism(stack: ExitStack) -> None:
@@ -93,6 +156,11 @@ def _in_channels_last(batch: Any) -> Any:
 def _is_in_channels_last(model: nn.Module) -> bool:
     weights = [each for each in model.parameters() if each.dim() == 4 and not each.is_contiguous()]
     return any(each.is_contiguous(memory_format=torch.channels_last) for each in weights)
+
+
+def _with_tensor_cores(stack: ExitStack) -> None:
+    stack.callback(torch.set_float32_matmul_precision, torch.get_float32_matmul_precision())
+    torch.set_float32_matmul_precision("high")
 
 
 def _with_benchmark(stack: ExitStack) -> None:

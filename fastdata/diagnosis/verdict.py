@@ -30,7 +30,8 @@ _LIMITS = {
 _FAULTS = {
     "anomaly": "autograd's anomaly mode is left on",
     "profiler": "a profiler is left on",
-    "launch_blocking": "CUDA_LAUNCH_BLOCKING is left on",
+    "tracing": "a debugger, coverage or a profiler follows each line",
+    "debug_variables": "environment variables for debugging are left set",
     "deterministic": "deterministic algorithms are on",
     "float64": "the model computes in float64",
     "synchronisation": "values are read from the device in every step",

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import math
 import os
-import statistics
 import threading
 import time
 from collections.abc import Callable, Generator, Iterator
@@ -29,36 +28,25 @@ import torch
 import torch.utils.data
 
 from fastdata.dataloader import loader as our_loaders
-from fastdata.diagnosis.loading import loaders_to_try
+from fastdata.diagnosis.experiments import Delivery, Experiments
 from fastdata.diagnosis.look import Look
-from fastdata.diagnosis.marks import Marks, device_use, finish_device_work
+from fastdata.diagnosis.marks import Marks
 from fastdata.diagnosis.observation import Facts, Step, Stretch
 from fastdata.diagnosis.put_back import Undo
-from fastdata.diagnosis.repeating import (
-    copied,
-    handover_ms,
-    is_compiled,
-    is_plain,
-    likeness,
-    over_and_over,
-    queued,
-    ranks,
-)
-from fastdata.diagnosis.trials import Trial, trials_for
+from fastdata.diagnosis.repeating import handover_ms, is_compiled, is_plain, likeness, queued, ranks
+from fastdata.diagnosis.trials import trials_for
 from fastdata.diagnosis.watched import Seen, WatchedIterator
-from fastdata.errors import in_words
 from fastdata.run.report import cpu_seconds
+from fastdata.system.cpus import auto_threads
 
 __all__ = ["Stopped", "Watch"]
 
 _LOOKED_AT, _GLANCED_AT = 2, 2  # steps, and batches of each other loader, which may be a validation's
-_FEWEST_TIMED, _MOST_TIMED = 3, 300  # steps
-_REAL, _REPEATED, _TRIAL = 0.45, 0.25, 0.1  # shares of the time
+_REAL, _REPEATED = 0.45, 0.25  # shares of the time
 _WAITS = 0.05  # share of a step, from which on other loaders are tried
 _UNTRAINED_STEPS, _UNTRAINED_TIMES = 20, 3  # steps, and times of `seconds`, after which no backward pass is expected
 _MOST_STOPS = 20
-_USE_EVERY = 10  # steps
-_RANKS_TIMED = 20  # steps, where all ranks must do the same number
+_BUSY = 0.75  # share of the cores from which on torch's threads and the loader's may want the same ones
 
 
 class Stopped(BaseException):
@@ -83,8 +71,6 @@ class Watch:
         self.facts = Facts()
         self.real: Stretch | None = None
         self.repeated: Stretch | None = None
-        self.trials: dict[str, tuple[float, float]] = {}
-        self.trying: Trial | None = None  # what is changed now
         self.unseen: list[str] = []
         self.look = Look()
         self.is_done = False
@@ -95,13 +81,12 @@ class Watch:
         self._script_runs: Generator[bool, Step, None] | None = None
         self._repeats = False  # what is to be delivered next
         self._batch: Any = None  # of the main loader, the latest
-        self._kept: Any = None
-        self._keeps = False  # the next one is to be kept
         self._undo = Undo(self.unseen)  # of what repeated batches train
-        self._other: Generator[Any, None, None] | None = None  # batches of a loader that is tried
         self._others = 0  # batches of other loaders within a step of the main one
         self.started = 0  # processes, but for those of loaders
         self._depth = threading.local()
+        self._delivery = Delivery(self._depth, self.unseen)
+        self.experiments = Experiments(self._delivery, seconds=seconds, unseen=self.unseen, clock=clock)
         self._process = os.getpid()
         cpu_seconds()  # imports what it needs
         self._timed_so_far: list[Step] = []  # real steps since the script began
@@ -183,13 +168,13 @@ class Watch:
         if self.is_done:
             self._stop()
         now = self._clock()
-        if seen is self.main and self._repeats and self._kept is not None:
+        if seen is self.main and self._repeats and self._delivery.kept is not None:
             if iterator.delivered >= min(iterator.length, seen.epoch):
                 seen.epoch = iterator.delivered
                 self._undo.put_back()
                 raise StopIteration
             self._undo.note(self.look.models, self._marks.optimizers)
-            batch, wait_s = self._instead_of_next()
+            batch, wait_s = self._delivery.next()
         else:
             batch = self._next_of(seen, iterator)
             wait_s = self._clock() - now + iterator.made_s
@@ -207,19 +192,6 @@ class Watch:
             self._marks.begin(self._clock())
         return batch
 
-    def _instead_of_next(self) -> tuple[Any, float]:
-        """A batch of the loader that is tried, with what it was waited for; or once more the one that was kept."""
-        if self._other is not None:
-            began, self._depth.inside = self._clock(), True
-            try:
-                return next(self._other), self._clock() - began
-            except Exception as error:  # noqa: BLE001 - the program knows nothing of this loader
-                self._other = None
-                self.unseen.append(f"another loader could not be tried: {in_words(error)}")
-            finally:
-                self._depth.inside = False
-        return copied(self._kept), 0.0
-
     def _next_of(self, seen: Seen, iterator: WatchedIterator) -> Any:
         try:
             batch = next(iterator.inner)
@@ -228,12 +200,8 @@ class Watch:
             raise
         if seen is self.main:
             self._batch = batch
-            if self._keeps:  # before the program may change it
-                self._keeps = False
-                try:
-                    self._kept = copied(batch)
-                except Exception as error:  # noqa: BLE001 - a batch may be anything
-                    self.unseen.append(f"no batch could be repeated, since it cannot be copied: {in_words(error)}")
+            if self._delivery.wanted:
+                self._delivery.keep(batch)
         return batch
 
     def _note_other(self, wait_s: float) -> None:
@@ -320,28 +288,30 @@ class Watch:
             yield False
             if self._clock() - began > warm_s and not ranks():
                 break
-        self.real = yield from self._timed(repeats=False, share=_REAL)
+        self.real = yield from self.experiments.timed(repeats=False, share=_REAL)
         if not seen.trained:
             return
+        cpus, on_host = auto_threads(), self.facts.device == "cpu"
+        if self._tries and on_host and seen.loader.num_workers and (self.real.cores or 0.0) > _BUSY * cpus:
+            yield from self.experiments.fewer_threads(seen.loader, cpus, self.real)
         if (reason := self._why_not_repeat()) is not None:
             self.unseen.append(f"no batch was repeated: {reason}")
             return
-        self._keeps = True
+        self._delivery.wanted = True
         yield False
-        if self._kept is None:
+        if self._delivery.kept is None:
             return
         yield True  # the loader fills its queue
         yield True
-        self.repeated = yield from self._timed(repeats=True, share=_REPEATED)
+        self.repeated = yield from self.experiments.timed(repeats=True, share=_REPEATED)
         if self.facts.device == "cuda":
-            self.facts.pin_ms, self.facts.copy_ms = handover_ms(self._kept)
+            self.facts.pin_ms, self.facts.copy_ms, self.facts.pageable_copy_ms = handover_ms(self._delivery.kept)
         if ranks() > 1:
             return
+        if self._tries and self.real.wait_s > _WAITS * self.real.step_s:
+            yield from self.experiments.other_loaders(seen.loader, self.real)
         for trial in trials_for(self.facts, self.look.models, tries=self._tries):
-            yield from self._try(trial)
-        if self._tries and self.real is not None and self.real.wait_s > _WAITS * self.real.step_s:
-            for key, make in loaders_to_try(seen.loader).items():
-                yield from self._try_loader(key, make)
+            yield from self.experiments.change(trial)
 
     def _why_not_repeat(self) -> str | None:
         assert self.main is not None
@@ -351,68 +321,3 @@ class Watch:
         if math.isinf(min(length, self.main.epoch)):
             return "the length of an epoch is not known before its end"
         return None
-
-    def _timed(self, *, repeats: bool, share: float) -> Generator[bool, Step, Stretch]:
-        """Steps until a share of the time is over."""
-        finish_device_work()
-        began, cpu_s, steps, uses = self._clock(), cpu_seconds(), list[Step](), list[float]()
-        while not self._is_enough(steps, self._clock() - began, share):
-            steps.append((yield repeats))
-            if len(steps) % _USE_EVERY == 1 and (use := device_use()) is not None:
-                uses.append(use)
-        at = self._clock()
-        finish_device_work()
-        ended = self._clock()
-        cores = (cpu_seconds() - cpu_s) / max(1e-9, ended - began)
-        stretch = Stretch.of(steps, extra_s=ended - at, cores=cores)
-        stretch.device_use = statistics.mean(uses) if uses else None
-        return stretch
-
-    def _is_enough(self, steps: list[Step], seconds: float, share: float) -> bool:
-        if ranks() > 1:
-            return len(steps) >= _RANKS_TIMED
-        if len(steps) >= _MOST_TIMED:
-            return True
-        return len(steps) >= _FEWEST_TIMED and seconds >= share * self.seconds
-
-    def _try(self, trial: Trial) -> Generator[bool, Step, None]:
-        """Steps without and with a change, in turn."""
-        times: dict[bool, list[float]] = {False: [], True: []}
-        kept = self._kept
-        for changed in (True, False, True, False):
-            with ExitStack() as stack:
-                if changed:
-                    try:
-                        trial.enter(stack)
-                    except Exception as error:  # noqa: BLE001 - a change that is not possible is no reason to end
-                        self.unseen.append(f"{trial.key} could not be tried: {in_words(error)}")
-                        return
-                    self.trying = trial  # and still is, if the program ends by it
-                self._kept = trial.batch(kept) if changed else kept
-                yield True
-                stretch = yield from self._timed(repeats=True, share=_TRIAL / 4)
-                times[changed].append(stretch.step_s)
-            self.trying = None
-        self.trials[trial.key] = (min(times[False]), min(times[True]))
-
-    def _try_loader(self, key: str, make: Callable[[], Any]) -> Generator[bool, Step, None]:
-        """Steps with the batches of another loader."""
-        assert self.real is not None
-        try:
-            loader = make()
-        except Exception as error:  # noqa: BLE001 - of the program's sampler, or its dataset
-            self.unseen.append(f"{key} could not be tried: {in_words(error)}")
-            return
-        self._other = other = over_and_over(loader)
-        try:
-            began = self._clock()
-            for _ in range(queued(loader) + 1):
-                yield True
-                if self._clock() - began > _TRIAL * self.seconds:
-                    break
-            stretch = yield from self._timed(repeats=True, share=_TRIAL)
-            if self._other is not None:
-                self.trials[key] = (self.real.step_s, stretch.step_s)
-        finally:
-            self._other = None
-            other.close()

@@ -144,6 +144,48 @@ def test_on_a_gpu_what_its_copies_and_sizes_lack_is_told() -> None:
     }  # fmt: skip
 
 
+def test_copies_to_a_gpu_are_told_with_what_they_cost() -> None:
+    facts = Facts(
+        device="cuda", pageable_copies=True, blocking_copies=True, pin_ms=9.0, copy_ms=10.0, pageable_copy_ms=60.0
+    )
+    gains = {each.key: each.gain for each in diagnose(observed(facts=facts)).advice}
+    assert gains["pin_memory"] == pytest.approx(2.0)  # 50 of 100 ms
+    assert gains["non_blocking"] == pytest.approx(2.5)
+
+
+def test_choices_that_were_tried_are_told_with_their_gain() -> None:
+    trials = {"compile": (0.1, 0.05), "larger_batches": (0.1, 0.08), "tf32": (0.1, 0.09), "batch_size": (0.1, 0.095)}
+    facts = Facts(device="cuda", batch_size=30, autocast=False)
+    gains = {each.key: each.measured for each in diagnose(observed(facts=facts, trials=trials)).advice}
+    assert gains["compile"] == pytest.approx(2.0)
+    assert gains["larger_batches"] == pytest.approx(1.25)
+    assert gains["tf32"] == pytest.approx(1 / 0.9)
+    assert gains["batch_size"] == pytest.approx(1 / 0.95)
+
+
+@pytest.mark.parametrize(
+    ("facts", "trials", "cause", "said"),
+    [
+        (Facts(tracers=["coverage.collector"]), {"tracing": (0.1, 0.05)}, "tracing", "coverage.collector"),
+        (Facts(debug_variables=["CUDA_LAUNCH_BLOCKING"]), {}, "debug_variables", "unset CUDA_LAUNCH_BLOCKING"),
+        (Facts(gradients_in_eval=["Net"], eval_ms=(9.0, 6.0)), {}, "gradients_in_validation", "takes 9.0 ms, 6.0"),
+    ],
+)
+def test_what_is_left_on_is_told(facts: Facts, trials: dict[str, Any], cause: str, said: str) -> None:
+    told = diagnose(observed(facts=facts, trials=trials))
+    assert told.cause == cause
+    assert said in " ".join(str(told).split())
+
+
+def test_progressive_images_are_told_with_what_unpacking_them_gives() -> None:
+    decode_ms = {"file": 3.0, "unpacked": 0.3}
+    sample = replace(SAMPLE, progressive=1.0)
+    seen = observed(**{**SLOW, "alone": loading(0.4, decode=0.4)}, sample=sample, decode_ms=decode_ms)
+    gains = {each.key: each.gain for each in diagnose(seen).advice}
+    assert gains["progressive"] == pytest.approx(gains["unpacked"])
+    assert gains["progressive"] > 2
+
+
 @pytest.mark.parametrize(("batches", "told"), [(10, True), (1000, False), (0, False)])
 def test_workers_that_start_in_each_epoch_are_told_where_epochs_are_short(batches: int, told: bool) -> None:
     alone = replace(loading(0.02), first_s=1.08)
@@ -159,6 +201,7 @@ def test_ranks_that_wait_for_one_are_told() -> None:
     told = diagnose(observed(ranks=[(0.1, 0.0), (0.1, 0.0), (0.1, 0.2), (0.1, 0.0)]))
     (advice,) = (each for each in told.advice if each.key == "imbalance")
     assert "rank 2 waits 200 ms" in advice.why
+    assert advice.gain == pytest.approx(0.3 / 0.15)
 
 
 def test_what_was_tried_is_told_beside_what_was_expected() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
@@ -18,8 +19,11 @@ from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 import fastdata
 from fastdata.diagnosis.advice import advise
 from fastdata.diagnosis.examine import examine_loader, examine_watched
+from fastdata.diagnosis.experiments import Delivery, Experiments
 from fastdata.diagnosis.marks import Marks
-from fastdata.diagnosis.observation import Observation
+from fastdata.diagnosis.observation import Observation, Step, Stretch
+from fastdata.diagnosis.repeating import is_compiled
+from fastdata.diagnosis.trials import Trial
 from fastdata.diagnosis.watch import Stopped, Watch
 from fastdata.errors import OptionError
 
@@ -277,6 +281,8 @@ def test_a_validation_is_looked_at_whenever_it_comes(records: bool) -> None:
 
     _, seen = watched(program)
     assert seen.facts.gradients_in_eval == (["Sequential"] if records else [])
+    assert len(seen.facts.eval_ms) == (2 if records else 0)
+    assert all(ms > 0 for ms in seen.facts.eval_ms)
     hooks = torch.nn.modules.module._global_forward_pre_hooks
     assert not hooks
 
@@ -291,12 +297,77 @@ def test_nothing_is_found_where_nothing_is_wrong() -> None:
 
 
 def test_choices_are_tried_only_when_asked_for() -> None:
+    sizes, networks = set(), list[nn.Module]()
+
     def program() -> None:
-        train(model(), DataLoader(dataset(), 16), 10_000, set_to_none=False)
+        network, loader = model(), DataLoader(dataset(), 16)
+        optimiser = torch.optim.SGD(network.parameters(), lr=0.1)
+        networks.append(network)
+        for _ in range(10_000):
+            for images, labels in loader:
+                sizes.add((len(images), len(labels)))
+                step(network, optimiser, images, labels, set_to_none=False)
 
     assert watched(program)[1].trials == {}
+    assert sizes == {(16, 16)}
     _, seen = watched(program, tries=True)
-    assert {"set_to_none", "amp", "channels_last"} <= set(seen.trials)
+    assert {"set_to_none", "amp", "channels_last", "larger_batches", "compile"} <= set(seen.trials)
+    assert sizes == {(16, 16), (32, 32)}
+    assert networks[-1]._compiled_call_impl is None
+    assert not is_compiled()
+
+
+def test_what_follows_each_line_is_found_and_taken_away_for_some_steps() -> None:
+    followed: list[object] = []
+
+    def follow(*_: object) -> None:
+        followed.append(sys.getprofile())
+
+    def program() -> None:
+        sys.setprofile(follow)
+        train(model(), DataLoader(dataset(), 16), 10_000)
+
+    before = sys.getprofile()
+    try:
+        _, seen = watched(program)
+        assert sys.getprofile() is follow
+    finally:
+        sys.setprofile(before)
+    assert __name__ in seen.facts.tracers
+    assert "tracing" in seen.trials
+    assert "tracing" in {each.key for each in advise(seen)}
+
+
+def test_fewer_threads_of_torch_are_tried_with_the_loaders_own_batches() -> None:
+    experiments = Experiments(Delivery(threading.local(), []), seconds=0.0, unseen=[], clock=lambda: 0.0)
+    loader, now = DataLoader(dataset(), 16, num_workers=1), Stretch.of([Step(0.0, 0.4)])
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        steps, threads = experiments.fewer_threads(loader, 2, now), set()
+        assert next(steps) is False
+        with suppress(StopIteration):
+            while True:
+                threads.add(torch.get_num_threads())
+                assert steps.send(Step(0.0, 0.1)) is False
+        assert threads == {1}
+        assert torch.get_num_threads() == 2
+        assert list(experiments.fewer_threads(DataLoader(dataset(), 16), 2, now)) == []  # there are enough
+    finally:
+        torch.set_num_threads(before)
+    assert experiments.times == {"torch_threads": (pytest.approx(0.4), pytest.approx(0.1))}
+
+
+def test_a_change_that_is_not_possible_is_told() -> None:
+    def impossible(_: object) -> None:
+        raise RuntimeError("out of luck")
+
+    delivery, unseen = Delivery(threading.local(), []), list[str]()
+    delivery.keep(torch.zeros(3))
+    experiments = Experiments(delivery, seconds=0.01, unseen=unseen)
+    assert list(experiments.change(Trial("amp", impossible))) == []
+    assert unseen == ["amp could not be tried: out of luck"]
+    assert (experiments.now, experiments.times) == (None, {})
 
 
 def test_the_loader_that_is_trained_on_is_judged() -> None:

@@ -1,0 +1,181 @@
+"""Steps of a watched program that are timed: as they are, with one batch repeated, and with something changed."""
+
+from __future__ import annotations
+
+import math
+import statistics
+import threading
+import time
+from collections.abc import Callable, Generator
+from contextlib import ExitStack
+from typing import Any
+
+import torch
+
+from fastdata.diagnosis.loading import loaders_to_try
+from fastdata.diagnosis.marks import device_use, finish_device_work
+from fastdata.diagnosis.observation import Step, Stretch
+from fastdata.diagnosis.repeating import copied, over_and_over, queued, ranks
+from fastdata.diagnosis.trials import Trial
+from fastdata.errors import in_words
+from fastdata.run.report import cpu_seconds
+
+__all__ = ["Delivery", "Experiments"]
+
+_FEWEST_TIMED, _MOST_TIMED = 3, 300  # steps
+_RANKS_TIMED = 20  # steps, where all ranks must do the same number
+_TRIAL = 0.1  # share of the time
+_USE_EVERY = 10  # steps
+
+
+class Delivery:
+    """What a program gets in place of its loader's next batch.
+
+    Attributes:
+        kept: the batch that is repeated; None before there is one.
+        wanted: the loader's next batch is to be kept.
+
+    Args:
+        inside: `inside.inside` is True while a loader is iterated that is no business of the program.
+        unseen: told of what could not be delivered.
+    """
+
+    def __init__(self, inside: threading.local, unseen: list[str]) -> None:
+        self._inside, self._unseen = inside, unseen
+        self.kept: Any = None
+        self.wanted = False
+        self._other: Generator[Any, None, None] | None = None
+
+    def keep(self, batch: Any) -> None:
+        """Keeps a copy, before the program may change the batch."""
+        self.wanted = False
+        try:
+            self.kept = copied(batch)
+        except Exception as error:  # noqa: BLE001 - a batch may be anything
+            self._unseen.append(f"no batch could be repeated, since it cannot be copied: {in_words(error)}")
+
+    def feed_from(self, batches: Generator[Any, None, None] | None) -> None:
+        """From now on these; None: the one that is kept."""
+        if self._other is not None:
+            self._other.close()
+        self._other = batches
+
+    @property
+    def is_fed(self) -> bool:
+        """True while batches of another loader come."""
+        return self._other is not None
+
+    def next(self) -> tuple[Any, float]:
+        """A batch, and the seconds that it was waited for."""
+        if self._other is not None:
+            began, self._inside.inside = time.perf_counter(), True
+            try:
+                return next(self._other), time.perf_counter() - began
+            except Exception as error:  # noqa: BLE001 - the program knows nothing of this loader
+                self._other = None
+                self._unseen.append(f"another loader could not be tried: {in_words(error)}")
+            finally:
+                self._inside.inside = False
+        return copied(self.kept), 0.0
+
+
+class Experiments:
+    """Generators of steps: each yields True for a repeated batch, or False for one of the loader, and gets the step.
+
+    Attributes:
+        times: seconds of a step (before, after) a change, by the key of the advice.
+        now: the change that is made now; None for none.
+
+    Args:
+        delivery: of what is repeated.
+        seconds: for all steps that are timed.
+        unseen: told of what could not be tried.
+        clock: seconds.
+    """
+
+    def __init__(
+        self, delivery: Delivery, *, seconds: float, unseen: list[str], clock: Callable[[], float] = time.perf_counter
+    ) -> None:
+        self._delivery, self._seconds, self._unseen, self._clock = delivery, seconds, unseen, clock
+        self.times: dict[str, tuple[float, float]] = {}
+        self.now: Trial | None = None
+
+    def timed(self, *, repeats: bool, share: float) -> Generator[bool, Step, Stretch]:
+        """Steps until a share of the time is over."""
+        finish_device_work()
+        began, cpu_s, steps, uses = self._clock(), cpu_seconds(), list[Step](), list[float]()
+        while not self._is_enough(steps, self._clock() - began, share):
+            steps.append((yield repeats))
+            if len(steps) % _USE_EVERY == 1 and (use := device_use()) is not None:
+                uses.append(use)
+        at = self._clock()
+        finish_device_work()
+        ended = self._clock()
+        cores = (cpu_seconds() - cpu_s) / max(1e-9, ended - began)
+        stretch = Stretch.of(steps, extra_s=ended - at, cores=cores)
+        stretch.device_use = statistics.mean(uses) if uses else None
+        return stretch
+
+    def _is_enough(self, steps: list[Step], seconds: float, share: float) -> bool:
+        if ranks() > 1:
+            return len(steps) >= _RANKS_TIMED
+        if len(steps) >= _MOST_TIMED:
+            return True
+        return len(steps) >= _FEWEST_TIMED and seconds >= share * self._seconds
+
+    def change(self, trial: Trial) -> Generator[bool, Step, None]:
+        """Steps with a repeated batch, without and with a change, in turn."""
+        found: dict[bool, list[float]] = {False: [], True: []}
+        kept = self._delivery.kept
+        try:
+            for changed in (True, False, True, False):
+                with ExitStack() as stack:
+                    if changed:
+                        self.now = trial  # and still is, if the program ends by it
+                        self._delivery.kept = trial.batch(kept)
+                        trial.enter(stack)
+                    yield True
+                    stretch = yield from self.timed(repeats=True, share=_TRIAL / 4)
+                    found[changed].append(stretch.step_s)
+                self.now, self._delivery.kept = None, kept
+        except Exception as error:  # noqa: BLE001 - a change that is not possible is no reason to end
+            self.now, self._delivery.kept = None, kept
+            self._unseen.append(f"{trial.key} could not be tried: {in_words(error)}")
+            return
+        self.times[trial.key] = min(found[False]), min(found[True]) / trial.batches
+
+    def other_loaders(self, loader: Any, now: Stretch) -> Generator[bool, Step, None]:
+        """Steps with the batches of other loaders in the place of the program's."""
+        for key, make in loaders_to_try(loader).items():
+            try:
+                other = make()
+            except Exception as error:  # noqa: BLE001 - of the program's sampler, or its dataset
+                self._unseen.append(f"{key} could not be tried: {in_words(error)}")
+                continue
+            self._delivery.feed_from(over_and_over(other))
+            try:
+                began = self._clock()
+                for _ in range(queued(other) + 1):
+                    yield True
+                    if self._clock() - began > _TRIAL * self._seconds:
+                        break
+                stretch = yield from self.timed(repeats=True, share=_TRIAL)
+                if self._delivery.is_fed:
+                    self.times[key] = now.step_s, stretch.step_s
+            finally:
+                self._delivery.feed_from(None)
+
+    def fewer_threads(self, loader: Any, cpus: int, now: Stretch) -> Generator[bool, Step, None]:
+        """Steps with the loader's own batches, and so few threads of torch that the loader has cores of its own."""
+        before = torch.get_num_threads()
+        fewer = max(1, math.ceil(cpus) - int(loader.num_workers))
+        if fewer >= before:
+            return
+        torch.set_num_threads(fewer)
+        try:
+            for _ in range(2):
+                yield False
+            stretch = yield from self.timed(repeats=False, share=_TRIAL)
+        finally:
+            torch.set_num_threads(before)
+        self.times["torch_threads"] = now.step_s, stretch.step_s
