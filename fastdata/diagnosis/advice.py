@@ -19,7 +19,11 @@ def advise(seen: Observation) -> list[Advice]:
     """All advice, that with the largest gain first; faults before choices of the same gain."""
     found = [*about_data(seen), *about_compute(seen), *about_device(seen)]
     told = [each for each in found if each.is_fault or not _best(each) < _WORTH]
-    return sorted(told, key=lambda each: (-round(_rank(each), 1), not each.is_fault, -_or_one(each.reach)))
+    return sorted(told, key=lambda each: (-round(_rank(each), 1), not _is_clear_fault(each), -_or_one(each.reach)))
+
+
+def _is_clear_fault(advice: Advice) -> bool:
+    return advice.is_fault and not _best(advice) < _WORTH
 
 
 def _best(advice: Advice) -> float:

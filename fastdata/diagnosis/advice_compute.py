@@ -46,9 +46,11 @@ def _left_on(seen: Observation) -> Iterator[Advice]:
     if facts.debug_variables:
         names = ", ".join(facts.debug_variables)
         yield _tried(seen, "debug_variables", f"{names} is set, for debugging", f"unset {names}", is_fault=True)
-    if facts.deterministic:
-        change = "torch.use_deterministic_algorithms(False) if you may"
-        yield _tried(seen, "deterministic", "deterministic algorithms are on", change)
+    if facts.deterministic or facts.cudnn_deterministic:
+        change = "torch.use_deterministic_algorithms(False)" if facts.deterministic else ""
+        change += " and " * (facts.deterministic and facts.cudnn_deterministic)
+        change += "torch.backends.cudnn.deterministic = False" if facts.cudnn_deterministic else ""
+        yield _tried(seen, "deterministic", "deterministic algorithms are on", f"{change}, if you may")
 
 
 def _about_float64(seen: Observation) -> Iterator[Advice]:
@@ -125,7 +127,8 @@ def _about_syncs(seen: Observation) -> Iterator[Advice]:
 
 def _choices(seen: Observation) -> Iterator[Advice]:
     facts = seen.facts
-    if "amp" in seen.trials or (not facts.autocast and facts.device != "cpu" and "float64" not in facts.dtypes):
+    in_float32 = facts.dtypes == ["float32"] and not facts.autocast
+    if "amp" in seen.trials or (in_float32 and facts.device != "cpu" and not facts.compiled):
         yield _tried(
             seen, "amp", "the model computes in float32", f"with torch.autocast({facts.device!r}, torch.bfloat16):"
         )
@@ -144,7 +147,7 @@ def _choices(seen: Observation) -> Iterator[Advice]:
         )
     if "compile" in seen.trials or (facts.device == "cuda" and not facts.compiled):
         yield _tried(seen, "compile", "the model is not compiled", "torch.compile(model)")
-    if facts.device == "cuda" and not facts.tf32 and not facts.autocast:
+    if facts.device == "cuda" and in_float32 and not facts.tf32:
         yield _tried(
             seen,
             "tf32",

@@ -125,11 +125,19 @@ def _about_workers(seen: Observation) -> Iterator[Advice]:
     if times < _WORTH and not (seen.num_workers == 0 and has_idle_cores):  # else loading could go on beside computing
         return
     idle = max(0.0, seen.cpus - seen.alone.cores)
+    why = (
+        f"loading alone uses {seen.alone.cores:.1f} of {seen.cpus} cores ({idle:.1f} idle); with "
+        f"{more.what} it gave {more.images_per_s:.0f} images/s instead of {seen.alone.images_per_s:.0f}"
+    )
+    if times < _WORTH:
+        why = (
+            "with num_workers=0 batches are made while nobody computes, and some cores are idle; workers would make "
+            "them meanwhile"
+        )
     yield Advice(
         key="workers",
         side="data",
-        why=f"loading alone uses {seen.alone.cores:.1f} of {seen.cpus} cores ({idle:.1f} idle); with "
-        f"{more.what} it gave {more.images_per_s:.0f} images/s instead of {seen.alone.images_per_s:.0f}",
+        why=why,
         change=f"num_workers={seen.cpus}" if not seen.is_ours else "num_workers='auto'",
         gain=gain_of(seen, data_times=times, with_workers=True),
         measured=tried(seen, "workers"),
@@ -204,8 +212,8 @@ def _about_files(seen: Observation) -> Iterator[Advice]:
             times = 1 / (1 - data + data / less)
             if times < _WORTH:
                 continue
-            if not seen.is_ours:
-                times *= seen.alone.batch_s / seen.changed["fastdata"].batch_s if seen.alone is not None else 1.0
+            if not seen.is_ours and seen.alone is not None:
+                times *= seen.alone.batch_s / seen.changed["fastdata"].batch_s
             yield Advice(
                 key=key,
                 converts=True,
@@ -213,7 +221,7 @@ def _about_files(seen: Observation) -> Iterator[Advice]:
                 why=f"a random crop of your JPEGs takes {seen.decode_ms[kind]:.2f} ms "
                 f"{'by an index' if kind == 'index' else 'from unpacked records'} instead of {now:.2f}",
                 change=change if seen.is_ours else f"with fastdata's loader: {change}",
-                gain=gain_of(seen, data_times=times),
+                gain=gain_of(seen, data_times=times) * _as_found(seen),
                 reach=times,
             )
     if sample.progressive > _PROGRESSIVE and data > 0:
@@ -229,6 +237,14 @@ def _about_files(seen: Observation) -> Iterator[Advice]:
             reach=times,
             is_fault=True,
         )
+
+
+def _as_found(seen: Observation) -> float:
+    """How much of what fastdata's loader was expected to gain it has gained where it was tried; 1 if it was not."""
+    ours, measured = seen.changed.get("fastdata"), tried(seen, "fastdata")
+    if ours is None or seen.alone is None or math.isnan(measured):
+        return 1.0
+    return min(1.0, measured / gain_of(seen, data_times=seen.alone.batch_s / ours.batch_s))
 
 
 def _decoding_share(seen: Observation) -> float:

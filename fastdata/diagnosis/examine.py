@@ -22,6 +22,7 @@ from fastdata.diagnosis.loading import (
     augments_batches,
     changed_loader,
     is_ours,
+    may_start_workers,
     measure_loading,
     restarts_workers,
     settings_of,
@@ -66,18 +67,20 @@ def examine_watched(watch: Watch, program: str, *, crashed: bool = False) -> Obs
         }
         for each in watch.seen
     ]
-    seen.facts, seen.real, seen.repeated, seen.trials = watch.facts, watch.real, watch.repeated, watch.experiments.times
+    seen.facts, seen.trials = watch.facts, watch.experiments.times
     main = watch.main or _most_used(watch.seen)
     if main is None:
         seen.children = max(watch.started, len(psutil.Process().children(recursive=True)))
         return seen
-    if watch.main is None or not main.trained:
+    seen.trains = bool(main.trained)
+    if not seen.trains:
         seen.unseen.append("no backward pass was seen between the batches of a loader")
-    if watch.real is None:
-        watch.real = seen.real = watch.stretch_so_far(main)
+    if watch.real is None and not crashed:
         seen.unseen.append(
             f"the program ended after {main.batches} batches, too early for all measurements; take more epochs"
         )
+    watch.take_what_there_is(main)
+    seen.real, seen.repeated = watch.real, watch.repeated
     seen.first_batch_s = main.first_batch_s
     seen.ranks = _exchange(watch)
     try:
@@ -174,7 +177,12 @@ def _changes(seen: Observation, loader: Any) -> dict[str, tuple[str, Callable[[]
     cpus = auto_threads()
     if seen.alone.cores < _BUSY * cpus and seen.num_workers < cpus:
         what = f"num_workers={cpus}"
-        if seen.is_ours:
+        if not may_start_workers(loader):
+            seen.unseen.append(
+                f"{what}: worker processes would run the program anew, since they are not forked here; put it under "
+                'if __name__ == "__main__": and give it num_workers=1'
+            )
+        elif seen.is_ours:
             found["workers"] = (what, lambda: changed_loader(loader, num_workers=cpus))
         else:
             found["workers"] = (what, lambda: torchs_with(loader, num_workers=cpus))

@@ -11,11 +11,12 @@ from contextlib import ExitStack
 from typing import Any
 
 import torch
+from torch.utils._pytree import tree_leaves, tree_map_only
 
 from fastdata.diagnosis.loading import loaders_to_try
 from fastdata.diagnosis.marks import device_use, finish_device_work
 from fastdata.diagnosis.observation import Step, Stretch
-from fastdata.diagnosis.repeating import copied, over_and_over, queued, ranks
+from fastdata.diagnosis.repeating import COPIED_AS_THEY_ARE, copied, over_and_over, queued, ranks
 from fastdata.diagnosis.trials import Trial
 from fastdata.errors import in_words
 from fastdata.run.report import cpu_seconds
@@ -25,6 +26,7 @@ __all__ = ["Delivery", "Experiments"]
 _FEWEST_TIMED, _MOST_TIMED = 3, 300  # steps
 _RANKS_TIMED = 20  # steps, where all ranks must do the same number
 _TRIAL = 0.1  # share of the time
+_LONGEST_PERIOD = 64  # steps
 _USE_EVERY = 10  # steps
 
 
@@ -45,6 +47,8 @@ class Delivery:
         self.kept: Any = None
         self.wanted = False
         self._other: Generator[Any, None, None] | None = None
+        self._given: Any = None  # the copy that the program had last
+        self._versions: list[tuple[torch.Tensor, int]] = []  # of its tensors, as they were given
 
     def keep(self, batch: Any) -> None:
         """Keeps a copy, before the program may change the batch."""
@@ -76,7 +80,30 @@ class Delivery:
                 self._unseen.append(f"another loader could not be tried: {in_words(error)}")
             finally:
                 self._inside.inside = False
-        return copied(self.kept), 0.0
+        return self._copy(), 0.0
+
+    def _copy(self) -> Any:
+        """Of the batch that is kept; the one of before if nobody has changed it, since copying takes time."""
+        source, given = self._given or (None, None)
+        if source is self.kept and all(_is_as_given(*each) for each in self._versions):
+            return tree_map_only(torch.Tensor, _itself, given)  # in new lists and dicts
+        given = copied(self.kept)
+        leaves = tree_leaves(given)
+        tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+        plain = all(isinstance(leaf, COPIED_AS_THEY_ARE) for leaf in leaves)
+        if not plain or any(tensor.is_inference() for tensor in tensors):
+            self._given = None
+            return given
+        self._given, self._versions = (self.kept, given), [(tensor, tensor._version) for tensor in tensors]
+        return tree_map_only(torch.Tensor, _itself, given)
+
+
+def _is_as_given(tensor: torch.Tensor, version: int) -> bool:
+    return tensor._version == version and not tensor.requires_grad
+
+
+def _itself(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor
 
 
 class Experiments:
@@ -98,6 +125,7 @@ class Experiments:
     ) -> None:
         self._delivery, self._seconds, self._unseen, self._clock = delivery, seconds, unseen, clock
         self.times: dict[str, tuple[float, float]] = {}
+        self._period = 1  # steps from one update to the next
         self.now: Trial | None = None
 
     def timed(self, *, repeats: bool, share: float) -> Generator[bool, Step, Stretch]:
@@ -108,6 +136,9 @@ class Experiments:
             steps.append((yield repeats))
             if len(steps) % _USE_EVERY == 1 and (use := device_use()) is not None:
                 uses.append(use)
+        updates = sum(step.update_s > 0 for step in steps)
+        if updates and not repeats:
+            self._period = min(_LONGEST_PERIOD, round(len(steps) / updates))
         at = self._clock()
         finish_device_work()
         ended = self._clock()
@@ -119,6 +150,8 @@ class Experiments:
     def _is_enough(self, steps: list[Step], seconds: float, share: float) -> bool:
         if ranks() > 1:
             return len(steps) >= _RANKS_TIMED
+        if len(steps) % self._period:  # where gradients of some steps are added up, one of them is longer
+            return False
         if len(steps) >= _MOST_TIMED:
             return True
         return len(steps) >= _FEWEST_TIMED and seconds >= share * self._seconds
@@ -153,6 +186,7 @@ class Experiments:
                 self._unseen.append(f"{key} could not be tried: {in_words(error)}")
                 continue
             self._delivery.feed_from(over_and_over(other))
+            self.now = Trial(key, lambda _: None)  # and still is, if the program ends by its batches
             try:
                 began = self._clock()
                 for _ in range(queued(other) + 1):
@@ -162,6 +196,7 @@ class Experiments:
                 stretch = yield from self.timed(repeats=True, share=_TRIAL)
                 if self._delivery.is_fed:
                     self.times[key] = now.step_s, stretch.step_s
+                self.now = None
             finally:
                 self._delivery.feed_from(None)
 

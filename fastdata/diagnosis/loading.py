@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import multiprocessing
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -25,6 +26,7 @@ __all__ = [
     "changed_loader",
     "is_ours",
     "loaders_to_try",
+    "may_start_workers",
     "measure_loading",
     "restarts_workers",
     "settings_of",
@@ -79,7 +81,9 @@ def torchs_with(loader: Any, **changes: Any) -> Any:
     torchs = next(
         each for each in type(loader).__mro__ if each.__name__ == "DataLoader" and each.__module__.startswith("torch.")
     )
-    chosen = {"batch_sampler": loader.batch_sampler} if loader.batch_sampler is not None else {"batch_size": None}
+    chosen = {"batch_sampler": loader.batch_sampler}
+    if loader.batch_sampler is None:
+        chosen = {"batch_size": None, "sampler": loader.sampler}
     kept = {
         name: getattr(loader, name)
         for name in ("collate_fn", "worker_init_fn", "multiprocessing_context", "generator", "pin_memory")
@@ -102,9 +106,21 @@ def loaders_to_try(loader: Any) -> dict[str, Callable[[], Any]]:
     elif loader.backend != "auto":
         found["backend"] = partial(changed_loader, loader, backend="auto")
     cpus = auto_threads()
-    if loader.num_workers < cpus:
+    if loader.num_workers < cpus and may_start_workers(loader):
         found["workers"] = partial(changed_loader if is_ours(loader) else torchs_with, loader, num_workers=cpus)
     return found
+
+
+def may_start_workers(loader: Any) -> bool:
+    """False where worker processes would run the program anew, which was not written for that.
+
+    Other start methods than fork import the main program in each process.  One that has no worker processes seldom asks
+    whether `__name__ == "__main__"`, and would train there once more.
+    """
+    if loader.num_workers or (is_ours(loader) and not loader._by_torchs_code()):
+        return True
+    given = getattr(loader, "multiprocessing_context", None) or multiprocessing.get_context()
+    return bool(given.get_start_method() == "fork")
 
 
 def augments_batches(loader: StatelessDataLoader[Any]) -> bool:

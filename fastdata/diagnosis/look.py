@@ -9,8 +9,10 @@ import os
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from functools import wraps
 from itertools import pairwise
 from typing import Any
@@ -48,15 +50,13 @@ class Look:
         self._facts = Facts()
         self._depth = 0
         self._names: dict[int, str] = {}
-        self._made_by: dict[
-            int, tuple[nn.Module, torch.Tensor, torch.Tensor]
-        ] = {}  # layer, input and output, by its id
-        self._biased: dict[int, tuple[nn.Module, torch.Tensor | None]] = {}  # with what it was called with
+        self._made_by: dict[int, tuple[nn.Module, _Like, Any]] = {}  # layer, input, and the output by its id
+        self._biased: dict[int, tuple[nn.Module, _Like | None]] = {}  # with what it was called with
         self._reads: dict[tuple[str, str], list[tuple[int, float, float]]] = {}  # (step, began, ended) by place
         self._in_training: set[str] = set()  # models that were called in this mode
         self._copies: list[bool] = []  # to a device: whether they block
         self._in_eval: tuple[nn.Module, Any] | None = None  # a model that records gradients there, and its input
-        self._stop_glancing: Callable[[], object] = lambda: None
+        self.stop_glancing: Callable[[], object] = lambda: None
         self._thread = 0  # in which the program's loop runs; others, of loaders, may read what they like
 
     @contextmanager
@@ -82,9 +82,9 @@ class Look:
         facts = self._facts
         parameters = [each for model in self.models for each in model.parameters()]
         facts.models = sorted({_class_name(model) for model in self.models})[:_MOST_NAMED]
-        facts.parameters = sum(each.numel() for each in parameters)
+        facts.parameters = sum(each.numel() for each in parameters) or facts.parameters
         facts.dtypes = sorted({str(each.dtype).removeprefix("torch.") for each in parameters} | set(facts.dtypes))
-        facts.device = next((each.device.type for each in parameters), "cpu")
+        facts.device = next((each.device.type for each in parameters), facts.device)
         tensors = [leaf for leaf in tree_leaves(batch) if isinstance(leaf, torch.Tensor) and leaf.dim() > 0]
         facts.batch_size = len(tensors[0]) if tensors else 0
         facts.biases_before_norm = [self._name_of(layer) for layer, _ in self._biased.values()]
@@ -95,8 +95,8 @@ class Look:
         images = [each for each in tensors if each.dim() == 4]
         facts.pageable_copies = on_device and any(not each.is_pinned() for each in tensors if each.device.type == "cpu")
         facts.blocking_copies = any(self._copies)
-        facts.channels_last = bool(images) and all(
-            each.is_contiguous(memory_format=torch.channels_last) and not each.is_contiguous() for each in images
+        facts.channels_last = any(map(_is_in_channels_last, parameters)) or (
+            bool(images) and all(map(_is_in_channels_last, images))
         )
         self._take_settings(facts)
         facts.syncs = self._sync_places()
@@ -117,11 +117,19 @@ class Look:
                     found[id(layer)] = f"{self._name_of(layer)} ({channels[0]} to {channels[1]})"
         return list(found.values())[:_MOST_NAMED]
 
+    def note_compiled(self, optimizers: list[torch.optim.Optimizer]) -> None:
+        """What is known of a program without looking at its models: from the parameters that it trains."""
+        trained = [each for one in optimizers for group in one.param_groups for each in group["params"]]
+        self._facts.compiled = True
+        self._facts.parameters = sum(each.numel() for each in trained)
+        self._facts.dtypes = sorted({str(each.dtype).removeprefix("torch.") for each in trained})
+        self._facts.device = next((each.device.type for each in trained), "cpu")
+
     def measure_layers(self) -> None:
         """Times the layers with needless biases, with and without; and matrices in float64 if the program has them."""
         if self._biased:
             self._facts.bias_cost_s = sum(
-                _bias_cost_s(layer, given) for layer, given in self._biased.values() if given is not None
+                _bias_cost_s(layer, like.made()) for layer, like in self._biased.values() if like is not None
             ) * (len(self._biased) / min(len(self._biased), _MEASURED_LAYERS))
         if "float64" in self._facts.dtypes:
             self._facts.float64_slowdown = _float64_slowdown(self._facts.device)
@@ -130,7 +138,7 @@ class Look:
 
     def forget(self) -> None:
         """Lets go of the program's models and tensors."""
-        self._stop_glancing()
+        self.stop_glancing()
         self.models.clear()
         self._biased.clear()
         self._in_eval = None
@@ -145,8 +153,9 @@ class Look:
             self._note_model(module, given)
         if isinstance(module, _NORMS) and given and isinstance(given[0], torch.Tensor):
             made = self._made_by.get(id(given[0]))
-            if made is not None and (module.training or not getattr(module, "track_running_stats", True)):
-                # The mean of the batch goes, and with it the bias.  Inputs are kept of the layers that will be timed.
+            takes_mean = module.training or not getattr(module, "track_running_stats", True)
+            if made is not None and made[2]() is given[0] and takes_mean:
+                # The mean of the batch goes, and with it the bias.
                 kept = made[1] if len(self._biased) < _MEASURED_LAYERS else None
                 self._biased.setdefault(id(made[0]), (made[0], kept))
 
@@ -156,7 +165,8 @@ class Look:
         self._depth = max(0, self._depth - 1)
         takes_and_makes = isinstance(made, torch.Tensor) and given and isinstance(given[0], torch.Tensor)
         if isinstance(module, _WITH_BIAS) and module.bias is not None and takes_and_makes:
-            self._made_by[id(made)] = (module, given[0].detach(), made)
+            # Activations are not kept alive: a program may have no room for them.
+            self._made_by[id(made)] = module, _Like.of(given[0]), weakref.ref(made)
         if self._depth == 0:
             self._made_by.clear()
 
@@ -170,8 +180,8 @@ class Look:
         facts.compiled |= type(module).__name__ == "OptimizedModule" or module._compiled_call_impl is not None
         inputs = [leaf for leaf in tree_leaves(given) if isinstance(leaf, torch.Tensor) and leaf.is_floating_point()]
         facts.dtypes = sorted({*facts.dtypes, *(str(each.dtype).removeprefix("torch.") for each in inputs)})
-        kind = inputs[0].device.type if inputs else "cpu"
-        facts.autocast |= torch.is_autocast_enabled(kind)
+        first = next(module.parameters(), None)
+        facts.autocast |= torch.is_autocast_enabled(first.device.type if first is not None else "cpu")
         name = _class_name(module)
         if module.training:
             self._in_training.add(name)
@@ -189,12 +199,12 @@ class Look:
 
         def look(module: nn.Module, given: Any) -> None:
             if threading.get_ident() == self._thread and any(module is known for known in self.models):
-                self._stop_glancing()
+                self.stop_glancing()
                 if _class_name(module) in self._in_training:
                     self._note_gradients(module, given)
 
-        self._stop_glancing()
-        self._stop_glancing = torch_module.register_module_forward_pre_hook(look).remove
+        self.stop_glancing()
+        self.stop_glancing = torch_module.register_module_forward_pre_hook(look).remove
 
     def _name_of(self, layer: nn.Module) -> str:
         return self._names.get(id(layer), _class_name(layer))
@@ -238,9 +248,10 @@ class Look:
     def _take_settings(self, facts: Facts) -> None:
         facts.anomaly_mode = torch.is_anomaly_enabled()
         facts.profiler = torch._C._autograd._profiler_enabled()
-        facts.deterministic = torch.are_deterministic_algorithms_enabled() or torch.backends.cudnn.deterministic
+        facts.deterministic = torch.are_deterministic_algorithms_enabled()
+        facts.cudnn_deterministic = torch.backends.cudnn.deterministic and facts.device == "cuda"
         facts.cudnn_benchmark = torch.backends.cudnn.benchmark
-        facts.tf32 = torch.get_float32_matmul_precision() != "highest" or torch.backends.cuda.matmul.allow_tf32
+        facts.tf32 = _uses_tensor_cores()
         facts.tracers = _tracers()
         slowing = {
             "PYTHONDEVMODE": bool(sys.flags.dev_mode),
@@ -263,6 +274,32 @@ class Look:
             calls = "bool(tensor)" if name == "__bool__" else f".{name.strip('_')}()"
             found.append(SyncPlace(place, calls, len(reads) / steps, blocked_s, span_s))
         return sorted(found, key=lambda each: -each.span_s)[:_MOST_NAMED]
+
+
+def _is_in_channels_last(tensor: torch.Tensor) -> bool:
+    """True if it is so, and not at the same time contiguous, as with one channel."""
+    four = tensor.dim() == 4 and not tensor.is_contiguous()
+    return four and tensor.is_contiguous(memory_format=torch.channels_last)
+
+
+@dataclass(frozen=True)
+class _Like:
+    """What a tensor is like."""
+
+    shape: torch.Size
+    dtype: torch.dtype
+    device: torch.device
+    is_channels_last: bool
+
+    @classmethod
+    def of(cls, tensor: torch.Tensor) -> _Like:
+        """This one."""
+        return cls(tensor.shape, tensor.dtype, tensor.device, _is_in_channels_last(tensor))
+
+    def made(self) -> torch.Tensor:
+        """One of the same kind, with other values."""
+        form = torch.channels_last if self.is_channels_last else torch.contiguous_format
+        return torch.ones(self.shape, dtype=self.dtype, device=self.device).contiguous(memory_format=form)
 
 
 def _replace(stack: ExitStack, owner: Any, name: str, make: Callable[[Any], Any]) -> None:
@@ -335,6 +372,14 @@ def _eval_ms(model: nn.Module, given: Any) -> tuple[float, float]:
 
 def _detached(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.detach()
+
+
+def _uses_tensor_cores() -> bool:
+    """True if float32 matrices may be multiplied with less precision."""
+    try:
+        return torch.get_float32_matmul_precision() != "highest" or torch.backends.cuda.matmul.allow_tf32
+    except RuntimeError:  # torch 2.9 has another way, and refuses this one where that was used
+        return str(getattr(torch.backends.cuda.matmul, "fp32_precision", "")) == "tf32"
 
 
 def _tracers() -> list[str]:

@@ -107,11 +107,14 @@ def device_use() -> float | None:
         return None
     try:
         return torch.cuda.utilization() / 100
-    except (ImportError, RuntimeError, OSError):
+    except Exception:  # noqa: BLE001 - not installed, or the driver does not tell, as for parts of a GPU
         return None
 
 
 def finish_device_work() -> None:
     """Waits for what the device still has to do."""
-    if torch.cuda.is_available() and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
-        torch.cuda.synchronize()
+    if torch.cuda.is_available():
+        if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+            torch.cuda.synchronize()
+    elif torch.accelerator.is_available():
+        torch.accelerator.synchronize()

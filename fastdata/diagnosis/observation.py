@@ -174,8 +174,8 @@ class Facts:
         eval_ms: such a call, with gradients and without; () if not measured.
         syncs: lines that read values from the device.
         zeroes_gradients: gradients are set to zero, not to None.
-        anomaly_mode, profiler, deterministic, autocast, channels_last, compiled, cudnn_benchmark, tf32: what is
-            switched on.
+        anomaly_mode, profiler, deterministic, cudnn_deterministic, autocast, channels_last, compiled,
+            cudnn_benchmark, tf32: what is switched on.
         tracers: what is told of each line or call of Python: a debugger, coverage, a profiler.
         debug_variables: environment variables for debugging that make a program slower.
         pageable_copies: batches are copied to the device from memory that is not pinned.
@@ -204,6 +204,7 @@ class Facts:
     anomaly_mode: bool = False
     profiler: bool = False
     deterministic: bool = False
+    cudnn_deterministic: bool = False
     autocast: bool = False
     channels_last: bool = False
     compiled: bool = False
@@ -237,6 +238,7 @@ class Observation:
         epoch_batches: of it; 0 if that is not known.
         restarts_workers: its worker processes end with each epoch.
         first_batch_s: seconds until its first batch.
+        trains: there was a backward pass between its batches; True without a program.
         facts: what the steps looked like.
         real: steps of the program as it is.
         repeated: steps with one batch repeated: compute only.
@@ -265,6 +267,7 @@ class Observation:
     epoch_batches: int = 0
     restarts_workers: bool = False
     first_batch_s: float = float("nan")
+    trains: bool = True
     facts: Facts = field(default_factory=Facts)
     real: Stretch | None = None
     repeated: Stretch | None = None

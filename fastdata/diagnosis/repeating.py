@@ -17,6 +17,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 from fastdata.dataloader.loader import StatelessDataLoader
 
 __all__ = [
+    "COPIED_AS_THEY_ARE",
     "copied",
     "epoch_length",
     "handover_ms",
@@ -29,7 +30,7 @@ __all__ = [
 ]
 
 _HANDED_OVER = 5  # times
-_COPIED_AS_THEY_ARE = (torch.Tensor, str, bytes, int, float, bool, complex, type(None))
+COPIED_AS_THEY_ARE = (torch.Tensor, str, bytes, int, float, bool, complex, type(None))
 
 
 def copied(batch: Any) -> Any:
@@ -38,7 +39,7 @@ def copied(batch: Any) -> Any:
     Raises:
         Exception: it holds something that cannot be copied.
     """
-    if all(isinstance(leaf, _COPIED_AS_THEY_ARE) for leaf in tree_leaves(batch)):
+    if all(isinstance(leaf, COPIED_AS_THEY_ARE) for leaf in tree_leaves(batch)):
         return tree_map_only(torch.Tensor, _cloned, batch)
     return copy.deepcopy(batch)
 

@@ -20,15 +20,17 @@ def as_text(verdict: str, advice: list[Advice], seen: Observation) -> str:
     lines = [*_wrapped(f"Verdict: {verdict}."), ""]
     for title, rows in tables(seen):
         lines += [title, *(f"  {name:<34}{value}" for name, value in rows), ""]
-    lines += _advice_lines(advice)
+    told = list(_advice_lines(advice, seen))
+    lines += [*told, ""] if told and seen.unseen else told
     if seen.unseen:
-        lines += ["", "Not measured:", *(line for each in seen.unseen for line in _wrapped(each, "  - ", "    "))]
+        lines += ["Not measured:", *(line for each in seen.unseen for line in _wrapped(each, "  - ", "    "))]
     return "\n".join(lines)
 
 
-def _advice_lines(advice: list[Advice]) -> Iterator[str]:
+def _advice_lines(advice: list[Advice], seen: Observation) -> Iterator[str]:
     if not advice:
-        yield "Advice: none; nothing was found that would gain much."
+        if seen.real is not None or seen.alone is not None:
+            yield "Advice: none; nothing was found that would gain much."
         return
     yield "Advice, most effective first (gain of the whole step: expected / tried):"
     for number, each in enumerate(advice, 1):

@@ -44,25 +44,25 @@ def trials_for(facts: Facts, models: Sequence[nn.Module], *, tries: bool) -> lis
         found.append(Trial("anomaly", _without_anomaly_mode))
     if facts.tracers:
         found.append(Trial("tracing", _without_tracing))
-    if facts.deterministic and tries:
+    if (facts.deterministic or facts.cudnn_deterministic) and tries:
         found.append(Trial("deterministic", _without_determinism))
     if not tries:
         return found
     if facts.zeroes_gradients:
         found.append(Trial("set_to_none", _with_gradients_of_none))
-    if not facts.autocast and "float64" not in facts.dtypes:
+    if not facts.autocast and not facts.compiled and facts.dtypes == ["float32"]:
         found.append(Trial("amp", lambda stack: _with_autocast(stack, facts.device)))
-    if facts.convolutions and not facts.channels_last and not any(map(_is_in_channels_last, models)):
+    if facts.convolutions and not facts.channels_last:
         found.append(Trial("channels_last", lambda stack: _with_channels_last(stack, models), _in_channels_last))
     if facts.device == "cuda" and not facts.cudnn_benchmark:
         found.append(Trial("cudnn_benchmark", _with_benchmark))
-    if facts.device == "cuda" and not facts.tf32 and not facts.autocast:
+    if facts.device == "cuda" and not facts.tf32 and not facts.autocast and "float32" in facts.dtypes:
         found.append(Trial("tf32", _with_tensor_cores))
     size = facts.batch_size
     if facts.device == "cuda" and size % TENSOR_CORES_WANT:
         wanted = TENSOR_CORES_WANT * math.ceil(size / TENSOR_CORES_WANT)
         found.append(_with_batches_of("batch_size", size, wanted))
-    if size and _has_room(facts.device):
+    if size and not facts.compiled and _has_room(facts.device):
         found.append(_with_batches_of("larger_batches", size, 2 * size))
     if not facts.compiled and models:
         found.append(Trial("compile", partial(_with_compiled, models=models, known={})))
@@ -108,9 +108,11 @@ def _with_compiled(stack: ExitStack, models: Sequence[nn.Module], known: dict[in
 
 
 def _without_anomaly_mode(stack: ExitStack) -> None:
-    checks = torch.is_anomaly_check_nan_enabled()
-    torch.autograd.set_detect_anomaly(False)
-    stack.callback(torch.autograd.set_detect_anomaly, True, checks)
+    """Also where the program switches it on in each step."""
+    stack.callback(torch.set_anomaly_enabled, torch.is_anomaly_enabled(), torch.is_anomaly_check_nan_enabled())
+    stack.callback(setattr, torch, "set_anomaly_enabled", torch.set_anomaly_enabled)
+    torch.set_anomaly_enabled(False)
+    torch.set_anomaly_enabled = lambda *_, **__: None
 
 
 def _without_tracing(stack: ExitStack) -> None:
@@ -151,11 +153,6 @@ def _in_channels_last(batch: Any) -> Any:
         return tensor.to(memory_format=torch.channels_last) if tensor.dim() == 4 else tensor
 
     return tree_map_only(torch.Tensor, laid_out, batch)
-
-
-def _is_in_channels_last(model: nn.Module) -> bool:
-    weights = [each for each in model.parameters() if each.dim() == 4 and not each.is_contiguous()]
-    return any(each.is_contiguous(memory_format=torch.channels_last) for each in weights)
 
 
 def _with_tensor_cores(stack: ExitStack) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from fastdata.diagnosis.advice import advise
@@ -39,6 +39,7 @@ _FAULTS = {
     "gradients_in_validation": "validation records gradients",
     "data_parallel": "nn.DataParallel copies the model in every step",
 }
+_SURE = ("profiler", "debug_variables", "data_parallel", "float64")  # which cost something, measured or not
 
 
 @dataclass(frozen=True)
@@ -88,8 +89,15 @@ def diagnose(seen: Observation) -> Diagnosis:
     share = wait_share(seen)
     if math.isnan(share):
         return _without_steps(seen, advice)
-    faults = [each for each in advice if each.side == "compute" and each.key in _FAULTS]
-    fault = next((each for each in faults if not each.gain < _CLEAR), faults[0] if faults else None)
+    told = _with_steps(seen, advice, share)
+    if not seen.trains:
+        begins = f"no training was seen, so this is about {seen.dataset or 'the loader'}: "
+        told = replace(told, verdict=begins + told.verdict)
+    return told
+
+
+def _with_steps(seen: Observation, advice: list[Advice], share: float) -> Diagnosis:
+    fault = next((each for each in advice if each.key in _FAULTS and _costs(each)), None)
     without_waiting = 1 / max(1e-9, 1 - share)
     if share >= _WAITS and not (fault is not None and fault.gain > without_waiting):
         cause = next((each for each in advice if each.side == "data"), None)
@@ -103,9 +111,13 @@ def diagnose(seen: Observation) -> Diagnosis:
     return Diagnosis(f"{verdict}; {_FAULTS[fault.key]}", fault.key, advice, seen)
 
 
+def _costs(advice: Advice) -> bool:
+    return advice.gain >= _CLEAR or (math.isnan(advice.gain) and advice.key in _SURE)
+
+
 def _without_steps(seen: Observation, advice: list[Advice]) -> Diagnosis:
     if seen.alone is None:
-        told = "; ".join(seen.unseen) or "no DataLoader was iterated in this process"
+        told = next(iter(seen.unseen), "no DataLoader was iterated in this process")
         if seen.children and not seen.loaders:
             told += (
                 f"; it started {seen.children} other processes, into which this does not look: start each rank by "

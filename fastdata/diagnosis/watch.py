@@ -6,8 +6,8 @@ Life cycle; any deviation is a bug:
   Main     the loader between whose batches there is a backward pass.  If none comes for a long while: the one iterated.
   Script   then each request for one of its batches asks the script (`_script`) what to deliver: the next batch, or once
            more the same one.  Never more batches than the epoch has; where its length is not known, or a batch cannot
-           be copied, none is repeated.  What repeated ones have trained is put back at the end of the epoch, and
-           before the program is stopped.
+           be copied, none is repeated.  What repeated ones have trained is put back when a loop begins or ends, when
+           the program saves something, and before it is stopped.
   Stop     at the end of the script `when_done` measures what is left, while all that the program has opened is still
            open; then the request raises `Stopped`, which ends the program.  A program that ends earlier leaves what has
            been measured.
@@ -17,10 +17,12 @@ from __future__ import annotations
 
 import math
 import os
+import sys
 import threading
 import time
 from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import wraps
 from multiprocessing.process import BaseProcess
 from typing import Any, NoReturn
 
@@ -36,6 +38,7 @@ from fastdata.diagnosis.put_back import Undo
 from fastdata.diagnosis.repeating import handover_ms, is_compiled, is_plain, likeness, queued, ranks
 from fastdata.diagnosis.trials import trials_for
 from fastdata.diagnosis.watched import Seen, WatchedIterator
+from fastdata.errors import in_words
 from fastdata.run.report import cpu_seconds
 from fastdata.system.cpus import auto_threads
 
@@ -44,8 +47,10 @@ __all__ = ["Stopped", "Watch"]
 _LOOKED_AT, _GLANCED_AT = 2, 2  # steps, and batches of each other loader, which may be a validation's
 _REAL, _REPEATED = 0.45, 0.25  # shares of the time
 _WAITS = 0.05  # share of a step, from which on other loaders are tried
-_UNTRAINED_STEPS, _UNTRAINED_TIMES = 20, 3  # steps, and times of `seconds`, after which no backward pass is expected
+# Steps, and times of `seconds`, after which no backward pass is expected: in a second pass, and in the first.
+_UNTRAINED_STEPS, _UNTRAINED_TIMES, _UNTRAINED_FIRST_TIMES = 20, 3, 30
 _MOST_STOPS = 20
+_WARMING = 2  # repeated steps that are not timed
 _BUSY = 0.75  # share of the cores from which on torch's threads and the loader's may want the same ones
 
 
@@ -90,6 +95,8 @@ class Watch:
         self._process = os.getpid()
         cpu_seconds()  # imports what it needs
         self._timed_so_far: list[Step] = []  # real steps since the script began
+        self._repeated_so_far: list[Step] = []  # without any change
+        self.repeats = 0  # batches that were no new ones
 
     # ---- around the program
 
@@ -104,12 +111,31 @@ class Watch:
             stack.callback(setattr, BaseProcess, "start", BaseProcess.start)
             BaseProcess.start = self._counting(BaseProcess.start)  # type: ignore[method-assign]
             stack.enter_context(self._marks.installed())
+            self._put_back_before(stack, torch, "save")
+            safetensors = sys.modules.get("safetensors.torch")
+            for name in ("save", "save_file", "save_model") if safetensors is not None else ():
+                self._put_back_before(stack, safetensors, name)
             try:
                 yield
             finally:
                 self._is_over = True
+                self.look.stop_glancing()
                 if self._script_runs is not None:
                     self._script_runs.close()  # leaves what it has switched on
+                self._undo.put_back()
+
+    def _put_back_before(self, stack: ExitStack, owner: Any, name: str) -> None:
+        """Before a function is called that saves, in place: also in tensors that it was given."""
+        original = getattr(owner, name)
+
+        @wraps(original)
+        def saving(*given: Any, **named: Any) -> Any:
+            if os.getpid() == self._process:
+                self._undo.put_back()
+            return original(*given, **named)
+
+        setattr(owner, name, saving)
+        stack.callback(setattr, owner, name, original)
 
     def _counting(self, original: Callable[[Any], None]) -> Any:
         def start(process: Any) -> None:
@@ -128,6 +154,7 @@ class Watch:
                 self._close_step(seen, seen.latest, began)  # of an iterator that was left, as by `break`
             if self.is_done:
                 self._stop()
+            self._undo.put_back()  # another loop
             self._depth.inside = True  # fastdata's class calls torch's
             try:
                 began = self._clock()
@@ -147,10 +174,18 @@ class Watch:
             self.seen.append(known)
         return known
 
-    def stretch_so_far(self, seen: Seen) -> Stretch | None:
-        """Means of the steps of a program that ended before they could be timed, the first one left out."""
-        steps = seen.steps[1:] + self._timed_so_far or seen.steps
-        return Stretch.of(steps) if steps else None
+    def take_what_there_is(self, seen: Seen) -> None:
+        """Means of the steps of a program that ended before all could be timed, the first one left out."""
+        if self.real is None:
+            steps = seen.steps[1:] + self._timed_so_far or seen.steps
+            self.real = Stretch.of(steps) if steps else None
+        if self.repeated is None and len(self._repeated_so_far) > _WARMING:
+            self.repeated = Stretch.of(self._repeated_so_far[_WARMING:])
+        if not self.is_done and self.repeats:
+            self.unseen.append(
+                f"the program ended by itself, and {self.repeats} of its {seen.batches} batches were repeated ones: "
+                "what it has saved was trained on fewer than without the doctor"
+            )
 
     # ---- in the program's loop
 
@@ -173,7 +208,8 @@ class Watch:
                 seen.epoch = iterator.delivered
                 self._undo.put_back()
                 raise StopIteration
-            self._undo.note(self.look.models, self._marks.optimizers)
+            self._undo.note()
+            self.repeats += 1
             batch, wait_s = self._delivery.next()
         else:
             batch = self._next_of(seen, iterator)
@@ -197,6 +233,7 @@ class Watch:
             batch = next(iterator.inner)
         except StopIteration:
             seen.epoch = iterator.delivered
+            self._undo.put_back()  # another's, as the shorter of two in zip()
             raise
         if seen is self.main:
             self._batch = batch
@@ -241,21 +278,33 @@ class Watch:
         if self.main is None:
             seen.steps.append(step)
             waited_s = self._clock() - seen.began_at
-            if trained or (len(seen.steps) >= _UNTRAINED_STEPS and waited_s > _UNTRAINED_TIMES * self.seconds):
+            most = self.seconds * (_UNTRAINED_FIRST_TIMES if math.isinf(seen.epoch) else _UNTRAINED_TIMES)
+            if trained or (len(seen.steps) >= _UNTRAINED_STEPS and waited_s > most):
                 self.main = seen
                 self._script_runs = self._script(seen)
-                self._repeats = next(self._script_runs)
+                self._go_on(None)
             return
         if seen is not self.main and trained and not self.main.is_iterated:
             self._succeed(seen)
         if seen is self.main and self._script_runs is not None:
             if not self._repeats:
                 self._timed_so_far.append(step)
-            try:
-                self._repeats = self._script_runs.send(step)
-            except StopIteration:
-                self._script_runs, self.is_done = None, True
-                self._undo.put_back()
+            elif self.experiments.now is None:
+                self._repeated_so_far.append(step)
+            self._go_on(step)
+
+    def _go_on(self, step: Step | None) -> None:
+        """The script hears of a step, and says what is to be delivered next."""
+        assert self._script_runs is not None
+        try:
+            self._repeats = next(self._script_runs) if step is None else self._script_runs.send(step)
+            return
+        except StopIteration:
+            pass
+        except Exception as error:  # noqa: BLE001 - the program shall not end by what is done here
+            self.unseen.append(f"measuring ended early: {in_words(error)}")
+        self._script_runs, self.is_done = None, True
+        self._undo.put_back()
 
     def _succeed(self, seen: Seen) -> None:
         """Some programs make a new loader for each epoch: it takes the place of the main one."""
@@ -273,6 +322,7 @@ class Watch:
     def _script(self, seen: Seen) -> Generator[bool, Step, None]:
         if is_compiled():  # hooks would break compiled graphs
             self.unseen.append("the program compiles, so its steps were not looked at closely")
+            self.look.note_compiled(self._marks.optimizers)
             yield False
         else:
             with self.look.looking():
@@ -301,8 +351,11 @@ class Watch:
         yield False
         if self._delivery.kept is None:
             return
-        yield True  # the loader fills its queue
-        yield True
+        if (reason := self._undo.why_not()) is not None:
+            self.unseen.append(f"no batch was repeated: {reason}")
+            return
+        for _ in range(_WARMING):
+            yield True  # the loader fills its queue
         self.repeated = yield from self.experiments.timed(repeats=True, share=_REPEATED)
         if self.facts.device == "cuda":
             self.facts.pin_ms, self.facts.copy_ms, self.facts.pageable_copy_ms = handover_ms(self._delivery.kept)

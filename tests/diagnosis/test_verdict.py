@@ -131,6 +131,7 @@ def test_on_a_gpu_what_its_copies_and_sizes_lack_is_told() -> None:
     facts = Facts(
         device="cuda",
         batch_size=30,
+        dtypes=["float32"],
         convolutions=3,
         pageable_copies=True,
         blocking_copies=True,
@@ -155,7 +156,7 @@ def test_copies_to_a_gpu_are_told_with_what_they_cost() -> None:
 
 def test_choices_that_were_tried_are_told_with_their_gain() -> None:
     trials = {"compile": (0.1, 0.05), "larger_batches": (0.1, 0.08), "tf32": (0.1, 0.09), "batch_size": (0.1, 0.095)}
-    facts = Facts(device="cuda", batch_size=30, autocast=False)
+    facts = Facts(device="cuda", batch_size=30, dtypes=["float32"])
     gains = {each.key: each.measured for each in diagnose(observed(facts=facts, trials=trials)).advice}
     assert gains["compile"] == pytest.approx(2.0)
     assert gains["larger_batches"] == pytest.approx(1.25)
@@ -168,13 +169,49 @@ def test_choices_that_were_tried_are_told_with_their_gain() -> None:
     [
         (Facts(tracers=["coverage.collector"]), {"tracing": (0.1, 0.05)}, "tracing", "coverage.collector"),
         (Facts(debug_variables=["CUDA_LAUNCH_BLOCKING"]), {}, "debug_variables", "unset CUDA_LAUNCH_BLOCKING"),
-        (Facts(gradients_in_eval=["Net"], eval_ms=(9.0, 6.0)), {}, "gradients_in_validation", "takes 9.0 ms, 6.0"),
+        (Facts(gradients_in_eval=["Net"], eval_ms=(9.0, 6.0)), {}, "compute", "takes 9.0 ms, 6.0"),
+        (Facts(biases_before_norm=["conv1"]), {}, "compute", "conv1"),  # which costs nothing here
+        (
+            Facts(device="cuda", cudnn_deterministic=True),
+            {"deterministic": (0.1, 0.05)},
+            "deterministic",
+            "-> torch.backends.cudnn.deterministic = False, if",
+        ),
     ],
 )
 def test_what_is_left_on_is_told(facts: Facts, trials: dict[str, Any], cause: str, said: str) -> None:
     told = diagnose(observed(facts=facts, trials=trials))
     assert told.cause == cause
     assert said in " ".join(str(told).split())
+
+
+@pytest.mark.parametrize(
+    "facts", [Facts(device="cuda", dtypes=["bfloat16"]), Facts(device="cuda", dtypes=["float32"], autocast=True)]
+)
+def test_a_model_in_less_than_float32_is_not_told_to_leave_it(facts: Facts) -> None:
+    keys = {each.key for each in diagnose(observed(facts=facts)).advice}
+    assert not keys & {"amp", "tf32"}
+
+
+def test_a_program_that_was_not_seen_training_is_told_so() -> None:
+    told = diagnose(observed(**SLOW, trains=False, unseen=["no backward pass was seen"]))
+    assert told.verdict.startswith("no training was seen, so this is about Own: 75% of each step waits")
+
+
+def test_where_nothing_was_measured_nothing_is_praised() -> None:
+    seen = Observation(program="train.py", unseen=["the program ended by OSError: no such file", "something else"])
+    assert "Advice" not in str(diagnose(seen))
+    assert "nothing was found" not in as_html(diagnose(seen), {})
+    assert diagnose(seen).verdict == "nothing could be measured: the program ended by OSError: no such file"
+
+
+def test_what_builds_on_fastdatas_loader_gains_no_more_than_that_was_found_to() -> None:
+    decode_ms = {"file": 1.0, "unpacked": 0.45}
+    seen = observed(**SLOW, is_ours=False, changed={"fastdata": loading(0.1)}, sample=SAMPLE, decode_ms=decode_ms)
+    gains = {each.key: each.gain for each in diagnose(seen).advice}
+    tried = replace(seen, trials={"fastdata": (0.4, 0.4 / (0.5 * gains["fastdata"]))})
+    found = {each.key: each.gain for each in diagnose(tried).advice}
+    assert found["unpacked"] == pytest.approx(0.5 * gains["unpacked"])
 
 
 def test_progressive_images_are_told_with_what_unpacking_them_gives() -> None:
