@@ -20,7 +20,7 @@ class Colours(NamedTuple):
 LIGHT = Colours(text="#1f2328", ours="#1a7f37", others="#8c959f")
 DARK = Colours(text="#e6edf3", ours="#3fb950", others="#6e7681")
 
-_WIDTH, _BAR, _GAP, _TOP, _LEFT, _RIGHT = 760, 24, 10, 52, 232, 120
+_WIDTH, _BAR, _GAP, _TOP, _LEFT, _RIGHT = 760, 22, 8, 48, 232, 120
 _NOT_EVEN = 1.05
 _PANEL, _NAMES, _VALUES = 480, 205, 60
 _FONT = "font-family='system-ui, sans-serif'"

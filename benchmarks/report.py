@@ -148,7 +148,7 @@ CHART_TITLE = "CPU milliseconds per image: random crop, flip, normalise (less is
 def charts() -> Iterator[tuple[Path, str]]:
     """The charts of the open benchmark, for light and dark pages, with their paths."""
     record = json.loads((ROOT / "benchmarks" / "results" / "peers.json").read_text())
-    rows = tables.training_rows(record)
+    rows = tables.shown_first(record)
     times = {name: tables.training_times(record, name) for name in rows}
     groups = {work["told"]: tables.medians(work) for work in record["results"]["workloads"].values()}
     for name, colours in (("light", chart.LIGHT), ("dark", chart.DARK)):

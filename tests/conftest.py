@@ -15,6 +15,7 @@ import torch
 sys.path.insert(0, str(Path(__file__).parent / "helpers"))
 
 import images
+from browsers import browser
 from folders import SHARD_BYTES
 from photographs import PHOTOS, photographs
 
@@ -74,13 +75,15 @@ def _fixed_seed() -> None:
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Tests that need a GPU or photographs skip where there are none, and fail where these were promised."""
+    """Tests that need a GPU, photographs or a browser skip where there is none, and fail where it was promised."""
     if item.get_closest_marker("gpu") is not None and not torch.cuda.is_available():
         _skip_or_fail("torch sees no CUDA device", "FASTDATA_REQUIRE_CUDA")
     marker = item.get_closest_marker("photos")
     if marker is not None and not photographs(folder := marker.args[0]):
         missing = f"{PHOTOS} holds no photographs in {folder} (FASTDATA_PHOTOS may name another place)"
         _skip_or_fail(missing, "FASTDATA_REQUIRE_PHOTOS")
+    if item.get_closest_marker("browser") is not None and browser() is None:
+        _skip_or_fail("there is no Chromium", "FASTDATA_REQUIRE_BROWSER")
 
 
 def _skip_or_fail(missing: str, promise: str) -> None:

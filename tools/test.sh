@@ -5,7 +5,12 @@ set -euo pipefail
 export FASTDATA_REQUIRE_NATIVE=1
 source "$(dirname "${BASH_SOURCE[0]}")/setup.sh"
 
-command -v chromium >/dev/null || install_system_package chromium || true # for the test of pages, which skips without
+command -v chromium >/dev/null || install_system_package chromium || true
+if command -v chromium >/dev/null; then
+    export FASTDATA_REQUIRE_BROWSER=1
+else
+    echo "test: there is no Chromium, so pages are not looked at; install it with: apt-get install chromium" >&2
+fi
 
 .venv/bin/ruff format --check fastdata tests tools benchmarks examples
 .venv/bin/ruff check fastdata tests tools benchmarks examples

@@ -14,7 +14,8 @@ from fastdata.diagnosis.show import as_text
 __all__ = ["Diagnosis", "diagnose"]
 
 _WAITS = 0.1  # share of a step from which on data is the limit
-_CLEAR = 1.02  # gain from which on a fault in computing is named in the verdict
+_CLEAR = 1.02  # gain from which on a fault in computing is named in the verdict before waiting
+_NOTHING = 1.002  # gain up to which it is not named at all
 
 # How the verdict names what is the limit, by the key of the first advice.
 _LIMITS = {
@@ -107,7 +108,11 @@ def _with_steps(seen: Observation, advice: list[Advice], share: float) -> Diagno
     waits = f"{share:.0%} of each step waits for data" if share >= 0.005 else "the loader keeps up"
     verdict = f"computing is the limit ({waits}): {_parts(seen)}"
     if fault is None:
-        return Diagnosis(verdict, "compute", advice, seen)
+        small = next((each for each in advice if each.key in _FAULTS and _NOTHING < each.gain < _CLEAR), None)
+        if small is None:
+            return Diagnosis(verdict, "compute", advice, seen)
+        costs = f"which costs {1 - 1 / small.gain:.1%} of a step"
+        return Diagnosis(f"{verdict}; {_FAULTS[small.key]}, {costs}", small.key, advice, seen)
     return Diagnosis(f"{verdict}; {_FAULTS[fault.key]}", fault.key, advice, seen)
 
 

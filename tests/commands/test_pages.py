@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import html
 import re
-import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
+from browsers import browser
 from places import ROOT
 
 from fastdata.demo.report import write_report
@@ -18,7 +18,6 @@ from fastdata.diagnosis.observation import Facts, Loading, Observation, Sample, 
 from fastdata.diagnosis.page import as_html
 from fastdata.diagnosis.verdict import diagnose
 
-BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 WIDTHS = (390, 800, 1440)
 PICTURES = ROOT / "build" / "pages"
 
@@ -71,9 +70,8 @@ PAGES = {"demo": demo_page, "doctor": doctor_page}
 
 
 def browse(*options: str) -> str:
-    assert BROWSER is not None
     command = [
-        BROWSER,
+        str(browser()),
         "--headless=new",
         "--no-sandbox",
         "--disable-gpu",
@@ -83,7 +81,7 @@ def browse(*options: str) -> str:
     return subprocess.run([*command, *options], capture_output=True, text=True, timeout=180, check=True).stdout
 
 
-@pytest.mark.skipif(BROWSER is None, reason="no Chromium here")
+@pytest.mark.browser
 @pytest.mark.parametrize("name", PAGES)
 def test_nothing_is_wider_than_the_window(name: str, tmp_path: Path) -> None:
     page = PAGES[name](tmp_path)

@@ -171,6 +171,7 @@ def test_choices_that_were_tried_are_told_with_their_gain() -> None:
         (Facts(debug_variables=["CUDA_LAUNCH_BLOCKING"]), {}, "debug_variables", "unset CUDA_LAUNCH_BLOCKING"),
         (Facts(gradients_in_eval=["Net"], eval_ms=(9.0, 6.0)), {}, "compute", "takes 9.0 ms, 6.0"),
         (Facts(biases_before_norm=["conv1"]), {}, "compute", "conv1"),  # which costs nothing here
+        (Facts(biases_before_norm=["conv1"], bias_cost_s=0.001), {}, "bias_before_norm", "which costs 1.0% of a step"),
         (
             Facts(device="cuda", cudnn_deterministic=True),
             {"deterministic": (0.1, 0.05)},

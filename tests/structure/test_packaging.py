@@ -17,6 +17,7 @@ import fastdata
 from fastdata.loaders.opencv import OpenCvBackend
 
 HOME = "https://github.com/torch-fastdata/torch-fastdata"
+RAW = "https://raw.githubusercontent.com/torch-fastdata/torch-fastdata"
 
 
 @pytest.fixture(scope="module")
@@ -58,6 +59,18 @@ def test_the_readmes_links_are_whole_and_lead_to_files_that_exist(about: Message
         place = re.fullmatch(rf"{HOME}/(?:blob|tree)/main/([^#]+)(?:#.*)?", link)
         assert place is not None
         assert (ROOT / place[1]).exists()
+
+
+@pytest.mark.parametrize("page", ["README.md", *(f"docs/{path.name}" for path in sorted((ROOT / "docs").glob("*.md")))])
+def test_links_into_the_repository_lead_to_files_and_headings_that_exist(page: str) -> None:
+    """Those within the documentation are checked where it is built."""
+    links = re.findall(rf"{HOME}/(?:blob|tree)/main/([\w./-]+)(?:#([\w-]+))?", (ROOT / page).read_text())
+    links += re.findall(rf"{RAW}/main/([\w./-]+)()", (ROOT / page).read_text())
+    for path, heading in links:
+        assert (ROOT / path).exists(), path
+        titles = re.findall(r"^#+ (.+)$", (ROOT / path).read_text(), re.MULTILINE) if heading else []
+        slugs = {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles}
+        assert not heading or heading in slugs, f"{path}#{heading}"
 
 
 def test_the_extras_are_what_their_names_say(about: Message) -> None:
