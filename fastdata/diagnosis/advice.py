@@ -12,14 +12,20 @@ from fastdata.diagnosis.observation import Observation
 __all__ = ["advise"]
 
 _WORTH = 1.02  # gains below that are not told, except for faults
+_BEYOND_NOISE = 1.1  # gain
 _CONVERTING = 1.7  # times the gain of a changed line: what a change must gain for which data is converted
 
 
 def advise(seen: Observation) -> list[Advice]:
     """All advice, that with the largest gain first; faults before choices of the same gain."""
     found = [*about_data(seen), *about_compute(seen), *about_device(seen)]
-    told = [each for each in found if each.is_fault or not _best(each) < _WORTH]
+    told = [each for each in found if each.is_fault or not (_best(each) < _WORTH or _is_noise(each))]
     return sorted(told, key=lambda each: (-round(_rank(each), 1), not _is_clear_fault(each), -_or_one(each.reach)))
+
+
+def _is_noise(advice: Advice) -> bool:
+    """A loss was expected, and what was measured is hardly a gain."""
+    return advice.gain < 1 and advice.measured < _BEYOND_NOISE
 
 
 def _is_clear_fault(advice: Advice) -> bool:

@@ -17,6 +17,10 @@ _PROGRESSIVE = 0.2  # share of the images
 _COMPETES = 1.15
 _BUSY = 0.75  # share of the cores from which on another thread has to take its time from one that is there
 _WORTH = 1.05  # of decoding in another way
+_BY_NOBODY = (
+    "with num_workers=0 batches are made while nobody computes, and some cores are idle; workers would make them "
+    "meanwhile"
+)
 _RESTARTS = 0.05  # of an epoch's time
 
 
@@ -119,6 +123,15 @@ def _about_workers(seen: Observation) -> Iterator[Advice]:
     assert seen.alone is not None
     more = seen.changed.get("workers")
     if more is None:
+        if seen.may_not_start_workers and seen.num_workers == 0 and seen.cpus > 1:
+            yield Advice(
+                key="workers",
+                side="data",
+                why=_BY_NOBODY,
+                change=f'num_workers={seen.cpus}, and the program under if __name__ == "__main__":, since worker '
+                "processes import it",
+                gain=gain_of(seen, with_workers=True),
+            )
         return
     times = seen.alone.batch_s / more.batch_s
     has_idle_cores = seen.real is None or (seen.real.cores or seen.cpus) < _BUSY * seen.cpus
@@ -130,10 +143,7 @@ def _about_workers(seen: Observation) -> Iterator[Advice]:
         f"{more.what} it gave {more.images_per_s:.0f} images/s instead of {seen.alone.images_per_s:.0f}"
     )
     if times < _WORTH:
-        why = (
-            "with num_workers=0 batches are made while nobody computes, and some cores are idle; workers would make "
-            "them meanwhile"
-        )
+        why = _BY_NOBODY
     yield Advice(
         key="workers",
         side="data",

@@ -178,10 +178,8 @@ def _changes(seen: Observation, loader: Any) -> dict[str, tuple[str, Callable[[]
     if seen.alone.cores < _BUSY * cpus and seen.num_workers < cpus:
         what = f"num_workers={cpus}"
         if not may_start_workers(loader):
-            seen.unseen.append(
-                f"{what}: worker processes would run the program anew, since they are not forked here; put it under "
-                'if __name__ == "__main__": and give it num_workers=1'
-            )
+            seen.may_not_start_workers = True
+            seen.unseen.append(f"{what}: worker processes would run the program anew, since they are not forked here")
         elif seen.is_ours:
             found["workers"] = (what, lambda: changed_loader(loader, num_workers=cpus))
         else:

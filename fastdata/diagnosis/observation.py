@@ -236,6 +236,7 @@ class Observation:
         has_index: it decodes by an index of its JPEGs.
         num_workers: of it.
         epoch_batches: of it; 0 if that is not known.
+        may_not_start_workers: worker processes would run the program anew, so none were tried.
         restarts_workers: its worker processes end with each epoch.
         first_batch_s: seconds until its first batch.
         trains: there was a backward pass between its batches; True without a program.
@@ -265,6 +266,7 @@ class Observation:
     has_index: bool = False
     num_workers: int = 0
     epoch_batches: int = 0
+    may_not_start_workers: bool = False
     restarts_workers: bool = False
     first_batch_s: float = float("nan")
     trains: bool = True

@@ -215,6 +215,19 @@ def test_what_builds_on_fastdatas_loader_gains_no_more_than_that_was_found_to() 
     assert found["unpacked"] == pytest.approx(0.5 * gains["unpacked"])
 
 
+def test_workers_are_advised_where_they_could_not_be_tried() -> None:
+    seen = observed(real=stretch(0.3), alone=loading(0.3), num_workers=0, may_not_start_workers=True)
+    told = diagnose(seen)
+    assert told.cause == "workers"
+    assert told.advice[0].gain == pytest.approx(0.4 / 0.3)  # at least: loading beside computing
+    assert '__name__ == "__main__"' in " ".join(str(told).split())
+
+
+def test_a_small_gain_where_a_loss_was_expected_is_noise() -> None:
+    changed, trials = {"fastdata": loading(0.42)}, {"fastdata": (0.4, 0.39)}
+    assert diagnose(observed(**SLOW, is_ours=False, changed=changed, trials=trials)).advice == []
+
+
 def test_progressive_images_are_told_with_what_unpacking_them_gives() -> None:
     decode_ms = {"file": 3.0, "unpacked": 0.3}
     sample = replace(SAMPLE, progressive=1.0)
