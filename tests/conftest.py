@@ -6,7 +6,9 @@ import itertools
 import os
 import shutil
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -72,6 +74,16 @@ def own(converted: Path, tmp_path: Path) -> Path:
 @pytest.fixture(autouse=True)
 def _fixed_seed() -> None:
     torch.manual_seed(0)
+
+
+@pytest.fixture(autouse=True)
+def _nothing_stays_compiled() -> Iterator[None]:
+    """What a test compiles is unknown to those after it: the doctor asks what the process has compiled."""
+    yield
+    dynamo: Any = sys.modules.get("torch._dynamo")
+    if dynamo is not None and dynamo.utils.counters:
+        dynamo.reset()
+        dynamo.utils.counters.clear()
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
