@@ -68,8 +68,7 @@ def run_doctor(given: argparse.Namespace, program: list[str]) -> int:
     try:
         _check_output(given)
         if given.data is not None:
-            _tell(given, _examine_folder(given))
-            return 0
+            return 0 if _tell(given, _examine_folder(given)) else 1
         is_module = program[0].startswith("-m")
         if is_module:
             program = [*filter(None, [program[0][2:]]), *program[1:]]
@@ -129,7 +128,8 @@ def _watch_program(given: argparse.Namespace, program: list[str], *, is_module: 
         watch.unseen.append(f"the program ended by {type(ended).__name__}: {ended}")
     if not found:
         found.append(examine_watched(watch, name, crashed=crashed))
-    _tell_on_first_rank(given, found[0])
+    if not _tell_on_first_rank(given, found[0]):
+        status = status or 1
     if watch.is_done and any(not each.daemon for each in threading.enumerate() if each is not threading.main_thread()):
         _end(status)  # the program's own threads, which nobody ends any more
     if crashed and ended is not None and not isinstance(ended, SystemExit):
@@ -139,9 +139,8 @@ def _watch_program(given: argparse.Namespace, program: list[str], *, is_module: 
 
 def _tell_and_end(given: argparse.Namespace, found: list[Any]) -> None:
     """In a program that goes on, or where its main thread does not hear of the end."""
-    if found:
-        _tell_on_first_rank(given, found[0])
-    _end(0)
+    is_told = not found or _tell_on_first_rank(given, found[0])
+    _end(0 if is_told else 1)
 
 
 def _end(status: int) -> NoReturn:
@@ -150,11 +149,10 @@ def _end(status: int) -> NoReturn:
     os._exit(status)
 
 
-def _tell_on_first_rank(given: argparse.Namespace, seen: Any) -> None:
+def _tell_on_first_rank(given: argparse.Namespace, seen: Any) -> bool:
     from fastdata.run.report import is_first_rank
 
-    if is_first_rank():
-        _tell(given, seen)
+    return not is_first_rank() or _tell(given, seen)
 
 
 def _examine_folder(given: argparse.Namespace) -> Any:
@@ -176,19 +174,25 @@ def _examine_folder(given: argparse.Namespace) -> Any:
     return examine_loader(loader, seconds=given.seconds, program=f"--data {Path(given.data).name}")
 
 
-def _tell(given: argparse.Namespace, seen: Any) -> None:
+def _tell(given: argparse.Namespace, seen: Any) -> bool:
+    """Prints the report, then writes what was asked for; False if a file could not be written."""
     from fastdata.diagnosis.measure import machine
     from fastdata.diagnosis.page import as_html
     from fastdata.diagnosis.verdict import diagnose
 
     told, here = diagnose(seen), machine()
-    if given.json is not None:
-        text = json.dumps({**told.to_dict(), "machine": here}, indent=1) + "\n"
-        if str(given.json) == "-":
-            print(text, end="")
-        else:
-            given.json.write_text(text)
-    if given.html is not None:
-        given.html.write_text(as_html(told, here), encoding="utf-8")
-    if str(given.json) != "-":
+    text = json.dumps({**told.to_dict(), "machine": here}, indent=1) + "\n"
+    if str(given.json) == "-":
+        print(text, end="", flush=True)
+    else:
         print(f"\n{told}", flush=True)
+    is_written = True
+    for path, content in ((given.json, text), (given.html, as_html(told, here) if given.html is not None else "")):
+        if path is None or str(path) == "-":
+            continue
+        try:
+            path.write_text(content, encoding="utf-8")
+        except OSError as error:
+            print(f"fastdata: {path} could not be written: {error.strerror}", file=sys.stderr)
+            is_written = False
+    return is_written

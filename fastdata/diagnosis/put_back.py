@@ -95,10 +95,7 @@ class _Before:
             (place, name, tensor, _copy(tensor), _copy(tensor.grad)) for place, name, tensor in _held(trained)
         ]
         self._states = [
-            (
-                each,
-                {parameter: tree_map_only(torch.Tensor, _copy, dict(state)) for parameter, state in each.state.items()},
-            )
+            (each, {parameter: _copied_state(state) for parameter, state in each.state.items()})
             for each in _optimizers_in(trained)
         ]
         scalers = [each for each in trained if isinstance(each, torch.amp.GradScaler)]

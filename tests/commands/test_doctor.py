@@ -91,6 +91,18 @@ def test_json_alone_on_standard_output_can_be_parsed(program: Path) -> None:
     assert json.loads(done.stdout)["verdict"]
 
 
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs a file that is always full")
+def test_the_report_is_printed_even_if_no_file_can_be_written(program: Path) -> None:
+    done = python(
+        "--seconds", "0.5", "--json", "/dev/full", "--html", "told.html", "train.py", "long", cwd=program.parent
+    )
+    assert done.returncode == 1
+    assert "Verdict: " in done.stdout
+    assert "fastdata: /dev/full could not be written: No space left on device" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert "</html>" in (program.parent / "told.html").read_text()
+
+
 @pytest.mark.parametrize(
     ("what", "status", "said"),
     [
