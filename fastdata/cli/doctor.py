@@ -18,6 +18,8 @@ from fastdata.run.program import check_script, run_module, run_script
 
 __all__ = ["DOCTOR_VALUES", "add_doctor", "run_doctor"]
 
+_BATCH_SIZE = 64
+_SELDOM_PROGRAMS = ("--json", "--html", "--try")  # options that training programs seldom have
 DOCTOR_VALUES = ("--data", "--seconds", "--json", "--html", "--workers", "--batch-size", "--backend")
 
 
@@ -45,9 +47,9 @@ def add_doctor(commands: Any) -> None:
     )
     doctor.add_argument("--json", metavar="FILE", type=Path, help="write all figures to FILE, - for standard output")
     doctor.add_argument("--html", metavar="FILE", type=Path, help="write a page to FILE")
-    doctor.add_argument("--workers", default="auto", help="with --data: threads (default: %(default)s)")
-    doctor.add_argument("--batch-size", type=int, default=64, help="with --data (default: %(default)s)")
-    doctor.add_argument("--backend", default="auto", help="with --data: decode backend (default: %(default)s)")
+    doctor.add_argument("--workers", help="with --data: threads (default: auto)")
+    doctor.add_argument("--batch-size", type=int, help=f"with --data (default: {_BATCH_SIZE})")
+    doctor.add_argument("--backend", help="with --data: decode backend (default: auto)")
     doctor.set_defaults(is_program=True, parser=doctor, run_program=run_doctor)
 
 
@@ -63,12 +65,13 @@ def _seconds(text: str) -> float:
 
 def run_doctor(given: argparse.Namespace, program: list[str]) -> int:
     """Measures and tells; the program's own exit status if it ended by itself."""
-    if (given.data is None) == (not program):
-        given.parser.error("name a SCRIPT, a module with -m MODULE, or a folder with --data")
+    _check_what(given, program)
     try:
         _check_output(given)
         if given.data is not None:
-            return 0 if _tell(given, _examine_folder(given)) else 1
+            seen = _examine_folder(given)
+            is_written = _tell(given, seen)
+            return 130 if seen.is_interrupted else int(not is_written)
         is_module = program[0].startswith("-m")
         if is_module:
             program = [*filter(None, [program[0][2:]]), *program[1:]]
@@ -80,6 +83,29 @@ def run_doctor(given: argparse.Namespace, program: list[str]) -> int:
         print(f"fastdata: {error}", file=sys.stderr)
         return 2
     return _watch_program(given, program, is_module=is_module)
+
+
+def _check_what(given: argparse.Namespace, program: list[str]) -> None:
+    """Exits with a message if what is to be examined is not clear, or if an option would be without effect."""
+    if given.data is None and not program:
+        given.parser.error("name a SCRIPT, a module with -m MODULE, or a folder with --data")
+    if given.data is not None and program:
+        given.parser.error(f"--data examines a folder without a program, but {program[0]} was named, too")
+    if given.data is not None:
+        return
+    for option in ("workers", "batch_size", "backend"):
+        if getattr(given, option) is not None:
+            name = "--" + option.replace("_", "-")
+            given.parser.error(f"{name} is for --data; a program's loaders stay as they are")
+    if Path(program[0]).is_dir() and not (Path(program[0]) / "__main__.py").exists():
+        given.parser.error(f"{program[0]} is a folder without __main__.py; for a folder of images: --data {program[0]}")
+    for option in _SELDOM_PROGRAMS:
+        if option in program[1:]:
+            before = "-m" if program[0].startswith("-m") else program[0]
+            print(
+                f"fastdata: the program gets {option}; write it before {before} if it is meant for the doctor",
+                file=sys.stderr,
+            )
 
 
 def _check_output(given: argparse.Namespace) -> None:
@@ -121,20 +147,27 @@ def _watch_program(given: argparse.Namespace, program: list[str], *, is_module: 
     if isinstance(ended, Exception) and watch.experiments.now is not None:
         watch.unseen.append(f"{watch.experiments.now.key} could not be tried: {type(ended).__name__}: {ended}")
         ended, status = None, 0  # it is the change that has ended the program
-    crashed = ended is not None and status != 0
-    if isinstance(ended, KeyboardInterrupt):
-        watch.unseen.append("the program was interrupted")
-    elif crashed:
-        watch.unseen.append(f"the program ended by {type(ended).__name__}: {ended}")
     if not found:
-        found.append(examine_watched(watch, name, crashed=crashed))
+        found.append(examine_watched(watch, name, failure=_failure(ended) if status else ""))
     if not _tell_on_first_rank(given, found[0]):
         status = status or 1
+    if isinstance(ended, KeyboardInterrupt) or found[0].is_interrupted:
+        print("fastdata: interrupted", file=sys.stderr)
+        ended, status = None, 130
     if watch.is_done and any(not each.daemon for each in threading.enumerate() if each is not threading.main_thread()):
         _end(status)  # the program's own threads, which nobody ends any more
-    if crashed and ended is not None and not isinstance(ended, SystemExit):
+    if status and ended is not None and not isinstance(ended, SystemExit):
         raise ended
     return status
+
+
+def _failure(ended: BaseException | None) -> str:
+    """How a program ended, in words."""
+    if isinstance(ended, KeyboardInterrupt):
+        return "the program was interrupted"
+    if isinstance(ended, SystemExit):
+        return f"the program ended by sys.exit({ended.code!r})"
+    return f"the program ended by {type(ended).__name__}: {ended}"
 
 
 def _tell_and_end(given: argparse.Namespace, found: list[Any]) -> None:
@@ -160,15 +193,16 @@ def _examine_folder(given: argparse.Namespace) -> Any:
     from fastdata.diagnosis.examine import examine_loader
     from fastdata.system.cpus import parse_workers
 
-    if given.batch_size < 1:
-        raise OptionError(f"batch_size={given.batch_size}; use an integer of at least 1")
+    batch_size = given.batch_size if given.batch_size is not None else _BATCH_SIZE
+    if batch_size < 1:
+        raise OptionError(f"batch_size={batch_size}; use an integer of at least 1")
     dataset = open_folder(given.data)
     loader: DataLoader[Any] = DataLoader(
         dataset,
-        given.batch_size,
+        batch_size,
         shuffle=True,
-        num_workers=parse_workers(given.workers),
-        backend=given.backend,
+        num_workers=parse_workers(given.workers if given.workers is not None else "auto"),
+        backend=given.backend if given.backend is not None else "auto",
         on_error="skip",
     )
     return examine_loader(loader, seconds=given.seconds, program=f"--data {Path(given.data).name}")

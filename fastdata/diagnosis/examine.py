@@ -49,15 +49,17 @@ _BUSY = 0.75  # share of the cores from which on more workers cannot help
 _RANKS_WAIT_S = 10.0
 
 
-def examine_watched(watch: Watch, program: str, *, crashed: bool = False) -> Observation:
+def examine_watched(watch: Watch, program: str, *, failure: str = "") -> Observation:
     """What was seen of a program that has ended, and what its loader does alone.
 
     Args:
         watch: what has watched it.
         program: its name.
-        crashed: it ended by an exception; then its loader is not used any more.
+        failure: how it ended before its end, in words; then its loader is not used any more.
     """
     seen = Observation(program=program, cpus=auto_threads(), unseen=watch.unseen)
+    if failure:
+        seen.unseen.append(failure)
     seen.loaders = [
         {
             "dataset": type(each.loader.dataset).__name__,
@@ -75,7 +77,7 @@ def examine_watched(watch: Watch, program: str, *, crashed: bool = False) -> Obs
     seen.trains = bool(main.trained)
     if not seen.trains:
         seen.unseen.append("no backward pass was seen between the batches of a loader")
-    if watch.real is None and not crashed:
+    if watch.real is None and not failure:
         seen.unseen.append(
             f"the program ended after {main.batches} batches, too early for all measurements; take more epochs"
         )
@@ -88,9 +90,9 @@ def examine_watched(watch: Watch, program: str, *, crashed: bool = False) -> Obs
     except Exception as error:  # noqa: BLE001 - of the program's layers, which are called on their own here
         seen.unseen.append(f"layers could not be measured: {in_words(error)}")
     watch.look.forget()
-    if crashed:
+    if failure:
         seen.dataset, seen.loader = type(main.loader.dataset).__name__, settings_of(main.loader)
-        seen.unseen.append("the program crashed, so its loader was not measured alone")
+        seen.unseen.append("its loader alone, since the program did not come to its end")
     else:
         _examine(seen, main.loader, watch.seconds)
     return seen
@@ -147,15 +149,21 @@ def _measure_samples(seen: Observation, loader: Any, seconds: float) -> None:
     if isinstance(loader.dataset, torch.utils.data.IterableDataset):
         seen.unseen.append("single samples of an iterable dataset")
         return
-    seen.sample, pieces = measure_samples(loader.dataset, loader.collate_fn, seconds=_SAMPLES * seconds)
+    seen.sample, pieces = measure_samples(
+        loader.dataset, loader.collate_fn, seconds=_SAMPLES * seconds, by_worker=loader.num_workers > 0
+    )
     seen.decode_ms = decoding_ms(encoded_jpegs(pieces), seconds=_DECODING * seconds)
 
 
 def _tried(seen: Observation, what: str, work: Callable[[], Any]) -> Any:
+    """What the work gives; None if it fails, or if the user has interrupted it or what came before."""
+    if seen.is_interrupted:
+        return None
     try:
         return work()
     except KeyboardInterrupt:
-        seen.unseen.append(f"{what}: interrupted")
+        seen.is_interrupted = True
+        seen.unseen.append(f"{what}, and what would have followed: interrupted")
     except Exception as error:  # noqa: BLE001 - of the user's dataset
         seen.unseen.append(f"{what}: {in_words(error)}")
     return None

@@ -73,7 +73,10 @@ def doctor(
         states.put_back()
         if loader.generator is not None and generator is not None:
             loader.generator.set_state(generator)
-    return diagnose(found[0] if found else examine_watched(watch, _NAME))
+    seen = found[0] if found else examine_watched(watch, _NAME)
+    if seen.is_interrupted:
+        raise KeyboardInterrupt
+    return diagnose(seen)
 
 
 def _train(model: nn.Module, loader: Any, loss: Callable[[Any, Any], torch.Tensor] | None, optimizer: Any) -> None:

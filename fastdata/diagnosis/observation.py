@@ -255,6 +255,7 @@ class Observation:
         children: other processes that the program started and that this could not look into.
         slow_storage: what is known of the folder's storage; "" for nothing.
         unseen: what could not be measured, and why.
+        is_interrupted: the user did not wait for all of it.
     """
 
     program: str = ""
@@ -283,6 +284,7 @@ class Observation:
     children: int = 0
     slow_storage: str = ""
     unseen: list[str] = field(default_factory=list)
+    is_interrupted: bool = False
 
     def to_dict(self) -> dict[str, Any]:
         """As values that JSON can hold."""

@@ -12,6 +12,7 @@ from functools import partial, wraps
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 from torch.utils._pytree import tree_leaves
 
 from fastdata.diagnosis.observation import Sample
@@ -129,7 +130,7 @@ class _Opened:
 
 
 def measure_samples(
-    dataset: Any, collate: Callable[[list[Any]], Any] | None, *, seconds: float
+    dataset: Any, collate: Callable[[list[Any]], Any] | None, *, seconds: float, by_worker: bool = False
 ) -> tuple[Sample, list[Piece]]:
     """Makes some samples, spread over the dataset, by its own code.
 
@@ -137,6 +138,7 @@ def measure_samples(
         dataset: with `__getitem__` and a length.
         collate: of the loader; None for none.
         seconds: to be taken.
+        by_worker: as in a worker process, in which torch's operations have one thread.
 
     Returns:
         What they cost, and the encoded images that they were made of.
@@ -148,18 +150,20 @@ def measure_samples(
     generator = np.random.default_rng(0)
     wanted = generator.permutation(count)[:_MOST_SAMPLES] if count <= 10**7 else generator.integers(count, size=256)
     samples: list[Any] = []
-    dataset[int(wanted[0])]  # imports, and opens what is kept open
-    waiting, deadline = WaitingTime(), time.perf_counter() + seconds
-    with opened.watching():
-        for index in wanted.tolist():
-            with waiting:
-                samples.append(dataset[index])
-            del samples[:-_MOST_COLLATED]
-            if time.perf_counter() > deadline:
-                break
+    waiting = WaitingTime()
+    with _threads_of_torch(1 if by_worker else torch.get_num_threads()):
+        dataset[int(wanted[0])]  # imports, and opens what is kept open
+        deadline = time.perf_counter() + seconds
+        with opened.watching():
+            for index in wanted.tolist():
+                with waiting:
+                    samples.append(dataset[index])
+                del samples[:-_MOST_COLLATED]
+                if time.perf_counter() > deadline:
+                    break
+        collate_ms = _collate_ms(collate, samples)
     made, wall_s = len(waiting.wall_s), sum(waiting.wall_s)
     ms = 1e3 / made
-    collate_ms = _collate_ms(collate, samples)
     found = Sample(
         samples=made,
         total_ms=wall_s * ms,
@@ -173,6 +177,17 @@ def measure_samples(
     pieces = [Piece(path) for path in dict.fromkeys(opened.paths)] or _known_pieces(dataset, wanted[:made].tolist())
     _describe_images(found, opened.sizes, pieces)
     return found, pieces
+
+
+@contextmanager
+def _threads_of_torch(count: int) -> Iterator[None]:
+    """Within its operations, until the end of the block."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def _known_pieces(dataset: Any, indices: Sequence[int]) -> list[Piece]:

@@ -14,7 +14,7 @@ from fastdata.cli.main import main
 
 DOCTOR = ["-m", "fastdata", "doctor"]
 PROGRAM = """
-import sys, time, torch
+import sys, time, torch, traceback
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 what = sys.argv[1]
@@ -39,6 +39,17 @@ if what == "short":
     epoch(loader())
 if what == "spawn" and __name__ == "__main__":
     torch.multiprocessing.spawn(time.sleep, nprocs=2)
+if what == "interrupt":
+    epoch(loader())
+    raise KeyboardInterrupt
+class Impatient(TensorDataset):
+    def __getitem__(self, index):
+        if any(frame.name == "measure_loading" for frame in traceback.extract_stack()):
+            raise KeyboardInterrupt
+        return super().__getitem__(index)
+if what == "impatient":
+    while True:
+        epoch(DataLoader(Impatient(*loader().dataset.tensors), 16))
 if what in ("long", "swallow"):
     while True:
         try:
@@ -106,7 +117,7 @@ def test_the_report_is_printed_even_if_no_file_can_be_written(program: Path) -> 
 @pytest.mark.parametrize(
     ("what", "status", "said"),
     [
-        ("nothing", 3, "the program ended by SystemExit: 3"),
+        ("nothing", 3, "the program ended by sys.exit(3)"),
         ("exit", 1, "goodbye"),
         ("crash", 1, "RuntimeError: out of luck"),
         ("short", 0, "too early for all"),
@@ -121,6 +132,25 @@ def test_a_program_that_ends_by_itself(program: Path, what: str, status: int, sa
     if what == "crash":
         assert 'train.py", line' in done.stderr
         assert "fastdata/cli" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("what", "said"),
+    [("interrupt", "the program was interrupted"), ("impatient", "the loader alone, and what would have followed")],
+)
+def test_who_interrupts_gets_what_was_measured_at_once(program: Path, what: str, said: str) -> None:
+    done = python("--seconds", "0.5", "train.py", what, cwd=program.parent)
+    assert done.returncode == 130
+    assert "Verdict: " in done.stdout
+    assert said in " ".join(done.stdout.split())
+    assert done.stdout.count("interrupted") == 1
+    assert done.stderr == "fastdata: interrupted\n"
+
+
+def test_options_that_the_program_gets_are_told(program: Path) -> None:
+    done = python("--seconds", "0.5", "train.py", "long", "--json", "told.json", cwd=program.parent)
+    assert "the program gets --json; write it before train.py if it is meant for the doctor" in done.stderr
+    assert not (program.parent / "told.json").exists()
 
 
 def test_a_folder(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -143,7 +173,9 @@ def test_a_folder_of_splits_is_not_one_of_two_classes(tmp_path: Path, capsys: py
         ([], "name a SCRIPT"),
         (["missing.py"], "can't open file 'missing.py'"),
         (["--data", "missing"], "missing"),
-        (["--data", "missing", "train.py"], "name a SCRIPT"),
+        (["--data", "missing", "train.py"], "but train.py was named, too"),
+        (["--workers", "2", "train.py"], "--workers is for --data"),
+        (["."], "a folder without __main__.py; for a folder of images: --data ."),
         (["--seconds", "0", "train.py"], "'0' is not a number of seconds"),
         (["--seconds", "soon", "train.py"], "'soon' is not a number of seconds"),
         (["--json", "nowhere/told.json", "train.py"], "nowhere is no folder"),
