@@ -5,10 +5,11 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import multiprocessing
 import os
 import sys
 import threading
-from contextlib import nullcontext, redirect_stdout
+from contextlib import nullcontext, redirect_stdout, suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -19,6 +20,7 @@ from fastdata.run.program import check_script, run_module, run_script
 __all__ = ["DOCTOR_VALUES", "add_doctor", "run_doctor"]
 
 _BATCH_SIZE = 64
+_TO_END_S = 10.0  # for the threads and processes of a program that was stopped
 _SELDOM_PROGRAMS = ("--json", "--html", "--try")  # options that training programs seldom have
 DOCTOR_VALUES = ("--data", "--seconds", "--json", "--html", "--workers", "--batch-size", "--backend")
 
@@ -65,6 +67,7 @@ def _seconds(text: str) -> float:
 
 def run_doctor(given: argparse.Namespace, program: list[str]) -> int:
     """Measures and tells; the program's own exit status if it ended by itself."""
+    given.out = sys.stdout  # which the program may replace
     _check_what(given, program)
     try:
         _check_output(given)
@@ -144,8 +147,10 @@ def _watch_program(given: argparse.Namespace, program: list[str], *, is_module: 
                 print(left.code, file=sys.stderr)
         except BaseException as error:  # noqa: BLE001 - it is raised again, once what was seen has been told
             ended, status = error, 1
-    if isinstance(ended, Exception) and watch.experiments.now is not None:
-        watch.unseen.append(f"{watch.experiments.now.key} could not be tried: {type(ended).__name__}: {ended}")
+    if watch.is_done and not isinstance(ended, KeyboardInterrupt):
+        ended, status = None, 0  # whatever it made of being stopped
+    elif isinstance(ended, Exception) and watch.script.experiments.now is not None:
+        watch.unseen.append(f"{watch.script.experiments.now.key} could not be tried: {type(ended).__name__}: {ended}")
         ended, status = None, 0  # it is the change that has ended the program
     if not found:
         found.append(examine_watched(watch, name, failure=_failure(ended) if status else ""))
@@ -154,8 +159,8 @@ def _watch_program(given: argparse.Namespace, program: list[str], *, is_module: 
     if isinstance(ended, KeyboardInterrupt) or found[0].is_interrupted:
         print("fastdata: interrupted", file=sys.stderr)
         ended, status = None, 130
-    if watch.is_done and any(not each.daemon for each in threading.enumerate() if each is not threading.main_thread()):
-        _end(status)  # the program's own threads, which nobody ends any more
+    if watch.is_done:
+        _end_soon(status)
     if status and ended is not None and not isinstance(ended, SystemExit):
         raise ended
     return status
@@ -176,9 +181,21 @@ def _tell_and_end(given: argparse.Namespace, found: list[Any]) -> None:
     _end(0 if is_told else 1)
 
 
+def _end_soon(status: int) -> None:
+    """A stopped program's threads and processes may end by themselves, or wait for what does not come any more."""
+    others = [each for each in threading.enumerate() if each is not threading.main_thread() and not each.daemon]
+    if others or multiprocessing.active_children():
+        timer = threading.Timer(_TO_END_S, _end, (status,))
+        timer.daemon = True
+        timer.start()
+
+
 def _end(status: int) -> NoReturn:
-    sys.stdout.flush()
-    sys.stderr.flush()
+    for child in multiprocessing.active_children():
+        child.terminate()
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError):  # closed by the program
+            stream.flush()
     os._exit(status)
 
 
@@ -216,10 +233,8 @@ def _tell(given: argparse.Namespace, seen: Any) -> bool:
 
     told, here = diagnose(seen), machine()
     text = json.dumps({**told.to_dict(), "machine": here}, indent=1) + "\n"
-    if str(given.json) == "-":
-        print(text, end="", flush=True)
-    else:
-        print(f"\n{told}", flush=True)
+    out = sys.stderr if given.out.closed else given.out
+    print(text if str(given.json) == "-" else f"\n{told}\n", end="", file=out, flush=True)
     is_written = True
     for path, content in ((given.json, text), (given.html, as_html(told, here) if given.html is not None else "")):
         if path is None or str(path) == "-":

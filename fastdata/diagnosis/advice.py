@@ -11,7 +11,9 @@ from fastdata.diagnosis.observation import Observation
 
 __all__ = ["advise"]
 
-_WORTH = 1.02  # gains below that are not told, except for faults
+_WORTH = 1.02  # gains below that are not told,
+_NOTHING = 1.002  # of faults that were not tried those below this one
+_ALIKE = 0.05  # gains that differ by less count as the same
 _BEYOND_NOISE = 1.1  # gain
 _CONVERTING = 1.7  # times the gain of a changed line: what a change must gain for which data is converted
 
@@ -19,13 +21,24 @@ _CONVERTING = 1.7  # times the gain of a changed line: what a change must gain f
 def advise(seen: Observation) -> list[Advice]:
     """All advice, that with the largest gain first; faults before choices of the same gain."""
     found = [*about_data(seen), *about_compute(seen), *about_device(seen)]
-    told = [each for each in found if each.is_fault or not (_best(each) < _WORTH or _is_noise(each))]
-    return sorted(told, key=lambda each: (-round(_rank(each), 1), not _is_clear_fault(each), -_or_one(each.reach)))
+    told = [each for each in found if not (_gains_nothing(each) or _is_noise(each))]
+    return sorted(
+        told, key=lambda each: (-round(_rank(each) / _ALIKE), not _is_clear_fault(each), -_or_one(each.reach))
+    )
+
+
+def _gains_nothing(advice: Advice) -> bool:
+    """Never of what was left on and tried; of what is unknown only if the side alone cannot get faster, either."""
+    if math.isnan(_best(advice)):
+        return advice.reach < _WORTH
+    if advice.is_fault:
+        return math.isnan(advice.measured) and advice.gain < _NOTHING
+    return _best(advice) < _WORTH
 
 
 def _is_noise(advice: Advice) -> bool:
     """A loss was expected, and what was measured is hardly a gain."""
-    return advice.gain < 1 and advice.measured < _BEYOND_NOISE
+    return not advice.is_fault and advice.gain < 1 and advice.measured < _BEYOND_NOISE
 
 
 def _is_clear_fault(advice: Advice) -> bool:

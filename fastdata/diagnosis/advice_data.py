@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 
 from fastdata.dataloader.verdict import NOT_ACCELERATED
-from fastdata.diagnosis.gains import Advice, gain_of, step_seconds, tried
+from fastdata.diagnosis.gains import BUSY, Advice, gain_of, step_seconds, tried
 from fastdata.diagnosis.observation import Observation
 
 __all__ = ["about_data"]
@@ -15,12 +15,12 @@ _OVERSIZED = 25  # times the pixels that are shown
 _READS_MS = 1.0  # of a sample, from which on idle time may be that of storage and not of the system
 _PROGRESSIVE = 0.2  # share of the images
 _COMPETES = 1.15
-_BUSY = 0.75  # share of the cores from which on another thread has to take its time from one that is there
 _WORTH = 1.05  # of decoding in another way
 _BY_NOBODY = (
     "with num_workers=0 batches are made while nobody computes, and some cores are idle; workers would make them "
     "meanwhile"
 )
+_MOST_BY_STORAGE = 10.0  # times: something takes the place of what is waited for
 _RESTARTS = 0.05  # of an epoch's time
 
 
@@ -29,14 +29,15 @@ def about_data(seen: Observation) -> Iterator[Advice]:
     if seen.alone is None:
         return
     yield from _about_switching(seen)
+    yield from _about_iterators(seen)
     yield from _about_workers(seen)
     yield from _about_prefetching(seen)
     yield from _about_restarts(seen)
     yield from _about_files(seen)
     yield from _about_storage(seen)
     if seen.repeated is not None and seen.real is not None and seen.num_workers:
-        slower = (seen.real.step_s - seen.real.wait_s) / seen.repeated.step_s
-        is_busy = (seen.real.cores or 0.0) > _BUSY * seen.cpus
+        slower = seen.real.busy_s / seen.repeated.step_s
+        is_busy = (seen.real.cores or 0.0) > BUSY * seen.cpus
         if slower > _COMPETES and is_busy and not seen.facts.device.startswith("cuda"):
             yield Advice(
                 key="torch_threads",
@@ -134,7 +135,7 @@ def _about_workers(seen: Observation) -> Iterator[Advice]:
             )
         return
     times = seen.alone.batch_s / more.batch_s
-    has_idle_cores = seen.real is None or (seen.real.cores or seen.cpus) < _BUSY * seen.cpus
+    has_idle_cores = seen.real is None or (seen.real.cores or seen.cpus) < BUSY * seen.cpus
     if times < _WORTH and not (seen.num_workers == 0 and has_idle_cores):  # else loading could go on beside computing
         return
     idle = max(0.0, seen.cpus - seen.alone.cores)
@@ -155,9 +156,27 @@ def _about_workers(seen: Observation) -> Iterator[Advice]:
     )
 
 
+def _about_iterators(seen: Observation) -> Iterator[Advice]:
+    """One for each batch, as by next(iter(loader)): nothing is loaded ahead, and worker processes start anew."""
+    if not seen.restarts_in_each_step or seen.real is None:
+        return
+    real, compute, data = step_seconds(seen)
+    gain = real / max(compute, data) if seen.num_workers else math.nan
+    yield Advice(
+        key="iterators",
+        side="data",
+        why="the program makes a new iterator for each batch, as by next(iter(loader)): nothing is loaded ahead, and "
+        "all of an epoch's batches but the first are never used",
+        change="batches = iter(loader) once per epoch, then next(batches); or for batch in loader:",
+        gain=gain,
+        reach=gain,
+        is_fault=True,
+    )
+
+
 def _about_prefetching(seen: Observation) -> Iterator[Advice]:
     """Batches of which some take much longer than others: more of them ahead even that out."""
-    if not seen.waits_at_pace:
+    if not seen.waits_at_pace or seen.restarts_in_each_step:
         return
     now, deeper = min(seen.waits_at_pace), max(seen.waits_at_pace)
     _, compute, data = step_seconds(seen)
@@ -168,7 +187,8 @@ def _about_prefetching(seen: Observation) -> Iterator[Advice]:
         why=f"loading is quick enough ({1e3 * data:.0f} ms per batch, computing takes {1e3 * compute:.0f}), but some "
         f"batches take much longer: with prefetch_factor={deeper} instead of {now} a program of this pace waits "
         f"{1e3 * (after - compute):.0f} ms per step instead of {1e3 * (before - compute):.0f}",
-        change=f"prefetch_factor={deeper}" + (", or autotune=True, which finds the number" if seen.is_ours else ""),
+        change=f"prefetch_factor={deeper}"
+        + (", or autotune=True, which finds the number" if seen.is_ours and "autotune" not in seen.loader else ""),
         gain=before / after,
         reach=before / after,
     )
@@ -281,7 +301,7 @@ def _about_storage(seen: Observation) -> Iterator[Advice]:
     if seen.sample is not None and not math.isnan(seen.sample.storage_mb_per_s):
         speed = f"; files come at {seen.sample.storage_mb_per_s:.0f} MB/s, {seen.sample.storage_ms:.1f} ms each"
     if share > 0.4:
-        times = 1 / (1 - share)
+        times = min(1 / (1 - share), _MOST_BY_STORAGE)
         yield Advice(
             key="storage",
             converts=True,

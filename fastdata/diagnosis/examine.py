@@ -60,41 +60,40 @@ def examine_watched(watch: Watch, program: str, *, failure: str = "") -> Observa
     seen = Observation(program=program, cpus=auto_threads(), unseen=watch.unseen)
     if failure:
         seen.unseen.append(failure)
-    seen.loaders = [
-        {
-            "dataset": type(each.loader.dataset).__name__,
-            "settings": settings_of(each.loader),
-            "batches": each.batches,
-            "trained": each.trained,
-        }
-        for each in watch.seen
-    ]
-    seen.facts, seen.trials = watch.facts, watch.experiments.times
-    main = watch.main or _most_used(watch.seen)
+    seen.loaders = _loaders(watch.seen)
+    seen.facts, seen.trials = watch.script.facts, watch.script.experiments.times
+    main = watch.main or watch.examined
     if main is None:
         seen.children = max(watch.started, len(psutil.Process().children(recursive=True)))
         return seen
     seen.trains = bool(main.trained)
     if not seen.trains:
         seen.unseen.append("no backward pass was seen between the batches of a loader")
-    if watch.real is None and not failure:
+    if watch.script.real is None and not failure and not watch.is_done:
         seen.unseen.append(
             f"the program ended after {main.batches} batches, too early for all measurements; take more epochs"
         )
     watch.take_what_there_is(main)
-    seen.real, seen.repeated = watch.real, watch.repeated
+    seen.real, seen.repeated = watch.script.real, watch.script.repeated
     seen.first_batch_s = main.first_batch_s
     seen.ranks = _exchange(watch)
     try:
-        watch.look.measure_layers()
+        watch.script.look.measure_layers()
     except Exception as error:  # noqa: BLE001 - of the program's layers, which are called on their own here
         seen.unseen.append(f"layers could not be measured: {in_words(error)}")
-    watch.look.forget()
+    watch.script.look.forget()
     if failure:
-        seen.dataset, seen.loader = type(main.loader.dataset).__name__, settings_of(main.loader)
+        seen.dataset, seen.loader = main.dataset, main.settings
         seen.unseen.append("its loader alone, since the program did not come to its end")
     else:
-        _examine(seen, main.loader, watch.seconds)
+        examined = watch.examined or main
+        if examined is not main:
+            seen.unseen.append(
+                f"{main.dataset} ({main.settings}) alone: of two loaders that feed each step, the other is waited for "
+                "longer"
+            )
+        seen.restarts_in_each_step = examined.restarts_in_each_step
+        _examine(seen, examined.loader, watch.seconds)
     return seen
 
 
@@ -112,8 +111,20 @@ def examine_loader(loader: Any, *, seconds: float = 20.0, program: str = "") -> 
     return seen
 
 
-def _most_used(seen: list[Seen]) -> Seen | None:
-    return max(seen, key=lambda each: each.batches, default=None)
+def _loaders(seen: list[Seen]) -> list[dict[str, Any]]:
+    """What was iterated; those that the program has let go of, as it makes new ones, count as one if they are alike."""
+    found: list[dict[str, Any]] = []
+    gone: dict[tuple[str, str], dict[str, Any]] = {}
+    for each in seen:
+        told = {"dataset": each.dataset, "settings": each.settings, "batches": each.batches, "trained": each.trained}
+        if each.loader is None and (like := gone.get((each.dataset, each.settings))) is not None:
+            like["batches"] += each.batches
+            like["trained"] += each.trained
+            continue
+        if each.loader is None:
+            gone[each.dataset, each.settings] = told
+        found.append(told)
+    return found
 
 
 def _examine(seen: Observation, loader: Any, seconds: float) -> None:
@@ -219,13 +230,13 @@ def _exchange(watch: Watch) -> list[tuple[float, float]]:
     """Mean seconds (compute, wait) of a step on all ranks of this machine, by way of a folder; [] for one process."""
     count = local_processes()
     rank = os.environ.get("LOCAL_RANK", "")
-    if count < 2 or not rank.isdigit() or watch.real is None:
+    if count < 2 or not rank.isdigit() or watch.script.real is None:
         return []
     run = "-".join(os.environ.get(name, "") for name in ("TORCHELASTIC_RUN_ID", "MASTER_PORT"))
     folder = Path(tempfile.gettempdir()) / f"fastdata-doctor-{run}-{os.getppid()}"
     folder.mkdir(mode=0o700, exist_ok=True)
     own = folder / f"{rank}.json"
-    own.with_suffix(".new").write_text(json.dumps([watch.real.step_s - watch.real.wait_s, watch.real.wait_s]))
+    own.with_suffix(".new").write_text(json.dumps([watch.script.real.busy_s, watch.script.real.wait_s]))
     own.with_suffix(".new").replace(own)
     if rank != "0":
         return []

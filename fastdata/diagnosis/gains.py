@@ -10,7 +10,9 @@ from dataclasses import dataclass
 
 from fastdata.diagnosis.observation import Observation
 
-__all__ = ["Advice", "expected_step_s", "gain_of", "step_seconds", "tried", "wait_share"]
+__all__ = ["BUSY", "Advice", "expected_step_s", "gain_of", "step_seconds", "tried", "wait_share"]
+
+BUSY = 0.75  # share of the cores from which on who wants more has to take them from somebody
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,9 +51,10 @@ def tried(seen: Observation, key: str) -> float:
 def step_seconds(seen: Observation) -> tuple[float, float, float]:
     """A step as it is, its compute, and its data if nobody computed; NaN for what was not measured."""
     real = seen.real.step_s if seen.real is not None else math.nan
-    compute = seen.repeated.step_s if seen.repeated is not None else math.nan
+    # A repeated batch is there at once; what is waited for is another loader's, which feeds the same steps.
+    compute = seen.repeated.busy_s if seen.repeated is not None else math.nan
     if math.isnan(compute) and seen.real is not None:
-        compute = seen.real.step_s - seen.real.wait_s
+        compute = seen.real.busy_s
     data = seen.alone.batch_s if seen.alone is not None else math.nan
     return real, compute, data
 
@@ -61,17 +64,24 @@ def expected_step_s(
 ) -> float:
     """Seconds of a step whose compute and data are so many times faster; with_workers: that load meanwhile."""
     real, compute, data = step_seconds(seen)
-    if math.isnan(real):
+    if math.isnan(real) or seen.real is None:
         return data / data_times
+    if seen.facts.device == "cpu" and not (_share_cores(seen) and seen.num_workers):
+        compute = seen.real.busy_s  # batches may cost unequally, so it is not that of the repeated one
     if math.isnan(data):
         data = max(0.0, real - compute)
-    wait = seen.real.wait_s if seen.real is not None else 0.0
-    compute, faster = compute / compute_times, data / data_times
+    faster = data / data_times
     if seen.num_workers == 0:
-        return max(compute, faster) if with_workers else compute + faster
-    # What a step takes beyond the longer of the two: both want the same cores.
-    beyond = max(0.0, real - max(step_seconds(seen)[1], data)) if wait > 0 else 0.0
-    return max(compute, faster) + beyond * min(1 / data_times, 1 / compute_times)
+        return max(compute / compute_times, faster) if with_workers else compute / compute_times + faster
+    # What a step takes beyond the longer of the two: both want the same cores, or some batches take longer than others.
+    beyond = max(0.0, real - max(compute, data)) if seen.real.wait_s > 0 else 0.0
+    helps = 1.0 if seen.restarts_in_each_step else min(1 / data_times, 1 / compute_times)
+    return max(compute / compute_times, faster) + beyond * helps
+
+
+def _share_cores(seen: Observation) -> bool:
+    """Computing and loading want the same cores; where some are idle, neither makes the other slower."""
+    return seen.real is not None and (seen.real.cores if seen.real.cores is not None else seen.cpus) > BUSY * seen.cpus
 
 
 def gain_of(
@@ -96,6 +106,6 @@ def wait_share(seen: Observation) -> float:
         return math.nan
     if seen.num_workers == 0:
         return seen.real.wait_s / real
-    busy = compute if seen.facts.device != "cpu" else real - seen.real.wait_s
+    busy = compute if seen.facts.device != "cpu" else seen.real.busy_s
     step = max(real, data) if not math.isnan(data) else real
     return min(1.0, max(0.0, 1 - busy / step))

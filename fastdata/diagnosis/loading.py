@@ -141,7 +141,9 @@ def settings_of(loader: Any) -> str:
     parts = [f"batch_size={batch_size}", f"num_workers={loader.num_workers}"]
     if is_ours(loader):
         parts += [f"backend={loader.backend!r}"]
-    parts += [f"{name}=True" for name in ("pin_memory", "persistent_workers") if getattr(loader, name, False)]
+    parts += [
+        f"{name}=True" for name in ("pin_memory", "persistent_workers", "autotune") if getattr(loader, name, False)
+    ]
     return ", ".join(parts)
 
 
@@ -162,6 +164,7 @@ def measure_loading(loader: Any, *, seconds: float, what: str = "") -> Loading:
             warm_up = 0
     stages_before, began, cpu_s = _stages(loader), time.perf_counter(), cpu_seconds()
     counted = images = skipped = 0
+    most = int(getattr(loader.batch_sampler, "batch_size", None) or loader.batch_size or 0)
     deadline = math.inf if warm_up else began + seconds
     latest, epoch_began, first_s = began, began, math.nan
     while time.perf_counter() < deadline or counted < _FEWEST_BATCHES:
@@ -176,7 +179,7 @@ def measure_loading(loader: Any, *, seconds: float, what: str = "") -> Loading:
                     began, cpu_s, deadline = latest, cpu_seconds(), latest + seconds
                 continue
             counted += 1
-            images += _size(batch)
+            images += _size(batch, most)
             if latest > deadline and counted >= _FEWEST_BATCHES:
                 break
         if counted + skipped == before:  # an epoch of nothing
@@ -227,6 +230,7 @@ def _stages(loader: Any) -> dict[str, float]:
     return dict(loader.stats()["stage_s"]) if is_ours(loader) else {}
 
 
-def _size(batch: Any) -> int:
-    sizes = (len(leaf) for leaf in tree_leaves(batch) if isinstance(leaf, torch.Tensor) and leaf.dim() > 0)
-    return next(sizes, 0)
+def _size(batch: Any, most: int) -> int:
+    """Samples in a batch of at most so many (0: of any number); views of one sample may have been put together."""
+    size = next((len(leaf) for leaf in tree_leaves(batch) if isinstance(leaf, torch.Tensor) and leaf.dim() > 0), most)
+    return min(size, most) if most else size

@@ -12,7 +12,6 @@ import time
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from functools import wraps
 from itertools import pairwise
 from typing import Any
@@ -20,8 +19,9 @@ from typing import Any
 import torch
 from torch import nn
 from torch.nn.modules import module as torch_module
-from torch.utils._pytree import tree_leaves, tree_map_only
+from torch.utils._pytree import tree_leaves
 
+from fastdata.diagnosis.layers import Like, bias_cost_s, eval_ms, float64_slowdown, is_in_channels_last
 from fastdata.diagnosis.observation import Facts, SyncPlace
 from fastdata.diagnosis.repeating import ranks
 
@@ -33,11 +33,11 @@ _READS = ("item", "tolist", "__bool__", "__float__", "__int__", "cpu", "numpy", 
 _MOST_NAMED = 8
 _MOST_OF_IMAGES = 4  # channels
 _SLOW_CUDA = ("CUDA_LAUNCH_BLOCKING", "PYTORCH_NO_CUDA_MEMORY_CACHING")
-_EVAL_ROUNDS = 3
 _TOOLS = 6  # of sys.monitoring
 _LOOPS_S = 1e-3  # between two reads of one loop; what takes longer is other work
 _MEASURED_LAYERS = 8  # with a bias before a normalisation
 _OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+_LIBRARIES = os.sep + "site-packages" + os.sep
 _TORCHS = os.path.dirname(os.path.abspath(torch.__file__))
 
 
@@ -50,8 +50,9 @@ class Look:
         self._facts = Facts()
         self._depth = 0
         self._names: dict[int, str] = {}
-        self._made_by: dict[int, tuple[nn.Module, _Like, Any]] = {}  # layer, input, and the output by its id
-        self._biased: dict[int, tuple[nn.Module, _Like | None]] = {}  # with what it was called with
+        self._made_by: dict[int, tuple[nn.Module, Like, Any]] = {}  # layer, input, and the output by its id
+        self._before_norm: dict[int, tuple[nn.Module, Like, Any]] = {}  # layers, inputs, and outputs' autograd nodes
+        self._biased: dict[int, tuple[nn.Module, Like | None]] = {}  # with what it was called with
         self._reads: dict[tuple[str, str], list[tuple[int, float, float]]] = {}  # (step, began, ended) by place
         self._in_training: set[str] = set()  # models that were called in this mode
         self._copies: list[bool] = []  # to a device: whether they block
@@ -71,11 +72,13 @@ class Look:
             _replace(stack, torch.Tensor, "to", self._noting_copy)
             _replace(stack, torch.Tensor, "cuda", self._noting_copy)
             _replace(stack, torch.optim.Optimizer, "zero_grad", self._noting_zero_grad)
+            _replace(stack, torch.autograd, "backward", self._before_backward)
             try:
                 yield
             finally:
                 self._depth = 0
                 self._made_by.clear()
+                self._before_norm.clear()
 
     def facts(self, batch: Any) -> Facts:
         """What was found; batch: one of the loader's."""
@@ -87,7 +90,9 @@ class Look:
         facts.device = next((each.device.type for each in parameters), facts.device)
         tensors = [leaf for leaf in tree_leaves(batch) if isinstance(leaf, torch.Tensor) and leaf.dim() > 0]
         facts.batch_size = len(tensors[0]) if tensors else 0
-        facts.biases_before_norm = [self._name_of(layer) for layer, _ in self._biased.values()]
+        facts.biases_before_norm = [
+            f"{self._name_of(layer)} ({_class_name(layer)})" for layer, _ in self._biased.values()
+        ]
         layers = [layer for model in self.models for layer in model.modules() if isinstance(layer, nn.Conv2d)]
         facts.convolutions = len({id(layer) for layer in layers})
         facts.odd_channels = self._odd_channels()
@@ -95,8 +100,8 @@ class Look:
         images = [each for each in tensors if each.dim() == 4]
         facts.pageable_copies = on_device and any(not each.is_pinned() for each in tensors if each.device.type == "cpu")
         facts.blocking_copies = any(self._copies)
-        facts.channels_last = any(map(_is_in_channels_last, parameters)) or (
-            bool(images) and all(map(_is_in_channels_last, images))
+        facts.channels_last = any(map(is_in_channels_last, parameters)) or (
+            bool(images) and all(map(is_in_channels_last, images))
         )
         self._take_settings(facts)
         facts.syncs = self._sync_places()
@@ -129,12 +134,12 @@ class Look:
         """Times the layers with needless biases, with and without; and matrices in float64 if the program has them."""
         if self._biased:
             self._facts.bias_cost_s = sum(
-                _bias_cost_s(layer, like.made()) for layer, like in self._biased.values() if like is not None
+                bias_cost_s(layer, like.made()) for layer, like in self._biased.values() if like is not None
             ) * (len(self._biased) / min(len(self._biased), _MEASURED_LAYERS))
         if "float64" in self._facts.dtypes:
-            self._facts.float64_slowdown = _float64_slowdown(self._facts.device)
+            self._facts.float64_slowdown = float64_slowdown(self._facts.device)
         if self._facts.gradients_in_eval and self._in_eval is not None:
-            self._facts.eval_ms = _eval_ms(*self._in_eval)
+            self._facts.eval_ms = eval_ms(*self._in_eval)
 
     def forget(self) -> None:
         """Lets go of the program's models and tensors."""
@@ -155,9 +160,8 @@ class Look:
             made = self._made_by.get(id(given[0]))
             takes_mean = module.training or not getattr(module, "track_running_stats", True)
             if made is not None and made[2]() is given[0] and takes_mean:
-                # The mean of the batch goes, and with it the bias.
-                kept = made[1] if len(self._biased) < _MEASURED_LAYERS else None
-                self._biased.setdefault(id(made[0]), (made[0], kept))
+                # The mean of the batch goes, and with it the bias, if nobody else takes the output.
+                self._before_norm[id(made[0])] = made[0], made[1], given[0].grad_fn
 
     def _after_forward(self, module: nn.Module, given: Any, made: Any) -> None:
         if threading.get_ident() != self._thread:
@@ -166,9 +170,31 @@ class Look:
         takes_and_makes = isinstance(made, torch.Tensor) and given and isinstance(given[0], torch.Tensor)
         if isinstance(module, _WITH_BIAS) and module.bias is not None and takes_and_makes:
             # Activations are not kept alive: a program may have no room for them.
-            self._made_by[id(made)] = module, _Like.of(given[0]), weakref.ref(made)
+            self._made_by[id(made)] = module, Like.of(given[0]), weakref.ref(made)
         if self._depth == 0:
             self._made_by.clear()
+            self._note_use(module, made)
+
+    def _before_backward(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(original)
+        def noted(tensors: Any, *given: Any, **named: Any) -> Any:
+            if self._before_norm and threading.get_ident() == self._thread:
+                self._note_biases(tree_leaves(tensors))
+            return original(tensors, *given, **named)
+
+        return noted
+
+    def _note_biases(self, tensors: list[Any]) -> None:
+        """Of the layers whose output goes to a normalisation and nowhere else in the graph."""
+        found = list(self._before_norm.values())
+        self._before_norm.clear()
+        uses = _uses(
+            [node for _, _, node in found], [each.grad_fn for each in tensors if isinstance(each, torch.Tensor)]
+        )
+        for (layer, like, _), count in zip(found, uses, strict=True):
+            if count == 1:
+                kept = like if len(self._biased) < _MEASURED_LAYERS else None
+                self._biased.setdefault(id(layer), (layer, kept))
 
     def _note_model(self, module: nn.Module, given: Any) -> None:
         facts = self._facts
@@ -190,9 +216,25 @@ class Look:
     def _note_gradients(self, module: nn.Module, given: Any) -> None:
         known, name = self._facts.gradients_in_eval, _class_name(module)
         records = not module.training and torch.is_grad_enabled()
-        if records and name not in known and any(each.requires_grad for each in module.parameters()):
+        asks = any(
+            leaf.requires_grad for leaf in tree_leaves(given) if isinstance(leaf, torch.Tensor)
+        )  # as an attack does
+        if records and not asks and name not in known and any(each.requires_grad for each in module.parameters()):
             known.append(name)
             self._in_eval = module, given
+
+    def _note_use(self, module: nn.Module, made: Any) -> None:
+        """A backward pass through what a model made in evaluation mode: it is trained so on purpose."""
+        name = _class_name(module)
+        if module.training or name not in self._facts.gradients_in_eval:
+            return
+
+        def used(_: torch.Tensor) -> None:
+            self._facts.gradients_in_eval = [each for each in self._facts.gradients_in_eval if each != name]
+
+        for leaf in tree_leaves(made):
+            if isinstance(leaf, torch.Tensor) and leaf.requires_grad:
+                leaf.register_hook(used)  # type: ignore[no-untyped-call]
 
     def glance(self) -> None:
         """Looks at the next call of a model that was trained, once: a validation comes later than the steps above."""
@@ -276,30 +318,18 @@ class Look:
         return sorted(found, key=lambda each: -each.span_s)[:_MOST_NAMED]
 
 
-def _is_in_channels_last(tensor: torch.Tensor) -> bool:
-    """True if it is so, and not at the same time contiguous, as with one channel."""
-    four = tensor.dim() == 4 and not tensor.is_contiguous()
-    return four and tensor.is_contiguous(memory_format=torch.channels_last)
-
-
-@dataclass(frozen=True)
-class _Like:
-    """What a tensor is like."""
-
-    shape: torch.Size
-    dtype: torch.dtype
-    device: torch.device
-    is_channels_last: bool
-
-    @classmethod
-    def of(cls, tensor: torch.Tensor) -> _Like:
-        """This one."""
-        return cls(tensor.shape, tensor.dtype, tensor.device, _is_in_channels_last(tensor))
-
-    def made(self) -> torch.Tensor:
-        """One of the same kind, with other values."""
-        form = torch.channels_last if self.is_channels_last else torch.contiguous_format
-        return torch.ones(self.shape, dtype=self.dtype, device=self.device).contiguous(memory_format=form)
+def _uses(nodes: list[Any], roots: list[Any]) -> list[int]:
+    """How many times the output of each node is taken within a graph of autograd."""
+    counts = {id(node): 0 for node in nodes}
+    seen, left = set(roots), [root for root in roots if root is not None]
+    while left:
+        for node, _ in left.pop().next_functions:
+            if id(node) in counts:
+                counts[id(node)] += 1
+            if node is not None and node not in seen:
+                seen.add(node)
+                left.append(node)
+    return [counts[id(node)] for node in nodes]
 
 
 def _replace(stack: ExitStack, owner: Any, name: str, make: Callable[[Any], Any]) -> None:
@@ -310,68 +340,19 @@ def _replace(stack: ExitStack, owner: Any, name: str, make: Callable[[Any], Any]
 
 
 def _place_of_caller() -> str | None:
-    """FILE:LINE of the program's line that reads; None if torch or fastdata do."""
-    frame = sys._getframe(2)
-    name = frame.f_code.co_filename
-    if name.startswith((_TORCHS, _OURS)):
+    """FILE:LINE of the program's line that reads, not of a library in between; None if torch or fastdata do."""
+    frame: Any = sys._getframe(2)
+    if frame.f_code.co_filename.startswith((_TORCHS, _OURS)):
         return None
-    here = os.getcwd() + os.sep
-    return f"{name.removeprefix(here)}:{frame.f_lineno}"
+    own = frame
+    while own is not None and _LIBRARIES in own.f_code.co_filename:
+        own = own.f_back
+    own = own if own is not None and not own.f_code.co_filename.startswith((_TORCHS, _OURS)) else frame
+    return f"{own.f_code.co_filename.removeprefix(os.getcwd() + os.sep)}:{own.f_lineno}"
 
 
 def _class_name(module: nn.Module) -> str:
     return type(module).__name__
-
-
-def _bias_cost_s(layer: nn.Module, given: torch.Tensor) -> float:
-    """Seconds that a layer's bias takes, forward and backward: the least of some rounds, taking turns."""
-    least = {True: float("inf"), False: float("inf")}
-    bias = layer.bias
-    with torch.enable_grad():
-        for _ in range(3):
-            for has_bias in least:
-                setattr(layer, "bias", bias if has_bias else None)  # noqa: B010 - a module's own setattr
-                try:
-                    least[has_bias] = min(least[has_bias], _seconds_of(layer, given.detach().requires_grad_()))
-                finally:
-                    setattr(layer, "bias", bias)  # noqa: B010
-    return max(0.0, least[True] - least[False])
-
-
-def _seconds_of(layer: nn.Module, given: torch.Tensor) -> float:
-    wanted = [given, *(each for each in layer.parameters() if each.requires_grad)]
-    _wait_for(given.device)
-    began = time.perf_counter()
-    made = layer.forward(given)
-    torch.autograd.grad(made, wanted, torch.ones_like(made))
-    _wait_for(given.device)
-    return time.perf_counter() - began
-
-
-def _eval_ms(model: nn.Module, given: Any) -> tuple[float, float]:
-    """Milliseconds of a call in evaluation mode, with gradients recorded and without: the least of some rounds."""
-    least = {True: float("inf"), False: float("inf")}
-    modes, kept = [(each, each.training) for each in model.modules()], tree_map_only(torch.Tensor, _detached, given)
-    device = next((each.device for each in model.parameters()), torch.device("cpu"))
-    model.eval()
-    try:
-        for _ in range(_EVAL_ROUNDS):
-            for records in least:
-                _wait_for(device)
-                began = time.perf_counter()
-                with torch.inference_mode(not records), torch.set_grad_enabled(records):
-                    made = model(*kept)
-                    del made
-                _wait_for(device)
-                least[records] = min(least[records], time.perf_counter() - began)
-    finally:
-        for each, mode in modes:
-            each.training = mode
-    return 1e3 * least[True], 1e3 * least[False]
-
-
-def _detached(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.detach()
 
 
 def _uses_tensor_cores() -> bool:
@@ -391,23 +372,3 @@ def _tracers() -> list[str]:
         tools = ((number, monitoring.get_tool(number)) for number in range(_TOOLS))
         names += [str(name) for number, name in tools if name is not None and monitoring.get_events(number)]
     return sorted(set(names))
-
-
-def _float64_slowdown(device: str) -> float:
-    """How many times longer a product of matrices takes in float64 than in float32."""
-    least = {torch.float64: float("inf"), torch.float32: float("inf")}
-    for _ in range(3):
-        for dtype in least:
-            matrix = torch.ones((512, 512), dtype=dtype, device=device)
-            torch.mm(matrix, matrix)
-            _wait_for(matrix.device)
-            began = time.perf_counter()
-            torch.mm(matrix, matrix)
-            _wait_for(matrix.device)
-            least[dtype] = min(least[dtype], time.perf_counter() - began)
-    return least[torch.float64] / least[torch.float32]
-
-
-def _wait_for(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)

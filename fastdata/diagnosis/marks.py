@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -32,6 +33,7 @@ class Marks:
         self._backward_s = self._update_s = 0.0
         self._depth = 0
         self._backward_ended = 0.0
+        self.backward_in: int | None = None  # the thread of the latest backward pass
         self.saw_anomaly_mode = False  # around a backward pass
         self.optimizers: list[torch.optim.Optimizer] = []  # that made an update
 
@@ -77,6 +79,7 @@ class Marks:
         def noted(*tensors: Any, **options: Any) -> Any:
             began = self._clock()
             self.saw_anomaly_mode |= torch.is_anomaly_enabled()
+            self.backward_in = threading.get_ident()
             if self._backward_began is None:
                 self._backward_began = began
             self._depth += 1  # one may be called in another

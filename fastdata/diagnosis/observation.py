@@ -46,6 +46,7 @@ class Stretch:
         cores: CPU seconds of the process and its children per second; None if not measured.
         quartiles_s: a quarter of the steps took less than the first, a quarter more than the second.
         device_use: share of the time in which the GPU computed, as its driver tells; None if not known.
+        trained: how many of the steps had a backward pass.
     """
 
     steps: int
@@ -58,6 +59,12 @@ class Stretch:
     cores: float | None = None
     quartiles_s: tuple[float, float] | None = None
     device_use: float | None = None
+    trained: int = 0
+
+    @property
+    def busy_s(self) -> float:
+        """Seconds of a step in which the loop did not wait for its batch."""
+        return self.step_s - self.wait_s
 
     @classmethod
     def of(cls, steps: list[Step], *, extra_s: float = 0.0, cores: float | None = None) -> Stretch:
@@ -66,6 +73,7 @@ class Stretch:
         parts = ("wait_s", "forward_s", "backward_s", "update_s", "rest_s")
         means = {part: sum(getattr(step, part) for step in steps) / count for part in parts}
         stretch = cls(len(steps), sum(means.values()) + extra_s / count, **means, cores=cores)
+        stretch.trained = sum(step.backward_s > 0 for step in steps)
         if len(steps) > 1:
             first, _, third = statistics.quantiles(step.wait_s + step.busy_s for step in steps)
             stretch.quartiles_s = first, third
@@ -237,6 +245,7 @@ class Observation:
         num_workers: of it.
         epoch_batches: of it; 0 if that is not known.
         may_not_start_workers: worker processes would run the program anew, so none were tried.
+        restarts_in_each_step: the program makes an iterator of it for each batch.
         restarts_workers: its worker processes end with each epoch.
         first_batch_s: seconds until its first batch.
         trains: there was a backward pass between its batches; True without a program.
@@ -268,6 +277,7 @@ class Observation:
     num_workers: int = 0
     epoch_batches: int = 0
     may_not_start_workers: bool = False
+    restarts_in_each_step: bool = False
     restarts_workers: bool = False
     first_batch_s: float = float("nan")
     trains: bool = True

@@ -30,6 +30,8 @@ def as_html(told: Diagnosis, machine: dict[str, Any]) -> str:
         date=time.strftime("%Y-%m-%d"),
         tables=tables(told.seen),
         advice=[{**vars(each), "expected": times(each.gain), "tried": times(each.measured)} for each in told.advice],
+        what="the whole step" if told.seen.real is not None else "loading",
+        converts=any(each.converts for each in told.advice),
         bars=_bars(told.seen),
         command=f"fastdata doctor {told.seen.program}",
         unseen=told.seen.unseen,

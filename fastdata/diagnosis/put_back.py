@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import gc
 import math
+import os
 import time
 import weakref
-from collections.abc import Iterable, Iterator
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, suppress
+from functools import wraps
 from typing import Any
 
 import psutil
@@ -42,6 +44,7 @@ class Undo:
         self._found: weakref.WeakSet[Any] = weakref.WeakSet()
         self._looked_at = -math.inf
         self._is_told = False
+        self._process = os.getpid()
 
     def why_not(self) -> str | None:
         """Notes everything as it is now; the reason if that is not possible."""
@@ -67,6 +70,22 @@ class Undo:
             if failures := before.put_back():
                 self._tell(failures[0])
 
+    def before_saving(self, stack: ExitStack) -> None:
+        """Until the stack is left: in place, before a function that saves is called; also in what it was given."""
+        for owner, name in _savers():
+            original = getattr(owner, name)
+            setattr(owner, name, self._putting_back(original))
+            stack.callback(setattr, owner, name, original)
+
+    def _putting_back(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(original)
+        def saving(*given: Any, **named: Any) -> Any:
+            if os.getpid() == self._process:
+                self.put_back()
+            return original(*given, **named)
+
+        return saving
+
     def _tell(self, reason: str) -> None:
         if not self._is_told:
             self._is_told = True
@@ -77,6 +96,15 @@ class Undo:
             self._found = weakref.WeakSet(each for each in gc.get_objects() if issubclass(type(each), _TRAINED))
             self._looked_at = time.monotonic()
         return list(self._found)
+
+
+def _savers() -> Iterator[tuple[Any, str]]:
+    """Functions that write tensors to files: safetensors is imported here, before a program takes them by name."""
+    yield torch, "save"
+    with suppress(ImportError):
+        import safetensors.torch
+
+        yield from ((safetensors.torch, name) for name in ("save", "save_file", "save_model"))
 
 
 class _Before:

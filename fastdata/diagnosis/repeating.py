@@ -59,7 +59,7 @@ def is_plain(loader: Any) -> bool:
 def likeness(loader: Any) -> tuple[Any, ...]:
     """What two loaders have in common if one of them was made anew."""
     batch_size = getattr(loader.batch_sampler, "batch_size", loader.batch_size)
-    return type(loader), type(loader.dataset), epoch_length(loader.dataset), batch_size, loader.num_workers
+    return type(loader), type(loader.dataset), batch_size, loader.num_workers
 
 
 def over_and_over(loader: Any) -> Generator[Any, None, None]:

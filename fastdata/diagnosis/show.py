@@ -13,6 +13,7 @@ __all__ = ["as_text", "tables", "times"]
 
 _WIDTH = 80
 _MOST_SYNCS = 3
+_NOTABLY_SLOWER = 0.1  # share of a step
 
 
 def as_text(verdict: str, advice: list[Advice], seen: Observation) -> str:
@@ -32,11 +33,15 @@ def _advice_lines(advice: list[Advice], seen: Observation) -> Iterator[str]:
         if seen.real is not None or seen.alone is not None:
             yield "Advice: none; nothing was found that would gain much."
         return
-    yield "Advice, most effective first (gain of the whole step: expected / tried):"
+    what = "the whole step" if seen.real is not None else "loading"
+    yield f"Advice, most effective first (times faster {what}: expected / tried):"
     for number, each in enumerate(advice, 1):
         gains = f"{times(each.gain)} / {times(each.measured)}"
         yield from _wrapped(each.why, f"{number:>3}. [{gains}] ", "     ")
         yield from _wrapped(each.change, "     -> ", "        ")
+    if any(each.converts for each in advice):
+        yield "     (Converting or indexing reads all images once, so it is listed below other"
+        yield "     changes that gain nearly as much.)"
 
 
 def _wrapped(text: str, first: str = "", later: str = "") -> list[str]:
@@ -82,6 +87,9 @@ def _step_rows(seen: Observation) -> list[tuple[str, str]]:
         rows.insert(1, ("  half of the steps took", f"{1e3 * low:.1f} to {1e3 * high:.1f} ms"))
     parts = (("forward", stretch.forward_s), ("backward", stretch.backward_s), ("update", stretch.update_s))
     rows += [(f"  {name}", _ms(value)) for name, value in parts if value > 0]
+    slower_s = seen.real.busy_s - compute if seen.repeated is not None and seen.facts.device == "cpu" else 0.0
+    if slower_s > _NOTABLY_SLOWER * real:
+        rows.append(("computing while batches are loaded", f"{_ms(slower_s)} longer"))
     if seen.real.cores is not None:
         rows.append(("cores used", f"{seen.real.cores:.1f} of {seen.cpus}"))
     for place in seen.facts.syncs[:_MOST_SYNCS]:

@@ -13,9 +13,10 @@ from typing import Any
 import psutil
 import torch
 from torch import nn
-from torch.utils._pytree import tree_map_only
+from torch.utils._pytree import tree_leaves, tree_map_only
 
 from fastdata.diagnosis.observation import TENSOR_CORES_WANT, Facts
+from fastdata.diagnosis.repeating import COPIED_AS_THEY_ARE
 
 __all__ = ["Trial", "trials_for"]
 
@@ -83,11 +84,14 @@ def _with_batches_of(key: str, size: int, wanted: int) -> Trial:
     rows = torch.arange(wanted) % size
 
     def resized(batch: Any) -> Any:
-        def taken(tensor: torch.Tensor) -> torch.Tensor:
-            whole = tensor.dim() > 0 and len(tensor) == size
-            return tensor[rows.to(tensor.device)] if whole else tensor
-
-        return tree_map_only(torch.Tensor, taken, batch)
+        leaves = tree_leaves(batch)
+        tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor) and leaf.dim() > 0]
+        if not tensors or not all(len(tensor) == size for tensor in tensors):
+            shapes = ", ".join(str(tuple(tensor.shape)) for tensor in tensors) or "no tensors"
+            raise ValueError(f"a batch ({shapes}) is not {size} samples, one after the other")
+        if not all(isinstance(leaf, COPIED_AS_THEY_ARE) for leaf in leaves):
+            raise ValueError("a batch holds objects that may depend on its size")
+        return tree_map_only(torch.Tensor, lambda each: each[rows.to(each.device)] if each.dim() else each, batch)
 
     return Trial(key, lambda _: None, resized, wanted / size)
 

@@ -26,6 +26,7 @@ _LIMITS = {
     "backend": "the chosen decode backend is the limit",
     "augment_on_device": "augmentations on the CPU are the limit",
     "not_accelerated": "the loader is not accelerated, which is the limit",
+    "iterators": "a new iterator for each batch is the limit",
     "imbalance": "one rank's data is the limit for all",
 }
 _FAULTS = {

@@ -4,10 +4,14 @@ Life cycle; any deviation is a bug:
   Begin    `watching()` wraps the iterators of torch's and fastdata's loaders that are made from then on, in this
            process alone.  What is delivered, and to whom, is as without.
   Main     the loader between whose batches there is a backward pass.  If none comes for a long while: the one iterated.
-  Script   then each request for one of its batches asks the script (`_script`) what to deliver: the next batch, or once
+           It is kept; whatever else the program lets go of goes.  A program that trains on another loader for some
+           steps is in its next stage: that loader takes the main one's place, and a new script begins.
+  Script   then each request for one of its batches asks the script (script.py) what to deliver: the next batch, or once
            more the same one.  Never more batches than the epoch has; where its length is not known, or a batch cannot
            be copied, none is repeated.  What repeated ones have trained is put back when a loop begins or ends, when
            the program saves something, and before it is stopped.
+  Elsewhere  where the loop is in another thread than the one that asks for batches, steps cannot be timed: the loader
+           alone is measured.
   Stop     at the end of the script `when_done` measures what is left, while all that the program has opened is still
            open; then the request raises `Stopped`, which ends the program.  A program that ends earlier leaves what has
            been measured.
@@ -17,12 +21,10 @@ from __future__ import annotations
 
 import math
 import os
-import sys
 import threading
 import time
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from functools import wraps
 from multiprocessing.process import BaseProcess
 from typing import Any, NoReturn
 
@@ -30,28 +32,21 @@ import torch
 import torch.utils.data
 
 from fastdata.dataloader import loader as our_loaders
-from fastdata.diagnosis.experiments import Delivery, Experiments
-from fastdata.diagnosis.look import Look
 from fastdata.diagnosis.marks import Marks
-from fastdata.diagnosis.observation import Facts, Step, Stretch
+from fastdata.diagnosis.observation import Step
 from fastdata.diagnosis.put_back import Undo
-from fastdata.diagnosis.repeating import handover_ms, is_compiled, is_plain, likeness, queued, ranks
-from fastdata.diagnosis.trials import trials_for
-from fastdata.diagnosis.watched import Seen, WatchedIterator
-from fastdata.errors import in_words
+from fastdata.diagnosis.repeating import is_compiled
+from fastdata.diagnosis.script import Script
+from fastdata.diagnosis.watched import Seen, Turn, WatchedIterator
 from fastdata.run.report import cpu_seconds
-from fastdata.system.cpus import auto_threads
 
 __all__ = ["Stopped", "Watch"]
 
-_LOOKED_AT, _GLANCED_AT = 2, 2  # steps, and batches of each other loader, which may be a validation's
-_REAL, _REPEATED = 0.45, 0.25  # shares of the time
-_WAITS = 0.05  # share of a step, from which on other loaders are tried
+_GLANCED_AT = 2  # batches of each other loader, which may be a validation's
 # Steps, and times of `seconds`, after which no backward pass is expected: in a second pass, and in the first.
 _UNTRAINED_STEPS, _UNTRAINED_TIMES, _UNTRAINED_FIRST_TIMES = 20, 3, 30
 _MOST_STOPS = 20
-_WARMING = 2  # repeated steps that are not timed
-_BUSY = 0.75  # share of the cores from which on torch's threads and the loader's may want the same ones
+_NEXT_STAGE, _MOST_STAGES = 5, 4  # steps on another loader, and how often one may take the main one's place
 
 
 class Stopped(BaseException):
@@ -73,29 +68,24 @@ class Watch:
         self.seconds, self._tries, self._clock = seconds, tries, clock
         self.seen: list[Seen] = []
         self.main: Seen | None = None
-        self.facts = Facts()
-        self.real: Stretch | None = None
-        self.repeated: Stretch | None = None
+        self.partner: Seen | None = None  # whose batches are taken within the main one's steps, and waited for most
+        self._most_used: Seen | None = None  # before there is a main one
         self.unseen: list[str] = []
-        self.look = Look()
         self.is_done = False
         self.when_done: Callable[[], None] | None = None  # before the program is stopped
         self.when_ignored: Callable[[], None] | None = None  # it cannot be stopped: it catches everything and goes on
         self._stops, self._is_over = 0, False
         self._marks = Marks(clock)
-        self._script_runs: Generator[bool, Step, None] | None = None
-        self._repeats = False  # what is to be delivered next
-        self._batch: Any = None  # of the main loader, the latest
         self._undo = Undo(self.unseen)  # of what repeated batches train
         self._others = 0  # batches of other loaders within a step of the main one
+        self._stages = 1
+        self._other_stage: Seen | None = None  # which may take the main one's place
+        self._other_steps = 0
         self.started = 0  # processes, but for those of loaders
         self._depth = threading.local()
-        self._delivery = Delivery(self._depth, self.unseen)
-        self.experiments = Experiments(self._delivery, seconds=seconds, unseen=self.unseen, clock=clock)
+        self.script = self._new_script()
         self._process = os.getpid()
         cpu_seconds()  # imports what it needs
-        self._timed_so_far: list[Step] = []  # real steps since the script began
-        self._repeated_so_far: list[Step] = []  # without any change
         self.repeats = 0  # batches that were no new ones
 
     # ---- around the program
@@ -111,31 +101,13 @@ class Watch:
             stack.callback(setattr, BaseProcess, "start", BaseProcess.start)
             BaseProcess.start = self._counting(BaseProcess.start)  # type: ignore[method-assign]
             stack.enter_context(self._marks.installed())
-            self._put_back_before(stack, torch, "save")
-            safetensors = sys.modules.get("safetensors.torch")
-            for name in ("save", "save_file", "save_model") if safetensors is not None else ():
-                self._put_back_before(stack, safetensors, name)
+            self._undo.before_saving(stack)
             try:
                 yield
             finally:
                 self._is_over = True
-                self.look.stop_glancing()
-                if self._script_runs is not None:
-                    self._script_runs.close()  # leaves what it has switched on
+                self.script.end()
                 self._undo.put_back()
-
-    def _put_back_before(self, stack: ExitStack, owner: Any, name: str) -> None:
-        """Before a function is called that saves, in place: also in tensors that it was given."""
-        original = getattr(owner, name)
-
-        @wraps(original)
-        def saving(*given: Any, **named: Any) -> Any:
-            if os.getpid() == self._process:
-                self._undo.put_back()
-            return original(*given, **named)
-
-        setattr(owner, name, saving)
-        stack.callback(setattr, owner, name, original)
 
     def _counting(self, original: Callable[[Any], None]) -> Any:
         def start(process: Any) -> None:
@@ -150,8 +122,7 @@ class Watch:
             if self._is_over or not is_here or getattr(self._depth, "inside", False):
                 return original(loader)
             seen, began = self._seen(loader), self._clock()
-            if seen.latest is not None:
-                self._close_step(seen, seen.latest, began)  # of an iterator that was left, as by `break`
+            self._close_step(seen, seen.turn, began)  # of an iterator that was left, as by `break`
             if self.is_done:
                 self._stop()
             self._undo.put_back()  # another loop
@@ -162,8 +133,7 @@ class Watch:
             finally:
                 self._depth.inside = False
             seen.began_at = seen.began_at or began
-            seen.latest = WatchedIterator(self.ask, seen, inner, made_s=self._clock() - began)
-            return seen.latest
+            return WatchedIterator(self.ask, self._leave, seen, inner, made_s=self._clock() - began)
 
         return iterate
 
@@ -174,17 +144,24 @@ class Watch:
             self.seen.append(known)
         return known
 
+    @property
+    def examined(self) -> Seen | None:
+        """The loader that is to be measured alone: the main one, or the one that it is combined with and waits for."""
+        main = self.main or self._most_used
+        if main is not None and self.partner is not None and self.partner.waited_s > main.waited_s:
+            return self.partner
+        return main
+
     def take_what_there_is(self, seen: Seen) -> None:
         """Means of the steps of a program that ended before all could be timed, the first one left out."""
-        if self.real is None:
-            steps = seen.steps[1:] + self._timed_so_far or seen.steps
-            self.real = Stretch.of(steps) if steps else None
-        if self.repeated is None and len(self._repeated_so_far) > _WARMING:
-            self.repeated = Stretch.of(self._repeated_so_far[_WARMING:])
+        if self._trains_elsewhere(seen):
+            return
+        self.script.take_what_there_is(seen.steps)
         if not self.is_done and self.repeats:
             self.unseen.append(
                 f"the program ended by itself, and {self.repeats} of its {seen.batches} batches were repeated ones: "
-                "what it has saved was trained on fewer than without the doctor"
+                "its models were trained on fewer than without the doctor; what else it counts or averages has seen "
+                "the repeated ones, too"
             )
 
     # ---- in the program's loop
@@ -198,33 +175,36 @@ class Watch:
         """
         if self._is_over or os.getpid() != self._process:
             return next(iterator.inner)
-        now = self._clock()
-        self._close_step(seen, iterator, now)
+        turn, now = iterator.turn, self._clock()
+        self._close_step(seen, turn, now)
         if self.is_done:
             self._stop()
-        now = self._clock()
-        if seen is self.main and self._repeats and self._delivery.kept is not None:
-            if iterator.delivered >= min(iterator.length, seen.epoch):
-                seen.epoch = iterator.delivered
+        now, turn.asked_by = self._clock(), threading.get_ident()
+        if seen is self.main and self.script.repeats and self.script.delivery.kept is not None:
+            if turn.delivered >= min(turn.length, seen.epoch):
+                seen.epoch = turn.delivered
                 self._undo.put_back()
                 raise StopIteration
             self._undo.note()
             self.repeats += 1
-            batch, wait_s = self._delivery.next()
+            batch, wait_s = self.script.delivery.next()
         else:
             batch = self._next_of(seen, iterator)
-            wait_s = self._clock() - now + iterator.made_s
-        iterator.made_s = 0.0
+            wait_s = self._clock() - now + turn.made_s
+        turn.made_s = 0.0
         if seen.batches == 0:
             seen.first_batch_s = self._clock() - seen.began_at
         seen.batches += 1
-        iterator.delivered += 1
+        turn.delivered += 1
+        if self.main is None and (self._most_used is None or seen.batches > self._most_used.batches):
+            self._most_used = self._kept_instead(self._most_used, seen)
         if self.main is not None and self.main is not seen and seen.batches <= _GLANCED_AT and not is_compiled():
-            self.look.glance()
+            self.script.look.glance()
         if seen is not self.main and self.main is not None and self.main.is_iterated:
-            self._note_other(wait_s)
+            self._note_other(seen, wait_s)
         else:
-            iterator.is_out, iterator.wait_s, self._others = True, wait_s, 0
+            turn.is_out, turn.wait_s, self._others = True, wait_s, 0
+            seen.waited_s += wait_s
             self._marks.begin(self._clock())
         return batch
 
@@ -232,33 +212,51 @@ class Watch:
         try:
             batch = next(iterator.inner)
         except StopIteration:
-            seen.epoch = iterator.delivered
+            seen.epoch = iterator.turn.delivered
             self._undo.put_back()  # another's, as the shorter of two in zip()
             raise
         if seen is self.main:
-            self._batch = batch
-            if self._delivery.wanted:
-                self._delivery.keep(batch)
+            self.script.latest = batch
+            if self.script.delivery.wanted:
+                self.script.delivery.keep(batch)
         return batch
 
-    def _note_other(self, wait_s: float) -> None:
+    def _note_other(self, other: Seen, wait_s: float) -> None:
         """A batch of another loader within a step: one belongs to it, as with zip(); more are a validation's."""
         self._others += 1
-        assert self.main is not None and self.main.latest is not None  # noqa: PT018
+        assert self.main is not None
         if self._others > 1:
             self._marks.delivered_at = None  # a step that is not like the others
+            self.main.turn.is_out &= not self.main.turn.is_left  # or one that will not come
         elif self._marks.delivered_at is not None:
-            self.main.latest.wait_s += wait_s
+            self.main.turn.wait_s += wait_s
             self._marks.delivered_at += wait_s
+            other.waited_s += wait_s
+            if self.partner is None or other.waited_s > self.partner.waited_s:
+                self.partner = self._kept_instead(self.partner, other)
 
-    def _close_step(self, seen: Seen, iterator: WatchedIterator, asked_at: float) -> None:
+    def _kept_instead(self, before: Seen | None, seen: Seen) -> Seen:
+        if before is not None and before not in (self.main, seen):
+            before.keep(False)
+        seen.keep(True)
+        return seen
+
+    def _close_step(self, seen: Seen, turn: Turn, asked_at: float) -> None:
         """The program has asked for the next batch, or left the iterator."""
-        if not iterator.is_out:
+        if not turn.is_out:
             return
-        iterator.is_out = False
+        turn.is_out = False
         trained = self._marks.trains
         if self._marks.delivered_at is not None:
-            self._end_step(seen, self._marks.end(asked_at, iterator.wait_s), trained)
+            self._end_step(seen, self._marks.end(asked_at, turn.wait_s), trained)
+
+    def _leave(self, seen: Seen, turn: Turn) -> None:
+        """Nobody has the iterator any more: the program has left its loop, if it has trained on the latest batch."""
+        turn.is_left = True
+        is_here = os.getpid() == self._process and threading.get_ident() == turn.asked_by
+        if is_here and not self._is_over and seen.turn is turn and turn.is_out and self._marks.trains:
+            self._close_step(seen, turn, self._clock())
+            self._undo.put_back()
 
     def _stop(self) -> NoReturn:
         self._stops += 1
@@ -280,97 +278,61 @@ class Watch:
             waited_s = self._clock() - seen.began_at
             most = self.seconds * (_UNTRAINED_FIRST_TIMES if math.isinf(seen.epoch) else _UNTRAINED_TIMES)
             if trained or (len(seen.steps) >= _UNTRAINED_STEPS and waited_s > most):
-                self.main = seen
-                self._script_runs = self._script(seen)
-                self._go_on(None)
+                self.main = self._kept_instead(self._most_used, seen)
+                self._begin(seen)
             return
-        if seen is not self.main and trained and not self.main.is_iterated:
+        if seen is self.main:
+            self._other_steps = 0
+        elif trained and not self.main.is_iterated:
             self._succeed(seen)
-        if seen is self.main and self._script_runs is not None:
-            if not self._repeats:
-                self._timed_so_far.append(step)
-            elif self.experiments.now is None:
-                self._repeated_so_far.append(step)
-            self._go_on(step)
+        if seen is self.main and self.script.is_running:
+            self.script.take(step)
+            self.is_done = not self.script.is_running
 
-    def _go_on(self, step: Step | None) -> None:
-        """The script hears of a step, and says what is to be delivered next."""
-        assert self._script_runs is not None
-        try:
-            self._repeats = next(self._script_runs) if step is None else self._script_runs.send(step)
+    def _new_script(self) -> Script:
+        return Script(
+            self._undo, self._marks, self._depth,
+            seconds=self.seconds, tries=self._tries, unseen=self.unseen, clock=self._clock,
+        )  # fmt: skip
+
+    def _begin(self, seen: Seen) -> None:
+        if self._trains_elsewhere(seen):
+            self.is_done = True
+            self.unseen.append(
+                "steps: the loader's batches are asked for in another thread than the one that trains, as by a "
+                "prefetcher of the program's own"
+            )
             return
-        except StopIteration:
-            pass
-        except Exception as error:  # noqa: BLE001 - the program shall not end by what is done here
-            self.unseen.append(f"measuring ended early: {in_words(error)}")
-        self._script_runs, self.is_done = None, True
-        self._undo.put_back()
+        self.script.begin(seen)
+        self.is_done = not self.script.is_running
+
+    def _trains_elsewhere(self, seen: Seen) -> bool:
+        """The training loop is in another thread than the one that asks for batches."""
+        return self._marks.backward_in not in (None, seen.turn.asked_by)
 
     def _succeed(self, seen: Seen) -> None:
-        """Some programs make a new loader for each epoch: it takes the place of the main one."""
+        """Another loader is trained on: one that was made for the next epoch, or that of the program's next stage."""
         main = self.main
         assert main is not None
-        if likeness(main.loader) == likeness(seen.loader):
+        if main.likeness == seen.likeness:
             seen.batches, seen.trained = seen.batches + main.batches, seen.trained + main.trained
+            seen.turns, seen.waited_s = seen.turns + main.turns, seen.waited_s + main.waited_s
             seen.first_batch_s, seen.began_at, seen.steps = main.first_batch_s, main.began_at, main.steps
-            seen.epoch = main.epoch
+            seen.epoch = min(main.epoch, seen.turn.length)
             self.seen.remove(main)
-            self.main = seen
+            self.main = self._kept_instead(main, seen)
+            return
+        self._other_steps = self._other_steps + 1 if seen is self._other_stage else 1
+        self._other_stage = seen
+        if self._other_steps >= _NEXT_STAGE and self._stages < _MOST_STAGES and self.script.is_running:
+            self._begin_stage(seen)
 
-    # ---- what is done; each yield is a step: of a real batch (False) or of the one that was kept (True)
-
-    def _script(self, seen: Seen) -> Generator[bool, Step, None]:
-        if is_compiled():  # hooks would break compiled graphs
-            self.unseen.append("the program compiles, so its steps were not looked at closely")
-            self.look.note_compiled(self._marks.optimizers)
-            yield False
-        else:
-            with self.look.looking():
-                for _ in range(_LOOKED_AT):
-                    yield False
-                    self.look.steps += 1
-        self.facts = self.look.facts(self._batch)
-        sizes = [getattr(each, "batch_size", None) for each in (seen.loader.batch_sampler, seen.loader)]
-        self.facts.batch_size = next(filter(None, sizes), self.facts.batch_size)  # which may be of an epoch's last
-        self.facts.anomaly_mode |= self._marks.saw_anomaly_mode
-        began, warm_s = self._clock(), 0.2 * self.seconds
-        for _ in range(queued(seen.loader) + 1):
-            yield False
-            if self._clock() - began > warm_s and not ranks():
-                break
-        self.real = yield from self.experiments.timed(repeats=False, share=_REAL)
-        if not seen.trained:
-            return
-        cpus, on_host = auto_threads(), self.facts.device == "cpu"
-        if self._tries and on_host and seen.loader.num_workers and (self.real.cores or 0.0) > _BUSY * cpus:
-            yield from self.experiments.fewer_threads(seen.loader, cpus, self.real)
-        if (reason := self._why_not_repeat()) is not None:
-            self.unseen.append(f"no batch was repeated: {reason}")
-            return
-        self._delivery.wanted = True
-        yield False
-        if self._delivery.kept is None:
-            return
-        if (reason := self._undo.why_not()) is not None:
-            self.unseen.append(f"no batch was repeated: {reason}")
-            return
-        for _ in range(_WARMING):
-            yield True  # the loader fills its queue
-        self.repeated = yield from self.experiments.timed(repeats=True, share=_REPEATED)
-        if self.facts.device == "cuda":
-            self.facts.pin_ms, self.facts.copy_ms, self.facts.pageable_copy_ms = handover_ms(self._delivery.kept)
-        if ranks() > 1:
-            return
-        if self._tries and self.real.wait_s > _WAITS * self.real.step_s:
-            yield from self.experiments.other_loaders(seen.loader, self.real)
-        for trial in trials_for(self.facts, self.look.models, tries=self._tries):
-            yield from self.experiments.change(trial)
-
-    def _why_not_repeat(self) -> str | None:
+    def _begin_stage(self, seen: Seen) -> None:
         assert self.main is not None
-        if not is_plain(self.main.loader):
-            return f"{type(self.main.loader).__name__} has an __iter__ of its own"
-        length = self.main.latest.length if self.main.latest is not None else math.inf
-        if math.isinf(min(length, self.main.epoch)):
-            return "the length of an epoch is not known before its end"
-        return None
+        self.script.end()
+        self._undo.put_back()
+        self._stages += 1
+        self.unseen.append(f"more of {self.main.dataset} ({self.main.settings}): the program went on to another loader")
+        self.main = self._kept_instead(self.main, seen)
+        self.script = self._new_script()
+        self._begin(seen)

@@ -1,45 +1,93 @@
-"""A loader that is watched, and its iterator."""
+"""A loader that is watched, and its iterator: neither lives longer than without."""
 
 from __future__ import annotations
 
 import math
+import weakref
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
+from fastdata.diagnosis.loading import settings_of
 from fastdata.diagnosis.observation import Step
-from fastdata.diagnosis.repeating import epoch_length
+from fastdata.diagnosis.repeating import epoch_length, likeness
 
-__all__ = ["Seen", "WatchedIterator"]
+__all__ = ["Seen", "Turn", "WatchedIterator"]
 
 
 @dataclass
+class Turn:
+    """One iteration of a loader.
+
+    Attributes:
+        length: batches that it has at most; infinite if that is not known.
+        made_s: seconds that making its iterator took, until they are counted for its first batch.
+        delivered: batches so far.
+        is_out: the program has a batch, and has not asked for the next one yet.
+        is_left: nobody has its iterator any more.
+        wait_s: seconds that this batch was waited for.
+        asked_by: the thread that has it.
+    """
+
+    length: float = math.inf
+    made_s: float = 0.0
+    delivered: int = 0
+    is_out: bool = False
+    is_left: bool = False
+    wait_s: float = 0.0
+    asked_by: int = 0
+
+
 class Seen:
     """A loader that was iterated.
 
     Attributes:
-        loader: itself.
+        dataset: its class's name.
+        settings: the loader's arguments that decide the speed.
+        likeness: what one that was made anew has in common with it.
         batches: delivered.
         trained: batches that were followed by a backward pass or an update.
         first_batch_s: seconds until the first one.
         steps: of all iterations so far, until the script begins.
-        latest: the iterator that was made last.
+        turn: the iteration that began last.
+        turns: how many there were.
         epoch: batches of the latest epoch that came to its end; infinite before.
+        waited_s: for its batches within another loader's steps, as with zip().
     """
 
-    loader: Any
-    batches: int = 0
-    trained: int = 0
-    first_batch_s: float = math.nan
-    steps: list[Step] = field(default_factory=list)
-    began_at: float = 0.0
-    latest: WatchedIterator | None = None
-    epoch: float = math.inf
+    def __init__(self, loader: Any) -> None:
+        self._loader = weakref.ref(loader)
+        self._kept: Any = None
+        self.dataset, self.settings, self.likeness = (
+            type(loader.dataset).__name__,
+            settings_of(loader),
+            likeness(loader),
+        )
+        self.batches = self.trained = self.turns = 0
+        self.first_batch_s = math.nan
+        self.steps: list[Step] = []
+        self.began_at = self.waited_s = 0.0
+        self.turn = Turn()
+        self.epoch = math.inf
+
+    @property
+    def loader(self) -> Any:
+        """Itself; None if the program has let go of it, and it was not kept."""
+        return self._loader()
+
+    def keep(self, keeps: bool) -> None:
+        """It lives on for us, or no longer."""
+        self._kept = self._loader() if keeps else None
 
     @property
     def is_iterated(self) -> bool:
         """True between the first batch of an epoch and its end."""
-        return self.latest is not None and self.latest.is_out
+        return self.turn.is_out
+
+    @property
+    def restarts_in_each_step(self) -> bool:
+        """True if the program makes an iterator for each batch, although an epoch has several."""
+        return self.turns > 2 and self.batches <= self.turns and self.turn.length > 1
 
 
 class WatchedIterator:
@@ -47,17 +95,25 @@ class WatchedIterator:
 
     Args:
         ask: called for the next batch, in the iterator's place.
+        leave: called when nobody has the iterator any more.
         seen: whose iterator it is.
         inner: the iterator.
         made_s: seconds that making it took.
     """
 
-    def __init__(self, ask: Callable[[Seen, WatchedIterator], Any], seen: Seen, inner: Any, *, made_s: float) -> None:
-        self._ask, self._seen, self.inner = ask, seen, inner
-        self.is_out = False  # the program has a batch
-        self.delivered = 0
-        self.wait_s, self.made_s = 0.0, made_s
-        self.length = epoch_length(seen.loader, inner)
+    def __init__(
+        self,
+        ask: Callable[[Seen, WatchedIterator], Any],
+        leave: Callable[[Seen, Turn], None],
+        seen: Seen,
+        inner: Any,
+        *,
+        made_s: float,
+    ) -> None:
+        self._ask, self._leave, self._seen, self.inner = ask, leave, seen, inner
+        self._loader = seen.loader  # of which the program may have nothing but the iterator
+        self.turn = seen.turn = Turn(epoch_length(seen.loader, inner), made_s)
+        seen.turns += 1
 
     def __iter__(self) -> WatchedIterator:
         return self
@@ -69,6 +125,10 @@ class WatchedIterator:
         return len(self.inner)
 
     def __getattr__(self, name: str) -> Any:
-        if name == "inner":  # while it is made or copied
+        if name in ("inner", "turn", "_leave"):  # while it is made or copied
             raise AttributeError(name)
         return getattr(self.inner, name)
+
+    def __del__(self) -> None:
+        if "turn" in vars(self):
+            self._leave(self._seen, self.turn)

@@ -39,6 +39,20 @@ if what == "short":
     epoch(loader())
 if what == "spawn" and __name__ == "__main__":
     torch.multiprocessing.spawn(time.sleep, nprocs=2)
+if what == "processes" and __name__ == "__main__":
+    torch.multiprocessing.get_context("fork").Process(target=time.sleep, args=(10_000,)).start()
+    epoch(DataLoader(loader().dataset, 16))
+    while True:
+        epoch(loader())
+if what == "elsewhere":
+    sys.stdout = open("train.log", "w")
+    try:
+        while True:
+            epoch(loader())
+    except BaseException:
+        sys.exit(7)
+    finally:
+        sys.stdout.close()
 if what == "interrupt":
     epoch(loader())
     raise KeyboardInterrupt
@@ -145,6 +159,20 @@ def test_who_interrupts_gets_what_was_measured_at_once(program: Path, what: str,
     assert said in " ".join(done.stdout.split())
     assert done.stdout.count("interrupted") == 1
     assert done.stderr == "fastdata: interrupted\n"
+
+
+def test_processes_that_wait_for_a_stopped_program_are_ended(program: Path) -> None:
+    done = python("--seconds", "0.5", "train.py", "processes", cwd=program.parent)
+    assert done.returncode == 0, done.stderr
+    assert "Verdict: " in done.stdout
+
+
+def test_the_report_goes_where_the_command_writes_not_the_program(program: Path) -> None:
+    done = python("--seconds", "0.5", "train.py", "elsewhere", cwd=program.parent)
+    assert "Verdict: " in done.stdout + done.stderr
+    assert "Verdict: " not in (program.parent / "train.log").read_text()
+    assert done.returncode == 0, done.stderr  # what it makes of being stopped is no failure
+    assert "sys.exit" not in done.stdout
 
 
 def test_options_that_the_program_gets_are_told(program: Path) -> None:

@@ -154,9 +154,9 @@ def test_looking_keeps_no_activations_alive() -> None:
 def test_layers_are_measured_without_what_they_were_given() -> None:
     look, network = Look(), nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4))
     with look.looking():
-        network(torch.rand(2, 3, 8, 8))
+        network(torch.rand(2, 3, 8, 8)).sum().backward()
         look.steps += 1
-    assert look.facts(None).biases_before_norm == ["0"]
+    assert look.facts(None).biases_before_norm == ["0 (Conv2d)"]
     look.measure_layers()
     assert look.facts(None).bias_cost_s >= 0
 

@@ -188,7 +188,7 @@ def test_a_program_that_ends_by_itself_is_told_that_it_has_trained_less() -> Non
         beside_a_shorter_loader(training)
     assert watch.main is not None
     watch.take_what_there_is(watch.main)
-    assert watch.repeated is not None
+    assert watch.script.repeated is not None
     assert any(f"{watch.repeats} of its {STEPS + 1} batches were repeated" in each for each in watch.unseen), (
         watch.unseen
     )

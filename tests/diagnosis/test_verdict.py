@@ -164,13 +164,47 @@ def test_choices_that_were_tried_are_told_with_their_gain() -> None:
     assert gains["batch_size"] == pytest.approx(1 / 0.95)
 
 
+@pytest.mark.parametrize("cores", [1.0, 8.0])
+def test_loading_gains_no_more_than_is_waited_unless_it_takes_cores_from_computing(cores: float) -> None:
+    """Steps of unequal batches: the one that was repeated takes much less than their mean."""
+    seen = observed(
+        real=stretch(0.01, cores=cores),
+        repeated=stretch(0.0, 0.003, 0.006),
+        is_ours=False,
+        changed={"fastdata": loading(0.001)},
+    )
+    gains = {each.key: each.gain for each in diagnose(seen).advice}
+    assert gains["fastdata"] == pytest.approx(1.1 if cores < 8 else 4.7, rel=0.02)
+
+
+def test_advice_is_in_the_order_of_its_gains() -> None:
+    facts = Facts(biases_before_norm=["conv1"], bias_cost_s=0.006)
+    seen = observed(real=stretch(0.015), facts=facts, is_ours=False, changed={"fastdata": loading(0.001)})
+    assert [each.key for each in diagnose(seen).advice] == ["fastdata", "bias_before_norm"]  # 1.15, and a fault of 1.06
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [Facts(biases_before_norm=["conv1"], bias_cost_s=0.0001), Facts(gradients_in_eval=["Net"], eval_ms=(1.0, 1.0))],
+)
+def test_what_costs_nothing_is_not_told(facts: Facts) -> None:
+    assert diagnose(observed(facts=facts)).advice == []
+
+
+def test_a_loader_that_tunes_itself_is_not_told_to() -> None:
+    changes = {"real": stretch(0.05), "waits_at_pace": {2: 0.05, 8: 0.001}}
+    (advice,) = diagnose(observed(**changes)).advice
+    assert "autotune" in advice.change
+    (advice,) = diagnose(observed(**changes, loader="batch_size=32, num_workers=4, autotune=True")).advice
+    assert "autotune" not in advice.change
+
+
 @pytest.mark.parametrize(
     ("facts", "trials", "cause", "said"),
     [
         (Facts(tracers=["coverage.collector"]), {"tracing": (0.1, 0.05)}, "tracing", "coverage.collector"),
         (Facts(debug_variables=["CUDA_LAUNCH_BLOCKING"]), {}, "debug_variables", "unset CUDA_LAUNCH_BLOCKING"),
         (Facts(gradients_in_eval=["Net"], eval_ms=(9.0, 6.0)), {}, "compute", "takes 9.0 ms, 6.0"),
-        (Facts(biases_before_norm=["conv1"]), {}, "compute", "conv1"),  # which costs nothing here
         (Facts(biases_before_norm=["conv1"], bias_cost_s=0.001), {}, "bias_before_norm", "which costs 1.0% of a step"),
         (
             Facts(device="cuda", cudnn_deterministic=True),

@@ -15,6 +15,7 @@ import pytest
 import torch
 from torch import nn
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
+from watched_programs import dataset, model, step, train, watched
 
 import fastdata
 from fastdata.diagnosis.advice import advise
@@ -52,47 +53,6 @@ def test_how_long_worker_processes_take_to_start_is_measured(persistent: bool) -
     assert seen.alone.first_s > 0.3
     assert seen.epoch_batches == 8
     assert seen.restarts_workers is not persistent
-
-
-def dataset(count: int = 96, *, dtype: torch.dtype = torch.float32) -> TensorDataset:
-    generator = torch.Generator().manual_seed(0)
-    images = torch.rand((count, 3, 8, 8), generator=generator, dtype=dtype)
-    return TensorDataset(images, torch.arange(count) % 4)
-
-
-def model(*, bias: bool = False) -> nn.Module:
-    torch.manual_seed(1)
-    return nn.Sequential(
-        nn.Conv2d(3, 8, 3, bias=bias), nn.BatchNorm2d(8), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 4)
-    )
-
-
-def step(network: nn.Module, optimiser: Any, images: Any, labels: Any, **zero: Any) -> torch.Tensor:
-    loss = nn.functional.cross_entropy(network(images), labels)
-    optimiser.zero_grad(**zero)
-    loss.backward()
-    optimiser.step()
-    return loss
-
-
-def train(network: nn.Module, loader: Any, epochs: int = 1, **zero: Any) -> list[Any]:
-    """What the program was given."""
-    optimiser, given = torch.optim.SGD(network.parameters(), lr=0.1), []
-    for _ in range(epochs):
-        for images, labels in loader:
-            step(network, optimiser, images, labels, **zero)
-            given.append(images.clone())
-    return given
-
-
-def watched(program: Any, **options: Any) -> tuple[Watch, Observation]:
-    watch = Watch(**{"seconds": 0.3, **options})
-    try:
-        with watch.watching():
-            program()
-    except Stopped:
-        pass
-    return watch, examine_watched(watch, "a program")
 
 
 @pytest.mark.parametrize("kind", [DataLoader, fastdata.DataLoader])
@@ -257,7 +217,7 @@ def test_what_is_wrong_with_a_program_is_found() -> None:
     assert facts.anomaly_mode
     assert facts.dtypes == ["float64"]
     assert facts.float64_slowdown > 0
-    assert facts.biases_before_norm == ["0"]
+    assert facts.biases_before_norm == ["0 (Conv2d)"]
     assert facts.zeroes_gradients
     assert facts.gradients_in_eval == ["Sequential"]
     assert facts.batch_size == 16
@@ -352,8 +312,8 @@ def test_fewer_threads_of_torch_are_tried_with_the_loaders_own_batches() -> None
         with suppress(StopIteration):
             while True:
                 threads.add(torch.get_num_threads())
-                assert steps.send(Step(0.0, 0.1)) is False
-        assert threads == {1}
+                assert steps.send(Step(0.0, {1: 0.1, 2: 0.4}[torch.get_num_threads()])) is False
+        assert threads == {1, 2}  # and as before once more
         assert torch.get_num_threads() == 2
         assert list(experiments.fewer_threads(DataLoader(dataset(), 16), 2, now)) == []  # there are enough
     finally:

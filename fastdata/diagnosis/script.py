@@ -1,0 +1,183 @@
+"""What is done with the steps of a watched program: a close look, timing, one batch repeated, changes tried."""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Callable, Generator
+from typing import Any
+
+from fastdata.diagnosis.experiments import Delivery, Experiments
+from fastdata.diagnosis.look import Look
+from fastdata.diagnosis.marks import Marks
+from fastdata.diagnosis.observation import Facts, Step, Stretch
+from fastdata.diagnosis.put_back import Undo
+from fastdata.diagnosis.repeating import handover_ms, is_compiled, is_plain, queued, ranks
+from fastdata.diagnosis.trials import trials_for
+from fastdata.diagnosis.watched import Seen
+from fastdata.errors import in_words
+from fastdata.system.cpus import auto_threads
+
+__all__ = ["Script"]
+
+_LOOKED_AT = 2  # steps
+_REAL, _REPEATED = 0.45, 0.25  # shares of the time
+_WAITS = 0.05  # share of a step, from which on other loaders are tried
+_WARMING = 2  # repeated steps that are not timed
+_BUSY = 0.75  # share of the cores from which on torch's threads and the loader's may want the same ones
+
+
+class Script:
+    """The steps of one loader, from the first that is looked at to the last that is timed.
+
+    Attributes:
+        repeats: what is to be delivered next: the batch that is kept once more, or the loader's next one.
+        facts, real, repeated: what was found so far.
+        latest: the loader's latest batch.
+
+    Args:
+        undo: puts back what repeated batches train.
+        marks: of the parts of a step.
+        inside: see `Delivery`.
+        seconds: for all steps that are timed.
+        tries: also try changes that are no faults.
+        unseen: told of what could not be measured.
+        clock: seconds.
+    """
+
+    def __init__(
+        self,
+        undo: Undo,
+        marks: Marks,
+        inside: threading.local,
+        *,
+        seconds: float,
+        tries: bool,
+        unseen: list[str],
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self._undo, self._marks, self._seconds, self._tries, self._clock = undo, marks, seconds, tries, clock
+        self._unseen = unseen
+        self.look = Look()
+        self.facts = Facts()
+        self.real: Stretch | None = None
+        self.repeated: Stretch | None = None
+        self.repeats = False
+        self.latest: Any = None
+        self.delivery = Delivery(inside, unseen)
+        self.experiments = Experiments(self.delivery, seconds=seconds, unseen=unseen, clock=clock)
+        self._runs: Generator[bool, Step, None] | None = None
+        self._real_so_far: list[Step] = []
+        self._repeated_so_far: list[Step] = []  # without any change
+
+    @property
+    def is_running(self) -> bool:
+        """It has begun, and is not done."""
+        return self._runs is not None
+
+    def begin(self, seen: Seen) -> None:
+        """The next step of this loader is the first one that is looked at."""
+        self._runs = self._steps(seen)
+        self._go_on(None)
+
+    def end(self) -> None:
+        """Takes back what is switched on; harmless when repeated."""
+        self.look.stop_glancing()
+        if self._runs is not None:
+            self._runs.close()
+        self._runs = None
+
+    def take(self, step: Step) -> None:
+        """A step has ended; says by `repeats` what is to be delivered next."""
+        if not self.repeats:
+            self._real_so_far.append(step)
+        elif self.experiments.now is None:
+            self._repeated_so_far.append(step)
+        self._go_on(step)
+
+    def take_what_there_is(self, before: list[Step]) -> None:
+        """Means of the steps of a program that ended before all could be timed; before: those before the script."""
+        if self.real is None:
+            steps = before[1:] + self._real_so_far or before
+            self.real = Stretch.of(steps) if steps else None
+        if self.repeated is None and len(self._repeated_so_far) > _WARMING:
+            self.repeated = Stretch.of(self._repeated_so_far[_WARMING:])
+
+    def _go_on(self, step: Step | None) -> None:
+        assert self._runs is not None
+        try:
+            self.repeats = next(self._runs) if step is None else self._runs.send(step)
+            return
+        except StopIteration:
+            pass
+        except Exception as error:  # noqa: BLE001 - the program shall not end by what is done here
+            self._unseen.append(f"measuring ended early: {in_words(error)}")
+        self._runs = None
+        self._undo.put_back()
+
+    # ---- each yield is a step: of a real batch (False) or of the one that was kept (True)
+
+    def _steps(self, seen: Seen) -> Generator[bool, Step, None]:
+        yield from self._look_closely()
+        loader = seen.loader
+        self.facts = self.look.facts(self.latest)
+        sizes = [getattr(each, "batch_size", None) for each in (loader.batch_sampler, loader)]
+        self.facts.batch_size = next(filter(None, sizes), self.facts.batch_size)  # which may be of an epoch's last
+        self.facts.anomaly_mode |= self._marks.saw_anomaly_mode
+        began, warm_s = self._clock(), 0.2 * self._seconds
+        for _ in range(queued(loader) + 1):
+            yield False
+            if self._clock() - began > warm_s and not ranks():
+                break
+        self.real = yield from self.experiments.timed(repeats=False, share=_REAL)
+        if not seen.trained:
+            return
+        cpus, on_host = auto_threads(), self.facts.device == "cpu"
+        is_busy = loader.num_workers and (self.real.cores or 0.0) > _BUSY * cpus
+        if self._tries and on_host and is_busy and ranks() < 2:  # ranks might decide differently
+            yield from self.experiments.fewer_threads(loader, cpus, self.real)
+        if (reason := _why_not_repeat(seen)) is not None:
+            self._unseen.append(f"no batch was repeated: {reason}")
+            return
+        self.delivery.wanted = True
+        while self.delivery.wanted:  # a loader that was made anew becomes the main one only after its first step
+            yield False
+        if self.delivery.kept is None:
+            return
+        if (reason := self._undo.why_not()) is not None:
+            self._unseen.append(f"no batch was repeated: {reason}")
+            return
+        for _ in range(_WARMING):
+            yield True  # the loader fills its queue
+        self.repeated = yield from self.experiments.timed(repeats=True, share=_REPEATED)
+        if self.facts.device == "cuda":
+            self.facts.pin_ms, self.facts.copy_ms, self.facts.pageable_copy_ms = handover_ms(self.delivery.kept)
+        if ranks() < 2:
+            yield from self._try(loader)
+
+    def _look_closely(self) -> Generator[bool, Step, None]:
+        if is_compiled():  # hooks would break compiled graphs
+            self._unseen.append("the program compiles, so its steps were not looked at closely")
+            self.look.note_compiled(self._marks.optimizers)
+            yield False
+            return
+        with self.look.looking():
+            for _ in range(_LOOKED_AT):
+                yield False
+                self.look.steps += 1
+
+    def _try(self, loader: Any) -> Generator[bool, Step, None]:
+        assert self.real is not None
+        if self._tries and self.real.wait_s > _WAITS * self.real.step_s:
+            yield from self.experiments.other_loaders(loader, self.real)
+        for trial in trials_for(self.facts, self.look.models, tries=self._tries):
+            yield from self.experiments.change(trial)
+
+
+def _why_not_repeat(seen: Seen) -> str | None:
+    if not is_plain(seen.loader):
+        return f"{type(seen.loader).__name__} has an __iter__ of its own"
+    if math.isinf(min(seen.turn.length, seen.epoch)):
+        return "the length of an epoch is not known before its end"
+    return None

@@ -1,0 +1,269 @@
+"""Programs of many shapes: what is measured, and that the doctor holds nothing and disturbs nothing."""
+
+from __future__ import annotations
+
+import multiprocessing
+import queue
+import threading
+import time
+import weakref
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, Subset, TensorDataset
+from watched_programs import dataset, model, step, train, watched
+
+from fastdata.diagnosis.advice import advise
+from fastdata.diagnosis.watch import Stopped, Watch
+
+SLOW_S = 0.003  # per sample
+
+
+class Slow(TensorDataset):
+    def __getitem__(self, index: Any) -> Any:
+        time.sleep(SLOW_S)
+        return super().__getitem__(index)
+
+
+def optimiser_of(network: nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.SGD(network.parameters(), lr=0.1)
+
+
+def test_loaders_and_their_workers_live_no_longer_than_without() -> None:
+    network = model()
+    optimiser = optimiser_of(network)
+    gone: list[weakref.ref[Any]] = []
+    with Watch(seconds=1e6).watching():
+        for epoch in range(4):
+            loader = DataLoader(Subset(dataset(), range(64 + 16 * (epoch % 2))), 16, num_workers=1)
+            for images, labels in loader:
+                step(network, optimiser, images, labels)
+                break
+            assert multiprocessing.active_children() == []
+            for _ in DataLoader(dataset(), 48, num_workers=1):
+                break
+            assert multiprocessing.active_children() == []
+            gone.append(weakref.ref(loader))
+            del loader
+    assert [each() for each in gone[:-1]] == [None] * 3
+
+
+def test_new_loaders_for_each_epoch_of_other_lengths_are_one() -> None:
+    def program() -> None:
+        network = model()
+        for epoch in range(100_000):
+            train(network, DataLoader(Subset(dataset(), range(64 + 16 * (epoch % 3))), 16))
+
+    watch, seen = watched(program)
+    assert watch.is_done
+    assert seen.repeated is not None
+    assert seen.loaders == [
+        {"dataset": "Subset", "settings": "batch_size=16, num_workers=0"}
+        | {name: seen.loaders[0][name] for name in ("batches", "trained")}
+    ]
+
+
+def test_a_programs_next_stage_is_measured() -> None:
+    def program() -> None:
+        network = model()
+        train(network, DataLoader(dataset(), 32))
+        train(network, DataLoader(dataset(), 8), 100_000)
+
+    watch, seen = watched(program)
+    assert watch.is_done
+    assert seen.loader == "batch_size=8, num_workers=0"
+    assert seen.facts.batch_size == 8
+    assert seen.repeated is not None
+    assert any("(batch_size=32, num_workers=0): the program went on to another loader" in each for each in seen.unseen)
+
+
+def test_another_loader_now_and_then_is_no_next_stage() -> None:
+    def program() -> None:
+        network, main, other = model(), DataLoader(dataset(), 8), DataLoader(Subset(dataset(), range(64)), 32)
+        while True:
+            train(network, main)
+            train(network, other)  # two steps
+
+    watch, seen = watched(program)
+    assert watch.is_done
+    assert seen.loader == "batch_size=8, num_workers=0"
+
+
+def test_batches_that_another_thread_asks_for_are_not_taken_for_steps() -> None:
+    def fill(loader: Any, filled: queue.Queue[Any]) -> None:
+        with suppress(Stopped):
+            for batch in loader:
+                filled.put(batch)
+
+    def program() -> None:
+        network, filled = model(), queue.Queue[Any](2)
+        optimiser = optimiser_of(network)
+        thread = threading.Thread(target=fill, args=(DataLoader(dataset(4096), 16), filled), daemon=True)
+        thread.start()
+        while thread.is_alive():
+            with suppress(queue.Empty):
+                step(network, optimiser, *filled.get(timeout=1))
+
+    watch, told = Watch(seconds=0.3), threading.Event()
+    ended: list[bool] = []
+
+    def stop() -> None:
+        ended.append(watch.is_done)
+        told.set()
+
+    watch.when_ignored = stop
+    with watch.watching():
+        thread = threading.Thread(target=program, daemon=True)
+        thread.start()
+        assert told.wait(60)
+        thread.join(60)
+    assert ended == [True]
+    assert watch.script.real is None
+    assert any(each.startswith("steps: the loader's batches are asked for in another thread") for each in watch.unseen)
+
+
+def test_of_two_loaders_that_feed_each_step_the_slow_one_is_examined() -> None:
+    def program() -> None:
+        network = model()
+        optimiser = optimiser_of(network)
+        slow = DataLoader(Slow(*dataset().tensors), 16)
+        while True:
+            for (images, labels), _ in zip(DataLoader(dataset(), 8), slow, strict=False):
+                step(network, optimiser, images, labels)
+
+    _, seen = watched(program)
+    assert seen.dataset == "Slow"
+    assert seen.alone is not None
+    assert seen.alone.batch_s > 16 * SLOW_S
+    assert seen.repeated is not None
+    assert seen.repeated.wait_s > 16 * SLOW_S  # of the other loader: computing is the rest
+
+
+def test_an_iterator_for_each_batch_is_told() -> None:
+    def program() -> None:
+        network, loader = model(), DataLoader(dataset(), 16, num_workers=1)
+        optimiser = optimiser_of(network)
+        while True:
+            step(network, optimiser, *next(iter(loader)))
+
+    _, seen = watched(program, seconds=2.0)
+    assert seen.restarts_in_each_step
+    first = advise(seen)[0]
+    assert first.key == "iterators"
+    assert "batches = iter(loader)" in first.change
+
+
+def test_a_loop_that_was_left_keeps_what_its_own_batches_have_trained() -> None:
+    """Also what no function that saves is told of."""
+    network, own = model(), list[torch.Tensor]()
+    optimiser, known = optimiser_of(network), set[float]()
+    watch = Watch(seconds=1.0, tries=True)
+    with watch.watching():
+        for images, labels in DataLoader(dataset(16 * 4096), 16):
+            step(network, optimiser, images, labels)
+            if images.sum().item() not in known:
+                known.add(images.sum().item())
+                own = [each.clone() for each in network.state_dict().values()]
+            if watch.repeats == 4:
+                break
+        else:
+            pytest.fail("no batch was repeated")
+        assert all(torch.equal(*pair) for pair in zip(network.state_dict().values(), own, strict=True))
+
+
+def test_weights_that_are_saved_by_safetensors_are_the_programs_own(tmp_path: Path) -> None:
+    pytest.importorskip("safetensors.torch")
+    network, own = model(), dict[str, torch.Tensor]()
+    optimiser, known = optimiser_of(network), set[float]()
+    watch = Watch(seconds=1.0)
+    with watch.watching():
+        from safetensors.torch import load_file, save_file  # as programs do, once they are watched
+
+        for images, labels in DataLoader(dataset(16 * 4096), 16):
+            step(network, optimiser, images, labels)
+            if images.sum().item() not in known:
+                known.add(images.sum().item())
+                own = {name: each.clone() for name, each in network.state_dict().items()}
+            if watch.repeats == 4:
+                save_file(network.state_dict(), tmp_path / "weights.safetensors")
+                break
+    saved = load_file(tmp_path / "weights.safetensors")
+    assert saved.keys() == own.keys()
+    assert all(torch.equal(saved[name], own[name]) for name in own)
+
+
+def test_a_bias_is_needed_where_something_else_takes_the_output_too() -> None:
+    class Residual(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.stem, self.norm = nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4)
+            self.alone, self.after = nn.Conv2d(4, 4, 3), nn.BatchNorm2d(4)
+
+        def forward(self, images: torch.Tensor) -> torch.Tensor:
+            made = self.stem(images)
+            made = made + self.norm(made)
+            return self.after(self.alone(made)).mean((2, 3))
+
+    _, seen = watched(lambda: train(Residual(), DataLoader(dataset(), 16), 100_000))
+    assert seen.facts.biases_before_norm == ["alone (Conv2d)"]
+
+
+@pytest.mark.parametrize("by", ["its input's gradient", "a backward pass"])
+def test_a_model_in_evaluation_mode_whose_gradients_are_used_is_not_told_to_leave_them(by: str) -> None:
+    def program() -> None:
+        network, loader = model(), DataLoader(dataset(), 16)
+        optimiser = optimiser_of(network)
+        while True:
+            for images, labels in loader:
+                network.eval()
+                if by == "a backward pass":
+                    network(images).sum().backward()
+                else:
+                    images.requires_grad_()
+                    (sign,) = torch.autograd.grad(network(images).sum(), images)
+                    images = (images + 0.01 * sign.sign()).detach()
+                network.train()
+                step(network, optimiser, images, labels)
+
+    _, seen = watched(program)
+    assert seen.facts.gradients_in_eval == []
+
+
+def test_changes_by_which_a_program_does_not_train_gain_nothing() -> None:
+    def program() -> None:
+        network, loader = model(), DataLoader(dataset(), 16)
+        optimiser = optimiser_of(network)
+        while True:
+            for images, labels in loader:
+                if len(images) != 16:
+                    continue  # as others pass over batches for which memory is missing
+                step(network, optimiser, images, labels)
+
+    _, seen = watched(program, tries=True)
+    assert "larger_batches" not in seen.trials
+    assert "larger_batches could not be tried: the program did not train with it" in seen.unseen
+
+
+def test_batches_that_cannot_be_made_larger_are_not() -> None:
+    def two_views(samples: list[Any]) -> Any:
+        images, labels = torch.utils.data.default_collate(samples)
+        return torch.cat([images, images.flip(3)]), labels
+
+    def program() -> None:
+        network, loader = model(), DataLoader(dataset(), 16, collate_fn=two_views)
+        optimiser = optimiser_of(network)
+        while True:
+            for images, labels in loader:
+                step(network, optimiser, images, labels.repeat(2))
+
+    _, seen = watched(program, tries=True)
+    assert "larger_batches" not in seen.trials
+    assert any(
+        each.startswith("larger_batches could not be tried: a batch ((32, 3, 8, 8), (16,))") for each in seen.unseen
+    )
+    assert seen.alone is not None
+    assert seen.alone.images_per_s == pytest.approx(16 / seen.alone.batch_s, rel=0.2)  # samples, not views
