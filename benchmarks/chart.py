@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 from xml.sax.saxutils import escape
 
+from fastdata.terminal.words import three_digits
+
 __all__ = ["DARK", "LIGHT", "Colours", "bars", "panels"]
 
 
@@ -76,7 +78,7 @@ def panels(groups: Mapping[str, Mapping[str, float]], unit: str, colours: Colour
             parts += [
                 f"<text x='{bar - 6}' {label} text-anchor='end'>{escape(name)}</text>",
                 f"<rect x='{bar}' y='{y}' width='{max(1.0, value * scale):.1f}' height='15' rx='2' fill='{fill}'/>",
-                f"<text x='{end + 6:.1f}' {label}>{value:.3g}</text>",
+                f"<text x='{end + 6:.1f}' {label}>{three_digits(value)}</text>",
             ]
         columns[column] += parts
         tops[column] = top + 30 + len(values) * 20 + 22

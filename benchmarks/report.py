@@ -15,6 +15,8 @@ from typing import Any
 import chart
 from peers import tables
 
+from fastdata.terminal.words import three_digits
+
 ROOT = Path(__file__).parents[1]
 
 
@@ -59,8 +61,8 @@ def pairs_table(record: dict[str, Any]) -> str:
         ratio = result["times_better"]["fastdata"]["cpu"]
         values = ratio["values"]
         spread = f"{min(values):.2f} to {max(values):.2f}"
-        lines.append(f"| {name} | {torchs:.3g} | {ours:.3g} | {ratio['median']:.2f} | {spread} |")
-        others += [f"{name} by {other}: {ms:.3g} CPU ms/image." for other, ms in rest]
+        lines.append(f"| {name} | {three_digits(torchs)} | {three_digits(ours)} | {ratio['median']:.2f} | {spread} |")
+        others += [f"{name} by {other}: {three_digits(ms)} CPU ms/image." for other, ms in rest]
     return "\n".join([*lines, "", " ".join([*others, _conditions(record)])])
 
 

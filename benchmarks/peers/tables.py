@@ -8,6 +8,8 @@ from typing import Any
 
 from peers.model import MACHINES, PER_GPU, held_against, predicted, rows_of
 
+from fastdata.terminal.words import three_digits
+
 __all__ = [
     "absent",
     "best",
@@ -44,7 +46,10 @@ def cost(record: dict[str, Any]) -> str:
             row = rows_of(work).get(name)
             times = work["threads"][max(work["threads"], key=int)]["times_better"]
             is_first = name == min(medians(work), key=medians(work).__getitem__)
-            told = f"{row['cpu_ms_per_image']['median']:.3g} ({times[name]['cpu']['median']:.2f}×)" if row else "–"
+            told = "–"
+            if row:
+                ms = three_digits(row["cpu_ms_per_image"]["median"])
+                told = f"{ms} ({times[name]['cpu']['median']:.2f}×)"
             cells.append(f"**{told}**" if is_first else told)
         lines.append(f"| {name} | {' | '.join(cells)} |")
     return "\n".join([*lines, "", conditions(record)])
@@ -64,7 +69,7 @@ def details(record: dict[str, Any]) -> str:
             cells = [_with_range(rows_of(work, int(count))[row["name"]]["images_per_s"]) for count in counts]
             cells += [_with_range(row["cold_images_per_s"]) if "not_cold" not in row else "–"] if has_cold else []
             cells += [f"{row['first_batch_s']['median']:.2f}", f"{row['peak_mb']['median']:.0f}"]
-            cells.append(f"{row['stored_bytes_per_image'] / 1e3:.3g}")
+            cells.append(three_digits(row["stored_bytes_per_image"] / 1e3))
             lines.append(f"| {row['name']} | {' | '.join(cells)} |")
         levels = [
             f"{row['name']} {row['levels_from_torchvision']:.2g}" for row in rows if row["levels_from_torchvision"]
@@ -131,7 +136,7 @@ def _losses_in(work: dict[str, Any]) -> Iterator[str]:
                 continue
             behind = ours[1] / others[1] if least else others[1] / ours[1]
             if behind > _EVEN:
-                yield f"{told}: {others[0]} {others[1]:.3g} {unit}, {ours[0]} {ours[1]:.3g}"
+                yield f"{told}: {others[0]} {three_digits(others[1])} {unit}, {ours[0]} {three_digits(ours[1])}"
 
 
 def best(rows: dict[str, dict[str, Any]], key: str, *, least: bool, ours: bool) -> tuple[str, float] | None:

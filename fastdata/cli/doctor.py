@@ -236,7 +236,10 @@ def _tell(given: argparse.Namespace, seen: Any) -> bool:
     out = sys.stderr if given.out.closed else given.out
     print(text if str(given.json) == "-" else f"\n{told}\n", end="", file=out, flush=True)
     is_written = True
-    for path, content in ((given.json, text), (given.html, as_html(told, here) if given.html is not None else "")):
+    for path, content in (
+        (given.json, text),
+        (given.html, as_html(told, here, command=given.command_line) if given.html is not None else ""),
+    ):
         if path is None or str(path) == "-":
             continue
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,7 +14,7 @@ from fastdata.cli.doctor import add_doctor
 from fastdata.cli.folders import open_folder, refuse_splits
 from fastdata.cli.run import add_run, split_program
 from fastdata.cli.shards import add_commands
-from fastdata.errors import DatasetError, FastdataError, OptionError
+from fastdata.errors import DatasetError, DecodeError, FastdataError, OptionError
 from fastdata.run import startup
 from fastdata.system.cpus import parse_workers
 from fastdata.terminal.flags import argument
@@ -28,6 +29,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one `fastdata` command and returns its exit status."""
     own, program = split_program(list(sys.argv[1:] if arguments is None else arguments))
     given = _parser().parse_args(own)
+    given.command_line = shlex.join(["fastdata", *own, *program])
     if hasattr(given, "is_program"):  # whose errors are its own
         return int(given.run_program(given, program))
     try:
@@ -165,10 +167,16 @@ def _bench(given: Any) -> None:
         raise DatasetError(
             f"{given.folder} holds shards, which torchvision does not read; name a folder with one folder per class"
         )
-    results = compare_loaders(given.folder, workers=given.workers, batch_size=given.batch_size, rounds=given.rounds)
+    try:
+        results = compare_loaders(given.folder, workers=given.workers, batch_size=given.batch_size, rounds=given.rounds)
+    except DecodeError as error:
+        raise DatasetError(
+            f"{error.location}: {error.reason}; torch's DataLoader, with which this compares, ends at damaged images: "
+            "repair or remove the file"
+        ) from error
     print(as_text(results))
     if given.html is not None:
-        write_report(given.html, results, None, None, machine(), folder=given.folder)
+        write_report(given.html, results, None, None, machine(), folder=given.folder, command=given.command_line)
         print(f"page: {given.html}")
 
 
@@ -177,7 +185,7 @@ def _explain(given: Any) -> None:
     from fastdata.shards.open_images import slow_to_read
 
     dataset = open_folder(str(given.folder))
-    loader: DataLoader[Any] = DataLoader(dataset, 8, num_workers="auto", backend=given.backend)
+    loader: DataLoader[Any] = DataLoader(dataset, 8, num_workers="auto", backend=given.backend, on_error="skip")
     for _ in loader:
         break
     print(loader.explain())

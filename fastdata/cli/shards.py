@@ -95,7 +95,8 @@ def add_commands(commands: Any) -> None:
 def _add_restore(commands: Any) -> None:
     restore = commands.add_parser(
         "restore",
-        help="write the images of a dataset into files again, with the bytes that they had, named by their keys",
+        help="write the images of a dataset into files again, with the bytes that they had, named by their keys "
+        "(.JPEG becomes .jpg)",
     )
     restore.add_argument("dataset", type=Path, help="a folder written by fastdata convert")
     restore.add_argument("destination", type=Path, metavar="DEST", help="a folder that is empty or does not exist")
@@ -104,7 +105,7 @@ def _add_restore(commands: Any) -> None:
         "--on-error", choices=ON_ERROR, default="raise", help="skip: list damaged images and go on with the others"
     )
     _add_workers(restore)
-    restore.set_defaults(run=_restore)
+    restore.set_defaults(run=_restore, when_interrupted="; run the same command with --resume to continue")
 
 
 _INDEX = """Writes where the rows of every JPEG begin in its data, by which crops are decoded without what is around.
@@ -307,7 +308,7 @@ def _datasets_in(path: Path) -> list[Path]:
 def _index(given: argparse.Namespace) -> None:
     folder = given.dataset
     if not folder.is_dir():
-        raise DatasetError(f"no such folder: {folder}")
+        raise DatasetError(f"{folder} is a file; name a folder" if folder.exists() else f"no such folder: {folder}")
     if any(folder.glob("*.tar")):
         if given.to is not None:
             raise OptionError(f"--to is for folders of images; indexes of tar files are kept beside them, in {folder}")

@@ -377,6 +377,9 @@ class StatelessDataLoader(StatefulEpochs, torch.utils.data.DataLoader[Sample]):
             super().check_worker_number_rationality()
 
 
+StatelessDataLoader.__init__.__qualname__ = "DataLoader.__init__"  # Python's message on wrong arguments has it
+
+
 class DataLoader(StatelessDataLoader[Sample]):  # noqa: D101
     __doc__ = StatelessDataLoader.__doc__
 

@@ -28,7 +28,6 @@ __all__ = ["sample_strip", "write_report"]
 _SHOWN = 6
 _SIDE = 128
 _COMMAND = "fastdata demo{folder}\n\n# or, from a checkout:\nbash tools/demo.sh{folder}"
-_BENCH = "fastdata bench{folder}"
 
 
 def write_report(
@@ -40,6 +39,7 @@ def write_report(
     *,
     strip: Sequence[dict[str, str]] = (),
     folder: Path | None = None,
+    command: str = "",
 ) -> None:
     """Writes the page.
 
@@ -51,6 +51,7 @@ def write_report(
         machine: as `fastdata.diagnosis.measure.machine` describes it.
         strip: of `sample_strip`.
         folder: the user's own images; None for drawn ones.
+        command: that measured; "" for `fastdata demo`.
     """
     loaders, ceiling = _loader_rows(measurements)
     sizes = list(decoding or {})
@@ -72,7 +73,7 @@ def write_report(
         ],
         sizes=sizes,
         decoding=[(name, [f"{decoding[size][name]:.0f}" for size in sizes]) for name in decoders if decoding],
-        command=(_BENCH if epoch is None else _COMMAND).format(folder=f" {folder}" if folder is not None else ""),
+        command=command or _COMMAND.format(folder=f" {folder}" if folder is not None else ""),
         machine=json.dumps(machine, indent=1),
     )
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -16,11 +16,12 @@ from fastdata.pages.render import render
 __all__ = ["as_html"]
 
 
-def as_html(told: Diagnosis, machine: dict[str, Any]) -> str:
+def as_html(told: Diagnosis, machine: dict[str, Any], *, command: str = "") -> str:
     """The page.
 
     Args:
         told: the diagnosis.
+        command: that made it; "" for `fastdata doctor PROGRAM`.
         machine: as `fastdata.diagnosis.measure.machine` describes it.
     """
     return render(
@@ -33,7 +34,7 @@ def as_html(told: Diagnosis, machine: dict[str, Any]) -> str:
         what="the whole step" if told.seen.real is not None else "loading",
         converts=any(each.converts for each in told.advice),
         bars=_bars(told.seen),
-        command=f"fastdata doctor {told.seen.program}",
+        command=command or f"fastdata doctor {told.seen.program}",
         unseen=told.seen.unseen,
         machine=json.dumps(machine, indent=1),
         json=json.dumps(told.to_dict(), indent=1),

@@ -10,6 +10,7 @@ from fastdata.diagnosis.advice import advise
 from fastdata.diagnosis.gains import Advice, wait_share
 from fastdata.diagnosis.observation import Observation
 from fastdata.diagnosis.show import as_text
+from fastdata.terminal.words import counted
 
 __all__ = ["Diagnosis", "diagnose"]
 
@@ -123,12 +124,14 @@ def _costs(advice: Advice) -> bool:
 
 def _without_steps(seen: Observation, advice: list[Advice]) -> Diagnosis:
     if seen.alone is None:
-        told = next(iter(seen.unseen), "no DataLoader was iterated in this process")
+        told = next(iter(seen.unseen), "no DataLoader of torch's or fastdata's was iterated in this process")
         if seen.children and not seen.loaders:
             told += (
-                f"; it started {seen.children} other processes, into which this does not look: start each rank by "
-                "torchrun --nproc-per-node N -m fastdata doctor SCRIPT"
+                f"; it started {counted(seen.children, 'other process')}, into which this does not look: start each "
+                "rank by torchrun --nproc-per-node N -m fastdata doctor SCRIPT"
             )
+        elif not seen.loaders and not seen.unseen:
+            told += "; is it the right script, and does it train with these arguments?"
         return Diagnosis(f"nothing could be measured: {told}", "unknown", advice, seen)
     rate = seen.alone.images_per_s
     verdict = f"the loader alone gives {rate:.0f} images/s; {_stage(seen)}{_idle(seen)}"

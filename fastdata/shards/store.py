@@ -146,7 +146,7 @@ def is_unfinished(folder: Path) -> bool:
 def missing_manifest(folder: Path) -> str:
     """A message that says why a folder is not a dataset of shards, and what to do."""
     if not folder.is_dir():
-        return f"no such folder: {folder}"
+        return f"{folder} is a file; name the folder of a dataset" if folder.exists() else f"no such folder: {folder}"
     if is_unfinished(folder):
         return f"the conversion into {folder} is not finished; run the same fastdata convert command again to continue"
     if any(folder.glob("*.tar")):

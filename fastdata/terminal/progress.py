@@ -7,6 +7,8 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar
 
+from fastdata.terminal.words import three_digits
+
 __all__ = ["EVERY_S", "Progress", "clock_time", "progress", "shows_bars"]
 
 EVERY_S = 10.0
@@ -77,7 +79,7 @@ class Progress:
         rate = self._done / max(1e-9, self._told_at - self._began)
         units = f"{self._unit}es" if self._unit.endswith("ch") else f"{self._unit}s"
         parts = [f"{self._done} of {self._total} {units}" if self._total else f"{self._done} {units}"]
-        parts.append(f"{rate:.3g} {units}/s")
+        parts.append(f"{three_digits(rate)} {units}/s")
         if self._total and self._total > self._done:
             parts.append(f"{clock_time((self._total - self._done) / max(1e-9, rate))} left")
         print(f"{self._what}: {', '.join([*parts, *filter(None, [self._note])])}", file=sys.stderr, flush=True)

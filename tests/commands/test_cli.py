@@ -12,10 +12,12 @@ from pathlib import Path
 import pytest
 from places import ROOT
 
+import fastdata
 from fastdata import OptionError
 from fastdata.cli.main import main
 from fastdata.demo.run import run_demo
 from fastdata.demo.sample import CLASSES, SampleOptions, make_sample_dataset
+from fastdata.terminal.words import three_digits
 
 
 def test_info_lists_every_backend(capsys: pytest.CaptureFixture[str]) -> None:
@@ -115,7 +117,37 @@ def test_bench_names_a_damaged_image(folder: Path, tmp_path: Path, capsys: pytes
     assert main(["bench", str(tmp_path / "set"), "--rounds", "1", "--workers", "1"]) == 1
     told = capsys.readouterr().err
     assert str(damaged) in told
+    assert "repair or remove the file" in told
+    assert "on_error" not in told  # which the command does not have
     assert "Traceback" not in told
+    assert main(["explain", str(tmp_path / "set")]) == 0
+
+
+def test_a_file_in_the_place_of_a_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "train.py").write_text("")
+    for command in ("index", "verify", "inspect"):
+        assert main([command, str(tmp_path / "train.py")]) == 1
+        assert "train.py is a file; name" in capsys.readouterr().err
+
+
+def test_a_second_conversion_says_that_there_was_nothing_to_do(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for times in (0, 1):
+        assert main(["convert", str(folder), str(tmp_path / "set"), "--workers", "1"]) == 0
+        assert capsys.readouterr().out.count("nothing was written") == times
+
+
+def test_a_misspelt_argument_names_the_class_that_was_called() -> None:
+    with pytest.raises(TypeError, match=r"^DataLoader\.__init__\(\) got an unexpected keyword argument 'num_worker'"):
+        fastdata.DataLoader([1], num_worker=2)  # type: ignore[call-arg]
+
+
+@pytest.mark.parametrize(
+    ("value", "told"), [(0.012345, "0.0123"), (4.561, "4.56"), (45.67, "45.7"), (2437.4, "2437"), (1.0, "1")]
+)
+def test_numbers_have_no_exponents(value: float, told: str) -> None:
+    assert three_digits(value) == told
 
 
 @pytest.mark.slow

@@ -117,9 +117,9 @@ def test_the_verdict_comes_first_and_the_winner_is_marked(tmp_path: Path) -> Non
 
 def test_a_page_of_loaders_alone(tmp_path: Path) -> None:
     measured = [measurement("torch + torchvision", 4.0), measurement("fastdata, native", 1.0)]
-    write_report(tmp_path / "bench.html", measured, None, None, {}, folder=Path("mine"))
+    write_report(tmp_path / "bench.html", measured, None, None, {}, command="fastdata bench mine --rounds 1")
     page = (tmp_path / "bench.html").read_text()
-    assert "fastdata bench mine" in page
+    assert "fastdata bench mine --rounds 1" in page
     assert "Decoding" not in page
     assert "training" not in page
 

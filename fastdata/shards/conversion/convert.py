@@ -43,15 +43,17 @@ class Summary:
         ignored: number of files in the source that were ignored because their names are not those of images, by split.
         unlabelled: number of samples without a label, by split.
         unpacked: number of JPEGs that were unpacked, by split; None if that was not asked for.
+        was_finished: by an earlier run, so nothing was written.
     """
 
     manifests: dict[str, Manifest] = field(default_factory=dict)
     ignored: dict[str, int] = field(default_factory=dict)
     unlabelled: dict[str, int] = field(default_factory=dict)
     unpacked: dict[str, int | None] = field(default_factory=dict)
+    was_finished: bool = False
 
     def __str__(self) -> str:
-        lines = []
+        lines = ["converted before, by the same command; nothing was written"] if self.was_finished else []
         for split, manifest in self.manifests.items():
             before, after = manifest.source["bytes"], sum(shard.tar_bytes for shard in manifest.shards)
             lines.append(
@@ -114,7 +116,7 @@ def convert(
         shutil.rmtree(left, ignore_errors=True)
     splits = _open(source, columns, classes)
     if not overwrite and (finished := _finished_before(folder, splits, options)) is not None:
-        return finished
+        return replace(finished, was_finished=True)
     summary = Summary()
     held = Destination(folder, source, options, splits, overwrite=overwrite, resume=resume)
     with space_errors(folder), held as place:

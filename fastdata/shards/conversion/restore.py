@@ -33,8 +33,8 @@ def check_empty(destination: str | os.PathLike[str]) -> None:
     folder = Path(destination)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise ConversionError(
-            f"{destination} is not an empty folder; choose another destination, or go on with an earlier run by "
-            "resume (--resume)"
+            f"{destination} is not an empty folder; choose another destination, or go on with an earlier run: "
+            "resume=True (--resume)"
         )
 
 
