@@ -46,6 +46,7 @@ _GLANCED_AT = 2  # batches of each other loader, which may be a validation's
 # Steps, and times of `seconds`, after which no backward pass is expected: in a second pass, and in the first.
 _UNTRAINED_STEPS, _UNTRAINED_TIMES, _UNTRAINED_FIRST_TIMES = 20, 3, 30
 _MOST_STOPS = 20
+_FEEDS = 0.5  # share of the main loader's batches from which on another one feeds the same steps
 _NEXT_STAGE, _MOST_STAGES = 5, 4  # steps on another loader, and how often one may take the main one's place
 
 
@@ -78,6 +79,7 @@ class Watch:
         self._marks = Marks(clock)
         self._undo = Undo(self.unseen)  # of what repeated batches train
         self._others = 0  # batches of other loaders within a step of the main one
+        self._other: tuple[Seen, float]  # that had the first of them, and how long it was waited for
         self._stages = 1
         self._other_stage: Seen | None = None  # which may take the main one's place
         self._other_steps = 0
@@ -147,9 +149,10 @@ class Watch:
     @property
     def examined(self) -> Seen | None:
         """The loader that is to be measured alone: the main one, or the one that it is combined with and waits for."""
-        main = self.main or self._most_used
-        if main is not None and self.partner is not None and self.partner.waited_s > main.waited_s:
-            return self.partner
+        main, partner = self.main or self._most_used, self.partner
+        if main is not None and partner is not None:
+            feeds = partner.feeds >= _FEEDS * main.batches
+            return partner if feeds and partner.waited_s > main.waited_s else main
         return main
 
     def take_what_there_is(self, seen: Seen) -> None:
@@ -197,7 +200,8 @@ class Watch:
         seen.batches += 1
         turn.delivered += 1
         if self.main is None and (self._most_used is None or seen.batches > self._most_used.batches):
-            self._most_used = self._kept_instead(self._most_used, seen)
+            self._most_used = seen
+            self._let_go_of_others()
         if self.main is not None and self.main is not seen and seen.batches <= _GLANCED_AT and not is_compiled():
             self.script.look.glance()
         if seen is not self.main and self.main is not None and self.main.is_iterated:
@@ -231,15 +235,20 @@ class Watch:
         elif self._marks.delivered_at is not None:
             self.main.turn.wait_s += wait_s
             self._marks.delivered_at += wait_s
-            other.waited_s += wait_s
-            if self.partner is None or other.waited_s > self.partner.waited_s:
-                self.partner = self._kept_instead(self.partner, other)
+            self._other = other, wait_s
 
-    def _kept_instead(self, before: Seen | None, seen: Seen) -> Seen:
-        if before is not None and before not in (self.main, seen):
-            before.keep(False)
-        seen.keep(True)
-        return seen
+    def _note_partner(self, other: Seen, wait_s: float) -> None:
+        """A step of the main loader had exactly one batch of this one."""
+        other.feeds += 1
+        other.waited_s += wait_s
+        if other is not self.partner and (self.partner is None or other.waited_s > self.partner.waited_s):
+            self.partner = other
+            self._let_go_of_others()
+
+    def _let_go_of_others(self) -> None:
+        """Only those live on that may be measured alone."""
+        for seen in self.seen:
+            seen.keep(seen in (self.main or self._most_used, self.partner))
 
     def _close_step(self, seen: Seen, turn: Turn, asked_at: float) -> None:
         """The program has asked for the next batch, or left the iterator."""
@@ -248,6 +257,8 @@ class Watch:
         turn.is_out = False
         trained = self._marks.trains
         if self._marks.delivered_at is not None:
+            if seen is self.main and self._others == 1:
+                self._note_partner(*self._other)
             self._end_step(seen, self._marks.end(asked_at, turn.wait_s), trained)
 
     def _leave(self, seen: Seen, turn: Turn) -> None:
@@ -278,7 +289,8 @@ class Watch:
             waited_s = self._clock() - seen.began_at
             most = self.seconds * (_UNTRAINED_FIRST_TIMES if math.isinf(seen.epoch) else _UNTRAINED_TIMES)
             if trained or (len(seen.steps) >= _UNTRAINED_STEPS and waited_s > most):
-                self.main = self._kept_instead(self._most_used, seen)
+                self.main = seen
+                self._let_go_of_others()
                 self._begin(seen)
             return
         if seen is self.main:
@@ -320,7 +332,8 @@ class Watch:
             seen.first_batch_s, seen.began_at, seen.steps = main.first_batch_s, main.began_at, main.steps
             seen.epoch = min(main.epoch, seen.turn.length)
             self.seen.remove(main)
-            self.main = self._kept_instead(main, seen)
+            self.main = seen
+            self._let_go_of_others()
             return
         self._other_steps = self._other_steps + 1 if seen is self._other_stage else 1
         self._other_stage = seen
@@ -333,6 +346,7 @@ class Watch:
         self._undo.put_back()
         self._stages += 1
         self.unseen.append(f"more of {self.main.dataset} ({self.main.settings}): the program went on to another loader")
-        self.main = self._kept_instead(self.main, seen)
+        self.main, self.partner = seen, None
+        self._let_go_of_others()
         self.script = self._new_script()
         self._begin(seen)

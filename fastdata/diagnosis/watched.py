@@ -52,7 +52,8 @@ class Seen:
         turn: the iteration that began last.
         turns: how many there were.
         epoch: batches of the latest epoch that came to its end; infinite before.
-        waited_s: for its batches within another loader's steps, as with zip().
+        waited_s: for its batches, of which there was one in each step.
+        feeds: steps of another loader in which there was one of its batches, as with zip().
     """
 
     def __init__(self, loader: Any) -> None:
@@ -63,7 +64,7 @@ class Seen:
             settings_of(loader),
             likeness(loader),
         )
-        self.batches = self.trained = self.turns = 0
+        self.batches = self.trained = self.turns = self.feeds = 0
         self.first_batch_s = math.nan
         self.steps: list[Step] = []
         self.began_at = self.waited_s = 0.0
@@ -76,7 +77,7 @@ class Seen:
         return self._loader()
 
     def keep(self, keeps: bool) -> None:
-        """It lives on for us, or no longer."""
+        """It lives on for us, or no longer than the program wants."""
         self._kept = self._loader() if keeps else None
 
     @property

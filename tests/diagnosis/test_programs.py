@@ -143,6 +143,22 @@ def test_of_two_loaders_that_feed_each_step_the_slow_one_is_examined() -> None:
     assert seen.repeated.wait_s > 16 * SLOW_S  # of the other loader: computing is the rest
 
 
+def test_a_validation_that_is_waited_for_is_no_second_loader_of_the_steps() -> None:
+    def program() -> None:
+        network = model()
+        optimiser = optimiser_of(network)
+        while True:
+            for number, (images, labels) in enumerate(DataLoader(dataset(), 16)):
+                step(network, optimiser, images, labels)
+                if number == 2:
+                    for images, _ in DataLoader(Slow(*dataset().tensors), 48):
+                        with torch.no_grad():
+                            network(images)
+
+    _, seen = watched(program)
+    assert seen.dataset == "TensorDataset"
+
+
 def test_an_iterator_for_each_batch_is_told() -> None:
     def program() -> None:
         network, loader = model(), DataLoader(dataset(), 16, num_workers=1)
