@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import os
 import threading
+import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -42,7 +43,20 @@ FILTERS = {
     Interpolation.BICUBIC: "INTERP_CUBIC",
     Interpolation.LANCZOS: "INTERP_LANCZOS3",
 }
-_ABANDONED: list[Any] = []  # pipelines inherited by a fork: taking one down would wait for threads that are not there
+_BUILT: weakref.WeakSet[Any] = weakref.WeakSet()  # pipelines of this process, or of the one that it was forked from
+_INHERITED: list[Any] = []  # pipelines that are never taken down
+
+
+def _keep_inherited() -> None:
+    """In a forked child: taking a pipeline down joins threads that are not there, which may end the process.
+
+    It is also what a garbage collection would do, with pipelines that the parent had not collected yet.
+    """
+    _INHERITED.extend(_BUILT)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_keep_inherited)
 
 
 def _columns(feed: BatchFeed, request: BatchRequest) -> tuple[Any, ...]:
@@ -166,11 +180,8 @@ class DaliPipeline:
 
     def _shut_down(self) -> None:
         pipeline, self._pipeline = self._pipeline, None
-        if pipeline is None:
-            return
-        if os.getpid() != self._pid:
-            _ABANDONED.append(pipeline)
-        else:  # what its __del__ does; it is in a cycle, and its threads would live until the garbage collection
+        if pipeline is not None and os.getpid() == self._pid:
+            # What its __del__ does; it is in a cycle, and its threads would live until the garbage collection.
             pipeline._shutdown()
 
     def _stream(self) -> Any:
@@ -341,6 +352,7 @@ def build_pipeline(request: BatchRequest, source: Callable[[], tuple[Any, ...]],
 
     pipeline = define()
     pipeline.build()
+    _BUILT.add(pipeline)
     return pipeline
 
 

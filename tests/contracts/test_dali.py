@@ -223,6 +223,33 @@ def test_a_forked_child_is_refused_the_iterator_and_makes_its_own(folder: Path) 
     assert done.returncode == 0, done.stderr
 
 
+COLLECTING = """
+import gc, os, sys
+from fastdata import DataLoader, ImageFolder
+from fastdata.transforms import Compose, RandomResizedCrop, ToTensor
+gc.disable()
+whole = Compose([RandomResizedCrop(24), ToTensor(), lambda image: image])  # decoded image by image
+for transform in (whole, Compose(whole.transforms[:2])):
+    loader = DataLoader(ImageFolder(sys.argv[1], transform), 4, backend="dali", num_workers=1)
+    for batch in loader:
+        break
+    loader.itself = loader  # nothing of it goes before a garbage collection
+    del loader
+if (child := os.fork()) == 0:
+    gc.collect()
+    os._exit(0)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
+def test_a_forked_child_may_collect_what_its_parent_has_left(folder: Path) -> None:
+    """As any worker process may that torch's DataLoader forks."""
+    command = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", COLLECTING, str(folder)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 0, done.stderr
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
