@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 import time
 from dataclasses import dataclass
 from typing import Any
@@ -12,7 +13,8 @@ from torch.utils._pytree import tree_map_only
 
 __all__ = ["Like", "bias_cost_s", "eval_ms", "float64_slowdown", "is_in_channels_last"]
 
-_EVAL_ROUNDS, _BIAS_ROUNDS, _MATRIX_ROUNDS = 3, 7, 3
+_EVAL_ROUNDS, _MATRIX_ROUNDS = 3, 3
+_FEWEST_PAIRS, _MOST_PAIRS, _BIAS_S = 5, 30, 0.6  # of calls of a layer with and without its bias, and seconds for them
 
 
 def is_in_channels_last(tensor: torch.Tensor) -> bool:
@@ -42,18 +44,20 @@ class Like:
 
 
 def bias_cost_s(layer: nn.Module, given: torch.Tensor) -> float:
-    """Seconds that a layer's bias takes, forward and backward: the least of some rounds, taking turns."""
-    least = {True: float("inf"), False: float("inf")}
-    bias = layer.bias
+    """Seconds that a layer's bias takes, forward and backward: the median of pairs with and without it."""
+    costs: list[float] = []
+    bias, deadline = layer.bias, time.perf_counter() + _BIAS_S
     with torch.enable_grad():
-        for _ in range(_BIAS_ROUNDS):
-            for has_bias in least:
+        while len(costs) < _FEWEST_PAIRS or (len(costs) < _MOST_PAIRS and time.perf_counter() < deadline):
+            took = {}
+            for has_bias in (len(costs) % 2 == 0, len(costs) % 2 == 1):
                 setattr(layer, "bias", bias if has_bias else None)  # noqa: B010 - a module's own setattr
                 try:
-                    least[has_bias] = min(least[has_bias], _seconds_of(layer, given.detach().requires_grad_()))
+                    took[has_bias] = _seconds_of(layer, given.detach().requires_grad_())
                 finally:
                     setattr(layer, "bias", bias)  # noqa: B010
-    return max(0.0, least[True] - least[False])
+            costs.append(took[True] - took[False])
+    return max(0.0, statistics.median(costs))
 
 
 def _seconds_of(layer: nn.Module, given: torch.Tensor) -> float:
