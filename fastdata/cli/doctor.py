@@ -147,7 +147,7 @@ def _watch_program(given: argparse.Namespace, program: list[str], *, is_module: 
                 print(left.code, file=sys.stderr)
         except BaseException as error:  # noqa: BLE001 - it is raised again, once what was seen has been told
             ended, status = error, 1
-    if watch.is_done and not isinstance(ended, KeyboardInterrupt):
+    if found and not isinstance(ended, KeyboardInterrupt):
         ended, status = None, 0  # whatever it made of being stopped
     elif isinstance(ended, Exception) and watch.script.experiments.now is not None:
         watch.unseen.append(f"{watch.script.experiments.now.key} could not be tried: {type(ended).__name__}: {ended}")

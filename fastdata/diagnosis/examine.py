@@ -17,7 +17,7 @@ import torch
 
 from fastdata.dataloader.explain import BY_INDEX
 from fastdata.dataloader.verdict import NOT_ACCELERATED
-from fastdata.diagnosis.gains import step_seconds, wait_share
+from fastdata.diagnosis.gains import BUSY, step_seconds, wait_share
 from fastdata.diagnosis.loading import (
     augments_batches,
     changed_loader,
@@ -45,7 +45,6 @@ _ALONE, _CHANGED, _SAMPLES, _DECODING = 0.2, 0.15, 0.1, 0.05  # shares of the ti
 _PACED = 0.15  # the same, for each depth
 _DEEPER = 4  # times as many batches ahead
 _WAITS, _KEEPS_UP = 0.05, 0.9  # shares of a step: waiting that is worth a look, and loading that should hide behind it
-_BUSY = 0.75  # share of the cores from which on more workers cannot help
 _RANKS_WAIT_S = 10.0
 
 
@@ -194,7 +193,7 @@ def _changes(seen: Observation, loader: Any) -> dict[str, tuple[str, Callable[[]
     elif loader.backend != "auto" and NOT_ACCELERATED not in seen.alone.explain:
         found["backend"] = ("backend='auto'", lambda: changed_loader(loader, backend="auto"))
     cpus = auto_threads()
-    if seen.alone.cores < _BUSY * cpus and seen.num_workers < cpus:
+    if seen.alone.cores < BUSY * cpus and seen.num_workers < cpus:
         what = f"num_workers={cpus}"
         if not may_start_workers(loader):
             seen.may_not_start_workers = True

@@ -197,28 +197,23 @@ class Experiments:
             self._delivery.feed_from(over_and_over(other))
             self.now = Trial(key, lambda _: None)  # and still is, if the program ends by its batches
             try:
-                began = self._clock()
-                for _ in range(queued(other) + 1):
-                    yield True
-                    if self._clock() - began > _TRIAL * self._seconds:
-                        break
-                stretch = yield from self.timed(repeats=True, share=_TRIAL)
+                stretch = yield from self._once_filled(other, repeats=True)
                 is_fed = self._delivery.is_fed
                 self.now = None
             finally:
                 self._delivery.feed_from(None)
-            again = yield from self._as_before(loader)
+            again = yield from self._once_filled(loader, repeats=False)  # the machine may have become quicker
             if is_fed and self._train_alike(key, [now, again], [stretch]):
                 self.times[key] = min(now.step_s, again.step_s), stretch.step_s
 
-    def _as_before(self, loader: Any) -> Generator[bool, Step, Stretch]:
-        """Steps with the loader's own batches, after those with a change: a machine may have become quicker."""
+    def _once_filled(self, loader: Any, *, repeats: bool) -> Generator[bool, Step, Stretch]:
+        """Steps behind those that the loader has had batches ready for."""
         began = self._clock()
         for _ in range(queued(loader) + 1):
-            yield False
+            yield repeats
             if self._clock() - began > _TRIAL * self._seconds:
                 break
-        return (yield from self.timed(repeats=False, share=_TRIAL))
+        return (yield from self.timed(repeats=repeats, share=_TRIAL))
 
     def fewer_threads(self, loader: Any, cpus: int, now: Stretch) -> Generator[bool, Step, None]:
         """Steps with the loader's own batches, and so few threads of torch that the loader has cores of its own."""
@@ -233,6 +228,6 @@ class Experiments:
             stretch = yield from self.timed(repeats=False, share=_TRIAL)
         finally:
             torch.set_num_threads(before)
-        again = yield from self._as_before(loader)
+        again = yield from self._once_filled(loader, repeats=False)
         if self._train_alike("torch_threads", [now, again], [stretch]):
             self.times["torch_threads"] = min(now.step_s, again.step_s), stretch.step_s

@@ -9,6 +9,7 @@ from collections.abc import Callable, Generator
 from typing import Any
 
 from fastdata.diagnosis.experiments import Delivery, Experiments
+from fastdata.diagnosis.gains import BUSY
 from fastdata.diagnosis.look import Look
 from fastdata.diagnosis.marks import Marks
 from fastdata.diagnosis.observation import Facts, Step, Stretch
@@ -25,7 +26,6 @@ _LOOKED_AT = 2  # steps
 _REAL, _REPEATED = 0.45, 0.25  # shares of the time
 _WAITS = 0.05  # share of a step, from which on other loaders are tried
 _WARMING = 2  # repeated steps that are not timed
-_BUSY = 0.75  # share of the cores from which on torch's threads and the loader's may want the same ones
 
 
 class Script:
@@ -134,7 +134,7 @@ class Script:
         if not seen.trained:
             return
         cpus, on_host = auto_threads(), self.facts.device == "cpu"
-        is_busy = loader.num_workers and (self.real.cores or 0.0) > _BUSY * cpus
+        is_busy = loader.num_workers and (self.real.cores or 0.0) > BUSY * cpus
         if self._tries and on_host and is_busy and ranks() < 2:  # ranks might decide differently
             yield from self.experiments.fewer_threads(loader, cpus, self.real)
         if (reason := _why_not_repeat(seen)) is not None:

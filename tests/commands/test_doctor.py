@@ -53,6 +53,10 @@ if what == "elsewhere":
         sys.exit(7)
     finally:
         sys.stdout.close()
+if what == "late":  # ends in the very step behind which it would be stopped, or in another one
+    for number, _ in enumerate(iter(lambda: epoch(loader()), 0)):
+        if number == 3:
+            raise RuntimeError("out of luck")
 if what == "interrupt":
     epoch(loader())
     raise KeyboardInterrupt
@@ -134,6 +138,7 @@ def test_the_report_is_printed_even_if_no_file_can_be_written(program: Path) -> 
         ("nothing", 3, "the program ended by sys.exit(3)"),
         ("exit", 1, "goodbye"),
         ("crash", 1, "RuntimeError: out of luck"),
+        ("late", 1, "RuntimeError: out of luck"),
         ("short", 0, "too early for all"),
         ("spawn", 0, "it started 2 other processes"),
     ],
