@@ -16,7 +16,7 @@
     ├── TrainError          (RuntimeError)       a training run cannot go on
     └── StateMismatch       (ValueError)         a saved state belongs to something else
 
-NotAccelerated is a warning (UserWarning).
+NotAccelerated and SamplesSkipped are warnings (UserWarning).
 
 Each class is also the builtin that PyTorch or torchvision would have raised in its place, so existing
 ``except OSError`` and ``except ValueError`` clauses go on working.  A DecodeError is also an instance of what the
@@ -40,6 +40,7 @@ __all__ = [
     "NotInStore",
     "OptionError",
     "PipelineError",
+    "SamplesSkipped",
     "ShardError",
     "StateMismatch",
     "StoreError",
@@ -55,6 +56,13 @@ class NotAccelerated(UserWarning):
     """A loader of images works no faster than torch's; the text says why, and what would help.
 
     Given once in a process.  To silence it: ``warnings.simplefilter("ignore", fastdata.NotAccelerated)``.
+    """
+
+
+class SamplesSkipped(UserWarning):
+    """Samples of an epoch could not be decoded and were left out (on_error="skip"); the text says how many, and why.
+
+    Given at the end of each such epoch.  ``loader.stats()["quarantine"]`` has the samples.
     """
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -10,10 +9,8 @@ from typing import Any
 
 import torch
 
-from fastdata.captures.fetch import SampleFetcher, SampleOrder, UnfinishedBatch, is_of_an_image
-from fastdata.captures.find import find_captures
+from fastdata.captures.fetch import MadeAgain, MakeAgain, ReportedBatch, SampleFetcher, SampleOrder, UnfinishedBatch
 from fastdata.device.prefetch import map_tensors
-from fastdata.errors import DecodeError
 from fastdata.loaders import Backend
 from fastdata.loaders.backend import SourceDecoder
 from fastdata.loaders.fill import SeenImages, StoredRows, decode_row, decode_together
@@ -22,12 +19,9 @@ from fastdata.native import Pool
 from fastdata.order.epoch_batches import EpochBatches
 from fastdata.pipeline.batch_memory import BatchMemory
 from fastdata.pipeline.config import OnError
-from fastdata.pipeline.image_batch import ImageBatch
 from fastdata.pipeline.jobs import SkipResult, Task, run_all, stop_if_cancelled
-from fastdata.pipeline.resources import EpochResources
 from fastdata.pipeline.stats import BatchTimes, PipelineStats
-from fastdata.pipeline.substitutes import none_decoded, substitutes
-from fastdata.system.lazy import lazy
+from fastdata.pipeline.substitutes import substitutes
 
 __all__ = ["CompletedBatch", "Completion", "FailedBatch", "FetchedBatch"]
 
@@ -44,9 +38,8 @@ class Completion:
         pin: put batches into pinned memory.
         stats: where each batch reports what it cost.
         order: what the sampler gives in this epoch, from which substitutes are taken.
-        again: makes a batch whose samples failed again, in this process; None where that is not done.
-        pipeline: opens the image pipeline that gives the same samples, if one does; it makes batches in which something
-            failed again, and says what as always.
+        again: has a batch in which something failed made again by who has made it: the number of a worker process, or
+            None, and the request.
     """
 
     backend: Backend
@@ -56,29 +49,19 @@ class Completion:
     pin: bool
     stats: PipelineStats
     order: EpochBatches | None
-    again: SampleFetcher | None
-    pipeline: Callable[[], EpochResources] | None = None
+    again: Callable[[int | None, MakeAgain], MadeAgain]
     decoder: SourceDecoder | None = field(init=False)
     pool: Pool | None = None
     memory: BatchMemory = field(default_factory=BatchMemory, init=False)
-    turn: threading.Lock = field(default_factory=threading.Lock)
 
     def __post_init__(self) -> None:
         self.decoder = self.backend.source_decoder()
         if self.threads and self.decoder is not None:
             self.pool = self.decoder.pool(self.threads)
 
-    @lazy
-    def opened_pipeline(self) -> EpochResources:
-        """The image pipeline; asked for while holding `turn`."""
-        assert self.pipeline is not None
-        return self.pipeline()
-
     def close(self, ended: bool = True) -> None:
         """Gives up the threads of the core; waits for them if all work has ended."""
         self.memory.close()
-        if "opened_pipeline" in vars(self):
-            self.opened_pipeline.close(ended)
         pool, self.pool = self.pool, None
         if pool is not None:
             (pool.close if ended else pool.abandon)()
@@ -87,65 +70,91 @@ class Completion:
         """An uninitialised batch (N, 3, height, width) in the format asked for."""
         return self.memory.images(shape, dtype, memory_format=self.memory_format, pin=self.pin)
 
+    def request(self, order: SampleOrder) -> MakeAgain:
+        """What is asked for in place of a batch in which something failed."""
+        if self.on_error != "replace" or order.key is None:
+            return MakeAgain(order)
+        assert self.order is not None
+        candidates = self.order.candidates(order.number)
+        chosen = [list(substitutes(candidates, _as_number(index), order.key)) for index in order.indices]
+        return MakeAgain(order, chosen)
+
 
 class CompletedBatch:
     """A pipeline job: decodes what is pending in a batch, then pins it; see `fastdata.pipeline.jobs.Job`.
 
     Args:
         completion: what it shares with others.
-        received: a finished batch, or an UnfinishedBatch.
+        received: a finished batch, an UnfinishedBatch or a MadeAgain.
         number: of the batch.
     """
 
     def __init__(self, completion: Completion, received: Any, number: int = 0) -> None:
         self._completion, self._number = completion, number
-        self._receive(received)
-        self._errors: list[DecodeError] = []
-        self._failures: list[DecodeError] = []
         self._times: list[BatchTimes] = []
-        self._empty = False
-        self._instead: ImageBatch | None = None
+        self._receive(received)
 
     def _receive(self, received: Any) -> None:
-        self._is_finished = not isinstance(received, UnfinishedBatch)
-        self._order: SampleOrder | None = None if self._is_finished else received.order
-        self._batch: Any = received if self._is_finished else received.batch
+        self._received = received.batch if isinstance(received, ReportedBatch) else received
+        self._fails = isinstance(received, UnfinishedBatch) and received.batch is None
+        self._left_out = 0
+
+    @property
+    def _is_pending(self) -> bool:
+        return isinstance(self._received, UnfinishedBatch) and not self._fails
 
     @property
     def tasks(self) -> Sequence[Task]:
         """See `Job.tasks`."""
-        if self._is_finished:
-            return []
-        return [self._make_again if self._batch is None else self._decode]
+        return [self._decode] if self._is_pending else []
 
     def finish(self) -> None:
         """See `Job.finish`."""
-        if self._errors and self._may_make_again():
-            self._make_again()
-        if not (self._errors or self._empty or self._is_finished or self._instead):
-            times = BatchTimes()
-            with times.stage("collate"):
-                self._batch = map_tensors(self._batch, self._finished)
-            self._times.append(times)
+        if self._is_pending:
+            self._received = self._pinned(self._received.batch)
+
+    def _pinned(self, batch: Any) -> Any:
+        times = BatchTimes()
+        with times.stage("collate"):
+            batch = map_tensors(batch, self._finished)
+        self._times.append(times)
+        return batch
 
     def result(self) -> Any:
-        """The batch's number, the batch, and nothing that is left to a device; see `Job.result`."""
-        if self._instead is not None:
-            return self._instead.result()
-        stats = self._completion.stats
+        """The batch's number, the batch, and how many samples are not in it; see `Job.result`."""
+        if self._fails:
+            self._make_again()
+        batch = self._received
+        if isinstance(batch, MadeAgain):
+            batch = self._outcome(batch)
         for times in self._times:
-            stats.add(times)
-        errors, self._errors = sorted(self._errors, key=lambda error: error.index), []
-        for error in (*errors, *self._failures):
-            stats.add_failure(error.index, error.location, error.reason)
-        if errors:
+            self._completion.stats.add(times)
+        return self._number, batch, self._left_out
+
+    def _make_again(self) -> None:
+        unfinished = self._received
+        self._received = self._completion.again(unfinished.worker, self._completion.request(unfinished.order))
+
+    def _outcome(self, made: MadeAgain) -> Any:
+        """A batch that was made again, once its failures are counted; raises the first if failures are to be raised."""
+        stats, failures = self._completion.stats, list(made.failures)
+        for failure in failures:
+            stats.add_failure(failure)
+        self._left_out, self._received = made.left_out, None
+        if failures and self._completion.on_error == "raise":
             try:
-                raise errors[0]
+                raise failures[0]
             finally:  # the error will remember this frame
-                del errors, error
-        if self._empty:
+                del failures, failure, made
+        if made.batch is None:
             raise SkipResult
-        return self._number, self._batch, None
+        return self._pinned(map_tensors(made.batch, self._formatted))
+
+    def _formatted(self, tensor: torch.Tensor) -> torch.Tensor:
+        """A batch of images as those are that were decoded here."""
+        wanted = self._completion.memory_format
+        is_batch = tensor.dim() == 4 and tensor.shape[1] == 3 and wanted is not torch.contiguous_format
+        return tensor.contiguous(memory_format=wanted) if is_batch else tensor
 
     def run_here(self) -> Any:
         """The result, made in the calling thread."""
@@ -158,7 +167,7 @@ class CompletedBatch:
     def _decode(self) -> Sequence[Task]:
         """Decodes all images at once where the backend can; what is left over becomes tasks of its own."""
         completion, times = self._completion, BatchTimes()
-        parts = [self._place_for(tensor) for tensor in _pending_in(self._batch)]
+        parts = [self._place_for(tensor) for tensor in _pending_in(self._received.batch)]
         left: list[dict[int, Any]] = [dict.fromkeys(range(len(part.batch))) for part in parts]
         with times.stage("decode"):
             if completion.decoder is not None:
@@ -191,10 +200,8 @@ class CompletedBatch:
         with times.stage("decode"):
             for row, refusal in some:
                 stop_if_cancelled()
-                error = decode_row(part, row, refusal, backend=own)
-                if error is not None:
-                    images = part.images
-                    self._errors.append(self._error(error, images.indices[row], images.sources[row].location()))
+                if decode_row(part, row, refusal, backend=own) is not None:
+                    self._fails = True
         self._times.append(times)
 
     def _finished(self, tensor: torch.Tensor) -> torch.Tensor:
@@ -202,69 +209,6 @@ class CompletedBatch:
         if isinstance(tensor, PendingBatch | PendingImage):
             tensor = tensor.undecoded.decoded()
         return tensor.pin_memory() if self._completion.pin and not tensor.is_pinned() else tensor
-
-    def _error(self, reason: Exception, index: Any, location: str) -> DecodeError:
-        number = index if isinstance(index, int) else -1
-        return DecodeError.because(reason, index=number, location=location, backend=self._completion.backend.name)
-
-    # ---- samples that are skipped or replaced
-
-    def _may_make_again(self) -> bool:
-        completion = self._completion
-        if completion.pipeline is None and (completion.on_error == "raise" or completion.again is None):
-            return False
-        return self._order is not None
-
-    def _make_again(self) -> None:
-        """Makes the batch from its samples, one by one, in this process; without those that fail, or with others."""
-        from fastdata.loaders.opening_encoded import opening_encoded  # imports Pillow
-
-        self._errors = []
-        completion, order = self._completion, self._order
-        if completion.pipeline is not None:
-            self._leave_to_pipeline()
-            return
-        fetcher = completion.again
-        assert order is not None
-        assert fetcher is not None
-        samples = []
-        with completion.turn, opening_encoded(), find_captures(fetcher.dataset).installed():
-            for index, copy in zip(order.indices, order.copies, strict=True):
-                stop_if_cancelled()
-                try:
-                    samples.append(_decoded_sample(fetcher, index, copy, order))
-                except Exception as error:
-                    if not is_of_an_image(error):
-                        raise
-                    failure = self._error(error, index, _location(error, index))
-                    self._failures.append(failure)
-                    if completion.on_error == "replace":
-                        samples.append(self._substitute(fetcher, failure, index, copy))
-            if samples:
-                self._batch = fetcher.collated(samples, order)
-        self._empty = not samples
-
-    def _leave_to_pipeline(self) -> None:
-        order = self._order
-        assert order is not None
-        with self._completion.turn:
-            resources = self._completion.opened_pipeline
-        self._instead = ImageBatch(resources, order.number, order.indices, order.copies)
-        run_all(self._instead.tasks)
-        self._instead.finish()
-
-    def _substitute(self, fetcher: SampleFetcher, failure: DecodeError, index: Any, copy: int) -> Any:
-        order, epoch = self._order, self._completion.order
-        assert order is not None
-        assert epoch is not None
-        for other in substitutes(epoch.candidates(order.number), failure.index, order.key):
-            try:
-                return _decoded_sample(fetcher, other, copy, order)
-            except Exception as error:
-                if not is_of_an_image(error):
-                    raise
-                self._failures.append(self._error(error, other, _location(error, other)))
-        raise failure from none_decoded()
 
 
 class FetchedBatch(CompletedBatch):
@@ -277,8 +221,8 @@ class FetchedBatch(CompletedBatch):
     """
 
     def __init__(self, completion: Completion, fetcher: SampleFetcher, order: SampleOrder) -> None:
-        super().__init__(completion, UnfinishedBatch(None, order), order.number)
-        self._fetcher = fetcher
+        super().__init__(completion, None, order.number)
+        self._fetcher, self._order = fetcher, order
 
     @property
     def tasks(self) -> Sequence[Task]:
@@ -290,11 +234,15 @@ class FetchedBatch(CompletedBatch):
 
         times = BatchTimes()
         with times.stage("read"), opening_encoded():
-            assert self._order is not None
-            times.samples = len(self._order.indices)
             self._receive(self._fetcher.fetch(self._order))
         self._times.append(times)
         return super().tasks
+
+    def result(self) -> Any:
+        """See `CompletedBatch.result`."""
+        made = super().result()
+        self._completion.stats.samples += len(self._order.indices) - made[2]
+        return made
 
 
 class FailedBatch:
@@ -318,13 +266,6 @@ class FailedBatch:
             del error
 
 
-def _location(error: Exception, index: Any) -> str:
-    """The file that an error names, or the sample."""
-    begin = "while decoding "
-    notes = [note.removeprefix(begin) for note in getattr(error, "__notes__", []) if note.startswith(begin)]
-    return str(getattr(error, "filename", None) or next(iter(notes), f"sample {index}"))
-
-
 def _pending_in(batch: Any) -> list[PendingBatch | PendingImage]:
     """The tensors of a batch that are to be decoded, each once."""
     found: dict[int, PendingBatch | PendingImage] = {}
@@ -338,8 +279,5 @@ def _pending_in(batch: Any) -> list[PendingBatch | PendingImage]:
     return list(found.values())
 
 
-def _decoded_sample(fetcher: SampleFetcher, index: Any, copy: int, order: SampleOrder) -> Any:
-    sample = fetcher.sample(index, copy, order.key)
-    return map_tensors(
-        sample, lambda tensor: tensor.undecoded.decoded() if isinstance(tensor, PendingImage) else tensor
-    )
+def _as_number(index: Any) -> int:
+    return index if isinstance(index, int) else -1

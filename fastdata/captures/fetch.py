@@ -1,44 +1,105 @@
-"""Making the samples of one batch with the dataset's own code, as torch's worker processes and torch's loop do."""
+"""Making the samples of one batch with the dataset's own code, as torch's worker processes and torch's loop do.
+
+A batch is made with its images left encoded.  If something of an image then turns out to be damaged, or its file has
+changed, the batch is made again by the same fetcher, so in the same process, from the same random states, but with
+every image opened by Pillow at once: the error comes inside the user's own code, whose handlers meet it.  Only what
+escapes that code is an error of the loader's.
+"""
 
 from __future__ import annotations
 
+import itertools
+import pickle
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch.utils.data import Subset
+from torch.utils.data import Subset, get_worker_info
 from torch.utils.data._utils.fetch import _MapDatasetFetcher
 
 from fastdata.device.prefetch import map_tensors
+from fastdata.errors import DecodeError, ViewError, in_words
 from fastdata.loaders import pillow
+from fastdata.loaders.pending_image import PendingImage
+from fastdata.order.random_states import GlobalStates
 from fastdata.pipeline.collate import stacks_pending
 from fastdata.pipeline.config import OnError
 from fastdata.pipeline.getitems import FetchesMany
 from fastdata.pipeline.seeded_draws import SeededDraws
+from fastdata.pipeline.substitutes import none_decoded
+from fastdata.views.draw import ImageTooSmall
 from fastdata.views.philox import Key
 from fastdata.views.streams import Stream, seeds
-from fastdata.views.this_sample import making, noting, seed_of
+from fastdata.views.this_sample import (
+    Notes,
+    draws_repeated,
+    fuse_no_draws,
+    left_so_far,
+    making,
+    note_seed,
+    noting,
+    opened_last,
+    pillow_decodes,
+    seed_of,
+)
 
-__all__ = ["SampleFetcher", "SampleOrder", "UnfinishedBatch", "is_of_an_image"]
+__all__ = [
+    "REPORTED",
+    "MadeAgain",
+    "MakeAgain",
+    "Report",
+    "ReportedBatch",
+    "SampleFetcher",
+    "SampleOrder",
+    "UnfinishedBatch",
+    "is_of_an_image",
+]
+
+REPORTED = 3  # batches of each fetcher, for those in which nothing is decoded natively
+_STATES_KEPT = 64  # batches between being made and being completed
 
 
 @dataclass(frozen=True)
 class SampleOrder:
-    """Which samples make a batch, for a dataset with captures.
+    """Which samples make a batch.
 
     Attributes:
         number: of the batch, counted from the first that is made.
         indices: as the sampler gave them.
-        copies: how often each has come before in the epoch.
-        key: seed and epoch.
+        copies: how often each has come before in the epoch; None if the dataset has no captures.
+        key: seed and epoch; None likewise.
     """
 
     number: int
     indices: Any
-    copies: Sequence[int]
-    key: Key
+    copies: Sequence[int] | None = None
+    key: Key | None = None
+
+    def samples(self) -> list[tuple[Any, int]]:
+        """(index, copy) of each."""
+        return list(zip(self.indices, self.copies or [0] * len(self.indices), strict=True))
+
+
+@dataclass(frozen=True)
+class Report:
+    """What became of a batch's images while the dataset's own code made it.
+
+    Attributes:
+        samples: in the batch.
+        opened: images that were opened by `PIL.Image.open`.
+        decoded: those of them that were left encoded, or decoded natively for the dataset's code.
+        fused: steps of transforms that were done natively, or left with the images.
+        plain: why captured transforms were called as they are.
+    """
+
+    samples: int
+    opened: int
+    decoded: int
+    fused: int
+    plain: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -47,12 +108,52 @@ class UnfinishedBatch:
 
     Attributes:
         batch: collated, with pending images in it, or some that were decoded natively; None if a sample failed that is
-            to be skipped or replaced.
-        order: which samples it is made of, if the dataset has captures.
+            to be replaced.
+        order: which samples it is made of.
+        report: what became of its images.
+        worker: number of the worker process that made it; None for this process.
     """
 
     batch: Any
-    order: SampleOrder | None
+    order: SampleOrder
+    report: Report
+    worker: int | None
+
+
+@dataclass(frozen=True)
+class ReportedBatch:
+    """A finished batch in which nothing is left to do, and what became of its images."""
+
+    batch: Any
+    report: Report
+
+
+@dataclass(frozen=True)
+class MakeAgain:
+    """The request to make a batch again with every image opened at once.
+
+    Attributes:
+        order: which samples.
+        substitutes: for each sample those that may come in its place; None where samples are not replaced.
+    """
+
+    order: SampleOrder
+    substitutes: list[list[int]] | None = None
+
+
+@dataclass(frozen=True)
+class MadeAgain:
+    """A finished batch.
+
+    Attributes:
+        batch: collated; None if no sample is left, or with on_error="raise" if one failed.
+        failures: what escaped the user's code.
+        left_out: samples that are not in the batch.
+    """
+
+    batch: Any
+    failures: list[DecodeError] = field(default_factory=list)
+    left_out: int = 0
 
 
 class SampleFetcher(_MapDatasetFetcher):
@@ -65,7 +166,6 @@ class SampleFetcher(_MapDatasetFetcher):
         drop_last: as torch has it.
         on_error: what to do with samples whose image cannot be opened or decoded.
         seeded: random functions draw from generators seeded for each sample, for datasets that share a process.
-        like_pipeline: collate_fn draws as in the image pipeline, and what fails is left to that.
     """
 
     def __init__(
@@ -77,61 +177,77 @@ class SampleFetcher(_MapDatasetFetcher):
         *,
         on_error: OnError = "raise",
         seeded: bool = False,
-        like_pipeline: bool = False,
     ) -> None:
         super().__init__(dataset, auto_collation, stacks_pending(collate_fn), drop_last)
-        self._on_error, self._seeded, self._like_pipeline = on_error, seeded, like_pipeline
+        self._on_error, self._seeded = on_error, seeded
+        self._fetched = 0
+        self._numbers = itertools.count()  # of batches whose order says none
+        self._states: OrderedDict[int, GlobalStates] = OrderedDict()  # before recent batches, by their numbers
 
     def fetch(self, possibly_batched_index: Any) -> Any:
-        """The collated batch; an UnfinishedBatch if images are pending, were decoded natively, or cannot be opened."""
-        given = possibly_batched_index
-        order = given if isinstance(given, SampleOrder) else None
-        try:
-            with noting() as notes:
-                if order is not None:
-                    batch = self.collated(self._samples(order), order)
-                else:
-                    batch = self._without_captures(given)
-        except Exception as error:
-            if order is None or not self._is_left(error):
-                raise
-            return UnfinishedBatch(None, order)
-        if not notes.natively:
-            return batch
-        try:
-            _leave_to_the_loader(batch, notes.pending)
-        except OSError as error:
-            if order is None or not self._is_left(error):
-                raise
-            return UnfinishedBatch(None, order)
-        return UnfinishedBatch(batch, order)
+        """The collated batch; an UnfinishedBatch if images are pending or were decoded natively.
 
-    def _is_left(self, error: Exception) -> bool:
-        """True for errors that are left to the loader, which makes the batch again."""
-        return self._like_pipeline or (self._on_error != "raise" and is_of_an_image(error))
+        A `MakeAgain` in the place of indices gives a MadeAgain.
+        """
+        given = possibly_batched_index
+        if isinstance(given, MakeAgain):
+            return self._made_again(given)
+        if not isinstance(given, SampleOrder):
+            given = SampleOrder(next(self._numbers), given if self.auto_collation else [given])
+        before = None if self._seeded else GlobalStates.now()
+        notes = Notes()
+        try:
+            with noting(notes):
+                batch = self._batch_of(given, before)
+            _leave_to_the_loader(batch, notes.pending)
+        except Exception as error:
+            if not (is_of_an_image(error) and (notes.natively or self._on_error != "raise")):
+                raise
+            self._keep(given, before)
+            if self._on_error != "replace":
+                return self._made_again(MakeAgain(given))
+            return UnfinishedBatch(None, given, _report(notes, given), _this_worker())
+        self._fetched += 1
+        if notes.natively:
+            self._keep(given, before)
+            return UnfinishedBatch(batch, given, _report(notes, given), _this_worker())
+        if self._fetched <= REPORTED and (notes.opened or notes.fused or notes.plain):
+            return ReportedBatch(batch, _report(notes, given))
+        return batch
+
+    def _batch_of(self, order: SampleOrder, before: GlobalStates | None) -> Any:
+        samples = self._samples(order)
+        if draws_repeated():  # images of one sample are to be seen alike: by torch's own draws, from the beginning
+            fuse_no_draws()
+            if before is not None:
+                before.put_back()
+            samples = self._samples(order)
+        return self.collated(samples, order)
+
+    def _keep(self, order: SampleOrder, before: GlobalStates | None) -> None:
+        """Keeps the random states with which a batch would be made again."""
+        if before is not None:
+            self._states[order.number] = before
+            while len(self._states) > _STATES_KEPT:
+                self._states.popitem(last=False)
 
     def collated(self, samples: list[Any], order: SampleOrder) -> Any:
         """A batch of samples."""
+        if not self.auto_collation:
+            return self.collate_fn(samples[0])
         draws: Any = nullcontext()
-        if self._like_pipeline:
+        if self._seeded and order.key is not None:
             draws = SeededDraws(seeds(order.key, Stream.COLLATE, [order.number], [0])[0])
         with draws:
             return self.collate_fn(samples)
 
-    def _without_captures(self, given: Any) -> Any:
-        """As torch's, but that errors and messages know which sample is made."""
-        if not self.auto_collation or getattr(self.dataset, "__getitems__", None):
-            with making(None if self.auto_collation else given):
-                return super().fetch(given)  # type: ignore[no-untyped-call]
-        return self.collate_fn([self.sample(index) for index in given])
-
     def _samples(self, order: SampleOrder) -> list[Any]:
-        at_once = _takes_indices_at_once(self.dataset)
+        at_once = self.auto_collation and _takes_indices_at_once(self.dataset)
         if at_once:
-            index, copy = (order.indices[0], order.copies[0]) if len(order.indices) else (None, 0)
+            index, copy = next(iter(order.samples()), (None, 0))
             with making(index, copy, order.key):
                 return at_once(order.indices)  # type: ignore[no-any-return]
-        return [self.sample(index, copy, order.key) for index, copy in zip(order.indices, order.copies, strict=True)]
+        return [self.sample(index, copy, order.key) for index, copy in order.samples()]
 
     def sample(self, index: Any, copy: int = 0, key: Key | None = None) -> Any:
         """One sample, as the dataset gives it."""
@@ -139,12 +255,100 @@ class SampleFetcher(_MapDatasetFetcher):
         if self._seeded and key is not None:
             draws = SeededDraws(seed_of(key, index, copy))
         try:
-            with making(index, copy, key), draws:
-                return self.dataset[index]
+            with draws, making(index, copy, key):
+                if self._seeded:
+                    note_seed()
+                left = len(left_so_far())
+                sample = self.dataset[index]
+                _decode_what_is_held(left_so_far()[left:])
+                return sample
         except Exception as error:
             if hasattr(error, "add_note"):  # since Python 3.11
                 error.add_note(f"while making sample {index} of {type(self.dataset).__name__}")
             raise
+
+    # ---- again, without leaving images encoded
+
+    def _made_again(self, request: MakeAgain) -> MadeAgain:
+        now, before = GlobalStates.now(), self._states.get(request.order.number)
+        try:
+            if before is not None:
+                before.put_back()
+            with pillow_decodes():
+                return self._without_those_that_fail(request)
+        finally:
+            if before is not None:
+                now.put_back()
+
+    def _without_those_that_fail(self, request: MakeAgain) -> MadeAgain:
+        order, samples, failures, left_out = request.order, [], [], 0
+        for row, (index, copy) in enumerate(order.samples()):
+            try:
+                samples.append(self.sample(index, copy, order.key))
+            except Exception as error:
+                if not is_of_an_image(error):
+                    raise
+                failures.append(_failure(error, index))
+                if self._on_error == "raise":
+                    return MadeAgain(None, failures)
+                if request.substitutes is not None:
+                    samples.append(self._substitute(request.substitutes[row], failures, copy, order.key))
+                else:
+                    left_out += 1
+        return MadeAgain(self.collated(samples, order) if samples else None, failures, left_out)
+
+    def _substitute(self, candidates: list[int], failures: list[DecodeError], copy: int, key: Key | None) -> Any:
+        failure = failures[-1]
+        for other in candidates:
+            try:
+                return self.sample(other, copy, key)
+            except Exception as error:
+                if not is_of_an_image(error):
+                    raise
+                failures.append(_failure(error, other))
+        raise failure from none_decoded()
+
+
+def _decode_what_is_held(left: list[Any]) -> None:
+    """Decodes, as a whole, images that somebody still holds: a dataset that keeps those that it has opened."""
+    for reference in left:
+        tensor = reference()
+        if isinstance(tensor, PendingImage) and (source := tensor.undecoded.source).is_held():
+            source.is_kept = True
+            tensor.undecoded.decoded()
+
+
+def _failure(error: Exception, index: Any) -> DecodeError:
+    """What escaped the user's code, as an error that can be sent to another process."""
+    number = index if isinstance(index, int) else -1
+    place = {"index": number, "location": _location(error, index), "backend": "pil"}
+    kind = ViewError if isinstance(error, ImageTooSmall) else DecodeError
+    made = kind.because(error, **place)  # type: ignore[arg-type]
+    try:
+        pickle.dumps(made)
+    except Exception:  # noqa: BLE001 - a class of the user's that other processes cannot import
+        made = DecodeError.because(OSError(in_words(error)), **place)  # type: ignore[arg-type]
+    return made
+
+
+def _location(error: Exception, index: Any) -> str:
+    """The file that an error names, or that was opened last, or the sample."""
+    return str(getattr(error, "filename", None) or opened_last() or f"sample {index}")
+
+
+def _report(notes: Notes, order: SampleOrder) -> Report:
+    return Report(
+        samples=len(order.indices),
+        opened=notes.opened,
+        decoded=notes.left + notes.decoded,
+        fused=notes.fused,
+        plain=tuple(sorted(notes.plain)),
+    )
+
+
+def _this_worker() -> int | None:
+    info = get_worker_info()
+    return None if info is None else info.id
 
 
 def _takes_indices_at_once(dataset: Any) -> Any:
@@ -163,6 +367,8 @@ def _leave_to_the_loader(batch: Any, pending: list[Any]) -> None:
     Raises:
         OSError: an image of those cannot be decoded.
     """
+    if not pending:
+        return
     found = set()
 
     def note(tensor: torch.Tensor) -> torch.Tensor:
@@ -178,5 +384,5 @@ def _leave_to_the_loader(batch: Any, pending: list[Any]) -> None:
 
 
 def is_of_an_image(error: Exception) -> bool:
-    """True for what Pillow raises of files that are missing, no images, damaged or too large."""
-    return isinstance(error, OSError | SyntaxError | EOFError | pillow.bomb_error())
+    """True for what is raised of files that are missing, no images, damaged, too large, or smaller than a crop."""
+    return isinstance(error, OSError | SyntaxError | EOFError | ImageTooSmall | pillow.bomb_error())

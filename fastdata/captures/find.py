@@ -17,10 +17,10 @@ from typing import Any
 
 from torch.utils.data import ConcatDataset, Subset
 
-from fastdata.captures.capture import Capture
-from fastdata.transforms.compile import compile_transform
+from fastdata.captures.capture import Capture, captured, plan_of
 from fastdata.transforms.known import is_known_transform
 from fastdata.views.plan import Plan
+from fastdata.views.this_sample import expect_several_views
 
 __all__ = ["Captures", "copy_with_captures", "find_captures", "is_safe_in_threads", "looks_like_images"]
 
@@ -50,24 +50,29 @@ class Captures:
         plans: where each was found, like "transform" or "dataset.transform", and what it does.
         parts: the places that are steps of a longer transform, which as a whole cannot be fused.
         swaps: the places, with what is to be put there.
+        several_views: an image may be given to more than one of them, or several times to one.
     """
 
     plans: dict[str, Plan]
     parts: set[str]
     swaps: list[_Swap]
+    several_views: bool = False
 
     def install(self) -> None:
         """Puts captures where the transforms still are."""
+        expect_several_views(self.several_views)
         for swap in self.swaps:
             _exchange(swap, swap.original, swap.capture)
 
     @contextmanager
     def installed(self) -> Iterator[None]:
         """The same for a while; what somebody sets meanwhile stays."""
+        before = expect_several_views(self.several_views)
         self.install()
         try:
             yield
         finally:
+            expect_several_views(before)
             for swap in self.swaps:
                 _exchange(swap, swap.capture, swap.original)
 
@@ -84,7 +89,8 @@ def find_captures(dataset: Any) -> Captures:
     """Searches a dataset; changes nothing."""
     search = _Search(per_thread=False, copies=False)
     search.replaced(dataset, "", 0)
-    return Captures(search.plans, search.parts, search.swaps)
+    several_views = len(search.plans) > 1 or search.in_callable
+    return Captures(search.plans, search.parts, search.swaps, several_views)
 
 
 def copy_with_captures(dataset: Any) -> Any:
@@ -100,14 +106,17 @@ def looks_like_images(dataset: Any) -> bool:
 
 
 def is_safe_in_threads(dataset: Any) -> bool:
-    """True for torchvision's and our datasets and parts of them, with no function of the user's but the transform."""
+    """True for torchvision's and our datasets and parts of them, with no function of the user's."""
     if type(dataset) is Subset:
         return is_safe_in_threads(dataset.dataset)
     if type(dataset) is ConcatDataset:
         return all(map(is_safe_in_threads, dataset.datasets))
+    transform = getattr(dataset, "transform", None)
     others = (getattr(dataset, name, None) for name in ("target_transform", "loader", "is_valid_file", "transforms"))
-    return type(dataset).__module__.startswith(_SAFE) and all(
-        other is None or getattr(other, "__module__", "").startswith(_SAFE) for other in others
+    return (
+        type(dataset).__module__.startswith(_SAFE)
+        and (transform is None or is_known_transform(transform))
+        and all(other is None or getattr(other, "__module__", "").startswith(_SAFE) for other in others)
     )
 
 
@@ -124,6 +133,8 @@ class _Search:
         self._done: dict[int, Any] = {}  # what became of each object, so that one object stays one
         self._kept: list[Any] = []  # so that no other object gets the id of one that was looked at
         self._in_transform = 0  # how many of a library's transforms the search has gone into
+        self._in_users_callable = 0  # and of callable objects of the user's, which may call a transform several times
+        self.in_callable = False  # a transform was found in one of them
         self.plans: dict[str, Plan] = {}
         self.parts: set[str] = set()
         self.swaps: list[_Swap] = []
@@ -140,7 +151,7 @@ class _Search:
         return result
 
     def _replaced(self, value: Any, place: str, depth: int) -> Any:
-        if depth > _DEEPEST or type(value) is Capture or isinstance(value, type):
+        if depth > _DEEPEST or issubclass(type(value), Capture) or isinstance(value, type):
             return value
         if type(value) in (list, tuple, dict):
             return self._container(value, place, depth)
@@ -148,20 +159,26 @@ class _Search:
             return value
         self.has_image_transforms |= type(value).__module__.startswith(_OF_IMAGES)
         if callable(value) and is_known_transform(value):
-            plan = compile_transform(value).plan
+            plan = plan_of(value)
             if plan is not None:
                 self.plans[place or type(value).__name__] = plan
+                self.in_callable |= self._in_users_callable > 0
                 if self._in_transform:
                     self.parts.add(place)
-                return Capture(value, plan, per_thread=self._per_thread)
+                return captured(value, per_thread=self._per_thread)
             self._in_transform += 1
             try:
                 return self._object(value, place, depth)
             finally:
                 self._in_transform -= 1
-        if _may_hold_transforms(value):
+        if not _may_hold_transforms(value):
+            return value
+        is_callable = callable(value) and not hasattr(type(value), "__getitem__")
+        self._in_users_callable += is_callable
+        try:
             return self._object(value, place, depth)
-        return value
+        finally:
+            self._in_users_callable -= is_callable
 
     def _container(self, value: Any, place: str, depth: int) -> Any:
         if len(value) > _MOST_ITEMS:

@@ -6,6 +6,7 @@ What each argument means is in the docstring of `fastdata.DataLoader` (loader.py
 from __future__ import annotations
 
 import operator
+import os
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -33,6 +34,7 @@ __all__ = [
     "check_dali",
     "check_decode_device",
     "check_seed",
+    "may_defer",
     "may_pin",
     "thread_count",
 ]
@@ -72,6 +74,7 @@ class LoaderArguments:
     decode_device: DecodeDevice
     decode_on: str
     dali: DaliOptions
+    defer: bool
     autotune: bool
     memory_budget: int | None
 
@@ -128,6 +131,11 @@ def thread_count(num_workers: Any) -> int:
         hint = f"; write {num_workers} without quotes" if isinstance(num_workers, str) and num_workers.isdigit() else ""
         raise OptionError(f"num_workers={num_workers!r}; accepted: an integer or 'auto'{hint}")
     return operator.index(num_workers)
+
+
+def may_defer(loader: LoaderArguments) -> bool:
+    """True if images may stay encoded in a dataset's own code; FASTDATA_DEFER=0 forbids it in the whole process."""
+    return loader.defer and os.environ.get("FASTDATA_DEFER", "1") != "0"
 
 
 def may_pin(wanted: bool) -> bool:

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from fastdata.dataloader.arguments import LoaderArguments
+from fastdata.dataloader.arguments import LoaderArguments, may_defer
 from fastdata.dataloader.routes import Route
 from fastdata.dataloader.verdict import Findings, counts_threads, verdict
 from fastdata.loaders import MEAN_TOLERANCE, native_problem
@@ -40,14 +40,14 @@ _OF_THE_PIPELINE: dict[str, Any] = {
 
 BY_INDEX = "windows of JPEGs are decoded without what lies around them"
 
-_WITH_CAPTURES = ("backend", "fidelity", "on_error", "memory_format")
+_WITH_CAPTURES = ("backend", "fidelity", "memory_format")
 
 
 def without_effect(loader: LoaderArguments, route: Route) -> list[str]:
     """Arguments that were given and do nothing where the dataset's own code runs, as they were given."""
-    if route.instead_of is not None:
-        return []
-    at_work = _WITH_CAPTURES if route.captured else ()
+    at_work: tuple[str, ...] = _WITH_CAPTURES if route.captured else ()
+    if loader.batch_sampler is not None and may_defer(loader) and native_problem() is None:
+        at_work += ("on_error",)
     given = (
         (name, getattr(loader, name), default) for name, default in _OF_THE_PIPELINE.items() if name not in at_work
     )
@@ -58,10 +58,6 @@ def explain(loader: LoaderArguments, route: Route, findings: Findings) -> str:
     """A verdict; which way a loader's batches go and why, one fact a line; then what would make it faster."""
     if route.plan is not None:
         lines = _in_the_pipeline(loader, route, findings)
-    elif route.instead_of is not None:
-        lines = _in_the_pipeline(loader, route.instead_of, findings)
-        made = f"{_count(loader.num_workers, 'worker process', 'es')}, which decode and call these steps"
-        lines.update(why=f"{lines['why']}; {route.reason}", threads=None, workers=made)
     else:
         lines = _by_the_datasets_code(loader, route, findings)
     lines["tuned"] = findings.tuner.told() if findings.tuner is not None else None
@@ -131,7 +127,7 @@ def _in_the_pipeline(loader: LoaderArguments, route: Route, findings: Findings) 
         "backend": "none: pixels are in memory, nothing is decoded" if _in_memory(route) else _backend(loader, choice),
         "fidelity": "identical to Pillow's pixels" if _in_memory(route) else _fidelity(loader, plan, choice),
         "threads": _threads(loader, route, findings),
-        "on error": loader.on_error,
+        "on error": _on_error(loader),
         "device": str(loader.device) if loader.device is not None else "host memory",
         "decodes on": decodes_on,
         "index": _index(route, choice),
@@ -170,7 +166,7 @@ def _first_bytes(path: str | bytes, offset: int) -> bytes:
 
 def _advice(loader: LoaderArguments, route: Route) -> list[str]:
     """What would help, most effective first."""
-    plan = (route.instead_of or route).plan
+    plan = route.plan
     if plan is None:
         return [route.advice] if route.advice else []
     changes = []
@@ -232,6 +228,10 @@ def _fidelity_of_decoding(loader: LoaderArguments, choice: BackendChoice | None)
     tolerance = known[choice.backend.name]
     if tolerance == 0:
         return f"{loader.fidelity}: identical to Pillow's pixels"
+    if loader.fidelity == "exact":
+        return (
+            f"as near as {choice.backend.name} comes: mean difference from Pillow's pixels at most {tolerance} of 255"
+        )
     return f"{loader.fidelity}: mean difference from Pillow's pixels at most {tolerance} of 255 grey levels"
 
 
@@ -239,6 +239,11 @@ def _backend(loader: LoaderArguments, choice: BackendChoice | None) -> str:
     if choice is None:
         return f"{loader.backend} (timed on your samples at the first iteration)"
     return f"{choice.backend.name}: {choice.reason}"
+
+
+def _on_error(loader: LoaderArguments) -> str:
+    default = " (the default)" if loader.on_error == "raise" else ""
+    return f"{loader.on_error}{default}"
 
 
 def _threads(loader: LoaderArguments, route: Route, findings: Findings) -> str:

@@ -15,9 +15,9 @@ import torch
 from torch.utils.data import dataloader as torch_dataloader
 
 from fastdata.captures.complete import CompletedBatch, Completion
-from fastdata.captures.fetch import SampleFetcher, UnfinishedBatch
+from fastdata.captures.fetch import MadeAgain, MakeAgain, SampleFetcher, UnfinishedBatch
 from fastdata.captures.find import Captures, find_captures
-from fastdata.dataloader.map_style import MapStyle, Orders, Samples, WorkerJobs, opening_encoded
+from fastdata.dataloader.map_style import AskWorker, MapStyle, Orders, Samples, WorkerJobs, opening_encoded
 from fastdata.dataloader.record import EpochRecord
 from fastdata.errors import DatasetError, StateMismatch
 from fastdata.order.random_states import GlobalStates
@@ -158,10 +158,12 @@ class _Counted(torch_dataloader._BaseDataLoaderIter):
     """
 
     _left_at: float | None = None
+    _left_out = 0  # samples that are not in the batch that comes, since they could not be decoded
 
     def __init__(self, loader: Any, record: EpochRecord, samples: Samples) -> None:
         self._record, start = record, record.start
         self._samples, self._totals = samples, samples.stats
+        self._auto_collates = loader.batch_sampler is not None
         self._failed = 0  # batches that raised since the last that did not
         self.handed = 0  # batches given to whoever asks
         self.delivers = True  # to the caller himself; False where somebody between asks ahead and counts deliveries
@@ -214,10 +216,11 @@ class _Counted(torch_dataloader._BaseDataLoaderIter):
             self._pass_over(self._record.start)
 
     def _orders(self) -> Any:
-        return Orders(self._samples, self._record) if self._samples.captured else self._record.batches
+        needed = self._samples.needs_orders and self._auto_collates
+        return Orders(self._samples, self._record) if needed else self._record.batches
 
     def __next__(self) -> Any:
-        came_at, taken = time.perf_counter(), self._taken()
+        came_at, taken, self._left_out = time.perf_counter(), self._taken(), 0
         if self._left_at is not None:
             self._totals.busy_s += came_at - self._left_at
             self._left_at = None
@@ -232,9 +235,11 @@ class _Counted(torch_dataloader._BaseDataLoaderIter):
         if self._record.batches is not None:
             self._failed += self._taken() - taken - 1  # batches of which nothing was left
         batch = self._not_begun_anew(batch)
+        if self._record.batches is None:
+            self._samples.note_stream(batch)
         self.handed += 1 + self._failed  # whoever goes on has passed over those that raised
         self._failed = 0
-        self._totals.samples += self._samples_in(batch)
+        self._totals.samples += self._samples_in(batch) - self._left_out
         if self.delivers:
             self._record.delivered_batches = self.handed
             self._totals.batches += 1
@@ -305,9 +310,10 @@ class SingleProcessIterator(_Counted, torch_dataloader._SingleProcessDataLoaderI
         super().__init__(loader, record, samples)
         self._completion: Completion | None = None
         self._captures = find_captures(self._dataset) if samples.captured else Captures({}, set(), [])
-        if record.batches is not None and opening_encoded() is not None:
+        self._defers = record.batches is not None and samples.defers
+        if self._defers and opening_encoded() is not None:
             parts = self._dataset, self._auto_collation, self._collate_fn, self._drop_last
-            self._dataset_fetcher = SampleFetcher(*parts, on_error=samples.arguments.on_error)
+            self._dataset_fetcher = SampleFetcher(*parts, on_error=samples.on_error)
         stateful_parts = (self._dataset, getattr(self._dataset_fetcher, "dataset_iter", None))
         self._record.stateful = next(filter(_keeps_state, stateful_parts), None)
 
@@ -319,19 +325,26 @@ class SingleProcessIterator(_Counted, torch_dataloader._SingleProcessDataLoaderI
             iterator.load_state_dict(copy.deepcopy(start.dataset_state))
 
     def _next_data(self) -> Any:
-        opening = opening_encoded() if self._record.batches is not None else None
+        opening = opening_encoded() if self._defers else None
         if opening is None:
             return super()._next_data()  # type: ignore[no-untyped-call]
         while True:
             with opening.opening_encoded(), self._captures.installed():
                 data = super()._next_data()  # type: ignore[no-untyped-call]
-            self._samples.note_batch(isinstance(data, UnfinishedBatch))
-            if not isinstance(data, UnfinishedBatch):
+            data = self._samples.noted(data)
+            if not isinstance(data, UnfinishedBatch | MadeAgain):
                 return data
             if self._completion is None:
-                self._completion = self._samples.completion(self._record, self._dataset)
+                self._completion = self._samples.completion(self._record, self._make_again)
             with suppress(SkipResult):
-                return CompletedBatch(self._completion, data).run_here()[1]
+                _, batch, self._left_out = CompletedBatch(self._completion, data).run_here()
+                return batch
+
+    def _make_again(self, _: int | None, request: MakeAgain) -> MadeAgain:
+        opening = opening_encoded()
+        assert opening is not None
+        with opening.opening_encoded(), self._captures.installed():
+            return self._dataset_fetcher.fetch(request)  # type: ignore[no-any-return]
 
     def _next_index(self) -> Any:
         index = super()._next_index()  # type: ignore[no-untyped-call]
@@ -354,13 +367,13 @@ class MultiProcessIterator(_Counted, torch_dataloader._MultiProcessingDataLoader
     def _next_data(self) -> Any:
         if self._completing is None:
             data = super()._next_data()  # type: ignore[no-untyped-call]
-            self._samples.note_batch(isinstance(data, UnfinishedBatch))
-            if not isinstance(data, UnfinishedBatch):
+            data = self._samples.noted(data)
+            if not isinstance(data, UnfinishedBatch | MadeAgain):
                 return data
             self._begin_completing(data)
         assert self._completing is not None
         try:
-            number, batch, _ = next(self._completing)
+            number, batch, self._left_out = next(self._completing)
         except StopIteration:
             raise
         except Exception:
@@ -369,8 +382,8 @@ class MultiProcessIterator(_Counted, torch_dataloader._MultiProcessingDataLoader
         self._completed = number + 1
         return batch
 
-    def _begin_completing(self, first: UnfinishedBatch) -> None:
-        completion = self._samples.completion(self._record, self._dataset)
+    def _begin_completing(self, first: UnfinishedBatch | MadeAgain) -> None:
+        completion = self._samples.completion(self._record, AskWorker(self))
         self._completed = int(self._rcvd_idx) - 1
         receive = torch_dataloader._MultiProcessingDataLoaderIter._next_data
         jobs = WorkerJobs(self, receive, completion, first, self._completed)

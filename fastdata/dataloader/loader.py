@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import fields
+from dataclasses import fields, replace
+from functools import partial
 from multiprocessing.context import BaseContext
 from typing import Any, Literal, TypeVar
 
@@ -33,11 +34,12 @@ from fastdata.dataloader.iterators import (
     Numbered,
     SingleProcessIterator,
 )
+from fastdata.dataloader.live import LiveJobs
 from fastdata.dataloader.map_style import Samples, open_in_threads
-from fastdata.dataloader.prepare import leaves_tail_to_processes, pipeline_config
+from fastdata.dataloader.prepare import pipeline_config
 from fastdata.dataloader.rebuilt import remember
 from fastdata.dataloader.record import EpochRecord
-from fastdata.dataloader.routes import Route, find_route, tail_of
+from fastdata.dataloader.routes import Route, find_route
 from fastdata.dataloader.stateful import StatefulEpochs
 from fastdata.dataloader.tuning import begin_with_all_cpus, check_tuning, tuned
 from fastdata.dataloader.verdict import Findings
@@ -48,8 +50,10 @@ from fastdata.loaders.dali_options import DaliOptions
 from fastdata.pipeline.build import open_pipeline
 from fastdata.pipeline.choose_backend import BackendChoice
 from fastdata.pipeline.config import ON_ERROR, OnError
+from fastdata.pipeline.jobs import OrderedJobs
 from fastdata.pipeline.resources import EpochResources
 from fastdata.pipeline.stats import PipelineStats
+from fastdata.sources.recognise import frozen
 from fastdata.views.philox import Key
 
 __all__ = ["DataLoader", "StatelessDataLoader", "observers"]
@@ -65,16 +69,16 @@ class StatelessDataLoader(StatefulEpochs, torch.utils.data.DataLoader[Sample]):
     """torch.utils.data.DataLoader with an image pipeline behind it.
 
     All of torch's arguments mean what they mean there.  Where the dataset is an image folder or keeps its images in
-    memory (see `sources/protocol.py`) and its transform begins with steps fastdata can fuse (see `views/plan.py`),
-    `num_workers` counts threads of this process instead of worker processes, and batches are decoded straight into
-    their memory.  The samples of any other dataset are made by its own code, where torch would run it; images that it
-    opens with `PIL.Image.open` stay encoded meanwhile, and transforms that are found in it are captured, so that whole
-    batches can be decoded here (see `captures/`).  `explain()` says what was done and why.
+    memory (see `sources/protocol.py`), all steps of its transform can be fused (see `views/plan.py`) and no code of the
+    user's is called for samples or batches, `num_workers` counts threads of this process instead of worker processes,
+    and batches are decoded straight into their memory.  All other samples are made by the dataset's own code, where
+    torch would run it; images that it opens with `PIL.Image.open` stay encoded meanwhile, and transforms that are found
+    in it are captured, so that whole batches can be decoded here (see `captures/`).  `explain()` says what was done and
+    why.
 
     Args:
         dataset: as torch's, likewise all further arguments up to `in_order`.
-        num_workers: threads; worker processes and as many threads where the dataset's own code runs, or steps of a
-            transform that cannot be fused and hold Python's interpreter (tried on some samples).  0 works in the
+        num_workers: threads; worker processes and as many threads where code of the user's runs.  0 works in the
             caller's thread; "auto" takes the CPUs of this process, divided by LOCAL_WORLD_SIZE, in the image pipeline
             up to four times as many threads where reading some samples waits for storage.
         prefetch_factor: on torch's path batches per worker; in the image pipeline, where all threads work on the
@@ -91,10 +95,12 @@ class StatelessDataLoader(StatefulEpochs, torch.utils.data.DataLoader[Sample]):
         augment_on: "host" does augmentations (ColorJitter, RandAugment, …) to each image, with the pixels
             of torchvision on PIL images; "device" does them on whole batches where those are delivered, with
             torchvision's arithmetic for tensors.  Either draws by (seed, epoch, sample).
-        workers: who runs the code of datasets that are not image folders, and of steps that cannot be fused:
-            "processes", as torch does, "threads" of this process, for code that several threads may run at once, or
-            "auto": threads for torchvision's and fastdata's own datasets, processes for all others and for steps that
-            hold Python's interpreter.
+        workers: who runs code with `num_workers` > 0: "processes", as torch does, "threads" of this process, for code
+            that several threads may run at once, or "auto": processes for all code of the user's (datasets, steps that
+            cannot be fused, target_transform, collate_fn), threads for the datasets and transforms of torchvision, timm
+            and fastdata.
+        defer: leave images encoded in a dataset's own code, and capture its transforms; False has all of it done by
+            torch and Pillow, for code that asks for exact types.  FASTDATA_DEFER=0 does that in a whole process.
         decode_device: with backend="dali", who decodes: "cpu", "mixed" (the GPU of `device`) or "auto" (the GPU if
             `device` is one).
         dali: further choices for that backend.
@@ -147,6 +153,7 @@ class StatelessDataLoader(StatefulEpochs, torch.utils.data.DataLoader[Sample]):
         decode_device: DecodeDevice = "auto",
         dali: DaliOptions = DaliOptions(),  # noqa: B008 - frozen
         progress: bool = False,
+        defer: bool = True,
         autotune: bool = False,
         memory_budget: int | None = None,
     ) -> None:
@@ -156,10 +163,11 @@ class StatelessDataLoader(StatefulEpochs, torch.utils.data.DataLoader[Sample]):
         check_choice("memory_format", memory_format, _MEMORY_FORMATS)
         check_choice("augment_on", augment_on, AUGMENT_ON)
         check_choice("workers", workers, WORKERS)
+        check_choice("defer", defer, (True, False))
         check_tuning(autotune, memory_budget)
         self.backend, self.fidelity, self.device = backend, fidelity, device
         self.seed, self.on_error = check_seed(seed), on_error
-        self.memory_format, self.progress, self.workers = memory_format, progress, workers
+        self.memory_format, self.progress, self.workers, self.defer = memory_format, progress, workers, defer
         self.augment_on, self.decode_device, self.dali = augment_on, decode_device, check_dali(dali)
         self._device = check_device(device) if device is not None else None
         self._decode_on = check_decode_device(decode_device, backend, self._device)
@@ -195,6 +203,7 @@ class StatelessDataLoader(StatefulEpochs, torch.utils.data.DataLoader[Sample]):
         self._stats = PipelineStats()
         self._begin_counting()
         self._warned_of_torch_path = False
+        self._kept_route: Route | None = None  # of persistent workers
 
     # ---- what to ask a loader
 
@@ -213,9 +222,8 @@ class StatelessDataLoader(StatefulEpochs, torch.utils.data.DataLoader[Sample]):
 
     def __repr__(self) -> str:
         route, batches = self._route(), getattr(self.batch_sampler, "batch_size", self.batch_size)
-        if route.is_image_pipeline or route.instead_of is not None:
-            kind = "threads" if route.is_image_pipeline else "processes"
-            how = f"image pipeline, num_workers={self.num_workers} ({kind}), backend={self._backend_name()!r}"
+        if route.is_image_pipeline:
+            how = f"image pipeline, num_workers={self.num_workers} (threads), backend={self._backend_name()!r}"
         elif route.captured:
             kind = "threads" if route.in_threads else "processes"
             how = f"captured transforms ({', '.join(route.captured)}), num_workers={self.num_workers} ({kind})"
@@ -233,7 +241,7 @@ class StatelessDataLoader(StatefulEpochs, torch.utils.data.DataLoader[Sample]):
     def _route(self) -> Route:
         if "_stats" not in vars(self):
             return Route(reason=f"{type(self).__name__} does not call DataLoader.__init__", advice="call it")
-        return find_route(self._arguments(), left=self._findings.left)
+        return find_route(self._arguments())
 
     def _by_torchs_code(self) -> bool:
         return self._route().by_torchs_code
@@ -242,13 +250,8 @@ class StatelessDataLoader(StatefulEpochs, torch.utils.data.DataLoader[Sample]):
 
     def __iter__(self) -> Any:
         self._show_to_observers()
-        route = self._route()
+        route = self._kept_route or self._route()
         begin_with_all_cpus(self, route)
-        if (steps := tail_of(route)) and steps != self._findings.tried:
-            self._findings.tried = steps
-            is_left = leaves_tail_to_processes(self._arguments(), route, self._findings)
-            self._findings.left = steps if is_left else ()
-            route = self._route()
         if route.is_image_pipeline:
             return self._iterate_images(route)
         if (ignored := without_effect(self._arguments(), route)) and not self._warned_of_torch_path:
@@ -280,16 +283,8 @@ class StatelessDataLoader(StatefulEpochs, torch.utils.data.DataLoader[Sample]):
             self._stats,
             self._findings,
             captured=bool(route.captured),
-            open_pipeline=self._pipeline_opener(route.instead_of),
             pin=self.pin_memory or on_gpu,
         )
-
-    def _pipeline_opener(self, route: Route | None) -> Callable[..., EpochResources] | None:
-        """Opens the image pipeline for batches that worker processes could not make."""
-        if route is None:
-            return None
-        arguments, findings, stats = self._arguments(), self._findings, self._stats
-        return lambda **epoch: EpochResources(pipeline_config(arguments, route, findings, **epoch), stats=stats)
 
     def _iterate_torch(self) -> EpochIterator:
         inner: Any = super().__iter__()  # one of the two above
@@ -317,12 +312,21 @@ class StatelessDataLoader(StatefulEpochs, torch.utils.data.DataLoader[Sample]):
         )
 
     def _iterate_images(self, route: Route) -> EpochIterator:
+        if self.num_workers:
+            route = self._as_workers_see_it(route)
         record = self.begin_epoch()
         assert record.batches is not None
-        resources = self._prepare_epoch(route, record)
-        depth = max(1, self.prefetch_factor or 1)
-        size = getattr(self.batch_sampler, "batch_size", None)
-        pipeline = open_pipeline(resources, record.batches, depth=depth, timeout_s=self.timeout, batch_size=size)
+        warn_without_native()
+        key = Key(seed=self._draw_view_seed(record.batches), epoch=record.start.epoch)
+        open_resources = partial(self._open_resources, record=record, key=key)
+        resources = open_resources(route)
+        if self.num_workers or resources.batch_decoder is not None or resources.ready_batches is not None:
+            depth = max(1, self.prefetch_factor or 1)
+            size = getattr(self.batch_sampler, "batch_size", None)
+            pipeline = open_pipeline(resources, record.batches, depth=depth, timeout_s=self.timeout, batch_size=size)
+        else:
+            jobs = LiveJobs(self._samples(route), route, resources, record, key, open_resources)
+            pipeline = OrderedJobs(jobs, threads=0, depth=1, timeout_s=self.timeout, on_close=jobs.close)
         return EpochIterator(
             pipeline if resources.decodes_on_gpu else self._to_device(pipeline, resources),
             record=record,
@@ -333,16 +337,22 @@ class StatelessDataLoader(StatefulEpochs, torch.utils.data.DataLoader[Sample]):
             after_batch=tuned(self, self._findings, pipeline, resources) if self.autotune else None,
         )
 
-    def _prepare_epoch(self, route: Route, record: EpochRecord) -> EpochResources:
-        warn_without_native()
-        assert record.batches is not None
-        view_seed = self._draw_view_seed(record.batches)
+    def _as_workers_see_it(self, route: Route) -> Route:
+        """A route whose source is as it is now; persistent workers would keep that of their first epoch."""
+        assert route.source is not None
+        if not self.persistent_workers:
+            return replace(route, source=frozen(route.source))
+        if self._kept_route is None:
+            self._kept_route = replace(route, source=frozen(route.source))
+        return self._kept_route
+
+    def _open_resources(self, route: Route, record: EpochRecord, key: Key) -> EpochResources:
         on_gpu = self._device is not None and self._device.type == "cuda"
         config = pipeline_config(
             self._arguments(),
             route,
             self._findings,
-            key=Key(seed=view_seed, epoch=record.start.epoch),
+            key=key,
             device=self._device,
             pin=may_pin(self.pin_memory or on_gpu),
             order=record.batches,
@@ -373,7 +383,7 @@ class StatelessDataLoader(StatefulEpochs, torch.utils.data.DataLoader[Sample]):
 
     def check_worker_number_rationality(self) -> None:
         """Warns of too many worker processes, as torch does, if it is the caller who has asked for them."""
-        if self._by_torchs_code() and self._route().instead_of is None:
+        if self._by_torchs_code():
             super().check_worker_number_rationality()
 
 
@@ -400,4 +410,5 @@ class DataLoader(StatelessDataLoader[Sample]):  # noqa: D101
         Raises:
             StateMismatch: the state is of another format, dataset, sampler or seed, or its numbers cannot be.
         """
+        self._kept_route = None
         self.continue_from(state)

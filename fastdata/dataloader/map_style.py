@@ -12,26 +12,36 @@ from importlib import import_module
 from pickle import PickleError
 from typing import Any
 
+import psutil
+from torch._utils import ExceptionWrapper
 from torch.utils.data import default_collate, get_worker_info
 from torch.utils.data._utils import fetch as torch_fetch
 
 from fastdata.captures.complete import CompletedBatch, Completion, FailedBatch, FetchedBatch
-from fastdata.captures.fetch import SampleFetcher, SampleOrder
+from fastdata.captures.fetch import (
+    REPORTED,
+    MadeAgain,
+    MakeAgain,
+    ReportedBatch,
+    SampleFetcher,
+    SampleOrder,
+    UnfinishedBatch,
+)
 from fastdata.captures.find import copy_with_captures, find_captures
-from fastdata.dataloader.arguments import LoaderArguments, may_pin
+from fastdata.dataloader.arguments import LoaderArguments, may_defer, may_pin
 from fastdata.dataloader.record import EpochRecord
 from fastdata.dataloader.routes import find_route
 from fastdata.dataloader.verdict import Findings, warn_if_images
+from fastdata.errors import PipelineError
 from fastdata.loaders import create_backend
 from fastdata.pipeline.choose_backend import BackendChoice
+from fastdata.pipeline.config import OnError
 from fastdata.pipeline.jobs import OrderedJobs
-from fastdata.pipeline.resources import EpochResources
+from fastdata.pipeline.seeded_draws import redirect_draws
 from fastdata.pipeline.stats import PipelineStats
 from fastdata.views.philox import Key
 
-__all__ = ["MapStyle", "Orders", "Samples", "WorkerJobs", "open_in_threads", "opening_encoded"]
-
-_BATCHES_TO_JUDGE = 3  # before a loader is said to gain nothing
+__all__ = ["AskWorker", "MapStyle", "Orders", "Samples", "WorkerJobs", "open_in_threads", "opening_encoded"]
 
 
 class Samples:
@@ -43,8 +53,6 @@ class Samples:
         findings: what it has found out, and will.
         captured: the dataset has transforms that are captured.
         pin: batches are to be pinned, if they can be.
-        open_pipeline: opens the image pipeline, if samples and errors are to be the same as there; takes the epoch's
-            part of a `PipelineConfig`.
     """
 
     def __init__(
@@ -55,10 +63,9 @@ class Samples:
         *,
         captured: bool,
         pin: bool,
-        open_pipeline: Callable[..., EpochResources] | None = None,
     ) -> None:
         self.arguments, self.stats, self.findings = arguments, stats, findings
-        self.captured, self._pin, self._open_pipeline = captured, pin, open_pipeline
+        self.captured, self._pin = captured, pin
         self.base_seed: int | None = None  # that torch's iterator has drawn
 
     @property
@@ -68,9 +75,19 @@ class Samples:
         return own if own is not None else default_collate
 
     @property
-    def like_pipeline(self) -> bool:
-        """True if samples and errors are to be those of the image pipeline."""
-        return self._open_pipeline is not None
+    def defers(self) -> bool:
+        """True if images that the dataset opens may stay encoded."""
+        return may_defer(self.arguments)
+
+    @property
+    def on_error(self) -> OnError:
+        """What to do with samples that fail, where the dataset's code is called by us."""
+        return self.arguments.on_error if self.defers else "raise"
+
+    @property
+    def needs_orders(self) -> bool:
+        """True if the dataset's code is to be told seed and epoch of what it makes."""
+        return self.captured or self.on_error == "replace"
 
     @property
     def depth(self) -> int:
@@ -90,42 +107,45 @@ class Samples:
             batches.state = replace(state, view_seed=view_seed)
         return Key(seed=view_seed, epoch=record.start.epoch)
 
-    def completion(self, record: EpochRecord, dataset: Any) -> Completion:
+    def completion(self, record: EpochRecord, again: Callable[[int | None, MakeAgain], MadeAgain]) -> Completion:
         """How an epoch's batches are completed.
 
         Args:
             record: of the epoch.
-            dataset: makes samples again in place of damaged ones, in this process; it holds captures.
+            again: has a batch made again; see `Completion`.
         """
         arguments, findings = self.arguments, self.findings
         if findings.choice is None:
             backend = create_backend("native", fidelity=arguments.fidelity)
             findings.choice = BackendChoice(backend=backend, reason="samples come from the dataset's own code")
-        pin, pipeline = may_pin(self._pin), None
-        if self._open_pipeline is not None:
-            own = {"key": self.view_key(record), "order": record.batches, "pin": pin}
-            pipeline = partial(self._open_pipeline, **own)
         return Completion(
             backend=findings.choice.backend,
             threads=arguments.num_workers,
-            on_error=arguments.on_error,
+            on_error=self.on_error,
             memory_format=arguments.memory_format,
-            pin=pin,
+            pin=may_pin(self._pin),
             stats=self.stats,
             order=record.batches,
-            again=SampleFetcher(dataset, True, self.collate_fn, False) if self.captured else None,
-            pipeline=pipeline,
+            again=again,
         )
 
-    def note_batch(self, accelerated: bool) -> None:
-        """A batch came, with images that were decoded natively, or without; warns once it is clear that none come."""
-        findings = self.findings
-        if findings.plain_batches < 0 or accelerated:
-            findings.plain_batches = -1
-            return
-        findings.plain_batches += 1
-        if findings.plain_batches == _BATCHES_TO_JUDGE:
-            warn_if_images(self.arguments, find_route(self.arguments))
+    def noted(self, data: Any) -> Any:
+        """A batch as the dataset's own code has made it; warns once it is clear that nothing is gained."""
+        report = data.report if isinstance(data, UnfinishedBatch | ReportedBatch) else None
+        if self.findings.happened.batches < REPORTED and not isinstance(data, MadeAgain):
+            self.findings.happened.add(report)
+            if self.findings.happened.batches == REPORTED and not self.findings.happened.gains:
+                batch = data.batch if report is not None else data
+                warn_if_images(self.arguments, find_route(self.arguments), self.findings.happened, batch)
+        return data.batch if isinstance(data, ReportedBatch) else data
+
+    def note_stream(self, batch: Any) -> None:
+        """A batch of an iterable dataset came."""
+        happened = self.findings.happened
+        if happened.batches < REPORTED:
+            happened.add(None)
+            if happened.batches == REPORTED:
+                warn_if_images(self.arguments, find_route(self.arguments), happened, batch)
 
 
 class MapStyle:
@@ -139,16 +159,17 @@ class MapStyle:
 
     def __init__(self, loader: Any, orders: Any, samples: Samples) -> None:
         self._loader, self._index_sampler = loader, orders
-        fetcher = partial(SampleFetcher, on_error=loader.on_error, like_pipeline=samples.like_pipeline)
-        self.worker_init_fn = _BeginWorker(loader.worker_init_fn, fetcher, samples.captured)
-        opening_encoded()  # imported here once, not in every worker process that is forked
+        if samples.defers:
+            fetcher = partial(SampleFetcher, on_error=samples.on_error)
+            self.worker_init_fn = _BeginWorker(loader.worker_init_fn, fetcher, samples.captured)
+            opening_encoded()  # imported here once, not in every worker process that is forked
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._loader, name)
 
 
 class Orders:
-    """The index batches of an epoch as a dataset with captures needs them."""
+    """The index batches of an epoch, with what is drawn for their samples."""
 
     def __init__(self, samples: Samples, record: EpochRecord) -> None:
         self._samples, self._record = samples, record
@@ -161,7 +182,8 @@ class Orders:
         batches = self._record.batches
         assert batches is not None
         for number, indices in enumerate(batches):
-            yield SampleOrder(number, indices, batches.copies_of(indices), self._samples.view_key(self._record))
+            copies = batches.copies_of(indices) if self._samples.captured else None
+            yield SampleOrder(number, indices, copies, self._samples.view_key(self._record))
 
 
 class _BeginWorker:
@@ -171,12 +193,13 @@ class _BeginWorker:
         self, own: Callable[[int], None] | None, fetcher: Callable[..., SampleFetcher], captured: bool
     ) -> None:
         self._own, self._fetcher, self._captured = own, fetcher, captured
+        self._program_began = program_began()
 
     def __call__(self, worker: int) -> None:
         if self._captured:
             import_module("PIL.Image")  # in a spawned process nobody may have done so yet
         if (opening := opening_encoded()) is not None:
-            opening.open_encoded_from_now_on()
+            opening.open_encoded_from_now_on(self._program_began)
             info = get_worker_info()
             assert info is not None
             if self._captured:
@@ -184,6 +207,11 @@ class _BeginWorker:
             torch_fetch._MapDatasetFetcher = _Fetchers(info.dataset, self._fetcher)  # type: ignore[misc,assignment]
         if self._own is not None:
             self._own(worker)
+
+
+def program_began() -> float:
+    """When this process was started, in seconds since 1970."""
+    return psutil.Process().create_time()
 
 
 class _Fetchers:
@@ -216,15 +244,21 @@ def open_in_threads(samples: Samples, record: EpochRecord, *, timeout_s: float) 
         timeout_s: longest wait for one batch; 0 waits for ever.
     """
     dataset = copy_with_captures(samples.arguments.dataset)
-    completion = samples.completion(record, dataset)
-    on_error = samples.arguments.on_error
-    fetcher = SampleFetcher(dataset, True, samples.collate_fn, False, on_error=on_error, seeded=True)
+    parts = dataset, True, samples.collate_fn, False
+    fetcher = SampleFetcher(*parts, on_error=samples.on_error, seeded=True)
+    completion = samples.completion(record, lambda _, request: fetcher.fetch(request))
+    stop_redirecting = redirect_draws()
+
+    def close(ended: bool) -> None:
+        stop_redirecting()
+        completion.close(ended)
+
     return OrderedJobs(
         (FetchedBatch(completion, fetcher, order) for order in Orders(samples, record)),
         threads=samples.arguments.num_workers,
         depth=samples.depth,
         timeout_s=timeout_s,
-        on_close=completion.close,
+        on_close=close,
     )
 
 
@@ -277,10 +311,49 @@ class WorkerJobs:
         return iterator is not None and not self._lost and _has_arrived(iterator)
 
 
+class AskWorker:
+    """Has batches made again by the worker processes that have made them; see `Completion.again`.
+
+    Requests take the way of torch's index batches, and what is made that of its batches, under keys below 0.
+    """
+
+    def __init__(self, iterator: Any) -> None:
+        self._iterator, self._key = weakref.ref(iterator), 0
+
+    def __call__(self, worker: int | None, request: MakeAgain) -> MadeAgain:
+        """The batch, once it is there; errors of the user's code are raised as torch raises them.
+
+        Raises:
+            PipelineError: the worker process has ended.
+        """
+        iterator = self._iterator()
+        if iterator is None or worker is None or iterator._shutdown or not iterator._workers_status[worker]:
+            raise PipelineError(
+                f"batch {request.order.number} had to be made again, since an image in it could not be decoded, but "
+                "the worker process that had made it has ended"
+            )
+        self._key -= 1
+        key = self._key
+        iterator._task_info[key] = (worker,)
+        iterator._index_queues[worker].put((key, request))
+        iterator._tasks_outstanding += 1
+        while len(iterator._task_info[key]) == 1:
+            number, data = iterator._get_data()
+            iterator._tasks_outstanding -= 1
+            iterator._task_info[number] += (data,)
+        _, made = iterator._task_info.pop(key)
+        if isinstance(made, ExceptionWrapper):
+            made.reraise()  # type: ignore[no-untyped-call]
+        return made  # type: ignore[no-any-return]
+
+
 def _has_arrived(iterator: Any) -> bool:
-    """True if torch's iterator need not wait for the next batch; puts aside what came out of order, as it does."""
+    """True if torch's iterator need not wait for the next batch; puts aside what came out of order, as it does.
+
+    The end has not arrived while a batch is in flight: it ends the worker processes, which may have to make that again.
+    """
     if iterator._rcvd_idx >= iterator._send_idx:
-        return True  # the end
+        return False
     try:
         while len(iterator._task_info.get(iterator._rcvd_idx, ())) == 1 and iterator._in_order:
             number, data = iterator._data_queue.get_nowait()

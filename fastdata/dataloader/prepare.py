@@ -1,9 +1,7 @@
-"""What is found out before a loader's first epoch in the image pipeline: who decodes, and where the rest runs."""
+"""What is found out before a loader's first epoch in the image pipeline: who decodes, in how many threads."""
 
 from __future__ import annotations
 
-import multiprocessing
-import shutil
 from dataclasses import replace
 from typing import Any
 
@@ -18,15 +16,9 @@ from fastdata.loaders import Backend
 from fastdata.pipeline.choose_backend import choose_backend
 from fastdata.pipeline.choose_threads import choose_threads
 from fastdata.pipeline.config import PipelineConfig
-from fastdata.pipeline.tail_in_turn import tail_holds_interpreter
-from fastdata.sources.recognise import transforms_targets
 from fastdata.views.philox import Key
-from fastdata.views.plan import Plan
 
-__all__ = ["leaves_tail_to_processes", "pipeline_config"]
-
-
-_A_LARGE_IMAGE = (512, 512)  # where sizes differ
+__all__ = ["pipeline_config"]
 
 
 def pipeline_config(
@@ -89,44 +81,3 @@ def _with_threads_counted(config: PipelineConfig, loader: LoaderArguments, findi
     if findings.threads is None:
         findings.threads = choose_threads(config, cpus=loader.num_workers)
     return replace(config, threads=findings.threads.threads)
-
-
-def leaves_tail_to_processes(loader: LoaderArguments, route: Route, findings: Findings) -> bool:
-    """True if the steps that are called per sample hold up decode threads, and worker processes give the same samples.
-
-    They draw for each sample from the same seeds.  Not so a target_transform, which worker processes call within
-    the dataset's own code; and they decode natively.  Where processes are not forked, the user's program may not be
-    made for them.
-    """
-    assert route.source is not None
-    assert route.plan is not None
-    if loader.workers != "auto" or loader.num_workers == 0 or not loader.in_order or transforms_targets(route.source):
-        return False
-    if not _may_fork() or any(map(_is_on_gpu, route.plan.tail)) or not _has_shared_memory(loader, route.plan):
-        return False
-    if _find_backend(loader, route, findings, None).name != "native":
-        return False
-    return tail_holds_interpreter(pipeline_config(loader, route, findings, key=Key(seed=0, epoch=0)))
-
-
-def _may_fork() -> bool:
-    """True where worker processes begin as copies of this one, and this one may have any."""
-    method = multiprocessing.get_start_method(allow_none=True) or multiprocessing.get_all_start_methods()[0]
-    return method == "fork" and not multiprocessing.current_process().daemon
-
-
-def _is_on_gpu(step: Any) -> bool:
-    """True for modules with a state on a device, which a forked process cannot use."""
-    tensors = (*step.parameters(), *step.buffers()) if isinstance(step, torch.nn.Module) else ()
-    return any(tensor.device.type != "cpu" for tensor in tensors)
-
-
-def _has_shared_memory(loader: LoaderArguments, plan: Plan) -> bool:
-    """True if the batches of worker processes fit into shared memory, which containers often have little of."""
-    height, width = plan.size if plan.size is not None else _A_LARGE_IMAGE
-    batches = 2 + loader.num_workers * (loader.prefetch_factor or 1)
-    wanted = batches * (getattr(loader.batch_sampler, "batch_size", None) or 1) * 3 * 4 * height * width
-    try:
-        return shutil.disk_usage("/dev/shm").free > wanted
-    except OSError:  # a system without it
-        return True

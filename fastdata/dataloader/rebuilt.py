@@ -34,6 +34,7 @@ CHOICES = (  # arguments that are not torch's
     "decode_device",
     "dali",
     "progress",
+    "defer",
     "autotune",
     "memory_budget",
 )

@@ -9,6 +9,7 @@ from typing import Any
 from fastdata.order.epoch_batches import EpochBatches
 from fastdata.order.random_states import GlobalStates
 from fastdata.order.state import LoaderState
+from fastdata.pipeline.stats import EpochSkips
 
 __all__ = ["EpochRecord"]
 
@@ -27,7 +28,15 @@ class EpochRecord:
         snapshots: states by number of batches, where those are fetched ahead in this process.
     """
 
-    def __init__(self, start: LoaderState, batches: EpochBatches | None, *, worker_seed: int | None) -> None:
+    def __init__(
+        self,
+        start: LoaderState,
+        batches: EpochBatches | None,
+        *,
+        worker_seed: int | None,
+        skips: EpochSkips | None = None,
+    ) -> None:
+        self._skips = skips
         self.start, self.batches, self.worker_seed = start, batches, worker_seed
         self.delivered_batches = 0
         self.ended = False
@@ -57,6 +66,9 @@ class EpochRecord:
     def end(self) -> None:
         """The iterator has come to its end, which is the epoch's unless the sampler raised."""
         self.ended = self.batches is None or not self.batches.broken
+        skips, self._skips = self._skips, None
+        if skips is not None:
+            skips.tell(self.start.epoch)
 
     def state(self) -> LoaderState:
         """Where the epoch stands, with what its order follows from."""

@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
 from fastdata.captures.find import find_captures, is_safe_in_threads
-from fastdata.dataloader.arguments import LoaderArguments
+from fastdata.dataloader.arguments import LoaderArguments, may_defer
 from fastdata.loaders import native_problem
-from fastdata.pipeline.collate import stacks_images
+from fastdata.pipeline.collate import is_known_collation, stacks_images
 from fastdata.sources.arrays import ArraySource
 from fastdata.sources.protocol import OFFER, ImageSource, NotASource
-from fastdata.sources.recognise import recognise
+from fastdata.sources.recognise import has_target_transform, makes_samples, recognise
 from fastdata.transforms.augmentations import has_batch_form
 from fastdata.transforms.compile import BEGIN_WITH, compile_transform
 from fastdata.transforms.known import name_of
 from fastdata.views.plan import Plan
 
-__all__ = ["Route", "find_route", "tail_of"]
+__all__ = ["Route", "find_route"]
 
 
 # Functions of frameworks that only seed the random generators of a worker process.
@@ -43,7 +43,6 @@ class Route:
         captured: the places of its transforms that are captured, and what they do.
         captured_parts: those of them that are steps of a longer transform, which as a whole cannot be fused.
         in_threads: its code runs in decode threads instead of worker processes.
-        instead_of: the way through the image pipeline, which would give the same samples and errors.
     """
 
     source: ImageSource | None = None
@@ -53,7 +52,6 @@ class Route:
     captured: Mapping[str, Plan] = field(default_factory=dict)
     captured_parts: frozenset[str] = frozenset()
     in_threads: bool = False
-    instead_of: Route | None = None
 
     @property
     def is_image_pipeline(self) -> bool:
@@ -66,36 +64,24 @@ class Route:
         return not (self.is_image_pipeline or self.in_threads)
 
 
-def find_route(loader: LoaderArguments, *, left: Sequence[int] = ()) -> Route:
-    """Decides the route of a loader from its arguments.
-
-    Args:
-        loader: the arguments.
-        left: ids of steps that worker processes call instead of the image pipeline.
-    """
+def find_route(loader: LoaderArguments) -> Route:
+    """Decides the route of a loader from its arguments."""
     if loader.batch_sampler is None:
         reason = "batch_size=None asks for single samples, or the dataset is iterable"
         return Route(reason=reason, advice="pass a batch_size")
     route = _to_the_pipeline(loader)
-    if route.plan is not None and not (left and tuple(left) == tail_of(route)):
+    if route.plan is not None:
+        return route
+    if not may_defer(loader):
         return route
     found = find_captures(loader.dataset)
     captured = found.plans
     if not captured or native_problem() is not None:  # asked last, since it imports Pillow
         return route
-    if route.plan is not None:
-        steps = ", ".join(map(name_of, route.plan.tail))
-        reason = f"threads would wait for each other in what is called per sample ({steps}), as making some has shown"
-        return Route(instead_of=route, reason=reason, captured=captured, captured_parts=frozenset(found.parts))
     if route.advice in (OFFER, BEGIN_WITH):  # little more would be gained
         route = replace(route, advice=None)
     in_threads = _goes_to_threads(loader, captured)
     return replace(route, captured=captured, captured_parts=frozenset(found.parts), in_threads=in_threads)
-
-
-def tail_of(route: Route) -> tuple[int, ...]:
-    """The ids of the steps that are called per sample in the image pipeline."""
-    return tuple(map(id, route.plan.tail)) if route.plan is not None else ()
 
 
 def _to_the_pipeline(loader: LoaderArguments) -> Route:
@@ -111,9 +97,37 @@ def _to_the_pipeline(loader: LoaderArguments) -> Route:
         compiled = compile_transform(source.transform)  # there will be no batch of images to augment
     if compiled.plan is None:
         return Route(reason=compiled.reason, advice=compiled.advice)
-    if isinstance(source, ArraySource):
-        return _array_route(loader, source, compiled.plan, compiled.reason)
-    return Route(source=source, plan=compiled.plan, reason=compiled.reason)
+    if (
+        isinstance(source, ArraySource)
+        and not (route := _array_route(loader, source, compiled.plan, compiled.reason)).plan
+    ):
+        return route
+    if loader.workers != "threads" and (code := _users_code(loader, source, compiled.plan)):
+        where = "in worker processes" if loader.num_workers else "for one sample after the other"
+        advice = None
+        if any(map(has_batch_form, compiled.plan.tail)) and loader.augment_on == "host":
+            advice = "augment_on='device' applies the augmentations to whole batches, if no step of yours comes before"
+        return Route(reason=f"{code}, so it runs where torch would run it, {where}", advice=advice)
+    return (
+        route if isinstance(source, ArraySource) else Route(source=source, plan=compiled.plan, reason=compiled.reason)
+    )
+
+
+def _users_code(loader: LoaderArguments, source: ImageSource, plan: Plan) -> str | None:
+    """Code that would be called for each sample or batch and is not known to be pure, in words; None for none.
+
+    Sources whose class makes no samples are asked for bytes and targets in threads, as they offer, and so is the rest.
+    """
+    if not makes_samples(loader.dataset):
+        return None
+    if plan.tail:
+        steps = ", ".join(map(name_of, plan.tail))
+        return f"{steps} {'is' if len(plan.tail) == 1 else 'are'} called per sample"
+    if not is_known_collation(loader.collate_fn):
+        return f"{name_of(loader.collate_fn)} collates samples"
+    if has_target_transform(source):
+        return "target_transform is called per sample"
+    return None
 
 
 def _array_route(loader: LoaderArguments, source: ArraySource, plan: Plan, reason: str) -> Route:
@@ -182,5 +196,6 @@ def _goes_to_threads(loader: LoaderArguments, captured: Mapping[str, Plan]) -> b
     return (
         _asks_for_processes(loader) is None
         and is_safe_in_threads(loader.dataset)
+        and is_known_collation(loader.collate_fn)
         and not any(plan.tail for plan in captured.values())
     )

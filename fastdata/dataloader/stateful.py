@@ -18,6 +18,7 @@ from fastdata.order.random_states import GlobalStates
 from fastdata.order.sampler_chain import describe_sampler, epoch_sampler, own_generators
 from fastdata.order.state import LoaderState
 from fastdata.pipeline.config import OnError
+from fastdata.pipeline.stats import EpochSkips, PipelineStats
 from fastdata.views.philox import Key
 
 __all__ = ["StatefulEpochs"]
@@ -34,6 +35,7 @@ class StatefulEpochs:
     in_order: bool
     seed: int | None
     on_error: OnError
+    _stats: PipelineStats
 
     def _begin_counting(self) -> None:
         self._record: EpochRecord | None = None
@@ -204,7 +206,8 @@ class StatefulEpochs:
         worker_seed = start.worker_seed
         if worker_seed is None and self.seed is not None:
             worker_seed = self._key(start.epoch)[1]
-        self._record = EpochRecord(start, batches, worker_seed=worker_seed)
+        skips = EpochSkips(self._stats) if self.on_error == "skip" else None
+        self._record = EpochRecord(start, batches, worker_seed=worker_seed, skips=skips)
         return self._record
 
     def _start_of_epoch(self) -> LoaderState:

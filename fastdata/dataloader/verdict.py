@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
+from typing import Any
 
+import torch
+from torch.utils._pytree import tree_leaves
+from torch.utils.data import IterableDataset, Subset
+
+from fastdata.captures.fetch import Report
 from fastdata.captures.find import looks_like_images
-from fastdata.dataloader.arguments import LoaderArguments
+from fastdata.dataloader.arguments import LoaderArguments, may_defer
 from fastdata.dataloader.routes import Route
 from fastdata.errors import NotAccelerated
 from fastdata.loaders import native_problem
@@ -25,24 +31,55 @@ NOT_ACCELERATED = "not accelerated"
 
 
 @dataclass
+class Happened:
+    """What became of the images in the first batches that a dataset's own code has made.
+
+    Attributes:
+        batches: that came.
+        samples: in those of them that are told of.
+        opened: images that were opened by `PIL.Image.open`.
+        decoded: those of them that were left to be decoded here, or decoded natively for the dataset's code.
+        fused: steps of transforms that were done natively.
+        plain: why captured transforms were called as they are.
+    """
+
+    batches: int = 0
+    samples: int = 0
+    opened: int = 0
+    decoded: int = 0
+    fused: int = 0
+    plain: set[str] = field(default_factory=set)
+
+    @property
+    def gains(self) -> bool:
+        """True if anything was done natively."""
+        return self.decoded > 0 or self.fused > 0
+
+    def add(self, report: Report | None) -> None:
+        """Another batch; None for one of which there is nothing to tell."""
+        self.batches += 1
+        if report is not None:
+            self.samples += report.samples
+            self.opened += report.opened
+            self.decoded += report.decoded
+            self.fused += report.fused
+            self.plain.update(report.plain)
+
+
+@dataclass
 class Findings:
     """What a loader has found out so far.
 
     Attributes:
         choice: who decodes; None before the first iteration.
-        plain_batches: batches of a dataset's own code in which no image was left to be decoded here; -1 once one had
-            some.
-        tried: ids of steps that are called per sample, of which it is known whether threads wait for each other there.
-        left: those of them that are left to worker processes.
+        happened: what became of images in the batches that the dataset's own code has made.
         tuner: of the number of threads, with `autotune`.
         is_auto: num_workers="auto" was asked for.
         threads: how many that is in the image pipeline.
     """
 
     choice: BackendChoice | None = None
-    plain_batches: int = 0
-    tried: tuple[int, ...] = ()
-    left: tuple[int, ...] = ()
+    happened: Happened = field(default_factory=Happened)
     tuner: Autotuner | None = None
     is_auto: bool = False
     threads: ThreadChoice | None = None
@@ -55,24 +92,52 @@ def counts_threads(loader: LoaderArguments, findings: Findings) -> bool:
 
 def verdict(loader: LoaderArguments, route: Route, findings: Findings) -> str:
     """Whether a loader is accelerated, how far, and if it is not, why and what to change."""
-    pipeline = route if route.instead_of is None else route.instead_of
-    if pipeline.plan is not None:
-        what = "in memory are made into batches" if isinstance(pipeline.source, ArraySource) else "are decoded"
-        word = "partly accelerated" if pipeline.plan.tail else "accelerated"
-        return f"{word}: images {what} by the image pipeline; {_share(pipeline.plan)}"
-    if findings.plain_batches > 0:
-        word = "hardly accelerated" if route.captured else NOT_ACCELERATED
-        return f"{word}: {_no_images(route)}; {_changes(route)[0]}"
-    if route.captured:
-        shares = "; ".join(f"{place}: {_share(plan)}" for place, plan in route.captured.items())
-        some = any(plan.tail for plan in route.captured.values()) or route.captured_parts
-        word = "partly accelerated" if some else "accelerated"
-        return f"{word}: images are decoded by the native core, with the dataset's own transforms ({shares})"
-    if findings.plain_batches < 0:
-        return "accelerated: images that the dataset opens are decoded by the native core, a batch at a time"
-    if loader.batch_sampler is None or native_problem() is not None:
-        return f"{NOT_ACCELERATED}: {native_problem() or route.reason}" + (f"; {route.advice}" if route.advice else "")
-    return f"{NOT_ACCELERATED}, unless it opens JPEGs or PNGs with PIL.Image.open: {route.reason}"
+    if route.plan is not None:
+        what = "in memory are made into batches" if isinstance(route.source, ArraySource) else "are decoded"
+        word = "partly accelerated" if route.plan.tail else "accelerated"
+        return f"{word}: images {what} by the image pipeline; {_share(route.plan)}"
+    if native_problem() is not None:
+        return f"{NOT_ACCELERATED}: {native_problem()}"
+    if loader.batch_sampler is None or not may_defer(loader):
+        return "; ".join([f"{NOT_ACCELERATED}: {_why_torchs(loader, route)}", *_changes(loader, route)[:1]])
+    if findings.happened.batches or route.in_threads:
+        return _by_what_happened(loader, route, findings.happened)
+    planned = "; ".join(f"{place}: {_share(plan)}" for place, plan in route.captured.items())
+    could = f", with the dataset's own transforms ({planned})" if planned else f" ({route.reason})"
+    return f"not known before the first batches: JPEGs and PNGs opened with PIL.Image.open are decoded natively{could}"
+
+
+def _by_what_happened(loader: LoaderArguments, route: Route, happened: Happened) -> str:
+    """The verdict for a dataset's own code, by what it did in the first batches."""
+    if not happened.gains and not route.in_threads:
+        return "; ".join([f"{NOT_ACCELERATED}: {_no_images(loader, happened)}", *_changes(loader, route)[:1]])
+    steps = list(route.captured.values())
+    shares = "; ".join(f"{place}: {_share(plan)}" for place, plan in route.captured.items())
+    if route.in_threads and not happened.batches:
+        return f"accelerated: images are decoded natively, in threads, with the dataset's own transforms ({shares})"
+    if not happened.decoded:
+        return f"partly accelerated: the dataset decodes its images itself; of its transforms, {shares}"
+    decoded = f"images are decoded by the native core ({happened.decoded} in the first {_batches(happened)})"
+    if not happened.fused:
+        why = f": {'; '.join(sorted(happened.plain))}" if happened.plain else ""
+        return f"partly accelerated: {decoded}, without any step of a transform{why}"
+    some = happened.plain or route.captured_parts or any(plan.tail for plan in steps)
+    rest = f"; some calls were left to the transform: {'; '.join(sorted(happened.plain))}" if happened.plain else ""
+    word = "partly accelerated" if some else "accelerated"
+    return f"{word}: {decoded}, with the dataset's own transforms ({shares or 'conversions to tensors'}){rest}"
+
+
+def _batches(happened: Happened) -> str:
+    return f"{happened.batches} batches" if happened.batches > 1 else "batch"
+
+
+def _why_torchs(loader: LoaderArguments, route: Route) -> str:
+    """Why nothing can be taken over, before any batch."""
+    if isinstance(loader.dataset, IterableDataset):
+        return f"{type(loader.dataset).__name__} is an iterable dataset, which torch's own code iterates"
+    if loader.batch_sampler is None:
+        return "batch_size=None asks for single samples"
+    return "defer=False, or FASTDATA_DEFER=0, leaves the dataset's own code to torch and Pillow"
 
 
 def _share(plan: Plan) -> str:
@@ -82,34 +147,87 @@ def _share(plan: Plan) -> str:
     return f"{done} of {done + len(plan.tail)} steps fused" + (f", then {rest} per sample" if rest else "")
 
 
-def _no_images(route: Route) -> str:
-    if route.captured:
-        places = ", ".join(route.captured)
-        given = "is not given JPEGs or PNGs opened with PIL.Image.open, so images are transformed one by one"
-        return f"{places} could be fused, but {given} ({route.reason})"
-    return f"{route.reason}, and it does not open JPEGs or PNGs with PIL.Image.open"
+def _no_images(loader: LoaderArguments, happened: Happened) -> str:
+    """Why no image was decoded natively, by what the dataset's code did."""
+    if happened.opened:
+        return (
+            f"{type(loader.dataset).__name__} opened {happened.opened} images in the first {_batches(happened)}, none "
+            "of them an 8-bit JPEG or PNG"
+        )
+    other = _other_decoder(loader.dataset)
+    how = f"it uses {other}" if other else "it opens none with PIL.Image.open"
+    return f"{type(loader.dataset).__name__} decodes its images itself: {how}"
+
+
+_DECODERS = {  # by a name that code uses
+    "imread": "OpenCV",
+    "imdecode": "OpenCV",
+    "read_image": "torchvision.io",
+    "decode_image": "torchvision.io",
+    "decode_jpeg": "torchvision.io",
+    "load": "NumPy or torch",
+    "frombuffer": "NumPy",
+}
+
+
+def _other_decoder(dataset: Any) -> str | None:
+    """The library that a dataset's methods decode with, by the names that their code mentions."""
+    while isinstance(dataset, Subset):
+        dataset = dataset.dataset
+    names: set[str] = set()
+    for method in vars(type(dataset)).values():
+        code = getattr(method, "__code__", None)
+        names.update(code.co_names if code is not None else ())
+    return next((library for name, library in _DECODERS.items() if name in names), None)
 
 
 _OPEN_WITH_PILLOW = (
     "in __getitem__, open image files with PIL.Image.open(path).convert('RGB') and give the image to a transform of "
     "torchvision.transforms"
 )
+_MAP_STYLE = "use a map-style dataset that opens images with PIL.Image.open, or tar shards with fastdata.ShardDataset"
 
 
-def warn_if_images(loader: LoaderArguments, route: Route) -> None:
-    """Says once in a process that a loader of images gains nothing, why, and what would help."""
-    if loader.batch_sampler is None or not looks_like_images(loader.dataset):
+def warn_if_images(loader: LoaderArguments, route: Route, happened: Happened, batch: Any) -> None:
+    """Says once in a process that a loader of images gains nothing, why, and what would help.
+
+    Args:
+        loader: the arguments.
+        route: the loader's.
+        happened: in its first batches.
+        batch: one of them.
+    """
+    if not (may_defer(loader) and (_has_images(batch) or looks_like_images(loader.dataset))):
         return
-    speed = "is loaded hardly faster than by torch" if route.captured else "is loaded at torch's speed"
+    is_iterable = loader.batch_sampler is None
+    why = _why_torchs(loader, route) if is_iterable else _no_images(loader, happened)
     _warn_once(
-        f"{type(loader.dataset).__name__} {speed}: {_no_images(route)}. What would help: "
-        f"{'; or '.join(_changes(route))}. loader.explain() says more."
+        f"{type(loader.dataset).__name__} is loaded at torch's speed: {why}. What would help: "
+        f"{_changes(loader, route)[0]}. loader.explain() says more."
     )
 
 
-def _changes(route: Route) -> list[str]:
+_SMALLEST_IMAGE = 16  # pixels of a side
+
+
+def _has_images(batch: Any) -> bool:
+    """True if a batch has tensors that look like images: (N, 3, H, W), or (N, H, W, 3)."""
+
+    def is_of_images(leaf: Any) -> bool:
+        shape = tuple(leaf.shape) if isinstance(leaf, torch.Tensor) else ()
+        sides = shape[-2:] if shape[-3:-2] == (3,) else shape[-3:-1] if shape[-1:] == (3,) else ()
+        return len(shape) >= 3 and len(sides) == 2 and min(sides) >= _SMALLEST_IMAGE
+
+    return any(map(is_of_images, tree_leaves(batch)))
+
+
+def _changes(loader: LoaderArguments, route: Route) -> list[str]:
     """What would help a loader of images that gains nothing, most effective first."""
-    return [*([route.advice] if route.advice else []), _OPEN_WITH_PILLOW]
+    if not may_defer(loader):
+        return ["leave defer=False and FASTDATA_DEFER=0 out"]
+    if loader.batch_sampler is None:
+        return [_MAP_STYLE if isinstance(loader.dataset, IterableDataset) else "pass a batch_size"]
+    return [_OPEN_WITH_PILLOW]
 
 
 @cache

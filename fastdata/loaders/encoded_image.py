@@ -13,10 +13,13 @@ the decoder notices is raised where pixels are first needed, with Pillow's type.
 from __future__ import annotations
 
 import io
+import weakref
 from typing import Any, NamedTuple, TypeAlias
 
 import PIL.Image
 from PIL.Image import Image, Transpose
+from PIL.JpegImagePlugin import JpegImageFile
+from PIL.PngImagePlugin import PngImageFile
 
 from fastdata.loaders.backend import Pixels
 from fastdata.loaders.encoded_source import EncodedSource
@@ -31,6 +34,7 @@ __all__ = ["EncodedImage"]
 Box: TypeAlias = tuple[int, int, int, int]  # left, top, right, bottom
 
 _FILTERS = {each.value: each for each in Interpolation}
+_FILE_CLASSES: dict[Any, type[Image]] = {"JPEG": JpegImageFile, "PNG": PngImageFile}
 _FLIPS = (Transpose.FLIP_LEFT_RIGHT, Transpose.FLIP_TOP_BOTTOM)
 # Where Pillow keeps an image's pixels: behind a property since version 11.
 _PIXELS = "_im" if isinstance(vars(Image).get("im"), property) else "im"
@@ -135,6 +139,7 @@ class EncodedImage(Image):
     def __init__(self, source: EncodedSource, seen: _Seen, mode: str, *, is_file: bool = False) -> None:
         super().__init__()
         self._source, self._seen, self._info = source, seen, None
+        source.images.append(weakref.ref(self))
         setattr(self, _MODE, mode)
         self._size = seen.size
         self._is_file = is_file
@@ -143,6 +148,11 @@ class EncodedImage(Image):
             is_png = source.header is not None and source.header.kind == "png"
             self.format = "PNG" if is_png else "JPEG"
             self.format_description = "Portable network graphics" if is_png else _JPEG
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> Any:
+        """For isinstance: what Pillow's own image is."""
+        return _FILE_CLASSES[self.format] if self.__dict__.get("_is_file") else Image
 
     @classmethod
     def opened(cls, source: EncodedSource) -> EncodedImage:
@@ -167,14 +177,15 @@ class EncodedImage(Image):
     @property
     def pending_view(self) -> tuple[EncodedSource, View] | None:
         """What would be decoded, if that is RGB and has not been done yet."""
-        if self._seen is None or self._array is not None or self.mode != "RGB":
+        if self._seen is None or self._array is not None or self._source.pixels is not None or self.mode != "RGB":
             return None
         return self._source, self._seen.view()
 
     def pending_through(self, view: View) -> tuple[EncodedSource, View] | None:
         """As `pending_view` after crop, resize and flips, if nothing of the kind has been done to the image yet."""
         seen = self._seen
-        if seen is None or self._array is not None or self.mode != "RGB" or seen != _Seen.whole(*self._size):
+        has_pixels = self._array is not None or self._source.pixels is not None
+        if seen is None or has_pixels or self.mode != "RGB" or seen != _Seen.whole(*self._size):
             return None
         return self._source, view
 

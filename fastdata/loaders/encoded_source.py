@@ -1,16 +1,24 @@
-"""Where the bytes of an image are that stays encoded: in a file that can be read again, or in memory."""
+"""Where the bytes of an image are that stays encoded: in a file that can be read again, or in memory.
+
+Whoever opens a file has its bytes, whatever happens to its path afterwards.  So only the path of a file is kept that
+may be expected to stay: a regular file, older than this program, on a disk of this machine, by its real path, so that
+links may be switched.  Device, inode, size and times are kept with it, and compared once it has been read.
+"""
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 import stat
-from typing import Any, TypeGuard
+import weakref
+from typing import Any, TypeAlias, TypeGuard
 
-from fastdata.loaders.backend import Encoded
+from fastdata.loaders.backend import Encoded, Pixels
 from fastdata.loaders.per_image import inspect
 from fastdata.loaders.unpacked import as_file
 from fastdata.native import available
+from fastdata.system.file_systems import is_on_this_machine
 from fastdata.views.header import ImageHeader, has_whole_scans, parse_header
 
 __all__ = ["EncodedSource", "find_source"]
@@ -20,6 +28,9 @@ _ENDS = {"jpeg": b"\xff\xd9", "png": b"IEND\xae\x42\x60\x82"}
 _PNG_MODES = {2: "RGB", 6: "RGBA"}  # by colour type; in others Pillow heeds palettes and transparent colours
 _HEAD_BYTES = 4096  # holds the headers of most files; of others more is read
 _MPO = b"MPF\0"  # a JPEG that holds several images
+
+
+Stamp: TypeAlias = tuple[int, int, int, int, int]  # of a file: device, inode, size, times of change and of status
 
 
 class EncodedSource:
@@ -32,9 +43,16 @@ class EncodedSource:
         name: what Pillow was asked to open, if that was a path, as it was given.
         mode: Pillow's, of the opened image.
         origin: the file that `data` was read from, by which its index is found; "" if it is not known.
+        stamp: of the file at `path`.
+
+    Attributes:
+        images: that show it.
+        pixels: RGB (height, width, 3) of the whole image, once it has been asked for again.
+        is_seen: something of it has been decoded in this process.
+        is_kept: somebody keeps an image of it, and will ask again.
     """
 
-    __slots__ = ("data", "header", "mode", "name", "origin", "path")
+    __slots__ = ("data", "header", "images", "is_kept", "is_seen", "mode", "name", "origin", "path", "pixels", "stamp")
 
     def __init__(
         self,
@@ -45,18 +63,35 @@ class EncodedSource:
         name: str,
         mode: str = "RGB",
         origin: str = "",
+        stamp: Stamp | None = None,
     ) -> None:
         self.header, self.path, self.data, self.name, self.mode = header, path, data, name, mode
-        self.origin = origin or path
+        self.origin, self.stamp = origin or path, stamp
+        self.images: list[weakref.ref[Any]] = []
+        self.pixels: Pixels | None = None
+        self.is_seen = self.is_kept = False
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _sent, (self.path, self.data, self.name, self.origin)
+        return _sent, (self.path, self.data, self.name, self.origin, self.stamp)
+
+    def is_held(self) -> bool:
+        """True if somebody still holds an image of it."""
+        return any(image() is not None for image in self.images)
+
+    def has_changed(self) -> bool:
+        """True if the path does not lead any more to the file that was opened, as it was."""
+        if self.data is not None or self.stamp is None:
+            return False
+        try:
+            return _stamp_of(os.stat(self.path)) != self.stamp
+        except OSError:
+            return True
 
     def read(self) -> bytes:
         """The whole file, of a record the one that it was made of; what was read from a path is not kept.
 
         Raises:
-            OSError: it cannot be read any more, or the record is damaged.
+            OSError: it cannot be read any more, has changed, or the record is damaged.
         """
         if self.data is not None:
             if self.header is None or self.header.kind == "unpacked":
@@ -64,7 +99,10 @@ class EncodedSource:
                 self.header = parse_header(self.data)
             return self.data
         with open(self.path, "rb") as file:
-            return file.read()
+            data = file.read()
+            if self.stamp is not None and _stamp_of(os.fstat(file.fileno())) != self.stamp:
+                raise OSError(errno.ESTALE, "the file has changed since it was opened", self.path)
+        return data
 
     def encoded(self) -> Encoded:
         """For a backend.
@@ -82,8 +120,12 @@ class EncodedSource:
         return self.name or self.origin or f"an image of {len(self.data or b'')} bytes in memory"
 
 
-def _sent(path: str, data: bytes | None, name: str, origin: str) -> EncodedSource:
-    return EncodedSource(None, path=path, data=data, name=name, origin=origin)
+def _sent(path: str, data: bytes | None, name: str, origin: str, stamp: Stamp | None) -> EncodedSource:
+    return EncodedSource(None, path=path, data=data, name=name, origin=origin, stamp=stamp)
+
+
+def _stamp_of(status: os.stat_result) -> Stamp:
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
 
 def find_source(opened: Any, *, keep_paths_before: float = 0.0) -> EncodedSource | None:
@@ -99,21 +141,25 @@ def find_source(opened: Any, *, keep_paths_before: float = 0.0) -> EncodedSource
     """
     if isinstance(opened, str | bytes | os.PathLike):
         name = os.fsdecode(opened)
-        there = os.stat(name)
-        if not stat.S_ISREG(there.st_mode):  # what a pipe gives can be read only once
-            return None
-        with open(name, "rb", buffering=0) as file:
-            if there.st_ctime < keep_paths_before:
-                return _from_ends(file, _absolute(name), name)
-            return _from_whole(file, name, _absolute(name))
+        with open(name, "rb", buffering=0, opener=_without_waiting) as file:
+            status = os.fstat(file.fileno())
+            if not stat.S_ISREG(status.st_mode):  # what a pipe gives can be read only once
+                return None
+            path = _lasting_path(file.fileno(), status, keep_paths_before)
+            return _from_ends(file, path, name, status) if path else _from_whole(file, name, _absolute(name))
     file_name = getattr(opened, "name", None)
     is_file = isinstance(opened, io.BufferedReader) and isinstance(opened.raw, io.FileIO)  # not a member of a tar file
     if is_file and isinstance(file_name, str):
         opened.seek(0)
-        if _is_old_file(file_name, opened.fileno(), keep_paths_before):
-            return _from_ends(opened, _absolute(file_name), "")
-        return _from_whole(opened, "", _absolute(file_name))
+        status = os.fstat(opened.fileno())
+        path = _lasting_path(opened.fileno(), status, keep_paths_before)
+        return _from_ends(opened, path, "", status) if path else _from_whole(opened, "", _absolute(file_name))
     return _from_whole(opened, "", "")
+
+
+def _without_waiting(name: str, flags: int) -> int:
+    """Opens a file; of a pipe it does not wait for a writer."""
+    return os.open(name, flags | getattr(os, "O_NONBLOCK", 0))
 
 
 def _absolute(name: str) -> str:
@@ -121,18 +167,26 @@ def _absolute(name: str) -> str:
     return name if os.path.isabs(name) else os.path.join(os.getcwd(), name)
 
 
-def _is_old_file(name: str, number: int, before: float) -> bool:
-    """True if a path leads to the regular file that is open, and that has not changed since `before`."""
-    here = os.fstat(number)
-    if not stat.S_ISREG(here.st_mode) or here.st_ctime >= before:
-        return False
+def _lasting_path(number: int, status: os.stat_result, before: float) -> str | None:
+    """The real path of an open file that may be expected to stay as it is; None for others.
+
+    Args:
+        number: its descriptor.
+        status: of it.
+        before: it has not changed since then, in seconds since 1970.
+    """
+    if not stat.S_ISREG(status.st_mode) or max(status.st_ctime, status.st_mtime) >= before:
+        return None
+    if not is_on_this_machine(status.st_dev):
+        return None
     try:
-        return os.path.samestat(os.stat(name), here)
-    except OSError:
-        return False
+        path = os.readlink(f"/proc/self/fd/{number}")
+        return path if os.path.samestat(os.lstat(path), status) else None
+    except OSError:  # no such folder: another system than Linux
+        return None
 
 
-def _from_ends(file: Any, path: str, name: str) -> EncodedSource | None:
+def _from_ends(file: Any, path: str, name: str, status: os.stat_result) -> EncodedSource | None:
     """From the first bytes and the last ones; the rest is read by whoever decodes."""
     whole, head = None, file.read(_HEAD_BYTES)
     if not head.startswith((_JPEG, _PNG)):
@@ -152,7 +206,8 @@ def _from_ends(file: Any, path: str, name: str) -> EncodedSource | None:
     file.seek(0)
     if not _is_ordinary(header, head, whole):
         return None
-    return EncodedSource(header, path=path, data=None, name=name, mode=_mode_of(header, head))
+    stamp = _stamp_of(status)
+    return EncodedSource(header, path=path, data=None, name=name, mode=_mode_of(header, head), stamp=stamp)
 
 
 def _from_whole(file: Any, name: str, origin: str) -> EncodedSource | None:

@@ -16,9 +16,10 @@ from fastdata.loaders import create_backend
 from fastdata.loaders.backend import Backend, Ints, Pixels, SourceDecoder
 from fastdata.loaders.encoded_source import EncodedSource
 from fastdata.loaders.per_image import HandBack, by_pillow
+from fastdata.loaders.resample import see
 from fastdata.native import EFFECT, EffectTable, Format, Pool, Windows, load
 from fastdata.views.levels import Levels
-from fastdata.views.this_sample import count_decoded
+from fastdata.views.this_sample import count_decoded, expects_several_views
 from fastdata.views.view import View, Views
 
 __all__ = [
@@ -263,6 +264,8 @@ def decode_together(
             number, row = places[at]
             if error is not None:
                 refused[number][row] = error
+            elif sources[row].has_changed():
+                refused[number][row] = OSError(f"{sources[row].location()} has changed since it was opened")
             else:
                 parts[number].erase(row)
     return refused, int(read.sum())
@@ -327,12 +330,22 @@ def _source_decoder() -> SourceDecoder:
 
 
 def decode_source(source: EncodedSource, view: View) -> Pixels:
-    """RGB (height, width, 3) of a view.
+    """RGB (height, width, 3) of a view, new memory.
+
+    An image of which a second view is wanted, or may be, is decoded once, as a whole, and its pixels are kept.
 
     Raises:
         OSError: the file cannot be read or decoded; Pillow's own errors.
     """
     count_decoded()
+    if source.pixels is None and source.header is not None:
+        if source.is_seen or source.is_kept or expects_several_views():
+            source.pixels = _decoded(source, View.whole(source.header.width, source.header.height))
+        source.is_seen = True
+    return _decoded(source, view) if source.pixels is None else see(source.pixels, view)
+
+
+def _decoded(source: EncodedSource, view: View) -> Pixels:
     height, width = view.size
     array = np.empty((height, width, 3), np.uint8)
     (error,) = _native().decode([source.encoded()], [view], [array])

@@ -9,23 +9,23 @@ from __future__ import annotations
 import os
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import cache, wraps
+from functools import cache, partial, wraps
 from typing import Any
 
 import PIL.Image
 import torch
 from PIL.Image import Image
+from torch.utils.data._utils import collate as torch_collate
 
 from fastdata.errors import BackendUnavailable
 from fastdata.loaders import create_backend
 from fastdata.loaders.encoded_image import EncodedImage
 from fastdata.loaders.encoded_source import find_source
-from fastdata.loaders.pending_image import pending
+from fastdata.loaders.pending_image import pending, stacking_pending
 from fastdata.views.levels import UINT8, Levels
-from fastdata.views.this_sample import opens_encoded, set_opens_encoded
+from fastdata.views.this_sample import note_opened, opens_encoded, set_opens_encoded
 
 __all__ = ["can_open_encoded", "open_encoded_from_now_on", "opening_encoded"]
 
@@ -34,7 +34,7 @@ _CLOCKS_DIFFER_S = 1.0  # of file systems, which may be coarse
 _this_thread = threading.local()
 _lock = threading.Lock()
 _in_force = 0  # contexts that have replaced functions
-_replaced: list[tuple[Any, str, Callable[..., Any], Callable[..., Any]]] = []  # module, name, original, ours
+_replaced: list[tuple[dict[Any, Any], Any, Callable[..., Any], Callable[..., Any]]] = []  # where, name, original, ours
 
 
 @cache
@@ -59,13 +59,16 @@ def opening_encoded() -> Iterator[None]:
         set_opens_encoded(before)
 
 
-def open_encoded_from_now_on() -> None:
+def open_encoded_from_now_on(program_began: float) -> None:
     """The same for the rest of this process, in this thread: a worker process does nothing but make samples.
 
-    What it makes is decoded elsewhere, so of files that are older than the process only their paths are kept.
+    What it makes is decoded elsewhere, so of files that are older than the program only their paths are kept.
+
+    Args:
+        program_began: in seconds since 1970.
     """
     set_opens_encoded(True)
-    _this_thread.began = time.time() - _CLOCKS_DIFFER_S
+    _this_thread.began = program_began - _CLOCKS_DIFFER_S
     _change(+1)
 
 
@@ -86,24 +89,28 @@ def _change(by: int) -> None:
         if _in_force and not _replaced:
             _replace_all()
         elif not _in_force:
-            for module, name, original, ours in _replaced:
-                if getattr(module, name) is ours:  # unless somebody has replaced it meanwhile
-                    setattr(module, name, original)
+            for where, name, original, ours in _replaced:
+                if where.get(name) is ours:  # unless somebody has replaced it meanwhile
+                    where[name] = original
             _replaced.clear()
 
 
 def _replace_all() -> None:
-    _replace(PIL.Image, "open", _leaving_encoded(PIL.Image.open))
+    """Replaces what is there now: what others have put there before goes on being called."""
+    _replace(vars(PIL.Image), "open", _leaving_encoded)
     for module in ("torchvision.transforms.functional", "torchvision.transforms.v2.functional"):
         for name, levels in (("to_tensor", _float_levels), ("pil_to_tensor", lambda: UINT8)):
             if hasattr(sys.modules.get(module), name):
-                original = getattr(sys.modules[module], name)
-                _replace(sys.modules[module], name, _leaving_pending(original, levels))
+                _replace(vars(sys.modules[module]), name, partial(_leaving_pending, levels=levels))
+    collations = torch_collate.default_collate_fn_map
+    if collations.get(torch.Tensor) is torch_collate.collate_tensor_fn:  # not if it is the program's own
+        _replace(collations, torch.Tensor, stacking_pending)
 
 
-def _replace(module: Any, name: str, ours: Callable[..., Any]) -> None:
-    _replaced.append((module, name, getattr(module, name), ours))
-    setattr(module, name, ours)
+def _replace(where: dict[Any, Any], name: Any, ours_for: Callable[..., Callable[..., Any]]) -> None:
+    original = where[name]
+    where[name] = ours_for(original)
+    _replaced.append((where, name, original, where[name]))
 
 
 def _leaving_encoded(original: Callable[..., Image]) -> Callable[..., Image]:
@@ -111,6 +118,7 @@ def _leaving_encoded(original: Callable[..., Image]) -> Callable[..., Image]:
 
     @wraps(original)
     def open(fp: Any, mode: Any = "r", formats: Any = None) -> Image:  # noqa: A001 - Pillow's name
+        note_opened(fp)
         if opens_encoded() and mode == "r" and formats is None:
             source = find_source(fp, keep_paths_before=getattr(_this_thread, "began", 0.0))
             limit = PIL.Image.MAX_IMAGE_PIXELS  # beyond it Pillow warns or refuses

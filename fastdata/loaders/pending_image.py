@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import wraps
 from typing import Any
 
 import torch
-from torch.utils.data._utils.collate import default_collate_fn_map
 
 from fastdata.loaders.encoded_source import EncodedSource
 from fastdata.loaders.fill import After, SeenImages, StoredRows, decode_rows, decode_source, drawn, stored
@@ -21,7 +21,7 @@ from fastdata.views.levels import Constant, Levels
 from fastdata.views.this_sample import index_being_made, note_pending
 from fastdata.views.view import View
 
-__all__ = ["PendingBatch", "PendingImage", "Undecoded", "UndecodedBatch", "pending"]
+__all__ = ["PendingBatch", "PendingImage", "Undecoded", "UndecodedBatch", "pending", "stacking_pending"]
 
 
 @dataclass(slots=True)
@@ -249,14 +249,17 @@ def _stacked_batches(batches: Sequence[UndecodedBatch]) -> PendingBatch | None:
     return _pending_batch(SeenImages.together([each.images for each in batches]), (len(batches), *first.lead))
 
 
-def _collate(batch: Sequence[Any], *, collate_fn_map: Any = None) -> torch.Tensor:
-    """For torch's default_collate."""
-    stacked = _stacked(tuple(batch))
-    return stacked if stacked is not None else torch.stack([_plain(each) for each in batch])
+def stacking_pending(collate_tensors: Callable[..., Any]) -> Callable[..., Any]:
+    """Torch's function that collates tensors, but that pending images which are alike become a pending batch."""
 
+    @wraps(collate_tensors)
+    def collate(batch: Any, *, collate_fn_map: Any = None) -> Any:
+        stacked = _stacked(tuple(batch)) if isinstance(batch[0], _Pending) else None
+        if stacked is not None:
+            return stacked
+        return collate_tensors(list(map(_plain, batch)), collate_fn_map=collate_fn_map)
 
-for _kind in (PendingImage, PendingBatch):
-    default_collate_fn_map.setdefault(_kind, _collate)
+    return collate
 
 
 # ---- what needs no pixels

@@ -12,7 +12,7 @@ from fastdata.loaders.backend import Pixels
 from fastdata.views.plan import Interpolation
 from fastdata.views.view import View, Views
 
-__all__ = ["exact_core", "has_tensors_bits", "options_for", "resize_window"]
+__all__ = ["exact_core", "has_tensors_bits", "options_for", "resize_window", "see"]
 
 
 def exact_core() -> tuple[native.Core, native.PassOrder]:
@@ -61,6 +61,17 @@ def resize_window(pixels: Pixels, stride_px: int, view: View, out: Pixels, *, pi
         if core.resize(pixels, stride_px, seen, out, options=options, pixel_bytes=pixel_bytes):
             return
     pillow.resize_window(pixels, stride_px, view, out, pixel_bytes=pixel_bytes)
+
+
+def see(pixels: Pixels, view: View) -> Pixels:
+    """RGB pixels (height, width, 3) of what a view shows of others, which are contiguous; new memory."""
+    left, top, *_ = view.window_px
+    if view.is_beside:
+        return np.array(pillow.apply_view(pillow.from_pixels(pixels), view))
+    width = pixels.shape[1]
+    out = np.empty((*view.size, 3), np.uint8)
+    resize_window(pixels.reshape(-1)[3 * (top * width + left) :], width, view, out, pixel_bytes=3)
+    return out
 
 
 @cache

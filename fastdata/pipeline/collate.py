@@ -11,17 +11,48 @@ from typing import Any
 
 import torch
 from torch.utils.data import default_collate
+from torch.utils.data._utils import collate as torch_collate
 
 from fastdata.loaders.pending_image import PendingImage
 
-__all__ = ["collate_targets", "join", "stacks_images", "stacks_pending"]
+__all__ = ["collate_targets", "is_known_collation", "join", "stacks_images", "stacks_pending"]
 
 _TIMMS = ("timm.data.loader", "fast_collate")
 
 
+def is_known_collation(collate_fn: Callable[[list[Any]], Any] | None) -> bool:
+    """True for functions that do nothing but collate, and that nobody has changed: torch's, timm's, list and tuple."""
+    if collate_fn is None or collate_fn is default_collate:
+        return is_torchs_map()
+    return collate_fn in (list, tuple) or _is_timms(collate_fn)
+
+
+def is_torchs_map() -> bool:
+    """True if torch's default_collate makes of images and targets what it made when torch was imported.
+
+    Programs replace entries of its map, or add some for types of their own, which may come before torch's.
+    """
+    known = torch_collate.default_collate_fn_map
+    samples = (torch.Tensor, int, float, str, tuple, list, dict)
+    for kind in samples:
+        found = known.get(kind) or next((each for cls, each in known.items() if _is_within(kind, cls)), None)
+        if found is not None and getattr(found, "__module__", "") != torch_collate.__name__:
+            return False
+    return True
+
+
+def _is_within(kind: type, cls: Any) -> bool:
+    try:
+        return issubclass(kind, cls)
+    except TypeError:  # a key need not be a class
+        return False
+
+
 def stacks_images(collate_fn: Callable[[list[Any]], Any] | None, dtype: torch.dtype) -> bool:
     """True if samples (image, target) become the stacked images, and the targets as `collate_targets` has them."""
-    return collate_fn is None or collate_fn is default_collate or (_is_timms(collate_fn) and dtype is torch.uint8)
+    if collate_fn is None or collate_fn is default_collate:
+        return is_torchs_map()
+    return _is_timms(collate_fn) and dtype is torch.uint8
 
 
 def collate_targets(collate_fn: Callable[[list[Any]], Any], targets: Sequence[Any]) -> Any:

@@ -99,7 +99,7 @@ class ImageBatch:
         """Collates; see `Job.finish`."""
         if self._failures and self._config.on_error == "raise":
             return
-        times = BatchTimes()
+        times = BatchTimes(samples=sum(self._loaded))
         with times.stage("collate"):
             good: Sequence[int] = range(len(self._loaded))
             if not all(self._loaded):
@@ -122,7 +122,7 @@ class ImageBatch:
             stats.add(times)
         errors = [failure.take() for failure in sorted(self._failures, key=lambda failure: failure.position)]
         for error in errors:
-            stats.add_failure(error.index, error.location, error.reason)
+            stats.add_failure(error)
         self._failures = []
         if errors and self._config.on_error == "raise":
             try:
@@ -170,7 +170,7 @@ class ImageBatch:
                 self._targets[position] = self._read_target(self._indices[position], self._copies[position])
         self._loaded = good.tolist()
         times.seconds.update(read=loaded.read_s, decode=loaded.decode_s)
-        times.samples, times.encoded_bytes = int(good.sum()), int(loaded.data_bytes[good].sum())
+        times.encoded_bytes = int(loaded.data_bytes[good].sum())
         self._times.append(times)
         return self._tasks_for(np.flatnonzero(~good).tolist())
 
@@ -201,7 +201,6 @@ class ImageBatch:
                 outcomes.append(self._read(*place))
         failures = [outcome for outcome in outcomes if isinstance(outcome, Failure)]
         samples = [outcome for outcome in outcomes if isinstance(outcome, Sample)]
-        times.samples += len(samples)
         times.encoded_bytes += sum(len(sample.image.data) for sample in samples)
         with times.stage("view"):
             seen, unseen = self._draw(samples)

@@ -12,10 +12,12 @@ import torch
 from fastdata.loaders.arrays import NativeArrayLoader
 from fastdata.loaders.backend import BatchDecoder, FileLoader, ReadyBatches
 from fastdata.pipeline.batch_memory import BatchMemory
+from fastdata.pipeline.collate import is_known_collation
 from fastdata.pipeline.config import PipelineConfig
 from fastdata.pipeline.finish import Finish
 from fastdata.pipeline.per_thread import PerThread
 from fastdata.pipeline.pixel_format import PixelFormat
+from fastdata.pipeline.seeded_draws import redirect_draws
 from fastdata.pipeline.stats import PipelineStats
 from fastdata.sources.recognise import has_file_ranges, transforms_targets
 
@@ -49,6 +51,8 @@ class EpochResources:
         self.steps: PerThread[Callable[[Any], Any]] = PerThread((*plan.tail, config.collate_fn), config.threads)
         self.draws_targets = transforms_targets(config.source)
         self.target_turn = threading.Lock()
+        needs_seeds = self.draws_targets or plan.tail or not is_known_collation(config.collate_fn)
+        self._stop_redirecting = redirect_draws() if needs_seeds else None
         channels_last = config.memory_format is torch.channels_last
         self.batch_format = PixelFormat(
             plan, leave_uint8=config.leave_uint8, channels_last=channels_last, channels=config.channels
@@ -95,6 +99,8 @@ class EpochResources:
     def close(self, ended: bool = True) -> None:
         """Gives back what the epoch's batches shared; `ended` is False if a thread may still be at work."""
         self._memory.close()
+        if self._stop_redirecting is not None:
+            self._stop_redirecting()
         for loader in (loader for both in self._opened.values() for loader in both):
             if loader is not None:
                 loader.close(ended)

@@ -1,23 +1,26 @@
 """Random functions of torch, Python and NumPy, seeded per sample and per thread.
 
-Transforms that cannot be fused draw from global generators, as they would in a worker process of torch's DataLoader.
-In threads that would make a sample's augmentation depend on who came first, and disturb the training loop's own draws.
-Inside `SeededDraws` the draws of this thread that name no generator come from generators seeded for the sample; so do
-`manual_seed`, `fork_rng`, `get_rng_state`, `random.seed`, `numpy.random.seed` and the like act on these, as they act
-on a worker's own.  Other threads are not touched, and the global generators are what they were.
+Where the user has asked for threads (workers="threads", or a source that offers to be read by several), steps that
+cannot be fused draw from global generators that these threads share.  A sample's augmentation would depend on who came
+first, and the training loop's own draws would be disturbed.  Inside `SeededDraws` the draws of this thread that name no
+generator come from generators seeded for the sample; so do `manual_seed`, `fork_rng`, `get_rng_state`, `random.seed`,
+`numpy.random.seed` and the like act on these, as they act on a worker's own.  Other threads are not touched, and the
+global generators are what they were.
 
 torch's draws are found by a `TorchFunctionMode`, which costs some microseconds for every function of torch that is
 called.  In a worker process, and in the main thread (`num_workers=0`), torch's global generator is seeded instead, and
 set back afterwards; a thread of the user's own that draws from it at the same time gets other numbers.  Python's and
-NumPy's global functions, and torch's functions about its global generator, are replaced once, when the first
-`SeededDraws` is entered, by functions that ask which thread is calling and are otherwise what they were.  What escapes:
-`from random import random` (or `getrandbits`) and `from numpy.random import ...` that were executed before that,
-`numpy.random.default_rng()` without a seed, and torch's alpha dropout and rrelu, which take no generator.
+NumPy's global functions, and torch's functions about its global generator, are replaced while somebody is inside of
+`redirecting`, for the length of an epoch, by functions that ask which thread is calling and otherwise call what they
+have replaced.  What escapes: `from random import random` (or `getrandbits`) and `from numpy.random import ...` that
+were executed before that, `numpy.random.default_rng()` without a seed, and torch's alpha dropout and rrelu, which take
+no generator.
 """
 
 from __future__ import annotations
 
 import functools
+import os
 import random
 import threading
 from collections.abc import Callable
@@ -31,7 +34,7 @@ from torch.utils.data import get_worker_info
 
 from fastdata.system.lazy import lazy
 
-__all__ = ["SeededDraws"]
+__all__ = ["SeededDraws", "redirect_draws"]
 
 _RANDOM_FUNCTIONS = frozenset(
     {
@@ -102,7 +105,6 @@ class SeededDraws:
     """Within this context, CPU draws of this thread come from generators seeded with `seed`."""
 
     def __init__(self, seed: int) -> None:
-        _replace_global_functions()
         self._own = _Streams(seed)
         self._seed = seed
         self._outer: _Streams | None = None
@@ -192,21 +194,67 @@ def _on_cpu(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
 # ---- functions about global generators
 
 
-@functools.cache
+_lock = threading.Lock()
+_users = 0  # pipelines that need the replacements
+_replaced: list[tuple[Any, str, Callable[..., Any], Callable[..., Any]]] = []  # module, name, original, ours
+
+
+def redirect_draws() -> Callable[[], None]:
+    """Makes global random functions ask which thread calls, until the function that is returned has been called."""
+    global _users
+    with _lock:
+        _users += 1
+        if not _replaced:
+            _replace_global_functions()
+    return functools.cache(_leave)  # each user leaves once
+
+
+def _leave() -> None:
+    global _users
+    with _lock:
+        _users -= 1
+        if _users == 0:
+            _put_back()
+
+
+def _unlock() -> None:
+    """In a process that was forked, perhaps while another thread held the lock."""
+    global _lock
+    _lock = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_unlock)
+
+
 def _replace_global_functions() -> None:
-    """Makes them ask which thread is calling; once in a process."""
+    """Replaces what is there now, so that what another library has put there goes on being called."""
     for name, draw in list(vars(random).items()):
         if getattr(draw, "__self__", None) is random._inst:
-            setattr(random, name, _redirected(draw, "python", name))
+            _replace(random, name, _redirected(draw, "python", name))
     random._inst.__class__ = _PythonDraws  # for names imported from the module before
     numpys = np.random.mtrand._rand
     for module in (np.random, np.random.mtrand):
         for name, draw in list(vars(module).items()):
             if getattr(draw, "__self__", None) is numpys or name in _NUMPYS_FUNCTIONS:
-                setattr(module, name, _redirected(draw, "numpy", _NUMPYS_FUNCTIONS.get(name, name)))
+                _replace(module, name, _redirected(draw, "numpy", _NUMPYS_FUNCTIONS.get(name, name)))
     for name, redirected in _TORCHS.items():
         for module in (torch, torch.random):
-            setattr(module, name, functools.wraps(getattr(torch, name))(redirected))
+            _replace(module, name, _bound(redirected, getattr(module, name)))
+
+
+def _replace(module: Any, name: str, ours: Callable[..., Any]) -> None:
+    _replaced.append((module, name, getattr(module, name), ours))
+    setattr(module, name, ours)
+
+
+def _put_back() -> None:
+    for module, name, original, ours in _replaced:
+        if getattr(module, name) is ours:  # unless somebody has replaced it meanwhile
+            setattr(module, name, original)
+    _replaced.clear()
+    if type(random._inst) is _PythonDraws:
+        random._inst.__class__ = random.Random  # type: ignore[assignment]
 
 
 # Those that are no methods of the global generator, and the methods that they stand for.
@@ -235,27 +283,35 @@ class _PythonDraws(random.Random):
         return super().getrandbits(k) if streams is None else streams.python.getrandbits(k)
 
 
-def _manual_seed(seed: Any, *, original: Callable[..., Any] = torch.manual_seed) -> torch.Generator:
+def _bound(redirected: Callable[..., Any], original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)  # pickled by its name
+    def function(*args: Any, **kwargs: Any) -> Any:
+        return redirected(original, *args, **kwargs)
+
+    return function
+
+
+def _manual_seed(original: Callable[..., Any], seed: Any) -> torch.Generator:
     streams = _this_thread.streams
     return original(seed) if streams is None else streams.torch.manual_seed(int(seed))
 
 
-def _seed(*, original: Callable[..., Any] = torch.seed) -> int:
+def _seed(original: Callable[..., Any]) -> int:
     streams = _this_thread.streams
     return int(original() if streams is None else streams.torch.seed())
 
 
-def _initial_seed(*, original: Callable[..., Any] = torch.initial_seed) -> int:
+def _initial_seed(original: Callable[..., Any]) -> int:
     streams = _this_thread.streams
     return int(original() if streams is None else streams.torch.initial_seed())
 
 
-def _get_rng_state(*, original: Callable[..., Any] = torch.get_rng_state) -> torch.Tensor:
+def _get_rng_state(original: Callable[..., Any]) -> torch.Tensor:
     streams = _this_thread.streams
     return original() if streams is None else streams.torch.get_state()
 
 
-def _set_rng_state(new_state: torch.Tensor, *, original: Callable[..., Any] = torch.set_rng_state) -> None:
+def _set_rng_state(original: Callable[..., Any], new_state: torch.Tensor) -> None:
     streams = _this_thread.streams
     if streams is None:
         original(new_state)

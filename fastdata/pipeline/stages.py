@@ -9,18 +9,16 @@ from dataclasses import replace
 
 import numpy as np
 
-from fastdata.loaders import pillow
 from fastdata.loaders.backend import Pixels
-from fastdata.loaders.resample import resize_window
+from fastdata.loaders.resample import see
 from fastdata.native import EffectKind, Format, load
 from fastdata.views.draw import draw_view
 from fastdata.views.philox import Key
 from fastdata.views.plan import Plan, Stage
 from fastdata.views.steps import SizeStep
 from fastdata.views.streams import Draws
-from fastdata.views.view import View
 
-__all__ = ["see", "stages"]
+__all__ = ["stages"]
 
 _NEXT_STAGE = 0xA0761D6478BD642F  # between the seeds of the stages' geometry; any large odd number
 
@@ -68,14 +66,3 @@ def _turned(pixels: Pixels, step: SizeStep, draws: Draws) -> Pixels:
     if effect["kind"][0, 0] == EffectKind.NONE:
         return pixels
     return load().warp(pixels, effect, step.new_size(parameters, (height, width)))
-
-
-def see(pixels: Pixels, view: View) -> Pixels:
-    """RGB pixels (height, width, 3) of what a view shows of others, which are contiguous; new memory."""
-    left, top, *_ = view.window_px
-    if view.is_beside:
-        return np.array(pillow.apply_view(pillow.from_pixels(pixels), view))
-    width = pixels.shape[1]
-    out = np.empty((*view.size, 3), np.uint8)
-    resize_window(pixels.reshape(-1)[3 * (top * width + left) :], width, view, out, pixel_bytes=3)
-    return out

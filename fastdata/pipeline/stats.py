@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -10,7 +11,9 @@ from typing import Any
 
 from torch.profiler import record_function
 
-__all__ = ["STAGES", "BatchTimes", "PipelineStats"]
+from fastdata.errors import DecodeError, ReadError, SamplesSkipped, ViewError
+
+__all__ = ["STAGES", "BatchTimes", "EpochSkips", "PipelineStats"]
 
 STAGES = ("read", "view", "decode", "convert", "transform", "collate")
 
@@ -46,9 +49,10 @@ class PipelineStats:
         wait_s: seconds the caller waited in `next()`.
         busy_s: seconds the caller spent between two `next()` calls.
         batches: batches delivered.
-        samples: samples decoded.
+        samples: samples delivered; those that were skipped are not.
         encoded_bytes: bytes read.
         failures: samples that could not be decoded.
+        kinds: how many of them of each kind, in words.
         quarantine: (index, location, reason) of the first thousand of them.
     """
 
@@ -59,6 +63,7 @@ class PipelineStats:
     samples: int = 0
     encoded_bytes: int = 0
     failures: int = 0
+    kinds: dict[str, int] = field(default_factory=dict)
     quarantine: list[tuple[int, str, str]] = field(default_factory=list)
 
     def add(self, times: BatchTimes) -> None:
@@ -68,9 +73,12 @@ class PipelineStats:
         self.samples += times.samples
         self.encoded_bytes += times.encoded_bytes
 
-    def add_failure(self, index: int, location: str, reason: str) -> None:
+    def add_failure(self, failure: DecodeError) -> None:
         """Counts a sample that could not be decoded, and keeps it in the quarantine list."""
+        index, location, reason = failure.index, failure.location, failure.reason
         self.failures += 1
+        kind = _kind_of(failure)
+        self.kinds[kind] = self.kinds.get(kind, 0) + 1
         if len(self.quarantine) < _QUARANTINE_KEPT:
             self.quarantine.append((index, location, reason))
 
@@ -82,4 +90,48 @@ class PipelineStats:
 
     def to_dict(self) -> dict[str, Any]:
         """Everything as plain values, with `wait_share`."""
-        return {**vars(self), "stage_s": dict(self.stage_s), "wait_share": self.wait_share}
+        copies = {"stage_s": dict(self.stage_s), "kinds": dict(self.kinds)}
+        return {**vars(self), **copies, "wait_share": self.wait_share}
+
+
+def _kind_of(failure: DecodeError) -> str:
+    """What is the matter with a sample, in a word or two, for counting."""
+    if isinstance(failure, ViewError):
+        return "smaller than the crop"
+    if isinstance(failure, FileNotFoundError):
+        return "missing"
+    if isinstance(failure, PermissionError):
+        return "not readable"
+    reason = failure.reason
+    if "decompression bomb" in reason or "exceed the limit" in reason:
+        return "too large"
+    if "not an image" in reason or "cannot identify" in reason:
+        return "not an image"
+    if "truncated" in reason or "premature" in reason.lower() or "empty" in reason:
+        return "truncated"
+    return "could not be read" if isinstance(failure, ReadError) else "damaged"
+
+
+class EpochSkips:
+    """Tells at the end of an epoch what was left out of it.
+
+    Args:
+        stats: the loader's totals, as they are when the epoch begins.
+    """
+
+    def __init__(self, stats: PipelineStats) -> None:
+        self._stats, self._before = stats, dict(stats.kinds)
+
+    def tell(self, epoch: int) -> None:
+        """Warns if samples of the epoch were skipped, with how many there were of each kind."""
+        kinds = {kind: count - self._before.get(kind, 0) for kind, count in self._stats.kinds.items()}
+        found = sorted(((count, kind) for kind, count in kinds.items() if count), reverse=True)
+        if not found:
+            return
+        total, listed = sum(count for count, _ in found), ", ".join(f"{count} {kind}" for count, kind in found)
+        warnings.warn(
+            f"epoch {epoch}: {total} {'sample was' if total == 1 else 'samples were'} left out (on_error='skip'): "
+            f"{listed}; stats()['quarantine'] names them",
+            SamplesSkipped,
+            stacklevel=5,
+        )

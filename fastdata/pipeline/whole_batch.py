@@ -96,6 +96,7 @@ class WholeBatch(ImageBatch):
         good = [position for position, loaded in enumerate(self._loaded) if loaded]
         if not good:
             raise SkipResult
+        self._resources.stats.samples += len(good)
         if len(good) < len(self._loaded):
             decoded = decoded[on_device_of(decoded, torch.tensor(good))]
         return self._number, *self._finished(decoded, good)

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import bisect
+import copy
 import operator
+import os
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import torch.utils.data
 from torch.utils.data import ConcatDataset, Subset
 
 from fastdata.sources.arrays import ArraySource, array_source
@@ -23,7 +28,7 @@ from fastdata.sources.protocol import (
 )
 from fastdata.system.files import read_file
 
-__all__ = ["has_file_ranges", "recognise", "transforms_targets"]
+__all__ = ["frozen", "has_file_ranges", "has_target_transform", "makes_samples", "recognise", "transforms_targets"]
 
 
 _DEFAULT_LOADER = "use the dataset's default loader"
@@ -76,10 +81,27 @@ def transforms_targets(source: ImageSource) -> bool:
         return transforms_targets(source.source)
     if isinstance(source, _ConcatSource):
         return any(map(transforms_targets, source.parts))
+    return has_target_transform(source) or not type(source).read_target.__module__.startswith("fastdata.")
+
+
+def has_target_transform(source: ImageSource) -> bool:
+    """True when a target_transform is called for each sample."""
+    if isinstance(source, _SubsetSource):
+        return has_target_transform(source.source)
+    if isinstance(source, _ConcatSource):
+        return any(map(has_target_transform, source.parts))
     owner = source.folder if isinstance(source, _TorchvisionFolder) else source
-    if getattr(owner, "target_transform", None) is not None:
-        return True
-    return not type(source).read_target.__module__.startswith("fastdata.")
+    return getattr(owner, "target_transform", None) is not None
+
+
+def makes_samples(dataset: Any) -> bool:
+    """True when the class of a dataset, or of its parts, makes samples; False where it only offers encoded ones."""
+    if type(dataset) is Subset:
+        return makes_samples(dataset.dataset)
+    if type(dataset) is ConcatDataset:
+        return all(map(makes_samples, dataset.datasets))
+    getter = getattr(type(dataset), "__getitem__", None)
+    return getter is not None and getter is not torch.utils.data.Dataset.__getitem__
 
 
 def _is_torchvision_folder(dataset: Any) -> bool:
@@ -110,11 +132,44 @@ def _is_torchvision_folder(dataset: Any) -> bool:
     return True
 
 
+def frozen(source: ImageSource) -> ImageSource:
+    """A source as it is now, as worker processes would have a copy of it: what the loop changes does not reach it.
+
+    Lists of files and indices are copied, and relative paths begin in the folder that is the working folder now.
+    Arrays in memory, shards and sources of the user's own classes stay as they are.
+    """
+    if isinstance(source, _SubsetSource):
+        return _SubsetSource(frozen(source.source), copy.copy(source.indices))
+    if isinstance(source, _ConcatSource):
+        return _ConcatSource([frozen(part) for part in source.parts], list(source.ends))
+    folder: Any = source.folder if isinstance(source, _TorchvisionFolder) else source
+    if not isinstance(source, _TorchvisionFolder) and type(source).read_encoded is not _read_encoded_of_ours():
+        return source
+    transforms = {name: getattr(folder, name) for name in ("transform", "target_transform")}
+    return _TorchvisionFolder(SimpleNamespace(samples=list(folder.samples), **transforms), os.getcwd())
+
+
+def _read_encoded_of_ours() -> Any:
+    """`fastdata.ImageFolder.read_encoded`, if that class is in use: a subclass with its own reads in its own way."""
+    module = sys.modules.get("fastdata.image_folder")
+    return None if module is None else module.ImageFolder.read_encoded
+
+
 @dataclass(frozen=True)
 class _TorchvisionFolder:
-    """torchvision's DatasetFolder and ImageFolder; reads its live attributes, so later changes count."""
+    """torchvision's DatasetFolder and ImageFolder; reads its live attributes, so later changes count.
+
+    Args:
+        folder: the dataset, or what was frozen of it.
+        working_folder: in which relative paths begin; "" for the process's own.
+    """
 
     folder: Any
+    working_folder: str = ""
+
+    def _path(self, index: int) -> str:
+        path: str = self.folder.samples[index][0]
+        return os.path.join(self.working_folder, path) if self.working_folder else path
 
     @property
     def transform(self) -> Callable[[Any], Any] | None:
@@ -124,7 +179,7 @@ class _TorchvisionFolder:
         return len(self.folder.samples)
 
     def read_encoded(self, index: int) -> bytes:
-        return read_file(self.folder.samples[index][0])
+        return read_file(self._path(index))
 
     def read_target(self, index: int) -> Any:
         target = self.folder.samples[index][1]
@@ -135,11 +190,10 @@ class _TorchvisionFolder:
         return str(self.folder.samples[index][0])
 
     def file_range(self, index: int) -> tuple[str, int, int]:
-        return self.folder.samples[index][0], 0, -1
+        return self._path(index), 0, -1
 
     def file_ranges(self, indices: Sequence[int]) -> FileRanges:
-        samples = self.folder.samples
-        return FileRanges([samples[index][0] for index in indices])
+        return FileRanges([self._path(index) for index in indices])
 
     def read_targets(self, indices: Sequence[int]) -> list[Any]:
         if self.folder.target_transform is not None:

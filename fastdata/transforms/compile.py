@@ -5,6 +5,7 @@ The longest prefix of the stages in views/plan.py is fused; what no stage can do
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -23,7 +24,7 @@ from fastdata.transforms.known import is_hooked, is_known_transform, is_timms, n
 from fastdata.transforms.readers import READERS, TIMM_READERS
 from fastdata.views.plan import Output, Plan
 
-__all__ = ["BEGIN_WITH", "PlanResult", "compile_transform"]
+__all__ = ["BEGIN_WITH", "PlanResult", "compile_steps", "compile_transform", "flatten"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,13 +42,7 @@ BEGIN_WITH = (
 )
 
 
-def compile_transform(
-    transform: object,
-    *,
-    augment_on: str = "host",
-    effects: bool = True,
-    given: type[torch.Tensor] | None = None,
-) -> PlanResult:
+def compile_transform(transform: object, *, augment_on: str = "host") -> PlanResult:
     """Compiles a transform into a plan.
 
     Args:
@@ -55,8 +50,6 @@ def compile_transform(
             anything callable.
         augment_on: "device" takes augmentations into the plan as operations on whole batches; "host" as effects that
             the native core does to each image, where it gives Pillow's pixels, else they are called per sample.
-        effects: False calls them per sample in any case, and allows no further stages.
-        given: the class of the uint8 tensors (3, H, W) that it is called with; None for PIL images.
 
     Returns:
         A plan and the reason its prefix ended, or no plan and the reason nothing could be fused.
@@ -64,7 +57,26 @@ def compile_transform(
     if transform is None:
         reason = "the dataset has no transform, so its samples are PIL images"
         return PlanResult(plan=None, reason=reason, advice=BEGIN_WITH)
-    steps = _flatten(transform)
+    return compile_steps(flatten(transform), augment_on=augment_on)
+
+
+def compile_steps(
+    steps: Sequence[Any],
+    *,
+    augment_on: str = "host",
+    effects: bool = True,
+    given: type[torch.Tensor] | None = None,
+    ends_with_pil: bool = False,
+) -> PlanResult:
+    """Compiles the steps of a transform, one after the other.
+
+    Args:
+        steps: as `flatten` gives them.
+        augment_on: as above.
+        effects: False calls augmentations per sample in any case, and allows no further stages.
+        given: the class of the uint8 tensors (3, H, W) that the first is called with; None for PIL images.
+        ends_with_pil: a prefix may end with an augmented PIL image.
+    """
     draft, fused, reason = Draft(may_stage=effects and augment_on == "host"), 0, "everything is fused"
     if given is not None:
         draft.output, draft.tensor_class = Output.UINT8, None if given is torch.Tensor else given
@@ -78,12 +90,10 @@ def compile_transform(
     if fused == 0:
         return PlanResult(plan=None, reason=f"nothing can be fused: {reason}", advice=BEGIN_WITH)
     why = reason if fused < len(steps) else "the transform does not end with a tensor"
-    if (draft.effects or draft.stages) and draft.output is Output.PIL:
-        return replace(
-            compile_transform(transform, effects=False), reason=f"augmentations are called per sample: {why}"
-        )
+    if (draft.effects or draft.stages) and draft.output is Output.PIL and not ends_with_pil:
+        return replace(compile_steps(steps, effects=False), reason=f"augmentations are called per sample: {why}")
     if augment_on == "device" and (fused < len(steps) or draft.output is Output.PIL):
-        host = compile_transform(transform)
+        host = compile_steps(steps)
         on_batches = draft.augmentations or draft.float_augmentations
         if on_batches or (host.plan is not None and len(host.plan.fused) > fused):
             return replace(host, reason=f"augmentations stay on the host, since {why}")
@@ -91,13 +101,14 @@ def compile_transform(
     return PlanResult(plan=plan, reason=reason)
 
 
-def _flatten(transform: object) -> list[Any]:
+def flatten(transform: object) -> list[Any]:
+    """The steps of a transform, those of a Compose inside of it as well."""
     if is_hooked(transform):
         return [transform]
     if type(transform) is torch.nn.Sequential:
-        return [step for child in transform for step in _flatten(child)]
+        return [step for child in transform for step in flatten(child)]
     if type(transform).__name__ == "Compose" and is_known_transform(transform):
-        return [step for child in transform.transforms for step in _flatten(child)]  # type: ignore[attr-defined]
+        return [step for child in transform.transforms for step in flatten(child)]  # type: ignore[attr-defined]
     if (type(transform).__module__, type(transform).__name__) == (
         "torchvision.transforms._presets",
         "ImageClassification",
@@ -121,7 +132,7 @@ def _preset_steps(preset: Any) -> list[Any]:
 
 def _read_step(step: Any, draft: Draft, augment_on: str, effects: bool) -> None:
     if is_hooked(step):
-        raise NotFusable("it has forward hooks")
+        raise NotFusable("it has forward hooks, or some of its functions were replaced")
     name = type(step).__name__ if is_known_transform(step) else ""
     behind = flip_later(step) if draft.effects or draft.augmentations else None
     if behind is not None or is_augmentation(step):

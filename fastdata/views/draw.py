@@ -35,11 +35,15 @@ from fastdata.views.plan import (
 from fastdata.views.to_native import geometry
 from fastdata.views.view import View, Views
 
-__all__ = ["draw_view", "draw_views"]
+__all__ = ["ImageTooSmall", "draw_view", "draw_views"]
 
 Ints: TypeAlias = npt.NDArray[np.signedinteger[Any]]
 
 _TRIES = 10  # torchvision's RandomResizedCrop gives up after ten windows that do not fit
+
+
+class ImageTooSmall(ValueError):
+    """A RandomCrop is larger than the image; torchvision raises a ValueError of the same text."""
 
 
 def draw_views(ops: Sequence[Op], sizes_px: Ints, indices: Ints, *, key: Key, copies: Ints | int = 0) -> Views:
@@ -302,7 +306,7 @@ def _random_box(op: RandomCrop, sizes: Ints, draws: _Draws, number: int) -> Ints
         before, padded = before + missing, padded + 2 * missing
     if (padded < crop).any():
         width, height = padded[(padded < crop).any(axis=1)][0].tolist()
-        raise ValueError(f"Required crop size {op.size} is larger than input image size {(height, width)}")
+        raise ImageTooSmall(f"Required crop size {op.size} is larger than input image size {(height, width)}")
     fraction = np.stack([uniform(word) for word in draws.words(number, 0)[:2]], axis=1)
     start = np.floor(fraction * (padded - crop + 1)).astype(np.int64) - before
     return np.concatenate([start, start + crop], axis=1)

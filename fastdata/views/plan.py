@@ -335,6 +335,12 @@ class Plan:
         return bool(self.all_effects or self.augmentations or self.float_augmentations)
 
     @property
+    def draws(self) -> bool:
+        """True when something of it is random."""
+        ops = (*self.ops, *(op for stage in self.later for op in stage.ops))
+        return self.augments or any(not isinstance(op, Resize | CenterCrop | Pad) or _is_choice(op) for op in ops)
+
+    @property
     def batchable(self) -> bool:
         """True when decoded images go straight into one batch tensor."""
         return self.size is not None and self.output in (Output.UINT8, Output.FLOAT) and not self.tail
@@ -350,3 +356,7 @@ def _size_after(ops: tuple[Op, ...], size: Size | None) -> Size | None:
         elif not isinstance(op, Flip | Pad):
             size = op.size
     return size
+
+
+def _is_choice(op: Op) -> bool:
+    return isinstance(op, Resize) and len(op.filters) > 1

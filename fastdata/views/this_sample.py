@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import os
 import threading
 import weakref
 import zlib
@@ -11,6 +12,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+
 from fastdata.views.philox import Key
 from fastdata.views.streams import Stream, seeds
 
@@ -18,11 +21,21 @@ __all__ = [
     "Draw",
     "Notes",
     "count_decoded",
+    "count_fused",
+    "count_plain",
+    "draws_repeated",
+    "expect_several_views",
+    "expects_several_views",
+    "fuse_no_draws",
     "index_being_made",
+    "left_so_far",
     "making",
     "next_draw",
+    "note_opened",
     "note_pending",
+    "note_seed",
     "noting",
+    "opened_last",
     "opens_encoded",
     "pillow_decodes",
     "seed_of",
@@ -62,12 +75,22 @@ class Notes:
 
     Attributes:
         pending: tensors left to be decoded later that somebody still holds.
-        natively: some were left, or decoded by the native core for the dataset's own code.
+        left: how many were left, whether or not somebody still holds them.
+        decoded: images that the native core decoded for the dataset's own code.
+        opened: images that were opened by `PIL.Image.open`.
+        fused: steps of transforms that were done natively, or left with the images.
+        plain: why captured transforms were called as they are.
     """
 
     def __init__(self) -> None:
         self.pending: list[Any] = []
-        self.natively = False
+        self.left = self.decoded = self.opened = self.fused = 0
+        self.plain: set[str] = set()
+
+    @property
+    def natively(self) -> bool:
+        """True if images were left, or decoded by the native core."""
+        return self.left > 0 or self.decoded > 0
 
 
 class _Making(threading.local):
@@ -75,10 +98,19 @@ class _Making(threading.local):
     index: Any = None
     copy = captures = 0
     opens_encoded = False
-    decoded = 0
+    several_views = False
+    decoded = images_opened = fused = 0
+
+    fuses_draws = True
+    repeated = False
+    opened = ""
 
     def __init__(self) -> None:
         self.pending: list[weakref.ref[Any]] = []
+        self.plain: set[str] = set()
+        self.tokens: set[int] = set()
+        self.seed: int | None = None  # of torch's generator, as it was when nobody had set it within a sample
+        self.seed_after: int | None = None  # the same at the end of the batch before
 
 
 _this_thread = _Making()
@@ -88,12 +120,13 @@ _this_thread = _Making()
 def making(index: Any, copy: int = 0, key: Key | None = None) -> Iterator[None]:
     """While one sample is made; its captures are counted from 0.  Without a key nothing is drawn for them."""
     mine = _this_thread
-    before = mine.key, mine.index, mine.copy, mine.captures
-    mine.key, mine.index, mine.copy, mine.captures = key, index, copy, 0
+    before = mine.key, mine.index, mine.copy, mine.captures, mine.seed
+    mine.key, mine.index, mine.copy, mine.captures, mine.opened = key, index, copy, 0, ""
+    mine.tokens.clear()
     try:
         yield
     finally:
-        mine.key, mine.index, mine.copy, mine.captures = before
+        mine.key, mine.index, mine.copy, mine.captures, mine.seed = before
 
 
 def opens_encoded() -> bool:
@@ -117,6 +150,22 @@ def pillow_decodes() -> Iterator[None]:
         set_opens_encoded(before)
 
 
+def expects_several_views() -> bool:
+    """True where images that this thread opens may be seen several times."""
+    return _this_thread.several_views
+
+
+def expect_several_views(value: bool) -> bool:
+    """Decides it for this thread; returns what was before."""
+    before, _this_thread.several_views = _this_thread.several_views, value
+    return before
+
+
+def left_so_far() -> list[Any]:
+    """References to the tensors that this thread has left for the batch under way."""
+    return _this_thread.pending
+
+
 def index_being_made() -> Any:
     """As the sampler gave it; None outside of any sample."""
     return _this_thread.index
@@ -132,27 +181,88 @@ def count_decoded() -> None:
     _this_thread.decoded += 1
 
 
+def count_plain(why: str) -> None:
+    """A captured transform was called as it is."""
+    _this_thread.plain.add(why)
+
+
+def count_fused(steps: int) -> None:
+    """Steps of a transform were done natively, or left with an image."""
+    _this_thread.fused += steps
+
+
 @contextmanager
-def noting() -> Iterator[Notes]:
+def noting(notes: Notes) -> Iterator[None]:
     """While a batch is made: what becomes of its images."""
-    mine, notes = _this_thread, Notes()
-    before = mine.pending, mine.decoded
-    mine.pending, mine.decoded = [], 0
+    mine = _this_thread
+    before = mine.pending, mine.decoded, mine.images_opened, mine.fused, mine.plain
+    mine.pending, mine.decoded, mine.images_opened, mine.fused, mine.plain = [], 0, 0, 0, set()
+    if torch.initial_seed() != mine.seed_after:  # seeded since the batch before, which is not the samples' own doing
+        note_seed()
     try:
-        yield notes
+        yield
     finally:
         notes.pending = [tensor for tensor in (reference() for reference in mine.pending) if tensor is not None]
-        notes.natively = bool(mine.pending) or mine.decoded > 0
-        mine.pending, mine.decoded = before
+        notes.left, notes.decoded, notes.opened = len(mine.pending), mine.decoded, mine.images_opened
+        notes.fused, notes.plain = mine.fused, mine.plain
+        mine.pending, mine.decoded, mine.images_opened, mine.fused, mine.plain = before
+        mine.seed_after = torch.initial_seed()
 
 
-def next_draw() -> Draw | None:
-    """For the next capture of the sample under way; None where no sample is made for a loader in this thread."""
+def next_draw(*, draws: bool) -> Draw | None:
+    """For the next capture of the sample under way; None where the transform is to draw, and do, by itself.
+
+    That is where no sample is made for a loader in this thread, and where the user's code decides what is drawn: it
+    has seeded torch's generator, or set it back to show two images of a sample alike.  So that this is noticed, a
+    capture that draws moves the generator on by one number, as the transform itself would by some.
+
+    Args:
+        draws: the transform has a random step.
+    """
     mine = _this_thread
     if mine.key is None:
         return None
+    if draws:
+        if not mine.fuses_draws or torch.initial_seed() != mine.seed:
+            count_plain("your code seeds torch's generator within a sample")
+            return None
+        token = int(torch.empty((), dtype=torch.int64, device="cpu").random_())
+        if token in mine.tokens:
+            mine.repeated = True
+            return None
+        mine.tokens.add(token)
     number, mine.captures = mine.captures, mine.captures + 1
     return Draw(mine.key.derived(number, _NEXT_CAPTURE), _as_number(mine.index), mine.copy)
+
+
+def note_seed() -> None:
+    """The seed of torch's generator as it is now is not the user's, who sets another while samples are made."""
+    _this_thread.seed = torch.initial_seed()
+
+
+def draws_repeated() -> bool:
+    """True, once, if the user's code has set the generator back within a sample."""
+    mine = _this_thread
+    repeated, mine.repeated = mine.repeated, False
+    return repeated
+
+
+def fuse_no_draws() -> None:
+    """From now on random transforms of this thread draw by themselves."""
+    _this_thread.fuses_draws = False
+
+
+def note_opened(opened: Any) -> None:
+    """An image file is opened in this thread."""
+    _this_thread.opened = opened
+    _this_thread.images_opened += 1
+
+
+def opened_last() -> str:
+    """The path of the image that this thread has opened last for the sample under way, or ""."""
+    opened = _this_thread.opened
+    opened = getattr(opened, "name", opened)
+    return os.fsdecode(opened) if isinstance(opened, str | bytes | os.PathLike) else ""
 
 
 def _as_number(index: Any) -> int:

@@ -37,6 +37,18 @@ class View:
     window_flips: tuple[bool, bool] = (False, False)
     outside: Outside = BLACK
 
+    @classmethod
+    def whole(cls, width: int, height: int) -> View:
+        """All of an image, as it is."""
+        return cls(
+            window_px=(0, 0, width, height),
+            resize_px=(width, height),
+            crop_px=(0, 0, width, height),
+            flip_horizontal=False,
+            flip_vertical=False,
+            interpolation=Interpolation.BILINEAR,
+        )
+
     @property
     def size(self) -> tuple[int, int]:
         """(height, width) of the result."""

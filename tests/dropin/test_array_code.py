@@ -86,7 +86,6 @@ GREY = {"data": np.ascontiguousarray(Base().data[..., 0])}
 READ: dict[str, Any] = {
     "short": Short,
     "as torchvision": AsTorchvision,
-    "with a target transform": lambda: AsTorchvision(target_transform=lambda label: label + 100),
     "named": Named,
     "index": Indexed,
     "moved": lambda: Moved(**CHW),

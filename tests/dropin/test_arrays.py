@@ -116,7 +116,7 @@ def check_same_batches(dataset: Any, **options: Any) -> DataLoader[Any]:
     torch.manual_seed(5)
     torchs = list(torch.utils.data.DataLoader(dataset, **options))
     torch.manual_seed(5)
-    loader = DataLoader(dataset, **options)
+    loader = DataLoader(dataset, workers="threads", **options)  # for target_transforms, which are the user's code
     assert loader.explain().startswith("accelerated: images in memory are"), loader.explain()
     check_equal(list(loader), torchs)
     return loader

@@ -184,6 +184,7 @@ class InMemory(Dataset[Any]):
         return CROP(Image.fromarray(self.data[index])), 0
 
 
+@pytest.mark.filterwarnings("ignore::fastdata.NotAccelerated")
 def test_pixels_in_memory_are_not_read() -> None:
     loader = DataLoader(InMemory(), 8, num_workers="auto")
     assert len(images(loader)) == 20

@@ -129,7 +129,9 @@ def test_batches_of_views_are_stacked_again() -> None:
     files = [images.jpeg(40, 30, seed=seed) for seed in range(3)]
     views = [torch.stack([pending(data=data), pending(data=data)]) for data in files]
     expected = torch.stack([torch.stack([plain(data=data)] * 2) for data in files])
-    for batch in (torch.stack(views), torch.utils.data.default_collate(views)):
+    with opening_encoded():
+        collated = torch.utils.data.default_collate(views)
+    for batch in (torch.stack(views), collated):
         assert type(batch) is PendingBatch
         assert (batch.shape, batch.dtype, len(batch)) == (expected.shape, torch.float32, 3)
         batch.undecoded.is_sent = True

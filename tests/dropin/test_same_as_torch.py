@@ -185,7 +185,9 @@ def test_collate_fn_sees_torchs_samples(folder: Path) -> None:
         seen.append(samples)
         return torch.utils.data.default_collate(samples)
 
-    check_same_batches(ImageFolder(folder, FIXED["validation"]), batch_size=4, collate_fn=collate)
+    dataset = ImageFolder(folder, FIXED["validation"])
+    torchs = list(torch.utils.data.DataLoader(dataset, 4, collate_fn=collate))
+    check_equal(list(DataLoader(dataset, 4, collate_fn=collate, defer=False)), torchs)
     half = len(seen) // 2
     check_equal(seen[half:], seen[:half])
 
@@ -193,8 +195,11 @@ def test_collate_fn_sees_torchs_samples(folder: Path) -> None:
 def test_tail_receives_tv_tensors(folder: Path) -> None:
     kinds = []
     keep = v2.Compose([v2.Resize((8, 8)), v2.ToImage(), lambda image: kinds.append(type(image)) or image])
-    next(iter(DataLoader(ImageFolder(folder, keep))))
+    next(iter(DataLoader(ImageFolder(folder, keep), defer=False)))
     assert kinds == [tv_tensors.Image]
+    keep.transforms[-1] = lambda image: kinds.append(isinstance(image, tv_tensors.Image)) or image
+    next(iter(DataLoader(ImageFolder(folder, keep))))
+    assert kinds[1:] == [True]
 
 
 def test_default_batches_are_contiguous_and_channels_last_on_request(folder: Path) -> None:

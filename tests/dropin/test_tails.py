@@ -20,15 +20,10 @@ import torch.utils.data
 import torchvision.transforms as v1
 import torchvision.transforms.v2 as v2
 from PIL import Image, ImageOps
-from torch.utils.data import Subset, default_collate
+from torch.utils.data import Subset, default_collate, get_worker_info
 from torchvision.datasets import ImageFolder
 
-from fastdata import DataLoader, DecodeError
-from fastdata.dataloader.routes import tail_of
-from fastdata.errors import ViewError
-from fastdata.pipeline import tail_in_turn, timed_before
-from fastdata.system.cpus import usable_cpus
-from fastdata.system.files import cache_folder
+from fastdata import DataLoader
 
 BACKENDS = ("native", "pil", "turbojpeg", "dali")
 
@@ -82,7 +77,7 @@ def test_a_collate_object_that_keeps_state_is_not_shared_either(folder: Path) ->
             return default_collate(self.samples)
 
     dataset = ImageFolder(folder, v1.Compose([v1.Resize((8, 8)), v1.PILToTensor()]))
-    ours = pixels(DataLoader(dataset, 2, num_workers=4, prefetch_factor=8, collate_fn=Collates()))
+    ours = pixels(DataLoader(dataset, 2, num_workers=4, prefetch_factor=8, collate_fn=Collates(), workers="threads"))
     torchs = pixels(torch.utils.data.DataLoader(dataset, 2))
     assert all(torch.equal(*pair) for pair in zip(ours, torchs, strict=True))
 
@@ -103,7 +98,7 @@ DRAWS: dict[str, Callable[[], Any]] = {
     "Gamma": lambda: torch.distributions.Gamma(0.5, 0.5).sample().item(),
     "dropout": lambda: torch.nn.functional.dropout(torch.ones(40)).tolist(),
 }
-del DRAWS["random"]  # a name bound before the first tail ran: see pipeline/seeded_draws.py
+del DRAWS["random"]  # a name bound before: see pipeline/seeded_draws.py
 
 
 def states() -> list[str]:
@@ -195,7 +190,7 @@ def test_random_target_transforms_follow_from_the_seed(folder: Path, backend: st
         dataset = ImageFolder(
             folder, transform, target_transform=lambda label: (label, random.random(), torch.rand(()))
         )
-        loader = DataLoader(dataset, 4, num_workers=workers, seed=1, backend=backend)
+        loader = DataLoader(dataset, 4, num_workers=workers, seed=1, backend=backend, workers="threads")
         runs.append([torch.stack([each.double() for each in targets]) for _, targets in loader])
     assert all(torch.equal(*pair) for pair in zip(*runs, strict=True))
     assert len({row for each in runs[0] for row in each[1].tolist()}) == 39
@@ -208,9 +203,8 @@ def test_random_collate_functions_follow_from_the_seed(folder: Path, mix: Any) -
     runs = []
     for workers in (0, 3):
         torch.manual_seed(0)
-        loader = DataLoader(
-            dataset, 4, num_workers=workers, seed=1, collate_fn=lambda samples: mix(*default_collate(samples))
-        )
+        own = {"collate_fn": lambda samples: mix(*default_collate(samples)), "workers": "threads"}
+        loader = DataLoader(dataset, 4, num_workers=workers, seed=1, **own)
         runs.append([torch.cat([images_.flatten(), labels.flatten()]) for images_, labels in loader])
         after = torch.get_rng_state()
         torch.manual_seed(0)
@@ -219,160 +213,106 @@ def test_random_collate_functions_follow_from_the_seed(folder: Path, mix: Any) -
     assert all(torch.equal(*pair) for pair in zip(*runs, strict=True))
 
 
-# ---- in worker processes
+# ---- where torch would run it
 
 
-class HoldsTheInterpreter:
-    """Computes in Python, for milliseconds, and draws from all generators."""
+class Asks:
+    """A step that notes where it runs: worker, seeds, process."""
+
+    def __call__(self, image: Image.Image) -> torch.Tensor:
+        self.size = image.size
+        return torch.tensor(where())
+
+
+def where() -> list[int]:
+    info = get_worker_info()
+    main = multiprocessing.parent_process() is None
+    seeds = [torch.initial_seed(), int(random.random() * 1e9), int(np.random.randint(10**9))]
+    return [int(main), -1 if info is None else info.id, -1 if info is None else info.seed % 2**31, *seeds]
+
+
+def target_where(label: int) -> list[int]:
+    return where()[:4]
+
+
+def collated_where(samples: list[Any]) -> Any:
+    return default_collate(samples), where()[:3]
+
+
+def everywhere(loader: Any) -> list[Any]:
+    torch.manual_seed(11), random.seed(12), np.random.seed(13)
+    return [(*batch, *seen) for batch, seen in loader]
+
+
+@pytest.mark.parametrize("options", [{}, {"num_workers": 2}, {"num_workers": 1, "multiprocessing_context": "fork"}])
+def test_code_of_the_users_runs_where_torch_runs_it_and_draws_what_it_would(
+    folder: Path, options: dict[str, Any]
+) -> None:
+    dataset = ImageFolder(folder, v1.Compose([v1.Resize((8, 8)), Asks()]), target_transform=target_where)
+    ours, torchs = (
+        everywhere(kind(dataset, 4, collate_fn=collated_where, **options))
+        for kind in (DataLoader, torch.utils.data.DataLoader)
+    )
+    assert str(ours) == str(torchs)
+
+
+def test_a_step_of_ones_own_is_called_in_worker_processes_by_rule(folder: Path) -> None:
+    dataset = ImageFolder(folder, v1.Compose([v1.Resize((8, 8)), KeepsState(), v1.PILToTensor()]))
+    for options in ({}, {"collate_fn": collated_where}):
+        loader = DataLoader(dataset, 4, num_workers=2, **options)
+        assert "2 worker processes run the dataset's code" in loader.explain()
+    loader = DataLoader(ImageFolder(folder, v1.Compose([v1.Resize((8, 8)), v1.PILToTensor()])), 4, num_workers=2)
+    assert "2 threads" in loader.explain()
+
+
+class Stretches:
+    """A step of one's own, in Python."""
 
     def __call__(self, image: Image.Image) -> Image.Image:
-        total = sum(number * number for number in range(20_000))
-        shift = random.random() + np.random.rand() + torch.rand(()).item() + total % 2
-        return image.point(lambda level: int(level * shift / 4))
+        return image.point(lambda level: min(255, 2 * level))
 
 
-def noisy(samples: list[Any]) -> Any:
-    images_, labels = default_collate(samples)
-    return images_ + torch.rand(()), labels
-
-
-def held_up(folder: Path, **options: Any) -> Any:
-    """A loader whose samples take turns in threads."""
-    transform = v1.Compose([v1.RandomResizedCrop(32), HoldsTheInterpreter(), v1.ToTensor()])
-    dataset = ImageFolder(folder, transform)
-    return DataLoader(dataset, 4, shuffle=True, num_workers=2, collate_fn=noisy, **options)
-
-
-def with_workers(loader: Any, workers: str) -> Any:
-    """Decides as measuring might, which shows little on a busy machine."""
-    loader._findings.tried = tail_of(loader._route())
-    loader._findings.left = loader._findings.tried if workers == "processes" else ()
-    assert ("2 worker processes" in loader.explain()) == (workers == "processes")
-    return loader
-
-
-forks = pytest.mark.skipif(multiprocessing.get_all_start_methods()[0] != "fork", reason="processes are not forked")
-
-
-@forks
-@pytest.mark.skipif(usable_cpus() < 2, reason="threads cannot keep each other waiting on one CPU")
-def test_steps_that_hold_the_interpreter_are_found_out(folder: Path) -> None:
-    def told() -> str:
-        shutil.rmtree(cache_folder(), ignore_errors=True)  # or it would only be measured once
-        loader = held_up(folder)
-        next(iter(loader))
-        return str(loader.explain())
-
-    assert any("2 worker processes" in told() for _ in range(5))  # one may be disturbed
-
-
-@forks
-def test_what_was_measured_is_not_measured_again(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """But for another transform it is; addresses of functions are no difference."""
-
-    def is_left(*steps: Any) -> bool:
-        transform = v1.Compose([v1.Resize((20, 20)), *steps, v1.ToTensor()])
-        loader = DataLoader(ImageFolder(str(folder), transform), 4, num_workers=2, backend="native")
-        next(iter(loader))
-        return "2 worker processes" in loader.explain()
-
-    monkeypatch.setattr(timed_before, "_APART_S", 0.0)
-    timed = {"alone": 1.0, "together": 1.0, "threads": 2}
-    for holds in (True, False):
-        for disturbed in (2.0, 1.0):  # of two occasions the better one counts
-            timed["together"] = 1.0 if holds else 0.1 * disturbed
-            timed["alone"] = disturbed
-            monkeypatch.setattr(tail_in_turn, "_timed", lambda _: dict(timed))
-            assert is_left(v1.Lambda(lambda image: image), v1.RandomInvert(float(holds))) == (holds and disturbed == 1)
-    monkeypatch.setattr(tail_in_turn, "_timed", lambda _: pytest.fail("measured again"))
-    for holds in (True, False):
-        assert is_left(v1.Lambda(lambda image: image), v1.RandomInvert(float(holds))) == holds
-    with pytest.raises(pytest.fail.Exception, match="measured again"):
-        is_left(v1.Lambda(lambda image: image), v1.RandomInvert(0.5))
-
-
-@forks
-def test_worker_processes_draw_the_same_numbers(folder: Path) -> None:
-    epochs = {}
-    for workers in ("threads", "processes"):
-        torch.manual_seed(5)
-        loader = with_workers(held_up(folder), workers)
-        epochs[workers] = [*loader, *loader]
-        after = torch.rand(())
-        epochs[workers].append([after, after])
-    for ours, other in zip(*epochs.values(), strict=True):
-        assert all(torch.equal(*pair) for pair in zip(ours, other, strict=True))
-    assert len({float(batch[0].mean()) for batch in epochs["processes"]}) == 21
-
-
-@forks
-def test_an_epoch_is_continued_in_worker_processes_as_in_threads(folder: Path) -> None:
-    whole = list(with_workers(held_up(folder, seed=3), "threads"))
-    first = with_workers(held_up(folder, seed=3), "threads")
-    batches = iter(first)
-    for _ in range(4):
-        next(batches)
-    second = with_workers(held_up(folder, seed=3), "processes")
-    second.load_state_dict(first.state_dict())
-    rest = list(second)
-    assert len(rest) == 6
-    assert all(torch.equal(mine[1], batch[1]) for mine, batch in zip(rest, whole[4:], strict=True))
-
-
-@forks
 @pytest.mark.parametrize("on_error", ["raise", "skip", "replace"])
 def test_damaged_files_are_named_from_worker_processes_too(folder: Path, tmp_path: Path, on_error: Any) -> None:
     shutil.copytree(folder, tmp_path / "own")
     (tmp_path / "own" / "bear" / "05.jpg").write_bytes(b"\xff\xd8 no JPEG")
-    epochs = {}
-    for workers in ("threads", "processes"):
-        loader = with_workers(held_up(tmp_path / "own", seed=3, on_error=on_error), workers)
-        if on_error == "raise":
-            with pytest.raises(DecodeError) as caught:
-                list(loader)
-            assert caught.value.location.endswith("05.jpg")
-            assert caught.value.index == 18
-        else:
-            epochs[workers] = torch.cat([batch[1] for batch in loader])
-            assert [(index, Path(place).name) for index, place, _ in loader.stats()["quarantine"]] == [(18, "05.jpg")]
-    if epochs:
-        assert torch.equal(epochs["threads"], epochs["processes"])
+    dataset = ImageFolder(tmp_path / "own", v1.Compose([v1.RandomResizedCrop(32), Stretches(), v1.ToTensor()]))
+    loader = DataLoader(dataset, 4, num_workers=2, seed=3, on_error=on_error)
+    if on_error == "raise":
+        with pytest.raises(OSError, match=r"sample 18 .*05\.jpg.*not an image"):
+            list(loader)
+        return
+    labels = torch.cat([batch[1] for batch in loader])
+    assert len(labels) == (38 if on_error == "skip" else 39)
+    assert [(index, Path(place).name) for index, place, _ in loader.stats()["quarantine"]] == [(18, "05.jpg")]
+    here = DataLoader(dataset, 4, seed=3, on_error=on_error)
+    assert torch.equal(labels, torch.cat([batch[1] for batch in here]))
 
 
-def in_both(dataset: Any, **options: Any) -> list[Any]:
-    """Loaders with threads and with worker processes."""
-    options = {"num_workers": 2, "seed": 2, **options}
-    return [with_workers(DataLoader(dataset, 4, **options), workers) for workers in ("threads", "processes")]
-
-
-@forks
-def test_subsets_draw_for_each_sample(folder: Path) -> None:
-    steps = [v1.RandomResizedCrop(32), HoldsTheInterpreter(), v1.ToTensor()]
+def test_views_of_subsets_are_drawn_for_each_sample(folder: Path) -> None:
+    steps = [v1.RandomResizedCrop(32), Stretches(), v1.ToTensor()]
     inner = Subset(ImageFolder(folder, v1.Compose(steps)), range(3, 30))
     for dataset in (inner, Subset(inner, [5, 4, 3, 9, 8, 7])):
-        epochs = [[batch[0] for batch in loader] for loader in in_both(dataset)]
+        epochs = [pixels(DataLoader(dataset, 4, num_workers=workers, seed=2)) for workers in (0, 2)]
         assert all(torch.equal(*pair) for pair in zip(*epochs, strict=True))
 
 
-@forks
 @pytest.mark.parametrize("steps", [[v1.RandomCrop(64)], [v1.RandomInvert(1), v1.Resize(70), v1.RandomCrop((64, 90))]])
-def test_images_that_a_crop_cannot_be_taken_from(folder: Path, steps: list[Any]) -> None:
+@pytest.mark.parametrize("workers", [0, 2])
+def test_images_that_a_crop_cannot_be_taken_from(folder: Path, steps: list[Any], workers: int) -> None:
     """The folder's images are 60 to 260 pixels wide and high."""
-    dataset = ImageFolder(
-        folder, v1.Compose([*steps, v1.ToTensor(), v1.ToPILImage(), HoldsTheInterpreter(), v1.ToTensor()])
-    )
-    for loader in in_both(dataset):
-        with pytest.raises(ViewError, match="Required crop size"):
-            list(loader)
+    dataset = ImageFolder(folder, v1.Compose([*steps, Stretches(), v1.ToTensor()]))
+    with pytest.raises(ValueError, match="Required crop size"):
+        list(DataLoader(dataset, 4, num_workers=workers))
     for on_error in ("skip", "replace"):
-        loaders = in_both(dataset, on_error=on_error)
-        epochs = [torch.cat([batch[1] for batch in loader]) for loader in loaders]
-        assert torch.equal(*epochs)
-        failed = [sorted({entry[0] for entry in loader.stats()["quarantine"]}) for loader in loaders]
-        assert failed[0] == failed[1] != []
+        loader = DataLoader(dataset, 4, num_workers=workers, seed=2, on_error=on_error)
+        labels = torch.cat([batch[1] for batch in loader])
+        failed = {entry[0] for entry in loader.stats()["quarantine"]}
+        assert failed
+        assert len(labels) == 39 - (len(failed) if on_error == "skip" else 0)
 
 
-class Refuses(HoldsTheInterpreter):
+class Refuses(Stretches):
     """Fails now and then, by an error made anew each time, since one remembers the frames it came through."""
 
     def __init__(self, kind: type[Exception], *arguments: Any) -> None:
@@ -385,47 +325,35 @@ class Refuses(HoldsTheInterpreter):
 
 
 class OwnError(Exception):
-    def __init__(self, one: int, other: int) -> None:
-        super().__init__(one, other)
+    pass
 
 
-@forks
-@pytest.mark.parametrize(
-    "error", [(FileNotFoundError, 2, "no mask", "mask.png"), (OwnError, 1, 2), (ValueError, "own")]
-)
+@pytest.mark.parametrize("error", [(OwnError, "own"), (ValueError, "own")])
+@pytest.mark.parametrize("options", [{}, {"num_workers": 2}, {"num_workers": 2, "workers": "threads"}])
 @pytest.mark.parametrize("on_error", ["raise", "skip"])
-def test_errors_of_a_step_are_its_own(folder: Path, error: Any, on_error: str) -> None:
+def test_errors_of_a_step_are_its_own(folder: Path, error: Any, options: dict[str, Any], on_error: Any) -> None:
     dataset = ImageFolder(folder, v1.Compose([v1.Resize((20, 20)), Refuses(*error), v1.ToTensor()]))
-    for loader in in_both(dataset, on_error=on_error):
-        kind, *arguments = error
-        with pytest.raises(kind) as caught:
-            list(loader)
-        assert (type(caught.value), caught.value.args) == (kind, kind(*arguments).args)
-        assert loader.stats()["quarantine"] == []
+    loader = DataLoader(dataset, 4, on_error=on_error, **options)
+    with pytest.raises(error[0], match="own"):
+        list(loader)
+    assert loader.stats()["quarantine"] == []
 
 
-def test_batches_in_no_order_are_left_to_threads(folder: Path) -> None:
-    loader = held_up(folder, in_order=False)
-    assert len(list(loader)) == 10
-    assert loader.state_dict()
-    assert "worker process" not in loader.explain()
+def test_the_users_own_class_of_known_steps_is_his_code_too(folder: Path) -> None:
+    """A pair of views from a known transform, by a class of one's own: it asks which process it is in."""
+    dataset = ImageFolder(folder, TwoViews(v1.Compose([v1.RandomResizedCrop(16), v1.ToTensor()])))
+    loader = DataLoader(dataset, 4, num_workers=2)
+    workers = {int(worker) for (_, _, ids), _ in loader for worker in ids}
+    assert workers == {0, 1}
 
 
-def test_steps_that_let_others_run_stay_in_threads(folder: Path) -> None:
-    class Waits:
-        def __call__(self, image: Image.Image) -> Image.Image:
-            time.sleep(0.2)
-            return image
+class TwoViews:
+    def __init__(self, transform: Callable[[Any], Any]) -> None:
+        self.transform = transform
 
-    dataset = ImageFolder(folder, v1.Compose([v1.Resize((8, 8)), Waits(), v1.ToTensor()]))
-
-    def told() -> str:
-        shutil.rmtree(cache_folder(), ignore_errors=True)
-        loader = DataLoader(dataset, 2, num_workers=2)
-        next(iter(loader))
-        return loader.explain()
-
-    assert any("2 threads, " in told() for _ in range(5))  # one may be disturbed
+    def __call__(self, image: Any) -> Any:
+        info = get_worker_info()
+        return self.transform(image), self.transform(image), -1 if info is None else info.id
 
 
 # ---- the image
@@ -471,7 +399,7 @@ def test_a_tail_sees_the_info_that_torchvision_would_show_it(with_info: Path, ba
         info = dict(image.info)
         if image.size == (200, 200):
             info.pop("transparency", None)  # all that padding leaves, and no more than a trace of the palette
-        seen.append((type(image), image.mode, image.size, image.format, info, dict(image.getexif())))
+        seen.append((image.__class__, image.mode, image.size, image.format, info, dict(image.getexif())))
         return image.resize((4, 4))
 
     dataset = ImageFolder(with_info, v1.Compose([first, look, v1.PILToTensor()]))

@@ -34,10 +34,6 @@ class Tensors(torch.utils.data.Dataset[Any]):
     def __getitem__(self, index: int) -> Any:
         return self.transform(self.images[index]), index
 
-
-class Own:
-    """A step of the user's, which looks at what it is given."""
-
     def __call__(self, image: torch.Tensor) -> torch.Tensor:
         assert image.is_contiguous()
         return torch.cat([image, image + torch.rand(1)])
@@ -89,8 +85,7 @@ RANDOM: dict[str, list[Any]] = {
         *TO_FLOAT,
         v2.RandomErasing(0.5),
     ],
-    "with a step of one's own": [v2.RandomCrop(32, padding=8, pad_if_needed=True), v2.RandomHorizontalFlip(), Own()],
-    "with maps": [v2.Resize((30, 30)), v2.RandAugment(), *TO_FLOAT],
+    "a crop": [v2.RandomCrop(32, padding=8, pad_if_needed=True), v2.RandomHorizontalFlip()],
 }
 
 

@@ -197,6 +197,7 @@ def test_the_public_names() -> None:
         "NotAccelerated",
         "OptionError",
         "PipelineError",
+        "SamplesSkipped",
         "ShardDataset",
         "ShardError",
         "StateMismatch",

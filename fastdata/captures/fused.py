@@ -1,0 +1,223 @@
+"""What a compiled transform does to the image that it is called with, in the process and thread that calls it."""
+
+from __future__ import annotations
+
+import copy
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from fastdata.loaders import pillow
+from fastdata.loaders.backend import Pixels
+from fastdata.loaders.fill import After, as_numpy, decode_source, stored
+from fastdata.loaders.pending_image import pending
+from fastdata.loaders.resample import see
+from fastdata.pipeline.finish import Finish
+from fastdata.transforms.augmentations import has_tensors_arithmetic
+from fastdata.transforms.compile import compile_steps
+from fastdata.transforms.known import is_known_transform, is_tv_image
+from fastdata.views.draw import draw_view
+from fastdata.views.levels import Levels
+from fastdata.views.philox import Key
+from fastdata.views.plan import Output, Plan
+from fastdata.views.this_sample import Draw, count_fused, count_plain
+from fastdata.views.view import View
+
+__all__ = ["Fused"]
+
+_MOST_KEYS = 64  # one for each call in a sample, and epoch
+_NEXT_SEGMENT = 0x8CB92BA72F3D8DD7  # between the seeds of a transform's segments; any large odd number
+
+
+class Fused:
+    """A run of steps that are known, compiled, and what follows it: steps of the user's, and further known runs.
+
+    Args:
+        steps: of the transform.
+        plan: compiled from them; its tail is what follows.
+        per_thread: it will be called in several threads, so each gets steps of its own.
+
+    Attributes:
+        draws: something that is fused is random.
+    """
+
+    def __init__(self, steps: Sequence[Callable[[Any], Any]], plan: Plan, *, per_thread: bool) -> None:
+        self._known, self._plan, self._per_thread = steps[: len(steps) - len(plan.tail)], plan, per_thread
+        self._tail = _segments(plan.tail, per_thread=per_thread)
+        self._levels = Levels.of(plan.normalisation)
+        self._may_wait = plan.in_one_pass and plan.output not in (Output.NUMPY, Output.PIL)
+        changes = plan.augments or plan.output is Output.NUMPY
+        self._pixels = np.array if changes else np.asarray  # to be changed, or not
+        self._only_stores = not (plan.ops or plan.augments or plan.output is Output.NUMPY)
+        self.draws: bool = plan.draws or any(isinstance(each, Fused) and each.draws for each in self._tail)
+        self._own = threading.local()
+        self._finishes: dict[Key, Finish] = {}
+        self._of_tensors: dict[type[torch.Tensor], Fused | None] = {}
+
+    def __call__(self, given: Any, draw: Draw) -> Any:
+        """What the steps make of an image; a pending tensor if it is still encoded and a tensor is wanted."""
+        if isinstance(given, torch.Tensor) and _is_rgb(given):
+            other = self._for_tensors(type(given))
+            if other is not None:
+                return other._behind(other._seen_in_tensor(given, draw), draw)
+        if not pillow.is_rgb(given):
+            return self._plainly(given, draw)
+        return self._behind(self._made_of(given, draw), draw)
+
+    def _made_of(self, image: Any, draw: Draw) -> Any:
+        """What the known run makes of an RGB image of Pillow's."""
+        count_fused(len(self._plan.fused))
+        plan = self._plan
+        if self._only_stores and plan.output is not Output.PIL and not hasattr(image, "pending_through"):
+            return self._of_class(stored(np.asarray(image), self._levels))
+        view = draw_view(plan.ops, image.size, draw.index, draw.copy, key=draw.key)
+        if self._may_wait or (plan.output is Output.PIL and not plan.augments):
+            return self._seen_through(image, view, draw)
+        return self._seen_now(image, view, draw)
+
+    def _plainly(self, given: Any, draw: Draw) -> Any:
+        """The same by the steps themselves, for whatever they are called with."""
+        count_plain(f"it is given {_described(given)}, not an RGB image")
+        for step in self._own_steps():
+            given = step(given)
+        return self._behind(given, draw)
+
+    def _behind(self, value: Any, draw: Draw) -> Any:
+        """Calls what follows the known run."""
+        if not self._tail:
+            return value
+        for number, step in enumerate(self._own_tail(), start=1):
+            if isinstance(step, Fused):
+                value = step(value, replace(draw, key=draw.key.derived(number, _NEXT_SEGMENT)))
+            else:
+                value = step(value)
+        return value
+
+    def _seen_in_tensor(self, image: torch.Tensor, draw: Draw) -> Any:
+        """What the plan, which is one of tensors, makes of a uint8 tensor (3, H, W)."""
+        pixels = np.stack(list(image.as_subclass(torch.Tensor).numpy()), axis=2)  # three times as fast as torch's copy
+        height, width = pixels.shape[:2]
+        view = draw_view(self._plan.ops, (width, height), draw.index, draw.copy, key=draw.key)
+        count_fused(len(self._plan.fused))
+        value = self._finished(see(pixels, view), draw)
+        if not value.is_contiguous():  # as torchvision's would be
+            value = value.as_subclass(torch.Tensor).contiguous().as_subclass(type(value))
+        return value
+
+    def _for_tensors(self, given: type[torch.Tensor]) -> Fused | None:
+        """The same steps called with tensors; None where nothing of it can be fused."""
+        if given not in self._of_tensors:
+            steps = (*self._known, *self._plan.tail)
+            keeps_class = given is torch.Tensor or all(map(has_tensors_arithmetic, steps))  # v1's give plain tensors
+            plan = compile_steps(steps, given=given).plan if keeps_class else None
+            self._of_tensors[given] = None if plan is None else Fused(steps, plan, per_thread=self._per_thread)
+        return self._of_tensors[given]
+
+    def _seen_through(self, image: Any, view: View, draw: Draw) -> Any:
+        """What the plan makes of an image before the rest of the transform."""
+        plan = self._plan
+        may_stay = plan.output is not Output.PIL and hasattr(image, "pending_through")
+        seen = image.pending_through(view) if may_stay else None
+        if seen is None:
+            image = pillow.apply_view(image, view)
+            if plan.output is Output.PIL:
+                if view.reaches_out:
+                    image.info = {}  # padding makes a new image
+                return image
+            seen = getattr(image, "pending_view", None)
+        if seen is not None:
+            source, view = seen
+            return pending(source, view, self._levels, plan.tensor_class, after=self._after(draw))
+        return self._finished(self._pixels(image), draw)
+
+    def _seen_now(self, image: Any, view: View, draw: Draw) -> Any:
+        """The same where more is done than can be left to a batch of images: it is decoded now."""
+        seen = image.pending_through(view) if hasattr(image, "pending_through") else None
+        return self._finished(
+            decode_source(*seen) if seen is not None else self._pixels(pillow.apply_view(image, view)), draw
+        )
+
+    def _finished(self, pixels: Pixels, draw: Draw) -> Any:
+        """What becomes of pixels, which may be changed in place, after the plan's first crops."""
+        plan, finish, sample = self._plan, self._finish(draw.key), ([draw.index], [draw.copy])
+        (augmented,) = finish.augmented([pixels], *sample)
+        if isinstance(augmented, ValueError):
+            raise augmented
+        if plan.output is Output.PIL:
+            return pillow.from_pixels(augmented)
+        if plan.output is Output.NUMPY:
+            return as_numpy(augmented)
+        (erased,) = finish.erased(*sample)
+        return self._of_class(stored(augmented, self._levels, erased=erased))
+
+    def _of_class(self, value: torch.Tensor) -> torch.Tensor:
+        return value if self._plan.tensor_class is None else value.as_subclass(self._plan.tensor_class)
+
+    def _after(self, draw: Draw) -> After | None:
+        """What is done behind the view; one object draws for all samples of an epoch."""
+        return After(self._finish(draw.key), draw.index, draw.copy) if self._plan.augments else None
+
+    def _finish(self, key: Key) -> Finish:
+        finish = self._finishes.get(key)
+        if finish is None:
+            if len(self._finishes) >= _MOST_KEYS:
+                self._finishes.clear()
+            finish = self._finishes[key] = Finish(plan=self._plan, key=key)
+        return finish
+
+    def _own_steps(self) -> Sequence[Callable[[Any], Any]]:
+        """The known steps themselves, of this thread."""
+        return self._of_this_thread("steps", self._known)
+
+    def _own_tail(self) -> Sequence[Any]:
+        return self._of_this_thread("tail", self._tail)
+
+    def _of_this_thread(self, name: str, steps: Sequence[Any]) -> Sequence[Any]:
+        if not self._per_thread:
+            return steps
+        own: Sequence[Any] | None = getattr(self._own, name, None)
+        if own is None:
+            own = [each if isinstance(each, Fused) else copy.deepcopy(each) for each in steps]
+            setattr(self._own, name, own)
+        return own
+
+
+def _segments(steps: Sequence[Callable[[Any], Any]], *, per_thread: bool) -> list[Any]:
+    """Steps behind a known run, with what is known among them compiled again: that which follows a user's own step."""
+    made: list[Any] = []
+    at = 0
+    while at < len(steps):
+        end = at
+        while end < len(steps) and is_known_transform(steps[end]):
+            end += 1
+        plan = compile_steps(steps[at:end], ends_with_pil=True).plan if end > at else None
+        if plan is None:
+            made.append(steps[at])
+            at += 1
+        else:
+            run = steps[at : at + len(plan.fused)]
+            made.append(Fused(run, replace(plan, tail=()), per_thread=per_thread))
+            at += len(run)
+    return made
+
+
+def _described(value: Any) -> str:
+    mode = getattr(value, "mode", None)
+    return f"an image in mode {mode}" if isinstance(mode, str) else f"a value of type {type(value).__name__}"
+
+
+def _is_rgb(value: torch.Tensor) -> bool:
+    """True for a uint8 image (3, H, W) in memory, of a class of which transforms are known."""
+    return (
+        (type(value) is torch.Tensor or is_tv_image(type(value)))
+        and value.dtype is torch.uint8
+        and value.dim() == 3
+        and value.shape[0] == 3
+        and value.numel() > 0
+        and value.device.type == "cpu"
+        and value.layout is torch.strided
+    )

@@ -1,0 +1,110 @@
+"""The image pipeline with num_workers=0: what the training loop changes counts from the next batch on.
+
+As with torch, samples are made in the loop's own thread when a batch is asked for, from the dataset as it is then: with
+a new transform, another size in it, other samples or indices of a Subset.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from fastdata.captures.complete import Completion, FetchedBatch
+from fastdata.captures.fetch import SampleFetcher, SampleOrder
+from fastdata.dataloader.map_style import Samples
+from fastdata.dataloader.record import EpochRecord
+from fastdata.dataloader.routes import Route, find_route
+from fastdata.pipeline.collate import is_known_collation
+from fastdata.pipeline.image_batch import ImageBatch
+from fastdata.pipeline.jobs import Job
+from fastdata.pipeline.resources import EpochResources
+from fastdata.sources.protocol import ImageSource, NotASource
+from fastdata.sources.recognise import has_target_transform, makes_samples, recognise
+from fastdata.transforms.settings import Settings
+from fastdata.views.philox import Key
+
+__all__ = ["LiveJobs"]
+
+
+class LiveJobs:
+    """Yields a pipeline job for each batch of an epoch, made by the route that fits the dataset when it is asked for.
+
+    Args:
+        samples: what is known of the loader.
+        route: through the image pipeline, as it is when the epoch begins.
+        resources: of that route; closed here, as all others.
+        record: of the epoch.
+        key: seed and epoch.
+        open_resources: opens what the batches of a route share.
+    """
+
+    def __init__(
+        self,
+        samples: Samples,
+        route: Route,
+        resources: EpochResources,
+        record: EpochRecord,
+        key: Key,
+        open_resources: Callable[[Route], EpochResources],
+    ) -> None:
+        self._samples, self._record, self._key, self._open_resources = samples, record, key, open_resources
+        self._own_code: tuple[Completion, SampleFetcher] | None = None
+        self._take(route, resources)
+
+    def __iter__(self) -> Iterator[Job]:
+        batches = self._record.batches
+        assert batches is not None
+        for number, indices in enumerate(batches):
+            copies = batches.copies_of(indices)
+            if not self._is_as_it_was():
+                self._close_resources()
+                route = find_route(self._samples.arguments)
+                self._take(route, None if route.plan is None else self._open_resources(route))
+            if self._resources is not None:
+                yield ImageBatch(self._resources, number, indices, copies)
+            else:
+                yield FetchedBatch(*self._dataset_code(), SampleOrder(number, indices, copies, self._key))
+
+    def close(self, ended: bool = True) -> None:
+        """Closes what is open."""
+        self._close_resources(ended)
+        if self._own_code is not None:
+            self._own_code[0].close(ended)
+
+    def _take(self, route: Route, resources: EpochResources | None) -> None:
+        """Goes on with a route, and notes what it depends on."""
+        self._resources, self._source = resources, route.source
+        self._transform = getattr(route.source, "transform", None)
+        self._settings = Settings(self._transform)
+        self._is_known_collation = is_known_collation(self._samples.arguments.collate_fn)
+
+    def _close_resources(self, ended: bool = True) -> None:
+        resources, self._resources = self._resources, None
+        if resources is not None:
+            resources.close(ended)
+
+    def _is_as_it_was(self) -> bool:
+        """True if the route is still the right one; costs some microseconds."""
+        arguments = self._samples.arguments
+        if self._source is None:
+            return False
+        try:
+            now: ImageSource = recognise(arguments.dataset)
+            is_same = bool(now == self._source)
+        except (NotASource, ValueError):  # arrays of indices are not compared as a whole
+            return False
+        return (
+            is_same
+            and now.transform is self._transform
+            and self._settings.are_unchanged()
+            and not (makes_samples(arguments.dataset) and has_target_transform(now))
+            and is_known_collation(arguments.collate_fn) == self._is_known_collation
+        )
+
+    def _dataset_code(self) -> tuple[Completion, SampleFetcher]:
+        """How batches of the dataset's own code are completed, and what makes their samples."""
+        if self._own_code is None:
+            samples = self._samples
+            fetcher = SampleFetcher(samples.arguments.dataset, True, samples.collate_fn, False)
+            completion = samples.completion(self._record, lambda _, request: fetcher.fetch(request))
+            self._own_code = completion, fetcher
+        return self._own_code

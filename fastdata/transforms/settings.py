@@ -1,0 +1,89 @@
+"""Settings: a record of all that a plan was compiled from, to notice when somebody changes any of it.
+
+A dataset may change its own transform at any time: a size in ``__getitem__``, the list of a Compose between two epochs,
+the mean of a Normalize from another thread.  torch's loader obeys at once, so a plan is compared with the transform
+before each use, which takes a microsecond or two, and compiled anew where they differ.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from fastdata.transforms.known import is_known_transform
+
+__all__ = ["Settings"]
+
+_DEEPEST = 16  # transforms and containers inside of each other
+
+
+class Settings:
+    """All attributes of a transform, and of the transforms, containers, tensors and arrays in it, as they are now.
+
+    Steps of classes that are not known are compared by identity: they are called, never read.
+
+    Args:
+        transform: any object.
+    """
+
+    __slots__ = ("_arrays", "_dicts", "_objects", "_seen", "_tensors")
+
+    def __init__(self, transform: object) -> None:
+        self._objects: list[tuple[Any, dict[str, Any]]] = []
+        self._dicts: list[tuple[dict[Any, Any], dict[Any, Any]]] = []
+        self._tensors: list[tuple[torch.Tensor, int]] = []
+        self._arrays: list[tuple[np.ndarray[Any, Any], bytes]] = []
+        self._seen: dict[int, Any] = {}  # keeps what was noted, so that no other object gets its id
+        everywhere = torch.nn.modules.module
+        for hooks in (everywhere._global_forward_hooks, everywhere._global_forward_pre_hooks):
+            self._dicts.append((hooks, dict(hooks)))
+        self._copy(transform, 0)
+
+    def are_unchanged(self) -> bool:
+        """True if every object has the attributes that it had, with equal values."""
+        try:
+            for owner, kept in self._objects:
+                if owner.__dict__ != kept:
+                    return False
+            for now, before in self._dicts:
+                if now != before:
+                    return False
+            for tensor, version in self._tensors:
+                if tensor._version != version:
+                    return False
+            return all(array.tobytes() == content for array, content in self._arrays)
+        except Exception:  # noqa: BLE001 - of values of the user's, which may not be comparable
+            return False
+
+    def _copy(self, value: Any, depth: int) -> Any:
+        """What a value is compared with later: itself, or of containers a copy; notes what lies in it."""
+        if depth > _DEEPEST:
+            return value
+        if isinstance(value, dict):
+            return {key: self._copy(each, depth + 1) for key, each in list(value.items())}
+        if type(value) is list:
+            return [self._copy(each, depth + 1) for each in list(value)]
+        if type(value) is tuple:
+            return tuple(self._copy(each, depth + 1) for each in value)
+        if isinstance(value, set):
+            return set(value)
+        if id(value) not in self._seen:
+            self._seen[id(value)] = value
+            self._note(value, depth)
+        return value
+
+    def _note(self, value: Any, depth: int) -> None:
+        if isinstance(value, torch.Tensor):
+            self._tensors.append((value, value._version))
+        elif isinstance(value, np.ndarray):
+            self._arrays.append((value, value.tobytes()))
+        elif _is_read(value):
+            self._objects.append((value, self._copy(vars(value), depth + 1)))
+
+
+def _is_read(value: object) -> bool:
+    """True for objects whose attributes decide what is compiled."""
+    is_container = type(value).__module__ == "torch.nn.modules.container"
+    return (is_container or is_known_transform(value)) and hasattr(value, "__dict__") and not isinstance(value, type)
