@@ -1,9 +1,11 @@
 """What a loader costs besides time: first batch of a long dataset, resident memory, and what stays behind.
 
-Setup: the first batch of 64 from an ImageFolder whose list has 1.2 million entries (the folder's files repeated), from
-construction of the loader on, files warm; resident memory of the whole process tree in the middle of an epoch with
-8 threads or 8 worker processes, as the sum of RSS and of PSS (which divides shared pages among those that share them);
-threads, file descriptors and resident memory before and after 1,000 early breaks and 50 epochs.
+Setup: the first batch of 64 from an ImageFolder, and from a dataset of one's own (Image.open and a transform), whose
+lists have 1.2 million entries (the folder's files repeated), from construction of the loader on, files warm: torch's
+loader, fastdata's with backend="auto" and with backend="native" take turns in every round; resident memory of the
+whole process tree in the middle of an epoch with 8 threads or 8 worker processes, as the sum of RSS and of PSS (which
+divides shared pages among those that share them); threads, file descriptors and resident memory before and after 1,000
+early breaks and 50 epochs.
 Result: benchmarks/results/footprint.json.
 
     python benchmarks/footprint.py FOLDER
@@ -15,11 +17,14 @@ import argparse
 import gc
 import threading
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import psutil
 import torch.utils.data
+from PIL import Image
 from torch.utils.data import Subset
 from torchvision import transforms
 from torchvision.datasets import ImageFolder
@@ -28,24 +33,45 @@ from fastdata import DataLoader
 from fastdata.diagnosis.measure import spread, write_json
 
 LOADERS: dict[str, Any] = {"torch": torch.utils.data.DataLoader, "fastdata": DataLoader}
+FIRST: dict[str, Any] = {
+    "torch": torch.utils.data.DataLoader,
+    "fastdata, auto": partial(DataLoader, backend="auto"),
+    "fastdata, native": partial(DataLoader, backend="native"),
+}
 TRAIN = transforms.Compose(
     [transforms.RandomResizedCrop(224), transforms.RandomHorizontalFlip(), transforms.ToTensor()]
 )
 
 
-def first_batch_s(folder: Path, entries: int, rounds: int) -> dict[str, Any]:
-    """Seconds from construction of the loader to its first batch, in turn."""
-    dataset = ImageFolder(folder, TRAIN)
-    dataset.samples = (dataset.samples * -(-entries // len(dataset.samples)))[:entries]
-    seconds: dict[str, list[float]] = {name: [] for name in LOADERS}
+class Table(torch.utils.data.Dataset[Any]):
+    """A dataset of one's own: a list of files and labels."""
+
+    def __init__(self, samples: list[tuple[str, int]], transform: Callable[[Any], Any]) -> None:
+        self.samples, self.transform = samples, transform
+
+    def __len__(self) -> int:
+        return len(self.samples)
+
+    def __getitem__(self, index: int) -> Any:
+        path, label = self.samples[index]
+        return self.transform(Image.open(path).convert("RGB")), label
+
+
+def first_batch_s(folder: Path, entries: int, rounds: int) -> dict[str, dict[str, Any]]:
+    """Seconds from construction of the loader to its first batch, by dataset and loader, in turn."""
+    files = ImageFolder(folder, TRAIN)
+    files.samples = (files.samples * -(-entries // len(files.samples)))[:entries]
+    datasets = {"ImageFolder": files, "a dataset of one's own": Table(files.samples, TRAIN)}
+    seconds: dict[str, dict[str, list[float]]] = {kind: {name: [] for name in FIRST} for kind in datasets}
     for _ in range(rounds):
-        for name, loader in LOADERS.items():
-            began = time.perf_counter()
-            iterator = iter(loader(dataset, 64, shuffle=True, num_workers=2))
-            next(iterator)
-            seconds[name].append(time.perf_counter() - began)
-            del iterator
-    return {name: spread(values) for name, values in seconds.items()}
+        for kind, dataset in datasets.items():
+            for name, loader in FIRST.items():
+                began = time.perf_counter()
+                iterator = iter(loader(dataset, 64, shuffle=True, num_workers=2))
+                next(iterator)
+                seconds[kind][name].append(time.perf_counter() - began)
+                del iterator
+    return {kind: {name: spread(values) for name, values in loaders.items()} for kind, loaders in seconds.items()}
 
 
 def resident_mb(folder: Path, workers: int) -> dict[str, dict[str, float]]:
@@ -103,13 +129,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path, help="one folder of images per class")
     parser.add_argument("--data", default="", help="what the images are, for the record")
+    parser.add_argument("--entries", type=int, default=1_200_000, help="of the lists, for the first batch")
+    parser.add_argument("--rounds", type=int, default=5, help="for the first batch")
     parser.add_argument("--breaks", type=int, default=1000)
     parser.add_argument("--epochs", type=int, default=50)
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results" / "footprint.json")
     given = parser.parse_args()
     results = {
         "resident_mb": resident_mb(given.folder, 8),
-        "first_batch_s": first_batch_s(given.folder, 1_200_000, 3),
+        "first_batch_s": first_batch_s(given.folder, given.entries, given.rounds),
         "left_behind": left_behind(given.folder, given.breaks, given.epochs),
     }
     for name, result in results.items():

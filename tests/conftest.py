@@ -26,7 +26,7 @@ _NUMBERS = itertools.count()
 
 @pytest.fixture(autouse=True)
 def no_timings_from_before(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every test times backends by itself, and leaves nothing in the user's cache."""
+    """Every test measures for itself, and leaves nothing in the user's cache."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.getbasetemp() / f"cache-{next(_NUMBERS)}"))
 
 

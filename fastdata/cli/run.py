@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from typing import Any
 
@@ -23,11 +22,11 @@ def add_run(commands: Any) -> None:
         usage="fastdata run [-h] [--quiet] (SCRIPT | -m MODULE) [ARGUMENT ...]",
         description="Runs SCRIPT or MODULE as python would, with fastdata's DataLoader in place of "
         "torch.utils.data.DataLoader.  Prints which path each loader takes, and at the end images/s, the share of time "
-        "spent waiting for data and CPU time per image.  Processes that the program starts do the same, since "
-        "FASTDATA_RUN=1 is set for them.",
+        "spent waiting for data and CPU time per image.  Python processes that the program starts do the same, "
+        "since FASTDATA_RUN=1 and PYTHONPATH are set for them.",
         epilog="With torchrun or accelerate: torchrun --nproc-per-node 8 -m fastdata run SCRIPT; accelerate launch -m "
-        "fastdata run SCRIPT.  To replace the DataLoader in programs that are started in another way, set the "
-        "environment variable FASTDATA_RUN=1 (FASTDATA_RUN=quiet prints nothing).",
+        "fastdata run SCRIPT.  Pythons that are started with -S, -I or -E, or with a PYTHONPATH of their own, are not "
+        "followed.",
         allow_abbrev=False,
     )
     run.add_argument("--quiet", action="store_true", help="print nothing")
@@ -51,7 +50,7 @@ def run_program(given: argparse.Namespace, program: list[str]) -> int:
         program = [*filter(None, [program[0][2:]]), *program[1:]]
     if not program:
         given.parser.error("name a SCRIPT, or a module with -m MODULE")
-    os.environ[startup.VARIABLE] = startup.QUIET if given.quiet else "1"
+    startup.follow_children(quiet=given.quiet)
     startup.install()
     if is_module:
         run_module(program[0], program[1:])

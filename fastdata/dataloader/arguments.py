@@ -94,7 +94,7 @@ def check_decode_device(decode_device: str, backend: str, device: torch.device |
     """
     check_choice("decode_device", decode_device, DECODE_DEVICES)
     on_gpu = device is not None and device.type == "cuda"
-    can_mix = backend == "auto" or "mixed" in backend_class(backend).decode_devices
+    can_mix = backend != "auto" and "mixed" in backend_class(backend).decode_devices
     if decode_device == "mixed" and not (can_mix and on_gpu):
         raise OptionError(
             f"decode_device='mixed' needs backend='dali' and a CUDA device; got backend={backend!r} and device={device}"

@@ -13,7 +13,7 @@ from fastdata.loaders import MEAN_TOLERANCE, native_problem
 from fastdata.loaders.dali_options import DaliOptions
 from fastdata.loaders.jpeg_index import Uses, open_indexes
 from fastdata.loaders.unpacked import is_unpacked
-from fastdata.pipeline.choose_backend import BackendChoice
+from fastdata.pipeline.choose_backend import IN_MEMORY, BackendChoice, choose_backend
 from fastdata.pipeline.collate import stacks_images
 from fastdata.sources.arrays import ArraySource
 from fastdata.sources.protocol import file_ranges, some_indices
@@ -107,10 +107,12 @@ def _decoding(loader: LoaderArguments, route: Route) -> str | None:
 
 
 def _in_the_pipeline(loader: LoaderArguments, route: Route, findings: Findings) -> dict[str, str | None]:
-    plan, choice = route.plan, findings.choice
+    plan = route.plan
     assert plan is not None
+    assert route.source is not None
+    choice = findings.choice or choose_backend(route.source, fidelity=loader.fidelity)
     decodes_on = None
-    if choice is not None and not _in_memory(route) and len(choice.backend.decode_devices) > 1:
+    if not _in_memory(route) and len(choice.backend.decode_devices) > 1:
         decodes_on = "the GPU (mixed)" if loader.decode_on == "mixed" else "the CPU"
         if plan.all_effects or plan.later:
             decodes_on = (
@@ -124,7 +126,7 @@ def _in_the_pipeline(loader: LoaderArguments, route: Route, findings: Findings) 
         "per sample": " → ".join(getattr(step, "__name__", type(step).__name__) for step in plan.tail) or "nothing",
         "why": route.reason,
         "output": _output(loader, route, plan),
-        "backend": "none: pixels are in memory, nothing is decoded" if _in_memory(route) else _backend(loader, choice),
+        "backend": f"none: {IN_MEMORY}" if _in_memory(route) else f"{choice.backend.name}: {choice.reason}",
         "fidelity": "identical to Pillow's pixels" if _in_memory(route) else _fidelity(loader, plan, choice),
         "threads": _threads(loader, route, findings),
         "on error": _on_error(loader),
@@ -134,10 +136,10 @@ def _in_the_pipeline(loader: LoaderArguments, route: Route, findings: Findings) 
     }
 
 
-def _index(route: Route, choice: BackendChoice | None) -> str | None:
+def _index(route: Route, choice: BackendChoice) -> str | None:
     """Whether JPEGs are decoded by an index."""
     source = route.source
-    if choice is None or choice.backend.name != "native" or source is None or _in_memory(route):
+    if choice.backend.name != "native" or source is None or _in_memory(route):
         return None
     if not (len(source) and has_file_ranges(source)):
         return None
@@ -215,15 +217,15 @@ def _output(loader: LoaderArguments, route: Route, plan: Plan) -> str:
     return f"{str(plan.output_dtype).removeprefix('torch.')} ({shape}), {layout}; {how}"
 
 
-def _fidelity(loader: LoaderArguments, plan: Plan, choice: BackendChoice | None) -> str:
+def _fidelity(loader: LoaderArguments, plan: Plan, choice: BackendChoice) -> str:
     """How near pixels are to Pillow's, under the backend that decodes and with the augmentations on the host."""
     told = _fidelity_of_decoding(loader, choice)
     return f"{told}; GaussianBlur within one grey level" if "GaussianBlur" in repr(plan.all_effects) else told
 
 
-def _fidelity_of_decoding(loader: LoaderArguments, choice: BackendChoice | None) -> str:
+def _fidelity_of_decoding(loader: LoaderArguments, choice: BackendChoice) -> str:
     known = MEAN_TOLERANCE[loader.fidelity]
-    if choice is None or choice.backend.name not in known:
+    if choice.backend.name not in known:
         return str(loader.fidelity)
     tolerance = known[choice.backend.name]
     if tolerance == 0:
@@ -233,12 +235,6 @@ def _fidelity_of_decoding(loader: LoaderArguments, choice: BackendChoice | None)
             f"as near as {choice.backend.name} comes: mean difference from Pillow's pixels at most {tolerance} of 255"
         )
     return f"{loader.fidelity}: mean difference from Pillow's pixels at most {tolerance} of 255 grey levels"
-
-
-def _backend(loader: LoaderArguments, choice: BackendChoice | None) -> str:
-    if choice is None:
-        return f"{loader.backend} (timed on your samples at the first iteration)"
-    return f"{choice.backend.name}: {choice.reason}"
 
 
 def _on_error(loader: LoaderArguments) -> str:

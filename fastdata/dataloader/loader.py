@@ -83,7 +83,8 @@ class StatelessDataLoader(StatefulEpochs, torch.utils.data.DataLoader[Sample]):
             up to four times as many threads where reading some samples waits for storage.
         prefetch_factor: on torch's path batches per worker; in the image pipeline, where all threads work on the
             same batch, batches in all.
-        backend: who decodes: "auto" (timed on your samples), or one of `fastdata.loaders.BACKENDS`.
+        backend: who decodes: one of `fastdata.loaders.BACKENDS`, or "auto", which takes the first of native, turbojpeg
+            and pil that is available (`fastdata bench` measures all of them).
         fidelity: "exact" gives the pixels of Pillow and torchvision; "fast" decodes large JPEGs at reduced size.
         device: where batches are delivered; None and "cpu" leave them in host memory, pinned if `pin_memory`.
         seed: makes views, and what worker processes draw (but for persistent ones, which go on drawing), a function of

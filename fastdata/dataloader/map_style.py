@@ -211,7 +211,7 @@ class _BeginWorker:
 
 def program_began() -> float:
     """When this process was started, in seconds since 1970."""
-    return psutil.Process().create_time()
+    return float(psutil.Process().create_time())
 
 
 class _Fetchers:

@@ -11,7 +11,6 @@ from torch.utils.data import default_collate
 from fastdata.dataloader.arguments import LoaderArguments
 from fastdata.dataloader.routes import Route
 from fastdata.dataloader.verdict import Findings, counts_threads
-from fastdata.device.prefetch import index_of
 from fastdata.loaders import Backend
 from fastdata.pipeline.choose_backend import choose_backend
 from fastdata.pipeline.choose_threads import choose_threads
@@ -45,7 +44,7 @@ def pipeline_config(
     config = PipelineConfig(
         source=route.source,
         plan=route.plan,
-        backend=_find_backend(loader, route, findings, device),
+        backend=_find_backend(loader, route, findings),
         key=key,
         collate_fn=loader.collate_fn if loader.collate_fn is not None else default_collate,
         on_error=loader.on_error,
@@ -59,18 +58,10 @@ def pipeline_config(
     return _with_threads_counted(config, loader, findings)
 
 
-def _find_backend(loader: LoaderArguments, route: Route, findings: Findings, device: torch.device | None) -> Backend:
-    assert route.plan is not None
+def _find_backend(loader: LoaderArguments, route: Route, findings: Findings) -> Backend:
     assert route.source is not None
     if findings.choice is None:
-        findings.choice = choose_backend(
-            route.source,
-            route.plan,
-            fidelity=loader.fidelity,
-            threads=loader.num_workers,
-            device_index=index_of(device) if loader.decode_on == "mixed" else None,
-            options=loader.dali,
-        )
+        findings.choice = choose_backend(route.source, fidelity=loader.fidelity)
     return findings.choice.backend
 
 

@@ -7,15 +7,17 @@ from __future__ import annotations
 
 import difflib
 import warnings
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
 from typing import Literal, TypeAlias
 
-from fastdata.errors import BackendUnavailable, OptionError
+from fastdata.errors import BackendError, BackendUnavailable, OptionError
 from fastdata.loaders.backend import FIDELITIES, MEAN_TOLERANCE, Backend, Encoded, Fidelity
 
 __all__ = [
+    "AUTO_ORDER",
     "BACKENDS",
     "FIDELITIES",
     "MEAN_TOLERANCE",
@@ -24,7 +26,7 @@ __all__ = [
     "BackendName",
     "Encoded",
     "Fidelity",
-    "auto_backends",
+    "auto_backend",
     "available_backends",
     "backend_class",
     "check_backend_name",
@@ -45,6 +47,9 @@ BACKENDS: dict[str, tuple[str, str]] = {
     "dali": ("fastdata.loaders.dali", "DaliBackend"),
     "synthetic": ("fastdata.loaders.synthetic", "SyntheticBackend"),
 }
+
+# What backend="auto" takes: the first that is available.  Only backends with a tolerance of 0 under fidelity="exact".
+AUTO_ORDER = ("native", "turbojpeg", "pil")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,15 +109,16 @@ def backend_class(name: str) -> type[Backend]:
         raise BackendUnavailable(problem) from error
 
 
-def auto_backends(fidelity: Fidelity) -> list[str]:
-    """Names of the available backends that backend="auto" tries, the preferred ones first."""
-    classes = {name: backend_class(name) for name in available_backends()}
-    tried = [
-        (cls.auto_rank, name)
-        for name, cls in classes.items()
-        if cls.auto_rank is not None and fidelity in cls.auto_fidelities
-    ]
-    return [name for _, name in sorted(tried)]
+def auto_backend(fidelity: Fidelity = "exact") -> Backend:
+    """Makes the first backend of `AUTO_ORDER` that is available; those behind it are not looked at.
+
+    Raises:
+        BackendError: none is.
+    """
+    for name in AUTO_ORDER:
+        with suppress(BackendUnavailable):
+            return create_backend(name, fidelity=fidelity)
+    raise BackendError("no decode backend is available; install Pillow")
 
 
 def create_backend(name: str, *, fidelity: Fidelity = "exact") -> Backend:

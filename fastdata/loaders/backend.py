@@ -129,8 +129,6 @@ class Backend(ABC):
     name: ClassVar[str]
     install_hint: ClassVar[str]
     decode_devices: ClassVar[tuple[str, ...]] = ("cpu",)  # and "mixed", if a GPU decodes what it is handed on the host
-    auto_rank: ClassVar[int | None] = None  # place among those that backend="auto" tries, lowest first; None: never
-    auto_fidelities: ClassVar[tuple[Fidelity, ...]] = ("exact", "fast")  # under which it is tried
 
     def __init__(self, *, fidelity: Fidelity = "exact") -> None:
         self.fidelity = fidelity

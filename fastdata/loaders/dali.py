@@ -210,8 +210,6 @@ class DaliBackend(Backend):
 
     name = "dali"
     decode_devices = ("cpu", "mixed")
-    auto_rank = 10
-    auto_fidelities = ("fast",)  # "exact" promises Pillow's pixels, and its resize differs
     install_hint = (
         "install it with: pip install 'torch-fastdata[dali]' (Linux; or the DALI wheel for your CUDA version)"
     )

@@ -38,7 +38,6 @@ class NativeBackend(Backend):
     """The native core for JPEGs, PNGs and raw pixels, Pillow for the rest; it reads files itself."""
 
     name = "native"
-    auto_rank = 0
     install_hint = (
         "it is part of the wheels; to build it from source install a C++20 compiler and libjpeg-turbo's headers: "
         "apt-get install g++ libjpeg-dev libdeflate-dev (Debian and Ubuntu), "

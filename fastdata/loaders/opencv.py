@@ -27,7 +27,6 @@ class OpenCvBackend(PerImageBackend):
     """OpenCV for JPEGs, Pillow for the rest."""
 
     name = "opencv"
-    auto_rank = 2
     install_hint = (
         "install it with: pip install 'torch-fastdata[opencv]', on a server 'torch-fastdata[opencv-headless]' (or your "
         "own build of opencv-python)"

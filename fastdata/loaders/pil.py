@@ -14,7 +14,6 @@ class PilBackend(PerImageBackend):
     """Pillow; always available, and the yardstick of every other backend's pixels."""
 
     name = "pil"
-    auto_rank = 3
     install_hint = "install it with: pip install Pillow"
 
     @classmethod

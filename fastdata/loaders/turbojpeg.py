@@ -30,7 +30,6 @@ class TurboJpegBackend(PerImageBackend):
     """libjpeg-turbo for JPEGs, Pillow for the rest."""
 
     name = "turbojpeg"
-    auto_rank = 1
     install_hint = (
         "install PyTurboJPEG and the TurboJPEG library: pip install 'torch-fastdata[turbojpeg]', then "
         "apt-get install libturbojpeg0 (Debian; libturbojpeg on Ubuntu), dnf install turbojpeg (Fedora), "

@@ -48,8 +48,7 @@ def choose_threads(config: PipelineConfig, *, cpus: int) -> ThreadChoice:
     # Windows counts CPU time in steps that are longer than an image takes.
     if config.backend.batch_decoder() is not None or os.name == "nt":
         return ThreadChoice(cpus, "as many as CPUs")
-    samples = list(some_indices(config.source, 2 * _SAMPLES + 1))
-    samples = samples[1::2] or samples  # hardly one of those that backend="auto" has just read
+    samples = list(some_indices(config.source, _SAMPLES))
     reading, making = _read(config.source, samples), _make(config, samples)
     if not (reading.wall_s and making.wall_s):
         return ThreadChoice(cpus, "as many as CPUs: no sample tried could be made")

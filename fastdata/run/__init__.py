@@ -1,1 +1,1 @@
-"""Running unchanged programs with torch's DataLoader replaced by fastdata's: `fastdata run`, and FASTDATA_RUN=1."""
+"""Running unchanged programs with torch's DataLoader replaced by fastdata's: `fastdata run`."""

@@ -1,7 +1,8 @@
-"""FASTDATA_RUN: replaces the DataLoader in every Python process that is started with this environment variable.
+"""FASTDATA_RUN and PYTHONPATH: replace the DataLoader in the Python processes that a program starts.
 
-`fastdata_run.pth`, which is installed beside the package, calls `install` when an interpreter starts.  Nothing is
-imported for it until the program itself imports torch, so processes without torch stay as they are.
+`follow_children` puts the folder `site` first in PYTHONPATH.  Its `sitecustomize.py` is read by interpreters that start
+with this PYTHONPATH, by no others, and calls `install`.  Nothing more is imported until the program itself imports
+torch, so processes without torch stay as they are.
 """
 
 from __future__ import annotations
@@ -10,15 +11,29 @@ import os
 import sys
 from typing import Any
 
-__all__ = ["QUIET", "VARIABLE", "install", "is_on"]
+__all__ = ["QUIET", "SITE", "VARIABLE", "follow_children", "install", "is_on"]
 
 VARIABLE = "FASTDATA_RUN"  # "" and "0" are off
 QUIET = "quiet"  # the value that replaces without printing; every other one prints
+SITE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "site")  # comes first in children's PYTHONPATH
 
 
 def is_on() -> bool:
     """True if the environment asks for the replacement."""
     return os.environ.get(VARIABLE, "0") not in ("", "0")
+
+
+def follow_children(*, quiet: bool) -> None:
+    """Sets the environment of the processes that this one starts: Pythons among them replace the DataLoader, too.
+
+    They are not followed where Python is told to ignore PYTHONPATH (-E, -I) or `site` (-S).
+    """
+    os.environ[VARIABLE] = QUIET if quiet else "1"
+    former = os.environ.get("PYTHONPATH")
+    if not former:
+        os.environ["PYTHONPATH"] = SITE  # an empty entry behind it would mean the current folder
+    elif former.split(os.pathsep)[0] != SITE:
+        os.environ["PYTHONPATH"] = SITE + os.pathsep + former
 
 
 def install() -> None:

@@ -1,4 +1,4 @@
-"""`fastdata run` and FASTDATA_RUN: unchanged programs, with torch's DataLoader replaced."""
+"""`fastdata run`: unchanged programs, and the processes that they start, with torch's DataLoader replaced."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 import torch
-from places import ROOT
 from torch.utils.data import TensorDataset
 
 from fastdata import DataLoader
 from fastdata.cli.main import main
 from fastdata.pipeline.stats import PipelineStats
 from fastdata.run.report import Report, cpu_seconds
+from fastdata.run.startup import SITE, follow_children
 
 RUN = ["-m", "fastdata", "run"]
 
@@ -224,50 +224,131 @@ def test_batches_of_text_are_torchs(tmp_path: Path) -> None:
     assert "fastdata: 72 samples in 20 batches" in ours.stderr
 
 
-# ---- the environment variable
+# ---- the processes that a program starts
 
-STARTED = """
-import site, sys
-{before}
-site.addsitedir({folder!r})  # as site does at the start of the interpreter
-{after}
-"""
+NAMES = "import sys; print(sorted(name for name in sys.modules if name.startswith(('fastdata', 'sitecustomize'))))"
 
 
-def started(tmp_path: Path, *, before: str = "", after: str, **environment: str) -> tuple[int, str, str]:
-    """A process whose site-packages has our .pth file."""
-    (tmp_path / "fastdata_run.pth").write_text((ROOT / "fastdata" / "run" / "fastdata_run.pth").read_text())
-    # Set in the process, since the .pth file may be installed and has done its work before.
-    setting = f"import os; os.environ.update({environment!r})\n"
-    script = setting + STARTED.format(before=before, after=after, folder=str(tmp_path))
-    return outcome(python("-c", script, cwd=tmp_path))
+def child(script: str, *flags: str, cwd: Path, value: str = "1", path: str = "") -> tuple[int, str, str]:
+    """A process as a program under `fastdata run` starts it; path: what PYTHONPATH was before."""
+    known = os.pathsep.join(filter(None, [path, os.environ.get("PYTHONPATH")]))
+    environment = {"FASTDATA_RUN": value, "PYTHONPATH": os.pathsep.join(filter(None, [SITE, known]))}
+    return outcome(python(*flags, "-c", script, cwd=cwd, **environment))
 
 
 @pytest.mark.parametrize(
     ("value", "expected"), [("1", "True\n"), ("quiet", "True\n"), ("0", "False\n"), ("", "False\n")]
 )
-def test_the_variable_waits_for_torch_and_imports_nothing_heavy(tmp_path: Path, value: str, expected: str) -> None:
-    after = "print('fastdata.run.startup' in sys.modules); assert not {'torch', 'numpy', 'argparse'} & set(sys.modules)"
-    assert started(tmp_path, after=after, FASTDATA_RUN=value) == (0, expected, "")
+def test_a_child_waits_for_torch_and_imports_nothing_heavy(tmp_path: Path, value: str, expected: str) -> None:
+    script = (
+        "import sys; print('fastdata.run.startup' in sys.modules)\n"
+        "assert not {'torch', 'numpy', 'argparse'} & set(sys.modules)"
+    )
+    assert child(script, cwd=tmp_path, value=value) == (0, expected, "")
 
 
-def test_the_variable_replaces_when_torch_has_been_imported(tmp_path: Path) -> None:
-    after = (
+def test_a_child_replaces_when_torch_has_been_imported(tmp_path: Path) -> None:
+    script = (
+        "import sys; finders = len(sys.meta_path)\n"
         "import importlib.util; assert importlib.util.find_spec('torch') and 'torch' not in sys.modules\n"
         "import torch; from torch.utils.data import DataLoader; import fastdata.dataloader.loader as loader\n"
-        "assert DataLoader is loader.StatelessDataLoader and len(sys.meta_path) == finders\n"
+        "assert DataLoader is loader.StatelessDataLoader and len(sys.meta_path) == finders - 1\n"
         "assert torch.__spec__.loader.exec_module.__self__ is torch.__loader__"
     )
-    before = "finders = len(sys.meta_path)"
-    assert started(tmp_path, before=before, after=after, FASTDATA_RUN="1") == (0, "", "")
+    assert child(script, cwd=tmp_path) == (0, "", "")
 
 
-def test_an_interpreter_starts_even_if_fastdata_cannot_be_imported(tmp_path: Path) -> None:
-    status, printed, errors = started(
-        tmp_path, before="sys.modules['fastdata'] = None", after="print('goes on')", FASTDATA_RUN="1"
+@pytest.mark.parametrize("broken", [True, False])
+def test_a_child_starts_even_if_fastdata_cannot_be_imported(tmp_path: Path, broken: bool) -> None:
+    """A broken one is told; an interpreter that has none at all is somebody else's."""
+    (tmp_path / "fastdata").mkdir()
+    (tmp_path / "fastdata" / "__init__.py").write_text(
+        "raise ImportError('no such symbol')" if broken else "raise ModuleNotFoundError(name='fastdata')"
     )
+    status, printed, errors = child("print('goes on')", cwd=tmp_path, path=str(tmp_path))
     assert (status, printed) == (0, "goes on\n")
-    assert re.fullmatch(r"fastdata: FASTDATA_RUN has no effect: .*\n", errors)
+    assert errors == ("fastdata: FASTDATA_RUN has no effect: no such symbol\n" if broken else "")
+
+
+def test_an_interpreter_that_nobody_asked_reads_nothing_of_fastdata(tmp_path: Path) -> None:
+    """Even with the variable: only PYTHONPATH leads to our code."""
+    for variables in ({}, {"FASTDATA_RUN": "1"}):
+        assert outcome(python("-c", NAMES, cwd=tmp_path, **variables)) == (0, "[]\n", "")
+
+
+def test_a_child_sees_no_trace_of_the_folder(tmp_path: Path) -> None:
+    script = f"{NAMES}; print(sys.path, __import__('os').environ['PYTHONPATH'])"
+    status, printed, errors = child(script, cwd=tmp_path, value="0")
+    plain = outcome(python("-c", script, cwd=tmp_path))
+    assert (status, printed.replace(SITE + os.pathsep, ""), errors) == plain
+
+
+THEIRS = """
+import os, sys
+print("theirs", __file__ == os.path.join(os.environ["THEIRS"], "sitecustomize.py"), __name__)
+sys.modules["seen"] = sys.modules[__name__]
+"""
+
+
+def test_the_programs_own_sitecustomize_runs_once_as_without_us(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("THEIRS", str(tmp_path))
+    (tmp_path / "sitecustomize.py").write_text(THEIRS)
+    script = (
+        "import sys, sitecustomize; print(sitecustomize is sys.modules['seen'], 'fastdata.run.startup' in sys.modules)"
+    )
+    expected = (0, "theirs True sitecustomize\nTrue True\n", "")
+    assert child(script, cwd=tmp_path, path=str(tmp_path)) == expected
+
+
+def test_an_error_in_the_programs_own_sitecustomize_is_told_as_by_python(tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text("raise RuntimeError('theirs')")
+    known = os.pathsep.join(filter(None, [str(tmp_path), os.environ.get("PYTHONPATH")]))
+    script = "import sys; print('fastdata.run.startup' in sys.modules)"
+    status, printed, errors = child(script, cwd=tmp_path, path=str(tmp_path))
+    assert (status, printed) == (0, "True\n")
+    assert errors == python("-c", script, cwd=tmp_path, PYTHONPATH=known).stderr
+    assert "RuntimeError: theirs" in errors
+
+
+@pytest.mark.parametrize("flag", ["-S", "-E", "-I"])
+def test_children_that_ignore_the_environment_are_not_followed(tmp_path: Path, flag: str) -> None:
+    assert child(NAMES, flag, cwd=tmp_path) == (0, "[]\n", "")
+
+
+@pytest.mark.parametrize("former", [None, "", "a", f"a{os.pathsep}{os.pathsep}b"])
+def test_the_former_path_stays_behind_ours(monkeypatch: pytest.MonkeyPatch, former: str | None) -> None:
+    monkeypatch.setenv("FASTDATA_RUN", "")
+    monkeypatch.delenv("PYTHONPATH", raising=False)
+    if former is not None:
+        monkeypatch.setenv("PYTHONPATH", former)
+    for quiet, value in (True, "quiet"), (False, "1"):  # one that is started under another adds nothing
+        follow_children(quiet=quiet)
+        assert os.environ["FASTDATA_RUN"] == value
+        assert os.environ["PYTHONPATH"] == (f"{SITE}{os.pathsep}{former}" if former else SITE)
+
+
+CHILDREN = """
+import multiprocessing, subprocess, sys
+what = "import sys; from torch.utils.data import DataLoader; print(DataLoader.__mro__[0].__init__.__module__)"
+def printed():
+    exec(what)
+    sys.stdout.flush()
+if __name__ == "__main__":
+    subprocess.run([sys.executable, "-c", what], check=True)
+    process = multiprocessing.get_context("spawn").Process(target=printed)
+    process.start()
+    process.join()
+    sys.exit(process.exitcode)
+"""
+
+
+@pytest.mark.slow
+def test_children_of_every_kind_are_followed(tmp_path: Path) -> None:
+    (tmp_path / "children.py").write_text(CHILDREN)
+    done = outcome(python(*RUN, "--quiet", "children.py", cwd=tmp_path))
+    assert done == (0, 2 * "fastdata.dataloader.loader\n", "")
 
 
 # ---- in a running process

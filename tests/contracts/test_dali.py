@@ -269,14 +269,6 @@ def test_wrong_dali_options_are_named() -> None:
             DaliOptions(**wrong)
 
 
-def test_auto_times_dali_only_where_pixels_may_differ(folder: Path) -> None:
-    for fidelity, names in (("exact", False), ("fast", True)):
-        loader = DataLoader(ImageFolder(folder, TRAIN), 4, fidelity=fidelity, num_workers=2)
-        next(iter(loader))
-        assert loader._findings.choice is not None
-        assert ("dali" in loader._findings.choice.ms_per_image) is names
-
-
 @pytest.mark.parametrize("text", ["CUDA runtime API error: out of memory", "Memory allocation failed"])
 def test_a_gpu_without_memory_is_told_from_a_damaged_image(text: str) -> None:
     feed: Any = BatchFeed(encoded=[np.zeros(3, np.uint8)] * 7, views=None, name="batch 4")  # type: ignore[arg-type]

@@ -140,7 +140,7 @@ def test_samples_that_a_source_names_itself(remote: Any, made: Any) -> None:
     try:
         loader = DataLoader(remote, 8, num_workers="auto", sampler=range(8))
         images(loader)
-        assert "(1 of your samples)" in loader.explain()
+        assert re.search(r"\([1-3] of your samples\)", loader.explain())
     finally:
         del type(remote).near_indices  # type: ignore[attr-defined]
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -15,151 +14,137 @@ import pytest
 import torch
 import torchvision.transforms as v1
 import torchvision.transforms.v2 as v2
-from folders import changed_copy
 from torchvision.datasets import ImageFolder
 
-from fastdata import DaliOptions, DataLoader, DatasetError
-from fastdata.loaders import create_backend
-from fastdata.pipeline import choose_backend as choosing
-from fastdata.pipeline import timed_before
+from fastdata import BackendError, BackendUnavailable, DaliOptions, DataLoader, DatasetError, OptionError
+from fastdata.dataloader.arguments import check_decode_device
+from fastdata.loaders import AUTO_ORDER, MEAN_TOLERANCE, Backend, Fidelity, backend_class
 from fastdata.pipeline.choose_backend import choose_backend
-from fastdata.sources.recognise import recognise
-from fastdata.transforms.compile import compile_transform
 
 SMALL = v1.Compose([v1.Resize((8, 8)), v1.ToTensor()])
-CROP = v1.Compose([v1.RandomCrop(50), v1.ToTensor()])
 
 
-def choice_for(root: Path, transform: Any = CROP) -> choosing.BackendChoice:
-    source = recognise(ImageFolder(root, transform))
-    plan = compile_transform(transform).plan
-    assert plan is not None
-    return choose_backend(source, plan, fidelity="exact")
+# ---- backend="auto"
 
 
-@pytest.mark.parametrize(
-    "data", [b"no image", images.jpeg(90, 70)[:700], images.jpeg(20, 20)], ids=["text", "cut", "small"]
-)
-def test_one_bad_sample_does_not_decide_the_backend(folder: Path, tmp_path: Path, data: bytes) -> None:
-    chosen = choice_for(changed_copy(folder, tmp_path / "copy", {"apple/00.jpg": data}))
-    assert "of your samples" in chosen.reason
-    assert set(chosen.ms_per_image) == {"native", "turbojpeg", "opencv", "pil"}
-    assert chosen.backend.name != "pil"
+class Counting(torch.utils.data.Dataset[Any]):
+    """A source that notes which samples are read."""
+
+    transform = SMALL
+
+    def __init__(self, root: Path) -> None:
+        self.files, self.read = sorted(root.glob("*/*.jpg")), list[int]()
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+    def read_encoded(self, index: int) -> bytes:
+        self.read.append(index)
+        return self.files[index].read_bytes()
+
+    def read_target(self, index: int) -> int:
+        return index
 
 
-def test_where_nothing_can_be_timed_the_usually_fastest_is_taken_and_it_says_so(tmp_path: Path) -> None:
-    (tmp_path / "a").mkdir()
-    for number in range(5):
-        (tmp_path / "a" / f"{number}.jpg").write_bytes(b"damaged")
-    chosen = choice_for(tmp_path)
-    assert chosen.backend.name == "native"
-    assert chosen.reason == "preferred; none of 5 samples tried could be decoded, so nothing was timed"
+def made_backends(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Names of the backends that are made from now on, of any class."""
+    made: list[str] = []
+    begin = Backend.__init__
+
+    def counted(self: Backend, *, fidelity: Fidelity = "exact") -> None:
+        made.append(self.name)
+        begin(self, fidelity=fidelity)
+
+    monkeypatch.setattr(Backend, "__init__", counted)
+    return made
 
 
-@pytest.mark.parametrize(
-    ("timed", "name", "reason"),
-    [
-        ({"native": 1.0, "turbojpeg": 0.9, "opencv": 2.0, "pil": 3.0}, "native", "no other is clearly faster"),
-        ({"native": 1.0, "turbojpeg": 0.7, "opencv": 2.0, "pil": 3.0}, "turbojpeg", "fastest on"),
-        ({"native": 1.0, "turbojpeg": 1.2, "opencv": 2.0, "pil": 3.0}, "native", "fastest on"),
-    ],
-)
-def test_native_is_preferred_unless_clearly_beaten(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, timed: dict[str, float], name: str, reason: str
+def without(monkeypatch: pytest.MonkeyPatch, *missing: str) -> None:
+    """As if the libraries of these backends were not installed."""
+
+    def version() -> str:
+        raise BackendUnavailable("it is not installed")
+
+    for name in missing:
+        monkeypatch.setattr(backend_class(name), "version", version)
+
+
+def test_choosing_reads_no_sample_and_makes_one_backend_for_each_loader(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(choosing, "_time_in_turn", lambda *_: dict(timed))
-    chosen = choice_for(folder)
-    assert chosen.backend.name == name
-    assert reason in chosen.reason
+    made = made_backends(monkeypatch)
+    for loaders in (1, 2):
+        source = Counting(folder)
+        loader = DataLoader(source, 4, sampler=[3, 1, 2, 0])
+        next(iter(loader))
+        assert sorted(source.read) == [0, 1, 2, 3]  # those of the batch, once
+        assert made == ["native"] * loaders
 
 
-@pytest.mark.parametrize(("transform", "loads"), [(CROP, {"native"}), (v1.Resize((8, 8)), set())])
-def test_who_reads_files_is_timed_reading_them(folder: Path, transform: Any, loads: set[str]) -> None:
-    source, plan = recognise(ImageFolder(folder, transform)), compile_transform(transform).plan
-    assert plan is not None
-    backends = [create_backend(name) for name in ("native", "pil")]
-    found = choosing._file_loads(backends, source, plan, [0, 5, 7])
-    assert set(found) == loads
-    for load in found.values():
-        assert load().ok.all()  # type: ignore[attr-defined]
+def test_choosing_imports_no_library_of_another_backend(folder: Path) -> None:
+    script = (
+        "import sys; from torchvision import transforms; from fastdata import DataLoader, ImageFolder\n"
+        "dataset = ImageFolder(sys.argv[1], transforms.Compose([transforms.Resize((8, 8)), transforms.ToTensor()]))\n"
+        "next(iter(DataLoader(dataset, 4)))\n"
+        "print([name for name in ('cv2', 'nvidia.dali', 'turbojpeg') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", script, str(folder)], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "[]\n"), done.stderr
 
 
-def test_what_was_timed_twice_is_not_timed_again(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first time, the machine was busy while the fastest one was timed."""
-    monkeypatch.setattr(timed_before, "_APART_S", 0.0)
-    timed = {"native": 1.0, "turbojpeg": 0.5, "opencv": 2.0, "pil": 3.0}
-    for busy, name in ({"turbojpeg": 1.5}, "native"), ({"pil": 9.0}, "turbojpeg"):
-        monkeypatch.setattr(choosing, "_time_in_turn", lambda *_, busy=busy: {**timed, **busy})
-        chosen = choice_for(folder)
-        assert "of your samples (ms" in chosen.reason
-        assert chosen.backend.name == name
-    monkeypatch.setattr(choosing, "_time_in_turn", lambda *_: pytest.fail("timed again"))
-    again = choice_for(folder)
-    assert again.backend.name == "turbojpeg"
-    assert "fastest on your samples, timed before" in again.reason
-    assert again.ms_per_image == timed
-    with pytest.raises(pytest.fail.Exception, match="timed again"):
-        choice_for(folder, v1.Compose([v1.RandomCrop(49), v1.ToTensor()]))
+@pytest.mark.parametrize("fidelity", ["exact", "fast"])
+@pytest.mark.parametrize(
+    ("missing", "chosen"), [((), "native"), (("native",), "turbojpeg"), (("native", "turbojpeg"), "pil")], ids=str
+)
+def test_the_first_available_of_a_fixed_order_is_taken(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, missing: tuple[str, ...], chosen: str, fidelity: Fidelity
+) -> None:
+    without(monkeypatch, *missing)
+    choice = choose_backend(ImageFolder(folder, SMALL), fidelity=fidelity)  # type: ignore[arg-type]
+    assert (choice.backend.name, choice.backend.fidelity) == (chosen, fidelity)
+    assert choice.reason == "the first of native, turbojpeg, pil that is available"
 
 
-def test_what_is_timed_twice_within_minutes_is_timed_once_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What keeps a machine busy lasts a while; and ranks that start together are one occasion."""
-    began = time.time()
-    settled = []
-    for minutes in (0, 1, 9, 11):
-        monkeypatch.setattr(time, "time", lambda minutes=minutes: began + 60 * minutes)
-        timed_before.remember("case", {"native": 1.0}, timed_before.recall("case"))
-        known = timed_before.recall("case")
-        assert known is not None
-        settled.append(known.settled)
-    assert settled == [False, False, False, True]
+def test_opencv_and_dali_are_not_chosen_even_where_nothing_else_is_there(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    without(monkeypatch, "native", "turbojpeg", "pil")
+    with pytest.raises(BackendError, match="no decode backend is available"):
+        choose_backend(ImageFolder(folder, SMALL), fidelity="fast")  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("kept", [b"", b"[]", b'{"KEY": 3}', b'{"KEY": {"at": "x", "ms_per_image": {}}}', b"\xff"])
-def test_a_damaged_memory_is_forgotten(folder: Path, monkeypatch: pytest.MonkeyPatch, kept: bytes) -> None:
-    monkeypatch.setattr(choosing, "key_of", lambda *_, **__: "KEY")
-    monkeypatch.setattr(timed_before, "_APART_S", 0.0)
-    file = timed_before._file()
-    assert file is not None
-    file.parent.mkdir(parents=True)
-    file.write_bytes(kept)
-    for _ in range(2):
-        assert "of your samples (ms" in choice_for(folder).reason
-    assert "timed before" in choice_for(folder).reason
+def test_whatever_is_chosen_gives_pillows_pixels() -> None:
+    assert all(MEAN_TOLERANCE["exact"][name] == 0 for name in AUTO_ORDER)
+    assert set(AUTO_ORDER) <= set(MEAN_TOLERANCE["fast"])
 
 
-def test_without_a_place_to_remember_all_works(folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("no folder")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
-    for _ in range(2):
-        assert "of your samples (ms" in choice_for(folder).reason
+def test_damaged_samples_do_not_change_the_choice(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    for number, data in enumerate([b"no image", images.jpeg(90, 70)[:700], images.jpeg(20, 20)]):
+        (tmp_path / "a" / f"{number}.jpg").write_bytes(data)
+    loader = DataLoader(ImageFolder(tmp_path, SMALL), 3, on_error="skip")
+    list(loader)
+    assert loader.stats()["backend"] == "native"
 
 
-def test_without_a_home_all_works(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("XDG_CACHE_HOME")
-    monkeypatch.setattr(os.path, "expanduser", lambda path: path)  # as for a user who has none
-    for _ in range(2):
-        assert "of your samples (ms" in choice_for(folder).reason
-    assert not Path("~").exists()
+def test_explain_says_the_choice_before_the_first_batch_and_the_same_afterwards(folder: Path) -> None:
+    loader = DataLoader(ImageFolder(folder, SMALL), 4)
+    before = loader.explain()
+    assert "backend:    native: the first of native, turbojpeg, pil that is available\n" in before
+    assert "fidelity:   exact: identical to Pillow's pixels\n" in before
+    next(iter(loader))
+    assert loader.explain() == before
 
 
-def test_the_oldest_timings_are_dropped_first() -> None:
-    for number in range(200):
-        timed_before.remember(f"case {number}", {"native": number})
-    timed_before.remember("case 0", {"native": 0.5})
-    timed_before.remember("one more", {"native": 1.0})
-    assert timed_before.recall("case 0")[:2] == ({"native": 0.5}, False)  # type: ignore[index]
-    assert timed_before.recall("case 1") is None
+def test_nothing_is_written_to_the_users_cache(folder: Path) -> None:
+    next(iter(DataLoader(ImageFolder(folder, SMALL), 4)))
+    assert not list(Path(os.environ["XDG_CACHE_HOME"]).glob("**/backends.json"))
 
 
-def test_timings_are_forgotten_after_some_weeks(monkeypatch: pytest.MonkeyPatch) -> None:
-    timed_before.remember("case", {"native": 1.0})
-    known = timed_before.recall("case")
-    assert known is not None
-    assert known[:2] == ({"native": 1.0}, False)
-    now = time.time()
-    monkeypatch.setattr(time, "time", lambda: now + 31 * 86_400)
-    assert timed_before.recall("case") is None
+def test_mixed_decoding_needs_a_backend_that_is_named(folder: Path) -> None:
+    with pytest.raises(OptionError, match="needs backend='dali' and a CUDA device; got backend='auto'"):
+        check_decode_device("mixed", "auto", torch.device("cuda"))
+    assert check_decode_device("mixed", "dali", torch.device("cuda")) == "mixed"
 
 
 # ---- torch's path

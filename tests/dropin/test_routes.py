@@ -103,6 +103,7 @@ def test_explain_names_what_is_fused_and_what_is_not(folder: Path) -> None:
     text = loader.explain()
     assert "decode → RandomResizedCrop" in text
     assert "per sample: ElasticTransform → ToTensor" in text
+    assert "native: the first of native, turbojpeg, pil that is available" in text
     loader = DataLoader(ImageFolder(folder, transform), 4, num_workers=2)
     assert "ElasticTransform, ToTensor are called per sample" in loader.explain()
     next(iter(loader))

@@ -40,7 +40,13 @@ def test_the_wheel_holds_every_module_and_no_sources(wheel: zipfile.ZipFile) -> 
     found = {name for name in wheel.namelist() if ".dist-info/" not in name}
     pages = {str(path.relative_to(ROOT)) for path in (ROOT / "fastdata" / "pages").glob("*.html")}
     modules = {str(path.relative_to(ROOT)) for path in (ROOT / "fastdata").rglob("*.py")}
-    assert found == modules | {"fastdata/py.typed", "fastdata_run.pth"} | pages
+    assert found == modules | {"fastdata/py.typed"} | pages
+
+
+def test_nothing_in_the_wheel_is_read_by_interpreters_that_nobody_asked(wheel: zipfile.ZipFile) -> None:
+    """Neither a .pth file nor a sitecustomize that is found without a PYTHONPATH of its own."""
+    assert not [name for name in wheel.namelist() if name.endswith(".pth")]
+    assert [name for name in wheel.namelist() if "customize" in name] == ["fastdata/run/site/sitecustomize.py"]
 
 
 def test_the_distribution_has_a_name_of_its_own_and_says_where_its_home_is(about: Message) -> None:

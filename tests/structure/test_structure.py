@@ -30,7 +30,7 @@ FLOORS = [
     {"shards"},
     {"shards.conversion", "dataloader"},
     {"models", "run"},
-    {"train"},
+    {"train", "run.site"},
     {"diagnosis"},
     {"demo"},
     {"cli"},
