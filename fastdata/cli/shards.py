@@ -69,7 +69,7 @@ def add_commands(commands: Any) -> None:
         type=Path,
         metavar="DIR",
         help="where to keep the index of a folder; set FASTDATA_INDEX_DIR to it for programs that load it (default: "
-        "$XDG_CACHE_HOME/fastdata/indexes, where they look)",
+        "the folder itself; if that is read-only, $XDG_CACHE_HOME/fastdata/indexes; programs look in both)",
     )
     _add_workers(index)
     index.add_argument(
@@ -110,9 +110,10 @@ def _add_restore(commands: Any) -> None:
 
 _INDEX = """Writes where the rows of every JPEG begin in its data, by which crops are decoded without what is around.
 
-The images are not changed, and neither are the pixels.  The index of a folder is kept in a cache folder, where loaders
-find it by the path of an image.  Images that have changed since are decoded as before; run the command again to index
-them, which keeps the others' indexes.  Tar files get theirs beside them, with index files for their samples and a
+The images are not changed, and neither are the pixels.  The index of a folder is one hidden file in it, by names
+relative to the folder: it stays right where the folder is copied, moved or mounted.  For a folder that is read-only it
+is kept in a cache folder.  Images that have changed since are decoded as before; run the command again to index them,
+which keeps the others' indexes.  Tar files get theirs beside them, with index files for their samples and a
 manifest, as fastdata convert writes them."""
 
 _CONVERT = """Converts images to shards: tar files with WebDataset's naming, each with an index, and one manifest.
