@@ -95,8 +95,8 @@ def add_commands(commands: Any) -> None:
 def _add_restore(commands: Any) -> None:
     restore = commands.add_parser(
         "restore",
-        help="write the images of a dataset into files again, with the bytes that they had, named by their keys "
-        "(.JPEG becomes .jpg)",
+        help="write the images of a dataset into files again, with the bytes and the names that they had; images that "
+        "were stored in another format, and those of shards of earlier versions, are named by their keys",
     )
     restore.add_argument("dataset", type=Path, help="a folder written by fastdata convert")
     restore.add_argument("destination", type=Path, metavar="DEST", help="a folder that is empty or does not exist")

@@ -64,8 +64,9 @@ def _folder(root: Path) -> Split:
             if not path.lower().endswith(FOLDER_EXTENSIONS) or not stat.S_ISREG(found.st_mode):
                 ignored += 1
                 continue
-            key = keys.unique(os.path.relpath(path, root).rpartition(".")[0])
-            refs.append(Ref(key, label, path, 0, found.st_size))
+            relative = os.path.relpath(path, root)
+            key = keys.unique(relative.rpartition(".")[0])
+            refs.append(Ref(key, label, path, 0, found.st_size, source_path=relative.replace(os.sep, "/")))
         if len(refs) == before:
             raise DatasetError(
                 f"no images in {folder}; accepted: {' '.join(FOLDER_EXTENSIONS)}; remove the folder if it is not a "

@@ -18,7 +18,7 @@ from typing import Any
 from fastdata.errors import ConversionError, DatasetError
 from fastdata.shards.conversion.folders import FOLDER_EXTENSIONS, SPLIT_NAMES, folder_splits, folders_in
 from fastdata.shards.conversion.parquet import parquet_splits
-from fastdata.shards.conversion.samples import Keys, Split
+from fastdata.shards.conversion.samples import Keys, SourcePaths, Split, Streamed
 from fastdata.shards.conversion.tars import tar_splits
 from fastdata.shards.labels import integer_label
 from fastdata.shards.patterns import expand_braces
@@ -131,14 +131,15 @@ def _function(spec: str) -> Split:
     except (ImportError, AttributeError) as error:
         raise DatasetError(f"cannot import {spec}: {error}") from error
 
-    def stream() -> Iterator[tuple[str, bytes, int]]:
-        keys = Keys()
+    def stream() -> Iterator[Streamed]:
+        keys, source_paths = Keys(), SourcePaths()
         for number, item in enumerate(function()):
             try:
                 key, data, label = item
                 encoded = bytes(memoryview(data))
             except (TypeError, ValueError) as error:
                 raise ConversionError(f"{spec}: item {number} is not (key, bytes, label): {error}") from error
-            yield keys.unique(str(key)), encoded, integer_label(label, f"{spec}: item {number} ({key})")
+            path = source_paths.unique(str(key)) if str(key).lower().endswith(FOLDER_EXTENSIONS) else ""
+            yield Streamed(keys.unique(str(key)), encoded, integer_label(label, f"{spec}: item {number} ({key})"), path)
 
     return Split(classes=getattr(function, "classes", None), stream=stream)
