@@ -11,7 +11,7 @@ import importlib
 import os
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +32,7 @@ def open_source(
     image_column: str | None = None,
     label_column: str | None = None,
     classes: list[str] | None = None,
+    left_out: Collection[str] = (),
 ) -> dict[str, Split]:
     """Recognises the kind of a source and lists its splits.
 
@@ -42,6 +43,7 @@ def open_source(
         image_column: Parquet column with encoded images; None finds it.
         label_column: Parquet column with labels; None finds it.
         classes: class names by number, for labels that are names; None numbers those that occur, in sorted order.
+        left_out: paths of images in a folder that are not converted.
 
     Returns:
         Splits by name.
@@ -59,7 +61,7 @@ def open_source(
         return {"": _function(source)}
     paths = _files(source)
     if paths is None:
-        return folder_splits(Path(source))
+        return folder_splits(Path(source), left_out)
     if all(path.endswith(".parquet") for path in paths):
         return parquet_splits(paths, image_column, label_column, classes)
     return tar_splits(paths, classes)
