@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +18,7 @@ from fastdata.system.files import read_file
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-__all__ = ["IMG_EXTENSIONS", "ImageFolder"]
+__all__ = ["IMG_EXTENSIONS", "ImageFolder", "leave_out"]
 
 IMG_EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
 
@@ -136,6 +136,14 @@ class ImageFolder(FetchesMany, Dataset[tuple[Any, Any]]):
         if self.target_transform is not None:
             return [self.read_target(index) for index in indices]
         return [self.samples[index][1] for index in indices]
+
+
+def leave_out(dataset: Any, paths: Collection[str]) -> None:
+    """Removes images from an image folder, ours or torchvision's, by their paths."""
+    if not paths:
+        return
+    dataset.samples = dataset.imgs = [sample for sample in dataset.samples if sample[0] not in paths]
+    dataset.targets = [target for _, target in dataset.samples]
 
 
 def _has_image_extension(path: str) -> bool:

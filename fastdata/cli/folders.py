@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from fastdata.errors import DatasetError
+from fastdata.shards.format import MANIFEST_NAME
 
-__all__ = ["open_folder", "refuse_splits"]
+__all__ = ["datasets_in", "open_folder", "refuse_splits"]
 
 
 def open_folder(folder: str) -> Any:
@@ -38,3 +39,9 @@ def refuse_splits(folder: Path) -> None:
 
     if not holds_shards(folder) and all((folder / split).is_dir() for split in ("train", "val")):
         raise DatasetError(f"{folder} contains the splits train and val; name one of them: {folder / 'train'}")
+
+
+def datasets_in(path: Path) -> list[Path]:
+    """The dataset in a folder, or those of its splits."""
+    splits = sorted(found.parent for found in path.glob(f"*/{MANIFEST_NAME}"))
+    return splits if splits and not (path / MANIFEST_NAME).exists() else [path]

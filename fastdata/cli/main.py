@@ -12,6 +12,7 @@ from typing import Any
 from fastdata import __version__
 from fastdata.cli.doctor import add_doctor
 from fastdata.cli.folders import open_folder, refuse_splits
+from fastdata.cli.problems import add_options, left_out_of, summary_of
 from fastdata.cli.run import add_run, split_program
 from fastdata.cli.shards import add_commands
 from fastdata.errors import DatasetError, DecodeError, FastdataError, OptionError
@@ -68,6 +69,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     _add_folder(explain, ", or shards")
     explain.add_argument("--backend", default="auto", help="decode backend (default: auto)")
+    add_options(explain, on_error="skip")
     explain.set_defaults(run=_explain)
 
     add_commands(commands)
@@ -115,6 +117,7 @@ def _add_bench(commands: Any) -> None:
     bench.add_argument(
         "--rounds", type=_positive, default=3, help="measured passes over the data per loader (default: %(default)s)"
     )
+    add_options(bench, on_error="raise")
     bench.set_defaults(run=_bench)
 
 
@@ -167,14 +170,23 @@ def _bench(given: Any) -> None:
         raise DatasetError(
             f"{given.folder} holds shards, which torchvision does not read; name a folder with one folder per class"
         )
+    problems = left_out_of(given.folder, given)
     try:
-        results = compare_loaders(given.folder, workers=given.workers, batch_size=given.batch_size, rounds=given.rounds)
+        results = compare_loaders(
+            given.folder,
+            workers=given.workers,
+            batch_size=given.batch_size,
+            rounds=given.rounds,
+            left_out={problem.path for problem in problems},
+        )
     except DecodeError as error:
         raise DatasetError(
             f"{error.location}: {error.reason}; torch's DataLoader, with which this compares, ends at damaged images: "
-            "repair or remove the file"
+            "repair or remove the file, or leave out all such files with --check decode --on-error skip"
         ) from error
     print(as_text(results))
+    if problems:
+        print(summary_of(problems))
     if given.html is not None:
         write_report(given.html, results, None, None, machine(), folder=given.folder, command=given.command_line)
         print(f"page: {given.html}")
@@ -182,13 +194,18 @@ def _bench(given: Any) -> None:
 
 def _explain(given: Any) -> None:
     from fastdata import DataLoader
-    from fastdata.shards.open_images import slow_to_read
+    from fastdata.image_folder import leave_out
+    from fastdata.shards.open_images import holds_shards, slow_to_read
 
+    problems = [] if holds_shards(given.folder) else left_out_of(given.folder, given)
     dataset = open_folder(str(given.folder))
+    leave_out(dataset, {problem.path for problem in problems})
     loader: DataLoader[Any] = DataLoader(dataset, 8, num_workers="auto", backend=given.backend, on_error="skip")
     for _ in loader:
         break
     print(loader.explain())
+    if problems:
+        print(summary_of(problems))
     if (problem := slow_to_read(str(given.folder))) is not None:
         print(problem)
 

@@ -12,6 +12,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from fastdata.cli.folders import datasets_in
+from fastdata.cli.inspect import inspect_dataset
+from fastdata.cli.problems import add_options, left_out_of, summary_of
 from fastdata.errors import DatasetError, OptionError, ShardError
 from fastdata.loaders.make_index import images_below, make_index
 from fastdata.shards.conversion.convert import convert, local_folder
@@ -22,9 +25,7 @@ from fastdata.shards.conversion.recode import Recoding
 from fastdata.shards.conversion.restore import check_empty, restore_folder
 from fastdata.shards.conversion.shard_plan import plan_shards
 from fastdata.shards.engines import ENGINES
-from fastdata.shards.format import MANIFEST_NAME, Manifest
 from fastdata.shards.records import Ref
-from fastdata.shards.store import missing_manifest
 from fastdata.shards.verify import Fault, index_folder, verify_folder
 from fastdata.system.cpus import auto_threads, parse_workers
 from fastdata.terminal.flags import argument
@@ -35,7 +36,6 @@ __all__ = ["add_commands"]
 
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 _TRIED_IN_DRY_RUN = 64
-_SHEET_IMAGES = 40
 
 
 def add_commands(commands: Any) -> None:
@@ -69,7 +69,7 @@ def add_commands(commands: Any) -> None:
         type=Path,
         metavar="DIR",
         help="where to keep the index of a folder; set FASTDATA_INDEX_DIR to it for programs that load it (default: "
-        "$XDG_CACHE_HOME/fastdata/indexes, where they look)",
+        "the folder itself; if that is read-only, $XDG_CACHE_HOME/fastdata/indexes; programs look in both)",
     )
     _add_workers(index)
     index.add_argument(
@@ -77,6 +77,7 @@ def add_commands(commands: Any) -> None:
         action="store_true",
         help="replace the index even if the tar file no longer has the checksum in its index",
     )
+    add_options(index, on_error="skip")
     index.set_defaults(run=_index)
 
     _add_restore(commands)
@@ -89,14 +90,14 @@ def add_commands(commands: Any) -> None:
         metavar="PNG",
         help="draw a contact sheet of some images into this file (with several splits: NAME-SPLIT.png for each)",
     )
-    inspect.set_defaults(run=_inspect)
+    inspect.set_defaults(run=inspect_dataset)
 
 
 def _add_restore(commands: Any) -> None:
     restore = commands.add_parser(
         "restore",
-        help="write the images of a dataset into files again, with the bytes that they had, named by their keys "
-        "(.JPEG becomes .jpg)",
+        help="write the images of a dataset into files again, with the bytes and the names that they had; images that "
+        "were stored in another format, and those of shards of earlier versions, are named by their keys",
     )
     restore.add_argument("dataset", type=Path, help="a folder written by fastdata convert")
     restore.add_argument("destination", type=Path, metavar="DEST", help="a folder that is empty or does not exist")
@@ -110,9 +111,10 @@ def _add_restore(commands: Any) -> None:
 
 _INDEX = """Writes where the rows of every JPEG begin in its data, by which crops are decoded without what is around.
 
-The images are not changed, and neither are the pixels.  The index of a folder is kept in a cache folder, where loaders
-find it by the path of an image.  Images that have changed since are decoded as before; run the command again to index
-them, which keeps the others' indexes.  Tar files get theirs beside them, with index files for their samples and a
+The images are not changed, and neither are the pixels.  The index of a folder is one hidden file in it, by names
+relative to the folder: it stays right where the folder is copied, moved or mounted.  For a folder that is read-only it
+is kept in a cache folder.  Images that have changed since are decoded as before; run the command again to index them,
+which keeps the others' indexes.  Tar files get theirs beside them, with index files for their samples and a
 manifest, as fastdata convert writes them."""
 
 _CONVERT = """Converts images to shards: tar files with WebDataset's naming, each with an index, and one manifest.
@@ -170,6 +172,7 @@ def _add_convert_arguments(parser: argparse.ArgumentParser) -> None:
         help="what to do with an unreadable image (default: raise); images that are stored unchanged are not decoded, "
         "only their headers are read: use --verify to decode them all",
     )
+    add_options(parser, on_error=None)
     parser.add_argument("--image-column", help="name of the Parquet column with encoded images")
     parser.add_argument("--label-column", help="name of the Parquet column with labels")
     parser.add_argument(
@@ -232,6 +235,7 @@ def _convert(given: argparse.Namespace) -> None:
         raise OptionError(f"DEST {destination} is a file; name a folder")
     if given.classes is not None and not given.classes.is_file():
         raise OptionError(f"--classes {given.classes}: there is no such file")
+    problems = left_out_of(Path(given.source), given)
     try:
         summary = convert(
             given.source,
@@ -243,12 +247,15 @@ def _convert(given: argparse.Namespace) -> None:
             resume=given.resume,
             columns=columns,
             classes=given.classes.read_text().splitlines() if given.classes is not None else None,
+            left_out={problem.path for problem in problems},
             progress=progress.add,
             planned=progress.plan,
         )
     finally:
         progress.close()
     print(summary)
+    if problems:
+        print(summary_of(problems))
     if given.verify:
         for split in summary.manifests:
             _print_faults(destination / split, decode=True, workers=given.workers)
@@ -285,7 +292,7 @@ def _verify(given: argparse.Namespace) -> None:
 
 
 def _print_faults(dataset: Path, *, decode: bool, workers: int) -> None:
-    folders = _datasets_in(dataset)
+    folders = datasets_in(dataset)
     faults: list[Fault] = []
     for folder in folders:
         for fault in verify_folder(folder, decode=decode, workers=workers):
@@ -299,12 +306,6 @@ def _print_faults(dataset: Path, *, decode: bool, workers: int) -> None:
     print(f"{dataset}: no faults")
 
 
-def _datasets_in(path: Path) -> list[Path]:
-    """The dataset in a folder, or those of its splits."""
-    splits = sorted(found.parent for found in path.glob(f"*/{MANIFEST_NAME}"))
-    return splits if splits and not (path / MANIFEST_NAME).exists() else [path]
-
-
 def _index(given: argparse.Namespace) -> None:
     folder = given.dataset
     if not folder.is_dir():
@@ -315,19 +316,24 @@ def _index(given: argparse.Namespace) -> None:
         manifest = index_folder(folder, workers=given.workers, force=given.force)
         print(f"{folder}: {counted(manifest.samples, 'image')} in {counted(len(manifest.shards), 'shard')}")
         return
+    problems = left_out_of(folder, given)
+    left_out = {problem.path for problem in problems}
+    paths = (path for path in images_below(folder) if path not in left_out)
     with closing(Progress(None, unit="image", what="indexed")) as shown:
-        done = make_index(folder, images_below(folder), to=given.to, threads=given.workers, on_image=shown.update)
+        done = make_index(folder, paths, to=given.to, threads=given.workers, on_image=shown.update)
     print(
         f"{counted(done.indexed, 'JPEG')} indexed, {done.kept} unchanged, {done.without} without an index "
         f"(progressive, damaged or another format), {done.unreadable} unreadable"
     )
     print(f"{done.path}: {done.index_bytes / 1e6:.1f} MB")
+    if problems:
+        print(summary_of(problems))
 
 
 def _restore(given: argparse.Namespace) -> None:
     from fastdata.shards.dataset import ShardDataset
 
-    datasets = {folder.name: ShardDataset(folder) for folder in _datasets_in(given.dataset)}
+    datasets = {folder.name: ShardDataset(folder) for folder in datasets_in(given.dataset)}
     if not given.resume:
         check_empty(given.destination)
     count, damaged = 0, []
@@ -346,55 +352,3 @@ def _restore(given: argparse.Namespace) -> None:
     for line in damaged:
         print(f"skipped {line}")
     print(f"{given.destination}: {counted(count, 'file')}")
-
-
-def _inspect(given: argparse.Namespace) -> None:
-    folders = _datasets_in(given.dataset)
-    for folder in folders:
-        _describe(folder)
-        if given.sheet is None:
-            print("  (--sheet PNG draws a contact sheet)")
-            continue
-        sheet = given.sheet if len(folders) == 1 else given.sheet.with_stem(f"{given.sheet.stem}-{folder.name}")
-        _write_sheet(folder, sheet)
-        print(f"  contact sheet: {sheet}")
-
-
-def _describe(folder: Path) -> None:
-    if not (folder / MANIFEST_NAME).exists():
-        raise DatasetError(missing_manifest(folder))
-    from fastdata.shards.dataset import ShardDataset
-
-    manifest = Manifest.from_text((folder / MANIFEST_NAME).read_bytes(), str(folder))
-    dataset = ShardDataset(folder)
-    widths, heights = dataset.sizes_px.T
-    size = sum(shard.tar_bytes for shard in manifest.shards)
-    print(
-        f"{folder}: {counted(len(dataset), 'image')} in {counted(len(manifest.shards), 'shard')}, {size / 1e6:.1f} MB"
-    )
-    print(
-        f"  width {widths.min()} to {widths.max()} px, height {heights.min()} to {heights.max()} px; "
-        f"{counted(len(manifest.skipped), 'image')} skipped in the conversion"
-    )
-    names = dataset.classes or []
-    counts = {label: int((dataset.labels == label).sum()) for label in sorted(set(dataset.labels.tolist()))}
-    print(f"  {counted(len(counts), 'class')}, with {min(counts.values())} to {max(counts.values())} images each")
-    for label, count in list(counts.items())[:10]:
-        print(f"    {label:5} {names[label] if 0 <= label < len(names) else '':30} {count}")
-    if len(counts) > 10:
-        print(f"    … and {len(counts) - 10} more")
-    options = {**manifest.options, **manifest.options.get("recoding", {}), "recoding": None}
-    chosen = [f"{name}={value}" for name, value in options.items() if value not in (None, False)]
-    print(f"  converted with {', '.join(chosen)}" if chosen else "  made by fastdata index")
-
-
-def _write_sheet(folder: Path, sheet: Path) -> None:
-    from fastdata.loaders import pillow
-    from fastdata.shards.dataset import ShardDataset
-
-    dataset = ShardDataset(folder)
-    step = max(1, len(dataset) // _SHEET_IMAGES)
-    shown = range(0, len(dataset), step)[:_SHEET_IMAGES]
-    labels, names = dataset.labels.tolist(), dataset.classes or []
-    named = [names[labels[index]] if 0 <= labels[index] < len(names) else str(labels[index]) for index in shown]
-    pillow.write_sheet([(dataset.read_encoded(index), name) for index, name in zip(shown, named, strict=True)], sheet)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ import torch.utils.data
 
 from fastdata.dataloader.loader import DataLoader
 from fastdata.diagnosis.measure import Contender, Measurement, measure
-from fastdata.image_folder import ImageFolder
+from fastdata.image_folder import ImageFolder, leave_out
 from fastdata.loaders import available_backends, create_backend
 from fastdata.loaders.backend import Encoded, Pixels
 from fastdata.loaders.per_image import inspect
@@ -29,7 +29,13 @@ TORCH = "torch + torchvision"
 
 
 def compare_loaders(
-    folder: Path, *, workers: int, batch_size: int = 64, rounds: int = 3, say: Callable[[str], None] = print
+    folder: Path,
+    *,
+    workers: int,
+    batch_size: int = 64,
+    rounds: int = 3,
+    left_out: Collection[str] = (),
+    say: Callable[[str], None] = print,
 ) -> list[Measurement]:
     """Measures the whole pipeline: RandomResizedCrop(224), flip, ToTensor, Normalize.
 
@@ -38,6 +44,7 @@ def compare_loaders(
         workers: number of threads, and of torch's worker processes.
         batch_size: images per batch.
         rounds: measured passes of each loader.
+        left_out: paths of images that are not read.
         say: called with progress messages.
 
     Returns:
@@ -47,6 +54,7 @@ def compare_loaders(
     steps = [transforms.RandomResizedCrop(224), transforms.RandomHorizontalFlip()]
     transform = transforms.Compose([*steps, transforms.ToTensor(), transforms.Normalize(IMAGENET_MEAN, IMAGENET_STD)])
     dataset = _torchvision_folder(folder, transform)
+    leave_out(dataset, left_out)
     options: dict[str, Any] = {"batch_size": batch_size, "shuffle": True, "num_workers": workers}
     theirs = torch.utils.data.DataLoader(dataset, persistent_workers=workers > 0, **options)
     loaders: dict[str, Any] = {}

@@ -138,6 +138,11 @@ class IndexFile:
         if np.any(outside | (self._lengths > begin - self._begins)):
             raise self._damaged("its table makes no sense")
 
+    @property
+    def written_ns(self) -> int:
+        """When the file was written, in nanoseconds since 1970."""
+        return self._state[1]
+
     def _damaged(self, why: str) -> DatasetError:
         return DatasetError(f"{self.path} holds no indexes of images: {why}; delete it, or run `fastdata index` again")
 

@@ -1,7 +1,8 @@
 """Finds the index of a JPEG, by which the native core decodes a window without what lies around it.
 
-Indexes of the files in a folder are kept in one file in `index_folder()`, which `fastdata index FOLDER` makes
-(loaders/make_index.py); those of the images in a tar file lie beside it, where `fastdata convert` puts them.  Loaders
+Indexes of the files in a folder are kept in one file in that folder (loaders/folder_index.py), or in `index_folder()`
+where the folder is read-only; `fastdata index FOLDER` makes them (loaders/make_index.py).  Those of the images in a tar
+file lie beside it, where `fastdata convert` puts them.  Loaders
 ask for every file that they read: which dataset names it does not matter.  An image that is not the one that was
 indexed is decoded without, and so is one whose index is damaged or does not fit: an index may be missing, old or
 damaged, but never changes a pixel.  (One that was made wrong on purpose, with checksums that are right, may.)
@@ -12,7 +13,7 @@ from __future__ import annotations
 import hashlib
 import os
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -23,25 +24,30 @@ import numpy as np
 import numpy.typing as npt
 
 from fastdata import native
-from fastdata.errors import DatasetError
-from fastdata.loaders.index_file import SUFFIX, IndexFile, index_beside, name_in_folder, name_in_tar
+from fastdata.loaders.folder_index import FolderIndexes, opened
+from fastdata.loaders.index_file import ANY_TIME, SUFFIX, IndexFile, index_beside, name_in_folder, name_in_tar
 from fastdata.native import IndexUse, JpegIndexes
 from fastdata.system.files import cache_folder
 
-__all__ = ["Indexes", "index_folder", "index_of_folder", "is_below", "open_indexes"]
+__all__ = ["Indexes", "index_folder", "index_of_folder", "is_below", "named_folder", "open_indexes"]
 
 _MOST_LETTERS = 40  # of a folder's name in that of its index
 _VARIABLE = "FASTDATA_INDEX_DIR"
 
 
 def index_folder() -> Path:
-    """Where indexes are kept: `$FASTDATA_INDEX_DIR`, or `$XDG_CACHE_HOME/fastdata/indexes`.
+    """Where indexes of read-only folders are kept: `$FASTDATA_INDEX_DIR`, or `$XDG_CACHE_HOME/fastdata/indexes`.
 
     Raises:
         RuntimeError: neither is set, and the user has no home.
     """
+    return named_folder() or cache_folder() / "indexes"
+
+
+def named_folder() -> Path | None:
+    """The folder that `$FASTDATA_INDEX_DIR` names."""
     named = os.environ.get(_VARIABLE)
-    return Path(named) if named else cache_folder() / "indexes"
+    return Path(named) if named else None
 
 
 def index_of_folder(root: str | os.PathLike[str], folder: Path) -> Path:
@@ -71,18 +77,28 @@ class Uses:
     used: int = 0
     wrong: int = 0
 
+    def forget(self) -> None:
+        """Counts from zero, since an index was replaced."""
+        self.used = self.wrong = 0
+
+
+_Place = tuple[tuple[int, str], IndexFile, str]  # of lower keys first; and what comes before names in that index
+
 
 class Indexes:
     """All indexes that are there in one epoch, for whoever decodes files.
 
     Args:
-        folders: those of folders; where several have an image, the first of these counts.
+        folders: those of folders that are kept elsewhere; where several have an image, the first of these counts.
         uses: counts what becomes of them.
+        inside: those that lie in the folders of the images, which count before the others; None for none.
     """
 
-    def __init__(self, folders: Sequence[IndexFile], uses: Uses | None = None) -> None:
-        self._folders = list(folders)
-        self._prefixes: dict[str, list[tuple[int, str]]] = {}
+    def __init__(
+        self, folders: Sequence[IndexFile], uses: Uses | None = None, inside: FolderIndexes | None = None
+    ) -> None:
+        self._folders, self._inside = list(folders), inside
+        self._places: dict[str, list[_Place]] = {}
         self._beside: dict[str, IndexFile | None] = {}
         self.uses = uses if uses is not None else Uses()
 
@@ -93,7 +109,7 @@ class Indexes:
             paths: of their files; "" for images that are in memory.
             offsets: where each begins in its file; None for 0.
         """
-        if not self._folders and offsets is None:
+        if not self._folders and self._inside is None and offsets is None:
             return None
         count = len(paths)
         begins = offsets.tolist() if offsets is not None else [0] * count
@@ -115,7 +131,9 @@ class Indexes:
             has_one[chosen] = True
             for row, index in zip(chosen.tolist(), file.read(known), strict=True):
                 stored[row] = index
-            file_bytes[chosen], modified_ns[chosen] = file.file_bytes[known], file.modified_ns[known]
+            file_bytes[chosen] = file.file_bytes[known]
+            # A copy of a folder has other times; the checksum of the image is enough.
+            modified_ns[chosen] = file.modified_ns[known] if file.root else ANY_TIME
         return replace(JpegIndexes.of(stored), file_bytes=file_bytes, modified_ns=modified_ns)
 
     def file_of(self, path: Any, offset: int = 0) -> Path | None:
@@ -146,29 +164,43 @@ class Indexes:
                 yield (0, name), beside, name_in_tar(offset)
             return
         folder, name = os.path.split(path)
-        for number, prefix in self._places_of(folder) if name else []:
-            yield (number, ""), self._folders[number], name_in_folder(prefix + name)
+        for order, file, prefix in self._places_of(folder) if name else []:
+            yield order, file, name_in_folder(prefix + name)
 
     def _of_tar(self, path: str) -> IndexFile | None:
         if path not in self._beside:
-            self._beside[path] = _opened(index_beside(path), missing_ok=True)
+            self._beside[path] = opened(index_beside(path), missing_ok=True)
         return self._beside[path]
 
-    def _places_of(self, folder: str) -> list[tuple[int, str]]:
+    def _places_of(self, folder: str) -> list[_Place]:
         """Which indexes may have a folder's files, and what comes before their names there."""
-        if not os.path.isabs(folder):
-            folder = os.path.abspath(folder)
-        if folder in self._prefixes:
-            return self._prefixes[folder]
-        places = []
-        for number, each in enumerate(self._folders):
-            for whole in (folder, os.path.realpath(folder)):  # a link to a folder is below its own folder
-                if is_below(whole, each.root):
-                    relative = os.path.relpath(whole, each.root)
-                    places.append((number, "" if relative == os.curdir else relative.replace(os.sep, "/") + "/"))
-                    break
-        self._prefixes[folder] = places
-        return places
+        if folder not in self._places:
+            whole = folder if os.path.isabs(folder) else os.path.abspath(folder)
+            spelled = dict.fromkeys((whole, os.path.realpath(whole)))  # a link to a folder is below its own folder
+            self._places[folder] = [*self._places_inside(spelled), *self._places_elsewhere(spelled)]
+        return self._places[folder]
+
+    def _places_inside(self, spelled: Iterable[str]) -> Iterator[_Place]:
+        if self._inside is None:
+            return
+        for whole in spelled:
+            found_above = self._inside.above(whole)
+            if self._inside.take_replaced():
+                self.uses.forget()
+            for found in found_above:
+                yield (-found.file.written_ns, found.root), found.file, _prefix(whole, found.root)
+
+    def _places_elsewhere(self, spelled: Iterable[str]) -> Iterator[_Place]:
+        for number, file in enumerate(self._folders):
+            whole = next((each for each in spelled if is_below(each, file.root)), None)
+            if whole is not None:
+                yield (number, ""), file, _prefix(whole, file.root)
+
+
+def _prefix(folder: str, root: str) -> str:
+    """What comes before the names of a folder's files, in the index of a folder that it is in."""
+    relative = os.path.relpath(folder, root)
+    return "" if relative == os.curdir else relative.replace(os.sep, "/") + "/"
 
 
 def open_indexes() -> Indexes:
@@ -180,7 +212,8 @@ def open_indexes() -> Indexes:
         folder = index_folder()
         with os.scandir(folder) as entries:
             found = [(_modified_ns(each), each.path) for each in entries if each.name.endswith(SUFFIX)]
-    return Indexes(*_opened_folders(folder, tuple(sorted(found, reverse=True))))  # the newest first
+    elsewhere, uses = _opened_folders(folder, tuple(sorted(found, reverse=True)))  # the newest first
+    return Indexes(elsewhere, uses, FolderIndexes())
 
 
 def _modified_ns(entry: os.DirEntry[str]) -> int:
@@ -193,14 +226,5 @@ def _modified_ns(entry: os.DirEntry[str]) -> int:
 @lru_cache(maxsize=4)
 def _opened_folders(folder: Path, state: tuple[tuple[int, str], ...]) -> tuple[list[IndexFile], Uses]:
     """The files, and what became of their indexes in all epochs; anew when something has changed in the folder."""
-    files = [_opened(path) for _, path in state]
+    files = [opened(path) for _, path in state]
     return [file for file in files if file is not None], Uses()
-
-
-def _opened(path: str, *, missing_ok: bool = False) -> IndexFile | None:
-    try:
-        return IndexFile(Path(path))
-    except (DatasetError, OSError) as error:
-        if not (missing_ok and type(error) is FileNotFoundError):
-            warnings.warn(f"not used: {error}", stacklevel=2)
-        return None

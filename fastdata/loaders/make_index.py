@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
 from fastdata.errors import DatasetError
+from fastdata.loaders.folder_index import index_in, is_writable
 from fastdata.loaders.index_file import Indexed, IndexFile, name_in_folder, writing_indexes
-from fastdata.loaders.jpeg_index import index_folder, index_of_folder, is_below
+from fastdata.loaders.jpeg_index import index_folder, index_of_folder, is_below, named_folder
 from fastdata.loaders.resample import exact_core, options_for
 from fastdata.system.ahead import in_order
 from fastdata.system.files import try_lock
@@ -94,7 +95,8 @@ def make_index(
     Args:
         root: the folder.
         paths: the images.
-        to: folder for that file; None for `index_folder()`.
+        to: folder for that file; None for the folder itself, or `index_folder()` if that cannot be written or
+            `$FASTDATA_INDEX_DIR` names another.
         threads: that read and index.
         on_image: called after each image.
 
@@ -104,9 +106,10 @@ def make_index(
         OSError: the file cannot be written.
     """
     whole = os.path.realpath(root)
-    done = Indexing(index_of_folder(whole, Path(to) if to is not None else index_folder()))
-    maker = _Maker(os.fspath(root), done.path)
-    with _alone(done.path, whole), writing_indexes(done.path, whole) as add:
+    done = Indexing(_place_for(whole, to))
+    is_inside = done.path == index_in(whole)
+    maker = _Maker(os.fspath(root), _earlier(whole, done.path))
+    with _alone(done.path, whole), writing_indexes(done.path, "" if is_inside else whole) as add:
         for made in in_order(maker.make, paths, threads=threads, name="fastdata-index"):
             on_image()
             done.count(made)
@@ -116,6 +119,24 @@ def make_index(
             accepted = " ".join(_EXTENSIONS)
             raise DatasetError(f"no JPEGs below {root}; expected tar files, or files that end with {accepted}")
     return done
+
+
+def _place_for(whole: str, to: str | os.PathLike[str] | None) -> Path:
+    """The path for the index of a folder."""
+    if to is not None:
+        return index_of_folder(whole, Path(to))
+    if named_folder() is None and is_writable(whole):
+        return index_in(whole)
+    return index_of_folder(whole, index_folder())
+
+
+def _earlier(whole: str, path: Path) -> IndexFile | None:
+    """The index of an earlier run: at this path, or where read-only folders have theirs."""
+    found = _opened(path)
+    if found is None and path == index_in(whole):
+        with suppress(RuntimeError):  # no home
+            found = _opened(index_of_folder(whole, index_folder()))
+    return found
 
 
 @contextmanager
@@ -151,8 +172,8 @@ class JpegIndexer:
 class _Maker:
     """Makes the index of one file after the other, or takes that of an earlier run."""
 
-    def __init__(self, root: str, earlier: Path) -> None:
-        self._root, self._before, self._indexer = root, _opened(earlier), JpegIndexer()
+    def __init__(self, root: str, before: IndexFile | None) -> None:
+        self._root, self._before, self._indexer = root, before, JpegIndexer()
 
     def make(self, path: str) -> _Made | None:
         """None if the file cannot be read."""

@@ -115,6 +115,14 @@ class ShardDataset(FetchesMany, Dataset[Any]):
             index = self._shards.read_index(shard)
             yield from map(index.key, range(len(index)))
 
+    def source_paths(self) -> Iterator[str]:
+        """Each image's path in the source that was converted, in order; "" where it is not known.
+
+        Reads the index files again.
+        """
+        for shard in range(len(self._shards)):
+            yield from self._shards.read_index(shard).source_paths()
+
     # The source protocol; see sources/protocol.py.
 
     def check_source(self) -> None:

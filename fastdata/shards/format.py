@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import struct
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import PurePosixPath
 from typing import Any
@@ -30,6 +31,7 @@ __all__ = [
     "crc32c",
     "file_crc32c",
     "index_name",
+    "names_text",
 ]
 
 INDEX_SUFFIX = ".idx"
@@ -78,6 +80,7 @@ class ShardIndex:
     Attributes:
         records: `RECORD`, (N,): one record per image, in the order of the tar file.
         keys: all keys in UTF-8, one after the other.
+        names: paths of the images in the source of the conversion, as `names_text` writes them; empty for none.
         tar_bytes: size of the tar file.
         tar_crc32c: checksum of the whole tar file.
         jpeg_bytes: size of the file with the indexes of the images that are JPEGs; 0 for none.
@@ -90,19 +93,33 @@ class ShardIndex:
     tar_crc32c: int
     jpeg_bytes: int = 0
     jpeg_crc32c: int = 0
+    names: bytes = b""
 
     def __len__(self) -> int:
         return len(self.records)
 
     def key(self, row: int) -> str:
         """A sample's key: its name in the tar file without the extension."""
+        return self._key_bytes(row).decode("utf-8", "replace")
+
+    def _key_bytes(self, row: int) -> bytes:
         begin = int(self.records["key_end"][row - 1]) if row else 0
-        return self.keys[begin : int(self.records["key_end"][row])].decode("utf-8", "replace")
+        return self.keys[begin : int(self.records["key_end"][row])]
+
+    def source_paths(self) -> list[str]:
+        """Path of each image in the source of the conversion, with slashes; "" where it is not known."""
+        entries = self.names.split(b"\0")
+        if len(entries) != len(self):  # no names, or something that a later version has put there
+            return [""] * len(self)
+        keys = [self._key_bytes(row) for row in range(len(self))]
+        paths = (key + entry if entry[:1] == b"." else entry[1:] for key, entry in zip(keys, entries, strict=True))
+        return [os.fsdecode(path) for path in paths]
 
     def to_bytes(self) -> bytes:
         """The contents of the index file."""
-        body = self.records.tobytes() + self.keys
-        counts = (len(self.records), self.tar_bytes, len(self.keys), self.tar_crc32c, crc32c(body))
+        body = self.records.tobytes() + self.keys + self.names
+        text_bytes = len(self.keys) + len(self.names)
+        counts = (len(self.records), self.tar_bytes, text_bytes, self.tar_crc32c, crc32c(body))
         jpeg = self.jpeg_bytes, self.jpeg_crc32c
         header = _HEADER.pack(_MAGIC, _INDEX_VERSION, RECORD.itemsize, *counts, *jpeg, 0)[:-4]
         return header + struct.pack("<I", crc32c(header)) + body
@@ -141,7 +158,9 @@ class ShardIndex:
         if found != body_crc:
             raise ShardError(name, "damaged index", offset=_HEADER.size, expected=_hex(body_crc), found=_hex(found))
         records = np.frombuffer(data, RECORD, samples, _HEADER.size)
-        index = cls(records, data[_HEADER.size + samples * RECORD.itemsize :], tar_bytes, tar_crc, *jpeg)
+        text = data[_HEADER.size + samples * RECORD.itemsize :]
+        end = min(int(records["key_end"][-1]), len(text)) if samples else len(text)
+        index = cls(records, text[:end], tar_bytes, tar_crc, jpeg[0], jpeg[1], text[end:])
         index.check(name)
         return index
 
@@ -280,6 +299,20 @@ class Manifest:
             if not plain or "\\" in shard.name or "\0" in shard.name:
                 raise ShardError(name, "manifest names a file outside of its folder", found=shard.name)
         return manifest
+
+
+def names_text(keys: Sequence[bytes], paths: Sequence[str]) -> bytes:
+    """The paths of images in the source of a conversion, as the index holds them; empty if none is known.
+
+    Entries are separated by zeros: `.EXTENSION` for KEY.EXTENSION, `/PATH` for another path, empty if it is not known.
+    """
+    if not any(paths):
+        return b""
+    entries = []
+    for key, path in zip(keys, map(os.fsencode, paths), strict=True):
+        is_key = path.startswith(key + b".")
+        entries.append(path[len(key) :] if is_key else b"/" + path if path else b"")
+    return b"\0".join(entries)
 
 
 def index_name(shard: str) -> str:

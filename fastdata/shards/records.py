@@ -35,6 +35,7 @@ class Part(NamedTuple):
 class Ref(NamedTuple):
     """Where one sample's encoded image lies (offset 0: it is the whole file), and the other parts of the sample.
 
+    The path in the source, relative and with slashes, is "" where there is none.
     The checksum of the image is known for samples of a stream, whose bytes have been read, and of tar files that have
     an index.
     """
@@ -46,6 +47,7 @@ class Ref(NamedTuple):
     size: int
     crc32c: int | None = None
     parts: tuple[Part, ...] = ()
+    source_path: str = ""
 
 
 class TarSample(NamedTuple):
@@ -106,7 +108,7 @@ def _sample(file: IO[bytes], path: str, key: str, group: Sequence[Member]) -> Ta
         for member in group
         if member is not image and split_name(member.name)[1] not in ("cls", "")
     )
-    return TarSample(Ref(key, NO_LABEL, path, image.offset, image.size, parts=others), label)
+    return TarSample(Ref(key, NO_LABEL, path, image.offset, image.size, parts=others, source_path=image.name), label)
 
 
 def _read(file: IO[bytes], member: Member) -> bytes:

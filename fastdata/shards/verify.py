@@ -204,17 +204,30 @@ def _old_manifest(folder: Path) -> Manifest | None:
 
 def _index_tar(name: str, *, folder: str, force: bool, classes: list[str] | None) -> ShardInfo:
     path = os.path.join(folder, name)
-    builder = IndexBuilder()
+    builder, known = IndexBuilder(), _known_paths(path)
     with open(path, "rb") as file:
         for ref in list_tar(path, classes):
             file.seek(ref.offset)
             data = file.read(ref.size)
             width, height = _size_of(data)
-            builder.add(ref.key, ref.label, ref.offset, data, width, height)
+            source_path = known.get((ref.key, ref.offset, crc32c(data)), "")
+            builder.add(ref.key, ref.label, ref.offset, data, width, height, source_path)
     tar_bytes, tar_crc = os.path.getsize(path), file_crc32c(path)
     if not force:
         _check_unchanged(path, tar_crc)
     return builder.write(Path(path), tar_bytes, tar_crc, builder.write_jpegs(Path(path), tar_bytes))
+
+
+def _known_paths(path: str) -> dict[tuple[str, int, int], str]:
+    """Paths in the source that the index has, which a tar file does not say, by key, offset and checksum."""
+    try:
+        old = ShardIndex.from_bytes(Path(index_name(path)).read_bytes(), index_name(path))
+    except OSError:  # missing, or damaged: a ShardError is one
+        return {}
+    rows = zip(
+        map(old.key, range(len(old))), old.records["offset"].tolist(), old.records["crc32c"].tolist(), strict=True
+    )
+    return dict(zip(rows, old.source_paths(), strict=True))
 
 
 def _check_unchanged(path: str, tar_crc: int) -> None:

@@ -12,7 +12,7 @@ import numpy as np
 from fastdata.loaders.index_file import ANY_TIME, Indexed, name_in_tar, path_beside, writing_indexes
 from fastdata.loaders.make_index import JpegIndexer
 from fastdata.native import NativeMissing
-from fastdata.shards.format import NO_LABEL, RECORD, ShardIndex, ShardInfo, crc32c, file_crc32c, index_name
+from fastdata.shards.format import NO_LABEL, RECORD, ShardIndex, ShardInfo, crc32c, file_crc32c, index_name, names_text
 from fastdata.shards.tar import END_OF_ARCHIVE, padding, tar_header
 from fastdata.system.files import sync_file, write_whole
 
@@ -28,6 +28,7 @@ class IndexBuilder:
         self._records: list[tuple[int, int, int, int, int, int, int]] = []
         self._keys: list[bytes] = []
         self._keys_bytes = 0
+        self._paths: list[str] = []  # in the source
         self._jpegs: list[tuple[str, bytes]] = []  # names and indexes of those that have one
         try:
             self._indexer: JpegIndexer | None = JpegIndexer()
@@ -37,8 +38,11 @@ class IndexBuilder:
     def __len__(self) -> int:
         return len(self._records)
 
-    def add(self, key: str, label: int, offset: int, image: bytes, width: int, height: int) -> None:
+    def add(
+        self, key: str, label: int, offset: int, image: bytes, width: int, height: int, source_path: str = ""
+    ) -> None:
         """Adds a sample; see `ShardWriter.add`.  `offset` is that of the image's first byte in the tar file."""
+        self._paths.append(source_path)
         encoded = key.encode("utf-8", "surrogateescape")
         self._keys.append(encoded)
         self._keys_bytes += len(encoded)
@@ -55,8 +59,9 @@ class IndexBuilder:
             tar_crc32c: its checksum.
             jpegs: what `write_jpegs` has returned.
         """
+        names = names_text(self._keys, self._paths)
         index = ShardIndex(
-            np.array(self._records, RECORD), b"".join(self._keys), tar_bytes, tar_crc32c, *jpegs
+            np.array(self._records, RECORD), b"".join(self._keys), tar_bytes, tar_crc32c, *jpegs, names
         ).to_bytes()
         write_whole(Path(index_name(str(path))), index)
         return ShardInfo(
@@ -107,6 +112,7 @@ class ShardWriter:
         width: int,
         height: int,
         parts: Sequence[tuple[str, bytes]] = (),
+        source_path: str = "",
     ) -> None:
         """Appends one sample.
 
@@ -118,9 +124,11 @@ class ShardWriter:
             width: width of the image in pixels.
             height: height of the image in pixels.
             parts: extensions and bytes of the sample's other parts.
+            source_path: path of the image in the source, with slashes; "" if it is not known.
         """
         name = f"{key}.{extension}"
-        self._index.add(key, label, self._at + len(tar_header(name, len(image))), image, width, height)
+        offset = self._at + len(tar_header(name, len(image)))
+        self._index.add(key, label, offset, image, width, height, source_path)
         self._write_member(name, image)
         if label != NO_LABEL:
             self._write_member(f"{key}.cls", str(label).encode())

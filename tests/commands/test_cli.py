@@ -113,7 +113,7 @@ def test_a_folder_of_splits_or_shards_is_not_measured_as_something_else(
 def test_bench_names_a_damaged_image(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     shutil.copytree(folder, tmp_path / "set")
     damaged = sorted((tmp_path / "set" / "bear").iterdir())[0]
-    damaged.write_bytes(b"no image")
+    damaged.write_bytes(b"\xff\xd8 no image")
     assert main(["bench", str(tmp_path / "set"), "--rounds", "1", "--workers", "1"]) == 1
     told = capsys.readouterr().err
     assert str(damaged) in told

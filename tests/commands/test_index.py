@@ -23,7 +23,9 @@ from torchvision.datasets import ImageFolder
 import fastdata
 from fastdata import DataLoader, ShardDataset
 from fastdata.cli import main
+from fastdata.loaders import make_index as make_index_module
 from fastdata.loaders import opening_encoded
+from fastdata.loaders.folder_index import index_in, is_writable
 from fastdata.loaders.index_file import IndexFile, index_beside
 from fastdata.loaders.jpeg_index import open_indexes
 from fastdata.loaders.make_index import images_below, make_index
@@ -70,15 +72,13 @@ def copy(folder: Path, tmp_path: Path) -> Path:
 
 
 @contextmanager
-def without_index() -> Iterator[None]:
-    before = os.environ.get("FASTDATA_INDEX_DIR")
-    os.environ["FASTDATA_INDEX_DIR"] = "/nowhere"
+def without_index(folder: Path) -> Iterator[None]:
+    index = index_in(folder)
+    index.rename(folder / "hidden")
     try:
         yield
     finally:
-        del os.environ["FASTDATA_INDEX_DIR"]
-        if before is not None:
-            os.environ["FASTDATA_INDEX_DIR"] = before
+        (folder / "hidden").rename(index)
 
 
 SOURCES: dict[str, Any] = {
@@ -93,23 +93,21 @@ SOURCES: dict[str, Any] = {
 
 @pytest.mark.parametrize("name", SOURCES)
 @pytest.mark.parametrize("workers", [0, 2])
-def test_batches_are_the_same_by_an_index(
-    folder: Path, name: str, workers: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_batches_are_the_same_by_an_index(copy: Path, name: str, workers: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(opening_encoded, "_CLOCKS_DIFFER_S", -60)  # files are not taken for temporary ones
-    dataset = SOURCES[name](folder)
+    dataset = SOURCES[name](copy)
     expected = batches(dataset, num_workers=workers)
     assert used() == 0
-    assert main(["index", str(folder)]) == 0
+    assert main(["index", str(copy)]) == 0
     assert same(batches(dataset, num_workers=workers), expected)
     assert used() == sum(map(len, expected))
 
 
-def test_explain_says_so(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    loader = DataLoader(ImageFolder(str(folder), CROP), 7, backend="native")
+def test_explain_says_so(copy: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    loader = DataLoader(ImageFolder(str(copy), CROP), 7, backend="native")
     list(loader)
     assert "none: `fastdata index FOLDER` makes one" in loader.explain()
-    main(["index", str(folder)])
+    main(["index", str(copy)])
     assert "39 JPEGs indexed, 0 unchanged, 0 without" in capsys.readouterr().out
     list(loader)
     assert "windows of JPEGs are decoded without what lies around them" in loader.explain()
@@ -207,7 +205,7 @@ def test_a_file_that_has_changed_is_decoded_as_before(copy: Path) -> None:
     paths[3].write_bytes(images.jpeg(150, 130, seed=77))
     paths[4].unlink()
     dataset = ImageFolder(str(copy), CROP)
-    with without_index():
+    with without_index(copy):
         expected = batches(dataset)
     with pytest.warns(UserWarning, match="images have changed since they were indexed"):
         assert same(batches(dataset), expected)
@@ -225,7 +223,7 @@ def test_a_later_run_keeps_what_has_not_changed(copy: Path, capsys: pytest.Captu
     main(["index", str(copy), "--workers", "2"])
     assert "1 JPEG indexed, 36 unchanged, 1 without an index" in capsys.readouterr().out
     dataset = ImageFolder(str(copy), CROP)
-    with without_index():
+    with without_index(copy):
         expected = batches(dataset)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -245,19 +243,71 @@ def test_links_to_folders(copy: Path, tmp_path: Path) -> None:
     batches(Own(copy))
 
 
-def test_another_place(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert main(["index", str(folder), "--to", str(tmp_path / "here")]) == 0
-    assert open_indexes().file_of(next(images_below(folder))) is None
+@pytest.mark.parametrize("how", ["copy", "move", "link"])
+def test_a_folder_that_is_copied_or_moved_takes_its_index_along(copy: Path, tmp_path: Path, how: str) -> None:
+    assert main(["index", str(copy)]) == 0
+    there = tmp_path / "there"
+    if how == "copy":
+        shutil.copytree(copy, there, copy_function=shutil.copyfile)  # the files have other times
+    elif how == "move":
+        shutil.move(copy, there)
+    else:
+        there.symlink_to(copy, target_is_directory=True)
+    dataset = ImageFolder(str(there), CROP)
+    assert dataset.classes == ["apple", "bear", "cup"]  # the index is none
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        made = batches(dataset)
+    assert used() == 39
+    with without_index(there):
+        assert same(batches(dataset), made)
+
+
+def test_the_command_names_the_file(copy: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    main(["index", str(copy)])
+    assert f"{copy}/.fastdata.jpegindex: " in capsys.readouterr().out
+    loader = DataLoader(ImageFolder(str(copy), CROP), 7, backend="native")
+    assert f"by {copy}/.fastdata.jpegindex" in loader.explain()
+    before = IndexFile(index_in(copy))
+    assert before.root == ""
+    assert str(copy).encode() not in index_in(copy).read_bytes()
+
+
+def test_a_read_only_folder_has_its_index_in_the_cache(
+    copy: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patched:
+        patched.setattr(make_index_module, "is_writable", lambda folder: False)  # root may write everywhere
+        main(["index", str(copy)])
+    assert os.environ["XDG_CACHE_HOME"] in capsys.readouterr().out
+    assert not index_in(copy).exists()
+    batches(ImageFolder(str(copy), CROP))
+    assert used() == 39
+    main(["index", str(copy)])  # which takes over what was there
+    assert "0 JPEGs indexed, 39 unchanged" in capsys.readouterr().out
+    assert index_in(copy).exists()
+
+
+def test_what_can_be_written_is_found_out_by_writing(tmp_path: Path) -> None:
+    assert is_writable(tmp_path)
+    assert not list(tmp_path.iterdir())
+    assert not is_writable(tmp_path / "missing")
+    assert not is_writable("/proc")
+
+
+def test_another_place(copy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert main(["index", str(copy), "--to", str(tmp_path / "here")]) == 0
+    assert open_indexes().file_of(next(images_below(copy))) is None
     monkeypatch.setenv("FASTDATA_INDEX_DIR", str(tmp_path / "here"))
-    batches(ImageFolder(str(folder), CROP))
+    batches(ImageFolder(str(copy), CROP))
     assert used() == 39
 
 
 @pytest.mark.parametrize("damage", ["cut", "head", "table", "empty", "grown", "another file"])
-def test_a_damaged_file_of_indexes_is_not_used(folder: Path, tmp_path: Path, damage: str) -> None:
-    dataset = ImageFolder(str(folder), CROP)
+def test_a_damaged_file_of_indexes_is_not_used(copy: Path, tmp_path: Path, damage: str) -> None:
+    dataset = ImageFolder(str(copy), CROP)
     expected = batches(dataset)
-    path = make_index(folder, images_below(folder)).path
+    path = make_index(copy, images_below(copy)).path
     data = path.read_bytes()
     begin = int.from_bytes(data[24:32], "little")
     changed = {
@@ -273,7 +323,7 @@ def test_a_damaged_file_of_indexes_is_not_used(folder: Path, tmp_path: Path, dam
         flip(path, {"head": 17, "table": begin + 60}[damage])
     with pytest.warns(UserWarning, match="holds no indexes of images"):
         assert same(batches(dataset), expected)
-    assert main(["index", str(folder)]) == 0
+    assert main(["index", str(copy)]) == 0
     assert same(batches(dataset), expected)
     assert used() == 39
 
@@ -294,15 +344,15 @@ def test_every_flipped_bit_of_the_head_and_the_tables_is_found(tmp_path: Path) -
 
 def test_an_interrupted_run_leaves_the_earlier_index(copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     main(["index", str(copy)])
-    (path,) = Path(os.environ["XDG_CACHE_HOME"], "fastdata", "indexes").iterdir()
-    before = path.read_bytes()
+    path = index_in(copy)
+    before, files = path.read_bytes(), sorted(copy.iterdir())
 
     def stop() -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         make_index(copy, images_below(copy), on_image=stop)
-    assert list(path.parent.iterdir()) == [path]
+    assert sorted(copy.iterdir()) == files
     assert path.read_bytes() == before
 
 
@@ -350,7 +400,7 @@ def test_other_bytes_of_the_same_size_and_time_are_noticed(copy: Path) -> None:
     os.utime(paths[0], ns=(10**18, 10**18))
     middle = transforms.Compose([transforms.CenterCrop(40), transforms.PILToTensor()])
     dataset = ImageFolder(str(copy), middle)
-    with without_index():
+    with without_index(copy):
         expected = batches(dataset)
     with pytest.warns(UserWarning, match="images have changed"):
         assert same(batches(dataset), expected)
@@ -390,7 +440,7 @@ def test_long_names_and_links_that_lead_back(tmp_path: Path) -> None:
     assert make_index(folder, images_below(folder)).indexed == 1
 
 
-def test_images_are_made_in_order_and_not_far_ahead(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_images_are_made_in_order_and_not_far_ahead(copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ahead, "_AHEAD", 1)
-    done = make_index(folder, images_below(folder), threads=3)
+    done = make_index(copy, images_below(copy), threads=3)
     assert done.indexed == 39

@@ -259,7 +259,7 @@ def test_equal_keys_are_an_error(tmp_path: Path) -> None:
     for name in "ab":
         write_tar(tmp_path / "own" / f"{name}.tar", "000000.jpg")
     assert main(["index", str(tmp_path / "own")]) == 0
-    with pytest.raises(ConversionError, match="two images have the key '000000'"):
+    with pytest.raises(ConversionError, match=r"two images would be .*000000\.jpg"):
         restore_folder(ShardDataset(tmp_path / "own"), tmp_path / "there")
 
 
@@ -278,7 +278,7 @@ def test_keys_that_are_one_file_name_are_an_error(tmp_path: Path, monkeypatch: p
     write_tar(tmp_path / "own" / "a.tar", "000000.jpg")
     assert main(["index", str(tmp_path / "own")]) == 0
     monkeypatch.setattr(Path, "exists", lambda path: path.suffix == ".jpg" or os.path.exists(path))
-    with pytest.raises(ConversionError, match="two images have the key '000000'"):
+    with pytest.raises(ConversionError, match="has a name that is the same in this file system"):
         restore_folder(ShardDataset(tmp_path / "own"), tmp_path / "there")
     assert not list((tmp_path / "there").rglob("*.partial"))
 

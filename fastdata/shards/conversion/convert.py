@@ -16,7 +16,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -86,6 +86,7 @@ def convert(
     resume: bool = False,
     columns: tuple[str | None, str | None] = (None, None),
     classes: list[str] | None = None,
+    left_out: Collection[str] = (),
     progress: Callable[[ShardDone], object] | None = None,
     planned: Callable[[int | None], object] | None = None,
 ) -> Summary:
@@ -102,6 +103,7 @@ def convert(
             same source with the same options is continued as well, and anything else in `destination` is an error.
         columns: Parquet columns with images and labels; None finds them.
         classes: class names by number, for sources without class names.
+        left_out: paths of images in a folder that are not converted.
         progress: called with each finished shard (`ShardDone`).
         planned: called before each split with its number of images, or None for a stream.
 
@@ -114,7 +116,7 @@ def convert(
     _check_apart(source, folder)
     for left in folder.glob(f"{STATE_FOLDER}-done-*"):  # a run was killed while it removed its notes
         shutil.rmtree(left, ignore_errors=True)
-    splits = _open(source, columns, classes)
+    splits = _open(source, columns, classes, left_out)
     if not overwrite and (finished := _finished_before(folder, splits, options)) is not None:
         return replace(finished, was_finished=True)
     summary = Summary()
@@ -165,9 +167,11 @@ def _check_apart(source: str, folder: Path) -> None:
         )
 
 
-def _open(source: str, columns: tuple[str | None, str | None], classes: list[str] | None) -> dict[str, Split]:
+def _open(
+    source: str, columns: tuple[str | None, str | None], classes: list[str] | None, left_out: Collection[str]
+) -> dict[str, Split]:
     """The source's splits, with the names of classes that are given."""
-    splits = open_source(source, image_column=columns[0], label_column=columns[1], classes=classes)
+    splits = open_source(source, image_column=columns[0], label_column=columns[1], classes=classes, left_out=left_out)
     if classes is None:
         return splits
     if any(split.classes not in (None, classes) for split in splits.values()):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Collection
 from pathlib import Path
 
 from fastdata.errors import ConversionError, DatasetError
@@ -11,14 +12,14 @@ from fastdata.shards.conversion.samples import Keys, Split, readable
 from fastdata.shards.records import Ref, listing
 from fastdata.shards.tar import IMAGE_EXTENSIONS
 
-__all__ = ["FOLDER_EXTENSIONS", "SPLIT_NAMES", "folder_splits", "folders_in"]
+__all__ = ["FOLDER_EXTENSIONS", "SPLIT_NAMES", "files_below", "folder_splits", "folders_in"]
 
 SPLIT_NAMES = ("train", "training", "val", "valid", "validation", "test")
 FOLDER_EXTENSIONS = tuple(f".{name}" for name in sorted(IMAGE_EXTENSIONS - {"npy", "fdc", "image", "img"}))
 
 
-def folder_splits(root: Path) -> dict[str, Split]:
-    """The splits in a folder, or the folder as one dataset.
+def folder_splits(root: Path, left_out: Collection[str] = ()) -> dict[str, Split]:
+    """The splits in a folder, or the folder as one dataset, without the files that are left out.
 
     Raises:
         ConversionError: it is unclear which folders are splits and which are classes.
@@ -27,13 +28,13 @@ def folder_splits(root: Path) -> dict[str, Split]:
     names = [os.path.basename(path) for path in folders_in(str(root))]
     splits = [name for name in names if name in SPLIT_NAMES]
     if not splits or splits == ["test"]:
-        return {"": _folder(root)}
+        return {"": _folder(root, left_out)}
     if others := [name for name in names if name not in SPLIT_NAMES]:
         raise ConversionError(
             f"{root} contains {', '.join(splits)} beside {', '.join(others[:3])}, so it is unclear whether these are "
             f"splits or classes; convert {root / splits[0]} by itself, or move the other folders away"
         )
-    found = {name: _folder(root / name) for name in splits}
+    found = {name: _folder(root / name, left_out) for name in splits}
     _check_same_classes(root, {name: split.classes for name, split in found.items()})
     return found
 
@@ -49,7 +50,7 @@ def _check_same_classes(root: Path, classes: dict[str, list[str] | None]) -> Non
             )
 
 
-def _folder(root: Path) -> Split:
+def _folder(root: Path, left_out: Collection[str]) -> Split:
     folders = folders_in(str(root))
     if not folders:
         raise DatasetError(f"no class folders in {root}; expected {root}/CLASS/NAME.jpg, tar files or Parquet files")
@@ -59,13 +60,16 @@ def _folder(root: Path) -> Split:
     for label, folder in enumerate(folders):
         _check_is_class(root, folder)
         before = len(refs)
-        for path in _walk(folder):
+        for path in files_below(folder):
+            if path in left_out:
+                continue
             found = _stat(path)
             if not path.lower().endswith(FOLDER_EXTENSIONS) or not stat.S_ISREG(found.st_mode):
                 ignored += 1
                 continue
-            key = keys.unique(os.path.relpath(path, root).rpartition(".")[0])
-            refs.append(Ref(key, label, path, 0, found.st_size))
+            relative = os.path.relpath(path, root)
+            key = keys.unique(relative.rpartition(".")[0])
+            refs.append(Ref(key, label, path, 0, found.st_size, source_path=relative.replace(os.sep, "/")))
         if len(refs) == before:
             raise DatasetError(
                 f"no images in {folder}; accepted: {' '.join(FOLDER_EXTENSIONS)}; remove the folder if it is not a "
@@ -87,7 +91,7 @@ def folders_in(folder: str) -> list[str]:
     return [os.path.join(folder, name) for name in names if not name.startswith((".", "__MACOSX"))]
 
 
-def _walk(folder: str) -> list[str]:
+def files_below(folder: str) -> list[str]:
     """Every file below a folder, links followed once, folders and names in sorted order."""
     seen: set[tuple[int, int]] = set()
     places = []

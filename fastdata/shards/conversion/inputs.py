@@ -11,14 +11,14 @@ import importlib
 import os
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
 from fastdata.errors import ConversionError, DatasetError
 from fastdata.shards.conversion.folders import FOLDER_EXTENSIONS, SPLIT_NAMES, folder_splits, folders_in
 from fastdata.shards.conversion.parquet import parquet_splits
-from fastdata.shards.conversion.samples import Keys, Split
+from fastdata.shards.conversion.samples import Keys, SourcePaths, Split, Streamed
 from fastdata.shards.conversion.tars import tar_splits
 from fastdata.shards.labels import integer_label
 from fastdata.shards.patterns import expand_braces
@@ -32,6 +32,7 @@ def open_source(
     image_column: str | None = None,
     label_column: str | None = None,
     classes: list[str] | None = None,
+    left_out: Collection[str] = (),
 ) -> dict[str, Split]:
     """Recognises the kind of a source and lists its splits.
 
@@ -42,6 +43,7 @@ def open_source(
         image_column: Parquet column with encoded images; None finds it.
         label_column: Parquet column with labels; None finds it.
         classes: class names by number, for labels that are names; None numbers those that occur, in sorted order.
+        left_out: paths of images in a folder that are not converted.
 
     Returns:
         Splits by name.
@@ -59,7 +61,7 @@ def open_source(
         return {"": _function(source)}
     paths = _files(source)
     if paths is None:
-        return folder_splits(Path(source))
+        return folder_splits(Path(source), left_out)
     if all(path.endswith(".parquet") for path in paths):
         return parquet_splits(paths, image_column, label_column, classes)
     return tar_splits(paths, classes)
@@ -131,14 +133,15 @@ def _function(spec: str) -> Split:
     except (ImportError, AttributeError) as error:
         raise DatasetError(f"cannot import {spec}: {error}") from error
 
-    def stream() -> Iterator[tuple[str, bytes, int]]:
-        keys = Keys()
+    def stream() -> Iterator[Streamed]:
+        keys, source_paths = Keys(), SourcePaths()
         for number, item in enumerate(function()):
             try:
                 key, data, label = item
                 encoded = bytes(memoryview(data))
             except (TypeError, ValueError) as error:
                 raise ConversionError(f"{spec}: item {number} is not (key, bytes, label): {error}") from error
-            yield keys.unique(str(key)), encoded, integer_label(label, f"{spec}: item {number} ({key})")
+            path = source_paths.unique(str(key)) if str(key).lower().endswith(FOLDER_EXTENSIONS) else ""
+            yield Streamed(keys.unique(str(key)), encoded, integer_label(label, f"{spec}: item {number} ({key})"), path)
 
     return Split(classes=getattr(function, "classes", None), stream=stream)

@@ -13,7 +13,8 @@ from typing import Any, Literal, TypeAlias
 
 from fastdata.errors import ConversionError, OptionError, in_words
 from fastdata.loaders.index_file import is_beside
-from fastdata.shards.conversion.recode import UNPACKED, Recoding
+from fastdata.loaders.unpacked import as_file
+from fastdata.shards.conversion.recode import UNPACKED, Recoding, described
 from fastdata.shards.format import ShardIndex, ShardInfo, crc32c, index_name
 from fastdata.shards.records import Ref, listing
 from fastdata.shards.writer import ShardWriter
@@ -146,7 +147,9 @@ def _make_shard(job: ShardJob) -> ShardDone:
                     skipped.append((ref.key, _in_words(error)))
                     continue
                 unpacked += image.extension == UNPACKED
-                writer.add(ref.key, image.extension, image.data, ref.label, image.width, image.height, parts)
+                shape = image.width, image.height
+                name = _kept_path(ref, data, image.extension)
+                writer.add(ref.key, image.extension, image.data, ref.label, *shape, parts, name)
             done = ShardDone(writer.finish(), listing(job.refs), len(job.refs), source_bytes, skipped, unpacked)
         write_whole(Path(job.note), done.to_text().encode())
     return done
@@ -191,6 +194,12 @@ def _check_apart(extension: str, ref: Ref) -> None:
             f"the image would be stored as {ref.key}.{extension}, but the sample has another part with that name; "
             "rename that part in the source"
         )
+
+
+def _kept_path(ref: Ref, data: bytes, extension: str) -> str:
+    """An image's path in the source; "" if it is stored in another format, whose files are not called so."""
+    kept = UNPACKED, described(as_file(data)).extension
+    return ref.source_path if ref.source_path and extension in kept else ""
 
 
 class _Ranges:

@@ -11,7 +11,7 @@ from typing import Any
 
 from fastdata.errors import ConversionError
 from fastdata.shards.conversion.folders import SPLIT_NAMES
-from fastdata.shards.conversion.samples import Split
+from fastdata.shards.conversion.samples import SourcePaths, Split, Streamed
 from fastdata.shards.format import crc32c
 from fastdata.shards.labels import LABEL_NAMES, class_number, class_numbers, classes_for, integer_label
 from fastdata.system.optional import need
@@ -58,10 +58,11 @@ def _split_of(path: str) -> str:
 
 
 def _split(tables: Sequence[_Table], classes: list[str] | None) -> Split:
-    def stream() -> Iterator[tuple[str, bytes, int]]:
+    def stream() -> Iterator[Streamed]:
         rows = (row for table in tables for row in table.rows(classes))
-        for number, (data, label) in enumerate(rows):
-            yield f"{number:09}", data, label
+        source_paths = SourcePaths()
+        for number, (data, label, path) in enumerate(rows):
+            yield Streamed(f"{number:09}", data, label, source_paths.unique(path))
 
     fingerprint = crc32c(b"".join(_end_of(table.path) for table in tables))
     return Split(classes=classes, stream=stream, fingerprint=fingerprint)
@@ -105,8 +106,8 @@ class _Table:
         column = need("pyarrow.parquet", "reading Parquet").read_table(self.path, columns=[self.label])[self.label]
         return [name for name in column.unique().to_pylist() if name is not None]
 
-    def rows(self, classes: list[str] | None) -> Iterator[tuple[bytes, int]]:
-        """Encoded images and class numbers."""
+    def rows(self, classes: list[str] | None) -> Iterator[tuple[bytes, int, str]]:
+        """Encoded images, class numbers, and paths of the images' files where they are noted, else ""."""
         parquet = need("pyarrow.parquet", "reading Parquet", error=ConversionError)
         row, numbers = 0, class_numbers(classes)
         with parquet.ParquetFile(self.path) as file:
@@ -115,7 +116,7 @@ class _Table:
                     yield self._sample(value, label, row, numbers)
                     row += 1
 
-    def _sample(self, value: Any, label: Any, row: int, numbers: dict[str, int]) -> tuple[bytes, int]:
+    def _sample(self, value: Any, label: Any, row: int, numbers: dict[str, int]) -> tuple[bytes, int, str]:
         where = f"{self.path}: row {row}"
         data = value.get("bytes") if isinstance(value, dict) else value
         if not isinstance(data, bytes):
@@ -124,7 +125,9 @@ class _Table:
             raise ConversionError(
                 f"{where} has no label (null in column {self.label!r}); add the label, or remove the row"
             )
-        return data, class_number(label, numbers, where) if self.has_names else integer_label(label, where)
+        path = value.get("path") if isinstance(value, dict) else None
+        path = (os.path.basename(path) if os.path.isabs(path) else path) if isinstance(path, str) else ""
+        return data, class_number(label, numbers, where) if self.has_names else integer_label(label, where), path
 
 
 def _end_of(path: str) -> bytes:

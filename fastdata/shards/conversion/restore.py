@@ -47,7 +47,10 @@ def restore_folder(
     on_error: Literal["raise", "skip"] = "raise",
     on_image: Callable[[], object] = lambda: None,
 ) -> Restored:
-    """Writes every image of a dataset into a file KEY.EXTENSION; unpacked JPEGs as the files that they were made of.
+    """Writes every image of a dataset into a file with the path that it had in the source of the conversion.
+
+    Where the shards do not say it, as those of earlier versions, the path is KEY.EXTENSION.  Unpacked JPEGs become the
+    files that they were made of.
 
     Args:
         dataset: the shards.
@@ -58,7 +61,8 @@ def restore_folder(
         on_image: called after each image.
 
     Raises:
-        ConversionError: there is something in the destination, or a key leads out of it, or two images have the same.
+        ConversionError: there is something in the destination, or a path leads out of it, or two images have the same
+            path, in the destination's file system.
         ShardError: an image is damaged.
         OSError: a file cannot be written.
     """
@@ -66,19 +70,20 @@ def restore_folder(
         check_empty(destination)
     files = _Files(Path(os.path.abspath(destination)), resume=resume)
 
-    def write(image: tuple[int, str]) -> str | None:
-        index, key = image
+    def write(image: tuple[int, tuple[str, str]]) -> str | None:
+        index, (key, path) = image
         try:
             data = dataset.read_encoded(index)
         except ShardError as error:
             if on_error == "raise":
                 raise
             return f"{key}: {error}"
-        files.put(index, key, data)
+        files.put(index, path or f"{key}.{described(data).extension}", data)
         return None
 
     damaged = []
-    for problem in in_order(write, enumerate(dataset.keys()), threads=threads, name="fastdata-restore"):
+    images = enumerate(zip(dataset.keys(), dataset.source_paths(), strict=True))
+    for problem in in_order(write, images, threads=threads, name="fastdata-restore"):
         if problem is not None:
             damaged.append(problem)
         on_image()
@@ -93,27 +98,37 @@ class _Files:
         self._taken: set[Path] = set()
         self._lock = threading.Lock()
 
-    def put(self, index: int, key: str, data: bytes) -> None:
-        path = Path(os.path.abspath(self._folder / f"{key}.{described(data).extension}"))
+    def put(self, index: int, name: str, data: bytes) -> None:
+        path = Path(os.path.abspath(self._folder / name))
         if not path.is_relative_to(self._folder):
-            raise ConversionError(f"the key {key!r} leads out of {self._folder}; no file is written for it")
+            raise ConversionError(f"the name {name!r} leads out of {self._folder}; no file is written for it")
         with self._lock:
             is_first = path not in self._taken
             self._taken.add(path)
-        if is_first and self._resume and path.exists():
+        if not is_first:
+            raise ConversionError(
+                f"two images would be {path}; restore the shards one by one, from folders of their own"
+            )
+        if self._resume and path.exists() and self._is_named_so(path):
             if path.read_bytes() != data:
                 raise ConversionError(
                     f"{path} is there and has other bytes than the image; remove it, or choose another destination"
                 )
             return
-        if not (is_first and self._write(path, path.with_name(f".{index}.partial"), data)):
+        if not self._write(path, path.with_name(f".{index}.partial"), data):
             raise ConversionError(
-                f"two images have the key {key!r}, so both would be {path}; restore the shards one by one, from "
-                "folders of their own"
+                f"{path} is there already: another image has a name that is the same in this file system (which does "
+                "not tell small letters from capitals); choose a destination in a file system that does"
             )
 
+    @staticmethod
+    def _is_named_so(path: Path) -> bool:
+        """True unless the file that is found has a name in other letters."""
+        with os.scandir(path.parent) as entries:
+            return any(entry.name == path.name for entry in entries)
+
     def _write(self, path: Path, partial: Path, data: bytes) -> bool:
-        """False if there is such a file: where IMG and img are one name, also if nobody has taken it."""
+        """False if there is such a file, which nobody has taken: where IMG and img are one name."""
         path.parent.mkdir(parents=True, exist_ok=True)
         partial.write_bytes(data)
         with self._lock:

@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 import os
+import posixpath
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from fastdata.shards.records import Ref
 
-__all__ = ["Keys", "Split", "readable"]
+__all__ = ["Keys", "SourcePaths", "Split", "Streamed", "readable"]
+
+
+class Streamed(NamedTuple):
+    """A sample of a stream; `source_path` is "" if it is not known."""
+
+    key: str
+    data: bytes
+    label: int
+    source_path: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,7 +29,7 @@ class Split:
     Attributes:
         classes: class names by label, or None if the source has none.
         refs: the samples of a listed source.
-        stream: for a streamed source: yields (key, encoded bytes, label).
+        stream: for a streamed source: yields its samples.
         fingerprint: identifies the data, as its `listing` does; None if that is impossible.
         ignored: number of files ignored because their names are not those of images, or they are not regular files.
     """
@@ -27,7 +38,7 @@ class Split:
     refs: list[Ref] | None = None
     fingerprint: int | None = None
     ignored: int = 0
-    stream: Callable[[], Iterator[tuple[str, bytes, int]]] | None = None
+    stream: Callable[[], Iterator[Streamed]] | None = None
 
 
 class Keys:
@@ -48,6 +59,21 @@ class Keys:
             chosen = f"{key}~{number}"
         self._seen.add(chosen)
         return chosen
+
+
+class SourcePaths:
+    """Makes paths that files can be restored to: relative, inside of the folder, no duplicates."""
+
+    def __init__(self) -> None:
+        self._seen: set[str] = set()
+
+    def unique(self, path: str) -> str:
+        """This path, of an image in the source; "" if it is no file below a folder, or was there before."""
+        whole = posixpath.normpath(path) if path else ""
+        if "\0" in whole or whole in ("", ".") or whole.startswith(("/", "..")) or whole in self._seen:
+            return ""
+        self._seen.add(whole)
+        return whole
 
 
 def readable(name: str) -> str:

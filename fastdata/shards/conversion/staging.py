@@ -15,14 +15,14 @@ from pathlib import Path
 
 from fastdata.errors import ConversionError
 from fastdata.shards.conversion.job import ConvertOptions
-from fastdata.shards.conversion.samples import Split
+from fastdata.shards.conversion.samples import Split, Streamed
 from fastdata.shards.conversion.shard_plan import room_in, stored_bytes
 from fastdata.shards.format import crc32c
 from fastdata.shards.records import Ref, listing
 
 __all__ = ["staged"]
 
-Numbered = tuple[int, str, bytes, int]
+Numbered = tuple[int, Streamed]
 
 
 def staged(
@@ -72,12 +72,12 @@ def _numbered(split: Split, options: ConvertOptions) -> Iterator[Numbered]:
     """The stream, each sample with the number of its shard before it."""
     assert split.stream is not None
     number, room = -1, 0
-    for key, data, label in split.stream():
-        size = stored_bytes(len(data))
+    for sample in split.stream():
+        size = stored_bytes(len(sample.data))
         if number < 0 or size > room:
             number, room = number + 1, room_in(options)
         room -= size
-        yield number, key, data, label
+        yield number, sample
 
 
 def _put_down(samples: Iterable[Numbered], path: Path, *, keep: bool) -> list[Ref]:
@@ -86,8 +86,8 @@ def _put_down(samples: Iterable[Numbered], path: Path, *, keep: bool) -> list[Re
         at = 1  # an offset of 0 means a file of its own
         if file is not None:
             file.write(b"\0")
-        for _, key, data, label in samples:
-            refs.append(Ref(key, label, str(path), at, len(data), crc32c(data)))
+        for _, (key, data, label, source_path) in samples:
+            refs.append(Ref(key, label, str(path), at, len(data), crc32c(data), source_path=source_path))
             at += len(data)
             if file is not None:
                 file.write(data)

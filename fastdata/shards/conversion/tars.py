@@ -9,7 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from fastdata.errors import ConversionError, DatasetError
-from fastdata.shards.conversion.samples import Keys, Split
+from fastdata.shards.conversion.recode import UNPACKED
+from fastdata.shards.conversion.samples import Keys, SourcePaths, Split
 from fastdata.shards.format import MANIFEST_NAME, ShardIndex
 from fastdata.shards.labels import (
     class_number,
@@ -58,7 +59,7 @@ def tar_splits(paths: Sequence[str], classes: list[str] | None) -> dict[str, Spl
 def _split(samples: Sequence[TarSample], paths: Sequence[str], classes: list[str] | None) -> Split:
     if not samples:
         raise DatasetError(f"no images in {paths[0]}{' and others' if len(paths) > 1 else ''}")
-    keys, refs, numbers = Keys(), [], class_numbers(classes)
+    keys, source_paths, refs, numbers = Keys(), SourcePaths(), [], class_numbers(classes)
     for sample in samples:
         for size in (sample.ref.size, *(part.size for part in sample.ref.parts)):
             if size > _MOST_MEMBER_BYTES:
@@ -68,17 +69,28 @@ def _split(samples: Sequence[TarSample], paths: Sequence[str], classes: list[str
                 )
         label = class_number(sample.label, numbers, sample.where)
         refs.append(sample.ref._replace(key=keys.unique(sample.ref.key), label=label))
-    return Split(classes=classes, refs=_with_checksums(refs, paths), fingerprint=listing(refs))
+    refs = [
+        ref._replace(source_path=source_paths.unique(ref.source_path)) for ref in _with_what_indexes_say(refs, paths)
+    ]
+    return Split(classes=classes, refs=refs, fingerprint=listing(ref._replace(crc32c=None) for ref in refs))
 
 
-def _with_checksums(refs: Sequence[Ref], paths: Sequence[str]) -> list[Ref]:
-    """The same with what the indexes of the tar files say of the images, so that no damage is converted unnoticed."""
-    known: dict[tuple[str, int], int] = {}
+def _with_what_indexes_say(refs: Sequence[Ref], paths: Sequence[str]) -> list[Ref]:
+    """Adds the checksums in the indexes of the tar files, so that no damage is converted unnoticed, and source paths.
+
+    An unpacked JPEG whose path in its own source is not known has none: it would be that of another format.
+    """
+    known: dict[tuple[str, int], tuple[int, str]] = {}
     for path in paths:
         if (index := ShardIndex.beside(path)) is not None:
-            checksums = zip(index.records["offset"].tolist(), index.records["crc32c"].tolist(), strict=True)
-            known.update({(path, offset): crc for offset, crc in checksums})
-    return [ref._replace(crc32c=known.get((ref.path, ref.offset))) for ref in refs]
+            columns = index.records["offset"].tolist(), index.records["crc32c"].tolist(), index.source_paths()
+            known.update({(path, offset): (crc, name) for offset, crc, name in zip(*columns, strict=True)})
+    made = []
+    for ref in refs:
+        crc, name = known.get((ref.path, ref.offset), (None, ""))
+        own = "" if ref.source_path.lower().endswith(f".{UNPACKED}") else ref.source_path
+        made.append(ref._replace(crc32c=crc, source_path=name or own))
+    return made
 
 
 def _classes_beside(path: str) -> list[str] | None:
