@@ -14,6 +14,7 @@ from typing import Literal, TypeAlias
 
 from fastdata.errors import BackendUnavailable, OptionError
 from fastdata.loaders.backend import FIDELITIES, MEAN_TOLERANCE, Backend, Encoded, Fidelity
+from fastdata.system.installed import install_command
 
 __all__ = [
     "BACKENDS",
@@ -100,7 +101,8 @@ def backend_class(name: str) -> type[Backend]:
     except ModuleNotFoundError as error:
         if error.name != module:
             raise
-        problem = f"backend {name!r} is not available ({module} is missing); reinstall torch-fastdata"
+        again = install_command(options="--force-reinstall")
+        problem = f"backend {name!r} is not available ({module} is missing); install the package again: {again}"
         raise BackendUnavailable(problem) from error
 
 

@@ -310,7 +310,7 @@ def test_a_lost_core_is_told_at_first_use_by_explain_and_by_info(folder: Path, t
     for text in (warned, told, info):
         assert "gone.so cannot be loaded" in text
         assert "apt-get install g++ libjpeg-dev libdeflate-dev" in text
-        assert "pip install --force-reinstall --no-cache-dir torch-fastdata" in text
+        assert "pip install --force-reinstall --no-cache-dir -e ." in text
 
 
 # ---- arguments and transforms
