@@ -14,7 +14,7 @@ from fastdata.cli.doctor import add_doctor
 from fastdata.cli.folders import open_folder, refuse_splits
 from fastdata.cli.run import add_run, split_program
 from fastdata.cli.shards import add_commands
-from fastdata.errors import DatasetError, DecodeError, FastdataError, OptionError
+from fastdata.errors import BackendUnavailable, DatasetError, DecodeError, FastdataError, OptionError
 from fastdata.run import startup
 from fastdata.system.cpus import parse_workers
 from fastdata.terminal.flags import argument
@@ -56,6 +56,7 @@ def _parser() -> argparse.ArgumentParser:
     info = commands.add_parser(
         "info", help="list decode backends with their versions, and what to install for missing ones"
     )
+    info.add_argument("--require-native", action="store_true", help="fail if the native core is missing")
     info.set_defaults(run=_info)
 
     _add_bench(commands)
@@ -131,13 +132,15 @@ def _add_folder(parser: argparse.ArgumentParser, more: str = "") -> None:
 
 def _info(given: Any) -> None:
     from fastdata.diagnosis.measure import machine
-    from fastdata.loaders import describe_backends
+    from fastdata.loaders import describe_backends, native_problem
 
     here = machine()
     print(f"fastdata {__version__}, torch {here['torch']}, Python {here['python']}, {here['system']}")
     print(f"CPUs usable: {here['usable_cpus']} ({here['cpu']}); GPU: {here['gpu'] or 'none'}")
     for backend in describe_backends():
         print(f"  {backend.name:10} {backend.version or 'missing: ' + str(backend.problem)}")
+    if given.require_native and (problem := native_problem()) is not None:
+        raise BackendUnavailable(f"the native core is missing: {problem}")
 
 
 def _check_can_run(command: str) -> None:

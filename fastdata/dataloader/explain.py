@@ -174,8 +174,6 @@ def _advice(loader: LoaderArguments, route: Route) -> list[str]:
     if plan is None:
         return [route.advice] if route.advice else []
     changes = []
-    if (problem := native_problem()) is not None:
-        changes.append(problem)
     if loader.num_workers == 0 and not loader.autotune:
         changes.append("num_workers='auto' decodes with all CPUs, ahead of the training loop")
     if any(map(has_batch_form, plan.tail)) and loader.augment_on == "host":

@@ -50,6 +50,7 @@ from fastdata.pipeline.choose_backend import BackendChoice
 from fastdata.pipeline.config import ON_ERROR, OnError
 from fastdata.pipeline.resources import EpochResources
 from fastdata.pipeline.stats import PipelineStats
+from fastdata.system.stack_level import users_level
 from fastdata.views.philox import Key
 
 __all__ = ["DataLoader", "StatelessDataLoader", "observers"]
@@ -253,7 +254,7 @@ class StatelessDataLoader(StatefulEpochs, torch.utils.data.DataLoader[Sample]):
             return self._iterate_images(route)
         if (ignored := without_effect(self._arguments(), route)) and not self._warned_of_torch_path:
             self._warned_of_torch_path = True
-            warnings.warn(f"{', '.join(ignored)} has no effect: {route.reason}", stacklevel=2)
+            warnings.warn(f"{', '.join(ignored)} has no effect: {route.reason}", stacklevel=users_level())
         if route.in_threads:
             return self._iterate_in_threads(route)
         if self._device is None and not self.progress and not route.captured:

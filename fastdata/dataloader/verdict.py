@@ -16,6 +16,7 @@ from fastdata.pipeline.choose_backend import BackendChoice
 from fastdata.pipeline.choose_threads import ThreadChoice
 from fastdata.sources.arrays import ArraySource
 from fastdata.system.cpus import auto_threads
+from fastdata.system.stack_level import users_level
 from fastdata.views.plan import Plan
 
 __all__ = ["Findings", "counts_threads", "verdict", "warn_if_images"]
@@ -55,6 +56,8 @@ def counts_threads(loader: LoaderArguments, findings: Findings) -> bool:
 
 def verdict(loader: LoaderArguments, route: Route, findings: Findings) -> str:
     """Whether a loader is accelerated, how far, and if it is not, why and what to change."""
+    if (problem := native_problem()) is not None:
+        return f"{NOT_ACCELERATED}: the native core is missing: {problem}"
     pipeline = route if route.instead_of is None else route.instead_of
     if pipeline.plan is not None:
         what = "in memory are made into batches" if isinstance(pipeline.source, ArraySource) else "are decoded"
@@ -70,8 +73,8 @@ def verdict(loader: LoaderArguments, route: Route, findings: Findings) -> str:
         return f"{word}: images are decoded by the native core, with the dataset's own transforms ({shares})"
     if findings.plain_batches < 0:
         return "accelerated: images that the dataset opens are decoded by the native core, a batch at a time"
-    if loader.batch_sampler is None or native_problem() is not None:
-        return f"{NOT_ACCELERATED}: {native_problem() or route.reason}" + (f"; {route.advice}" if route.advice else "")
+    if loader.batch_sampler is None:
+        return f"{NOT_ACCELERATED}: {route.reason}" + (f"; {route.advice}" if route.advice else "")
     return f"{NOT_ACCELERATED}, unless it opens JPEGs or PNGs with PIL.Image.open: {route.reason}"
 
 
@@ -120,4 +123,4 @@ def _warned() -> list[str]:
 def _warn_once(text: str) -> None:
     if not _warned():
         _warned().append(text)
-        warnings.warn(text, NotAccelerated, stacklevel=2)
+        warnings.warn(text, NotAccelerated, stacklevel=users_level())

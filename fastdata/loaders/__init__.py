@@ -15,6 +15,7 @@ from typing import Literal, TypeAlias
 from fastdata.errors import BackendUnavailable, OptionError
 from fastdata.loaders.backend import FIDELITIES, MEAN_TOLERANCE, Backend, Encoded, Fidelity
 from fastdata.system.installed import install_command
+from fastdata.system.stack_level import users_level
 
 __all__ = [
     "BACKENDS",
@@ -146,7 +147,7 @@ def native_problem() -> str | None:
 def warn_without_native() -> None:
     """Says, once in a process, that an installation has lost its native core."""
     if (problem := native_problem()) is not None:
-        warnings.warn(f"images are decoded at a fraction of the speed: {problem}", stacklevel=4)
+        warnings.warn(f"images are decoded at a fraction of the speed: {problem}", stacklevel=users_level())
 
 
 def available_backends() -> list[str]:

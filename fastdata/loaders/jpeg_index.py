@@ -27,6 +27,7 @@ from fastdata.errors import DatasetError
 from fastdata.loaders.index_file import SUFFIX, IndexFile, index_beside, name_in_folder, name_in_tar
 from fastdata.native import IndexUse, JpegIndexes
 from fastdata.system.files import cache_folder
+from fastdata.system.stack_level import users_level
 
 __all__ = ["Indexes", "index_folder", "index_of_folder", "is_below", "open_indexes"]
 
@@ -135,7 +136,7 @@ class Indexes:
             warnings.warn(
                 "images have changed since they were indexed, or their index is damaged: they are decoded without it; "
                 "run `fastdata index` again",
-                stacklevel=2,
+                stacklevel=users_level(),
             )
 
     def _candidates(self, path: Any, offset: int) -> Iterator[tuple[tuple[int, str], IndexFile, str]]:
@@ -202,5 +203,5 @@ def _opened(path: str, *, missing_ok: bool = False) -> IndexFile | None:
         return IndexFile(Path(path))
     except (DatasetError, OSError) as error:
         if not (missing_ok and type(error) is FileNotFoundError):
-            warnings.warn(f"not used: {error}", stacklevel=2)
+            warnings.warn(f"not used: {error}", stacklevel=users_level())
         return None
