@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import fields
 from multiprocessing.context import BaseContext
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, cast
 
 import torch
 import torch.utils.data
@@ -37,12 +37,20 @@ from fastdata.dataloader.map_style import Samples, open_in_threads
 from fastdata.dataloader.prepare import leaves_tail_to_processes, pipeline_config
 from fastdata.dataloader.rebuilt import remember
 from fastdata.dataloader.record import EpochRecord
+from fastdata.dataloader.results import BatchIterator, LoaderStats
 from fastdata.dataloader.routes import Route, find_route, tail_of
 from fastdata.dataloader.stateful import StatefulEpochs
 from fastdata.dataloader.tuning import begin_with_all_cpus, check_tuning, tuned
 from fastdata.dataloader.verdict import Findings
 from fastdata.device.prefetch import DevicePrefetcher, check_device
-from fastdata.loaders import FIDELITIES, BackendName, check_backend_name, create_backend, warn_without_native
+from fastdata.loaders import (
+    FIDELITIES,
+    BackendName,
+    RegisteredBackend,
+    check_backend_name,
+    create_backend,
+    warn_without_native,
+)
 from fastdata.loaders.backend import Fidelity
 from fastdata.loaders.dali_options import DaliOptions
 from fastdata.pipeline.build import open_pipeline
@@ -80,7 +88,8 @@ class StatelessDataLoader(StatefulEpochs, torch.utils.data.DataLoader[Sample]):
             up to four times as many threads where reading some samples waits for storage.
         prefetch_factor: on torch's path batches per worker; in the image pipeline, where all threads work on the
             same batch, batches in all.
-        backend: who decodes: "auto" (timed on your samples), or one of `fastdata.loaders.BACKENDS`.
+        backend: who decodes: "auto" (timed on your samples), or one of `fastdata.loaders.BACKENDS`.  For type checkers
+            the name of a registered backend is what `register_backend` returned.
         fidelity: "exact" gives the pixels of Pillow and torchvision; "fast" decodes large JPEGs at reduced size.
         device: where batches are delivered; None and "cpu" leave them in host memory, pinned if `pin_memory`.
         seed: makes views, and what worker processes draw (but for persistent ones, which go on drawing), a function of
@@ -137,7 +146,7 @@ class StatelessDataLoader(StatefulEpochs, torch.utils.data.DataLoader[Sample]):
         persistent_workers: bool = False,
         pin_memory_device: str = "",
         in_order: bool = True,
-        backend: BackendName | str = "auto",
+        backend: BackendName | RegisteredBackend = "auto",
         fidelity: Fidelity = "exact",
         device: str | torch.device | None = None,
         seed: int | None = None,
@@ -203,14 +212,13 @@ class StatelessDataLoader(StatefulEpochs, torch.utils.data.DataLoader[Sample]):
         """In words: which way the batches go, what was fused and what was not, who decodes, and why."""
         return explain(self._arguments(), self._route(), self._findings)
 
-    def stats(self) -> dict[str, Any]:
+    def stats(self) -> LoaderStats:
         """Totals since the loader was made: seconds per stage, waiting time, failures and the quarantine list.
 
-        See `fastdata.pipeline.stats.PipelineStats` for the entries.  On torch's path batches, samples and waiting are
-        counted.
+        See `fastdata.LoaderStats` for the entries.  On torch's path batches, samples and waiting are counted.
         """
-        entries = self._stats.to_dict()
-        return {**entries, "backend": self._findings.choice.backend.name if self._findings.choice is not None else None}
+        choice = self._findings.choice
+        return cast(LoaderStats, {**self._stats.to_dict(), "backend": choice.backend.name if choice else None})
 
     def __repr__(self) -> str:
         route, batches = self._route(), getattr(self.batch_sampler, "batch_size", self.batch_size)
@@ -241,7 +249,7 @@ class StatelessDataLoader(StatefulEpochs, torch.utils.data.DataLoader[Sample]):
 
     # ---- iterating
 
-    def __iter__(self) -> Any:
+    def __iter__(self) -> BatchIterator:  # type: ignore[override] # torch's, whose attributes are private
         self._show_to_observers()
         route = self._route()
         begin_with_all_cpus(self, route)

@@ -10,7 +10,7 @@ import warnings
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
-from typing import Literal, TypeAlias
+from typing import Literal, NewType, TypeAlias, cast
 
 from fastdata.errors import BackendUnavailable, OptionError
 from fastdata.loaders.backend import FIDELITIES, MEAN_TOLERANCE, Backend, Encoded, Fidelity
@@ -26,6 +26,7 @@ __all__ = [
     "BackendName",
     "Encoded",
     "Fidelity",
+    "RegisteredBackend",
     "auto_backends",
     "available_backends",
     "backend_class",
@@ -38,6 +39,9 @@ __all__ = [
 ]
 
 BackendName: TypeAlias = Literal["auto", "pil", "native", "turbojpeg", "opencv", "dali", "synthetic"]
+
+RegisteredBackend = NewType("RegisteredBackend", str)
+"""Name of a backend from outside of the package, so that type checkers accept it and still refuse misspelt names."""
 
 BACKENDS: dict[str, tuple[str, str]] = {
     "pil": ("fastdata.loaders.pil", "PilBackend"),
@@ -58,10 +62,14 @@ class BackendInfo:
     problem: str | None
 
 
-def check_backend_name(name: str) -> None:
-    """Raises OptionError unless `name` is "auto" or a known backend."""
+def check_backend_name(name: str) -> BackendName | RegisteredBackend:
+    """The same name, of the type that `DataLoader(backend=...)` accepts.
+
+    Raises:
+        OptionError: it is neither "auto" nor that of a known backend.
+    """
     if isinstance(name, str) and (name == "auto" or name in BACKENDS):
-        return
+        return cast(BackendName | RegisteredBackend, name)
     known, missing = ["auto", *BACKENDS], [info.name for info in describe_backends() if info.problem is not None]
     near = difflib.get_close_matches(str(name).lower(), known, n=1)
     raise OptionError(
@@ -71,8 +79,11 @@ def check_backend_name(name: str) -> None:
     )
 
 
-def register_backend(backend: type[Backend]) -> None:
+def register_backend(backend: type[Backend]) -> RegisteredBackend:
     """Makes a backend from outside of the package known by its `name`, to every loader made afterwards.
+
+    Returns:
+        The name, of the type that `DataLoader(backend=...)` accepts.
 
     Raises:
         OptionError: the name is another backend's, or none.
@@ -83,6 +94,7 @@ def register_backend(backend: type[Backend]) -> None:
         raise OptionError(f"{backend.__qualname__} has the name {name!r}; a new backend has one that is not taken")
     BACKENDS[name] = home
     _registered[name] = backend
+    return RegisteredBackend(name)
 
 
 _registered: dict[str, type[Backend]] = {}
@@ -150,9 +162,9 @@ def warn_without_native() -> None:
         warnings.warn(f"images are decoded at a fraction of the speed: {problem}", stacklevel=users_level())
 
 
-def available_backends() -> list[str]:
+def available_backends() -> list[BackendName | RegisteredBackend]:
     """Names of the backends that can be used here."""
-    return [info.name for info in describe_backends() if info.problem is None]
+    return [check_backend_name(info.name) for info in describe_backends() if info.problem is None]
 
 
 def _describe(name: str) -> BackendInfo:
