@@ -18,9 +18,12 @@ from fastdata.errors import BackendUnavailable, DatasetError, DecodeError, Fastd
 from fastdata.run import startup
 from fastdata.system.cpus import parse_workers
 from fastdata.terminal.flags import argument
+from fastdata.terminal.help import Parser
+from fastdata.terminal.wrap import wrapped
 
 __all__ = ["main"]
 
+_BACKEND = 10  # columns
 # What a command needs beyond what fastdata itself does.
 _PACKAGES = {"bench": ("torchvision",), "demo": ("matplotlib", "torchvision")}
 
@@ -44,7 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="fastdata",
         description="Fast image loading for PyTorch training: check the installation, measure its speed on this "
         "machine, explain what a loader does, run a program with its loaders replaced, convert datasets to shards.",
@@ -135,10 +138,11 @@ def _info(given: Any) -> None:
     from fastdata.loaders import describe_backends, native_problem
 
     here = machine()
-    print(f"fastdata {__version__}, torch {here['torch']}, Python {here['python']}, {here['system']}")
-    print(f"CPUs usable: {here['usable_cpus']} ({here['cpu']}); GPU: {here['gpu'] or 'none'}")
+    print(wrapped(f"fastdata {__version__}, torch {here['torch']}, Python {here['python']}, {here['system']}"))
+    print(wrapped(f"CPUs usable: {here['usable_cpus']} ({here['cpu']}); GPU: {here['gpu'] or 'none'}"))
     for backend in describe_backends():
-        print(f"  {backend.name:10} {backend.version or 'missing: ' + str(backend.problem)}")
+        told = backend.version or f"missing: {backend.problem}"
+        print(wrapped(f"  {backend.name:{_BACKEND}} {told}", hanging=_BACKEND + 3))
     if given.require_native and (problem := native_problem()) is not None:
         raise BackendUnavailable(f"the native core is missing: {problem}")
 
@@ -193,7 +197,7 @@ def _explain(given: Any) -> None:
         break
     print(loader.explain())
     if (problem := slow_to_read(str(given.folder))) is not None:
-        print(problem)
+        print(wrapped(problem))
 
 
 def _demo(given: Any) -> None:

@@ -44,7 +44,6 @@ def add_commands(commands: Any) -> None:
         "convert",
         help="convert an image folder, tar or Parquet files to shards",
         description=_CONVERT,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     _add_convert_arguments(convert_parser)
     convert_parser.set_defaults(run=_convert, when_interrupted="; run the same command again to continue")
@@ -61,7 +60,6 @@ def add_commands(commands: Any) -> None:
         "index",
         help="index the JPEGs of a folder or of shards, so that windows of them are decoded cheaper",
         description=_INDEX,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     index.add_argument("dataset", type=Path, help="a folder of images, or of tar files that follow WebDataset's naming")
     index.add_argument(

@@ -41,7 +41,7 @@ from fastdata.dataloader.results import BatchIterator, LoaderStats
 from fastdata.dataloader.routes import Route, find_route, tail_of
 from fastdata.dataloader.stateful import StatefulEpochs
 from fastdata.dataloader.tuning import begin_with_all_cpus, check_tuning, tuned
-from fastdata.dataloader.verdict import Findings
+from fastdata.dataloader.verdict import Findings, verdict
 from fastdata.device.prefetch import DevicePrefetcher, check_device
 from fastdata.loaders import (
     FIDELITIES,
@@ -209,8 +209,15 @@ class StatelessDataLoader(StatefulEpochs, torch.utils.data.DataLoader[Sample]):
     # ---- what to ask a loader
 
     def explain(self) -> str:
-        """In words: which way the batches go, what was fused and what was not, who decodes, and why."""
+        """The verdict; then which way the batches go, what was fused and what was not, who decodes, and why.
+
+        Lines are wrapped to the terminal's width (80 to 120 columns; to COLUMNS, if that is set).
+        """
         return explain(self._arguments(), self._route(), self._findings)
+
+    def verdict(self) -> str:
+        """Whether images are accelerated, how far and, if not, why and what to change; one line of any length."""
+        return verdict(self._arguments(), self._route(), self._findings)
 
     def stats(self) -> LoaderStats:
         """Totals since the loader was made: seconds per stage, waiting time, failures and the quarantine list.
