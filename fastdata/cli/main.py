@@ -12,6 +12,7 @@ from typing import Any
 from fastdata import __version__
 from fastdata.cli.doctor import add_doctor
 from fastdata.cli.folders import open_folder, refuse_splits
+from fastdata.cli.output import add_output, log, tell
 from fastdata.cli.run import add_run, split_program
 from fastdata.cli.shards import add_commands
 from fastdata.errors import BackendUnavailable, DatasetError, DecodeError, FastdataError, OptionError
@@ -119,6 +120,7 @@ def _add_bench(commands: Any) -> None:
     bench.add_argument(
         "--rounds", type=_positive, default=3, help="measured passes over the data per loader (default: %(default)s)"
     )
+    add_output(bench)
     bench.set_defaults(run=_bench)
 
 
@@ -165,7 +167,7 @@ def _bench(given: Any) -> None:
     _check_can_run("bench")
     from fastdata.demo.compare import compare_loaders
     from fastdata.demo.report import write_report
-    from fastdata.demo.results import as_text
+    from fastdata.demo.results import as_text, verdict
     from fastdata.diagnosis.measure import machine
     from fastdata.shards.open_images import holds_shards
 
@@ -175,16 +177,26 @@ def _bench(given: Any) -> None:
             f"{given.folder} holds shards, which torchvision does not read; name a folder with one folder per class"
         )
     try:
-        results = compare_loaders(given.folder, workers=given.workers, batch_size=given.batch_size, rounds=given.rounds)
+        sizes = {"workers": given.workers, "batch_size": given.batch_size, "rounds": given.rounds}
+        results = compare_loaders(given.folder, **sizes, say=log(given))
     except DecodeError as error:
         raise DatasetError(
             f"{error.location}: {error.reason}; torch's DataLoader, with which this compares, ends at damaged images: "
             "repair or remove the file"
         ) from error
-    print(as_text(results))
+    told = as_text(results)
+    document: dict[str, Any] = {
+        "verdict": verdict(results),
+        "folder": str(given.folder),
+        **sizes,
+        "loaders": [each.to_dict() for each in results],
+        "machine": machine(),
+        "command": given.command_line,
+    }
     if given.html is not None:
         write_report(given.html, results, None, None, machine(), folder=given.folder, command=given.command_line)
-        print(f"page: {given.html}")
+        told, document["page"] = f"{told}\npage: {given.html}", str(given.html)
+    tell(given, told, document)
 
 
 def _explain(given: Any) -> None:

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import argparse
 import re
+import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from fastdata.cli.inspect import add_inspect, datasets_in
+from fastdata.cli.output import add_output, tell, wants_text
 from fastdata.errors import DatasetError, OptionError, ShardError
 from fastdata.loaders.make_index import images_below, make_index
 from fastdata.shards.conversion.convert import convert, local_folder
@@ -20,11 +24,10 @@ from fastdata.shards.conversion.job import ON_ERROR, ConvertOptions, ShardJob, w
 from fastdata.shards.conversion.progress import ConversionProgress
 from fastdata.shards.conversion.recode import Recoding
 from fastdata.shards.conversion.restore import check_empty, restore_folder
+from fastdata.shards.conversion.samples import Split
 from fastdata.shards.conversion.shard_plan import plan_shards
 from fastdata.shards.engines import ENGINES
-from fastdata.shards.format import MANIFEST_NAME, Manifest
 from fastdata.shards.records import Ref
-from fastdata.shards.store import missing_manifest
 from fastdata.shards.verify import Fault, index_folder, verify_folder
 from fastdata.system.cpus import auto_threads, parse_workers
 from fastdata.terminal.flags import argument
@@ -35,7 +38,6 @@ __all__ = ["add_commands"]
 
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 _TRIED_IN_DRY_RUN = 64
-_SHEET_IMAGES = 40
 
 
 def add_commands(commands: Any) -> None:
@@ -54,6 +56,7 @@ def add_commands(commands: Any) -> None:
     verify.add_argument("dataset", type=Path, help="a folder written by fastdata convert")
     verify.add_argument("--decode", action="store_true", help="also decode every image")
     _add_workers(verify)
+    add_output(verify)
     verify.set_defaults(run=_verify)
 
     index = commands.add_parser(
@@ -70,6 +73,7 @@ def add_commands(commands: Any) -> None:
         "$XDG_CACHE_HOME/fastdata/indexes, where they look)",
     )
     _add_workers(index)
+    add_output(index)
     index.add_argument(
         "--force",
         action="store_true",
@@ -79,15 +83,7 @@ def add_commands(commands: Any) -> None:
 
     _add_restore(commands)
 
-    inspect = commands.add_parser("inspect", help="show what is in a dataset; --sheet draws some of its images")
-    inspect.add_argument("dataset", type=Path, help="a folder written by fastdata convert")
-    inspect.add_argument(
-        "--sheet",
-        type=Path,
-        metavar="PNG",
-        help="draw a contact sheet of some images into this file (with several splits: NAME-SPLIT.png for each)",
-    )
-    inspect.set_defaults(run=_inspect)
+    add_inspect(commands)
 
 
 def _add_restore(commands: Any) -> None:
@@ -186,6 +182,7 @@ def _add_convert_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--verify", action="store_true", help="read and decode everything again at the end")
     parser.add_argument("--dry-run", action="store_true", help="only estimate the size and the time")
     _add_workers(parser)
+    add_output(parser)
 
 
 def _add_workers(parser: argparse.ArgumentParser) -> None:
@@ -223,9 +220,9 @@ def _convert(given: argparse.Namespace) -> None:
     options, columns = _options(given), (given.image_column, given.label_column)
     destination = local_folder(given.destination)
     if given.dry_run:
-        _estimate(given.source, options, columns, given.workers)
+        _estimate(given, options, columns)
         return
-    progress = ConversionProgress()
+    progress = ConversionProgress(hidden=given.quiet)
     if destination.is_file():
         raise OptionError(f"DEST {destination} is a file; name a folder")
     if given.classes is not None and not given.classes.is_file():
@@ -246,61 +243,91 @@ def _convert(given: argparse.Namespace) -> None:
         )
     finally:
         progress.close()
-    print(summary)
-    if given.verify:
-        for split in summary.manifests:
-            _print_faults(destination / split, decode=True, workers=given.workers)
+    document = {"destination": str(destination), **summary.to_dict()}
+    if not given.verify:
+        tell(given, str(summary), document)
+        return
+    if wants_text(given):
+        print(summary)
+    _check(given, destination, [destination / split for split in summary.manifests], decode=True, document=document)
 
 
-def _estimate(source: str, options: ConvertOptions, columns: tuple[str | None, str | None], workers: int) -> None:
+def _estimate(given: argparse.Namespace, options: ConvertOptions, columns: tuple[str | None, str | None]) -> None:
     """Converts a few images of each split into a temporary folder and multiplies."""
-    for name, split in open_source(source, image_column=columns[0], label_column=columns[1]).items():
-        if split.refs is None:
-            print(f"{name or 'dataset'}: a stream, whose length is unknown until it has been read")
-            if options.shuffle_seed is not None:
-                print("  --shuffle-seed copies all of it beside the shards first: have twice its size free on the disk")
-            continue
-        step = max(1, len(split.refs) // _TRIED_IN_DRY_RUN)
-        tried: list[Ref] = split.refs[::step]
-        total, part = (sum(ref.size for ref in refs) for refs in (split.refs, tried))
-        with tempfile.TemporaryDirectory() as scratch:
-            began = time.monotonic()
-            job = ShardJob(scratch, "dry-run.tar", tried, replace(options, on_error="skip"), f"{scratch}/note")
-            done = write_shard(job)
-            seconds = time.monotonic() - began
-        scale, shards = total / max(part, 1), counted(len(plan_shards(split.refs, options)), "shard")
-        print(
-            f"{name or 'dataset'}: {counted(len(split.refs), 'image')}, {total / 1e6:.1f} MB → about "
-            f"{done.info.tar_bytes * scale / 1e6:.1f} MB in {shards}, about "
-            f"{seconds * scale / max(workers, 1):.0f} s with {counted(workers, 'worker')} "
-            f"(from {counted(len(tried), 'image')}"
-            f"{f', {len(done.skipped)} of them unreadable' if done.skipped else ''})"
-        )
+    splits: dict[str, Any] = {}
+    for name, split in open_source(given.source, image_column=columns[0], label_column=columns[1]).items():
+        splits[name] = _estimate_split(split, options, given.workers) if split.refs is not None else None
+        if wants_text(given):
+            print(_estimate_in_words(name, splits[name], options, given.workers))
+    if given.json:
+        tell(given, "", {"splits": splits, "workers": given.workers})
+
+
+def _estimate_split(split: Split, options: ConvertOptions, workers: int) -> dict[str, Any]:
+    """Plain values, from some of the images."""
+    assert split.refs is not None
+    step = max(1, len(split.refs) // _TRIED_IN_DRY_RUN)
+    tried: list[Ref] = split.refs[::step]
+    total, part = (sum(ref.size for ref in refs) for refs in (split.refs, tried))
+    with tempfile.TemporaryDirectory() as scratch:
+        began = time.monotonic()
+        job = ShardJob(scratch, "dry-run.tar", tried, replace(options, on_error="skip"), f"{scratch}/note")
+        done = write_shard(job)
+        seconds = time.monotonic() - began
+    scale = total / max(part, 1)
+    return {
+        "images": len(split.refs),
+        "source_bytes": total,
+        "shard_bytes": round(done.info.tar_bytes * scale),
+        "shards": len(plan_shards(split.refs, options)),
+        "seconds": seconds * scale / max(workers, 1),
+        "tried": len(tried),
+        "unreadable": len(done.skipped),
+    }
+
+
+def _estimate_in_words(name: str, found: dict[str, Any] | None, options: ConvertOptions, workers: int) -> str:
+    if found is None:
+        told = f"{name or 'dataset'}: a stream, whose length is unknown until it has been read"
+        if options.shuffle_seed is not None:
+            told += "\n  --shuffle-seed copies all of it beside the shards first: have twice its size free on the disk"
+        return told
+    unreadable = f", {found['unreadable']} of them unreadable" if found["unreadable"] else ""
+    return (
+        f"{name or 'dataset'}: {counted(found['images'], 'image')}, {found['source_bytes'] / 1e6:.1f} MB → about "
+        f"{found['shard_bytes'] / 1e6:.1f} MB in {counted(found['shards'], 'shard')}, about "
+        f"{found['seconds']:.0f} s with {counted(workers, 'worker')} "
+        f"(from {counted(found['tried'], 'image')}{unreadable})"
+    )
 
 
 def _verify(given: argparse.Namespace) -> None:
-    _print_faults(given.dataset, decode=given.decode, workers=given.workers)
+    _check(given, given.dataset, datasets_in(given.dataset), decode=given.decode, document={})
 
 
-def _print_faults(dataset: Path, *, decode: bool, workers: int) -> None:
-    folders = _datasets_in(dataset)
+def _check(
+    given: argparse.Namespace, dataset: Path, folders: Sequence[Path], *, decode: bool, document: dict[str, Any]
+) -> None:
+    """Verifies folders of shards, and adds the faults to the document.
+
+    Raises:
+        ShardError: there are some.
+    """
     faults: list[Fault] = []
     for folder in folders:
-        for fault in verify_folder(folder, decode=decode, workers=workers):
-            print(fault)
+        for fault in verify_folder(folder, decode=decode, workers=given.workers):
+            if not given.json:
+                print(fault, file=sys.stderr if given.quiet else sys.stdout)
             faults.append(fault)
+    document = {**document, "dataset": str(dataset), "faults": [asdict(fault) for fault in faults]}
+    if given.json or not faults:
+        tell(given, f"{dataset}: no faults", document)
     if faults:
         advice = "copy or convert these shards again; repair or remove files that are damaged in the source"
         if all(fault.only_slows for fault in faults):
             advice = f"the images are whole; make indexes again: fastdata index {dataset}"
-        raise ShardError(str(dataset), f"{counted(len(faults), 'fault')}, listed above; {advice}")
-    print(f"{dataset}: no faults")
-
-
-def _datasets_in(path: Path) -> list[Path]:
-    """The dataset in a folder, or those of its splits."""
-    splits = sorted(found.parent for found in path.glob(f"*/{MANIFEST_NAME}"))
-    return splits if splits and not (path / MANIFEST_NAME).exists() else [path]
+        listed = "in the document" if given.json else "listed above"
+        raise ShardError(str(dataset), f"{counted(len(faults), 'fault')}, {listed}; {advice}")
 
 
 def _index(given: argparse.Namespace) -> None:
@@ -311,21 +338,24 @@ def _index(given: argparse.Namespace) -> None:
         if given.to is not None:
             raise OptionError(f"--to is for folders of images; indexes of tar files are kept beside them, in {folder}")
         manifest = index_folder(folder, workers=given.workers, force=given.force)
-        print(f"{folder}: {counted(manifest.samples, 'image')} in {counted(len(manifest.shards), 'shard')}")
+        images, shards = manifest.samples, len(manifest.shards)
+        told = f"{folder}: {counted(images, 'image')} in {counted(shards, 'shard')}"
+        tell(given, told, {"dataset": str(folder), "images": images, "shards": shards})
         return
-    with closing(Progress(None, unit="image", what="indexed")) as shown:
+    with closing(Progress(None, unit="image", what="indexed", hidden=given.quiet)) as shown:
         done = make_index(folder, images_below(folder), to=given.to, threads=given.workers, on_image=shown.update)
-    print(
+    told = (
         f"{counted(done.indexed, 'JPEG')} indexed, {done.kept} unchanged, {done.without} without an index "
-        f"(progressive, damaged or another format), {done.unreadable} unreadable"
+        f"(progressive, damaged or another format), {done.unreadable} unreadable\n"
+        f"{done.path}: {done.index_bytes / 1e6:.1f} MB"
     )
-    print(f"{done.path}: {done.index_bytes / 1e6:.1f} MB")
+    tell(given, told, {"dataset": str(folder), **asdict(done), "path": str(done.path)})
 
 
 def _restore(given: argparse.Namespace) -> None:
     from fastdata.shards.dataset import ShardDataset
 
-    datasets = {folder.name: ShardDataset(folder) for folder in _datasets_in(given.dataset)}
+    datasets = {folder.name: ShardDataset(folder) for folder in datasets_in(given.dataset)}
     if not given.resume:
         check_empty(given.destination)
     count, damaged = 0, []
@@ -344,55 +374,3 @@ def _restore(given: argparse.Namespace) -> None:
     for line in damaged:
         print(f"skipped {line}")
     print(f"{given.destination}: {counted(count, 'file')}")
-
-
-def _inspect(given: argparse.Namespace) -> None:
-    folders = _datasets_in(given.dataset)
-    for folder in folders:
-        _describe(folder)
-        if given.sheet is None:
-            print("  (--sheet PNG draws a contact sheet)")
-            continue
-        sheet = given.sheet if len(folders) == 1 else given.sheet.with_stem(f"{given.sheet.stem}-{folder.name}")
-        _write_sheet(folder, sheet)
-        print(f"  contact sheet: {sheet}")
-
-
-def _describe(folder: Path) -> None:
-    if not (folder / MANIFEST_NAME).exists():
-        raise DatasetError(missing_manifest(folder))
-    from fastdata.shards.dataset import ShardDataset
-
-    manifest = Manifest.from_text((folder / MANIFEST_NAME).read_bytes(), str(folder))
-    dataset = ShardDataset(folder)
-    widths, heights = dataset.sizes_px.T
-    size = sum(shard.tar_bytes for shard in manifest.shards)
-    print(
-        f"{folder}: {counted(len(dataset), 'image')} in {counted(len(manifest.shards), 'shard')}, {size / 1e6:.1f} MB"
-    )
-    print(
-        f"  width {widths.min()} to {widths.max()} px, height {heights.min()} to {heights.max()} px; "
-        f"{counted(len(manifest.skipped), 'image')} skipped in the conversion"
-    )
-    names = dataset.classes or []
-    counts = {label: int((dataset.labels == label).sum()) for label in sorted(set(dataset.labels.tolist()))}
-    print(f"  {counted(len(counts), 'class')}, with {min(counts.values())} to {max(counts.values())} images each")
-    for label, count in list(counts.items())[:10]:
-        print(f"    {label:5} {names[label] if 0 <= label < len(names) else '':30} {count}")
-    if len(counts) > 10:
-        print(f"    … and {len(counts) - 10} more")
-    options = {**manifest.options, **manifest.options.get("recoding", {}), "recoding": None}
-    chosen = [f"{name}={value}" for name, value in options.items() if value not in (None, False)]
-    print(f"  converted with {', '.join(chosen)}" if chosen else "  made by fastdata index")
-
-
-def _write_sheet(folder: Path, sheet: Path) -> None:
-    from fastdata.loaders import pillow
-    from fastdata.shards.dataset import ShardDataset
-
-    dataset = ShardDataset(folder)
-    step = max(1, len(dataset) // _SHEET_IMAGES)
-    shown = range(0, len(dataset), step)[:_SHEET_IMAGES]
-    labels, names = dataset.labels.tolist(), dataset.classes or []
-    named = [names[labels[index]] if 0 <= labels[index] < len(names) else str(labels[index]) for index in shown]
-    pillow.write_sheet([(dataset.read_encoded(index), name) for index, name in zip(shown, named, strict=True)], sheet)
