@@ -137,7 +137,7 @@ def run(folder: Path, *, workers: int, rounds: int, images: int) -> dict[str, li
             "torch": torch.utils.data.DataLoader(dataset, **options, **more),
             "fastdata": DataLoader(dataset, **options, **more),
         }
-        print(f"{name}: {loaders['fastdata'].explain().splitlines()[0]}")
+        print(f"{name}: {loaders['fastdata'].verdict()}")
         contenders = [
             Contender(name=kind, epoch=partial(iter, loader), images=views * len(samples))
             for kind, loader in loaders.items()

@@ -182,7 +182,7 @@ def run(folder: Path, name: str, *, workers: int, rounds: int, images: int) -> l
         "torch": torch.utils.data.DataLoader(dataset, **options),
         "fastdata": DataLoader(dataset, **options),
     }
-    print(f"{name}: {loaders['fastdata'].explain().splitlines()[0]}")
+    print(f"{name}: {loaders['fastdata'].verdict()}")
     contenders = [
         Contender(name=kind, epoch=partial(iter, loader), images=views * images) for kind, loader in loaders.items()
     ]

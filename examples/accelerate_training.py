@@ -5,7 +5,7 @@
     torchrun --nproc-per-node 2 examples/accelerate_training.py
 
 `prepare` makes a new loader from the given one; from a loader of fastdata's it makes another of fastdata's.  Prints the
-first line of loader.explain() and the losses.
+loader's verdict and the losses.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def main() -> None:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     loader = DataLoader(dataset, batch_size=8, shuffle=True, num_workers=2)
     model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
-    accelerator.print(loader.explain().splitlines()[0])
+    accelerator.print(loader.verdict())
     for epoch in range(2):
         samples = 0
         for images, labels in loader:

@@ -5,7 +5,7 @@
 
 Only the import of DataLoader differs from a program without fastdata; started with `fastdata run`, torch's import could
 stay, too.  Where Lightning makes a loader again, to give each rank its share, it makes one of the same class.  Prints
-the losses and the first line of loader.explain().
+the losses and the loader's verdict.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def main() -> None:
     quiet: dict[str, Any] = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
     trainer = lightning.Trainer(max_epochs=2, accelerator="cpu", devices=1, enable_model_summary=False, **quiet)
     trainer.fit(Classifier(len(images.dataset.classes)), images)
-    print(trainer.train_dataloader.explain().splitlines()[0])
+    print(trainer.train_dataloader.verdict())
 
 
 if __name__ == "__main__":

@@ -2,8 +2,8 @@
 
     python examples/own_dataset.py [--data FOLDER]
 
-The dataset and the loop (common.py) are ordinary PyTorch; only the import of DataLoader differs.  Prints the first line
-of loader.explain(), then a loss per epoch, which falls.
+The dataset and the loop (common.py) are ordinary PyTorch; only the import of DataLoader differs.  Prints the
+loader's verdict, then a loss per epoch, which falls.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def main() -> None:
     dataset = CsvDataset(write_table(data_folder()), transform)
     loader = DataLoader(dataset, batch_size=8, shuffle=True, num_workers=2)
     model = small_model(1 + max(label for _, label in dataset.rows))
-    print(loader.explain().splitlines()[0])
+    print(loader.verdict())
     train_model(model, loader, epochs=3)
 
 

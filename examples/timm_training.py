@@ -4,7 +4,7 @@
 
 timm's create_loader always uses torch's class.  Here the loaders are made as it makes them, with its collate_fn and
 worker_init_fn, but with fastdata's class.  (timm's scripts can be started unchanged with `fastdata run train.py`.)
-Prints the first line of explain() for both loaders, then the loss and the accuracy.
+Prints the verdict of both loaders, then the loss and the accuracy.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ def main() -> None:
     """Trains for two epochs, then evaluates."""
     folder = data_folder()
     train, val = (make_loader(ImageDataset(str(folder)), train=each) for each in (True, False))
-    print("train:", train.explain().splitlines()[0])
-    print("val:", val.explain().splitlines()[0])
+    print("train:", train.verdict())
+    print("val:", val.verdict())
     model = small_model(classes=len(train.dataset.reader.class_to_idx))
     train_model(model, train, epochs=2)
     print(f"accuracy {accuracy(model, val):.2f}")

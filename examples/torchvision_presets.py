@@ -2,8 +2,8 @@
 
     python examples/torchvision_presets.py [--data FOLDER]
 
-A preset is a class with a Compose inside, which is given to ImageFolder as its transform.  Prints the first line of
-explain() for both loaders, then the loss and the accuracy.
+A preset is a class with a Compose inside, which is given to ImageFolder as its transform.  Prints the verdict of
+both loaders, then the loss and the accuracy.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ def main() -> None:
     val_set = datasets.ImageFolder(folder, EvalPreset(crop_size=64, resize_size=72))
     train = DataLoader(train_set, batch_size=8, shuffle=True, num_workers=2)
     val = DataLoader(val_set, batch_size=8, num_workers=2)
-    print("train:", train.explain().splitlines()[0])
-    print("val:", val.explain().splitlines()[0])
+    print("train:", train.verdict())
+    print("val:", val.verdict())
     model = small_model(len(train_set.classes))
     train_model(model, train, epochs=2)
     print(f"accuracy {accuracy(model, val):.2f}")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from fastdata.dataloader.loader import DataLoader
+    from fastdata.dataloader.results import LoaderStats
     from fastdata.device.prefetch import DevicePrefetcher
     from fastdata.diagnosis.in_code import doctor
     from fastdata.errors import (
@@ -48,6 +49,7 @@ _HOMES = {
     "EpochSampler": "order.epoch_sampler",
     "FastdataError": "errors",
     "ImageFolder": "image_folder",
+    "LoaderStats": "dataloader.results",
     "NotAccelerated": "errors",
     "OptionError": "errors",
     "PipelineError": "errors",
@@ -73,6 +75,7 @@ __all__ = [
     "EpochSampler",
     "FastdataError",
     "ImageFolder",
+    "LoaderStats",
     "NotAccelerated",
     "OptionError",
     "PipelineError",

@@ -30,6 +30,12 @@ def no_timings_from_before(tmp_path_factory: pytest.TempPathFactory, monkeypatch
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.getbasetemp() / f"cache-{next(_NUMBERS)}"))
 
 
+@pytest.fixture(autouse=True)
+def no_line_is_wrapped(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Texts are searched for sentences; tests/commands/test_width.py wraps them."""
+    monkeypatch.setenv("COLUMNS", "10000")
+
+
 @pytest.fixture(scope="session")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An image folder: 3 classes, 13 JPEGs each, of many sizes and samplings."""

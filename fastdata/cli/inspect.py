@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import Any
 
 from fastdata.cli.folders import datasets_in
 from fastdata.errors import DatasetError
@@ -11,13 +12,25 @@ from fastdata.shards.format import MANIFEST_NAME, Manifest
 from fastdata.shards.store import missing_manifest
 from fastdata.terminal.words import counted
 
-__all__ = ["inspect_dataset"]
+__all__ = ["add_inspect"]
 
 _SHEET_IMAGES = 40
 
 
-def inspect_dataset(given: argparse.Namespace) -> None:
-    """Describes a dataset, or those of its splits, and draws the sheet if it is asked for."""
+def add_inspect(commands: Any) -> None:
+    """Adds the command to argparse's subparsers."""
+    inspect = commands.add_parser("inspect", help="show what is in a dataset; --sheet draws some of its images")
+    inspect.add_argument("dataset", type=Path, help="a folder written by fastdata convert")
+    inspect.add_argument(
+        "--sheet",
+        type=Path,
+        metavar="PNG",
+        help="draw a contact sheet of some images into this file (with several splits: NAME-SPLIT.png for each)",
+    )
+    inspect.set_defaults(run=_inspect)
+
+
+def _inspect(given: argparse.Namespace) -> None:
     folders = datasets_in(given.dataset)
     for folder in folders:
         _describe(folder)

@@ -12,16 +12,20 @@ from typing import Any
 from fastdata import __version__
 from fastdata.cli.doctor import add_doctor
 from fastdata.cli.folders import open_folder, refuse_splits
+from fastdata.cli.output import add_output, log, tell
 from fastdata.cli.problems import add_options, left_out_of, summary_of
 from fastdata.cli.run import add_run, split_program
 from fastdata.cli.shards import add_commands
-from fastdata.errors import DatasetError, DecodeError, FastdataError, OptionError
+from fastdata.errors import BackendUnavailable, DatasetError, DecodeError, FastdataError, OptionError
 from fastdata.run import startup
 from fastdata.system.cpus import parse_workers
 from fastdata.terminal.flags import argument
+from fastdata.terminal.help import Parser
+from fastdata.terminal.wrap import wrapped
 
 __all__ = ["main"]
 
+_BACKEND = 10  # columns
 # What a command needs beyond what fastdata itself does.
 _PACKAGES = {"bench": ("torchvision",), "demo": ("matplotlib", "torchvision")}
 
@@ -45,7 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="fastdata",
         description="Fast image loading for PyTorch training: check the installation, measure its speed on this "
         "machine, explain what a loader does, run a program with its loaders replaced, convert datasets to shards.",
@@ -57,6 +61,7 @@ def _parser() -> argparse.ArgumentParser:
     info = commands.add_parser(
         "info", help="list decode backends with their versions, and what to install for missing ones"
     )
+    info.add_argument("--require-native", action="store_true", help="fail if the native core is missing")
     info.set_defaults(run=_info)
 
     _add_bench(commands)
@@ -118,6 +123,7 @@ def _add_bench(commands: Any) -> None:
         "--rounds", type=_positive, default=3, help="measured passes over the data per loader (default: %(default)s)"
     )
     add_options(bench, on_error="raise")
+    add_output(bench)
     bench.set_defaults(run=_bench)
 
 
@@ -134,13 +140,16 @@ def _add_folder(parser: argparse.ArgumentParser, more: str = "") -> None:
 
 def _info(given: Any) -> None:
     from fastdata.diagnosis.measure import machine
-    from fastdata.loaders import describe_backends
+    from fastdata.loaders import describe_backends, native_problem
 
     here = machine()
-    print(f"fastdata {__version__}, torch {here['torch']}, Python {here['python']}, {here['system']}")
-    print(f"CPUs usable: {here['usable_cpus']} ({here['cpu']}); GPU: {here['gpu'] or 'none'}")
+    print(wrapped(f"fastdata {__version__}, torch {here['torch']}, Python {here['python']}, {here['system']}"))
+    print(wrapped(f"CPUs usable: {here['usable_cpus']} ({here['cpu']}); GPU: {here['gpu'] or 'none'}"))
     for backend in describe_backends():
-        print(f"  {backend.name:10} {backend.version or 'missing: ' + str(backend.problem)}")
+        told = backend.version or f"missing: {backend.problem}"
+        print(wrapped(f"  {backend.name:{_BACKEND}} {told}", hanging=_BACKEND + 3))
+    if given.require_native and (problem := native_problem()) is not None:
+        raise BackendUnavailable(f"the native core is missing: {problem}")
 
 
 def _check_can_run(command: str) -> None:
@@ -161,7 +170,7 @@ def _bench(given: Any) -> None:
     _check_can_run("bench")
     from fastdata.demo.compare import compare_loaders
     from fastdata.demo.report import write_report
-    from fastdata.demo.results import as_text
+    from fastdata.demo.results import as_text, verdict
     from fastdata.diagnosis.measure import machine
     from fastdata.shards.open_images import holds_shards
 
@@ -172,24 +181,28 @@ def _bench(given: Any) -> None:
         )
     problems = left_out_of(given.folder, given)
     try:
-        results = compare_loaders(
-            given.folder,
-            workers=given.workers,
-            batch_size=given.batch_size,
-            rounds=given.rounds,
-            left_out={problem.path for problem in problems},
-        )
+        sizes = {"workers": given.workers, "batch_size": given.batch_size, "rounds": given.rounds}
+        left_out = {problem.path for problem in problems}
+        results = compare_loaders(given.folder, **sizes, left_out=left_out, say=log(given))
     except DecodeError as error:
         raise DatasetError(
             f"{error.location}: {error.reason}; torch's DataLoader, with which this compares, ends at damaged images: "
             "repair or remove the file, or leave out all such files with --check decode --on-error skip"
         ) from error
-    print(as_text(results))
-    if problems:
-        print(summary_of(problems))
+    told = "\n".join([as_text(results), *([summary_of(problems)] if problems else [])])
+    document: dict[str, Any] = {
+        "verdict": verdict(results),
+        "folder": str(given.folder),
+        **sizes,
+        "loaders": [each.to_dict() for each in results],
+        "left_out": [str(problem.path) for problem in problems],
+        "machine": machine(),
+        "command": given.command_line,
+    }
     if given.html is not None:
         write_report(given.html, results, None, None, machine(), folder=given.folder, command=given.command_line)
-        print(f"page: {given.html}")
+        told, document["page"] = f"{told}\npage: {given.html}", str(given.html)
+    tell(given, told, document)
 
 
 def _explain(given: Any) -> None:
@@ -207,7 +220,7 @@ def _explain(given: Any) -> None:
     if problems:
         print(summary_of(problems))
     if (problem := slow_to_read(str(given.folder))) is not None:
-        print(problem)
+        print(wrapped(problem))
 
 
 def _demo(given: Any) -> None:

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import argparse
 import re
+import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from fastdata.cli.folders import datasets_in
-from fastdata.cli.inspect import inspect_dataset
+from fastdata.cli.inspect import add_inspect
+from fastdata.cli.output import add_output, tell, wants_text
 from fastdata.cli.problems import add_options, left_out_of, summary_of
 from fastdata.errors import DatasetError, OptionError, ShardError
 from fastdata.loaders.make_index import images_below, make_index
@@ -23,6 +26,7 @@ from fastdata.shards.conversion.job import ON_ERROR, ConvertOptions, ShardJob, w
 from fastdata.shards.conversion.progress import ConversionProgress
 from fastdata.shards.conversion.recode import Recoding
 from fastdata.shards.conversion.restore import check_empty, restore_folder
+from fastdata.shards.conversion.samples import Split
 from fastdata.shards.conversion.shard_plan import plan_shards
 from fastdata.shards.engines import ENGINES
 from fastdata.shards.records import Ref
@@ -44,7 +48,6 @@ def add_commands(commands: Any) -> None:
         "convert",
         help="convert an image folder, tar or Parquet files to shards",
         description=_CONVERT,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     _add_convert_arguments(convert_parser)
     convert_parser.set_defaults(run=_convert, when_interrupted="; run the same command again to continue")
@@ -55,13 +58,13 @@ def add_commands(commands: Any) -> None:
     verify.add_argument("dataset", type=Path, help="a folder written by fastdata convert")
     verify.add_argument("--decode", action="store_true", help="also decode every image")
     _add_workers(verify)
+    add_output(verify)
     verify.set_defaults(run=_verify)
 
     index = commands.add_parser(
         "index",
         help="index the JPEGs of a folder or of shards, so that windows of them are decoded cheaper",
         description=_INDEX,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     index.add_argument("dataset", type=Path, help="a folder of images, or of tar files that follow WebDataset's naming")
     index.add_argument(
@@ -72,6 +75,7 @@ def add_commands(commands: Any) -> None:
         "the folder itself; if that is read-only, $XDG_CACHE_HOME/fastdata/indexes; programs look in both)",
     )
     _add_workers(index)
+    add_output(index)
     index.add_argument(
         "--force",
         action="store_true",
@@ -82,15 +86,7 @@ def add_commands(commands: Any) -> None:
 
     _add_restore(commands)
 
-    inspect = commands.add_parser("inspect", help="show what is in a dataset; --sheet draws some of its images")
-    inspect.add_argument("dataset", type=Path, help="a folder written by fastdata convert")
-    inspect.add_argument(
-        "--sheet",
-        type=Path,
-        metavar="PNG",
-        help="draw a contact sheet of some images into this file (with several splits: NAME-SPLIT.png for each)",
-    )
-    inspect.set_defaults(run=inspect_dataset)
+    add_inspect(commands)
 
 
 def _add_restore(commands: Any) -> None:
@@ -191,6 +187,7 @@ def _add_convert_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--verify", action="store_true", help="read and decode everything again at the end")
     parser.add_argument("--dry-run", action="store_true", help="only estimate the size and the time")
     _add_workers(parser)
+    add_output(parser)
 
 
 def _add_workers(parser: argparse.ArgumentParser) -> None:
@@ -228,9 +225,9 @@ def _convert(given: argparse.Namespace) -> None:
     options, columns = _options(given), (given.image_column, given.label_column)
     destination = local_folder(given.destination)
     if given.dry_run:
-        _estimate(given.source, options, columns, given.workers)
+        _estimate(given, options, columns)
         return
-    progress = ConversionProgress()
+    progress = ConversionProgress(hidden=given.quiet)
     if destination.is_file():
         raise OptionError(f"DEST {destination} is a file; name a folder")
     if given.classes is not None and not given.classes.is_file():
@@ -253,57 +250,92 @@ def _convert(given: argparse.Namespace) -> None:
         )
     finally:
         progress.close()
-    print(summary)
-    if problems:
-        print(summary_of(problems))
-    if given.verify:
-        for split in summary.manifests:
-            _print_faults(destination / split, decode=True, workers=given.workers)
+    told = "\n".join([str(summary), *([summary_of(problems)] if problems else [])])
+    document = {"destination": str(destination), **summary.to_dict(), "left_out": [each.path for each in problems]}
+    if not given.verify:
+        tell(given, told, document)
+        return
+    if wants_text(given):
+        print(told)
+    _check(given, destination, [destination / split for split in summary.manifests], decode=True, document=document)
 
 
-def _estimate(source: str, options: ConvertOptions, columns: tuple[str | None, str | None], workers: int) -> None:
+def _estimate(given: argparse.Namespace, options: ConvertOptions, columns: tuple[str | None, str | None]) -> None:
     """Converts a few images of each split into a temporary folder and multiplies."""
-    for name, split in open_source(source, image_column=columns[0], label_column=columns[1]).items():
-        if split.refs is None:
-            print(f"{name or 'dataset'}: a stream, whose length is unknown until it has been read")
-            if options.shuffle_seed is not None:
-                print("  --shuffle-seed copies all of it beside the shards first: have twice its size free on the disk")
-            continue
-        step = max(1, len(split.refs) // _TRIED_IN_DRY_RUN)
-        tried: list[Ref] = split.refs[::step]
-        total, part = (sum(ref.size for ref in refs) for refs in (split.refs, tried))
-        with tempfile.TemporaryDirectory() as scratch:
-            began = time.monotonic()
-            job = ShardJob(scratch, "dry-run.tar", tried, replace(options, on_error="skip"), f"{scratch}/note")
-            done = write_shard(job)
-            seconds = time.monotonic() - began
-        scale, shards = total / max(part, 1), counted(len(plan_shards(split.refs, options)), "shard")
-        print(
-            f"{name or 'dataset'}: {counted(len(split.refs), 'image')}, {total / 1e6:.1f} MB → about "
-            f"{done.info.tar_bytes * scale / 1e6:.1f} MB in {shards}, about "
-            f"{seconds * scale / max(workers, 1):.0f} s with {counted(workers, 'worker')} "
-            f"(from {counted(len(tried), 'image')}"
-            f"{f', {len(done.skipped)} of them unreadable' if done.skipped else ''})"
-        )
+    splits: dict[str, Any] = {}
+    for name, split in open_source(given.source, image_column=columns[0], label_column=columns[1]).items():
+        splits[name] = _estimate_split(split, options, given.workers) if split.refs is not None else None
+        if wants_text(given):
+            print(_estimate_in_words(name, splits[name], options, given.workers))
+    if given.json:
+        tell(given, "", {"splits": splits, "workers": given.workers})
+
+
+def _estimate_split(split: Split, options: ConvertOptions, workers: int) -> dict[str, Any]:
+    """Plain values, from some of the images."""
+    assert split.refs is not None
+    step = max(1, len(split.refs) // _TRIED_IN_DRY_RUN)
+    tried: list[Ref] = split.refs[::step]
+    total, part = (sum(ref.size for ref in refs) for refs in (split.refs, tried))
+    with tempfile.TemporaryDirectory() as scratch:
+        began = time.monotonic()
+        job = ShardJob(scratch, "dry-run.tar", tried, replace(options, on_error="skip"), f"{scratch}/note")
+        done = write_shard(job)
+        seconds = time.monotonic() - began
+    scale = total / max(part, 1)
+    return {
+        "images": len(split.refs),
+        "source_bytes": total,
+        "shard_bytes": round(done.info.tar_bytes * scale),
+        "shards": len(plan_shards(split.refs, options)),
+        "seconds": seconds * scale / max(workers, 1),
+        "tried": len(tried),
+        "unreadable": len(done.skipped),
+    }
+
+
+def _estimate_in_words(name: str, found: dict[str, Any] | None, options: ConvertOptions, workers: int) -> str:
+    if found is None:
+        told = f"{name or 'dataset'}: a stream, whose length is unknown until it has been read"
+        if options.shuffle_seed is not None:
+            told += "\n  --shuffle-seed copies all of it beside the shards first: have twice its size free on the disk"
+        return told
+    unreadable = f", {found['unreadable']} of them unreadable" if found["unreadable"] else ""
+    return (
+        f"{name or 'dataset'}: {counted(found['images'], 'image')}, {found['source_bytes'] / 1e6:.1f} MB → about "
+        f"{found['shard_bytes'] / 1e6:.1f} MB in {counted(found['shards'], 'shard')}, about "
+        f"{found['seconds']:.0f} s with {counted(workers, 'worker')} "
+        f"(from {counted(found['tried'], 'image')}{unreadable})"
+    )
 
 
 def _verify(given: argparse.Namespace) -> None:
-    _print_faults(given.dataset, decode=given.decode, workers=given.workers)
+    _check(given, given.dataset, datasets_in(given.dataset), decode=given.decode, document={})
 
 
-def _print_faults(dataset: Path, *, decode: bool, workers: int) -> None:
-    folders = datasets_in(dataset)
+def _check(
+    given: argparse.Namespace, dataset: Path, folders: Sequence[Path], *, decode: bool, document: dict[str, Any]
+) -> None:
+    """Verifies folders of shards, and adds the faults to the document.
+
+    Raises:
+        ShardError: there are some.
+    """
     faults: list[Fault] = []
     for folder in folders:
-        for fault in verify_folder(folder, decode=decode, workers=workers):
-            print(fault)
+        for fault in verify_folder(folder, decode=decode, workers=given.workers):
+            if not given.json:
+                print(fault, file=sys.stderr if given.quiet else sys.stdout)
             faults.append(fault)
+    document = {**document, "dataset": str(dataset), "faults": [asdict(fault) for fault in faults]}
+    if given.json or not faults:
+        tell(given, f"{dataset}: no faults", document)
     if faults:
         advice = "copy or convert these shards again; repair or remove files that are damaged in the source"
         if all(fault.only_slows for fault in faults):
             advice = f"the images are whole; make indexes again: fastdata index {dataset}"
-        raise ShardError(str(dataset), f"{counted(len(faults), 'fault')}, listed above; {advice}")
-    print(f"{dataset}: no faults")
+        listed = "in the document" if given.json else "listed above"
+        raise ShardError(str(dataset), f"{counted(len(faults), 'fault')}, {listed}; {advice}")
 
 
 def _index(given: argparse.Namespace) -> None:
@@ -314,20 +346,23 @@ def _index(given: argparse.Namespace) -> None:
         if given.to is not None:
             raise OptionError(f"--to is for folders of images; indexes of tar files are kept beside them, in {folder}")
         manifest = index_folder(folder, workers=given.workers, force=given.force)
-        print(f"{folder}: {counted(manifest.samples, 'image')} in {counted(len(manifest.shards), 'shard')}")
+        images, shards = manifest.samples, len(manifest.shards)
+        told = f"{folder}: {counted(images, 'image')} in {counted(shards, 'shard')}"
+        tell(given, told, {"dataset": str(folder), "images": images, "shards": shards})
         return
     problems = left_out_of(folder, given)
     left_out = {problem.path for problem in problems}
     paths = (path for path in images_below(folder) if path not in left_out)
-    with closing(Progress(None, unit="image", what="indexed")) as shown:
+    with closing(Progress(None, unit="image", what="indexed", hidden=given.quiet)) as shown:
         done = make_index(folder, paths, to=given.to, threads=given.workers, on_image=shown.update)
-    print(
+    told = (
         f"{counted(done.indexed, 'JPEG')} indexed, {done.kept} unchanged, {done.without} without an index "
-        f"(progressive, damaged or another format), {done.unreadable} unreadable"
+        f"(progressive, damaged or another format), {done.unreadable} unreadable\n"
+        f"{done.path}: {done.index_bytes / 1e6:.1f} MB"
     )
-    print(f"{done.path}: {done.index_bytes / 1e6:.1f} MB")
-    if problems:
-        print(summary_of(problems))
+    told += f"\n{summary_of(problems)}" if problems else ""
+    document = {"dataset": str(folder), **asdict(done), "path": str(done.path), "left_out": sorted(left_out)}
+    tell(given, told, document)
 
 
 def _restore(given: argparse.Namespace) -> None:

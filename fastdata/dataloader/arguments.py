@@ -21,6 +21,7 @@ from fastdata.loaders.backend import Fidelity
 from fastdata.loaders.dali_options import DaliOptions
 from fastdata.pipeline.config import OnError
 from fastdata.system.cpus import auto_threads
+from fastdata.system.stack_level import users_level
 
 __all__ = [
     "AUGMENT_ON",
@@ -146,6 +147,6 @@ def may_pin(wanted: bool) -> bool:
         return True
     warnings.warn(
         "'pin_memory' argument is set as true but no accelerator is found, then device pinned memory won't be used.",
-        stacklevel=4,
+        stacklevel=users_level(),
     )
     return False

@@ -18,6 +18,7 @@ from fastdata.pipeline.collate import stacks_images
 from fastdata.sources.arrays import ArraySource
 from fastdata.sources.protocol import file_ranges, some_indices
 from fastdata.sources.recognise import has_file_ranges
+from fastdata.terminal.wrap import wrapped
 from fastdata.transforms.augmentations import has_batch_form
 from fastdata.views.header import UNPACKED_MAGIC
 from fastdata.views.plan import Plan
@@ -39,6 +40,8 @@ _OF_THE_PIPELINE: dict[str, Any] = {
 
 
 BY_INDEX = "windows of JPEGs are decoded without what lies around them"
+
+_LABEL = 12  # columns
 
 _WITH_CAPTURES = ("backend", "fidelity", "memory_format")
 
@@ -62,8 +65,9 @@ def explain(loader: LoaderArguments, route: Route, findings: Findings) -> str:
         lines = _by_the_datasets_code(loader, route, findings)
     lines["tuned"] = findings.tuner.told() if findings.tuner is not None else None
     advice = [f"to change:  {change}" for change in _advice(loader, route)]
-    facts = [f"{name + ':':<12}{value}" for name, value in lines.items() if value is not None]
-    return "\n".join([verdict(loader, route, findings), *facts, *advice])
+    facts = [f"{name + ':':<{_LABEL}}{value}" for name, value in lines.items() if value is not None]
+    told = [wrapped(line, hanging=_LABEL) for line in (*facts, *advice)]
+    return "\n".join([wrapped(verdict(loader, route, findings)), *told])
 
 
 def _by_the_datasets_code(loader: LoaderArguments, route: Route, findings: Findings) -> dict[str, str | None]:
@@ -172,8 +176,6 @@ def _advice(loader: LoaderArguments, route: Route) -> list[str]:
     if plan is None:
         return [route.advice] if route.advice else []
     changes = []
-    if (problem := native_problem()) is not None:
-        changes.append(problem)
     if loader.num_workers == 0 and not loader.autotune:
         changes.append("num_workers='auto' decodes with all CPUs, ahead of the training loop")
     if any(map(has_batch_form, plan.tail)) and loader.augment_on == "host":

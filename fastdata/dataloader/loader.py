@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import fields, replace
 from functools import partial
 from multiprocessing.context import BaseContext
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, cast
 
 import torch
 import torch.utils.data
@@ -39,12 +39,20 @@ from fastdata.dataloader.map_style import Samples, open_in_threads
 from fastdata.dataloader.prepare import pipeline_config
 from fastdata.dataloader.rebuilt import remember
 from fastdata.dataloader.record import EpochRecord
+from fastdata.dataloader.results import BatchIterator, LoaderStats
 from fastdata.dataloader.routes import Route, find_route
 from fastdata.dataloader.stateful import StatefulEpochs
 from fastdata.dataloader.tuning import begin_with_all_cpus, check_tuning, tuned
-from fastdata.dataloader.verdict import Findings
+from fastdata.dataloader.verdict import Findings, verdict
 from fastdata.device.prefetch import DevicePrefetcher, check_device
-from fastdata.loaders import FIDELITIES, BackendName, check_backend_name, create_backend, warn_without_native
+from fastdata.loaders import (
+    FIDELITIES,
+    BackendName,
+    RegisteredBackend,
+    check_backend_name,
+    create_backend,
+    warn_without_native,
+)
 from fastdata.loaders.backend import Fidelity
 from fastdata.loaders.dali_options import DaliOptions
 from fastdata.pipeline.build import open_pipeline
@@ -54,6 +62,7 @@ from fastdata.pipeline.jobs import OrderedJobs
 from fastdata.pipeline.resources import EpochResources
 from fastdata.pipeline.stats import PipelineStats
 from fastdata.sources.recognise import frozen
+from fastdata.system.stack_level import users_level
 from fastdata.views.philox import Key
 
 __all__ = ["DataLoader", "StatelessDataLoader", "observers"]
@@ -84,7 +93,8 @@ class StatelessDataLoader(StatefulEpochs, torch.utils.data.DataLoader[Sample]):
         prefetch_factor: on torch's path batches per worker; in the image pipeline, where all threads work on the
             same batch, batches in all.
         backend: who decodes: one of `fastdata.loaders.BACKENDS`, or "auto", which takes the first of native, turbojpeg
-            and pil that is available (`fastdata bench` measures all of them).
+            and pil that is available (`fastdata bench` measures all of them).  For type checkers the name of a
+            registered backend is what `register_backend` returned.
         fidelity: "exact" gives the pixels of Pillow and torchvision; "fast" decodes large JPEGs at reduced size.
         device: where batches are delivered; None and "cpu" leave them in host memory, pinned if `pin_memory`.
         seed: makes views, and what worker processes draw (but for persistent ones, which go on drawing), a function of
@@ -143,7 +153,7 @@ class StatelessDataLoader(StatefulEpochs, torch.utils.data.DataLoader[Sample]):
         persistent_workers: bool = False,
         pin_memory_device: str = "",
         in_order: bool = True,
-        backend: BackendName | str = "auto",
+        backend: BackendName | RegisteredBackend = "auto",
         fidelity: Fidelity = "exact",
         device: str | torch.device | None = None,
         seed: int | None = None,
@@ -209,17 +219,23 @@ class StatelessDataLoader(StatefulEpochs, torch.utils.data.DataLoader[Sample]):
     # ---- what to ask a loader
 
     def explain(self) -> str:
-        """In words: which way the batches go, what was fused and what was not, who decodes, and why."""
+        """The verdict; then which way the batches go, what was fused and what was not, who decodes, and why.
+
+        Lines are wrapped to the terminal's width (80 to 120 columns; to COLUMNS, if that is set).
+        """
         return explain(self._arguments(), self._route(), self._findings)
 
-    def stats(self) -> dict[str, Any]:
+    def verdict(self) -> str:
+        """Whether images are accelerated, how far and, if not, why and what to change; one line of any length."""
+        return verdict(self._arguments(), self._route(), self._findings)
+
+    def stats(self) -> LoaderStats:
         """Totals since the loader was made: seconds per stage, waiting time, failures and the quarantine list.
 
-        See `fastdata.pipeline.stats.PipelineStats` for the entries.  On torch's path batches, samples and waiting are
-        counted.
+        See `fastdata.LoaderStats` for the entries.  On torch's path batches, samples and waiting are counted.
         """
-        entries = self._stats.to_dict()
-        return {**entries, "backend": self._findings.choice.backend.name if self._findings.choice is not None else None}
+        choice = self._findings.choice
+        return cast(LoaderStats, {**self._stats.to_dict(), "backend": choice.backend.name if choice else None})
 
     def __repr__(self) -> str:
         route, batches = self._route(), getattr(self.batch_sampler, "batch_size", self.batch_size)
@@ -249,7 +265,7 @@ class StatelessDataLoader(StatefulEpochs, torch.utils.data.DataLoader[Sample]):
 
     # ---- iterating
 
-    def __iter__(self) -> Any:
+    def __iter__(self) -> BatchIterator:  # type: ignore[override] # torch's, whose attributes are private
         self._show_to_observers()
         route = self._kept_route or self._route()
         begin_with_all_cpus(self, route)
@@ -257,7 +273,7 @@ class StatelessDataLoader(StatefulEpochs, torch.utils.data.DataLoader[Sample]):
             return self._iterate_images(route)
         if (ignored := without_effect(self._arguments(), route)) and not self._warned_of_torch_path:
             self._warned_of_torch_path = True
-            warnings.warn(f"{', '.join(ignored)} has no effect: {route.reason}", stacklevel=2)
+            warnings.warn(f"{', '.join(ignored)} has no effect: {route.reason}", stacklevel=users_level())
         if route.in_threads:
             return self._iterate_in_threads(route)
         if self._device is None and not self.progress and not route.captured:

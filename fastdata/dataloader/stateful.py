@@ -19,6 +19,7 @@ from fastdata.order.sampler_chain import describe_sampler, epoch_sampler, own_ge
 from fastdata.order.state import LoaderState
 from fastdata.pipeline.config import OnError
 from fastdata.pipeline.stats import EpochSkips, PipelineStats
+from fastdata.system.stack_level import users_level
 from fastdata.views.philox import Key
 
 __all__ = ["StatefulEpochs"]
@@ -55,7 +56,7 @@ class StatefulEpochs:
         if self._resume_from is not None and self._resume_from.epoch != epoch:
             warnings.warn(
                 f"set_epoch({epoch}) discards the loaded state, which is in epoch {self._resume_from.epoch}",
-                stacklevel=2,
+                stacklevel=users_level(),
             )
             self._resume_from = None
         if self._planned is not None and self._planned.epoch != epoch:
@@ -227,7 +228,7 @@ class StatefulEpochs:
             warnings.warn(
                 f"the sampler's set_epoch({epoch}) discards the loaded state, which is in its epoch "
                 f"{start.epoch if isinstance(sampler, EpochSampler) else start.sampler_epoch}",
-                stacklevel=5,
+                stacklevel=users_level(),
             )
         return replace(self._fresh_state(), epoch=self._next_epoch)
 
@@ -263,18 +264,18 @@ class StatefulEpochs:
                     f"the state of {type(self.dataset).__name__} in worker processes is not saved; its batches are "
                     "read again and skipped, which is exact only if they do not depend on earlier epochs; with "
                     "num_workers=0 it is always exact",
-                    stacklevel=4,
+                    stacklevel=users_level(),
                 )
             elif start.dataset_state is None and own_generators(self.dataset):
                 warnings.warn(
                     f"{type(self.dataset).__name__} has its own random generator but no state_dict, so the skipped "
                     "batches may differ from those delivered before; give it state_dict and load_state_dict",
-                    stacklevel=4,
+                    stacklevel=users_level(),
                 )
         elif self.num_workers > 0 or start.dataset_random is None:
             warnings.warn(
                 "the order continues exactly, but random numbers that the dataset draws in worker processes differ "
                 "from those of an uninterrupted run; with num_workers=0, or in the image pipeline, they continue "
                 "exactly, too",
-                stacklevel=4,
+                stacklevel=users_level(),
             )

@@ -20,6 +20,7 @@ from fastdata.pipeline.stats import PipelineStats
 from fastdata.pipeline.whole_batch import WholeBatches
 from fastdata.system.cpus import auto_threads, local_processes
 from fastdata.system.memory import available_memory
+from fastdata.system.stack_level import users_level
 
 __all__ = ["begin_with_all_cpus", "check_tuning", "tuned"]
 
@@ -59,7 +60,7 @@ def tuned(
     if not isinstance(pipeline, OrderedJobs):
         warnings.warn(
             "autotune=True has no effect: the backend has threads of its own; see DaliOptions(threads=...)",
-            stacklevel=5,
+            stacklevel=users_level(),
         )
         return None
     tuner = findings.tuner = findings.tuner or _tuner(loader, resources.stats)

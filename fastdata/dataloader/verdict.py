@@ -22,6 +22,7 @@ from fastdata.pipeline.choose_backend import BackendChoice
 from fastdata.pipeline.choose_threads import ThreadChoice
 from fastdata.sources.arrays import ArraySource
 from fastdata.system.cpus import auto_threads
+from fastdata.system.stack_level import users_level
 from fastdata.views.plan import Plan
 
 __all__ = ["Findings", "counts_threads", "verdict", "warn_if_images"]
@@ -92,12 +93,12 @@ def counts_threads(loader: LoaderArguments, findings: Findings) -> bool:
 
 def verdict(loader: LoaderArguments, route: Route, findings: Findings) -> str:
     """Whether a loader is accelerated, how far, and if it is not, why and what to change."""
+    if (problem := native_problem()) is not None:
+        return f"{NOT_ACCELERATED}: the native core is missing: {problem}"
     if route.plan is not None:
         what = "in memory are made into batches" if isinstance(route.source, ArraySource) else "are decoded"
         word = "partly accelerated" if route.plan.tail else "accelerated"
         return f"{word}: images {what} by the image pipeline; {_share(route.plan)}"
-    if native_problem() is not None:
-        return f"{NOT_ACCELERATED}: {native_problem()}"
     if loader.batch_sampler is None or not may_defer(loader):
         return "; ".join([f"{NOT_ACCELERATED}: {_why_torchs(loader, route)}", *_changes(loader, route)[:1]])
     if findings.happened.batches or route.in_threads:
@@ -238,4 +239,4 @@ def _warned() -> list[str]:
 def _warn_once(text: str) -> None:
     if not _warned():
         _warned().append(text)
-        warnings.warn(text, NotAccelerated, stacklevel=2)
+        warnings.warn(text, NotAccelerated, stacklevel=users_level())

@@ -82,7 +82,7 @@ def decode_speeds(files: Sequence[bytes], *, rounds: int = 3) -> dict[str, float
     images = [inspect(data) for data in files]
     made = {name: create_backend(name) for name in available_backends() if name != "synthetic"}
     backends = {name: backend for name, backend in made.items() if name != "dali"}
-    best = dict.fromkeys(backends, 0.0)
+    best: dict[str, float] = dict.fromkeys(backends, 0.0)
     for _ in range(rounds):
         for name, backend in backends.items():
             began = time.perf_counter()

@@ -17,7 +17,7 @@ from fastdata.demo.results import ceiling_of, ranked, verdict
 from fastdata.demo.train import Epoch
 from fastdata.diagnosis.measure import Measurement, ratios, spread
 from fastdata.image_folder import ImageFolder
-from fastdata.loaders import available_backends
+from fastdata.loaders import BackendName, available_backends
 from fastdata.pages.render import embedded, render
 from fastdata.system.optional import need
 from fastdata.terminal.words import counted
@@ -109,7 +109,7 @@ def _loader_rows(measurements: Sequence[Measurement]) -> tuple[list[dict[str, An
     return rows, {"percent": round(min(100.0, 100 * cpu_ms / longest), 1), "ms": f"{cpu_ms:.2f}"}
 
 
-def _strip_backend() -> str:
+def _strip_backend() -> BackendName:
     return "native" if "native" in available_backends() else "pil"
 
 

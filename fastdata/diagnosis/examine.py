@@ -136,7 +136,8 @@ def _examine(seen: Observation, loader: Any, seconds: float) -> None:
     states = GlobalStates.now()
     try:
         seen.alone = _tried(seen, "the loader alone", lambda: measure_loading(loader, seconds=_ALONE * seconds))
-        seen.has_index = seen.is_ours and BY_INDEX in loader.explain()  # which knows it once there was a batch
+        # explain(), whose lines are wrapped, knows it once there was a batch.
+        seen.has_index = seen.is_ours and BY_INDEX in " ".join(loader.explain().split())
         if seen.alone is not None:
             for key, (what, change) in _changes(seen, loader).items():
                 found = _tried(seen, what, lambda change=change, what=what: _loading(change, what, _CHANGED * seconds))  # type: ignore[misc]

@@ -195,7 +195,7 @@ def measure_loading(loader: Any, *, seconds: float, what: str = "") -> Loading:
         batch_s=total_s / max(1, counted),
         images_per_s=images / total_s if images else math.nan,
         cores=cores / max(1e-9, time.perf_counter() - began),
-        explain=loader.explain().partition("\n")[0].strip() if is_ours(loader) else "",
+        explain=loader.verdict() if is_ours(loader) else "",
         stage_s={name: value / max(1, counted) for name, value in stages.items() if value > 0},
         first_s=first_s,
     )

@@ -11,10 +11,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
-from typing import Literal, TypeAlias
+from typing import Literal, NewType, TypeAlias, cast
 
 from fastdata.errors import BackendError, BackendUnavailable, OptionError
 from fastdata.loaders.backend import FIDELITIES, MEAN_TOLERANCE, Backend, Encoded, Fidelity
+from fastdata.system.installed import install_command
+from fastdata.system.stack_level import users_level
 
 __all__ = [
     "AUTO_ORDER",
@@ -26,6 +28,7 @@ __all__ = [
     "BackendName",
     "Encoded",
     "Fidelity",
+    "RegisteredBackend",
     "auto_backend",
     "available_backends",
     "backend_class",
@@ -38,6 +41,9 @@ __all__ = [
 ]
 
 BackendName: TypeAlias = Literal["auto", "pil", "native", "turbojpeg", "opencv", "dali", "synthetic"]
+
+RegisteredBackend = NewType("RegisteredBackend", str)
+"""Name of a backend from outside of the package, so that type checkers accept it and still refuse misspelt names."""
 
 BACKENDS: dict[str, tuple[str, str]] = {
     "pil": ("fastdata.loaders.pil", "PilBackend"),
@@ -61,10 +67,14 @@ class BackendInfo:
     problem: str | None
 
 
-def check_backend_name(name: str) -> None:
-    """Raises OptionError unless `name` is "auto" or a known backend."""
+def check_backend_name(name: str) -> BackendName | RegisteredBackend:
+    """The same name, of the type that `DataLoader(backend=...)` accepts.
+
+    Raises:
+        OptionError: it is neither "auto" nor that of a known backend.
+    """
     if isinstance(name, str) and (name == "auto" or name in BACKENDS):
-        return
+        return cast(BackendName | RegisteredBackend, name)
     known, missing = ["auto", *BACKENDS], [info.name for info in describe_backends() if info.problem is not None]
     near = difflib.get_close_matches(str(name).lower(), known, n=1)
     raise OptionError(
@@ -74,8 +84,11 @@ def check_backend_name(name: str) -> None:
     )
 
 
-def register_backend(backend: type[Backend]) -> None:
+def register_backend(backend: type[Backend]) -> RegisteredBackend:
     """Makes a backend from outside of the package known by its `name`, to every loader made afterwards.
+
+    Returns:
+        The name, of the type that `DataLoader(backend=...)` accepts.
 
     Raises:
         OptionError: the name is another backend's, or none.
@@ -86,6 +99,7 @@ def register_backend(backend: type[Backend]) -> None:
         raise OptionError(f"{backend.__qualname__} has the name {name!r}; a new backend has one that is not taken")
     BACKENDS[name] = home
     _registered[name] = backend
+    return RegisteredBackend(name)
 
 
 _registered: dict[str, type[Backend]] = {}
@@ -105,7 +119,8 @@ def backend_class(name: str) -> type[Backend]:
     except ModuleNotFoundError as error:
         if error.name != module:
             raise
-        problem = f"backend {name!r} is not available ({module} is missing); reinstall torch-fastdata"
+        again = install_command(options="--force-reinstall")
+        problem = f"backend {name!r} is not available ({module} is missing); install the package again: {again}"
         raise BackendUnavailable(problem) from error
 
 
@@ -150,12 +165,12 @@ def native_problem() -> str | None:
 def warn_without_native() -> None:
     """Says, once in a process, that an installation has lost its native core."""
     if (problem := native_problem()) is not None:
-        warnings.warn(f"images are decoded at a fraction of the speed: {problem}", stacklevel=4)
+        warnings.warn(f"images are decoded at a fraction of the speed: {problem}", stacklevel=users_level())
 
 
-def available_backends() -> list[str]:
+def available_backends() -> list[BackendName | RegisteredBackend]:
     """Names of the backends that can be used here."""
-    return [info.name for info in describe_backends() if info.problem is None]
+    return [check_backend_name(info.name) for info in describe_backends() if info.problem is None]
 
 
 def _describe(name: str) -> BackendInfo:

@@ -28,6 +28,7 @@ from fastdata.loaders.backend import Backend, BatchFeed, BatchRequest, Decoded, 
 from fastdata.loaders.dali_options import DaliOptions
 from fastdata.loaders.per_image import by_pillow
 from fastdata.system.cpus import usable_cpus
+from fastdata.system.installed import install_command
 from fastdata.views.plan import BLACK, Interpolation, Plan
 from fastdata.views.view import View, Views
 
@@ -210,9 +211,7 @@ class DaliBackend(Backend):
 
     name = "dali"
     decode_devices = ("cpu", "mixed")
-    install_hint = (
-        "install it with: pip install 'torch-fastdata[dali]' (Linux; or the DALI wheel for your CUDA version)"
-    )
+    install_hint = f"install it with: {install_command('dali')} (Linux; or the DALI wheel for your CUDA version)"
 
     def __init__(self, *, fidelity: Fidelity = "exact") -> None:
         super().__init__(fidelity=fidelity)

@@ -15,6 +15,7 @@ from typing import ClassVar
 
 from fastdata.errors import DatasetError
 from fastdata.loaders.index_file import SUFFIX, IndexFile
+from fastdata.system.stack_level import users_level
 
 __all__ = ["FolderIndexes", "index_in", "is_writable", "opened"]
 
@@ -43,7 +44,7 @@ def opened(path: str | os.PathLike[str], *, missing_ok: bool = False) -> IndexFi
         return IndexFile(Path(path))
     except (DatasetError, OSError) as error:
         if not (missing_ok and type(error) is FileNotFoundError):
-            warnings.warn(f"not used: {error}", stacklevel=2)
+            warnings.warn(f"not used: {error}", stacklevel=users_level())
         return None
 
 

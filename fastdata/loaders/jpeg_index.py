@@ -28,6 +28,7 @@ from fastdata.loaders.folder_index import FolderIndexes, opened
 from fastdata.loaders.index_file import ANY_TIME, SUFFIX, IndexFile, index_beside, name_in_folder, name_in_tar
 from fastdata.native import IndexUse, JpegIndexes
 from fastdata.system.files import cache_folder
+from fastdata.system.stack_level import users_level
 
 __all__ = ["Indexes", "index_folder", "index_of_folder", "is_below", "named_folder", "open_indexes"]
 
@@ -153,7 +154,7 @@ class Indexes:
             warnings.warn(
                 "images have changed since they were indexed, or their index is damaged: they are decoded without it; "
                 "run `fastdata index` again",
-                stacklevel=2,
+                stacklevel=users_level(),
             )
 
     def _candidates(self, path: Any, offset: int) -> Iterator[tuple[tuple[int, str], IndexFile, str]]:

@@ -24,6 +24,7 @@ from fastdata.native import (
     Status,
     Windows,
 )
+from fastdata.system.installed import install_command
 from fastdata.views.philox import Key
 from fastdata.views.plan import Plan
 from fastdata.views.to_native import geometry
@@ -42,7 +43,8 @@ class NativeBackend(Backend):
         "it is part of the wheels; to build it from source install a C++20 compiler and libjpeg-turbo's headers: "
         "apt-get install g++ libjpeg-dev libdeflate-dev (Debian and Ubuntu), "
         "dnf install gcc-c++ libjpeg-turbo-devel libdeflate-devel (Fedora), "
-        "brew install jpeg-turbo libdeflate (macOS), then pip install --force-reinstall --no-cache-dir torch-fastdata"
+        "brew install jpeg-turbo libdeflate (macOS), then "
+        + install_command(options="--force-reinstall --no-cache-dir")
     )
 
     def __init__(self, *, fidelity: Fidelity = "exact") -> None:

@@ -11,6 +11,7 @@ import numpy as np
 from fastdata.loaders import resample
 from fastdata.loaders.backend import Encoded, Fidelity, Pixels, dct_denominator
 from fastdata.loaders.per_image import HandBack, PerImageBackend
+from fastdata.system.installed import install_command
 from fastdata.views.view import View
 
 __all__ = ["OpenCvBackend"]
@@ -28,8 +29,8 @@ class OpenCvBackend(PerImageBackend):
 
     name = "opencv"
     install_hint = (
-        "install it with: pip install 'torch-fastdata[opencv]', on a server 'torch-fastdata[opencv-headless]' (or your "
-        "own build of opencv-python)"
+        f"install it with: {install_command('opencv')}; on a server with the extra opencv-headless instead "
+        "(or your own build of opencv-python)"
     )
 
     def __init__(self, *, fidelity: Fidelity = "exact") -> None:
@@ -80,7 +81,7 @@ def _in_words(error: ImportError) -> str:
         return str(error)
     return (
         f"{error}: opencv-python draws windows, for which it needs libGL; apt-get install libgl1, or on a server "
-        "pip uninstall -y opencv-python, then pip install 'torch-fastdata[opencv-headless]'"
+        f"pip uninstall -y opencv-python, then {install_command('opencv-headless')}"
     )
 
 

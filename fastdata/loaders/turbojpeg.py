@@ -19,6 +19,7 @@ from typing import Any
 from fastdata.loaders import pillow, resample
 from fastdata.loaders.backend import Encoded, Fidelity, Pixels, Scratch, dct_denominator
 from fastdata.loaders.per_image import HandBack, PerImageBackend
+from fastdata.system.installed import install_command
 from fastdata.views.view import View
 
 __all__ = ["TurboJpegBackend"]
@@ -31,7 +32,7 @@ class TurboJpegBackend(PerImageBackend):
 
     name = "turbojpeg"
     install_hint = (
-        "install PyTurboJPEG and the TurboJPEG library: pip install 'torch-fastdata[turbojpeg]', then "
+        f"install PyTurboJPEG and the TurboJPEG library: {install_command('turbojpeg')}, then "
         "apt-get install libturbojpeg0 (Debian; libturbojpeg on Ubuntu), dnf install turbojpeg (Fedora), "
         "or brew install jpeg-turbo (macOS)"
     )

@@ -18,6 +18,7 @@ import torch.distributed as dist
 from torch.utils.data import Sampler
 
 from fastdata.errors import OptionError
+from fastdata.system.stack_level import users_level
 from fastdata.views.philox import Key, Words, random_words
 from fastdata.views.streams import Stream
 
@@ -88,7 +89,7 @@ class EpochSampler(Sampler[int]):
             warnings.warn(
                 "a random order reads from all shards at once, but the cache holds only some of them; use "
                 "order='windowed' or a larger cache_bytes",
-                stacklevel=2,
+                stacklevel=users_level(),
             )
         self.dataset, self.order, self.window, self.seed, self.uneven = dataset, order, window, seed, uneven
         self.epoch = 0

@@ -12,6 +12,7 @@ from typing import Any
 from torch.profiler import record_function
 
 from fastdata.errors import DecodeError, ReadError, SamplesSkipped, ViewError
+from fastdata.system.stack_level import users_level
 
 __all__ = ["STAGES", "BatchTimes", "EpochSkips", "PipelineStats"]
 
@@ -133,5 +134,5 @@ class EpochSkips:
             f"epoch {epoch}: {total} {'sample was' if total == 1 else 'samples were'} left out (on_error='skip'): "
             f"{listed}; stats()['quarantine'] names them",
             SamplesSkipped,
-            stacklevel=5,
+            stacklevel=users_level(),
         )

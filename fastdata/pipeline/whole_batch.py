@@ -30,6 +30,7 @@ from fastdata.pipeline.image_batch import Failure, ImageBatch, Sample
 from fastdata.pipeline.jobs import OrderedJobs, SkipResult, Task
 from fastdata.pipeline.resources import EpochResources
 from fastdata.pipeline.stats import BatchTimes
+from fastdata.system.stack_level import users_level
 from fastdata.views.plan import Flip, Plan, Resizing
 from fastdata.views.view import View, Views
 
@@ -166,7 +167,8 @@ class WholeBatch(ImageBatch):
         if not failures:
             name = self._config.backend.name
             warnings.warn(
-                f"backend {name!r} gave up on {self!r}, but nothing in it is damaged: {refusal}", stacklevel=2
+                f"backend {name!r} gave up on {self!r}, but nothing in it is damaged: {refusal}",
+                stacklevel=users_level(),
             )
         self._failures += failures
         if self._config.on_error == "replace":

@@ -16,6 +16,7 @@ import torch.utils.data
 
 from fastdata.dataloader import loader
 from fastdata.run.report import Report
+from fastdata.system.stack_level import users_level
 
 __all__ = ["replace_dataloader"]
 
@@ -61,5 +62,5 @@ def _warn_of_derived(torchs: type[Any], ours: type[Any]) -> None:
             f"{', '.join(sorted(derived))} were derived from torch's DataLoader before it was replaced: loaders of "
             "these classes stay torch's, and frameworks may not take them for DataLoaders any more; call "
             "fastdata.replace_dataloader() before they are imported",
-            stacklevel=3,
+            stacklevel=users_level(),
         )

@@ -80,9 +80,9 @@ class Report:
 
 
 def describe(loader: Any) -> str:
-    """One line: dataset, batch size, and the first line of `explain()`."""
+    """One line: dataset, batch size, and the loader's verdict."""
     size = getattr(loader.batch_sampler, "batch_size", loader.batch_size)
-    path = " ".join(loader.explain().partition("\n")[0].split())
+    path = " ".join(loader.verdict().split())
     return f"fastdata: DataLoader({type(loader.dataset).__name__}, batch_size={size}): {path}"
 
 

@@ -17,6 +17,7 @@ from fastdata.loaders.index_file import SUFFIX, index_beside, is_beside, path_be
 from fastdata.shards.format import ShardIndex, crc32c, file_crc32c, index_name
 from fastdata.shards.remote_files import RemoteFiles
 from fastdata.system.files import cache_folder, locked, try_lock
+from fastdata.system.stack_level import users_level
 
 __all__ = ["ShardCache"]
 
@@ -161,19 +162,21 @@ class ShardCache:
         try:
             data = self._store.read(there)
         except StoreError as error:
-            warnings.warn(f"JPEGs are decoded without their index: {error}", stacklevel=2)
+            warnings.warn(f"JPEGs are decoded without their index: {error}", stacklevel=users_level())
             return
         if (len(data), crc32c(data)) != expected:
             warnings.warn(
                 f"JPEGs are decoded without their index: {there} does not have the checksum in the index of its shard "
                 "(copy it to the store again)",
-                stacklevel=2,
+                stacklevel=users_level(),
             )
             return
         try:
             self._put(to, data)
         except OSError as error:
-            warnings.warn(f"JPEGs are decoded without their index, for which there is no room: {error}", stacklevel=2)
+            warnings.warn(
+                f"JPEGs are decoded without their index, for which there is no room: {error}", stacklevel=users_level()
+            )
             return
         self._without_jpeg_indexes.discard(url)
 

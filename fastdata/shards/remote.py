@@ -31,6 +31,7 @@ from fastdata.shards.format import MANIFEST_NAME, Manifest, ShardIndex
 from fastdata.shards.patterns import expand_braces
 from fastdata.shards.remote_files import RemoteFiles
 from fastdata.shards.store import Shards, read_range
+from fastdata.system.stack_level import users_level
 
 __all__ = ["RemoteShards"]
 
@@ -109,7 +110,7 @@ class RemoteShards(Shards):
             f"their samples were read: cache_bytes={self._cache.most_bytes} holds about "
             f"{self._cache.shards_held(self._urls)} of {len(self._urls)} shards; use EpochSampler(order='windowed') or "
             "a larger cache_bytes",
-            stacklevel=2,
+            stacklevel=users_level(),
         )
 
     def read(self, number: int, offset: int, size: int) -> bytes:

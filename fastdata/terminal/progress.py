@@ -30,6 +30,7 @@ class Progress:
         what: the name of the work, with which plain lines begin.
         every_s: seconds between two plain lines; a last line is always written.
         clock: returns the time in seconds; replaced in tests.
+        hidden: show nothing.
     """
 
     def __init__(
@@ -40,12 +41,14 @@ class Progress:
         what: str = "done",
         every_s: float = EVERY_S,
         clock: Callable[[], float] = time.monotonic,
+        hidden: bool = False,
     ) -> None:
         self._total, self._unit, self._what, self._every_s, self._clock = total, unit, what, every_s, clock
         self._done, self._note = 0, ""
         self._told: int | None = None
         self._began = self._told_at = clock()
-        self._bar = _bar(total, unit) if shows_bars() else None
+        self._bar = _bar(total, unit) if shows_bars() and not hidden else None
+        self._hidden = hidden
 
     def expect(self, steps: int) -> None:
         """Adds steps to the total."""
@@ -64,14 +67,14 @@ class Progress:
         if self._bar is not None:
             self._bar.set_postfix_str(note, refresh=False)
             self._bar.update(steps)
-        elif self._clock() - self._told_at >= self._every_s:
+        elif not self._hidden and self._clock() - self._told_at >= self._every_s:
             self._tell()
 
     def close(self) -> None:
         """Ends the progress; may be called more than once."""
         if self._bar is not None:
             self._bar.close()
-        elif self._done != (self._told or 0):
+        elif not self._hidden and self._done != (self._told or 0):
             self._tell()
 
     def _tell(self) -> None:

@@ -12,6 +12,7 @@ import torch
 from fastdata.errors import FastdataError
 from fastdata.models import check_sizes, checks, create_model
 from fastdata.terminal.flags import add_flags, from_flags
+from fastdata.terminal.help import Parser
 from fastdata.train import searches
 from fastdata.train.checkpoints import load_checkpoint, naming
 from fastdata.train.data import DataOptions, make_loaders
@@ -25,7 +26,7 @@ __all__ = ["main"]
 
 def parser() -> argparse.ArgumentParser:
     """The argument parser: one flag for each field of DataOptions and TrainOptions, and a few more."""
-    made = argparse.ArgumentParser(
+    made = Parser(
         prog="python -m fastdata.train",
         usage="%(prog)s --data-path DIR_OR_SHARDS [--model NAME] [options; --help lists them]",
         description="Trains an image classifier on a folder with one folder per class, or on shards.  Start it with "

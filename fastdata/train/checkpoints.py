@@ -26,6 +26,7 @@ import torch.distributed as dist
 from fastdata.errors import OptionError, TrainError
 from fastdata.order.random_states import random_state, seed_anew, set_generators, set_random_state
 from fastdata.system.files import whole_file
+from fastdata.system.stack_level import users_level
 from fastdata.train.ranks import Vote
 from fastdata.train.training import Training
 
@@ -134,7 +135,7 @@ class Checkpointer:
         changed = [name for name, value in state["options"].items() if name not in _FREE and given.get(name) != value]
         if changed:
             told = ", ".join(f"{name} was {state['options'][name]!r}, now {given.get(name)!r}" for name in changed)
-            warnings.warn(f"resuming {path.name} with other options: {told}", stacklevel=4)
+            warnings.warn(f"resuming {path.name} with other options: {told}", stacklevel=users_level())
 
     @contextmanager
     def listening(self) -> Iterator[None]:

@@ -19,6 +19,7 @@ from fastdata.order.epoch_sampler import EpochSampler
 from fastdata.pipeline.config import OnError
 from fastdata.shards.open_images import open_images, slow_to_read
 from fastdata.system.cpus import parse_workers
+from fastdata.system.stack_level import users_level
 from fastdata.terminal.flags import check, check_flags, flag
 from fastdata.train.options import TrainOptions
 from fastdata.train.ranks import Ranks
@@ -85,7 +86,7 @@ def make_loaders(data: DataOptions, options: TrainOptions, ranks: Ranks) -> Load
     if not data.data_path:
         raise OptionError("data_path (--data-path) is not given; name an image folder or a folder of shards")
     if ranks.is_main and (problem := slow_to_read(data.data_path)) is not None:
-        warnings.warn(problem, stacklevel=2)
+        warnings.warn(problem, stacklevel=users_level())
     train_set, val_set, classes = _datasets(data)
     common: dict[str, Any] = {
         "num_workers": "auto" if data.workers == "auto" else parse_workers(str(data.workers)),

@@ -16,6 +16,7 @@ from torch import nn
 
 from fastdata.errors import OptionError, TrainError
 from fastdata.order.sampler_chain import epoch_sampler
+from fastdata.system.stack_level import users_level
 from fastdata.train.checkpoints import Checkpointer
 from fastdata.train.monitor import Monitor, monitored
 from fastdata.train.options import TrainOptions
@@ -250,7 +251,7 @@ def _check_batch_size(loader: Any, options: TrainOptions) -> None:
         warnings.warn(
             f"the loader's batch_size is {size}, but options.batch_size is {options.batch_size}; make them equal, or "
             "scaled learning rates and logs will be wrong",
-            stacklevel=3,
+            stacklevel=users_level(),
         )
 
 
@@ -263,7 +264,7 @@ def _check_average(training: Training) -> None:
     warnings.warn(
         f"model_ema={decay} averages over about {1 / (1 - decay):.0f} updates, but this run makes only {updates}: at "
         f"the end, the weights after the first update still make up {left:.0%} of the average; {advice}",
-        stacklevel=3,
+        stacklevel=users_level(),
     )
 
 

@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from fastdata.system.stack_level import users_level
+
 __all__ = ["plot_rates", "plot_run"]
 
 
@@ -42,6 +44,9 @@ def _figure(path: Path, inches: tuple[float, float]) -> Any:
     try:
         from matplotlib.figure import Figure
     except ImportError:
-        warnings.warn(f"{path.name} is not written: matplotlib is not installed (pip install matplotlib)", stacklevel=3)
+        warnings.warn(
+            f"{path.name} is not written: matplotlib is not installed (pip install matplotlib)",
+            stacklevel=users_level(),
+        )
         return None
     return Figure(figsize=inches, layout="constrained")

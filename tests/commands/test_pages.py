@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import json
 import re
 import subprocess
 from pathlib import Path
@@ -104,13 +105,56 @@ def test_nothing_is_wider_than_the_window(name: str, tmp_path: Path) -> None:
             assert picture.stat().st_size > 10_000
 
 
+_CELLS_AND_LABELS = """
+<script>
+const lines = each => {
+  const range = document.createRange()
+  range.selectNodeContents(each)
+  let count = 0, bottom = -Infinity
+  for (const box of range.getClientRects()) {
+    if (box.top >= bottom - 2) count += 1
+    bottom = Math.max(bottom, box.bottom)
+  }
+  return count
+}
+onload = () => {
+  const [phone, desk] = [...document.querySelectorAll('iframe')].map(frame => frame.contentDocument)
+  const all = (page, what) => [...page.querySelectorAll(what)]
+  const cells = all(phone, 'td')
+  const cut = cells.filter(cell => cell.getBoundingClientRect().right > 390)
+  const head = cell => phone.defaultView.getComputedStyle(cell, '::before').content
+  const unnamed = all(phone, '.numbers td:not(:first-child)').filter(cell => head(cell) === 'none')
+  const labels = all(desk, '.bar span, .legend li, .numbers th, .numbers td, .pairs td:first-child')
+  const wrapped = labels.filter(label => lines(label) > 1)
+  const say = found => found.map(each => each.textContent.trim())
+  document.body.innerText = JSON.stringify(
+    {cells: cells.length, cut: say(cut), unnamed: say(unnamed), labels: labels.length, wrapped: say(wrapped)})
+}
+</script>
+"""
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("name", PAGES)
+def test_phones_show_every_column_and_desks_every_label_in_one_line(name: str, tmp_path: Path) -> None:
+    page = html.escape(PAGES[name](tmp_path))
+    frames = "".join(f'<iframe width="{width}" height="900" srcdoc="{page}"></iframe>' for width in (390, 1200))
+    (tmp_path / "frames.html").write_text(f"<!doctype html><meta charset=utf-8>{_CELLS_AND_LABELS}<body>{frames}")
+    shown = browse("--dump-dom", f"file://{tmp_path / 'frames.html'}")
+    (found,) = re.findall(r"<body>(.*)</body>", shown, re.DOTALL)
+    seen = json.loads(html.unescape(found))
+    assert seen["cells"] > 10
+    assert seen["labels"] > 10
+    assert {kind: seen[kind] for kind in ("cut", "unnamed", "wrapped")} == {"cut": [], "unnamed": [], "wrapped": []}
+
+
 def test_the_verdict_comes_first_and_the_winner_is_marked(tmp_path: Path) -> None:
     page = demo_page(tmp_path)
     said = " ".join(re.sub("<[^>]*>", " ", page.partition("<body>")[2]).split())
     assert said.startswith("fastdata on this machine")
     assert "fastdata, native loads these images with 4.0 times less CPU than torch + torchvision" in said
     assert "you save 1.1 CPU-hours" in said
-    rows = re.findall(r"<tr[^>]*><td>([^<]*)</td><td>[\d.]+ \(", page)
+    rows = re.findall(r"<tr[^>]*><td>([^<]*)</td><td[^>]*>[\d.]+ \(", page)
     assert rows == ["fastdata, native", "fastdata, turbojpeg", "fastdata, opencv", "torch + torchvision"]
     assert page.count('<tr class="best">') == 1
 

@@ -269,10 +269,11 @@ loader = DataLoader(ImageFolder(sys.argv[1], v1.Compose([v1.Resize((8, 8)), v1.T
 with warnings.catch_warnings(record=True) as warned:
     warnings.simplefilter("always")
     for _ in range(2):
-        list(loader)
+        list(loader)  # line 10
 print("WARNED", len(warned), warned[0].message)
-print(loader.explain())
-main(["info"])
+print("AT", warned[0].filename, warned[0].lineno)
+print("TOLD", loader.explain())
+print("STATUS", main(["info"]), main(["info", "--require-native"]))
 """
 
 
@@ -285,15 +286,19 @@ def test_a_lost_core_is_told_at_first_use_by_explain_and_by_info(folder: Path, t
     done = subprocess.run(command, capture_output=True, text=True, env=environment, check=True)
     warned, told, info = (
         next(text for text in done.stdout.splitlines() if text.lstrip().startswith(begin))
-        for begin in ("WARNED", "to change:", "native")
+        for begin in ("WARNED", "TOLD", "native")
     )
+    assert told.startswith("TOLD not accelerated: the native core is missing: ")
+    assert "AT <string> 10\n" in done.stdout  # the line that iterates
+    assert "STATUS 0 1\n" in done.stdout
+    assert "fastdata: the native core is missing" in done.stderr
     assert warned.startswith(
         "WARNED 1 images are decoded at a fraction of the speed: backend 'native' is not available"
     )
     for text in (warned, told, info):
         assert "gone.so cannot be loaded" in text
         assert "apt-get install g++ libjpeg-dev libdeflate-dev" in text
-        assert "pip install --force-reinstall --no-cache-dir torch-fastdata" in text
+        assert "pip install --force-reinstall --no-cache-dir -e ." in text
 
 
 # ---- arguments and transforms

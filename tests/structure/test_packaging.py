@@ -93,10 +93,12 @@ def test_every_public_name_is_documented() -> None:
 
 def test_every_hint_names_the_distribution_and_extras_that_exist(about: Message) -> None:
     files = "".join(path.read_text() for path in (ROOT / "fastdata" / "loaders").glob("*.py"))
-    named = set(re.findall(r"fastdata\[([\w-]+)\]", files))
+    named = set(re.findall(r"install_command\(['\"]([\w-]+)", files))
     assert {"opencv", "opencv-headless", "turbojpeg"} <= named <= set(about.get_all("Provides-Extra") or [])
     for path in [*(ROOT / "fastdata").rglob("*.py"), ROOT / "README.md", *(ROOT / "docs").glob("*.md")]:
         assert not re.search(r"pip install '?fastdata\b", path.read_text()), path
+    for path in (ROOT / "fastdata").rglob("*.py"):  # the others ask how the package was installed
+        assert not re.search(r"pip install[^\n]*torch-fastdata", path.read_text()), path
 
 
 # ---- the two OpenCVs
@@ -147,4 +149,4 @@ def test_a_missing_libgl_is_explained(tmp_path: Path) -> None:
     told = run(_NO_LIBGL, tmp_path)
     assert "libGL.so.1: cannot open shared object file" in told
     assert "apt-get install libgl1" in told
-    assert "pip install 'torch-fastdata[opencv-headless]'" in told
+    assert "pip install -e '.[opencv-headless]'" in told

@@ -194,6 +194,7 @@ def test_the_public_names() -> None:
         "EpochSampler",
         "FastdataError",
         "ImageFolder",
+        "LoaderStats",
         "NotAccelerated",
         "OptionError",
         "PipelineError",

@@ -19,6 +19,7 @@ import shutil
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from fastdata.errors import ConversionError, OptionError
 from fastdata.loaders.index_file import is_beside
@@ -51,6 +52,25 @@ class Summary:
     unlabelled: dict[str, int] = field(default_factory=dict)
     unpacked: dict[str, int | None] = field(default_factory=dict)
     was_finished: bool = False
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, by split; the name of a dataset without splits is ""."""
+        return {
+            "was_finished": self.was_finished,
+            "splits": {
+                split: {
+                    "images": manifest.samples,
+                    "shards": len(manifest.shards),
+                    "source_bytes": manifest.source["bytes"],
+                    "shard_bytes": sum(shard.tar_bytes for shard in manifest.shards),
+                    "skipped": [{"key": key, "reason": reason} for key, reason in manifest.skipped],
+                    "ignored": self.ignored.get(split, 0),
+                    "unlabelled": self.unlabelled.get(split, 0),
+                    "unpacked": self.unpacked.get(split),
+                }
+                for split, manifest in self.manifests.items()
+            },
+        }
 
     def __str__(self) -> str:
         lines = ["converted before, by the same command; nothing was written"] if self.was_finished else []

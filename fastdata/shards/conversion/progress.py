@@ -16,10 +16,11 @@ class ConversionProgress:
 
     Args:
         clock: returns the time in seconds; replaced in tests.
+        hidden: show nothing.
     """
 
-    def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
-        self._shown = Progress(None, unit="image", what="converted", clock=clock)
+    def __init__(self, *, clock: Callable[[], float] = time.monotonic, hidden: bool = False) -> None:
+        self._shown = Progress(None, unit="image", what="converted", clock=clock, hidden=hidden)
         self._clock, self._began, self._bytes = clock, clock(), 0
 
     def plan(self, images: int | None) -> None:

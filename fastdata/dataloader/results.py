@@ -1,0 +1,49 @@
+"""Types of what a loader hands out: its batches, and the entries of `stats()`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Protocol, TypedDict
+
+__all__ = ["BatchIterator", "LoaderStats"]
+
+
+class BatchIterator(Protocol):
+    """What `iter(loader)` returns: an iterator over batches, with a length where the loader has one.
+
+    A batch is of type Any, as from torch: what it is depends on the collate function, not on the type of a sample.
+    """
+
+    def __iter__(self) -> Iterator[Any]: ...
+    def __next__(self) -> Any: ...
+    def __len__(self) -> int: ...
+
+
+class LoaderStats(TypedDict):
+    """Totals since the loader was made, as `DataLoader.stats()` returns them.
+
+    Attributes:
+        stage_s: thread-seconds per stage of the image pipeline, summed over its threads.
+        wait_s: seconds the caller waited in `next()`.
+        busy_s: seconds the caller spent between two `next()` calls.
+        wait_share: share of that time spent waiting, 0 to 1.
+        batches: batches delivered.
+        samples: samples delivered; those that were skipped are not.
+        encoded_bytes: bytes read.
+        failures: samples that could not be decoded.
+        kinds: how many of them of each kind, in words.
+        quarantine: (index, location, reason) of the first thousand of them.
+        backend: who decodes; None where this is not known yet, or nobody does.
+    """
+
+    stage_s: dict[str, float]
+    wait_s: float
+    busy_s: float
+    wait_share: float
+    batches: int
+    samples: int
+    encoded_bytes: int
+    failures: int
+    kinds: dict[str, int]
+    quarantine: list[tuple[int, str, str]]
+    backend: str | None

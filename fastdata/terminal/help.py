@@ -1,0 +1,48 @@
+"""Command-line parsers whose help fits the terminal."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from typing import Any
+
+from fastdata.terminal.wrap import columns, wrapped
+
+__all__ = ["HelpFormatter", "Parser"]
+
+_TERM = re.compile(r"[A-Z]+ {2,}")  # what a paragraph explains, such as "SOURCE  one of: ..."
+
+
+class HelpFormatter(argparse.HelpFormatter):
+    """argparse's, which keeps paragraphs apart and indents those that explain a term."""
+
+    def __init__(self, prog: str, **options: Any) -> None:
+        options.setdefault("width", columns() - 2)
+        super().__init__(prog, **options)
+
+    def _format_usage(self, *arguments: Any, **options: Any) -> str:
+        """Argparse does not wrap a usage that is given."""
+        return wrapped(super()._format_usage(*arguments, **options), hanging=len("usage: "), width=self._width)
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        paragraphs: list[str] = []
+        for line in text.strip().split("\n"):
+            is_new = not line.strip() or _TERM.match(line) is not None
+            if is_new or not paragraphs or not paragraphs[-1]:
+                paragraphs.append(line.rstrip())
+            else:
+                paragraphs[-1] += f" {line.strip()}"
+        terms = [_TERM.match(each) for each in paragraphs]
+        lines = [
+            wrapped(indent + each, hanging=len(indent) + (len(term.group()) if term else 0), width=width)
+            for each, term in zip(paragraphs, terms, strict=True)
+        ]
+        return "\n".join(lines)
+
+
+class Parser(argparse.ArgumentParser):
+    """argparse's parser with that formatter; parsers of subcommands are of the same class."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        options.setdefault("formatter_class", HelpFormatter)
+        super().__init__(*arguments, **options)
