@@ -129,6 +129,9 @@ class Sample:
 
     samples: int
     total_ms: float
+        own_step: name of the user's transform or function that takes most of a sample, decoding and resizing by
+            Pillow and OpenCV apart; "" if none takes much.
+        own_step_ms: of it.
     idle_ms: float
     decode_ms: float = 0.0
     read_ms: float = 0.0
@@ -147,6 +150,8 @@ class Sample:
 
 @dataclass
 class SyncPlace:
+    own_step: str = ""
+    own_step_ms: float = 0.0
     """A line that reads a value from the device.
 
     Attributes:

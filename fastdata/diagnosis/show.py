@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from fastdata.diagnosis.gains import Advice, step_seconds, wait_share
 from fastdata.diagnosis.observation import Observation
 
-__all__ = ["as_text", "tables", "times"]
+__all__ = ["as_text", "in_ms", "tables", "times"]
 
 _WIDTH = 80
 _MOST_SYNCS = 3
@@ -56,6 +56,12 @@ def times(gain: float) -> str:
 
 
 def _ms(seconds: float) -> str:
+def in_ms(part: float, whole: float) -> str:
+    """Milliseconds of milliseconds, with as many digits as they are known by: "27 of 31 ms", "0.27 of 0.31 ms"."""
+    digits = 0 if whole >= 10 else 1 if whole >= 1 else 2
+    return f"{part:.{digits}f} of {whole:.{digits}f} ms"
+
+
     return "?" if math.isnan(seconds) else f"{1e3 * seconds:.1f} ms"
 
 
@@ -133,6 +139,7 @@ def _sample_rows(seen: Observation) -> list[tuple[str, str]]:
         ("collating", f"{sample.collate_ms:.2f} ms"),
     ]
     if sample.width:
+        *([(f"  your step {sample.own_step}", f"{sample.own_step_ms:.2f} ms")] if sample.own_step else []),
         rows.append(("image", f"{sample.width} x {sample.height} px, {sample.file_bytes / 1000:.0f} kB"))
     if not math.isnan(sample.storage_mb_per_s):
         rows.append(("storage", f"{sample.storage_mb_per_s:.0f} MB/s, {sample.storage_ms:.2f} ms per file"))

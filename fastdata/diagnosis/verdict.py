@@ -9,7 +9,7 @@ from typing import Any
 from fastdata.diagnosis.advice import advise
 from fastdata.diagnosis.gains import Advice, wait_share
 from fastdata.diagnosis.observation import Observation
-from fastdata.diagnosis.show import as_text
+from fastdata.diagnosis.show import as_text, in_ms
 from fastdata.terminal.words import counted
 
 __all__ = ["Diagnosis", "diagnose"]
@@ -105,7 +105,7 @@ def _with_steps(seen: Observation, advice: list[Advice], share: float) -> Diagno
     if share >= _WAITS and not (fault is not None and fault.gain > without_waiting):
         cause = next((each for each in advice if each.side == "data"), None)
         limit = _LIMITS.get(cause.key, "") if cause is not None else ""
-        verdict = f"{share:.0%} of each step waits for data; {limit or _stage(seen)}{_idle(seen)}"
+        verdict = f"{share:.0%} of each step waits for data; {limit or _stage(seen)}{_own_step(seen)}{_idle(seen)}"
         return Diagnosis(verdict, cause.key if cause is not None else "data", advice, seen)
     waits = f"{share:.0%} of each step waits for data" if share >= 0.005 else "the loader keeps up"
     verdict = f"computing is the limit ({waits}): {_parts(seen)}"
@@ -134,7 +134,7 @@ def _without_steps(seen: Observation, advice: list[Advice]) -> Diagnosis:
             told += "; is it the right script, and does it train with these arguments?"
         return Diagnosis(f"nothing could be measured: {told}", "unknown", advice, seen)
     rate = seen.alone.images_per_s
-    verdict = f"the loader alone gives {rate:.0f} images/s; {_stage(seen)}{_idle(seen)}"
+    verdict = f"the loader alone gives {rate:.0f} images/s; {_stage(seen)}{_own_step(seen)}{_idle(seen)}"
     cause = advice[0].key if advice else "data"
     return Diagnosis(verdict, cause, advice, seen)
 
@@ -172,6 +172,17 @@ def _parts(seen: Observation) -> str:
     total = max(1e-9, stretch.step_s - stretch.wait_s)
     parts = {
         "forward": stretch.forward_s,
+def _own_step(seen: Observation) -> str:
+    """The user's step that takes most of a sample, unless the loader does without the dataset's own code."""
+    sample = seen.sample
+    if sample is None or not sample.own_step:
+        return ""
+    stages = seen.alone.stage_s if seen.alone is not None else {}
+    if stages and max(stages, key=lambda stage: stages[stage]) != "transform":
+        return ""
+    return f"; your step {sample.own_step} takes {in_ms(sample.own_step_ms, sample.total_ms)} per sample"
+
+
         "backward": stretch.backward_s,
         "update": stretch.update_s,
         "the rest": max(0.0, total - stretch.forward_s - stretch.backward_s - stretch.update_s),
