@@ -17,7 +17,8 @@ import torch
 
 from fastdata.dataloader.explain import BY_INDEX
 from fastdata.dataloader.verdict import NOT_ACCELERATED
-from fastdata.diagnosis.gains import BUSY, step_seconds, wait_share
+from fastdata.diagnosis.cpu_use import load_now
+from fastdata.diagnosis.gains import BUSY, cores_in_use, step_seconds, wait_share
 from fastdata.diagnosis.loading import (
     augments_batches,
     changed_loader,
@@ -146,6 +147,7 @@ def _examine(seen: Observation, loader: Any, seconds: float) -> None:
         _tried(seen, "single samples", lambda: _measure_samples(seen, loader, seconds))
     finally:
         states.put_back()
+        seen.load = load_now()
     root = getattr(loader.dataset, "root", None)
     if isinstance(root, str | os.PathLike):
         seen.slow_storage = slow_to_read(os.fspath(root)) or ""
@@ -193,7 +195,7 @@ def _changes(seen: Observation, loader: Any) -> dict[str, tuple[str, Callable[[]
     elif loader.backend != "auto" and NOT_ACCELERATED not in seen.alone.explain:
         found["backend"] = ("backend='auto'", lambda: changed_loader(loader, backend="auto"))
     cpus = auto_threads()
-    if seen.alone.cores < BUSY * cpus and seen.num_workers < cpus:
+    if (cores_in_use(seen.alone) or 0.0) < BUSY * cpus and seen.num_workers < cpus:
         what = f"num_workers={cpus}"
         if not may_start_workers(loader):
             seen.may_not_start_workers = True

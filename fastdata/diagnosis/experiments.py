@@ -13,13 +13,13 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_leaves, tree_map_only
 
+from fastdata.diagnosis.cpu_use import CpuMeter
 from fastdata.diagnosis.loading import loaders_to_try
 from fastdata.diagnosis.marks import device_use, finish_device_work
 from fastdata.diagnosis.observation import Step, Stretch
 from fastdata.diagnosis.repeating import COPIED_AS_THEY_ARE, copied, over_and_over, queued, ranks
 from fastdata.diagnosis.trials import Trial
 from fastdata.errors import in_words
-from fastdata.run.report import cpu_seconds
 
 __all__ = ["Delivery", "Experiments"]
 
@@ -131,19 +131,20 @@ class Experiments:
     def timed(self, *, repeats: bool, share: float) -> Generator[bool, Step, Stretch]:
         """Steps until a share of the time is over."""
         finish_device_work()
-        began, cpu_s, steps, uses = self._clock(), cpu_seconds(), list[Step](), list[float]()
+        began, meter, steps, uses = self._clock(), CpuMeter(), list[Step](), list[float]()
         while not self._is_enough(steps, self._clock() - began, share):
             steps.append((yield repeats))
-            if len(steps) % _USE_EVERY == 1 and (use := device_use()) is not None:
-                uses.append(use)
+            if len(steps) % _USE_EVERY == 1 and (share_used := device_use()) is not None:
+                uses.append(share_used)
         updates = sum(step.update_s > 0 for step in steps)
         if updates and not repeats:
             self._period = min(_LONGEST_PERIOD, round(len(steps) / updates))
         at = self._clock()
         finish_device_work()
         ended = self._clock()
-        cores = (cpu_seconds() - cpu_s) / max(1e-9, ended - began)
-        stretch = Stretch.of(steps, extra_s=ended - at, cores=cores)
+        use = meter.use()
+        stretch = Stretch.of(steps, extra_s=ended - at, cores=use.own)
+        stretch.others = use.others
         stretch.device_use = statistics.mean(uses) if uses else None
         return stretch
 

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from busy import busy_with_others
 
 from fastdata.cli.main import main
 
@@ -191,6 +192,22 @@ def test_a_folder(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     said = capsys.readouterr().out
     assert "the loader alone gives" in said
     assert "native crop, by an index" in said
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="needs a choice of cores, since there may be many")
+def test_a_machine_that_others_keep_busy_is_told_first(folder: Path) -> None:
+    cores = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, sorted(cores)[:2])
+    try:
+        with busy_with_others(min(2, len(cores))):
+            done = python("--data", str(folder), "--seconds", "4", "--json", "-", cwd=folder)
+    finally:
+        os.sched_setaffinity(0, cores)
+    told = json.loads(done.stdout)
+    assert told["verdict"].startswith("cannot judge: other programs use ")
+    assert "repeat on an idle machine. Seen nevertheless: the loader alone gives" in told["verdict"]
+    assert told["is_reliable"] is False
+    assert told["seen"]["alone"]["others"] > 0.25 * min(2, len(cores))
 
 
 def test_a_folder_of_splits_is_not_one_of_two_classes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

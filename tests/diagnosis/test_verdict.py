@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from fastdata.diagnosis.cpu_use import Load
 from fastdata.diagnosis.gains import expected_step_s, wait_share
 from fastdata.diagnosis.observation import Facts, Loading, Observation, Sample, Step, Stretch, SyncPlace
 from fastdata.diagnosis.page import as_html
@@ -99,6 +100,59 @@ def test_idle_cores_are_told() -> None:
     told = diagnose(observed(real=stretch(0.3, cores=2.0), alone=loading(0.4, cores=2.0)))
     assert "75% of each step waits for data" in told.verdict
     assert "6 of 8 cores are idle" in told.verdict
+
+
+@pytest.mark.parametrize(("used", "said"), [(0.4, "2 of 2 cores are idle"), (1.0, "1 of 2 cores is idle")])
+def test_idle_cores_are_counted_in_plain_english(used: float, said: str) -> None:
+    told = diagnose(observed(cpus=2, real=stretch(0.3, cores=used), alone=loading(0.4, cores=used)))
+    assert said in told.verdict
+
+
+def busy(others: float | None, **changes: Any) -> Observation:
+    """A program that uses 0.1 of 2 cores, and other programs so many."""
+    real = replace(stretch(0.3, cores=0.1), others=others)
+    return observed(cpus=2, real=real, alone=replace(loading(0.4, cores=0.1), others=others), **changes)
+
+
+def test_a_busy_machine_is_told_before_what_was_seen_on_it() -> None:
+    told = diagnose(busy(1.8, load=Load(14.0, 6)))
+    begins = "cannot judge: other programs use 1.8 of 2 cores (load average 14.0); repeat on an idle machine. "
+    assert told.verdict.startswith(f"{begins}Seen nevertheless: 75% of each step waits for data")
+    assert "idle;" not in told.verdict
+    assert "cores are idle" not in told.verdict
+    assert not told.is_reliable
+    assert told.to_dict()["is_reliable"] is False
+    assert "cores used by other programs 1.8 of 2" in " ".join(str(told).split())
+    json.dumps(told.to_dict(), allow_nan=False)
+
+
+def test_a_machine_that_is_busy_with_this_program_can_be_judged() -> None:
+    told = diagnose(busy(0.2, load=Load(14.0, 20)))
+    assert told.is_reliable
+    assert told.verdict.startswith("75% of each step waits for data")
+    assert "2 of 2 cores are idle" in told.verdict  # 1.7
+
+
+@pytest.mark.parametrize(("load", "reliable"), [(Load(14.0, 6), False), (Load(14.0, 14), True), (Load(), True)])
+def test_the_load_average_bears_witness_where_the_system_tells_nothing_else(load: Load, reliable: bool) -> None:
+    assert diagnose(busy(None, load=load)).is_reliable is reliable
+
+
+BLUR = Sample(samples=50, total_ms=31, idle_ms=0, decode_ms=2, rest_ms=29, own_step="Blur", own_step_ms=27.2)
+
+
+def test_the_users_slowest_step_is_named_where_loading_is_the_limit() -> None:
+    told = diagnose(observed(**SLOW, is_ours=False, sample=BLUR))
+    assert "the transform is the limit; your step Blur takes 27 of 31 ms per sample" in told.verdict
+    assert "your step Blur 27.20 ms" in " ".join(str(told).split())
+    without_steps = diagnose(observed(real=None, repeated=None, sample=BLUR))
+    assert "your step Blur takes 27 of 31 ms per sample" in without_steps.verdict
+
+
+@pytest.mark.parametrize(("stages", "named"), [({"decode": 0.4}, False), ({"decode": 0.1, "transform": 0.3}, True)])
+def test_a_step_that_the_loader_does_without_is_not_named(stages: dict[str, float], named: bool) -> None:
+    alone = loading(0.4, cores=4.0, **stages)
+    assert ("your step" in diagnose(observed(**{**SLOW, "alone": alone}, sample=BLUR)).verdict) is named
 
 
 def test_steps_that_lived_on_batches_made_before_are_not_believed() -> None:
