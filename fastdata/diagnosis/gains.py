@@ -16,6 +16,7 @@ __all__ = [
     "cores_in_use",
     "expected_step_s",
     "gain_of",
+    "most_gain",
     "others_used",
     "step_seconds",
     "tried",
@@ -123,6 +124,13 @@ def gain_of(
     now = expected_step_s(seen)
     then = expected_step_s(seen, compute_times=compute_times, data_times=data_times, with_workers=with_workers)
     return now / then if then > 0 else math.nan
+
+
+def most_gain(seen: Observation, side: str) -> float:
+    """How many times faster a step is if computing ("compute") or loading ("data") takes no time; NaN if unknown."""
+    if side == "compute":
+        return gain_of(seen, compute_times=math.inf)
+    return gain_of(seen, data_times=math.inf)
 
 
 def wait_share(seen: Observation) -> float:

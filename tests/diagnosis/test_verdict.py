@@ -245,6 +245,42 @@ def test_what_costs_nothing_is_not_told(facts: Facts) -> None:
     assert diagnose(observed(facts=facts)).advice == []
 
 
+@pytest.mark.parametrize("after_s", [0.1, 0.1004, 0.12])
+def test_a_fault_that_was_tried_and_gained_nothing_is_not_told(after_s: float) -> None:
+    """It would be shown as 1.00 times faster, or less: its own figures contradict it."""
+    assert diagnose(observed(facts=Facts(anomaly_mode=True), trials={"anomaly": (0.1, after_s)})).advice == []
+
+
+def test_no_advice_is_shown_with_a_gain_of_nothing() -> None:
+    facts = Facts(biases_before_norm=["conv1"], bias_cost_s=0.0003)  # 1.003
+    assert diagnose(observed(facts=facts)).advice == []
+
+
+def test_workers_that_were_measured_slower_are_not_advised() -> None:
+    slower = {"workers": loading(0.5, "num_workers=8")}
+    assert "workers" not in [each.key for each in diagnose(observed(**SLOW, changed=slower)).advice]
+    alone = {"real": stretch(0.1, cores=1.0), "alone": loading(0.1, cores=1.0), "num_workers": 0}
+    seen = observed(**alone, changed={"workers": loading(0.09, "num_workers=8")}, trials={"workers": (0.2, 0.21)})
+    assert "workers" not in [each.key for each in diagnose(seen).advice]
+
+
+@pytest.mark.parametrize(("wait_s", "told"), [(0.0, True), (1.9, False)])
+def test_computing_is_not_advised_about_where_it_takes_little_of_a_step(wait_s: float, told: bool) -> None:
+    facts = Facts(device="cuda", dtypes=["float32"], convolutions=3, gradients_in_eval=["Net"])
+    seen = observed(facts=facts, num_workers=0, real=stretch(wait_s), alone=loading(max(0.01, wait_s)))
+    keys = {each.key for each in diagnose(seen).advice}
+    assert bool(keys & {"amp", "channels_last", "compile", "cudnn_benchmark", "tf32"}) is told
+    assert "gradients_in_validation" in keys  # which is no part of a step
+
+
+@pytest.mark.parametrize(("batch_s", "told"), [(0.02, False), (0.4, True)])
+def test_storage_is_not_advised_about_where_the_loader_keeps_up(batch_s: float, told: bool) -> None:
+    seen = observed(
+        real=stretch(max(0.0, batch_s - 0.1)), alone=loading(batch_s, cores=2.0), slow_storage="a network disk"
+    )
+    assert bool(diagnose(seen).advice) is told
+
+
 def test_a_loader_that_tunes_itself_is_not_told_to() -> None:
     changes = {"real": stretch(0.05), "waits_at_pace": {2: 0.05, 8: 0.001}}
     (advice,) = diagnose(observed(**changes)).advice
