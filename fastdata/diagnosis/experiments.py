@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_leaves, tree_map_only
 
+from fastdata.diagnosis.budget import Budget
 from fastdata.diagnosis.cpu_use import CpuMeter
 from fastdata.diagnosis.loading import loaders_to_try
 from fastdata.diagnosis.marks import device_use, finish_device_work
@@ -118,11 +119,19 @@ class Experiments:
         seconds: for all steps that are timed.
         unseen: told of what could not be tried.
         clock: seconds.
+        budget: for all of it; None for no limit.
     """
 
     def __init__(
-        self, delivery: Delivery, *, seconds: float, unseen: list[str], clock: Callable[[], float] = time.perf_counter
+        self,
+        delivery: Delivery,
+        *,
+        seconds: float,
+        unseen: list[str],
+        clock: Callable[[], float] = time.perf_counter,
+        budget: Budget | None = None,
     ) -> None:
+        self._budget = budget or Budget()
         self._delivery, self._seconds, self._unseen, self._clock = delivery, seconds, unseen, clock
         self.times: dict[str, tuple[float, float]] = {}
         self._period = 1  # steps from one update to the next
@@ -151,6 +160,8 @@ class Experiments:
     def _is_enough(self, steps: list[Step], seconds: float, share: float) -> bool:
         if ranks() > 1:
             return len(steps) >= _RANKS_TIMED
+        if steps and self._budget.is_past_for_steps():
+            return True
         if len(steps) % self._period:  # where gradients of some steps are added up, one of them is longer
             return False
         if len(steps) >= _MOST_TIMED:
@@ -171,6 +182,9 @@ class Experiments:
                     yield True
                     found[changed].append((yield from self.timed(repeats=True, share=_TRIAL / 4)))
                 self.now, self._delivery.kept = None, kept
+                if self._budget.is_past_for_steps() and not found[False]:
+                    self._unseen.append(self._budget.missed(f"{trial.key}, as a change that is tried"))
+                    return
         except Exception as error:  # noqa: BLE001 - a change that is not possible is no reason to end
             self.now, self._delivery.kept = None, kept
             self._unseen.append(f"{trial.key} could not be tried: {in_words(error)}")
@@ -190,6 +204,10 @@ class Experiments:
     def other_loaders(self, loader: Any, now: Stretch) -> Generator[bool, Step, None]:
         """Steps with the batches of other loaders in the place of the program's."""
         for key, make in loaders_to_try(loader).items():
+            if self._budget.is_past_for_steps():
+                self._unseen.append(self._budget.missed(f"steps with another loader ({key})"))
+                continue
+            self._budget.phase = f"trying steps with another loader: {key}"
             try:
                 other = make()
             except Exception as error:  # noqa: BLE001 - of the program's sampler, or its dataset
