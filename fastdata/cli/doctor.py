@@ -9,7 +9,8 @@ import multiprocessing
 import os
 import sys
 import threading
-from contextlib import nullcontext, redirect_stdout, suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext, redirect_stdout, suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -22,7 +23,7 @@ __all__ = ["DOCTOR_VALUES", "add_doctor", "run_doctor"]
 _BATCH_SIZE = 64
 _TO_END_S = 10.0  # for the threads and processes of a program that was stopped
 _SELDOM_PROGRAMS = ("--json", "--html", "--try")  # options that training programs seldom have
-DOCTOR_VALUES = ("--data", "--seconds", "--json", "--html", "--workers", "--batch-size", "--backend")
+DOCTOR_VALUES = ("--data", "--seconds", "--budget", "--json", "--html", "--workers", "--batch-size", "--backend")
 
 
 def add_doctor(commands: Any) -> None:
@@ -43,6 +44,12 @@ def add_doctor(commands: Any) -> None:
     )
     doctor.add_argument(
         "--seconds", type=_seconds, default=20.0, help="for all steps that are timed (default: %(default)s)"
+    )
+    doctor.add_argument(
+        "--budget",
+        type=_seconds,
+        metavar="SECONDS",
+        help="for all of it at most, from the first batch on (default: six times --seconds, at least 120)",
     )
     doctor.add_argument(
         "--try", dest="tries", action="store_true", help="also make changes like AMP for some steps, and time them"
@@ -85,7 +92,19 @@ def run_doctor(given: argparse.Namespace, program: list[str]) -> int:
     except (FastdataError, OSError) as error:
         print(f"fastdata: {error}", file=sys.stderr)
         return 2
-    return _watch_program(given, program, is_module=is_module)
+    with _budgeted(given) as budget:
+        return _watch_program(given, program, budget, is_module=is_module)
+
+
+@contextmanager
+def _budgeted(given: argparse.Namespace) -> Iterator[Any]:
+    """The time that all of it may take; the first rank tells of it."""
+    from fastdata.diagnosis.budget import Budget, budget_for, progress_told
+    from fastdata.run.report import is_first_rank
+
+    budget = Budget(budget_for(given.seconds, given.budget))
+    with progress_told(budget) if is_first_rank() else nullcontext():
+        yield budget
 
 
 def _check_what(given: argparse.Namespace, program: list[str]) -> None:
@@ -125,11 +144,11 @@ def _check_output(given: argparse.Namespace) -> None:
             raise OptionError(f"{path} is a folder; name a file for --{option}")
 
 
-def _watch_program(given: argparse.Namespace, program: list[str], *, is_module: bool) -> int:
+def _watch_program(given: argparse.Namespace, program: list[str], budget: Any, *, is_module: bool) -> int:
     from fastdata.diagnosis.examine import examine_watched
     from fastdata.diagnosis.watch import Stopped, Watch
 
-    watch = Watch(seconds=given.seconds, tries=given.tries)
+    watch = Watch(seconds=given.seconds, tries=given.tries, budget=budget)
     name, status = " ".join([*(["-m"] if is_module else []), *program]), 0
     ended: BaseException | None = None
     found: list[Any] = []
@@ -222,7 +241,9 @@ def _examine_folder(given: argparse.Namespace) -> Any:
         backend=given.backend if given.backend is not None else "auto",
         on_error="skip",
     )
-    return examine_loader(loader, seconds=given.seconds, program=f"--data {Path(given.data).name}")
+    with _budgeted(given) as budget:
+        program = f"--data {Path(given.data).name}"
+        return examine_loader(loader, seconds=given.seconds, program=program, budget=budget)
 
 
 def _tell(given: argparse.Namespace, seen: Any) -> bool:

@@ -6,13 +6,14 @@ import math
 
 from fastdata.diagnosis.advice_compute import about_compute, about_device
 from fastdata.diagnosis.advice_data import about_data
-from fastdata.diagnosis.gains import Advice
+from fastdata.diagnosis.gains import Advice, most_gain
 from fastdata.diagnosis.observation import Observation
 
 __all__ = ["advise"]
 
 _WORTH = 1.02  # gains below that are not told,
-_NOTHING = 1.002  # of faults that were not tried those below this one
+_NOTHING = 1.005  # nor those of faults below this one, which would be shown as 1.00
+_HARDLY = 1.1  # times: choices of unknown gain are not told if a side that takes no time at all gains less
 _ALIKE = 0.05  # gains that differ by less count as the same
 _BEYOND_NOISE = 1.1  # gain
 _CONVERTING = 1.7  # times the gain of a changed line: what a change must gain for which data is converted
@@ -21,19 +22,26 @@ _CONVERTING = 1.7  # times the gain of a changed line: what a change must gain f
 def advise(seen: Observation) -> list[Advice]:
     """All advice, that with the largest gain first; faults before choices of the same gain."""
     found = [*about_data(seen), *about_compute(seen), *about_device(seen)]
-    told = [each for each in found if not (_gains_nothing(each) or _is_noise(each))]
+    told = [each for each in found if not (_gains_nothing(each) or _is_noise(each) or _cannot_gain(seen, each))]
     return sorted(
         told, key=lambda each: (-round(_rank(each) / _ALIKE), not _is_clear_fault(each), -_or_one(each.reach))
     )
 
 
 def _gains_nothing(advice: Advice) -> bool:
-    """Never of what was left on and tried; of what is unknown only if the side alone cannot get faster, either."""
+    """By what was measured, else what is expected; of what is unknown if the side alone cannot get faster, either."""
     if math.isnan(_best(advice)):
         return advice.reach < _WORTH
     if advice.is_fault:
-        return math.isnan(advice.measured) and advice.gain < _NOTHING
+        return _best(advice) < _NOTHING
     return _best(advice) < _WORTH
+
+
+def _cannot_gain(seen: Observation, advice: Advice) -> bool:
+    """A choice of unknown gain, about a side that takes hardly any of a step: faster computing of 5 % of it, say."""
+    if advice.is_fault or not math.isnan(_best(advice)):
+        return False
+    return most_gain(seen, advice.side) < _HARDLY  # False for NaN
 
 
 def _is_noise(advice: Advice) -> bool:

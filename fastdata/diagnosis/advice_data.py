@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 
 from fastdata.dataloader.verdict import NOT_ACCELERATED
-from fastdata.diagnosis.gains import BUSY, Advice, gain_of, step_seconds, tried
+from fastdata.diagnosis.gains import BUSY, Advice, cores_in_use, gain_of, step_seconds, tried
 from fastdata.diagnosis.observation import Observation
 
 __all__ = ["about_data"]
@@ -37,7 +37,7 @@ def about_data(seen: Observation) -> Iterator[Advice]:
     yield from _about_storage(seen)
     if seen.repeated is not None and seen.real is not None and seen.num_workers:
         slower = seen.real.busy_s / seen.repeated.step_s
-        is_busy = (seen.real.cores or 0.0) > BUSY * seen.cpus
+        is_busy = (cores_in_use(seen.real) or 0.0) > BUSY * seen.cpus
         if slower > _COMPETES and is_busy and not seen.facts.device.startswith("cuda"):
             yield Advice(
                 key="torch_threads",
@@ -135,10 +135,10 @@ def _about_workers(seen: Observation) -> Iterator[Advice]:
             )
         return
     times = seen.alone.batch_s / more.batch_s
-    has_idle_cores = seen.real is None or (seen.real.cores or seen.cpus) < BUSY * seen.cpus
+    has_idle_cores = seen.real is None or (cores_in_use(seen.real) or seen.cpus) < BUSY * seen.cpus
     if times < _WORTH and not (seen.num_workers == 0 and has_idle_cores):  # else loading could go on beside computing
         return
-    idle = max(0.0, seen.cpus - seen.alone.cores)
+    idle = max(0.0, seen.cpus - (cores_in_use(seen.alone) or 0.0))
     why = (
         f"loading alone uses {seen.alone.cores:.1f} of {seen.cpus} cores ({idle:.1f} idle); with "
         f"{more.what} it gave {more.images_per_s:.0f} images/s instead of {seen.alone.images_per_s:.0f}"

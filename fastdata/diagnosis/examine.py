@@ -17,7 +17,9 @@ import torch
 
 from fastdata.dataloader.explain import BY_INDEX
 from fastdata.dataloader.verdict import NOT_ACCELERATED
-from fastdata.diagnosis.gains import BUSY, step_seconds, wait_share
+from fastdata.diagnosis.budget import Alarm, Budget, OverBudget
+from fastdata.diagnosis.cpu_use import load_now
+from fastdata.diagnosis.gains import BUSY, cores_in_use, step_seconds, wait_share
 from fastdata.diagnosis.loading import (
     augments_batches,
     changed_loader,
@@ -42,6 +44,7 @@ from fastdata.system.cpus import auto_threads, local_processes
 __all__ = ["examine_loader", "examine_watched"]
 
 _ALONE, _CHANGED, _SAMPLES, _DECODING = 0.2, 0.15, 0.1, 0.05  # shares of the time
+_OF_BUDGET = 0.5  # of the time that is left: with batches that do not count and the program's own pace it is twice that
 _PACED = 0.15  # the same, for each depth
 _DEEPER = 4  # times as many batches ahead
 _WAITS, _KEEPS_UP = 0.05, 0.9  # shares of a step: waiting that is worth a look, and loading that should hide behind it
@@ -76,10 +79,7 @@ def examine_watched(watch: Watch, program: str, *, failure: str = "") -> Observa
     seen.real, seen.repeated = watch.script.real, watch.script.repeated
     seen.first_batch_s = main.first_batch_s
     seen.ranks = _exchange(watch)
-    try:
-        watch.script.look.measure_layers()
-    except Exception as error:  # noqa: BLE001 - of the program's layers, which are called on their own here
-        seen.unseen.append(f"layers could not be measured: {in_words(error)}")
+    _tried(seen, "layers on their own", watch.script.look.measure_layers, watch.budget)
     watch.script.look.forget()
     if failure:
         seen.dataset, seen.loader = main.dataset, main.settings
@@ -92,21 +92,26 @@ def examine_watched(watch: Watch, program: str, *, failure: str = "") -> Observa
                 "longer"
             )
         seen.restarts_in_each_step = examined.restarts_in_each_step
-        _examine(seen, examined.loader, watch.seconds)
+        _examine(seen, examined.loader, watch.seconds, watch.budget)
     return seen
 
 
-def examine_loader(loader: Any, *, seconds: float = 20.0, program: str = "") -> Observation:
+def examine_loader(
+    loader: Any, *, seconds: float = 20.0, program: str = "", budget: Budget | None = None
+) -> Observation:
     """What a loader does alone.
 
     Args:
         loader: fastdata's or torch's.
         seconds: for all measurements together, about.
         program: what to call it.
+        budget: for all of it; None for no limit.
     """
     seen = Observation(program=program, cpus=auto_threads())
     seen.facts.torch_threads = torch.get_num_threads()
-    _examine(seen, loader, seconds)
+    budget = budget or Budget()
+    budget.begin()
+    _examine(seen, loader, seconds, budget)
     return seen
 
 
@@ -126,8 +131,9 @@ def _loaders(seen: list[Seen]) -> list[dict[str, Any]]:
     return found
 
 
-def _examine(seen: Observation, loader: Any, seconds: float) -> None:
-    """The loader alone, with changes, and its samples; what goes wrong is told."""
+def _examine(seen: Observation, loader: Any, seconds: float, budget: Budget) -> None:
+    """The loader alone, with changes, and its samples; what goes wrong, or takes too long, is told."""
+    seconds = min(seconds, _OF_BUDGET * budget.left_s)
     seen.dataset, seen.loader = type(loader.dataset).__name__, settings_of(loader)
     seen.is_ours, seen.num_workers = is_ours(loader), int(loader.num_workers)
     seen.restarts_workers = restarts_workers(loader)
@@ -135,18 +141,20 @@ def _examine(seen: Observation, loader: Any, seconds: float) -> None:
         seen.epoch_batches = len(loader)
     states = GlobalStates.now()
     try:
-        seen.alone = _tried(seen, "the loader alone", lambda: measure_loading(loader, seconds=_ALONE * seconds))
+        seen.alone = _tried(seen, "the loader alone", lambda: measure_loading(loader, seconds=_ALONE * seconds), budget)
         # explain(), whose lines are wrapped, knows it once there was a batch.
         seen.has_index = seen.is_ours and BY_INDEX in " ".join(loader.explain().split())
         if seen.alone is not None:
             for key, (what, change) in _changes(seen, loader).items():
-                found = _tried(seen, what, lambda change=change, what=what: _loading(change, what, _CHANGED * seconds))  # type: ignore[misc]
+                work = partial(_loading, change, what, _CHANGED * seconds)
+                found = _tried(seen, what, work, budget)
                 if found is not None:
                     seen.changed[key] = found
-            _tried(seen, "waiting at the program's pace", lambda: _pace(seen, loader, _PACED * seconds))
-        _tried(seen, "single samples", lambda: _measure_samples(seen, loader, seconds))
+            _tried(seen, "waiting at the program's pace", lambda: _pace(seen, loader, _PACED * seconds), budget)
+        _tried(seen, "single samples", lambda: _measure_samples(seen, loader, seconds), budget)
     finally:
         states.put_back()
+        seen.load = load_now()
     root = getattr(loader.dataset, "root", None)
     if isinstance(root, str | os.PathLike):
         seen.slow_storage = slow_to_read(os.fspath(root)) or ""
@@ -166,18 +174,36 @@ def _measure_samples(seen: Observation, loader: Any, seconds: float) -> None:
     seen.decode_ms = decoding_ms(encoded_jpegs(pieces), seconds=_DECODING * seconds)
 
 
-def _tried(seen: Observation, what: str, work: Callable[[], Any]) -> Any:
-    """What the work gives; None if it fails, or if the user has interrupted it or what came before."""
+def _tried(seen: Observation, what: str, work: Callable[[], Any], budget: Budget) -> Any:
+    """What the work gives; None if it fails, takes too long, or if the user has interrupted it or what came before."""
     if seen.is_interrupted:
         return None
+    budget.phase = what
     try:
-        return work()
+        return _in_time(work, budget)
+    except OverBudget:
+        seen.unseen.append(budget.missed(what))
     except KeyboardInterrupt:
         seen.is_interrupted = True
         seen.unseen.append(f"{what}, and what would have followed: interrupted")
     except Exception as error:  # noqa: BLE001 - of the user's dataset
         seen.unseen.append(f"{what}: {in_words(error)}")
     return None
+
+
+def _in_time(work: Callable[[], Any], budget: Budget) -> Any:
+    """What the work gives.
+
+    Raises:
+        OverBudget: the budget was used up before, or meanwhile.
+    """
+    if budget.is_past():
+        raise OverBudget
+    alarm = Alarm(budget.left_s, OverBudget)
+    try:
+        return work()
+    finally:
+        alarm.stop()
 
 
 def _changes(seen: Observation, loader: Any) -> dict[str, tuple[str, Callable[[], Any]]]:
@@ -194,7 +220,7 @@ def _changes(seen: Observation, loader: Any) -> dict[str, tuple[str, Callable[[]
     elif loader.backend != "auto" and NOT_ACCELERATED not in seen.alone.explain:
         found["backend"] = ("backend='auto'", lambda: changed_loader(loader, backend="auto"))
     cpus = auto_threads()
-    if seen.alone.cores < BUSY * cpus and seen.num_workers < cpus:
+    if (cores_in_use(seen.alone) or 0.0) < BUSY * cpus and seen.num_workers < cpus:
         what = f"num_workers={cpus}"
         if not may_start_workers(loader):
             seen.may_not_start_workers = True

@@ -13,13 +13,14 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_leaves, tree_map_only
 
+from fastdata.diagnosis.budget import Budget
+from fastdata.diagnosis.cpu_use import CpuMeter
 from fastdata.diagnosis.loading import loaders_to_try
 from fastdata.diagnosis.marks import device_use, finish_device_work
 from fastdata.diagnosis.observation import Step, Stretch
 from fastdata.diagnosis.repeating import COPIED_AS_THEY_ARE, copied, over_and_over, queued, ranks
 from fastdata.diagnosis.trials import Trial
 from fastdata.errors import in_words
-from fastdata.run.report import cpu_seconds
 
 __all__ = ["Delivery", "Experiments"]
 
@@ -118,11 +119,19 @@ class Experiments:
         seconds: for all steps that are timed.
         unseen: told of what could not be tried.
         clock: seconds.
+        budget: for all of it; None for no limit.
     """
 
     def __init__(
-        self, delivery: Delivery, *, seconds: float, unseen: list[str], clock: Callable[[], float] = time.perf_counter
+        self,
+        delivery: Delivery,
+        *,
+        seconds: float,
+        unseen: list[str],
+        clock: Callable[[], float] = time.perf_counter,
+        budget: Budget | None = None,
     ) -> None:
+        self._budget = budget or Budget()
         self._delivery, self._seconds, self._unseen, self._clock = delivery, seconds, unseen, clock
         self.times: dict[str, tuple[float, float]] = {}
         self._period = 1  # steps from one update to the next
@@ -131,25 +140,28 @@ class Experiments:
     def timed(self, *, repeats: bool, share: float) -> Generator[bool, Step, Stretch]:
         """Steps until a share of the time is over."""
         finish_device_work()
-        began, cpu_s, steps, uses = self._clock(), cpu_seconds(), list[Step](), list[float]()
+        began, meter, steps, uses = self._clock(), CpuMeter(), list[Step](), list[float]()
         while not self._is_enough(steps, self._clock() - began, share):
             steps.append((yield repeats))
-            if len(steps) % _USE_EVERY == 1 and (use := device_use()) is not None:
-                uses.append(use)
+            if len(steps) % _USE_EVERY == 1 and (share_used := device_use()) is not None:
+                uses.append(share_used)
         updates = sum(step.update_s > 0 for step in steps)
         if updates and not repeats:
             self._period = min(_LONGEST_PERIOD, round(len(steps) / updates))
         at = self._clock()
         finish_device_work()
         ended = self._clock()
-        cores = (cpu_seconds() - cpu_s) / max(1e-9, ended - began)
-        stretch = Stretch.of(steps, extra_s=ended - at, cores=cores)
+        use = meter.use()
+        stretch = Stretch.of(steps, extra_s=ended - at, cores=use.own)
+        stretch.others = use.others
         stretch.device_use = statistics.mean(uses) if uses else None
         return stretch
 
     def _is_enough(self, steps: list[Step], seconds: float, share: float) -> bool:
         if ranks() > 1:
             return len(steps) >= _RANKS_TIMED
+        if steps and self._budget.is_past_for_steps():
+            return True
         if len(steps) % self._period:  # where gradients of some steps are added up, one of them is longer
             return False
         if len(steps) >= _MOST_TIMED:
@@ -170,6 +182,9 @@ class Experiments:
                     yield True
                     found[changed].append((yield from self.timed(repeats=True, share=_TRIAL / 4)))
                 self.now, self._delivery.kept = None, kept
+                if self._budget.is_past_for_steps() and not found[False]:
+                    self._unseen.append(self._budget.missed(f"{trial.key}, as a change that is tried"))
+                    return
         except Exception as error:  # noqa: BLE001 - a change that is not possible is no reason to end
             self.now, self._delivery.kept = None, kept
             self._unseen.append(f"{trial.key} could not be tried: {in_words(error)}")
@@ -189,6 +204,10 @@ class Experiments:
     def other_loaders(self, loader: Any, now: Stretch) -> Generator[bool, Step, None]:
         """Steps with the batches of other loaders in the place of the program's."""
         for key, make in loaders_to_try(loader).items():
+            if self._budget.is_past_for_steps():
+                self._unseen.append(self._budget.missed(f"steps with another loader ({key})"))
+                continue
+            self._budget.phase = f"trying steps with another loader: {key}"
             try:
                 other = make()
             except Exception as error:  # noqa: BLE001 - of the program's sampler, or its dataset

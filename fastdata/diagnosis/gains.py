@@ -8,9 +8,20 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from fastdata.diagnosis.observation import Observation
+from fastdata.diagnosis.observation import Loading, Observation, Stretch
 
-__all__ = ["BUSY", "Advice", "expected_step_s", "gain_of", "step_seconds", "tried", "wait_share"]
+__all__ = [
+    "BUSY",
+    "Advice",
+    "cores_in_use",
+    "expected_step_s",
+    "gain_of",
+    "most_gain",
+    "others_used",
+    "step_seconds",
+    "tried",
+    "wait_share",
+]
 
 BUSY = 0.75  # share of the cores from which on who wants more has to take them from somebody
 
@@ -48,6 +59,25 @@ def tried(seen: Observation, key: str) -> float:
     return before / after
 
 
+def cores_in_use(measured: Stretch | Loading | None) -> float | None:
+    """Cores that were busy meanwhile, by this program or another one; None if not measured."""
+    if measured is None or measured.cores is None:
+        return None
+    return measured.cores + (measured.others or 0.0)
+
+
+def others_used(seen: Observation) -> float:
+    """Cores that other programs used while it was measured: the most of all stretches.
+
+    The load average bears witness only where the system's counters tell nothing: threads beyond the program's own.
+    """
+    measured = [seen.real, seen.repeated, seen.alone, *seen.changed.values()]
+    known = [each.others for each in measured if each is not None and each.others is not None]
+    if known or seen.load.average is None:
+        return max(known, default=0.0)
+    return min(float(seen.cpus), max(0.0, seen.load.average - seen.load.own_threads))
+
+
 def step_seconds(seen: Observation) -> tuple[float, float, float]:
     """A step as it is, its compute, and its data if nobody computed; NaN for what was not measured."""
     real = seen.real.step_s if seen.real is not None else math.nan
@@ -81,7 +111,8 @@ def expected_step_s(
 
 def _share_cores(seen: Observation) -> bool:
     """Computing and loading want the same cores; where some are idle, neither makes the other slower."""
-    return seen.real is not None and (seen.real.cores if seen.real.cores is not None else seen.cpus) > BUSY * seen.cpus
+    in_use = cores_in_use(seen.real)
+    return seen.real is not None and (in_use if in_use is not None else seen.cpus) > BUSY * seen.cpus
 
 
 def gain_of(
@@ -93,6 +124,13 @@ def gain_of(
     now = expected_step_s(seen)
     then = expected_step_s(seen, compute_times=compute_times, data_times=data_times, with_workers=with_workers)
     return now / then if then > 0 else math.nan
+
+
+def most_gain(seen: Observation, side: str) -> float:
+    """How many times faster a step is if computing ("compute") or loading ("data") takes no time; NaN if unknown."""
+    if side == "compute":
+        return gain_of(seen, compute_times=math.inf)
+    return gain_of(seen, data_times=math.inf)
 
 
 def wait_share(seen: Observation) -> float:

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 from torch.utils._pytree import tree_leaves, tree_map_only
 
+from fastdata.diagnosis.budget import Budget, budget_for
 from fastdata.diagnosis.examine import examine_watched
 from fastdata.diagnosis.observation import Observation
 from fastdata.diagnosis.verdict import Diagnosis, diagnose
@@ -30,6 +31,7 @@ def doctor(
     *,
     seconds: float = 20.0,
     tries: bool = False,
+    budget: float | None = None,
 ) -> Diagnosis:
     """Says what holds the training of a model on a loader's batches back, and what to change.
 
@@ -44,12 +46,13 @@ def doctor(
         optimizer: makes one for the copy's parameters; None takes SGD.
         seconds: for all steps that are timed, about.
         tries: also make changes like AMP for some steps, and time them.
+        budget: seconds for all of it, at most; None takes six times `seconds`, at least 120.
 
     Returns:
         The diagnosis: `verdict`, `cause`, `advice`, `to_dict()`; printed, it is the report of `fastdata doctor`.
 
     Raises:
-        OptionError: the loader is none, has no batches, or `seconds` is not positive.
+        OptionError: the loader is none, has no batches, or `seconds` or `budget` is not positive.
         Exception: the model's, the loss's or the dataset's own.
 
     Example:
@@ -59,7 +62,10 @@ def doctor(
         raise OptionError(f"{type(loader).__name__} is no DataLoader of torch's or fastdata's")
     if not seconds > 0:
         raise OptionError(f"seconds={seconds!r} is not positive")
-    own, watch, states = copy.deepcopy(model), Watch(seconds=seconds, tries=tries), GlobalStates.now()
+    if budget is not None and not budget > 0:
+        raise OptionError(f"budget={budget!r} is not positive")
+    watch = Watch(seconds=seconds, tries=tries, budget=Budget(budget_for(seconds, budget)))
+    own, states = copy.deepcopy(model), GlobalStates.now()
     generator = loader.generator.get_state() if loader.generator is not None else None
     found: list[Observation] = []
     watch.when_done = lambda: found.append(examine_watched(watch, _NAME))

@@ -15,9 +15,9 @@ from torch.utils._pytree import tree_leaves
 
 from fastdata.dataloader.loader import DataLoader, StatelessDataLoader
 from fastdata.dataloader.rebuilt import CHOICES, asked_workers
+from fastdata.diagnosis.cpu_use import CpuMeter
 from fastdata.diagnosis.observation import Loading
 from fastdata.diagnosis.repeating import is_plain
-from fastdata.run.report import cpu_seconds
 from fastdata.system.cpus import auto_threads
 
 __all__ = [
@@ -162,7 +162,7 @@ def measure_loading(loader: Any, *, seconds: float, what: str = "") -> Loading:
     with suppress(TypeError):
         if len(loader) <= 2 * warm_up + _FEWEST_BATCHES:
             warm_up = 0
-    stages_before, began, cpu_s = _stages(loader), time.perf_counter(), cpu_seconds()
+    stages_before, began, meter = _stages(loader), time.perf_counter(), CpuMeter()
     counted = images = skipped = 0
     most = int(getattr(loader.batch_sampler, "batch_size", None) or loader.batch_size or 0)
     deadline = math.inf if warm_up else began + seconds
@@ -176,7 +176,7 @@ def measure_loading(loader: Any, *, seconds: float, what: str = "") -> Loading:
                 skipped += 1
                 if skipped == warm_up or latest - began > seconds:
                     warm_up, stages_before = skipped, _stages(loader)
-                    began, cpu_s, deadline = latest, cpu_seconds(), latest + seconds
+                    began, meter, deadline = latest, CpuMeter(), latest + seconds
                 continue
             counted += 1
             images += _size(batch, most)
@@ -187,14 +187,15 @@ def measure_loading(loader: Any, *, seconds: float, what: str = "") -> Loading:
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]  # batches may be made on the device
         torch.cuda.synchronize()
         latest = time.perf_counter()
-    total_s, cores = max(1e-9, latest - began), cpu_seconds() - cpu_s
+    total_s, use = max(1e-9, latest - began), meter.use()
     stages = {name: value - stages_before.get(name, 0.0) for name, value in _stages(loader).items()}
     return Loading(
         what=what,
         batches=counted,
         batch_s=total_s / max(1, counted),
         images_per_s=images / total_s if images else math.nan,
-        cores=cores / max(1e-9, time.perf_counter() - began),
+        cores=use.own,
+        others=use.others,
         explain=loader.verdict() if is_ours(loader) else "",
         stage_s={name: value / max(1, counted) for name, value in stages.items() if value > 0},
         first_s=first_s,

@@ -6,6 +6,8 @@ import statistics
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from fastdata.diagnosis.cpu_use import Load
+
 __all__ = ["TENSOR_CORES_WANT", "Facts", "Loading", "Observation", "Sample", "Step", "Stretch", "SyncPlace"]
 
 TENSOR_CORES_WANT = 8  # sizes that are multiples of it
@@ -44,6 +46,7 @@ class Stretch:
         step_s: one step, including its wait.
         wait_s, forward_s, backward_s, update_s, rest_s: as in `Step`.
         cores: CPU seconds of the process and its children per second; None if not measured.
+        others: the same of other programs, on the cores that this one may use; None if not known.
         quartiles_s: a quarter of the steps took less than the first, a quarter more than the second.
         device_use: share of the time in which the GPU computed, as its driver tells; None if not known.
         trained: how many of the steps had a backward pass.
@@ -57,6 +60,7 @@ class Stretch:
     update_s: float = 0.0
     rest_s: float = 0.0
     cores: float | None = None
+    others: float | None = None
     quartiles_s: tuple[float, float] | None = None
     device_use: float | None = None
     trained: int = 0
@@ -90,6 +94,7 @@ class Loading:
         batch_s: seconds per batch.
         images_per_s: samples per second; NaN if a batch's size is not known.
         cores: CPU seconds of the process and its children per second.
+        others: the same of other programs, on the cores that this one may use; None if not known.
         explain: the loader's own verdict, if it is fastdata's.
         stage_s: thread-seconds per stage and batch, if it is fastdata's and knows them.
         first_s: seconds from the beginning of an epoch to its first batch; NaN if not measured.
@@ -103,6 +108,7 @@ class Loading:
     explain: str = ""
     stage_s: dict[str, float] = field(default_factory=dict)
     first_s: float = float("nan")
+    others: float | None = None
 
 
 @dataclass
@@ -123,6 +129,9 @@ class Sample:
         shown_px: pixels of what the sample contains; 0 if that is no image.
         progressive: share of the opened images that are progressive JPEGs.
         jpegs: share of the opened images that are JPEGs.
+        own_step: name of the user's transform or function that takes most of a sample, decoding and resizing by
+            Pillow and OpenCV apart; "" if none takes much.
+        own_step_ms: of it.
         storage_mb_per_s: of files read from storage, one after the other; NaN if not measured.
         storage_ms: until such a file was read.
     """
@@ -141,6 +150,8 @@ class Sample:
     shown_px: int = 0
     progressive: float = 0.0
     jpegs: float = 0.0
+    own_step: str = ""
+    own_step_ms: float = 0.0
     storage_mb_per_s: float = float("nan")
     storage_ms: float = float("nan")
 
@@ -262,6 +273,7 @@ class Observation:
             ("file"), by an index ("index"), from a record of open coefficients ("unpacked").
         ranks: mean seconds of a step (compute, wait) on each rank of this machine.
         children: other processes that the program started and that this could not look into.
+        load: of the machine, once all was measured.
         slow_storage: what is known of the folder's storage; "" for nothing.
         unseen: what could not be measured, and why.
         is_interrupted: the user did not wait for all of it.
@@ -292,6 +304,7 @@ class Observation:
     decode_ms: dict[str, float] = field(default_factory=dict)
     ranks: list[tuple[float, float]] = field(default_factory=list)
     children: int = 0
+    load: Load = field(default_factory=Load)
     slow_storage: str = ""
     unseen: list[str] = field(default_factory=list)
     is_interrupted: bool = False

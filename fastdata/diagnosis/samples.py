@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial, wraps
+from types import CodeType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,6 +17,7 @@ import torch
 from torch.utils._pytree import tree_leaves
 
 from fastdata.diagnosis.observation import Sample
+from fastdata.diagnosis.own_steps import profiled, slowest_step
 from fastdata.loaders import resample
 from fastdata.loaders.per_image import inspect
 from fastdata.native import Format, IndexUse, JpegIndexes, available
@@ -33,6 +35,8 @@ __all__ = ["Piece", "decoding_ms", "encoded_jpegs", "measure_samples", "shown_si
 
 _MOST_SAMPLES = 256
 _MOST_COLLATED = 64
+_MOST_PROFILED, _PROFILED = 32, 0.3  # samples, and share of the time for them
+_LARGE = 0.4  # share of a sample from which on a step of the user's own is named
 _MOST_FILES = 24  # read from storage, and decoded in other ways
 _MOST_FILE_BYTES = 64 << 20
 _HEAD_BYTES = 1 << 16
@@ -114,6 +118,12 @@ class _Opened:
 
         return noted
 
+    @property
+    def timed_code(self) -> CodeType:
+        """Of the function in the place of Pillow's and OpenCV's."""
+        code: CodeType = getattr(self._timed(len, "decode_s"), "__code__")  # noqa: B009 - a Callable has none for mypy
+        return code
+
     def _timed(self, original: Callable[..., Any], total: str) -> Callable[..., Any]:
         @wraps(original)
         def timed(image: Any, *given: Any, **named: Any) -> Any:
@@ -161,9 +171,10 @@ def measure_samples(
                 del samples[:-_MOST_COLLATED]
                 if time.perf_counter() > deadline:
                     break
+        made = len(waiting.wall_s)
+        step, share = _own_step(dataset, wanted[:made].tolist(), seconds=_PROFILED * seconds)
         collate_ms = _collate_ms(collate, samples)
-    made, wall_s = len(waiting.wall_s), sum(waiting.wall_s)
-    ms = 1e3 / made
+    wall_s, ms = sum(waiting.wall_s), 1e3 / made
     found = Sample(
         samples=made,
         total_ms=wall_s * ms,
@@ -173,10 +184,27 @@ def measure_samples(
         rest_ms=max(0.0, wall_s - opened.decode_s - opened.resize_s) * ms,
         collate_ms=collate_ms,
         shown_px=shown_size(samples[-1]),
+        own_step=step,
+        own_step_ms=share * wall_s * ms,
     )
     pieces = [Piece(path) for path in dict.fromkeys(opened.paths)] or _known_pieces(dataset, wanted[:made].tolist())
     _describe_images(found, opened.sizes, pieces)
     return found, pieces
+
+
+def _own_step(dataset: Any, indices: Sequence[int], *, seconds: float) -> tuple[str, float]:
+    """Name and share of the user's step that takes most of a sample; ("", 0.0) if none takes much of it."""
+    deadline, opened = time.perf_counter() + seconds, _Opened()
+
+    def make() -> None:
+        for index in indices[:_MOST_PROFILED]:
+            dataset[index]
+            if time.perf_counter() > deadline:
+                break
+
+    with opened.watching():
+        found = profiled(make)
+    return slowest_step(dataset, found, opened.timed_code, least=_LARGE) if found is not None else ("", 0.0)
 
 
 @contextmanager

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Generator
 from typing import Any
 
+from fastdata.diagnosis.budget import Budget
 from fastdata.diagnosis.experiments import Delivery, Experiments
 from fastdata.diagnosis.gains import BUSY
 from fastdata.diagnosis.look import Look
@@ -44,6 +45,7 @@ class Script:
         tries: also try changes that are no faults.
         unseen: told of what could not be measured.
         clock: seconds.
+        budget: for all of it.
     """
 
     def __init__(
@@ -56,7 +58,9 @@ class Script:
         tries: bool,
         unseen: list[str],
         clock: Callable[[], float] = time.perf_counter,
+        budget: Budget,
     ) -> None:
+        self._budget = budget
         self._undo, self._marks, self._seconds, self._tries, self._clock = undo, marks, seconds, tries, clock
         self._unseen = unseen
         self.look = Look()
@@ -66,7 +70,7 @@ class Script:
         self.repeats = False
         self.latest: Any = None
         self.delivery = Delivery(inside, unseen)
-        self.experiments = Experiments(self.delivery, seconds=seconds, unseen=unseen, clock=clock)
+        self.experiments = Experiments(self.delivery, seconds=seconds, unseen=unseen, clock=clock, budget=budget)
         self._runs: Generator[bool, Step, None] | None = None
         self._real_so_far: list[Step] = []
         self._repeated_so_far: list[Step] = []  # without any change
@@ -119,17 +123,19 @@ class Script:
     # ---- each yield is a step: of a real batch (False) or of the one that was kept (True)
 
     def _steps(self, seen: Seen) -> Generator[bool, Step, None]:
+        self._budget.phase = "looking at two steps"
         yield from self._look_closely()
         loader = seen.loader
         self.facts = self.look.facts(self.latest)
         sizes = [getattr(each, "batch_size", None) for each in (loader.batch_sampler, loader)]
         self.facts.batch_size = next(filter(None, sizes), self.facts.batch_size)  # which may be of an epoch's last
         self.facts.anomaly_mode |= self._marks.saw_anomaly_mode
-        began, warm_s = self._clock(), 0.2 * self._seconds
-        for _ in range(queued(loader) + 1):
-            yield False
-            if self._clock() - began > warm_s and not ranks():
-                break
+        if self._is_missed("timed steps"):
+            return
+        yield from self._warm_up(loader)
+        if self._is_missed("timed steps"):
+            return
+        self._budget.phase = "timing steps as they are"
         self.real = yield from self.experiments.timed(repeats=False, share=_REAL)
         if not seen.trained:
             return
@@ -137,9 +143,12 @@ class Script:
         is_busy = loader.num_workers and (self.real.cores or 0.0) > BUSY * cpus
         if self._tries and on_host and is_busy and ranks() < 2:  # ranks might decide differently
             yield from self.experiments.fewer_threads(loader, cpus, self.real)
+        if self._is_missed("steps with one batch repeated"):
+            return
         if (reason := _why_not_repeat(seen)) is not None:
             self._unseen.append(f"no batch was repeated: {reason}")
             return
+        self._budget.phase = "timing steps with one batch repeated"
         self.delivery.wanted = True
         while self.delivery.wanted:  # a loader that was made anew becomes the main one only after its first step
             yield False
@@ -155,6 +164,21 @@ class Script:
             self.facts.pin_ms, self.facts.copy_ms, self.facts.pageable_copy_ms = handover_ms(self.delivery.kept)
         if ranks() < 2:
             yield from self._try(loader)
+
+    def _is_missed(self, what: str) -> bool:
+        """The steps' share of the budget is used up."""
+        if not self._budget.is_past_for_steps():
+            return False
+        self._unseen.append(self._budget.missed(what))
+        return True
+
+    def _warm_up(self, loader: Any) -> Generator[bool, Step, None]:
+        """Steps with the batches that the loader has had ready."""
+        began, warm_s = self._clock(), 0.2 * self._seconds
+        for _ in range(queued(loader) + 1):
+            yield False
+            if (self._clock() - began > warm_s and not ranks()) or self._budget.is_past_for_steps():
+                break
 
     def _look_closely(self) -> Generator[bool, Step, None]:
         if is_compiled():  # hooks would break compiled graphs
@@ -172,7 +196,9 @@ class Script:
         if self._tries and self.real.wait_s > _WAITS * self.real.step_s:
             yield from self.experiments.other_loaders(loader, self.real)
         for trial in trials_for(self.facts, self.look.models, tries=self._tries):
-            yield from self.experiments.change(trial)
+            if not self._is_missed(f"{trial.key}, as a change that is tried"):
+                self._budget.phase = f"trying steps with a change: {trial.key}"
+                yield from self.experiments.change(trial)
 
 
 def _why_not_repeat(seen: Seen) -> str | None:

@@ -6,13 +6,14 @@ import math
 import textwrap
 from collections.abc import Iterator
 
-from fastdata.diagnosis.gains import Advice, step_seconds, wait_share
+from fastdata.diagnosis.gains import Advice, others_used, step_seconds, wait_share
 from fastdata.diagnosis.observation import Observation
 
-__all__ = ["as_text", "tables", "times"]
+__all__ = ["as_text", "in_ms", "tables", "times"]
 
 _WIDTH = 80
 _MOST_SYNCS = 3
+_NOTABLE = 0.1  # cores
 _NOTABLY_SLOWER = 0.1  # share of a step
 
 
@@ -55,6 +56,12 @@ def times(gain: float) -> str:
     return "?" if math.isnan(gain) else f"{gain:.2f}x"
 
 
+def in_ms(part: float, whole: float) -> str:
+    """Milliseconds of milliseconds, with as many digits as they are known by: "27 of 31 ms", "0.27 of 0.31 ms"."""
+    digits = 0 if whole >= 10 else 1 if whole >= 1 else 2
+    return f"{part:.{digits}f} of {whole:.{digits}f} ms"
+
+
 def _ms(seconds: float) -> str:
     return "?" if math.isnan(seconds) else f"{1e3 * seconds:.1f} ms"
 
@@ -92,6 +99,8 @@ def _step_rows(seen: Observation) -> list[tuple[str, str]]:
         rows.append(("computing while batches are loaded", f"{_ms(slower_s)} longer"))
     if seen.real.cores is not None:
         rows.append(("cores used", f"{seen.real.cores:.1f} of {seen.cpus}"))
+    if others_used(seen) >= _NOTABLE:
+        rows.append(("cores used by other programs", f"{others_used(seen):.1f} of {seen.cpus}"))
     for place in seen.facts.syncs[:_MOST_SYNCS]:
         rows.append((f"{place.calls} per step", f"{place.per_step:.0f} at {place.place}"))
     if seen.facts.device != "cpu":
@@ -130,6 +139,7 @@ def _sample_rows(seen: Observation) -> list[tuple[str, str]]:
         *([("    reading the file, from memory", f"{sample.read_ms:.2f} ms")] if sample.read_ms else []),
         ("  resizing", f"{sample.resize_ms:.2f} ms"),
         ("  the rest", f"{max(0.0, sample.rest_ms - sample.idle_ms):.2f} ms"),
+        *([(f"  your step {sample.own_step}", f"{sample.own_step_ms:.2f} ms")] if sample.own_step else []),
         ("collating", f"{sample.collate_ms:.2f} ms"),
     ]
     if sample.width:

@@ -7,15 +7,16 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from fastdata.diagnosis.advice import advise
-from fastdata.diagnosis.gains import Advice, wait_share
+from fastdata.diagnosis.gains import Advice, cores_in_use, others_used, wait_share
 from fastdata.diagnosis.observation import Observation
-from fastdata.diagnosis.show import as_text
+from fastdata.diagnosis.show import as_text, in_ms
 from fastdata.terminal.words import counted
 
 __all__ = ["Diagnosis", "diagnose"]
 
 _WAITS = 0.1  # share of a step from which on data is the limit
 _CLEAR = 1.02  # gain from which on a fault in computing is named in the verdict before waiting
+_CROWDED = 0.25  # share of the cores: if other programs use more of them, times are theirs, too
 _NOTHING = 1.002  # gain up to which it is not named at all
 
 # How the verdict names what is the limit, by the key of the first advice.
@@ -54,6 +55,7 @@ class Diagnosis:
         cause: the key of the advice that the verdict names; "compute" if computing is the limit and nothing is wrong
             with it; "data" if loading is and no change is known to help; "unknown" if too little was seen.
         advice: most effective first.
+        is_reliable: False if other programs have used so much of the machine that nothing measured can be relied on.
         seen: what it was made of.
     """
 
@@ -61,6 +63,7 @@ class Diagnosis:
     cause: str
     advice: list[Advice]
     seen: Observation
+    is_reliable: bool = True
 
     def __str__(self) -> str:
         return as_text(self.verdict, self.advice, self.seen)
@@ -70,6 +73,7 @@ class Diagnosis:
         told = {
             "verdict": self.verdict,
             "cause": self.cause,
+            "is_reliable": self.is_reliable,
             "wait_share": wait_share(self.seen),
             "advice": [asdict(each) for each in self.advice],
             "seen": self.seen.to_dict(),
@@ -88,7 +92,17 @@ def _without_nan(value: Any) -> Any:
 
 def diagnose(seen: Observation) -> Diagnosis:
     """Judges an observation."""
-    advice = advise(seen)
+    told = _judged(seen, advise(seen))
+    others = others_used(seen)
+    if told.cause == "unknown" or others <= _CROWDED * seen.cpus:
+        return told
+    load = f" (load average {seen.load.average:.1f})" if seen.load.average is not None else ""
+    begins = f"cannot judge: other programs use {others:.1f} of {counted(seen.cpus, 'core')}{load}; repeat on an idle "
+    return replace(told, verdict=f"{begins}machine. Seen nevertheless: {told.verdict}", is_reliable=False)
+
+
+def _judged(seen: Observation, advice: list[Advice]) -> Diagnosis:
+    """As if nothing else ran on the machine."""
     share = wait_share(seen)
     if math.isnan(share):
         return _without_steps(seen, advice)
@@ -105,7 +119,7 @@ def _with_steps(seen: Observation, advice: list[Advice], share: float) -> Diagno
     if share >= _WAITS and not (fault is not None and fault.gain > without_waiting):
         cause = next((each for each in advice if each.side == "data"), None)
         limit = _LIMITS.get(cause.key, "") if cause is not None else ""
-        verdict = f"{share:.0%} of each step waits for data; {limit or _stage(seen)}{_idle(seen)}"
+        verdict = f"{share:.0%} of each step waits for data; {limit or _stage(seen)}{_own_step(seen)}{_idle(seen)}"
         return Diagnosis(verdict, cause.key if cause is not None else "data", advice, seen)
     waits = f"{share:.0%} of each step waits for data" if share >= 0.005 else "the loader keeps up"
     verdict = f"computing is the limit ({waits}): {_parts(seen)}"
@@ -134,7 +148,7 @@ def _without_steps(seen: Observation, advice: list[Advice]) -> Diagnosis:
             told += "; is it the right script, and does it train with these arguments?"
         return Diagnosis(f"nothing could be measured: {told}", "unknown", advice, seen)
     rate = seen.alone.images_per_s
-    verdict = f"the loader alone gives {rate:.0f} images/s; {_stage(seen)}{_idle(seen)}"
+    verdict = f"the loader alone gives {rate:.0f} images/s; {_stage(seen)}{_own_step(seen)}{_idle(seen)}"
     cause = advice[0].key if advice else "data"
     return Diagnosis(verdict, cause, advice, seen)
 
@@ -158,8 +172,20 @@ def _stage(seen: Observation) -> str:
     return f"{max(parts, key=lambda part: parts[part])} is the limit"
 
 
+def _own_step(seen: Observation) -> str:
+    """The user's step that takes most of a sample, unless the loader does without the dataset's own code."""
+    sample = seen.sample
+    if sample is None or not sample.own_step:
+        return ""
+    stages = seen.alone.stage_s if seen.alone is not None else {}
+    if stages and max(stages, key=lambda stage: stages[stage]) != "transform":
+        return ""
+    return f"; your step {sample.own_step} takes {in_ms(sample.own_step_ms, sample.total_ms)} per sample"
+
+
 def _idle(seen: Observation) -> str:
-    used = seen.real.cores if seen.real is not None else seen.alone.cores if seen.alone is not None else None
+    """Cores of the machine that nobody used, neither this program nor another one."""
+    used = cores_in_use(seen.real if seen.real is not None else seen.alone)
     idle = round(seen.cpus - used) if used is not None else 0
     return f"; {idle} of {seen.cpus} cores {'is' if idle == 1 else 'are'} idle" if idle > 0 else ""
 

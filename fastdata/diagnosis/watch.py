@@ -32,10 +32,11 @@ import torch
 import torch.utils.data
 
 from fastdata.dataloader import loader as our_loaders
+from fastdata.diagnosis.budget import PROGRAM_AT_MOST, UNTRAINED, Alarm, Budget
 from fastdata.diagnosis.marks import Marks
 from fastdata.diagnosis.observation import Step
 from fastdata.diagnosis.put_back import Undo
-from fastdata.diagnosis.repeating import is_compiled
+from fastdata.diagnosis.repeating import is_compiled, ranks
 from fastdata.diagnosis.script import Script
 from fastdata.diagnosis.watched import Seen, Turn, WatchedIterator
 from fastdata.run.report import cpu_seconds
@@ -61,11 +62,19 @@ class Watch:
         seconds: for all steps that are timed.
         tries: also try changes that are no faults.
         clock: seconds.
+        budget: for all of it; None for no limit.
     """
 
     def __init__(
-        self, *, seconds: float = 20.0, tries: bool = False, clock: Callable[[], float] = time.perf_counter
+        self,
+        *,
+        seconds: float = 20.0,
+        tries: bool = False,
+        clock: Callable[[], float] = time.perf_counter,
+        budget: Budget | None = None,
     ) -> None:
+        self.budget = budget or Budget()
+        self._alarm: Alarm | None = None
         self.seconds, self._tries, self._clock = seconds, tries, clock
         self.seen: list[Seen] = []
         self.main: Seen | None = None
@@ -107,6 +116,7 @@ class Watch:
             try:
                 yield
             finally:
+                self._stop_alarm()
                 self._is_over = True
                 self.script.end()
                 self._undo.put_back()
@@ -123,6 +133,8 @@ class Watch:
             is_here = os.getpid() == self._process
             if self._is_over or not is_here or getattr(self._depth, "inside", False):
                 return original(loader)
+            if self.budget.begin():
+                self._alarm = Alarm(PROGRAM_AT_MOST * self.budget.seconds, Stopped, self._is_too_late)
             seen, began = self._seen(loader), self._clock()
             self._close_step(seen, seen.turn, began)  # of an iterator that was left, as by `break`
             if self.is_done:
@@ -271,6 +283,7 @@ class Watch:
 
     def _stop(self) -> NoReturn:
         self._stops += 1
+        self._stop_alarm()
         if self._stops == 1 and self.when_done is not None:
             self._is_over = True
             try:
@@ -282,13 +295,27 @@ class Watch:
             self.when_ignored()
         raise Stopped
 
+    def _is_too_late(self) -> bool:
+        """For what the program does between two requests: it is not waited for any more."""
+        if ranks() > 1:
+            return False
+        if not self.is_done:
+            self.unseen.append(self.budget.missed("more steps"))
+        self.is_done = True
+        return True
+
+    def _stop_alarm(self) -> None:
+        if self._alarm is not None:
+            self._alarm.stop()
+
     def _end_step(self, seen: Seen, step: Step, trained: bool) -> None:
         seen.trained += trained
         if self.main is None:
             seen.steps.append(step)
             waited_s = self._clock() - seen.began_at
             most = self.seconds * (_UNTRAINED_FIRST_TIMES if math.isinf(seen.epoch) else _UNTRAINED_TIMES)
-            if trained or (len(seen.steps) >= _UNTRAINED_STEPS and waited_s > most):
+            is_late = waited_s > most and len(seen.steps) >= _UNTRAINED_STEPS
+            if trained or is_late or self.budget.is_past_for_steps(UNTRAINED):
                 self.main = seen
                 self._let_go_of_others()
                 self._begin(seen)
@@ -305,6 +332,7 @@ class Watch:
         return Script(
             self._undo, self._marks, self._depth,
             seconds=self.seconds, tries=self._tries, unseen=self.unseen, clock=self._clock,
+            budget=self.budget,
         )  # fmt: skip
 
     def _begin(self, seen: Seen) -> None:

@@ -6,9 +6,11 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
+from busy import busy_with_others
 
 from fastdata.cli.main import main
 
@@ -68,6 +70,24 @@ class Impatient(TensorDataset):
 if what == "impatient":
     while True:
         epoch(DataLoader(Impatient(*loader().dataset.tensors), 16))
+if what == "crawl":  # a step that takes for ever, on a machine that others keep busy
+    epoch(loader())
+    for images, labels in loader():
+        for _ in range(600):
+            time.sleep(0.1)
+class Crawling(TensorDataset):
+    def __getitem__(self, index):
+        if any(frame.name == "measure_loading" for frame in traceback.extract_stack()):
+            for _ in range(600):
+                time.sleep(0.1)
+        return super().__getitem__(index)
+if what == "crawling":
+    while True:
+        epoch(DataLoader(Crawling(*loader().dataset.tensors), 16))
+if what == "untrained":
+    while True:
+        for _ in loader():
+            time.sleep(0.02)
 if what in ("long", "swallow"):
     while True:
         try:
@@ -120,6 +140,23 @@ def test_json_alone_on_standard_output_can_be_parsed(program: Path) -> None:
     assert json.loads(done.stdout)["verdict"]
 
 
+@pytest.mark.parametrize(
+    ("what", "said"),
+    [
+        ("crawl", "more steps: the time budget of 6 s was used up"),
+        ("crawling", "the loader alone: the time budget of 6 s was used up"),
+        ("untrained", "no backward pass was seen"),
+    ],
+)
+def test_the_time_budget_is_kept_and_told(program: Path, what: str, said: str) -> None:
+    began = time.monotonic()
+    done = python("--seconds", "0.5", "--budget", "6", "train.py", what, cwd=program.parent)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.startswith("fastdata: measuring takes up to 6 s from the first batch on (--budget SECONDS)\n")
+    assert said in " ".join(done.stdout.split())
+    assert time.monotonic() - began < 55  # of which the budget is 6 s; a step or a batch takes 60 s and more
+
+
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs a file that is always full")
 def test_the_report_is_printed_even_if_no_file_can_be_written(program: Path) -> None:
     done = python(
@@ -163,7 +200,8 @@ def test_who_interrupts_gets_what_was_measured_at_once(program: Path, what: str,
     assert "Verdict: " in done.stdout
     assert said in " ".join(done.stdout.split())
     assert done.stdout.count("interrupted") == 1
-    assert done.stderr == "fastdata: interrupted\n"
+    begin = "fastdata: measuring takes up to 120 s from the first batch on (--budget SECONDS)\n"
+    assert done.stderr == f"{begin}fastdata: interrupted\n"
 
 
 def test_processes_that_wait_for_a_stopped_program_are_ended(program: Path) -> None:
@@ -193,6 +231,22 @@ def test_a_folder(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "native crop, by an index" in said
 
 
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="needs a choice of cores, since there may be many")
+def test_a_machine_that_others_keep_busy_is_told_first(folder: Path) -> None:
+    cores = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, sorted(cores)[:2])
+    try:
+        with busy_with_others(min(2, len(cores))):
+            done = python("--data", str(folder), "--seconds", "4", "--json", "-", cwd=folder)
+    finally:
+        os.sched_setaffinity(0, cores)
+    told = json.loads(done.stdout)
+    assert told["verdict"].startswith("cannot judge: other programs use ")
+    assert "repeat on an idle machine. Seen nevertheless: the loader alone gives" in told["verdict"]
+    assert told["is_reliable"] is False
+    assert told["seen"]["alone"]["others"] > 0.25 * min(2, len(cores))
+
+
 def test_a_folder_of_splits_is_not_one_of_two_classes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for split in ("train", "val"):
         (tmp_path / split).mkdir()
@@ -211,6 +265,7 @@ def test_a_folder_of_splits_is_not_one_of_two_classes(tmp_path: Path, capsys: py
         (["."], "a folder without __main__.py; for a folder of images: --data ."),
         (["--seconds", "0", "train.py"], "'0' is not a number of seconds"),
         (["--seconds", "soon", "train.py"], "'soon' is not a number of seconds"),
+        (["--budget", "0", "train.py"], "'0' is not a number of seconds"),
         (["--json", "nowhere/told.json", "train.py"], "nowhere is no folder"),
         (["--html", ".", "train.py"], "is a folder; name a file for --html"),
         (["--nonsense", "train.py"], "--nonsense"),

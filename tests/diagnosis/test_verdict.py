@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from fastdata.diagnosis.cpu_use import Load
 from fastdata.diagnosis.gains import expected_step_s, wait_share
 from fastdata.diagnosis.observation import Facts, Loading, Observation, Sample, Step, Stretch, SyncPlace
 from fastdata.diagnosis.page import as_html
@@ -101,6 +102,59 @@ def test_idle_cores_are_told() -> None:
     assert "6 of 8 cores are idle" in told.verdict
 
 
+@pytest.mark.parametrize(("used", "said"), [(0.4, "2 of 2 cores are idle"), (1.0, "1 of 2 cores is idle")])
+def test_idle_cores_are_counted_in_plain_english(used: float, said: str) -> None:
+    told = diagnose(observed(cpus=2, real=stretch(0.3, cores=used), alone=loading(0.4, cores=used)))
+    assert said in told.verdict
+
+
+def busy(others: float | None, **changes: Any) -> Observation:
+    """A program that uses 0.1 of 2 cores, and other programs so many."""
+    real = replace(stretch(0.3, cores=0.1), others=others)
+    return observed(cpus=2, real=real, alone=replace(loading(0.4, cores=0.1), others=others), **changes)
+
+
+def test_a_busy_machine_is_told_before_what_was_seen_on_it() -> None:
+    told = diagnose(busy(1.8, load=Load(14.0, 6)))
+    begins = "cannot judge: other programs use 1.8 of 2 cores (load average 14.0); repeat on an idle machine. "
+    assert told.verdict.startswith(f"{begins}Seen nevertheless: 75% of each step waits for data")
+    assert "idle;" not in told.verdict
+    assert "cores are idle" not in told.verdict
+    assert not told.is_reliable
+    assert told.to_dict()["is_reliable"] is False
+    assert "cores used by other programs 1.8 of 2" in " ".join(str(told).split())
+    json.dumps(told.to_dict(), allow_nan=False)
+
+
+def test_a_machine_that_is_busy_with_this_program_can_be_judged() -> None:
+    told = diagnose(busy(0.2, load=Load(14.0, 20)))
+    assert told.is_reliable
+    assert told.verdict.startswith("75% of each step waits for data")
+    assert "2 of 2 cores are idle" in told.verdict  # 1.7
+
+
+@pytest.mark.parametrize(("load", "reliable"), [(Load(14.0, 6), False), (Load(14.0, 14), True), (Load(), True)])
+def test_the_load_average_bears_witness_where_the_system_tells_nothing_else(load: Load, reliable: bool) -> None:
+    assert diagnose(busy(None, load=load)).is_reliable is reliable
+
+
+BLUR = Sample(samples=50, total_ms=31, idle_ms=0, decode_ms=2, rest_ms=29, own_step="Blur", own_step_ms=27.2)
+
+
+def test_the_users_slowest_step_is_named_where_loading_is_the_limit() -> None:
+    told = diagnose(observed(**SLOW, is_ours=False, sample=BLUR))
+    assert "the transform is the limit; your step Blur takes 27 of 31 ms per sample" in told.verdict
+    assert "your step Blur 27.20 ms" in " ".join(str(told).split())
+    without_steps = diagnose(observed(real=None, repeated=None, sample=BLUR))
+    assert "your step Blur takes 27 of 31 ms per sample" in without_steps.verdict
+
+
+@pytest.mark.parametrize(("stages", "named"), [({"decode": 0.4}, False), ({"decode": 0.1, "transform": 0.3}, True)])
+def test_a_step_that_the_loader_does_without_is_not_named(stages: dict[str, float], named: bool) -> None:
+    alone = loading(0.4, cores=4.0, **stages)
+    assert ("your step" in diagnose(observed(**{**SLOW, "alone": alone}, sample=BLUR)).verdict) is named
+
+
 def test_steps_that_lived_on_batches_made_before_are_not_believed() -> None:
     seen = observed(real=stretch(0.0), alone=loading(0.2))  # a batch takes twice the step
     assert wait_share(seen) == pytest.approx(0.5)
@@ -189,6 +243,42 @@ def test_advice_is_in_the_order_of_its_gains() -> None:
 )
 def test_what_costs_nothing_is_not_told(facts: Facts) -> None:
     assert diagnose(observed(facts=facts)).advice == []
+
+
+@pytest.mark.parametrize("after_s", [0.1, 0.1004, 0.12])
+def test_a_fault_that_was_tried_and_gained_nothing_is_not_told(after_s: float) -> None:
+    """It would be shown as 1.00 times faster, or less: its own figures contradict it."""
+    assert diagnose(observed(facts=Facts(anomaly_mode=True), trials={"anomaly": (0.1, after_s)})).advice == []
+
+
+def test_no_advice_is_shown_with_a_gain_of_nothing() -> None:
+    facts = Facts(biases_before_norm=["conv1"], bias_cost_s=0.0003)  # 1.003
+    assert diagnose(observed(facts=facts)).advice == []
+
+
+def test_workers_that_were_measured_slower_are_not_advised() -> None:
+    slower = {"workers": loading(0.5, "num_workers=8")}
+    assert "workers" not in [each.key for each in diagnose(observed(**SLOW, changed=slower)).advice]
+    alone = {"real": stretch(0.1, cores=1.0), "alone": loading(0.1, cores=1.0), "num_workers": 0}
+    seen = observed(**alone, changed={"workers": loading(0.09, "num_workers=8")}, trials={"workers": (0.2, 0.21)})
+    assert "workers" not in [each.key for each in diagnose(seen).advice]
+
+
+@pytest.mark.parametrize(("wait_s", "told"), [(0.0, True), (1.9, False)])
+def test_computing_is_not_advised_about_where_it_takes_little_of_a_step(wait_s: float, told: bool) -> None:
+    facts = Facts(device="cuda", dtypes=["float32"], convolutions=3, gradients_in_eval=["Net"])
+    seen = observed(facts=facts, num_workers=0, real=stretch(wait_s), alone=loading(max(0.01, wait_s)))
+    keys = {each.key for each in diagnose(seen).advice}
+    assert bool(keys & {"amp", "channels_last", "compile", "cudnn_benchmark", "tf32"}) is told
+    assert "gradients_in_validation" in keys  # which is no part of a step
+
+
+@pytest.mark.parametrize(("batch_s", "told"), [(0.02, False), (0.4, True)])
+def test_storage_is_not_advised_about_where_the_loader_keeps_up(batch_s: float, told: bool) -> None:
+    seen = observed(
+        real=stretch(max(0.0, batch_s - 0.1)), alone=loading(batch_s, cores=2.0), slow_storage="a network disk"
+    )
+    assert bool(diagnose(seen).advice) is told
 
 
 def test_a_loader_that_tunes_itself_is_not_told_to() -> None:
