@@ -64,7 +64,7 @@ def _about_switching(seen: Observation) -> Iterator[Advice]:
             measured=tried(seen, "fastdata"),
             reach=times,
         )
-    if (seen.is_ours and NOT_ACCELERATED in what) or "hardly accelerated" in what:
+    if seen.is_ours and NOT_ACCELERATED in what:
         yield Advice(
             key="not_accelerated",
             side="data",
