@@ -7,6 +7,8 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
+from torch.utils.data import IterableDataset
+
 from fastdata.captures.find import find_captures, is_safe_in_threads
 from fastdata.dataloader.arguments import LoaderArguments, may_defer
 from fastdata.loaders import native_problem
@@ -19,7 +21,7 @@ from fastdata.transforms.compile import BEGIN_WITH, compile_transform
 from fastdata.transforms.known import name_of
 from fastdata.views.plan import Plan
 
-__all__ = ["Route", "find_route"]
+__all__ = ["MAP_STYLE", "Route", "find_route"]
 
 
 # Functions of frameworks that only seed the random generators of a worker process.
@@ -29,6 +31,9 @@ _SEEDING = {
     ("timm.data.loader", "_worker_init"),
     ("transformers.trainer_utils", "seed_worker"),
 }
+
+
+MAP_STYLE = "use a map-style dataset that opens images with PIL.Image.open, or tar shards with fastdata.ShardDataset"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,9 +71,11 @@ class Route:
 
 def find_route(loader: LoaderArguments) -> Route:
     """Decides the route of a loader from its arguments."""
+    if isinstance(loader.dataset, IterableDataset):
+        reason = f"{type(loader.dataset).__name__} is an iterable dataset, which torch's own code iterates"
+        return Route(reason=reason, advice=MAP_STYLE)
     if loader.batch_sampler is None:
-        reason = "batch_size=None asks for single samples, or the dataset is iterable"
-        return Route(reason=reason, advice="pass a batch_size")
+        return Route(reason="batch_size=None asks for single samples", advice="pass a batch_size")
     route = _to_the_pipeline(loader)
     if route.plan is not None:
         return route

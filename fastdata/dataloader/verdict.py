@@ -14,7 +14,7 @@ from torch.utils.data import IterableDataset, Subset
 from fastdata.captures.fetch import Report
 from fastdata.captures.find import looks_like_images
 from fastdata.dataloader.arguments import LoaderArguments, may_defer
-from fastdata.dataloader.routes import Route
+from fastdata.dataloader.routes import MAP_STYLE, Route
 from fastdata.errors import NotAccelerated
 from fastdata.loaders import native_problem
 from fastdata.pipeline.autotune import Autotuner
@@ -99,8 +99,8 @@ def verdict(loader: LoaderArguments, route: Route, findings: Findings) -> str:
         what = "in memory are made into batches" if isinstance(route.source, ArraySource) else "are decoded"
         word = "partly accelerated" if route.plan.tail else "accelerated"
         return f"{word}: images {what} by the image pipeline; {_share(route.plan)}"
-    if loader.batch_sampler is None or not may_defer(loader):
-        return "; ".join([f"{NOT_ACCELERATED}: {_why_torchs(loader, route)}", *_changes(loader, route)[:1]])
+    if _is_torchs(loader):
+        return f"{NOT_ACCELERATED}: {_why_torchs(loader, route)}; {_change(loader, route)}"
     if findings.happened.batches or route.in_threads:
         return _by_what_happened(loader, route, findings.happened)
     planned = "; ".join(f"{place}: {_share(plan)}" for place, plan in route.captured.items())
@@ -111,7 +111,7 @@ def verdict(loader: LoaderArguments, route: Route, findings: Findings) -> str:
 def _by_what_happened(loader: LoaderArguments, route: Route, happened: Happened) -> str:
     """The verdict for a dataset's own code, by what it did in the first batches."""
     if not happened.gains and not route.in_threads:
-        return "; ".join([f"{NOT_ACCELERATED}: {_no_images(loader, happened)}", *_changes(loader, route)[:1]])
+        return f"{NOT_ACCELERATED}: {_no_images(loader, happened)}; {_change(loader, route)}"
     steps = list(route.captured.values())
     shares = "; ".join(f"{place}: {_share(plan)}" for place, plan in route.captured.items())
     if route.in_threads and not happened.batches:
@@ -132,12 +132,15 @@ def _batches(happened: Happened) -> str:
     return f"{happened.batches} batches" if happened.batches > 1 else "batch"
 
 
+def _is_torchs(loader: LoaderArguments) -> bool:
+    """True where torch's code makes the batches without us."""
+    return isinstance(loader.dataset, IterableDataset) or loader.batch_sampler is None or not may_defer(loader)
+
+
 def _why_torchs(loader: LoaderArguments, route: Route) -> str:
     """Why nothing can be taken over, before any batch."""
-    if isinstance(loader.dataset, IterableDataset):
-        return f"{type(loader.dataset).__name__} is an iterable dataset, which torch's own code iterates"
-    if loader.batch_sampler is None:
-        return "batch_size=None asks for single samples"
+    if may_defer(loader):
+        return route.reason
     return "defer=False, or FASTDATA_DEFER=0, leaves the dataset's own code to torch and Pillow"
 
 
@@ -186,7 +189,6 @@ _OPEN_WITH_PILLOW = (
     "in __getitem__, open image files with PIL.Image.open(path).convert('RGB') and give the image to a transform of "
     "torchvision.transforms"
 )
-_MAP_STYLE = "use a map-style dataset that opens images with PIL.Image.open, or tar shards with fastdata.ShardDataset"
 
 
 def warn_if_images(loader: LoaderArguments, route: Route, happened: Happened, batch: Any) -> None:
@@ -200,11 +202,10 @@ def warn_if_images(loader: LoaderArguments, route: Route, happened: Happened, ba
     """
     if not (may_defer(loader) and (_has_images(batch) or looks_like_images(loader.dataset))):
         return
-    is_iterable = loader.batch_sampler is None
-    why = _why_torchs(loader, route) if is_iterable else _no_images(loader, happened)
+    why = _why_torchs(loader, route) if _is_torchs(loader) else _no_images(loader, happened)
     _warn_once(
         f"{type(loader.dataset).__name__} is loaded at torch's speed: {why}. What would help: "
-        f"{_changes(loader, route)[0]}. loader.explain() says more."
+        f"{_change(loader, route)}. loader.explain() says more."
     )
 
 
@@ -222,13 +223,13 @@ def _has_images(batch: Any) -> bool:
     return any(map(is_of_images, tree_leaves(batch)))
 
 
-def _changes(loader: LoaderArguments, route: Route) -> list[str]:
-    """What would help a loader of images that gains nothing, most effective first."""
+def _change(loader: LoaderArguments, route: Route) -> str:
+    """The change that would help most."""
     if not may_defer(loader):
-        return ["leave defer=False and FASTDATA_DEFER=0 out"]
-    if loader.batch_sampler is None:
-        return [_MAP_STYLE if isinstance(loader.dataset, IterableDataset) else "pass a batch_size"]
-    return [_OPEN_WITH_PILLOW]
+        return "leave defer=False and FASTDATA_DEFER=0 out"
+    if _is_torchs(loader):
+        return route.advice or MAP_STYLE
+    return _OPEN_WITH_PILLOW
 
 
 @cache

@@ -1,0 +1,177 @@
+"""What a loader says of itself follows from what its first batches did."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import images
+import pytest
+import torch
+import torchvision.transforms as v1
+import torchvision.transforms.v2 as v2
+from PIL import Image
+from torch.utils.data import Dataset, IterableDataset
+from torchvision import io, tv_tensors
+from torchvision.datasets import ImageFolder
+
+import fastdata
+from fastdata import DataLoader
+from fastdata.dataloader import verdict
+
+cv2 = pytest.importorskip("cv2")
+
+STEPS = v1.Compose([v1.Resize((32, 32)), v1.ToTensor()])
+
+
+@pytest.fixture(autouse=True)
+def not_warned() -> Iterator[None]:
+    verdict._warned.cache_clear()
+    yield
+    verdict._warned.cache_clear()
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> list[str]:
+    (tmp_path / "root" / "all").mkdir(parents=True)
+    paths = [tmp_path / "root" / "all" / f"{number}.jpg" for number in range(8)]
+    for number, path in enumerate(paths):
+        path.write_bytes(images.jpeg(40 + number, 30, seed=number))
+    return list(map(str, paths))
+
+
+class Files(Dataset[Any]):
+    def __init__(self, files: list[str], transform: Any = STEPS) -> None:
+        self.files, self.transform = files, transform
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+    def __getitem__(self, index: int) -> Any:
+        return self.transform(Image.open(self.files[index]).convert("RGB"))
+
+
+class ByOpenCV(Files):
+    def __getitem__(self, index: int) -> Any:
+        pixels = cv2.cvtColor(cv2.imread(self.files[index]), cv2.COLOR_BGR2RGB)
+        return torch.from_numpy(cv2.resize(pixels, (32, 32))).permute(2, 0, 1)
+
+
+class ByTorchvision(Files):
+    def __getitem__(self, index: int) -> Any:
+        return self.transform(io.read_image(self.files[index]))
+
+
+class Greys(Files):
+    """Opens 16-bit images, which Pillow decodes."""
+
+    def __getitem__(self, index: int) -> Any:
+        return self.transform(Image.open(self.files[index]).convert("RGB"))
+
+
+class Joint(Files):
+    def __getitem__(self, index: int) -> Any:
+        image = Image.open(self.files[index]).convert("RGB")
+        return self.transform(image, tv_tensors.Mask(torch.zeros(1, image.height, image.width)))
+
+
+class Stream(IterableDataset[Any]):
+    def __init__(self, files: list[str]) -> None:
+        self.files = files
+
+    def __iter__(self) -> Iterator[Any]:
+        return (STEPS(Image.open(file).convert("RGB")) for file in self.files)
+
+
+class Named(Dataset[Any]):
+    """Has an attribute called like one of a transform's methods, and no hooks."""
+
+    def __init__(self) -> None:
+        self.transform = self.forward = lambda value: value
+
+    def __len__(self) -> int:
+        return 8
+
+    def __getitem__(self, index: int) -> Any:
+        return self.transform(torch.zeros(2))
+
+
+def heard(loader: Any) -> tuple[str, list[str]]:
+    """The verdict after an epoch, and the warnings that came with it."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        list(loader)
+    told = [str(each.message) for each in caught if each.category is fastdata.NotAccelerated]
+    return loader.verdict(), told
+
+
+def test_before_the_first_batches_nothing_is_promised(files: list[str]) -> None:
+    assert DataLoader(Files(files), 2).verdict().startswith("not known before the first batches")
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_what_is_decoded_and_fused_is_accelerated(files: list[str], workers: int) -> None:
+    said, warned = heard(DataLoader(Files(files), 2, num_workers=workers))
+    assert said.startswith("accelerated: images are decoded by the native core (")
+    assert "transform: 2 of 2 steps fused" in said
+    assert warned == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "library"), [(ByOpenCV, "OpenCV"), (ByTorchvision, "torchvision.io")], ids=lambda each: str(each)[-20:]
+)
+@pytest.mark.parametrize("workers", [0, 1])
+def test_the_decoder_that_is_the_cause_is_named(files: list[str], kind: Any, library: str, workers: int) -> None:
+    """Not a worker_init_fn, which is beside the point."""
+    transform = v2.Compose([v2.Resize((32, 32)), v2.ToDtype(torch.float32, scale=True)])
+    loader = DataLoader(kind(files, transform), 2, num_workers=workers, worker_init_fn=print)
+    said, warned = heard(loader)
+    if library == "OpenCV":
+        assert said.startswith(f"not accelerated: {kind.__name__} decodes its images itself: it uses {library}; in ")
+        assert len(warned) == 1
+        assert "PIL.Image.open" in warned[0]
+    else:  # its transform is fused, not its decoding
+        assert "by the native core" not in said
+        assert said.startswith(("partly accelerated: the dataset decodes its images itself", "not accelerated"))
+    assert "worker_init_fn" not in said
+
+
+def test_files_that_are_no_ordinary_images_are_counted(tmp_path: Path) -> None:
+    paths = [tmp_path / f"{number}.webp" for number in range(8)]
+    for path in paths:
+        path.write_bytes(images.saved(kind="WEBP"))
+    said, _ = heard(DataLoader(Greys(list(map(str, paths)), v1.PILToTensor()), 2))
+    assert said.startswith(("not accelerated: Greys opened 6 images", "partly accelerated: the dataset decodes"))
+
+
+def test_joint_transforms_are_not_said_to_be_fused(files: list[str]) -> None:
+    joint = v2.Compose([v2.Resize((32, 32)), v2.ToImage(), v2.ToDtype(torch.float32, scale=True)])
+    said, _ = heard(DataLoader(Joint(files, joint), 2))
+    assert said.startswith("partly accelerated: images are decoded by the native core")
+    assert "without any step of a transform: it is called with 2 arguments" in said
+    assert "steps fused" not in said
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_streams_of_images_say_what_they_are(files: list[str], workers: int) -> None:
+    said, warned = heard(DataLoader(Stream(files), 2, num_workers=workers))
+    assert said.startswith("not accelerated: Stream is an iterable dataset")
+    assert "PIL.Image.open with" not in said
+    assert len(warned) == 1
+    assert "map-style dataset" in warned[0]
+
+
+def test_an_attribute_called_transform_is_no_hook() -> None:
+    said, warned = heard(DataLoader(Named(), 2))
+    assert "hooks" not in said
+    assert warned == []
+
+
+def test_exact_is_not_said_of_what_differs(files: list[str]) -> None:
+    folder = ImageFolder(Path(files[0]).parents[1], STEPS)
+    told = DataLoader(folder, backend="opencv").explain()
+    assert "exact: mean difference" not in told
+    assert "mean difference from Pillow's pixels at most" in told
+    assert "on error:   raise (the default)" in told
