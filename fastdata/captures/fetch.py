@@ -180,7 +180,7 @@ class SampleFetcher(_MapDatasetFetcher):
     ) -> None:
         super().__init__(dataset, auto_collation, stacks_pending(collate_fn), drop_last)
         self._on_error, self._seeded = on_error, seeded
-        self._fetched = 0
+        self._fetched, self._defers = 0, False
         self._numbers = itertools.count()  # of batches whose order says none
         self._states: OrderedDict[int, GlobalStates] = OrderedDict()  # before recent batches, by their numbers
 
@@ -194,7 +194,8 @@ class SampleFetcher(_MapDatasetFetcher):
             return self._made_again(given)
         if not isinstance(given, SampleOrder):
             given = SampleOrder(next(self._numbers), given if self.auto_collation else [given])
-        before = None if self._seeded else GlobalStates.now()
+        may_defer = self._defers or self._fetched < REPORTED  # others pay for nothing
+        before = GlobalStates.now() if may_defer and not self._seeded else None
         notes = Notes()
         try:
             with noting(notes):
@@ -208,6 +209,7 @@ class SampleFetcher(_MapDatasetFetcher):
                 return self._made_again(MakeAgain(given))
             return UnfinishedBatch(None, given, _report(notes, given), _this_worker())
         self._fetched += 1
+        self._defers |= notes.natively
         if notes.natively:
             self._keep(given, before)
             return UnfinishedBatch(batch, given, _report(notes, given), _this_worker())

@@ -285,8 +285,10 @@ class StatelessDataLoader(StatefulEpochs, torch.utils.data.DataLoader[Sample]):
             observe(self, self._stats)
 
     def _get_iterator(self) -> Any:
-        samples = self._samples(self._route())
-        if self._resume_from is not None and not samples.captured:  # captures draw by (seed, epoch, sample)
+        route = self._route()
+        samples, plans = self._samples(route), route.captured.values()
+        by_sample = samples.captured and not any(plan.tail for plan in plans)  # what is fused draws so
+        if self._resume_from is not None and not by_sample:
             self._warn_of_other_draws(self._resume_from)
         if self.num_workers == 0:
             return SingleProcessIterator(self, self.begin_epoch(), samples)
