@@ -143,7 +143,7 @@ class CompletedBatch:
         self._left_out, self._received = made.left_out, None
         if failures and self._completion.on_error == "raise":
             try:
-                raise failures[0]
+                raise made.raised or failures[0]
             finally:  # the error will remember this frame
                 del failures, failure, made
         if made.batch is None:

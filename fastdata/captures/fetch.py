@@ -21,7 +21,7 @@ from torch.utils.data import Subset, get_worker_info
 from torch.utils.data._utils.fetch import _MapDatasetFetcher
 
 from fastdata.device.prefetch import map_tensors
-from fastdata.errors import DecodeError, ViewError, in_words
+from fastdata.errors import DecodeError, FastdataError, ViewError, in_words
 from fastdata.loaders import pillow
 from fastdata.loaders.pending_image import PendingImage
 from fastdata.order.random_states import GlobalStates
@@ -149,11 +149,13 @@ class MadeAgain:
         batch: collated; None if no sample is left, or with on_error="raise" if one failed.
         failures: what escaped the user's code.
         left_out: samples that are not in the batch.
+        raised: the first of them as it was, if it is an error of ours that says more (of a shard).
     """
 
     batch: Any
     failures: list[DecodeError] = field(default_factory=list)
     left_out: int = 0
+    raised: FastdataError | None = None
 
 
 class SampleFetcher(_MapDatasetFetcher):
@@ -292,7 +294,7 @@ class SampleFetcher(_MapDatasetFetcher):
                     raise
                 failures.append(_failure(error, index))
                 if self._on_error == "raise":
-                    return MadeAgain(None, failures)
+                    return MadeAgain(None, failures, raised=error if isinstance(error, FastdataError) else None)
                 if request.substitutes is not None:
                     samples.append(self._substitute(request.substitutes[row], failures, copy, order.key))
                 else:

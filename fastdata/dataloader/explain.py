@@ -20,6 +20,7 @@ from fastdata.sources.protocol import file_ranges, some_indices
 from fastdata.sources.recognise import has_file_ranges
 from fastdata.terminal.wrap import wrapped
 from fastdata.transforms.augmentations import has_batch_form
+from fastdata.transforms.known import name_of
 from fastdata.views.header import UNPACKED_MAGIC
 from fastdata.views.plan import Plan
 
@@ -80,6 +81,8 @@ def _by_the_datasets_code(loader: LoaderArguments, route: Route, findings: Findi
         "path": f"{code}, with captured transforms" if route.captured else code,
         "why": f"it is not for the image pipeline: {route.reason}" if route.captured else route.reason,
         "captured": "; ".join(f"{place} ({', '.join(plan.fused)})" for place, plan in route.captured.items()) or None,
+        "per sample": "; ".join(" → ".join(map(name_of, plan.tail)) for plan in route.captured.values() if plan.tail)
+        or None,
         "workers": _workers(loader, route),
         "decoding": _decoding(loader, route),
         "seed": seed,
@@ -127,7 +130,7 @@ def _in_the_pipeline(loader: LoaderArguments, route: Route, findings: Findings) 
         "source": _source(loader, route),
         "fused": " → ".join(([] if _in_memory(route) else ["decode"]) + _fused(plan)),
         "on batches": " → ".join(_augmentations(plan)) or "nothing",
-        "per sample": " → ".join(getattr(step, "__name__", type(step).__name__) for step in plan.tail) or "nothing",
+        "per sample": " → ".join(map(name_of, plan.tail)) or "nothing",
         "why": route.reason,
         "output": _output(loader, route, plan),
         "backend": f"none: {IN_MEMORY}" if _in_memory(route) else f"{choice.backend.name}: {choice.reason}",

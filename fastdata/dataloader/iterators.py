@@ -305,6 +305,7 @@ class SingleProcessIterator(_Counted, torch_dataloader._SingleProcessDataLoaderI
     """torch's iterator for num_workers=0."""
 
     _fetched = 0
+    _defers = False  # images may stay encoded
 
     def __init__(self, loader: Any, record: EpochRecord, samples: Samples) -> None:
         super().__init__(loader, record, samples)

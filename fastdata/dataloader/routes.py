@@ -109,18 +109,20 @@ def _to_the_pipeline(loader: LoaderArguments) -> Route:
         and not (route := _array_route(loader, source, compiled.plan, compiled.reason)).plan
     ):
         return route
-    if loader.workers != "threads" and (code := _users_code(loader, source, compiled.plan)):
+    if loader.workers != "threads" and (code := _users_code(loader, source, compiled.plan, compiled.reason)):
         where = "in worker processes" if loader.num_workers else "for one sample after the other"
         advice = None
         if any(map(has_batch_form, compiled.plan.tail)) and loader.augment_on == "host":
             advice = "augment_on='device' applies the augmentations to whole batches, if no step of yours comes before"
-        return Route(reason=f"{code}, so it runs where torch would run it, {where}", advice=advice)
+        return Route(
+            reason=f"{code}; code that is called per sample runs where torch would run it, {where}", advice=advice
+        )
     return (
         route if isinstance(source, ArraySource) else Route(source=source, plan=compiled.plan, reason=compiled.reason)
     )
 
 
-def _users_code(loader: LoaderArguments, source: ImageSource, plan: Plan) -> str | None:
+def _users_code(loader: LoaderArguments, source: ImageSource, plan: Plan, reason: str) -> str | None:
     """Code that would be called for each sample or batch and is not known to be pure, in words; None for none.
 
     Sources whose class makes no samples are asked for bytes and targets in threads, as they offer, and so is the rest.
@@ -128,8 +130,7 @@ def _users_code(loader: LoaderArguments, source: ImageSource, plan: Plan) -> str
     if not makes_samples(loader.dataset):
         return None
     if plan.tail:
-        steps = ", ".join(map(name_of, plan.tail))
-        return f"{steps} {'is' if len(plan.tail) == 1 else 'are'} called per sample"
+        return reason
     if not is_known_collation(loader.collate_fn):
         return f"{name_of(loader.collate_fn)} collates samples"
     if has_target_transform(source):

@@ -82,8 +82,13 @@ class Script:
 
     def begin(self, seen: Seen) -> None:
         """The next step of this loader is the first one that is looked at."""
-        self._runs = self._steps(seen)
+        self._seen = seen
+        self._runs = self._steps()
         self._go_on(None)
+
+    def follow(self, seen: Seen) -> None:
+        """Another loader has taken the place of the one whose steps these are."""
+        self._seen = seen
 
     def end(self) -> None:
         """Takes back what is switched on; harmless when repeated."""
@@ -122,30 +127,31 @@ class Script:
 
     # ---- each yield is a step: of a real batch (False) or of the one that was kept (True)
 
-    def _steps(self, seen: Seen) -> Generator[bool, Step, None]:
+    def _steps(self) -> Generator[bool, Step, None]:
         self._budget.phase = "looking at two steps"
         yield from self._look_closely()
-        loader = seen.loader
+        loader = self._seen.loader
         self.facts = self.look.facts(self.latest)
         sizes = [getattr(each, "batch_size", None) for each in (loader.batch_sampler, loader)]
         self.facts.batch_size = next(filter(None, sizes), self.facts.batch_size)  # which may be of an epoch's last
+        del loader  # which the program may let go of
         self.facts.anomaly_mode |= self._marks.saw_anomaly_mode
         if self._is_missed("timed steps"):
             return
-        yield from self._warm_up(loader)
+        yield from self._warm_up(queued(self._seen.loader) + 1)
         if self._is_missed("timed steps"):
             return
         self._budget.phase = "timing steps as they are"
         self.real = yield from self.experiments.timed(repeats=False, share=_REAL)
-        if not seen.trained:
+        if not self._seen.trained:
             return
         cpus, on_host = auto_threads(), self.facts.device == "cpu"
-        is_busy = loader.num_workers and (self.real.cores or 0.0) > BUSY * cpus
+        is_busy = self._seen.loader.num_workers and (self.real.cores or 0.0) > BUSY * cpus
         if self._tries and on_host and is_busy and ranks() < 2:  # ranks might decide differently
-            yield from self.experiments.fewer_threads(loader, cpus, self.real)
+            yield from self.experiments.fewer_threads(self._seen.loader, cpus, self.real)
         if self._is_missed("steps with one batch repeated"):
             return
-        if (reason := _why_not_repeat(seen)) is not None:
+        if (reason := _why_not_repeat(self._seen)) is not None:
             self._unseen.append(f"no batch was repeated: {reason}")
             return
         self._budget.phase = "timing steps with one batch repeated"
@@ -163,7 +169,7 @@ class Script:
         if self.facts.device == "cuda":
             self.facts.pin_ms, self.facts.copy_ms, self.facts.pageable_copy_ms = handover_ms(self.delivery.kept)
         if ranks() < 2:
-            yield from self._try(loader)
+            yield from self._try(self._seen.loader)
 
     def _is_missed(self, what: str) -> bool:
         """The steps' share of the budget is used up."""
@@ -172,10 +178,10 @@ class Script:
         self._unseen.append(self._budget.missed(what))
         return True
 
-    def _warm_up(self, loader: Any) -> Generator[bool, Step, None]:
+    def _warm_up(self, batches: int) -> Generator[bool, Step, None]:
         """Steps with the batches that the loader has had ready."""
         began, warm_s = self._clock(), 0.2 * self._seconds
-        for _ in range(queued(loader) + 1):
+        for _ in range(batches):
             yield False
             if (self._clock() - began > warm_s and not ranks()) or self._budget.is_past_for_steps():
                 break

@@ -360,8 +360,10 @@ class Watch:
             seen.first_batch_s, seen.began_at, seen.steps = main.first_batch_s, main.began_at, main.steps
             seen.epoch = min(main.epoch, seen.turn.length)
             self.seen.remove(main)
-            self.main = seen
+            self.main, self._most_used = seen, None
             self._let_go_of_others()
+            self.script.follow(seen)
+            main.keep(False)
             return
         self._other_steps = self._other_steps + 1 if seen is self._other_stage else 1
         self._other_stage = seen

@@ -25,7 +25,7 @@ from fastdata.loaders.encoded_image import EncodedImage
 from fastdata.loaders.encoded_source import find_source
 from fastdata.loaders.pending_image import pending, stacking_pending
 from fastdata.views.levels import UINT8, Levels
-from fastdata.views.this_sample import note_opened, opens_encoded, set_opens_encoded
+from fastdata.views.this_sample import count_fused, note_opened, opens_encoded, set_opens_encoded
 
 __all__ = ["can_open_encoded", "open_encoded_from_now_on", "opening_encoded"]
 
@@ -145,6 +145,7 @@ def _leaving_pending(original: Callable[..., Any], levels: Callable[[], Levels |
         if isinstance(pic, EncodedImage) and opens_encoded():
             seen, made = pic.pending_view, levels()
             if seen is not None and made is not None:
+                count_fused(1)
                 return pending(*seen, made)
         return original(pic)
 

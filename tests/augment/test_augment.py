@@ -223,9 +223,9 @@ def test_a_loader_says_what_is_done_on_batches(folder: Path) -> None:
 def test_what_cannot_be_done_on_batches_is_done_per_sample(folder: Path, steps: list[Any], why: str) -> None:
     dataset = ImageFolder(folder, v1.Compose([v1.RandomResizedCrop(32), *steps]))
     options: dict[str, Any] = {"batch_size": 4, "collate_fn": list, "seed": 2}
-    loader = DataLoader(dataset, augment_on="device", **options)
+    loader = DataLoader(dataset, augment_on="device", workers="threads", **options)
     assert why in loader.explain()
-    for ours, expected in zip(loader, DataLoader(dataset, **options), strict=True):
+    for ours, expected in zip(loader, DataLoader(dataset, workers="threads", **options), strict=True):
         for (image, label), (image_, label_) in zip(ours, expected, strict=True):
             assert np.array_equal(np.asarray(image), np.asarray(image_))
             assert label == label_
