@@ -54,8 +54,8 @@ def main() -> None:
     dataset = CsvDataset(write_table(data_folder()), transform)
     loader = DataLoader(dataset, batch_size=8, shuffle=True, num_workers=2)
     model = small_model(1 + max(label for _, label in dataset.rows))
-    print(loader.verdict())
     train_model(model, loader, epochs=3)
+    print(loader.verdict())  # known once there were batches
 
 
 if __name__ == "__main__":

@@ -41,11 +41,11 @@ def main() -> None:
     """Trains for two epochs, then evaluates."""
     folder = data_folder()
     train, val = (make_loader(ImageDataset(str(folder)), train=each) for each in (True, False))
-    print("train:", train.verdict())
-    print("val:", val.verdict())
     model = small_model(classes=len(train.dataset.reader.class_to_idx))
     train_model(model, train, epochs=2)
     print(f"accuracy {accuracy(model, val):.2f}")
+    print("train:", train.verdict())  # known once there were batches
+    print("val:", val.verdict())
 
 
 if __name__ == "__main__":

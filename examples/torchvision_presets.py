@@ -52,11 +52,11 @@ def main() -> None:
     val_set = datasets.ImageFolder(folder, EvalPreset(crop_size=64, resize_size=72))
     train = DataLoader(train_set, batch_size=8, shuffle=True, num_workers=2)
     val = DataLoader(val_set, batch_size=8, num_workers=2)
-    print("train:", train.verdict())
-    print("val:", val.verdict())
     model = small_model(len(train_set.classes))
     train_model(model, train, epochs=2)
     print(f"accuracy {accuracy(model, val):.2f}")
+    print("train:", train.verdict())  # known once there were batches
+    print("val:", val.verdict())
 
 
 if __name__ == "__main__":

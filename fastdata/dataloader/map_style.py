@@ -12,7 +12,6 @@ from importlib import import_module
 from pickle import PickleError
 from typing import Any
 
-import psutil
 from torch._utils import ExceptionWrapper
 from torch.utils.data import default_collate, get_worker_info
 from torch.utils.data._utils import fetch as torch_fetch
@@ -211,6 +210,8 @@ class _BeginWorker:
 
 def program_began() -> float:
     """When this process was started, in seconds since 1970."""
+    import psutil  # not before there are worker processes
+
     return float(psutil.Process().create_time())
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import warnings
 from dataclasses import dataclass, field
 from functools import cache
@@ -169,8 +170,6 @@ _DECODERS = {  # by a name that code uses
     "read_image": "torchvision.io",
     "decode_image": "torchvision.io",
     "decode_jpeg": "torchvision.io",
-    "load": "NumPy or torch",
-    "frombuffer": "NumPy",
 }
 
 
@@ -200,13 +199,20 @@ def warn_if_images(loader: LoaderArguments, route: Route, happened: Happened, ba
         happened: in its first batches.
         batch: one of them.
     """
-    if not (may_defer(loader) and (_has_images(batch) or looks_like_images(loader.dataset))):
+    if not (may_defer(loader) and _loads_images(loader, happened, batch)):
         return
     why = _why_torchs(loader, route) if _is_torchs(loader) else _no_images(loader, happened)
     _warn_once(
         f"{type(loader.dataset).__name__} is loaded at torch's speed: {why}. What would help: "
         f"{_change(loader, route)}. loader.explain() says more."
     )
+
+
+def _loads_images(loader: LoaderArguments, happened: Happened, batch: Any) -> bool:
+    """True if a dataset's code opens image files, as far as can be seen; tensors alone may be anything."""
+    if isinstance(loader.dataset, IterableDataset):
+        return _has_images(batch) and not sys.modules.keys().isdisjoint(("PIL.Image", "cv2"))
+    return happened.opened > 0 or bool(_other_decoder(loader.dataset)) or looks_like_images(loader.dataset)
 
 
 _SMALLEST_IMAGE = 16  # pixels of a side

@@ -427,6 +427,7 @@ def test_a_missing_file_is_no_changed_one(copy: Path) -> None:
     sorted(copy.rglob("*.jpg"))[3].unlink()
     with warnings.catch_warnings():
         warnings.simplefilter("error")
+        warnings.simplefilter("ignore", fastdata.SamplesSkipped)
         list(DataLoader(dataset, 7, backend="native", on_error="skip"))
     assert used() == 38
 

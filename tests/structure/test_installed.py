@@ -34,7 +34,7 @@ def told(site: Path, origin: Any = None) -> list[str]:
     """The commands with and without an extra, as a fresh interpreter finds them."""
     if origin is not None:
         (site / "torch_fastdata-0.1.0.dist-info" / "direct_url.json").write_text(json.dumps(origin))
-    command = [sys.executable, "-c", _TOLD]
+    command = [sys.executable, "-S", "-c", _TOLD]  # without what is installed
     environment = {**os.environ, "PYTHONPATH": str(site)}
     done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment, cwd=site)
     return done.stdout.splitlines()
