@@ -18,6 +18,7 @@ from typing import Any
 from torch.utils.data import ConcatDataset, Subset
 
 from fastdata.captures.capture import Capture, captured, plan_of
+from fastdata.captures.pure_code import only_calls_known_transforms
 from fastdata.transforms.known import is_known_transform
 from fastdata.views.plan import Plan
 from fastdata.views.this_sample import expect_several_views
@@ -106,7 +107,7 @@ def looks_like_images(dataset: Any) -> bool:
 
 
 def is_safe_in_threads(dataset: Any) -> bool:
-    """True for torchvision's and our datasets and parts of them, with no function of the user's."""
+    """True for torchvision's and our datasets and parts of them, with no code of the user's that could notice."""
     if type(dataset) is Subset:
         return is_safe_in_threads(dataset.dataset)
     if type(dataset) is ConcatDataset:
@@ -115,7 +116,7 @@ def is_safe_in_threads(dataset: Any) -> bool:
     others = (getattr(dataset, name, None) for name in ("target_transform", "loader", "is_valid_file", "transforms"))
     return (
         type(dataset).__module__.startswith(_SAFE)
-        and (transform is None or is_known_transform(transform))
+        and (transform is None or is_known_transform(transform) or only_calls_known_transforms(transform))
         and all(other is None or getattr(other, "__module__", "").startswith(_SAFE) for other in others)
     )
 

@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 import torch
 
-__all__ = ["ArrayLayout", "read_layout"]
+__all__ = ["ArrayLayout", "method_body", "read_layout"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,7 +55,7 @@ def read_layout(dataset: Any) -> ArrayLayout | None:
     plain_attributes = inspect.getattr_static(cls, "__getattribute__", None) is object.__getattribute__
     if type(function) is not FunctionType or not plain_attributes:
         return None
-    body = _body(function)
+    body = method_body(function)
     if body is None:
         return None
     try:
@@ -106,7 +106,7 @@ class _Target:
 
 
 @lru_cache(maxsize=64)
-def _body(function: FunctionType) -> list[ast.stmt] | None:
+def method_body(function: FunctionType) -> list[ast.stmt] | None:
     """The statements of a method with one argument; None where its source code is not at hand."""
     own = function.__code__
     plain = own.co_argcount == 2 and not own.co_flags & (inspect.CO_VARARGS | inspect.CO_VARKEYWORDS)

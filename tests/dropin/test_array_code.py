@@ -234,7 +234,7 @@ def test_code_that_was_edited_after_its_import(tmp_path: Path) -> None:
     spec.loader.exec_module(module)
     dataset = module.Own(Base().data)
     assert read_layout(dataset) is not None
-    read_layout.__globals__["_body"].cache_clear()
+    read_layout.__globals__["method_body"].cache_clear()
     program.write_text(text.replace("self.data[index]), index", "self.data[index]), -index"))
     assert read_layout(dataset) is None
 
