@@ -216,6 +216,7 @@ def _explain(given: Any) -> None:
     loader: DataLoader[Any] = DataLoader(dataset, 8, num_workers="auto", backend=given.backend, on_error="skip")
     for _ in loader:
         break
+    loader.on_error = "raise"  # the default, which a loader without arguments has
     print(loader.explain())
     if problems:
         print(summary_of(problems))

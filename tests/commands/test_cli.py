@@ -29,7 +29,9 @@ def test_info_lists_every_backend(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_explain_reads_a_batch_and_says_who_decodes(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["explain", str(folder), "--backend", "turbojpeg"]) == 0
-    assert "backend:    turbojpeg: named by you" in capsys.readouterr().out
+    told = capsys.readouterr().out
+    assert "backend:    turbojpeg: named by you" in told
+    assert re.search(r"on error: +raise \(the default\)", told)
 
 
 def test_explain_takes_tar_files_as_well(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
