@@ -36,7 +36,7 @@ from fastdata.views.streams import Stream, seeds
 from fastdata.views.this_sample import (
     Notes,
     draws_repeated,
-    fuse_no_draws,
+    fuse_draws,
     left_so_far,
     making,
     note_seed,
@@ -89,8 +89,8 @@ class Report:
 
     Attributes:
         samples: in the batch.
-        opened: images that were opened by `PIL.Image.open`.
-        decoded: those of them that were left encoded, or decoded natively for the dataset's code.
+        opened: images that were opened by Pillow, since they could not stay encoded.
+        decoded: images that were left encoded, or decoded natively for the dataset's code.
         fused: steps of transforms that were done natively, or left with the images.
         plain: why captured transforms were called as they are.
     """
@@ -182,7 +182,7 @@ class SampleFetcher(_MapDatasetFetcher):
     ) -> None:
         super().__init__(dataset, auto_collation, stacks_pending(collate_fn), drop_last)
         self._on_error, self._seeded = on_error, seeded
-        self._fetched, self._defers = 0, False
+        self._fetched, self._defers, self._fuses_draws = 0, False, True
         self._numbers = itertools.count()  # of batches whose order says none
         self._states: OrderedDict[int, GlobalStates] = OrderedDict()  # before recent batches, by their numbers
 
@@ -220,9 +220,11 @@ class SampleFetcher(_MapDatasetFetcher):
         return batch
 
     def _batch_of(self, order: SampleOrder, before: GlobalStates | None) -> Any:
+        fuse_draws(self._fuses_draws)
         samples = self._samples(order)
         if draws_repeated():  # images of one sample are to be seen alike: by torch's own draws, from the beginning
-            fuse_no_draws()
+            self._fuses_draws = False
+            fuse_draws(False)
             if before is not None:
                 before.put_back()
             samples = self._samples(order)
@@ -275,6 +277,7 @@ class SampleFetcher(_MapDatasetFetcher):
 
     def _made_again(self, request: MakeAgain) -> MadeAgain:
         now, before = GlobalStates.now(), self._states.get(request.order.number)
+        fuse_draws(self._fuses_draws)
         try:
             if before is not None:
                 before.put_back()

@@ -39,8 +39,8 @@ class Happened:
     Attributes:
         batches: that came.
         samples: in those of them that are told of.
-        opened: images that were opened by `PIL.Image.open`.
-        decoded: those of them that were left to be decoded here, or decoded natively for the dataset's code.
+        opened: images that were opened by Pillow, since they could not stay encoded.
+        decoded: images that were left to be decoded here, or decoded natively for the dataset's code.
         fused: steps of transforms that were done natively.
         plain: why captured transforms were called as they are.
     """

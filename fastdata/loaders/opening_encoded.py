@@ -25,7 +25,13 @@ from fastdata.loaders.encoded_image import EncodedImage
 from fastdata.loaders.encoded_source import find_source
 from fastdata.loaders.pending_image import pending, stacking_pending
 from fastdata.views.levels import UINT8, Levels
-from fastdata.views.this_sample import count_fused, note_opened, opens_encoded, set_opens_encoded
+from fastdata.views.this_sample import (
+    count_fused,
+    count_opened_by_pillow,
+    note_opened,
+    opens_encoded,
+    set_opens_encoded,
+)
 
 __all__ = ["can_open_encoded", "open_encoded_from_now_on", "opening_encoded"]
 
@@ -126,6 +132,7 @@ def _leaving_encoded(original: Callable[..., Image]) -> Callable[..., Image]:
                 image = EncodedImage.opened(source)
                 if limit is None or image.width * image.height <= limit:
                     return image
+            count_opened_by_pillow()
         return original(fp, mode, formats)
 
     return open

@@ -22,11 +22,12 @@ __all__ = [
     "Notes",
     "count_decoded",
     "count_fused",
+    "count_opened_by_pillow",
     "count_plain",
     "draws_repeated",
     "expect_several_views",
     "expects_several_views",
-    "fuse_no_draws",
+    "fuse_draws",
     "index_being_made",
     "left_so_far",
     "making",
@@ -77,7 +78,7 @@ class Notes:
         pending: tensors left to be decoded later that somebody still holds.
         left: how many were left, whether or not somebody still holds them.
         decoded: images that the native core decoded for the dataset's own code.
-        opened: images that were opened by `PIL.Image.open`.
+        opened: images that were opened by Pillow, since they could not stay encoded.
         fused: steps of transforms that were done natively, or left with the images.
         plain: why captured transforms were called as they are.
     """
@@ -247,14 +248,18 @@ def draws_repeated() -> bool:
     return repeated
 
 
-def fuse_no_draws() -> None:
-    """From now on random transforms of this thread draw by themselves."""
-    _this_thread.fuses_draws = False
+def fuse_draws(value: bool) -> None:
+    """Decides for this thread's next samples: False lets random transforms draw by themselves."""
+    _this_thread.fuses_draws = value
 
 
 def note_opened(opened: Any) -> None:
-    """An image file is opened in this thread."""
+    """An image file is opened in this thread; for messages."""
     _this_thread.opened = opened
+
+
+def count_opened_by_pillow() -> None:
+    """An image is opened in this thread that cannot stay encoded."""
     _this_thread.images_opened += 1
 
 

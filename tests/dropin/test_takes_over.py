@@ -209,6 +209,13 @@ def test_where_the_users_code_seeds_it_gets_torchs_draws(files: list[Path], kind
     check_like_torch(lambda: kind(files, steps), num_workers=workers)
 
 
+def test_other_loaders_of_the_process_go_on_as_before(files: list[Path]) -> None:
+    steps = [v1.RandomResizedCrop(8), v1.ToTensor()]
+    before = list(DataLoader(Own(files, steps), 4, seed=3))
+    list(DataLoader(SetBack(files, steps), 4))
+    assert same(list(DataLoader(Own(files, steps), 4, seed=3)), before)
+
+
 # ---- collation that the user replaced
 
 
