@@ -60,16 +60,27 @@ class Capture:
         per_thread: it will be called in several threads, so each gets steps of its own.
     """
 
+    __slots__ = ("__weakref__", "_fastdata", "_made")
+
     _fastdata: tuple[Callable[..., Any], bool]
     _made: tuple[Settings, Fused | None]
+    _users_class: type
+
+    def __new__(cls, *args: Any, per_thread: bool | None = None, **kwargs: Any) -> Any:
+        """A capture; an object of the user's class where that is called by ``type(self.transform)(...)``."""
+        return object.__new__(cls) if per_thread is not None else cls._users_class(*args, **kwargs)
 
     def __init__(self, transform: Callable[..., Any], *, per_thread: bool) -> None:
-        vars(self)["_fastdata"] = transform, per_thread
-        vars(self)["_made"] = _compiled(transform, per_thread)
+        object.__setattr__(self, "_fastdata", (transform, per_thread))
+        object.__setattr__(self, "_made", _compiled(transform, per_thread))
 
     @property  # type: ignore[misc]
     def __class__(self) -> Any:
         return type(self._fastdata[0])
+
+    @property
+    def __dict__(self) -> dict[str, Any]:  # type: ignore[override]
+        return vars(self._fastdata[0])
 
     def __getattr__(self, name: str) -> Any:
         if name in _OWN:  # in a copy that is being made
@@ -97,6 +108,9 @@ class Capture:
     def __reduce__(self) -> tuple[Any, ...]:
         return _again, self._fastdata
 
+    def __copy__(self) -> Capture:
+        return _again(copy.copy(self._fastdata[0]), self._fastdata[1])
+
     def __deepcopy__(self, memo: dict[int, Any]) -> Capture:
         return _again(*copy.deepcopy(self._fastdata, memo))
 
@@ -105,7 +119,8 @@ class Capture:
         transform, per_thread = self._fastdata
         settings, fused = self._made
         if not settings.are_unchanged():
-            settings, fused = vars(self)["_made"] = _compiled(transform, per_thread)
+            settings, fused = made = _compiled(transform, per_thread)
+            object.__setattr__(self, "_made", made)
         if len(args) != 1 or kwargs:
             count_plain(f"it is called with {len(args) + len(kwargs)} arguments, not with one image")
         elif fused is None:
@@ -133,8 +148,9 @@ def _class_for(cls: type) -> type[Capture]:
         call.__name__ = name
         return call
 
-    own = {name: forwarded(name) for name in _SPECIAL if hasattr(cls, name)}
-    return type("Capture", (Capture,), own)
+    own: dict[str, Any] = {name: forwarded(name) for name in _SPECIAL if hasattr(cls, name)}
+    own.update(__slots__=(), __module__=cls.__module__, __qualname__=cls.__qualname__, __doc__=cls.__doc__)
+    return type(cls.__name__, (Capture,), {**own, "_users_class": cls})
 
 
 def _again(transform: Callable[..., Any], per_thread: bool) -> Capture:

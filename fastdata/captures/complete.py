@@ -146,7 +146,7 @@ class CompletedBatch:
                 raise made.raised or failures[0]
             finally:  # the error will remember this frame
                 del failures, failure, made
-        if made.batch is None:
+        if made.is_empty:
             raise SkipResult
         return self._pinned(map_tensors(made.batch, self._formatted))
 

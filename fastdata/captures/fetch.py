@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 import pickle
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
@@ -23,7 +23,8 @@ from torch.utils.data._utils.fetch import _MapDatasetFetcher
 from fastdata.device.prefetch import map_tensors
 from fastdata.errors import DecodeError, FastdataError, ViewError, in_words
 from fastdata.loaders import pillow
-from fastdata.loaders.pending_image import PendingImage
+from fastdata.loaders.fill import decode_source
+from fastdata.loaders.pending_image import PendingBatch, PendingImage, Undecoded, UndecodedBatch
 from fastdata.order.random_states import GlobalStates
 from fastdata.pipeline.collate import stacks_pending
 from fastdata.pipeline.config import OnError
@@ -44,7 +45,9 @@ from fastdata.views.this_sample import (
     opened_last,
     pillow_decodes,
     seed_of,
+    sources_of_the_sample,
 )
+from fastdata.views.view import View
 
 __all__ = [
     "REPORTED",
@@ -146,16 +149,18 @@ class MadeAgain:
     """A finished batch.
 
     Attributes:
-        batch: collated; None if no sample is left, or with on_error="raise" if one failed.
+        batch: what collate_fn made.
         failures: what escaped the user's code.
         left_out: samples that are not in the batch.
         raised: the first of them as it was, if it is an error of ours that says more (of a shard).
+        is_empty: no sample is left, or with on_error="raise" one failed.
     """
 
     batch: Any
     failures: list[DecodeError] = field(default_factory=list)
     left_out: int = 0
     raised: FastdataError | None = None
+    is_empty: bool = False
 
 
 class SampleFetcher(_MapDatasetFetcher):
@@ -208,7 +213,7 @@ class SampleFetcher(_MapDatasetFetcher):
                 raise
             self._keep(given, before)
             if self._on_error != "replace":
-                return self._made_again(MakeAgain(given))
+                return self._made_again(MakeAgain(given), in_turn=True)
             return UnfinishedBatch(None, given, _report(notes, given), _this_worker())
         self._fetched += 1
         self._defers |= notes.natively
@@ -267,15 +272,18 @@ class SampleFetcher(_MapDatasetFetcher):
                 left = len(left_so_far())
                 sample = self.dataset[index]
                 _decode_what_is_held(left_so_far()[left:])
+                _decode_what_nobody_used(left_so_far()[left:])
                 return sample
         except Exception as error:
-            if hasattr(error, "add_note"):  # since Python 3.11
+            if is_of_an_image(error) and hasattr(error, "add_note"):  # since Python 3.11
                 error.add_note(f"while making sample {index} of {type(self.dataset).__name__}")
             raise
 
     # ---- again, without leaving images encoded
 
-    def _made_again(self, request: MakeAgain) -> MadeAgain:
+    def _made_again(self, request: MakeAgain, *, in_turn: bool = False) -> MadeAgain:
+        """The batch; the generators go on from there if no later batch has been made meanwhile."""
+        in_turn |= get_worker_info() is None
         now, before = GlobalStates.now(), self._states.get(request.order.number)
         fuse_draws(self._fuses_draws)
         try:
@@ -284,7 +292,7 @@ class SampleFetcher(_MapDatasetFetcher):
             with pillow_decodes():
                 return self._without_those_that_fail(request)
         finally:
-            if before is not None:
+            if before is not None and not in_turn:
                 now.put_back()
 
     def _without_those_that_fail(self, request: MakeAgain) -> MadeAgain:
@@ -297,12 +305,14 @@ class SampleFetcher(_MapDatasetFetcher):
                     raise
                 failures.append(_failure(error, index))
                 if self._on_error == "raise":
-                    return MadeAgain(None, failures, raised=error if isinstance(error, FastdataError) else None)
+                    raised = error if isinstance(error, FastdataError) else None
+                    return MadeAgain(None, failures, raised=raised, is_empty=True)
                 if request.substitutes is not None:
                     samples.append(self._substitute(request.substitutes[row], failures, copy, order.key))
                 else:
                     left_out += 1
-        return MadeAgain(self.collated(samples, order) if samples else None, failures, left_out)
+        batch = self.collated(samples, order) if samples else None
+        return MadeAgain(batch, failures, left_out, is_empty=not samples)
 
     def _substitute(self, candidates: list[int], failures: list[DecodeError], copy: int, key: Key | None) -> Any:
         failure = failures[-1]
@@ -323,6 +333,22 @@ def _decode_what_is_held(left: list[Any]) -> None:
         if isinstance(tensor, PendingImage) and (source := tensor.undecoded.source).is_held():
             source.is_kept = True
             tensor.undecoded.decoded()
+
+
+def _decode_what_nobody_used(left: list[Any]) -> None:
+    """Decodes images that the sample's code had Pillow decode, and of which no tensor is left: it may look for damage.
+
+    Raises:
+        OSError: one is damaged; the sample is then made again, so that the code meets the error.
+    """
+    if not (asked := [source for source in sources_of_the_sample() if source.is_asked and not source.is_seen]):
+        return
+    alive = [tensor.undecoded for tensor in (reference() for reference in left) if tensor is not None]
+    used = {id(each.source) for each in alive if isinstance(each, Undecoded)}
+    used |= {id(source) for each in alive if isinstance(each, UndecodedBatch) for source in each.images.sources}
+    for source in asked:
+        if id(source) not in used and not source.is_held():
+            decode_source(source, View.whole(source.header.width, source.header.height))
 
 
 def _failure(error: Exception, index: Any) -> DecodeError:
@@ -386,8 +412,27 @@ def _leave_to_the_loader(batch: Any, pending: list[Any]) -> None:
     for tensor in pending:
         if id(tensor) in found:
             tensor.undecoded.is_sent = True
-        elif tensor.undecoded.value is None:
+        else:
             tensor.undecoded.decoded()
+            _replace_in_objects(batch)
+
+
+_DEEPEST = 4
+
+
+def _replace_in_objects(value: Any, depth: int = 0) -> None:
+    """Puts plain tensors in the place of pending ones in attributes of a batch's objects, as of dataclasses."""
+    if depth > _DEEPEST or isinstance(value, torch.Tensor):
+        return
+    if isinstance(value, Mapping | list | tuple):
+        for each in list(value.values() if isinstance(value, Mapping) else value):
+            _replace_in_objects(each, depth + 1)
+    elif isinstance(attributes := getattr(value, "__dict__", None), dict) and not isinstance(value, type):
+        for name, each in list(attributes.items()):
+            if isinstance(each, PendingBatch | PendingImage):
+                attributes[name] = each.undecoded.decoded()
+            else:
+                _replace_in_objects(each, depth + 1)
 
 
 def is_of_an_image(error: Exception) -> bool:

@@ -206,6 +206,7 @@ class EncodedImage(Image):
 
     def convert(self, mode: str | None = None, *arguments: Any, **options: Any) -> Image:
         """See PIL.Image.Image.convert; to RGB nothing is decoded yet."""
+        self._source.is_asked = True
         if self._seen is None or mode != "RGB" or arguments or options:
             return super().convert(mode, *arguments, **options)
         return self._again(self._seen)
@@ -247,6 +248,7 @@ class EncodedImage(Image):
 
     def load(self) -> Any:
         """See PIL.Image.Image.load; waits until a pixel is asked for, as many call it only to have the file closed."""
+        self._source.is_asked = True
         if self._seen is None or self.format == "PNG":  # whose checksums are what many call it for
             return super().load()
         return _PixelsOnDemand(self)
@@ -302,7 +304,10 @@ class EncodedImage(Image):
         return _plain_image, (self._plain().__getstate__(), file)  # a plain image, in whatever process
 
     def __eq__(self, other: object) -> bool:
-        return bool(self._plain() == (other._plain() if isinstance(other, EncodedImage) else other))
+        if self.__class__ is not getattr(other, "__class__", None):  # as Pillow does
+            return False
+        theirs: Any = other
+        return bool(self._plain() == (theirs._plain() if issubclass(type(other), EncodedImage) else theirs))
 
     __hash__ = None  # type: ignore[assignment]
 

@@ -48,11 +48,25 @@ class EncodedSource:
     Attributes:
         images: that show it.
         pixels: RGB (height, width, 3) of the whole image, once it has been asked for again.
+        is_asked: something has been asked for, for which Pillow would have decoded it.
         is_seen: something of it has been decoded in this process.
         is_kept: somebody keeps an image of it, and will ask again.
     """
 
-    __slots__ = ("data", "header", "images", "is_kept", "is_seen", "mode", "name", "origin", "path", "pixels", "stamp")
+    __slots__ = (
+        "data",
+        "header",
+        "images",
+        "is_asked",
+        "is_kept",
+        "is_seen",
+        "mode",
+        "name",
+        "origin",
+        "path",
+        "pixels",
+        "stamp",
+    )
 
     def __init__(
         self,
@@ -69,7 +83,7 @@ class EncodedSource:
         self.origin, self.stamp = origin or path, stamp
         self.images: list[weakref.ref[Any]] = []
         self.pixels: Pixels | None = None
-        self.is_seen = self.is_kept = False
+        self.is_asked = self.is_seen = self.is_kept = False
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _sent, (self.path, self.data, self.name, self.origin, self.stamp)

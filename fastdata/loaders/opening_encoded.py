@@ -29,6 +29,7 @@ from fastdata.views.this_sample import (
     count_fused,
     count_opened_by_pillow,
     note_opened,
+    note_source,
     opens_encoded,
     set_opens_encoded,
 )
@@ -131,6 +132,7 @@ def _leaving_encoded(original: Callable[..., Image]) -> Callable[..., Image]:
             if source is not None:
                 image = EncodedImage.opened(source)
                 if limit is None or image.width * image.height <= limit:
+                    note_source(source)
                     return image
             count_opened_by_pillow()
         return original(fp, mode, formats)

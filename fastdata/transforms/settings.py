@@ -31,7 +31,7 @@ class Settings:
     __slots__ = ("_arrays", "_dicts", "_objects", "_seen", "_tensors")
 
     def __init__(self, transform: object) -> None:
-        self._objects: list[tuple[Any, dict[str, Any]]] = []
+        self._objects: list[tuple[Any, type, dict[str, Any]]] = []
         self._dicts: list[tuple[dict[Any, Any], dict[Any, Any]]] = []
         self._tensors: list[tuple[torch.Tensor, int]] = []
         self._arrays: list[tuple[np.ndarray[Any, Any], bytes]] = []
@@ -44,8 +44,8 @@ class Settings:
     def are_unchanged(self) -> bool:
         """True if every object has the attributes that it had, with equal values."""
         try:
-            for owner, kept in self._objects:
-                if owner.__dict__ != kept:
+            for owner, kind, kept in self._objects:
+                if type(owner) is not kind or owner.__dict__ != kept:
                     return False
             for now, before in self._dicts:
                 if now != before:
@@ -80,7 +80,7 @@ class Settings:
         elif isinstance(value, np.ndarray):
             self._arrays.append((value, value.tobytes()))
         elif _is_read(value):
-            self._objects.append((value, self._copy(vars(value), depth + 1)))
+            self._objects.append((value, type(value), self._copy(vars(value), depth + 1)))
 
 
 def _is_read(value: object) -> bool:

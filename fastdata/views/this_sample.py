@@ -35,12 +35,14 @@ __all__ = [
     "note_opened",
     "note_pending",
     "note_seed",
+    "note_source",
     "noting",
     "opened_last",
     "opens_encoded",
     "pillow_decodes",
     "seed_of",
     "set_opens_encoded",
+    "sources_of_the_sample",
 ]
 
 _NEXT_CAPTURE = 0xD1B54A32D192ED03  # between the seeds of a sample's captures; any large odd number
@@ -109,6 +111,7 @@ class _Making(threading.local):
     def __init__(self) -> None:
         self.pending: list[weakref.ref[Any]] = []
         self.plain: set[str] = set()
+        self.sources: list[Any] = []
         self.tokens: set[int] = set()
         self.seed: int | None = None  # of torch's generator, as it was when nobody had set it within a sample
         self.seed_after: int | None = None  # the same at the end of the batch before
@@ -124,6 +127,7 @@ def making(index: Any, copy: int = 0, key: Key | None = None) -> Iterator[None]:
     before = mine.key, mine.index, mine.copy, mine.captures, mine.seed
     mine.key, mine.index, mine.copy, mine.captures, mine.opened = key, index, copy, 0, ""
     mine.tokens.clear()
+    mine.sources = []
     try:
         yield
     finally:
@@ -256,6 +260,16 @@ def fuse_draws(value: bool) -> None:
 def note_opened(opened: Any) -> None:
     """An image file is opened in this thread; for messages."""
     _this_thread.opened = opened
+
+
+def note_source(source: Any) -> None:
+    """An image is opened in this thread that stays encoded."""
+    _this_thread.sources.append(source)
+
+
+def sources_of_the_sample() -> list[Any]:
+    """Those of the sample under way."""
+    return _this_thread.sources
 
 
 def count_opened_by_pillow() -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 import io
 import random
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -639,3 +641,141 @@ def test_images_that_a_dataset_keeps_are_decoded_once(files: list[Path], monkeyp
     assert len(decoded) == 8
     assert same(list(loader), epoch(TORCHS, Own(files, SMALL)))
     assert len(decoded) == 8
+
+
+# ---- what a review found
+
+
+def nothing_left(samples: list[Any]) -> Any:
+    good = [sample for sample in samples if sample is not None]
+    return torch_collate.default_collate(good) if good else None
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_batch_that_the_users_collate_function_makes_none_is_a_batch(files: list[Path], workers: int) -> None:
+    files[3].write_bytes(png_with_a_flipped_bit())
+    batches = [
+        list(kind(Filtered(files, SMALL), 1, num_workers=workers, collate_fn=nothing_left))
+        for kind in (DataLoader, TORCHS)
+    ]
+    assert [batch is None for batch in batches[0]] == [batch is None for batch in batches[1]]
+    assert len(batches[0]) == 8
+
+
+class Copying(Own):
+    """Makes variants of its transform, and asks what it is."""
+
+    def __getitem__(self, index: int) -> Any:
+        variant = copy.copy(self.t)
+        variant.transforms = [v1.Resize((4, 4)), v1.ToTensor()]
+        resize = copy.copy(self.resize)
+        resize.size = (5, 5)
+        rebuilt = type(self.t)([v1.Resize((6, 6)), *self.t.transforms[1:]])
+        image = Image.open(self.files[index]).convert("RGB")
+        facts = (
+            sorted(vars(self.t)),
+            type(self.t).__name__,
+            type(self.t).__module__,
+            self.resize.size,
+            variant == self.t,
+        )
+        return (
+            variant(image),
+            v1.functional.to_tensor(resize(image)),
+            rebuilt(image),
+            self.t(image),
+            str((facts, variant == self.t)),
+        )
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_transforms_are_copied_and_asked_like_the_users(files: list[Path], workers: int) -> None:
+    check_like_torch(lambda: Copying(files, SMALL), num_workers=workers)
+
+
+class Inverted(v1.Compose):
+    def __call__(self, image: Any) -> Any:
+        return 1 - super().__call__(image)
+
+
+class OtherClass(Own):
+    def __getitem__(self, index: int) -> Any:
+        self.t.__class__ = Inverted if index % 2 else v1.Compose
+        return super().__getitem__(index)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_another_class_counts_as_well(files: list[Path], workers: int) -> None:
+    check_like_torch(lambda: OtherClass(files, SMALL), num_workers=workers)
+
+
+class LooksForDamage(Own):
+    way = "convert"
+
+    def __getitem__(self, index: int) -> Any:
+        try:
+            image = Image.open(self.files[index])
+            if self.way == "convert":
+                image.convert("RGB")
+            elif self.way == "load":
+                image.load()
+            else:
+                return tuple(self.t(image.convert("RGB")).shape), index
+        except OSError:
+            return "damaged", index
+        return "whole", index
+
+
+class Loads(LooksForDamage):
+    way = "load"
+
+
+class AsksForShapes(LooksForDamage):
+    way = "shape"
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # files that nobody closes
+@pytest.mark.parametrize("kind", [LooksForDamage, Loads, AsksForShapes])
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_program_that_looks_for_damaged_images_finds_them(files: list[Path], kind: Any, workers: int) -> None:
+    files[5].write_bytes(jpeg_with_a_stray_marker())
+    (*_, second) = check_like_torch(lambda: kind(files, SMALL), num_workers=workers, collate_fn=list)
+    assert second[1][0] == "damaged"
+
+
+class Retrying(Own):
+    """Takes another sample for one that is damaged, by chance."""
+
+    def __getitem__(self, index: int) -> Any:
+        drawn = random.random()
+        try:
+            return (*super().__getitem__(index), drawn)
+        except OSError:
+            return self[random.randrange(len(self))]
+
+
+def test_draws_go_on_behind_a_batch_that_was_made_again(files: list[Path]) -> None:
+    files[1].write_bytes(jpeg_with_a_stray_marker())
+    check_like_torch(lambda: Retrying(files, SMALL))
+    expected = random.random()
+    epoch(TORCHS, Retrying(files, SMALL))
+    assert random.random() == expected
+
+
+@dataclass
+class Held:
+    images: Any
+
+
+def held(samples: list[Any]) -> Any:
+    return Held(torch.stack([image for image, _ in samples]))
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_tensors_in_the_users_objects_are_plain(files: list[Path], workers: int) -> None:
+    ours, theirs = (
+        list(kind(Own(files, SMALL), 4, num_workers=workers, collate_fn=held)) for kind in (DataLoader, TORCHS)
+    )
+    for mine_, expected in zip(ours, theirs, strict=True):
+        assert type(mine_.images) is torch.Tensor
+        assert torch.equal(mine_.images, expected.images)
