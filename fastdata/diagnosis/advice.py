@@ -9,10 +9,10 @@ from fastdata.diagnosis.advice_data import about_data
 from fastdata.diagnosis.gains import Advice, most_gain
 from fastdata.diagnosis.observation import Observation
 
-__all__ = ["advise"]
+__all__ = ["NOTHING", "advise"]
 
 _WORTH = 1.02  # gains below that are not told,
-_NOTHING = 1.005  # nor those of faults below this one, which would be shown as 1.00
+NOTHING = 1.002  # nor those of faults up to this one
 _HARDLY = 1.1  # times: choices of unknown gain are not told if a side that takes no time at all gains less
 _ALIKE = 0.05  # gains that differ by less count as the same
 _BEYOND_NOISE = 1.1  # gain
@@ -33,7 +33,7 @@ def _gains_nothing(advice: Advice) -> bool:
     if math.isnan(_best(advice)):
         return advice.reach < _WORTH
     if advice.is_fault:
-        return _best(advice) < _NOTHING
+        return _best(advice) <= NOTHING
     return _best(advice) < _WORTH
 
 

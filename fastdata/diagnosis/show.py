@@ -52,8 +52,10 @@ def _wrapped(text: str, first: str = "", later: str = "") -> list[str]:
 
 
 def times(gain: float) -> str:
-    """A gain for people."""
-    return "?" if math.isnan(gain) else f"{gain:.2f}x"
+    """A gain for people; of a small one the third decimal, too."""
+    if math.isnan(gain):
+        return "?"
+    return f"{gain:.3f}x" if 1 < gain < 1.01 else f"{gain:.2f}x"
 
 
 def in_ms(part: float, whole: float) -> str:

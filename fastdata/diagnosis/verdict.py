@@ -6,7 +6,7 @@ import math
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from fastdata.diagnosis.advice import advise
+from fastdata.diagnosis.advice import NOTHING, advise
 from fastdata.diagnosis.gains import Advice, cores_in_use, others_used, wait_share
 from fastdata.diagnosis.observation import Observation
 from fastdata.diagnosis.show import as_text, in_ms
@@ -17,7 +17,6 @@ __all__ = ["Diagnosis", "diagnose"]
 _WAITS = 0.1  # share of a step from which on data is the limit
 _CLEAR = 1.02  # gain from which on a fault in computing is named in the verdict before waiting
 _CROWDED = 0.25  # share of the cores: if other programs use more of them, times are theirs, too
-_NOTHING = 1.002  # gain up to which it is not named at all
 
 # How the verdict names what is the limit, by the key of the first advice.
 _LIMITS = {
@@ -124,7 +123,7 @@ def _with_steps(seen: Observation, advice: list[Advice], share: float) -> Diagno
     waits = f"{share:.0%} of each step waits for data" if share >= 0.005 else "the loader keeps up"
     verdict = f"computing is the limit ({waits}): {_parts(seen)}"
     if fault is None:
-        small = next((each for each in advice if each.key in _FAULTS and _NOTHING < each.gain < _CLEAR), None)
+        small = next((each for each in advice if each.key in _FAULTS and NOTHING < each.gain < _CLEAR), None)
         if small is None:
             return Diagnosis(verdict, "compute", advice, seen)
         costs = f"which costs {1 - 1 / small.gain:.1%} of a step"

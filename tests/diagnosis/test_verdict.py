@@ -251,9 +251,10 @@ def test_a_fault_that_was_tried_and_gained_nothing_is_not_told(after_s: float) -
     assert diagnose(observed(facts=Facts(anomaly_mode=True), trials={"anomaly": (0.1, after_s)})).advice == []
 
 
-def test_no_advice_is_shown_with_a_gain_of_nothing() -> None:
-    facts = Facts(biases_before_norm=["conv1"], bias_cost_s=0.0003)  # 1.003
-    assert diagnose(observed(facts=facts)).advice == []
+def test_a_small_gain_is_shown_with_a_third_decimal() -> None:
+    told = diagnose(observed(facts=Facts(biases_before_norm=["conv1"], bias_cost_s=0.0003)))
+    assert told.cause == "bias_before_norm"
+    assert "[1.003x" in str(told)
 
 
 def test_workers_that_were_measured_slower_are_not_advised() -> None:
