@@ -37,7 +37,7 @@ class Completion:
         memory_format: of image batches.
         pin: put batches into pinned memory.
         stats: where each batch reports what it cost.
-        order: what the sampler gives in this epoch, from which substitutes are taken.
+        order: the epoch's batches, which know from what substitutes are taken.
         again: has a batch in which something failed made again by who has made it: the number of a worker process, or
             None, and the request.
     """
@@ -75,7 +75,7 @@ class Completion:
         if self.on_error != "replace" or order.key is None:
             return MakeAgain(order)
         assert self.order is not None
-        candidates = self.order.candidates(order.number)
+        candidates = self.order.candidates()
         chosen = [list(substitutes(candidates, _as_number(index), order.key)) for index in order.indices]
         return MakeAgain(order, chosen)
 

@@ -201,7 +201,6 @@ class StatefulEpochs:
                 order_seed=self._key(start.epoch)[0] if self.seed is not None else None,
                 batched=self.batch_sampler is not None,
                 draw_due=start.order_seed is not None and start.delivered == 0 and self.seed is None,
-                keep_given=self.on_error == "replace",
             )
         self._resume_from, self._planned, self._next_epoch = None, None, start.epoch + 1
         worker_seed = start.worker_seed

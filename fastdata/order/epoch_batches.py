@@ -10,7 +10,6 @@ from __future__ import annotations
 import itertools
 import operator
 import zlib
-from array import array
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import nullcontext
@@ -29,7 +28,7 @@ from torch.utils.data import (
     WeightedRandomSampler,
 )
 
-from fastdata.errors import StateMismatch
+from fastdata.errors import PipelineError, StateMismatch
 from fastdata.order.epoch_sampler import EpochSampler
 from fastdata.order.random_states import GlobalStates, set_states_of, states_of
 from fastdata.order.sampler_chain import own_generators, visits_each_sample_once
@@ -39,6 +38,7 @@ __all__ = ["EpochBatches", "planned", "recorded", "resumed_with"]
 
 _MOST_RANKS = 1 << 20
 _NOTHING = object()
+_ARRAYS = (list, tuple, range, np.ndarray, torch.Tensor)
 _DRAWING_AT_ONCE = (SubsetRandomSampler, WeightedRandomSampler)  # all of an epoch with its first index
 _STATELESS = (SequentialSampler, DistributedSampler, EpochSampler)  # their order needs no generator
 
@@ -75,7 +75,6 @@ class EpochBatches:
         order_seed: int | None,
         batched: bool = True,
         draw_due: bool = False,
-        keep_given: bool = False,
     ) -> None:
         """Args:
         batches: what to iterate: a batch sampler, or a plain sampler for unbatched loading.
@@ -83,7 +82,6 @@ class EpochBatches:
         order_seed: decides the order of samplers that draw from global generators; None lets them draw as they do.
         batched: False if each item is one index.
         draw_due: the order is known, but torch's sampler would draw from the global generator now, which then moves on.
-        keep_given: remember what an unknown sampler gives, for `candidates`.
         """
         self._batches, self._batched, self._draw_due = batches, batched, draw_due
         self._sampler = batches.sampler if batched and type(batches) is BatchSampler else batches
@@ -93,8 +91,7 @@ class EpochBatches:
         )
         self._is_known = self._is_random or type(self._sampler) in _STATELESS
         self._streams: GlobalStates | None = None  # what an unknown sampler draws from, if not the global generators
-        self._given = array("q") if keep_given and not self._is_known else None
-        self._known_order: Sequence[int] | None = None
+        self._candidates: Sequence[int] | None = None
         self.sizes: list[int] = []
         self._checksum = 0
         self.checksums: list[int] = []
@@ -147,34 +144,22 @@ class EpochBatches:
             self._seen[index] += 1
         return copies
 
-    def candidates(self, number: int) -> Sequence[int]:
-        """Indices that the sampler gives this rank in this epoch, to take a substitute from.
+    def candidates(self) -> Sequence[int]:
+        """Indices from which a substitute is taken: those that the sampler may give, to any rank, in any batch.
 
-        Of a sampler whose order cannot be computed those given so far, with batch `number`; so they do not depend on
-        how far others have read ahead.
+        Of a sampler that is not known those of the whole dataset, or of its attribute `indices` if it has one.
+
+        Raises:
+            PipelineError: the dataset has no length.
         """
-        if type(self._sampler) is SubsetRandomSampler:
-            return self._sampler.indices
-        if self._given is not None:
-            return self._given[: self.delivered_after(number + 1)]
-        if self._known_order is None:
-            self._known_order = self._whole_order()
-        return self._known_order
-
-    def _whole_order(self) -> Sequence[int]:
-        sampler = self._sampler
-        if type(sampler) is SequentialSampler:
-            return range(len(sampler))
-        if type(sampler) is EpochSampler:
-            return sampler.indices()  # type: ignore[return-value]
-        return list(self._random_order(sampler) if self._is_random else sampler)  # type: ignore[arg-type]
+        if self._candidates is None:
+            self._candidates = _may_give(self._sampler, self.state.dataset_size)
+        return self._candidates
 
     def _note(self, indices: Sequence[Any]) -> None:
         if self._is_known:
             return
         self._checksum = _checksum_of(indices, self._checksum)
-        if self._given is not None:
-            self._given.extend(map(operator.index, indices))
 
     # ---- in which order
 
@@ -347,6 +332,24 @@ def _global_states(values: Sequence[Any]) -> GlobalStates:
     except (TypeError, ValueError, KeyError, RuntimeError) as error:
         raise StateMismatch(f"the state's recorded generators cannot be read ({error}); was it edited?") from error
     return states
+
+
+def _may_give(sampler: Any, dataset_size: int) -> Sequence[int]:
+    """The indices that a sampler may give in an epoch, as far as that is known."""
+    if type(sampler) is WeightedRandomSampler:
+        return torch.nonzero(sampler.weights).flatten().tolist()
+    own = sampler if isinstance(sampler, _ARRAYS) else getattr(sampler, "indices", None)
+    if isinstance(own, _ARRAYS) and len(own):
+        nested = itertools.chain.from_iterable(each if isinstance(each, _ARRAYS) else [each] for each in own)
+        return sorted({operator.index(each) for each in nested})
+    if type(sampler) in (SequentialSampler, RandomSampler):
+        return range(len(sampler.data_source))
+    if dataset_size < 1:
+        raise PipelineError(
+            "on_error='replace' takes a substitute from the samples of the dataset, but this one has no length; give "
+            "it __len__, or its sampler the attribute indices, or use on_error='skip'"
+        )
+    return range(dataset_size)
 
 
 def _as_batch(batch: Any) -> Any:

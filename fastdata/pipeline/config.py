@@ -43,7 +43,7 @@ class PipelineConfig:
         backend_options: further choices for that backend, of its own type.
         pin: allocate batches in pinned memory.
         threads: how many will share a batch's tasks.
-        order: what the sampler gives in this epoch, from which substitutes for bad samples are taken.
+        order: the epoch's batches, which know from what substitutes for bad samples are taken.
     """
 
     source: ImageSource

@@ -345,10 +345,10 @@ class ImageBatch:
         return Failure(position, error)
 
     def _replace(self, failure: Failure, times: BatchTimes) -> None:
-        """Loads another of the epoch's samples in place of one that failed, the same one in every run."""
+        """Loads another sample in place of one that failed, the same one in every run."""
         position, order = failure.position, self._config.order
         index, copy = self._indices[position], self._copies[position]
-        candidates = order.candidates(self._number) if order is not None else self._indices
+        candidates = order.candidates() if order is not None else self._indices
         for substitute in substitutes(candidates, index, self._config.key):
             failures = self._load([position], [substitute], [copy], times)
             if not failures:

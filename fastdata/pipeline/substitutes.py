@@ -18,7 +18,7 @@ def substitutes(candidates: Sequence[int], index: int, key: Key) -> Iterator[int
     """Samples to try one after the other, the same in every run.
 
     Args:
-        candidates: samples of the epoch.
+        candidates: samples that the sampler may give.
         index: the sample that failed.
         key: seed and epoch.
     """
