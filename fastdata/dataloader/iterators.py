@@ -18,7 +18,7 @@ from fastdata.captures.complete import CompletedBatch, Completion
 from fastdata.captures.fetch import MadeAgain, MakeAgain, SampleFetcher, UnfinishedBatch
 from fastdata.captures.find import Captures, find_captures
 from fastdata.dataloader.map_style import AskWorker, MapStyle, Orders, Samples, WorkerJobs, opening_encoded
-from fastdata.dataloader.record import EpochRecord
+from fastdata.dataloader.record import EpochRecord, keeps_state, same_state
 from fastdata.errors import DatasetError, StateMismatch
 from fastdata.order.random_states import GlobalStates
 from fastdata.order.state import LoaderState
@@ -272,7 +272,7 @@ class _Counted(torch_dataloader._BaseDataLoaderIter):
         state = copy.deepcopy(record.stateful.state_dict())
         if start.batches == 0:
             record.first_state = state
-        elif record.batches is None and _same(state, record.first_state):
+        elif record.batches is None and same_state(state, record.first_state):
             for _ in range(start.batches):
                 batch = super().__next__()
         return batch
@@ -280,25 +280,6 @@ class _Counted(torch_dataloader._BaseDataLoaderIter):
     def _taken(self) -> int:
         """A count that grows with every batch that was fetched, whether it could be made or not."""
         raise NotImplementedError
-
-
-def _keeps_state(thing: object) -> bool:
-    return hasattr(thing, "state_dict") and hasattr(thing, "load_state_dict")
-
-
-def _same(one: Any, other: Any) -> bool:
-    """True for states of the same content, also if one has been through JSON."""
-    return repr(_plain(one)) == repr(_plain(other))
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, torch.Tensor):
-        value = value.detach().cpu().numpy()
-    if isinstance(value, np.ndarray):
-        value = value.tolist()
-    if isinstance(value, Mapping):
-        return {str(key): _plain(each) for key, each in sorted(value.items(), key=lambda item: str(item[0]))}
-    return [_plain(each) for each in value] if isinstance(value, list | tuple) else value
 
 
 class SingleProcessIterator(_Counted, torch_dataloader._SingleProcessDataLoaderIter):
@@ -316,13 +297,13 @@ class SingleProcessIterator(_Counted, torch_dataloader._SingleProcessDataLoaderI
             parts = self._dataset, self._auto_collation, self._collate_fn, self._drop_last
             self._dataset_fetcher = SampleFetcher(*parts, on_error=samples.on_error)
         stateful_parts = (self._dataset, getattr(self._dataset_fetcher, "dataset_iter", None))
-        self._record.stateful = next(filter(_keeps_state, stateful_parts), None)
+        self._record.has_begun(next(filter(keeps_state, stateful_parts), None))
 
     def _pass_over(self, start: LoaderState) -> None:
         iterator = self._dataset_fetcher.dataset_iter
-        if start.dataset_state is None or not (_keeps_state(self._dataset) or _keeps_state(iterator)):
+        if start.dataset_state is None or not (keeps_state(self._dataset) or keeps_state(iterator)):
             super()._pass_over(start)
-        elif iterator is self._dataset or not _keeps_state(self._dataset):  # others were given theirs before
+        elif iterator is self._dataset or not keeps_state(self._dataset):  # others were given theirs before
             iterator.load_state_dict(copy.deepcopy(start.dataset_state))
 
     def _next_data(self) -> Any:

@@ -101,8 +101,7 @@ class StatelessDataLoader(StatefulEpochs, torch.utils.data.DataLoader[Sample]):
             (seed, epoch), and the order, too, for every sampler that draws from global generators; one with a seed or
             generator of its own (DistributedSampler, EpochSampler) keeps to that.  None derives them as torch does.
         on_error: what to do with a sample that cannot be decoded: "raise" DecodeError, "skip" it (the batch is
-            smaller), or "replace" it by another sample, which follows from seed, epoch and the sample's number, whatever
-            the batch size, rank or resume.
+            smaller), or "replace" it by another one, a function of seed, epoch and the sample's number.
         memory_format: of image batches: torch.contiguous_format, as torch collates, or torch.channels_last.
         augment_on: "host" does augmentations (ColorJitter, RandAugment, …) to each image, with the pixels
             of torchvision on PIL images; "device" does them on whole batches where those are delivered, with

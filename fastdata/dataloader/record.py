@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
+
+import numpy as np
+import torch
 
 from fastdata.order.epoch_batches import EpochBatches
 from fastdata.order.random_states import GlobalStates
 from fastdata.order.state import LoaderState
 from fastdata.pipeline.stats import EpochSkips
 
-__all__ = ["EpochRecord"]
+__all__ = ["EpochRecord", "keeps_state", "same_state"]
 
 
 class EpochRecord:
@@ -25,6 +29,7 @@ class EpochRecord:
         ended: the caller has seen StopIteration.
         stateful: the dataset in this process, or its iterator, if it has a state of its own.
         first_state: that state after the epoch's first batch.
+        begun_state: that state before the epoch's first batch, for the next run; None begins with the dataset as made.
         snapshots: states by number of batches, where those are fetched ahead in this process.
     """
 
@@ -42,10 +47,38 @@ class EpochRecord:
         self.ended = False
         self.stateful: Any = None
         self.first_state: Any = start.dataset_first
+        self.begun_state: Any = start.dataset_state
+        self._before: tuple[Any, bool] | None = None
         self.snapshots: dict[int, tuple[GlobalStates, Any]] = {}
+
+    def begins_after(self, dataset: Any, *, ended: bool) -> None:
+        """Notes what a dataset with a state says before it is iterated again.
+
+        Args:
+            dataset: the dataset.
+            ended: its last epoch has ended, so that its state is meant for the next one.
+        """
+        self._before = copy.deepcopy(dataset.state_dict()), ended
+
+    def has_begun(self, stateful: Any) -> None:
+        """The epoch's iterator is made, of a dataset or with an iterator that has a state, or with neither.
+
+        A generator runs no line before its first sample, so its dataset still says where the last epoch was left.
+        """
+        self.stateful = stateful
+        if stateful is None or self.begun_state is not None:
+            return
+        before, ended = self._before or (None, False)
+        now = self._dataset_state_now() if self._before is not None else None
+        if not same_state(now, before):
+            self.begun_state = now
+        elif ended:
+            self.begun_state = before
 
     def take_snapshot(self, batches: int) -> None:
         """Keeps what a state after so many batches needs, where batches are fetched before they are delivered."""
+        if self.batches is not None:
+            self.batches.settle()  # what the order is drawn from is drawn before, as in `state`
         self.snapshots[batches] = GlobalStates.now(), self._dataset_state_now()
         for old in [number for number in self.snapshots if number < self.delivered_batches]:
             del self.snapshots[old]
@@ -57,6 +90,8 @@ class EpochRecord:
 
     def dataset_state_then(self) -> Any:
         """The dataset's own state likewise."""
+        if self.delivered_batches == 0:
+            return self.begun_state
         found = self.snapshots.get(self.delivered_batches)
         return found[1] if found is not None else self._dataset_state_now()
 
@@ -90,3 +125,23 @@ class EpochRecord:
         if self.batches is None:
             return self.start.delivered
         return self.batches.delivered_after(self.delivered_batches)
+
+
+def keeps_state(thing: object) -> bool:
+    """True if it has a state of its own, as torchdata's protocol Stateful says."""
+    return hasattr(thing, "state_dict") and hasattr(thing, "load_state_dict")
+
+
+def same_state(one: Any, other: Any) -> bool:
+    """True for states of the same content, also if one has been through JSON."""
+    return repr(_plain(one)) == repr(_plain(other))
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        value = value.detach().cpu().numpy()
+    if isinstance(value, np.ndarray):
+        value = value.tolist()
+    if isinstance(value, Mapping):
+        return {str(key): _plain(each) for key, each in sorted(value.items(), key=lambda item: str(item[0]))}
+    return [_plain(each) for each in value] if isinstance(value, list | tuple) else value

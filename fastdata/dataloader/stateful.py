@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch.utils.data import BatchSampler, IterableDataset, TensorDataset
 
-from fastdata.dataloader.record import EpochRecord
+from fastdata.dataloader.record import EpochRecord, keeps_state
 from fastdata.errors import OptionError, StateMismatch
 from fastdata.order.epoch_batches import EpochBatches, planned, resumed_with
 from fastdata.order.epoch_sampler import EpochSampler
@@ -200,14 +200,20 @@ class StatefulEpochs:
                 start=start,
                 order_seed=self._key(start.epoch)[0] if self.seed is not None else None,
                 batched=self.batch_sampler is not None,
-                draw_due=start.order_seed is not None and start.delivered == 0 and self.seed is None,
+                draw_due=start.order_seed is not None
+                and start.delivered == 0
+                and start.dataset_random is None  # else it is of a moment after that draw
+                and self.seed is None,
             )
         self._resume_from, self._planned, self._next_epoch = None, None, start.epoch + 1
         worker_seed = start.worker_seed
         if worker_seed is None and self.seed is not None:
             worker_seed = self._key(start.epoch)[1]
         skips = EpochSkips(self._stats) if self.on_error == "skip" else None
+        before = self._record
         self._record = EpochRecord(start, batches, worker_seed=worker_seed, skips=skips)
+        if self.num_workers == 0 and before is not None and keeps_state(self.dataset):
+            self._record.begins_after(self.dataset, ended=before.ended)
         return self._record
 
     def _start_of_epoch(self) -> LoaderState:

@@ -1,0 +1,200 @@
+"""A state may be taken before the first batch, after any and after the last: a resumed run gives what is missing."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torchvision.transforms as v1
+from loader_states import saved
+from torch.utils.data import Dataset, IterableDataset
+from torchvision.datasets import ImageFolder
+
+from fastdata import DataLoader
+
+SIZE, BATCH = 14, 4
+VIEWS = v1.Compose([v1.RandomResizedCrop(8, antialias=True), v1.RandomHorizontalFlip(), v1.PILToTensor()])
+
+
+class Draws(Dataset[Any]):
+    """Numbers from every global generator, for each sample."""
+
+    def __len__(self) -> int:
+        return SIZE
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return torch.tensor([index, torch.rand(()).item(), random.random(), np.random.rand()])
+
+
+class OwnCode(Dataset[Any]):
+    """An image folder behind code that nobody knows."""
+
+    def __init__(self, folder: Path, unfused: bool) -> None:
+        own = [self._step] if unfused else []
+        steps = [v1.RandomResizedCrop(8, antialias=True), v1.RandomHorizontalFlip(), *own, v1.PILToTensor()]
+        self._inner = ImageFolder(folder, v1.Compose(steps))
+        self._log: list[int] = []
+
+    def _step(self, image: Any) -> Any:
+        return image
+
+    def __len__(self) -> int:
+        return SIZE
+
+    def __getitem__(self, index: int) -> Any:
+        self._log.append(index)
+        image, _ = self._inner[index]
+        return image.flatten()[:6].float(), index
+
+
+class Lazy(IterableDataset[int]):
+    """A generator that begins with the first sample; its place is known only from then on."""
+
+    place = 0
+    _from = 0
+
+    def __iter__(self) -> Iterator[int]:
+        begin, self._from = self._from, 0
+        for self.place in range(begin, SIZE):
+            yield self.place * 10 + random.randrange(10)
+        self.place = SIZE
+
+    def state_dict(self) -> dict[str, int]:
+        return {"place": self.place + 1 if self.place < SIZE else 0}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self._from = state["place"]
+
+
+class Plain(IterableDataset[int]):
+    """A generator without a state."""
+
+    def __iter__(self) -> Iterator[int]:
+        for place in range(SIZE):
+            yield place * 10 + random.randrange(10)
+
+
+class Eager(IterableDataset[int]):
+    """Its own iterator: where an epoch begins, and how, is decided by `__iter__`."""
+
+    place, epoch = SIZE, -1
+    _loaded = False
+
+    def __iter__(self) -> Iterator[int]:
+        if not self._loaded:
+            self.place, self.epoch = 0, self.epoch + 1
+        self._loaded = False
+        return self
+
+    def __next__(self) -> int:
+        if self.place >= SIZE:
+            raise StopIteration
+        self.place += 1
+        return self.place * 10 + self.epoch
+
+    def state_dict(self) -> dict[str, int]:
+        return {"place": self.place, "epoch": self.epoch}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.place, self.epoch = state["place"], state["epoch"]
+        self._loaded = self.place < SIZE
+
+
+class Cursor:
+    """An iterator with a state."""
+
+    def __init__(self) -> None:
+        self.place = 0
+
+    def __iter__(self) -> Iterator[int]:
+        return self
+
+    def __next__(self) -> int:
+        if self.place >= SIZE:
+            raise StopIteration
+        self.place += 1
+        return self.place * 10 + random.randrange(10)
+
+    def state_dict(self) -> dict[str, int]:
+        return {"place": self.place}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.place = state["place"]
+
+
+class OfCursors(IterableDataset[int]):
+    """Gives an iterator with a state for each epoch."""
+
+    def __iter__(self) -> Iterator[int]:
+        return Cursor()
+
+
+# What a loader is made of, by the folder of images.
+ROUTES: dict[str, Callable[[Path], dict[str, Any]]] = {
+    "image pipeline": lambda folder: {"dataset": ImageFolder(folder, VIEWS), "shuffle": True},
+    "image pipeline, threads": lambda folder: {
+        "dataset": ImageFolder(folder, VIEWS),
+        "shuffle": True,
+        "num_workers": 2,
+    },
+    "own code": lambda folder: {"dataset": OwnCode(folder, unfused=False), "shuffle": True},
+    "own code, workers": lambda folder: {
+        "dataset": OwnCode(folder, unfused=False),
+        "shuffle": True,
+        "num_workers": 2,
+    },
+    "unfused steps": lambda folder: {"dataset": OwnCode(folder, unfused=True), "shuffle": True},
+    "draws": lambda folder: {"dataset": Draws()},
+    "draws, shuffled": lambda folder: {"dataset": Draws(), "shuffle": True},
+    "draws, own generator": lambda folder: {
+        "dataset": Draws(),
+        "shuffle": True,
+        "generator": torch.Generator().manual_seed(5),
+    },
+    "draws, seed": lambda folder: {"dataset": Draws(), "shuffle": True, "seed": 3},
+    "plain stream": lambda folder: {"dataset": Plain()},
+    "lazy stream": lambda folder: {"dataset": Lazy()},
+    "eager stream": lambda folder: {"dataset": Eager()},
+    "stream of cursors": lambda folder: {"dataset": OfCursors()},
+    "plain stream, workers": lambda folder: {"dataset": Plain(), "num_workers": 2},
+    "lazy stream, workers": lambda folder: {"dataset": Lazy(), "num_workers": 2},
+}
+
+
+def seed_all(seed: int) -> None:
+    torch.manual_seed(seed), random.seed(seed), np.random.seed(seed)
+
+
+def drawn(batch: Any) -> Any:
+    """A batch as plain numbers."""
+    return [each.tolist() for each in batch] if isinstance(batch, list | tuple) else batch.tolist()
+
+
+@pytest.mark.filterwarnings("ignore:.*the order continues exactly, but random numbers")
+@pytest.mark.filterwarnings("ignore:.*in worker processes is not saved")
+@pytest.mark.parametrize("epochs_before", [0, 1])
+@pytest.mark.parametrize("name", ROUTES)
+def test_what_is_missing_comes_after_any_state(folder: Path, name: str, epochs_before: int) -> None:
+    def made() -> DataLoader[Any]:
+        options = ROUTES[name](folder)
+        return DataLoader(batch_size=BATCH, **options)
+
+    seed_all(1)
+    loader = made()
+    for _ in range(epochs_before):
+        list(loader)
+    iterator = iter(loader)
+    states, whole = [saved(loader)], []
+    for batch in iterator:
+        whole.append(drawn(batch))
+        states.append(saved(loader))
+    for count, state in enumerate(states[:-1]):
+        seed_all(99)
+        resumed = made()
+        resumed.load_state_dict(state)
+        assert [drawn(batch) for batch in resumed] == whole[count:], f"after {count} of {len(whole)} batches"
