@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Protocol
@@ -296,8 +296,9 @@ class SingleProcessIterator(_Counted, torch_dataloader._SingleProcessDataLoaderI
         if self._defers and opening_encoded() is not None:
             parts = self._dataset, self._auto_collation, self._collate_fn, self._drop_last
             self._dataset_fetcher = SampleFetcher(*parts, on_error=samples.on_error)
-        stateful_parts = (self._dataset, getattr(self._dataset_fetcher, "dataset_iter", None))
-        self._record.has_begun(next(filter(keeps_state, stateful_parts), None))
+        iterator = getattr(self._dataset_fetcher, "dataset_iter", None)
+        stateful = next(filter(keeps_state, (self._dataset, iterator)), None)
+        self._record.has_begun(stateful, lazily=isinstance(iterator, Generator))
 
     def _pass_over(self, start: LoaderState) -> None:
         iterator = self._dataset_fetcher.dataset_iter

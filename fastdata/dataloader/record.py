@@ -40,40 +40,32 @@ class EpochRecord:
         *,
         worker_seed: int | None,
         skips: EpochSkips | None = None,
+        after_break: bool = False,
     ) -> None:
-        self._skips = skips
+        """Args, beside the attributes of these names:
+        skips: counts what is skipped.
+        after_break: this loader's epoch before this one was left before its end.
+        """
+        self._skips, self._after_break = skips, after_break
         self.start, self.batches, self.worker_seed = start, batches, worker_seed
         self.delivered_batches = 0
         self.ended = False
         self.stateful: Any = None
         self.first_state: Any = start.dataset_first
         self.begun_state: Any = start.dataset_state
-        self._before: tuple[Any, bool] | None = None
         self.snapshots: dict[int, tuple[GlobalStates, Any]] = {}
 
-    def begins_after(self, dataset: Any, *, ended: bool) -> None:
-        """Notes what a dataset with a state says before it is iterated again.
-
-        Args:
-            dataset: the dataset.
-            ended: its last epoch has ended, so that its state is meant for the next one.
-        """
-        self._before = copy.deepcopy(dataset.state_dict()), ended
-
-    def has_begun(self, stateful: Any) -> None:
+    def has_begun(self, stateful: Any, *, lazily: bool) -> None:
         """The epoch's iterator is made, of a dataset or with an iterator that has a state, or with neither.
 
-        A generator runs no line before its first sample, so its dataset still says where the last epoch was left.
+        Args:
+            stateful: the dataset or its iterator, or None.
+            lazily: by a generator, which runs no line before its first sample: so the state is still what the last
+                epoch has left, and says where this one begins only if that has come to its end.
         """
         self.stateful = stateful
-        if stateful is None or self.begun_state is not None:
-            return
-        before, ended = self._before or (None, False)
-        now = self._dataset_state_now() if self._before is not None else None
-        if not same_state(now, before):
-            self.begun_state = now
-        elif ended:
-            self.begun_state = before
+        if self.begun_state is None and not (lazily and self._after_break):
+            self.begun_state = self._dataset_state_now()
 
     def take_snapshot(self, batches: int) -> None:
         """Keeps what a state after so many batches needs, where batches are fetched before they are delivered."""

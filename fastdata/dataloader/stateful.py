@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch.utils.data import BatchSampler, IterableDataset, TensorDataset
 
-from fastdata.dataloader.record import EpochRecord, keeps_state
+from fastdata.dataloader.record import EpochRecord
 from fastdata.errors import OptionError, StateMismatch
 from fastdata.order.epoch_batches import EpochBatches, planned, resumed_with
 from fastdata.order.epoch_sampler import EpochSampler
@@ -210,10 +210,8 @@ class StatefulEpochs:
         if worker_seed is None and self.seed is not None:
             worker_seed = self._key(start.epoch)[1]
         skips = EpochSkips(self._stats) if self.on_error == "skip" else None
-        before = self._record
-        self._record = EpochRecord(start, batches, worker_seed=worker_seed, skips=skips)
-        if self.num_workers == 0 and before is not None and keeps_state(self.dataset):
-            self._record.begins_after(self.dataset, ended=before.ended)
+        after_break = self._record is not None and not self._record.ended
+        self._record = EpochRecord(start, batches, worker_seed=worker_seed, skips=skips, after_break=after_break)
         return self._record
 
     def _start_of_epoch(self) -> LoaderState:

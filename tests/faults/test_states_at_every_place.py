@@ -53,19 +53,20 @@ class OwnCode(Dataset[Any]):
 
 
 class Lazy(IterableDataset[int]):
-    """A generator that begins with the first sample; its place is known only from then on."""
+    """A generator, which begins with the first sample: until then its place is where the last epoch was left."""
 
-    place = 0
-    _from = 0
+    def __init__(self) -> None:
+        self._place, self._from = 0, 0
 
     def __iter__(self) -> Iterator[int]:
         begin, self._from = self._from, 0
-        for self.place in range(begin, SIZE):
-            yield self.place * 10 + random.randrange(10)
-        self.place = SIZE
+        for place in range(begin, SIZE):
+            self._place = place + 1
+            yield place * 10 + random.randrange(10)
+        self._place = 0
 
     def state_dict(self) -> dict[str, int]:
-        return {"place": self.place + 1 if self.place < SIZE else 0}
+        return {"place": self._place}
 
     def load_state_dict(self, state: dict[str, int]) -> None:
         self._from = state["place"]
@@ -177,17 +178,19 @@ def drawn(batch: Any) -> Any:
 
 @pytest.mark.filterwarnings("ignore:.*the order continues exactly, but random numbers")
 @pytest.mark.filterwarnings("ignore:.*in worker processes is not saved")
-@pytest.mark.parametrize("epochs_before", [0, 1])
+@pytest.mark.parametrize("before", ["nothing", "an epoch", "a part of one"])
 @pytest.mark.parametrize("name", ROUTES)
-def test_what_is_missing_comes_after_any_state(folder: Path, name: str, epochs_before: int) -> None:
+def test_what_is_missing_comes_after_any_state(folder: Path, name: str, before: str) -> None:
     def made() -> DataLoader[Any]:
         options = ROUTES[name](folder)
         return DataLoader(batch_size=BATCH, **options)
 
     seed_all(1)
     loader = made()
-    for _ in range(epochs_before):
+    if before == "an epoch":
         list(loader)
+    elif before == "a part of one":
+        next(iter(loader))
     iterator = iter(loader)
     states, whole = [saved(loader)], []
     for batch in iterator:
@@ -198,3 +201,36 @@ def test_what_is_missing_comes_after_any_state(folder: Path, name: str, epochs_b
         resumed = made()
         resumed.load_state_dict(state)
         assert [drawn(batch) for batch in resumed] == whole[count:], f"after {count} of {len(whole)} batches"
+
+
+class Goes(IterableDataset[int]):
+    """Its own iterator, which goes on where it is: only a state puts it back."""
+
+    def __init__(self) -> None:
+        self.place = 0
+
+    def __iter__(self) -> Iterator[int]:
+        return self
+
+    def __next__(self) -> int:
+        if self.place == SIZE:
+            raise StopIteration
+        self.place += 1
+        return self.place
+
+    def state_dict(self) -> dict[str, int]:
+        return {"place": self.place}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.place = state["place"]
+
+
+def test_a_state_before_the_first_batch_puts_a_dataset_back_that_has_been_read_to_its_end() -> None:
+    dataset = Goes()
+    loader = DataLoader(dataset, BATCH)
+    iterator = iter(loader)
+    state = saved(loader)
+    whole = [drawn(batch) for batch in iterator]
+    resumed = DataLoader(dataset, BATCH)
+    resumed.load_state_dict(state)
+    assert [drawn(batch) for batch in resumed] == whole
