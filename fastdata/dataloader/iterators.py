@@ -17,18 +17,19 @@ from torch.utils.data import dataloader as torch_dataloader
 from fastdata.captures.complete import CompletedBatch, Completion
 from fastdata.captures.fetch import MadeAgain, MakeAgain, SampleFetcher, UnfinishedBatch
 from fastdata.captures.find import Captures, find_captures
-from fastdata.dataloader.map_style import AskWorker, MapStyle, Orders, Samples, WorkerJobs, opening_encoded
+from fastdata.dataloader.map_style import MapStyle, Orders, Samples, opening_encoded
 from fastdata.dataloader.record import EpochRecord, keeps_state, same_state
+from fastdata.dataloader.worker_states import KeepStates, WithWorkerInit, WorkerStates, has_datasets
 from fastdata.errors import DatasetError, StateMismatch
 from fastdata.order.random_states import GlobalStates
 from fastdata.order.state import LoaderState
-from fastdata.pipeline.jobs import OrderedJobs, SkipResult
+from fastdata.pipeline.jobs import SkipResult
 from fastdata.pipeline.stats import PipelineStats
 from fastdata.terminal.progress import Progress
 
 __all__ = [
+    "CountedIterator",
     "EpochIterator",
-    "MultiProcessIterator",
     "Numbered",
     "SingleProcessIterator",
 ]
@@ -48,7 +49,7 @@ class Numbered:
         ahead: it is asked before its batches are delivered, so states are kept for each.
     """
 
-    def __init__(self, batches: _Counted, *, ahead: bool) -> None:
+    def __init__(self, batches: CountedIterator, *, ahead: bool) -> None:
         self._batches, self._ahead = batches, ahead
         batches.delivers = False
         if ahead:
@@ -148,7 +149,7 @@ class EpochIterator:
             self._shown = None
 
 
-class _Counted(torch_dataloader._BaseDataLoaderIter):
+class CountedIterator(torch_dataloader._BaseDataLoaderIter):
     """torch's own iterator, keeping an `EpochRecord` and the loader's totals up to date.
 
     Args:
@@ -170,6 +171,11 @@ class _Counted(torch_dataloader._BaseDataLoaderIter):
         as_torch_reads_it: Any = loader
         if record.batches is not None:
             as_torch_reads_it = MapStyle(loader, self._orders(), samples)
+        if loader.num_workers > 0 and loader.in_order and hasattr(loader, "state_dict"):
+            record.workers = WorkerStates(loader.num_workers, start.worker_states)
+            record.workers.passes_over = record.batches is None and not has_datasets(start.worker_states)
+            init = KeepStates(as_torch_reads_it.worker_init_fn, record.workers.resumed())
+            as_torch_reads_it = WithWorkerInit(as_torch_reads_it, init)
         if record.batches is not None or start.batches == 0:
             super().__init__(as_torch_reads_it)
         else:  # an iterable dataset, which is run again with the random numbers that it had
@@ -196,6 +202,9 @@ class _Counted(torch_dataloader._BaseDataLoaderIter):
 
     def _pass_over(self, start: LoaderState) -> None:
         """Drops the batches of an iterable dataset that were delivered before the state was saved."""
+        workers = self._record.workers
+        if workers is not None and not workers.passes_over:
+            return
         for number in range(start.batches):
             try:
                 super().__next__()
@@ -206,10 +215,16 @@ class _Counted(torch_dataloader._BaseDataLoaderIter):
                 ) from None
             except Exception:  # noqa: BLE001 - it counted when it was delivered, too
                 continue
+        if workers is not None:
+            workers.restart_count()
 
     def _reset(self, loader: Any, first_iter: bool = False) -> None:
         if not first_iter:  # persistent workers begin another epoch
+            workers, delivered = self._record.workers, self._record.delivered_batches
             self._record, self.handed, self._left_at = loader.begin_epoch(), 0, None
+            self._record.workers = workers
+            if workers is not None:
+                workers.begin_epoch(delivered)
             self._index_sampler = self._orders() if self._record.batches is not None else self._index_sampler
         super()._reset(loader, first_iter)
         if not first_iter and self._record.batches is None:
@@ -282,7 +297,7 @@ class _Counted(torch_dataloader._BaseDataLoaderIter):
         raise NotImplementedError
 
 
-class SingleProcessIterator(_Counted, torch_dataloader._SingleProcessDataLoaderIter):
+class SingleProcessIterator(CountedIterator, torch_dataloader._SingleProcessDataLoaderIter):
     """torch's iterator for num_workers=0."""
 
     _fetched = 0
@@ -338,56 +353,5 @@ class SingleProcessIterator(_Counted, torch_dataloader._SingleProcessDataLoaderI
         return self._fetched
 
 
-class MultiProcessIterator(_Counted, torch_dataloader._MultiProcessingDataLoaderIter):
-    """torch's iterator for num_workers>0.
-
-    Once a batch comes with pending images, it and all behind it are completed in decode threads, some ahead.
-    """
-
-    _completing: OrderedJobs | None = None
-    _completed = 0
-
-    def _next_data(self) -> Any:
-        if self._completing is None:
-            data = super()._next_data()  # type: ignore[no-untyped-call]
-            data = self._samples.noted(data)
-            if not isinstance(data, UnfinishedBatch | MadeAgain):
-                return data
-            self._begin_completing(data)
-        assert self._completing is not None
-        try:
-            number, batch, self._left_out = next(self._completing)
-        except StopIteration:
-            raise
-        except Exception:
-            self._completed += 1
-            raise
-        self._completed = number + 1
-        return batch
-
-    def _begin_completing(self, first: UnfinishedBatch | MadeAgain) -> None:
-        completion = self._samples.completion(self._record, AskWorker(self))
-        self._completed = int(self._rcvd_idx) - 1
-        receive = torch_dataloader._MultiProcessingDataLoaderIter._next_data
-        jobs = WorkerJobs(self, receive, completion, first, self._completed)
-        self._completing = OrderedJobs(
-            jobs,
-            threads=self._samples.arguments.num_workers,
-            depth=self._samples.depth,
-            on_close=completion.close,
-            may_take=jobs.may_take,
-        )
-
-    def _reset(self, loader: Any, first_iter: bool = False) -> None:
-        if self._completing is not None:
-            self._completing.close()
-            self._completing, self._completed = None, 0
-        super()._reset(loader, first_iter)
-
-    def _taken(self) -> int:
-        return int(self._rcvd_idx) if self._completing is None else self._completed
-
-
 # torch names its profiler ranges after the class.
 SingleProcessIterator.__name__ = "_SingleProcessDataLoaderIter"
-MultiProcessIterator.__name__ = "_MultiProcessingDataLoaderIter"

@@ -30,7 +30,6 @@ from fastdata.dataloader.arguments import (
 from fastdata.dataloader.explain import explain, without_effect
 from fastdata.dataloader.iterators import (
     EpochIterator,
-    MultiProcessIterator,
     Numbered,
     SingleProcessIterator,
 )
@@ -44,6 +43,7 @@ from fastdata.dataloader.routes import Route, find_route
 from fastdata.dataloader.stateful import StatefulEpochs
 from fastdata.dataloader.tuning import begin_with_all_cpus, check_tuning, tuned
 from fastdata.dataloader.verdict import Findings, verdict
+from fastdata.dataloader.worker_iterator import MultiProcessIterator
 from fastdata.device.prefetch import DevicePrefetcher, check_device
 from fastdata.loaders import (
     FIDELITIES,

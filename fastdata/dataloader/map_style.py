@@ -343,6 +343,9 @@ class AskWorker:
             iterator._tasks_outstanding -= 1
             iterator._task_info[number] += (data,)
         _, made = iterator._task_info.pop(key)
+        workers = iterator.record.workers
+        if workers is not None:
+            made = workers.made_again(request.order.number, made)
         if isinstance(made, ExceptionWrapper):
             made.reraise()  # type: ignore[no-untyped-call]
         return made  # type: ignore[no-any-return]

@@ -28,6 +28,7 @@ class EpochRecord:
         delivered_batches: batches handed to the caller, counted from `start`.
         ended: the caller has seen StopIteration.
         stateful: the dataset in this process, or its iterator, if it has a state of its own.
+        workers: `WorkerStates`, where worker processes make the samples.
         first_state: that state after the epoch's first batch.
         begun_state: that state before the epoch's first batch, for the next run; None begins with the dataset as made.
         snapshots: states by number of batches, where those are fetched ahead in this process.
@@ -51,6 +52,7 @@ class EpochRecord:
         self.delivered_batches = 0
         self.ended = False
         self.stateful: Any = None
+        self.workers: Any = None
         self.first_state: Any = start.dataset_first
         self.begun_state: Any = start.dataset_state
         self.snapshots: dict[int, tuple[GlobalStates, Any]] = {}
@@ -87,6 +89,13 @@ class EpochRecord:
         found = self.snapshots.get(self.delivered_batches)
         return found[1] if found is not None else self._dataset_state_now()
 
+    def worker_states_then(self) -> dict[str, Any] | None:
+        """Where worker processes stood behind the latest delivered batch."""
+        if self.workers is None:
+            return None
+        states: dict[str, Any] = self.workers.at(self.delivered_batches, ended=self.ended, streams=self.batches is None)
+        return states
+
     def _dataset_state_now(self) -> Any:
         return copy.deepcopy(self.stateful.state_dict()) if self.stateful is not None else None
 
@@ -101,7 +110,13 @@ class EpochRecord:
         """Where the epoch stands, with what its order follows from."""
         batches = self.start.batches + self.delivered_batches
         if self.batches is None:
-            return replace(self.start, batches=batches, dataset_random=None, dataset_state=None)
+            return replace(
+                self.start,
+                batches=batches,
+                dataset_random=None,
+                dataset_state=None,
+                worker_states=self.worker_states_then(),
+            )
         self.batches.settle()
         return replace(
             self.batches.state,
@@ -110,6 +125,7 @@ class EpochRecord:
             checksum=self.batches.checksum_after(self.delivered_batches),
             dataset_random=None,
             dataset_state=None,
+            worker_states=self.worker_states_then(),
         )
 
     def delivered(self) -> int:

@@ -11,6 +11,7 @@ import torch
 from torch.utils.data import BatchSampler, IterableDataset, TensorDataset
 
 from fastdata.dataloader.record import EpochRecord
+from fastdata.dataloader.worker_states import all_known, has_datasets
 from fastdata.errors import OptionError, StateMismatch
 from fastdata.order.epoch_batches import EpochBatches, planned, resumed_with
 from fastdata.order.epoch_sampler import EpochSampler
@@ -79,6 +80,8 @@ class StatefulEpochs:
             if self._planned is None:
                 self._planned = self._plan()
             state = self._planned
+            if record is not None and self.persistent_workers:  # which go on as they are
+                state = replace(state, worker_states=record.worker_states_then())
             if record is None or not hasattr(self.dataset, "state_dict"):
                 record = None
         else:
@@ -261,24 +264,32 @@ class StatefulEpochs:
             return
         if isinstance(self.dataset, TensorDataset):
             return
+        if self.num_workers > 0 and all_known(start.worker_states, self.num_workers):
+            if self._is_iterable() and start.batches and not has_datasets(start.worker_states):
+                self._warn_of_own_generators()
+            return
         if self._is_iterable():
             if self.num_workers > 0 and hasattr(self.dataset, "state_dict"):
                 warnings.warn(
-                    f"the state of {type(self.dataset).__name__} in worker processes is not saved; its batches are "
-                    "read again and skipped, which is exact only if they do not depend on earlier epochs; with "
+                    f"the state has not where {type(self.dataset).__name__} was in each worker process; its batches "
+                    "are read again and skipped, which is exact only if they do not depend on earlier epochs; with "
                     "num_workers=0 it is always exact",
                     stacklevel=users_level(),
                 )
-            elif start.dataset_state is None and own_generators(self.dataset):
-                warnings.warn(
-                    f"{type(self.dataset).__name__} has its own random generator but no state_dict, so the skipped "
-                    "batches may differ from those delivered before; give it state_dict and load_state_dict",
-                    stacklevel=users_level(),
-                )
+            elif start.dataset_state is None:
+                self._warn_of_own_generators()
         elif self.num_workers > 0 or start.dataset_random is None:
             warnings.warn(
-                "the order continues exactly, but random numbers that the dataset draws in worker processes differ "
-                "from those of an uninterrupted run; with num_workers=0, or in the image pipeline, they continue "
-                "exactly, too",
+                "the order continues exactly, but random numbers that the dataset draws differ from those of an "
+                "uninterrupted run: the state is of another number of worker processes, or was taken when not all of "
+                "them had begun the epoch",
+                stacklevel=users_level(),
+            )
+
+    def _warn_of_own_generators(self) -> None:
+        if own_generators(self.dataset):
+            warnings.warn(
+                f"{type(self.dataset).__name__} has its own random generator but no state_dict, so the skipped "
+                "batches may differ from those delivered before; give it state_dict and load_state_dict",
                 stacklevel=users_level(),
             )

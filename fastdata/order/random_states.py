@@ -80,7 +80,12 @@ class GlobalStates:
         return replace(self, torch_state=moved.get_state())
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, GlobalStates) and self.to_json() == other.to_json()
+        return (
+            isinstance(other, GlobalStates)
+            and torch.equal(self.torch_state, other.torch_state)
+            and self.python_state == other.python_state
+            and encoded(self.numpy_state) == encoded(other.numpy_state)
+        )
 
     def to_json(self) -> list[Any]:
         """Plain values."""

@@ -35,6 +35,7 @@ class LoaderState:
         dataset_random: states of the global generators now, where samples are made in the training process.
         dataset_state: the dataset's own state, or its iterator's, where it has one.
         dataset_first: that state after the first batch, by which a dataset is found out that starts anew.
+        worker_states: where each of torch's worker processes stands; see `fastdata.dataloader.worker_states`.
         workers: worker processes, for iterable datasets, whose order depends on them.
         ranks: number of ranks of an EpochSampler; `delivered` counts one rank's samples since the last change of it.
         history: (ranks, samples delivered by each) before that.
@@ -56,6 +57,7 @@ class LoaderState:
     dataset_random: list[Any] | None = None
     dataset_state: Any = None
     dataset_first: Any = None
+    worker_states: dict[str, Any] | None = None
     workers: int | None = None
     ranks: int | None = None
     history: list[list[int]] | None = None

@@ -164,6 +164,25 @@ ROUTES: dict[str, Callable[[Path], dict[str, Any]]] = {
     "stream of cursors": lambda folder: {"dataset": OfCursors()},
     "plain stream, workers": lambda folder: {"dataset": Plain(), "num_workers": 2},
     "lazy stream, workers": lambda folder: {"dataset": Lazy(), "num_workers": 2},
+    "eager stream, workers": lambda folder: {"dataset": Eager(), "num_workers": 2},
+    "stream of cursors, workers": lambda folder: {"dataset": OfCursors(), "num_workers": 2},
+    "draws, workers": lambda folder: {"dataset": Draws(), "shuffle": True, "num_workers": 2},
+    "draws, persistent workers": lambda folder: {
+        "dataset": Draws(),
+        "shuffle": True,
+        "num_workers": 2,
+        "persistent_workers": True,
+    },
+    "unfused steps, workers": lambda folder: {
+        "dataset": OwnCode(folder, unfused=True),
+        "shuffle": True,
+        "num_workers": 2,
+    },
+    "plain stream, persistent workers": lambda folder: {
+        "dataset": Plain(),
+        "num_workers": 2,
+        "persistent_workers": True,
+    },
 }
 
 
@@ -176,8 +195,6 @@ def drawn(batch: Any) -> Any:
     return [each.tolist() for each in batch] if isinstance(batch, list | tuple) else batch.tolist()
 
 
-@pytest.mark.filterwarnings("ignore:.*the order continues exactly, but random numbers")
-@pytest.mark.filterwarnings("ignore:.*in worker processes is not saved")
 @pytest.mark.parametrize("before", ["nothing", "an epoch", "a part of one"])
 @pytest.mark.parametrize("name", ROUTES)
 def test_what_is_missing_comes_after_any_state(folder: Path, name: str, before: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import shutil
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -250,15 +251,33 @@ def test_draws_in_the_training_process_go_on() -> None:
     assert all(torch.equal(*pair) for pair in zip(list(resumed), rest, strict=True))
 
 
-def test_draws_in_worker_processes_do_not_and_the_loader_says_so() -> None:
+@pytest.mark.parametrize("persistent", [False, True])
+def test_draws_in_worker_processes_go_on(persistent: bool) -> None:
+    options: Any = {"batch_size": 4, "shuffle": True, "num_workers": 2, "persistent_workers": persistent}
+    loader = DataLoader(Draws(), **options)
+    list(loader)  # persistent workers go on drawing in the next epoch
+    iterator = iter(loader)
+    next(iterator), next(iterator), next(iterator)
+    state = saved(loader)
+    rest = list(iterator)
+    disturb()
+    resumed = DataLoader(Draws(), **options)
+    resumed.load_state_dict(state)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = list(resumed)
+    assert all(torch.equal(*pair) for pair in zip(found, rest, strict=True))
+
+
+def test_draws_of_other_worker_processes_differ_and_the_loader_says_so() -> None:
     loader = DataLoader(Draws(), 4, shuffle=True, num_workers=1)
     iterator = iter(loader)
     next(iterator)
     state = saved(loader)
     rest = [batch[:, 0] for batch in iterator]
-    resumed = DataLoader(Draws(), 4, shuffle=True, num_workers=1)
+    resumed = DataLoader(Draws(), 4, shuffle=True, num_workers=2)
     resumed.load_state_dict(state)
-    with pytest.warns(UserWarning, match="order continues exactly, but random numbers .* worker processes"):
+    with pytest.warns(UserWarning, match="order continues exactly, but random numbers .* another number of worker"):
         found = [batch[:, 0] for batch in resumed]
     assert all(torch.equal(*pair) for pair in zip(found, rest, strict=True))
 
@@ -659,13 +678,17 @@ def test_streams_need_as_many_workers_as_before() -> None:
         DataLoader(ShuffledStream(), 4).load_state_dict(saved(loader))
 
 
-def test_the_state_of_a_stream_in_workers_is_not_saved_and_the_loader_says_so() -> None:
-    loader = DataLoader(Counts(anew=True), 4, num_workers=1)
-    next(iter(loader))
-    resumed = DataLoader(Counts(anew=True), 4, num_workers=1)
+@pytest.mark.parametrize("lazily", [False, True])
+@pytest.mark.parametrize("anew", [False, True])
+def test_streams_in_worker_processes_go_on(anew: bool, lazily: bool) -> None:
+    loader = DataLoader(Counts(anew=anew, lazily=lazily), 4, num_workers=1)
+    iterator = iter(loader)
+    next(iterator), next(iterator)
+    resumed = DataLoader(Counts(anew=anew, lazily=lazily), 4, num_workers=1)
     resumed.load_state_dict(saved(loader))
-    with pytest.warns(UserWarning, match="state of Counts in worker processes is not saved"):
-        assert [batch[0].item() for batch in resumed] == [5, 9, 13, 17]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert [batch[0].item() for batch in resumed] == [9, 13, 17]
 
 
 @pytest.mark.parametrize("persistent", [False, True])

@@ -1,0 +1,130 @@
+"""torch's iterator for worker processes, which keeps count of what is handed over and of where each worker stands."""
+
+from __future__ import annotations
+
+import itertools
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+from torch.utils.data import dataloader as torch_dataloader
+from torch.utils.data._utils import worker as torch_worker
+
+from fastdata.captures.fetch import MadeAgain, UnfinishedBatch
+from fastdata.dataloader.iterators import CountedIterator
+from fastdata.dataloader.map_style import AskWorker, WorkerJobs
+from fastdata.dataloader.worker_states import FromWorker
+from fastdata.pipeline.jobs import OrderedJobs
+
+__all__ = ["MultiProcessIterator"]
+
+
+class _WeakMethod:
+    """Calls a method that gives a list, as long as its object is there."""
+
+    def __init__(self, method: Callable[[list[bool]], list[Any]]) -> None:
+        self._method = weakref.WeakMethod(method)
+
+    def __call__(self, heard: list[bool]) -> list[Any]:
+        method = self._method()
+        return method(heard) if method is not None else []
+
+
+class MultiProcessIterator(CountedIterator, torch_dataloader._MultiProcessingDataLoaderIter):
+    """torch's iterator for num_workers>0.
+
+    Once a batch comes with pending images, it and all behind it are completed in decode threads, some ahead.
+    """
+
+    _completing: OrderedJobs | None = None
+    _completed = 0
+
+    @property
+    def _worker_queue_idx_cycle(self) -> itertools.cycle[int]:
+        """Whose turn it is; a resumed epoch goes on with the worker that would have been next."""
+        return self._turns
+
+    @_worker_queue_idx_cycle.setter
+    def _worker_queue_idx_cycle(self, turns: itertools.cycle[int]) -> None:
+        workers = self._record.workers
+        self._turns = turns
+        if workers is not None:
+            workers.wait_for_all = _WeakMethod(self._first_of_all)
+        for _ in range(workers.first if workers is not None else 0):
+            next(turns)
+
+    def _first_of_all(self, heard: list[bool]) -> list[Any]:
+        """What has arrived and was not asked for yet, once that holds a batch of every worker that will make one.
+
+        Args:
+            heard: of which workers none is needed.
+        """
+        if self._completing is not None:  # others receive what arrives
+            return []
+        waiting = {worker for worker, alive in enumerate(self._workers_status) if alive and not heard[worker]}
+        while True:
+            arrived = [info[1] for info in self._task_info.values() if len(info) == 2]
+            waiting -= {each.worker for each in arrived if isinstance(each, FromWorker)}
+            if not waiting or self._tasks_outstanding <= 0 or self._shutdown:
+                return arrived
+            number, data = self._get_data()  # type: ignore[no-untyped-call]
+            self._tasks_outstanding -= 1
+            if isinstance(data, torch_worker._IterableDatasetStopIteration):  # as torch's _next_data does
+                waiting.discard(data.worker_id)
+                if self._persistent_workers:
+                    self._workers_status[data.worker_id] = False
+                else:
+                    self._mark_worker_as_unavailable(data.worker_id)
+                self._try_put_index()
+            else:
+                self._task_info[number] += (data,)
+
+    def _process_data(self, data: Any, *more: Any) -> Any:
+        workers = self._record.workers
+        if workers is not None:
+            data = workers.received(data, delivered=self._record.delivered_batches)
+        return super()._process_data(data, *more)  # type: ignore[no-untyped-call]
+
+    def _next_data(self) -> Any:
+        if self._completing is None:
+            data = super()._next_data()  # type: ignore[no-untyped-call]
+            data = self._samples.noted(data)
+            if not isinstance(data, UnfinishedBatch | MadeAgain):
+                return data
+            self._begin_completing(data)
+        assert self._completing is not None
+        try:
+            number, batch, self._left_out = next(self._completing)
+        except StopIteration:
+            raise
+        except Exception:
+            self._completed += 1
+            raise
+        self._completed = number + 1
+        return batch
+
+    def _begin_completing(self, first: UnfinishedBatch | MadeAgain) -> None:
+        completion = self._samples.completion(self._record, AskWorker(self))
+        self._completed = int(self._rcvd_idx) - 1
+        receive = torch_dataloader._MultiProcessingDataLoaderIter._next_data
+        jobs = WorkerJobs(self, receive, completion, first, self._completed)
+        self._completing = OrderedJobs(
+            jobs,
+            threads=self._samples.arguments.num_workers,
+            depth=self._samples.depth,
+            on_close=completion.close,
+            may_take=jobs.may_take,
+        )
+
+    def _reset(self, loader: Any, first_iter: bool = False) -> None:
+        if self._completing is not None:
+            self._completing.close()
+            self._completing, self._completed = None, 0
+        super()._reset(loader, first_iter)
+
+    def _taken(self) -> int:
+        return int(self._rcvd_idx) if self._completing is None else self._completed
+
+
+# torch names its profiler ranges after the class.
+MultiProcessIterator.__name__ = "_MultiProcessingDataLoaderIter"

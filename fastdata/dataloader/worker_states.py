@@ -1,0 +1,280 @@
+"""What worker processes draw and where their datasets are: noted with every batch, so that a resumed run goes on there.
+
+A worker's generators and its dataset's own state move with the batches that it makes, of which some are made ahead of
+their delivery.  So each batch brings them along; a state of the loader holds, for each worker, those that came with its
+latest delivered batch, and says which worker's turn it is.  A worker that has drawn nothing sends nothing.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch.utils.data import get_worker_info
+from torch.utils.data._utils import fetch as torch_fetch
+from torch.utils.data._utils.pin_memory import pin_memory
+
+from fastdata.dataloader.record import keeps_state, same_state
+from fastdata.errors import StateMismatch
+from fastdata.order.random_states import GlobalStates
+
+__all__ = ["FromWorker", "KeepStates", "WithWorkerInit", "WorkerStates", "all_known", "has_datasets"]
+
+_FETCHERS = ("_MapDatasetFetcher", "_IterableDatasetFetcher")
+
+
+@dataclass(frozen=True)
+class FromWorker:
+    """A batch on its way from a worker process.
+
+    Attributes:
+        batch: as the fetcher made it.
+        worker: number of the process.
+        state: where the worker stands behind it.
+        began: where it stood before its epoch; with the first batch of one.
+    """
+
+    batch: Any
+    worker: int
+    state: dict[str, Any]
+    began: dict[str, Any] | None
+
+    def pin_memory(self) -> FromWorker:
+        """Called by torch's thread that pins batches."""
+        return FromWorker(pin_memory(self.batch), self.worker, self.state, self.began)  # type: ignore[no-untyped-call]
+
+
+# ---- in the worker process
+
+
+class KeepStates:
+    """A worker_init_fn: batches bring the worker's state along, and a resumed worker begins with the one it had.
+
+    Args:
+        before: the worker_init_fn that is called first.
+        resumed: of each worker what `WorkerStates.at` gave; None where it begins anew.
+    """
+
+    def __init__(self, before: Callable[[int], None] | None, resumed: Sequence[dict[str, Any] | None] | None) -> None:
+        self._before, self._resumed = before, resumed
+
+    def __call__(self, worker: int) -> None:
+        """As torch calls it, in worker process number `worker`."""
+        if self._before is not None:
+            self._before(worker)
+        info = get_worker_info()
+        assert info is not None
+        state = (self._resumed[worker] if self._resumed is not None else None) or {}
+        if state.get("random") is not None:
+            GlobalStates.from_json(state["random"]).put_back()
+        if keeps_state(info.dataset) and state.get("dataset") is not None:
+            info.dataset.load_state_dict(state["dataset"])  # type: ignore[attr-defined]
+        for name in _FETCHERS:
+            setattr(torch_fetch, name, _Noting(info.dataset, worker, getattr(torch_fetch, name), state))
+
+
+class _Noting:
+    """In the place of torch's fetcher classes in a worker: wraps what is made for the loader's own dataset."""
+
+    def __init__(self, dataset: Any, worker: int, inner: Callable[..., Any], resumed: dict[str, Any]) -> None:
+        self._dataset, self._worker, self._inner, self._resumed = dataset, worker, inner, resumed
+
+    def __call__(self, dataset: Any, *arguments: Any) -> Any:
+        if dataset is not self._dataset:
+            return self._inner(dataset, *arguments)
+        resumed, self._resumed = self._resumed, {}  # of the first epoch only
+        return _NotingFetcher(self._worker, self._inner, resumed, dataset, *arguments)
+
+
+class _NotingFetcher:
+    """Fetches as another does, and says with each batch where the worker stands behind it."""
+
+    def __init__(
+        self, worker: int, make: Callable[..., Any], resumed: dict[str, Any], dataset: Any, *arguments: Any
+    ) -> None:
+        self._worker, self._last = worker, GlobalStates.now()
+        began = copy.deepcopy(dataset.state_dict()) if keeps_state(dataset) else None
+        self._began: dict[str, Any] | None = {"random": self._last.to_json(), "dataset": began}
+        self._inner = make(dataset, *arguments)
+        iterator = getattr(self._inner, "dataset_iter", None)
+        self._stateful: Any = next(filter(keeps_state, (dataset, iterator)), None)
+        if self._stateful is iterator and iterator is not None and resumed.get("dataset") is not None:
+            iterator.load_state_dict(resumed["dataset"])
+        # By its state after the first batch of an epoch a dataset is found out that begins anew when it is iterated.
+        self._first, self._made, self._is_settled = resumed.get("first"), resumed.get("made", 0), False
+        if resumed.get("ended"):
+            self._inner.ended = True  # as torch's fetcher of streams has it
+
+    def fetch(self, possibly_batched_index: Any) -> FromWorker:
+        """One batch."""
+        batch = self._fetch_next(possibly_batched_index)
+        self._made += 1
+        now, began = GlobalStates.now(), self._began
+        state: dict[str, Any] = {}
+        if now != self._last:
+            state["random"], self._last = now.to_json(), now
+        if self._stateful is not None:
+            state |= {"dataset": self._state(), "made": self._made, "first": self._first}
+        if getattr(self._inner, "ended", False):
+            state["ended"] = True
+        self._began = None
+        return FromWorker(batch, self._worker, state, began)
+
+    def _fetch_next(self, index: Any) -> Any:
+        """The next batch, also of a dataset that was given its state back and begins anew all the same."""
+        batch = self._inner.fetch(index)
+        if self._stateful is None or self._is_settled:
+            return batch
+        self._is_settled = True
+        if self._first is None:
+            self._first = self._state()
+        elif same_state(self._state(), self._first) and hasattr(self._inner, "dataset_iter"):
+            for _ in range(self._made):
+                batch = self._inner.fetch(index)
+        return batch
+
+    def _state(self) -> Any:
+        return copy.deepcopy(self._stateful.state_dict())
+
+
+# ---- in the training process
+
+
+class WithWorkerInit:
+    """A loader as torch's iterator reads it, with another worker_init_fn."""
+
+    def __init__(self, loader: Any, worker_init_fn: Callable[[int], None]) -> None:
+        self._loader, self.worker_init_fn = loader, worker_init_fn
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._loader, name)
+
+
+class WorkerStates:
+    """Where each worker stands behind the batches delivered so far.
+
+    Args:
+        workers: how many there are.
+        start: what `at` gave, in a run that is resumed.
+
+    Raises:
+        StateMismatch: `start` is something else.
+    """
+
+    def __init__(self, workers: int, start: dict[str, Any] | None) -> None:
+        self._latest: list[dict[str, Any] | None] = [None] * workers
+        self._next = 0
+        if start is not None:
+            self._latest, self._next = _checked(start, workers)
+        # Behind what was delivered: number of the batch, worker, its state, and before its epoch.
+        self._ahead: deque[tuple[int, int, dict[str, Any], dict[str, Any] | None]] = deque()
+        self._count, self._heard = 0, [False] * workers
+        self._knows_begin = True  # also of workers that have sent nothing yet
+        self.passes_over = False  # the batches of a stream that come first have been delivered before
+        self.wait_for_all: Callable[[list[bool]], list[Any]] = lambda heard: []  # see `at`
+
+    @property
+    def first(self) -> int:
+        """The worker that makes the first batch."""
+        return 0 if self.passes_over else self._next
+
+    def resumed(self) -> list[dict[str, Any] | None] | None:
+        """What each worker begins with; None if all begin anew."""
+        return self._latest if any(each is not None for each in self._latest) else None
+
+    def begin_epoch(self, delivered: int) -> None:
+        """Persistent workers begin another epoch; if batches were left, they are further than what was delivered."""
+        self._advance(delivered)
+        self._ahead.clear()
+        self._next, self._count, self._heard = 0, 0, [False] * len(self._heard)
+        self._latest = [{**(each or {}), "ended": False, "made": 0, "first": None} for each in self._latest]
+        self._knows_begin = False
+
+    def restart_count(self) -> None:
+        """What was passed over is behind; the next batch is number 0."""
+        self._advance(self._count)
+        self._count = 0
+
+    def received(self, data: Any, *, delivered: int) -> Any:
+        """The batch that a worker has sent; counts it.
+
+        Args:
+            data: what the worker has sent.
+            delivered: batches of this epoch before it that were delivered.
+        """
+        self._advance(delivered)
+        self._count += 1
+        return self._noted(self._count - 1, data)
+
+    def made_again(self, number: int, data: Any) -> Any:
+        """Batch `number`, made again, which moves its worker on if no later batch has come from there."""
+        return self._noted(number, data)
+
+    def at(self, delivered: int, *, ended: bool, streams: bool) -> dict[str, Any]:
+        """Plain values: whose turn is next, and of each worker where it stands.
+
+        Where persistent workers began an epoch is known from their first batches, for which `wait_for_all` waits.
+
+        Args:
+            delivered: batches of this epoch.
+            ended: the next epoch is meant.
+            streams: the dataset is iterable: where it has no state, an epoch is read again from its beginning.
+        """
+        self._advance(delivered)
+        began = {worker: began for _, worker, _, began in reversed(self._ahead) if began is not None}
+        if not (ended or self._knows_begin or all(self._heard)):
+            sent = [each for each in self.wait_for_all(self._heard) if isinstance(each, FromWorker)]
+            began |= {each.worker: each.began for each in sent if each.began is not None}
+        workers = []
+        for worker, latest in enumerate(self._latest):
+            state = dict(latest or {})
+            if not self._heard[worker] and not ended:
+                state = dict(began.get(worker) or {**state, **({} if self._knows_begin else {"unknown": True})})
+            elif streams and state.get("dataset") is None and not ended:
+                state = {"random": state.get("began")}
+            state.pop("began", None)
+            if ended:
+                state = {name: each for name, each in state.items() if name in ("random", "dataset")}
+            workers.append(state or None)
+        return {"next": 0 if ended else self._next, "workers": workers}
+
+    def _noted(self, number: int, data: Any) -> Any:
+        if not isinstance(data, FromWorker):
+            return data
+        self._ahead.append((number, data.worker, data.state, data.began))
+        return data.batch
+
+    def _advance(self, delivered: int) -> None:
+        while self._ahead and self._ahead[0][0] < delivered:
+            _, worker, state, began = self._ahead.popleft()
+            latest = self._latest[worker] or {}
+            if began is not None:
+                latest = {**latest, **({} if self._knows_begin else began), "began": began["random"]}
+            self._latest[worker], self._heard[worker] = {**latest, **state}, True
+            self._next = (worker + 1) % len(self._latest)
+
+
+def all_known(states: dict[str, Any] | None, workers: int) -> bool:
+    """True if a state says where each of so many workers stood."""
+    given = states["workers"] if states is not None else []
+    return len(given) == workers and not any(each is not None and each.get("unknown") for each in given)
+
+
+def has_datasets(states: dict[str, Any] | None) -> bool:
+    """True if a state holds those of datasets in worker processes, so that nothing is read again."""
+    given = states["workers"] if states is not None else []
+    return any(each is not None and each.get("dataset") is not None for each in given)
+
+
+def _checked(start: Any, workers: int) -> tuple[list[dict[str, Any] | None], int]:
+    if not isinstance(start, dict) or not isinstance(start.get("workers"), list):
+        raise StateMismatch(f"state has worker_states = {start!r:.100}; expected what state_dict() gave")
+    given, turn = start["workers"], start.get("next")
+    if not all(each is None or isinstance(each, dict) for each in given) or not isinstance(turn, int):
+        raise StateMismatch("state has worker_states that were edited; expected what state_dict() gave")
+    if len(given) != workers:
+        return [None] * workers, 0
+    return list(given), turn % workers
