@@ -13,7 +13,7 @@ from torch.utils.data._utils import worker as torch_worker
 from fastdata.captures.fetch import MadeAgain, UnfinishedBatch
 from fastdata.dataloader.iterators import CountedIterator
 from fastdata.dataloader.map_style import AskWorker, WorkerJobs
-from fastdata.dataloader.worker_states import FromWorker
+from fastdata.dataloader.worker_states import END, FromWorker
 from fastdata.pipeline.jobs import OrderedJobs
 
 __all__ = ["MultiProcessIterator"]
@@ -87,7 +87,8 @@ class MultiProcessIterator(CountedIterator, torch_dataloader._MultiProcessingDat
 
     def _next_data(self) -> Any:
         if self._completing is None:
-            data = super()._next_data()  # type: ignore[no-untyped-call]
+            while (data := super()._next_data()) is END:  # type: ignore[no-untyped-call]
+                pass
             data = self._samples.noted(data)
             if not isinstance(data, UnfinishedBatch | MadeAgain):
                 return data

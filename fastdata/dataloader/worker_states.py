@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import copy
 from collections import deque
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from torch.utils.data import get_worker_info
@@ -21,8 +21,9 @@ from fastdata.dataloader.record import keeps_state, same_state
 from fastdata.errors import StateMismatch
 from fastdata.order.random_states import GlobalStates
 
-__all__ = ["FromWorker", "KeepStates", "WithWorkerInit", "WorkerStates", "all_known", "has_datasets"]
+__all__ = ["END", "FromWorker", "KeepStates", "WithWorkerInit", "WorkerStates", "all_known", "has_datasets"]
 
+END = object()  # in the place of a batch
 _FETCHERS = ("_MapDatasetFetcher", "_IterableDatasetFetcher")
 
 
@@ -35,16 +36,18 @@ class FromWorker:
         worker: number of the process.
         state: where the worker stands behind it.
         began: where it stood before its epoch; with the first batch of one.
+        is_end: instead of a batch, the end of its stream.
     """
 
     batch: Any
     worker: int
     state: dict[str, Any]
     began: dict[str, Any] | None
+    is_end: bool = False
 
     def pin_memory(self) -> FromWorker:
         """Called by torch's thread that pins batches."""
-        return FromWorker(pin_memory(self.batch), self.worker, self.state, self.began)  # type: ignore[no-untyped-call]
+        return replace(self, batch=pin_memory(self.batch))  # type: ignore[no-untyped-call]
 
 
 # ---- in the worker process
@@ -70,7 +73,8 @@ class KeepStates:
         state = (self._resumed[worker] if self._resumed is not None else None) or {}
         if state.get("random") is not None:
             GlobalStates.from_json(state["random"]).put_back()
-        if keeps_state(info.dataset) and state.get("dataset") is not None:
+        is_iterated_first = hasattr(info.dataset, "__next__") and state.get("made")  # it is its own iterator
+        if keeps_state(info.dataset) and state.get("dataset") is not None and not is_iterated_first:
             info.dataset.load_state_dict(state["dataset"])  # type: ignore[attr-defined]
         for name in _FETCHERS:
             setattr(torch_fetch, name, _Noting(info.dataset, worker, getattr(torch_fetch, name), state))
@@ -81,36 +85,64 @@ class _Noting:
 
     def __init__(self, dataset: Any, worker: int, inner: Callable[..., Any], resumed: dict[str, Any]) -> None:
         self._dataset, self._worker, self._inner, self._resumed = dataset, worker, inner, resumed
+        self._last: _NotingFetcher | None = None
 
     def __call__(self, dataset: Any, *arguments: Any) -> Any:
         if dataset is not self._dataset:
             return self._inner(dataset, *arguments)
         resumed, self._resumed = self._resumed, {}  # of the first epoch only
-        return _NotingFetcher(self._worker, self._inner, resumed, dataset, *arguments)
+        is_new = self._last is None or self._last.has_ended
+        self._last = _NotingFetcher(self._worker, self._inner, resumed, is_new, dataset, *arguments)
+        return self._last
 
 
 class _NotingFetcher:
-    """Fetches as another does, and says with each batch where the worker stands behind it."""
+    """Fetches as another does, and says with each batch where the worker stands behind it.
+
+    Args:
+        worker: its number.
+        make: makes the other fetcher.
+        resumed: of a resumed epoch, where the worker stood.
+        is_new: no epoch was left before its end, so the dataset's state is meant for the one that begins.
+        dataset: the dataset.
+        arguments: more for `make`.
+    """
 
     def __init__(
-        self, worker: int, make: Callable[..., Any], resumed: dict[str, Any], dataset: Any, *arguments: Any
+        self,
+        worker: int,
+        make: Callable[..., Any],
+        resumed: dict[str, Any],
+        is_new: bool,
+        dataset: Any,
+        *arguments: Any,
     ) -> None:
         self._worker, self._last = worker, GlobalStates.now()
-        began = copy.deepcopy(dataset.state_dict()) if keeps_state(dataset) else None
-        self._began: dict[str, Any] | None = {"random": self._last.to_json(), "dataset": began}
-        self._inner = make(dataset, *arguments)
-        iterator = getattr(self._inner, "dataset_iter", None)
-        self._stateful: Any = next(filter(keeps_state, (dataset, iterator)), None)
-        if self._stateful is iterator and iterator is not None and resumed.get("dataset") is not None:
-            iterator.load_state_dict(resumed["dataset"])
         # By its state after the first batch of an epoch a dataset is found out that begins anew when it is iterated.
         self._first, self._made, self._is_settled = resumed.get("first"), resumed.get("made", 0), False
-        if resumed.get("ended"):
-            self._inner.ended = True  # as torch's fetcher of streams has it
+        self._stateful: Any = None
+        self._began: dict[str, Any] | None = None
+        self.has_ended = bool(resumed.get("ended"))
+        if self.has_ended:  # iterating the dataset would begin its next epoch
+            return
+        self._inner = make(dataset, *arguments)
+        iterator = getattr(self._inner, "dataset_iter", None)
+        self._stateful = next(filter(keeps_state, (dataset, iterator)), None)
+        self._of_iterator = self._stateful is not None and self._stateful is not dataset
+        is_to_load = self._of_iterator or (iterator is dataset and resumed.get("made"))
+        if is_to_load and resumed.get("dataset") is not None:
+            self._stateful.load_state_dict(resumed["dataset"])
+        knows = self._stateful is not None and (is_new or not isinstance(iterator, Generator))
+        self._began = {"random": self._last.to_json(), "dataset": self._state() if knows else None}
 
     def fetch(self, possibly_batched_index: Any) -> FromWorker:
-        """One batch."""
-        batch = self._fetch_next(possibly_batched_index)
+        """One batch; once, before StopIteration, the stream's end."""
+        if self.has_ended:
+            raise StopIteration
+        try:
+            batch, is_end = self._fetch_next(possibly_batched_index), False
+        except StopIteration:
+            batch, is_end = None, True
         self._made += 1
         now, began = GlobalStates.now(), self._began
         state: dict[str, Any] = {}
@@ -118,10 +150,13 @@ class _NotingFetcher:
             state["random"], self._last = now.to_json(), now
         if self._stateful is not None:
             state |= {"dataset": self._state(), "made": self._made, "first": self._first}
-        if getattr(self._inner, "ended", False):
+        if self._of_iterator:
+            state["of_iterator"] = True  # the next epoch has another one
+        self.has_ended = is_end
+        if is_end or getattr(self._inner, "ended", False):
             state["ended"] = True
         self._began = None
-        return FromWorker(batch, self._worker, state, began)
+        return FromWorker(batch, self._worker, state, began, is_end)
 
     def _fetch_next(self, index: Any) -> Any:
         """The next batch, also of a dataset that was given its state back and begins anew all the same."""
@@ -199,13 +234,16 @@ class WorkerStates:
         self._count = 0
 
     def received(self, data: Any, *, delivered: int) -> Any:
-        """The batch that a worker has sent; counts it.
+        """The batch that a worker has sent, which is counted; END for the end of its stream.
 
         Args:
             data: what the worker has sent.
             delivered: batches of this epoch before it that were delivered.
         """
         self._advance(delivered)
+        if isinstance(data, FromWorker) and data.is_end:
+            self._noted(self._count - 1, data)
+            return END
         self._count += 1
         return self._noted(self._count - 1, data)
 
@@ -237,7 +275,8 @@ class WorkerStates:
                 state = {"random": state.get("began")}
             state.pop("began", None)
             if ended:
-                state = {name: each for name, each in state.items() if name in ("random", "dataset")}
+                goes_on = ("random",) if state.get("of_iterator") else ("random", "dataset")
+                state = {name: each for name, each in state.items() if name in goes_on}
             workers.append(state or None)
         return {"next": 0 if ended else self._next, "workers": workers}
 
