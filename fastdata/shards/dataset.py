@@ -180,13 +180,13 @@ class ShardDataset(FetchesMany, Dataset[Any]):
         return labels.tolist()  # type: ignore[no-any-return]
 
     def location(self, index: int) -> str:
-        """Shard, offset and key of the sample at `index`, as text for messages."""
+        """Shard, offset and key of the sample at `index`, as text for messages; its record's number without a key."""
         shard, row = self._place(index)
+        place = f"{self._shards.name(shard)} at byte {self._offsets[index]}"
         try:
-            key = self._shards.read_index(shard).key(row)
+            return f"{place}, key {self._shards.read_index(shard).key(row)}"
         except OSError:
-            key = "?"
-        return f"{self._shards.name(shard)} at byte {self._offsets[index]}, key {key}"
+            return f"{place}, record {row} of its index, which cannot be read again to say the key"
 
     def file_range(self, index: int) -> tuple[str, int, int, int]:
         """Path, offset, length and checksum of the image at `index`."""
