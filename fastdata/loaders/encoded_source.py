@@ -19,6 +19,7 @@ from fastdata.loaders.per_image import inspect
 from fastdata.loaders.unpacked import as_file
 from fastdata.native import available
 from fastdata.system.file_systems import is_on_this_machine
+from fastdata.system.files import open_file
 from fastdata.views.header import ImageHeader, has_whole_scans, parse_header
 
 __all__ = ["EncodedSource", "find_source"]
@@ -112,7 +113,7 @@ class EncodedSource:
                 self.data = as_file(self.data)  # once, however many views are decoded one by one
                 self.header = parse_header(self.data)
             return self.data
-        with open(self.path, "rb") as file:
+        with open_file(self.path) as file:
             data = file.read()
             if self.stamp is not None and _stamp_of(os.fstat(file.fileno())) != self.stamp:
                 raise OSError(errno.ESTALE, "the file has changed since it was opened", self.path)
@@ -155,6 +156,8 @@ def find_source(opened: Any, *, keep_paths_before: float = 0.0) -> EncodedSource
     """
     if isinstance(opened, str | bytes | os.PathLike):
         name = os.fsdecode(opened)
+        if not stat.S_ISREG(os.stat(name).st_mode):  # opening a pipe, and closing it, would end its writer
+            return None
         with open(name, "rb", buffering=0, opener=_without_waiting) as file:
             status = os.fstat(file.fileno())
             if not stat.S_ISREG(status.st_mode):  # what a pipe gives can be read only once

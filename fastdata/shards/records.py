@@ -9,7 +9,7 @@ from itertools import groupby
 from typing import IO, NamedTuple
 
 from fastdata.errors import ConversionError, ShardError
-from fastdata.shards.format import NO_LABEL, crc32c
+from fastdata.shards.format import NO_LABEL, crc32c, open_shard_file
 from fastdata.shards.labels import (
     LABEL_NAMES,
     MOST_LABELS,
@@ -83,7 +83,7 @@ def list_tar(path: str, classes: list[str] | None = None) -> list[Ref]:
 
 def tar_samples(path: str) -> Iterator[TarSample | int]:
     """Yields samples, and for each group of members without an image the number of members in it."""
-    with open(path, "rb") as file:
+    with open_shard_file(path) as file:
         for key, group in groupby(members(file, path), key=lambda member: split_name(member.name)[0]):
             parts = list(group)
             place = file.tell()

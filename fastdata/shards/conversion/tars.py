@@ -11,7 +11,7 @@ from pathlib import Path
 from fastdata.errors import ConversionError, DatasetError
 from fastdata.shards.conversion.recode import UNPACKED
 from fastdata.shards.conversion.samples import Keys, SourcePaths, Split
-from fastdata.shards.format import MANIFEST_NAME, ShardIndex
+from fastdata.shards.format import MANIFEST_NAME, ShardIndex, read_shard_file
 from fastdata.shards.labels import (
     class_number,
     class_numbers,
@@ -95,7 +95,7 @@ def _with_what_indexes_say(refs: Sequence[Ref], paths: Sequence[str]) -> list[Re
 
 def _classes_beside(path: str) -> list[str] | None:
     try:
-        classes = json.loads(Path(path).with_name(MANIFEST_NAME).read_bytes()).get("classes")
+        classes = json.loads(read_shard_file(Path(path).with_name(MANIFEST_NAME))).get("classes")
     except (OSError, ValueError, AttributeError):
         return None
     return classes if isinstance(classes, list) else None
