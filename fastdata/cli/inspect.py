@@ -8,7 +8,8 @@ from typing import Any
 
 from fastdata.cli.folders import datasets_in
 from fastdata.errors import DatasetError
-from fastdata.shards.format import MANIFEST_NAME, Manifest, read_shard_file
+from fastdata.shards.format import MANIFEST_NAME, Manifest
+from fastdata.shards.part_files import read_shard_file
 from fastdata.shards.store import missing_manifest
 from fastdata.terminal.words import counted
 

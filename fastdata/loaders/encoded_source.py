@@ -14,6 +14,7 @@ import stat
 import weakref
 from typing import Any, TypeAlias, TypeGuard
 
+from fastdata.limits import is_above_limit
 from fastdata.loaders.backend import Encoded, Pixels
 from fastdata.loaders.per_image import inspect
 from fastdata.loaders.unpacked import as_file
@@ -160,7 +161,7 @@ def find_source(opened: Any, *, keep_paths_before: float = 0.0) -> EncodedSource
             return None
         with open(name, "rb", buffering=0, opener=_without_waiting) as file:
             status = os.fstat(file.fileno())
-            if not stat.S_ISREG(status.st_mode):  # what a pipe gives can be read only once
+            if not stat.S_ISREG(status.st_mode) or is_above_limit(status.st_size):  # a pipe can be read only once
                 return None
             path = _lasting_path(file.fileno(), status, keep_paths_before)
             return _from_ends(file, path, name, status) if path else _from_whole(file, name, _absolute(name))
@@ -169,6 +170,8 @@ def find_source(opened: Any, *, keep_paths_before: float = 0.0) -> EncodedSource
     if is_file and isinstance(file_name, str):
         opened.seek(0)
         status = os.fstat(opened.fileno())
+        if is_above_limit(status.st_size):
+            return None
         path = _lasting_path(opened.fileno(), status, keep_paths_before)
         return _from_ends(opened, path, "", status) if path else _from_whole(opened, "", _absolute(file_name))
     return _from_whole(opened, "", "")

@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fastdata.errors import DatasetError
+from fastdata.limits import check_encoded_bytes
 from fastdata.system.files import NotRegularFile, open_file, whole_file
 
 __all__ = [
@@ -176,6 +177,7 @@ class IndexFile:
                 if _state_of(file) != self._state:
                     return [b""] * len(lengths)
                 for begin, length in zip(begins, lengths, strict=True):
+                    check_encoded_bytes(length, f"the index of an image in {self.path}")
                     file.seek(begin)
                     found.append(file.read(length))
         except OSError:

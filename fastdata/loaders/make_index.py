@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from fastdata.errors import DatasetError
+from fastdata.limits import check_encoded_bytes
 from fastdata.loaders.folder_index import index_in, is_writable
 from fastdata.loaders.index_file import Indexed, IndexFile, name_in_folder, writing_indexes
 from fastdata.loaders.jpeg_index import index_folder, index_of_folder, is_below, named_folder
@@ -184,6 +185,7 @@ class _Maker:
                 state = os.fstat(file.fileno())
                 if before is not None and before.is_of(state):
                     return _Made(before, is_new=False)
+                check_encoded_bytes(state.st_size, path)
                 data = file.read()
         except OSError:
             return None

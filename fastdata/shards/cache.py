@@ -14,7 +14,8 @@ from pathlib import Path
 
 from fastdata.errors import OptionError, ShardError, StoreError
 from fastdata.loaders.index_file import SUFFIX, index_beside, is_beside, path_beside
-from fastdata.shards.format import ShardIndex, crc32c, file_crc32c, index_name, read_shard_file
+from fastdata.shards.format import ShardIndex, crc32c, file_crc32c, index_name
+from fastdata.shards.part_files import read_shard_file
 from fastdata.shards.remote_files import RemoteFiles
 from fastdata.system.files import cache_folder, locked, try_lock
 from fastdata.system.stack_level import users_level

@@ -15,6 +15,7 @@ from fastdata.loaders.unpacked import as_file, is_unpacked
 from fastdata.pipeline.getitems import FetchesMany
 from fastdata.shards.format import NO_LABEL, crc32c
 from fastdata.shards.opening import open_shards
+from fastdata.shards.part_files import check_part
 from fastdata.shards.store import Shards
 from fastdata.sources.protocol import FileRanges, NotASource
 from fastdata.views.this_sample import opens_encoded
@@ -145,6 +146,7 @@ class ShardDataset(FetchesMany, Dataset[Any]):
         """The bytes at `index`, whose checksum is right."""
         shard, _ = self._place(index)
         offset, size, expected = int(self._offsets[index]), int(self._sizes[index]), int(self._crcs[index])
+        check_part(size, self._shards.name(shard), what="an image", offset=offset)
         data = self._shards.read(shard, offset, size)
         if crc32c(data) != expected and self._shards.renew(shard):
             data = self._shards.read(shard, offset, size)

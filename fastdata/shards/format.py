@@ -11,14 +11,14 @@ import struct
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import PurePosixPath
-from typing import IO, Any
+from typing import Any
 
 import google_crc32c
 import numpy as np
 import numpy.typing as npt
 
 from fastdata.errors import ShardError
-from fastdata.system.files import NotRegularFile, check_regular, open_descriptor
+from fastdata.shards.part_files import check_part, open_shard_file, tar_size
 
 __all__ = [
     "INDEX_SUFFIX",
@@ -33,10 +33,6 @@ __all__ = [
     "file_crc32c",
     "index_name",
     "names_text",
-    "open_shard_descriptor",
-    "open_shard_file",
-    "read_shard_file",
-    "shard_bytes",
 ]
 
 INDEX_SUFFIX = ".idx"
@@ -67,49 +63,6 @@ _CHUNK_BYTES = 16 << 20
 def crc32c(data: bytes | memoryview, crc: int = 0) -> int:
     """CRC-32C (Castagnoli; RFC 3720, appendix B.4) of data, continued from `crc`."""
     return int(google_crc32c.extend(crc, data if isinstance(data, bytes) else bytes(data)))
-
-
-def open_shard_descriptor(path: str | os.PathLike[str]) -> int:
-    """Opens a shard, an index or a manifest.
-
-    Raises:
-        ShardError: it is not a regular file.
-    """
-    try:
-        return open_descriptor(path)
-    except NotRegularFile as error:
-        raise _not_regular(path, error) from error
-
-
-def open_shard_file(path: str | os.PathLike[str]) -> IO[bytes]:
-    """Opens a shard, an index or a manifest; see `open_shard_descriptor`."""
-    return open(path, "rb", opener=lambda path, _: open_shard_descriptor(path))
-
-
-def read_shard_file(path: str | os.PathLike[str]) -> bytes:
-    """The bytes of an index or a manifest; see `open_shard_file`."""
-    with open_shard_file(path) as file:
-        return file.read()
-
-
-def shard_bytes(path: str | os.PathLike[str]) -> int:
-    """The size of a shard.
-
-    Raises:
-        ShardError: it is not a regular file.
-    """
-    status = os.stat(path)
-    try:
-        check_regular(status, path)
-    except NotRegularFile as error:
-        raise _not_regular(path, error) from error
-    return status.st_size
-
-
-def _not_regular(path: str | os.PathLike[str], error: NotRegularFile) -> ShardError:
-    name = os.fsdecode(path)
-    problem = str(error).removeprefix(f"{name} ")
-    return ShardError(name, f"it {problem}; put the file itself, or a link to it, in its place")
 
 
 def file_crc32c(path: str | os.PathLike[str]) -> int:
@@ -222,13 +175,14 @@ class ShardIndex:
         name = index_name(path)
         try:
             with open_shard_file(name) as file:
+                check_part(os.fstat(file.fileno()).st_size, name)
                 data = file.read() if file.read(len(_MAGIC)) == _MAGIC else b""
         except FileNotFoundError:
             return None
         if not data:
             return None
         index = cls.from_bytes(_MAGIC + data, name)
-        if (found := shard_bytes(path)) != index.tar_bytes:
+        if (found := tar_size(path)) != index.tar_bytes:
             raise ShardError(
                 name,
                 "index of another tar file, or the tar file has changed; make a new one with fastdata index --force",

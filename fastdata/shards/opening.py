@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from fastdata.errors import DatasetError
-from fastdata.shards.format import MANIFEST_NAME, Manifest, read_shard_file
+from fastdata.shards.format import MANIFEST_NAME, Manifest
+from fastdata.shards.part_files import read_shard_file
 from fastdata.shards.patterns import expand_braces
 from fastdata.shards.remote import RemoteShards
 from fastdata.shards.store import LocalShards, Shards, missing_manifest

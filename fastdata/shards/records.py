@@ -9,7 +9,7 @@ from itertools import groupby
 from typing import IO, NamedTuple
 
 from fastdata.errors import ConversionError, ShardError
-from fastdata.shards.format import NO_LABEL, crc32c, open_shard_file
+from fastdata.shards.format import NO_LABEL, crc32c
 from fastdata.shards.labels import (
     LABEL_NAMES,
     MOST_LABELS,
@@ -17,6 +17,7 @@ from fastdata.shards.labels import (
     class_numbers,
     integer_label,
 )
+from fastdata.shards.part_files import open_shard_file
 from fastdata.shards.tar import IMAGE_EXTENSIONS, Member, members, split_name
 
 _MOST_LABEL_BYTES = 1 << 20  # of what lies beside an image

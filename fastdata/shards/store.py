@@ -8,16 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from fastdata.errors import DatasetError, ShardError
-from fastdata.shards.format import (
-    MANIFEST_NAME,
-    STATE_FOLDER,
-    ShardIndex,
-    crc32c,
-    index_name,
-    open_shard_descriptor,
-    read_shard_file,
-    shard_bytes,
-)
+from fastdata.shards.format import MANIFEST_NAME, STATE_FOLDER, ShardIndex, crc32c, index_name
+from fastdata.shards.part_files import open_shard_descriptor, read_shard_file, tar_size
 
 __all__ = ["LocalShards", "Shards", "is_unfinished", "missing_manifest", "read_range"]
 
@@ -126,7 +118,7 @@ class LocalShards(Shards):
         try:
             data = read_shard_file(index_name(path))
             index = ShardIndex.from_bytes(data, index_name(path))
-            size = shard_bytes(path)
+            size = tar_size(path)
         except FileNotFoundError as error:
             if error.filename == path:
                 raise DatasetError(f"{path} is missing, but its index file exists; copy the tar file again") from error

@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 
 from fastdata.errors import DatasetError, ShardError
+from fastdata.limits import is_above_limit
 from fastdata.loaders.index_file import path_beside
 from fastdata.loaders.unpacked import as_file
 from fastdata.shards.engines import run_jobs
@@ -21,10 +22,8 @@ from fastdata.shards.format import (
     crc32c,
     file_crc32c,
     index_name,
-    open_shard_file,
-    read_shard_file,
-    shard_bytes,
 )
+from fastdata.shards.part_files import check_part, open_shard_file, read_shard_file, tar_size
 from fastdata.shards.records import list_tar
 from fastdata.shards.store import is_unfinished, missing_manifest
 from fastdata.shards.writer import IndexBuilder
@@ -92,7 +91,7 @@ def _verify_shard(info: ShardInfo, *, folder: str, decode: bool, classes: list[s
 def _read_index(path: str, info: ShardInfo) -> tuple[ShardIndex, list[Fault]]:
     data = read_shard_file(index_name(path))
     index = ShardIndex.from_bytes(data, index_name(path))
-    size, crc = shard_bytes(path), file_crc32c(path)
+    size, crc = tar_size(path), file_crc32c(path)
     pairs = [
         ("checksum of the index", f"{info.index_crc32c:08x}", f"{crc32c(data):08x}"),
         ("samples in the index", info.samples, len(index)),
@@ -142,6 +141,10 @@ def _check_images(path: str, index: ShardIndex, *, decode: bool) -> Iterator[Fau
     with open_shard_file(path) as file:
         for row, record in enumerate(index.records):
             offset, size, expected = int(record["offset"]), int(record["size"]), int(record["crc32c"])
+            if is_above_limit(size):
+                too_large = f"{index.key(row)} has {size} bytes, more than fastdata.limits.MAX_ENCODED_BYTES"
+                yield Fault(path, offset, too_large)
+                continue
             file.seek(offset)
             data = file.read(size)
             if crc32c(data) != expected:
@@ -210,6 +213,7 @@ def _index_tar(name: str, *, folder: str, force: bool, classes: list[str] | None
     builder, known = IndexBuilder(), _known_paths(path)
     with open_shard_file(path) as file:
         for ref in list_tar(path, classes):
+            check_part(ref.size, path, what=f"the image {ref.key}", offset=ref.offset)
             file.seek(ref.offset)
             data = file.read(ref.size)
             width, height = _size_of(data)

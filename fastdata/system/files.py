@@ -12,6 +12,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
+from fastdata.limits import check_encoded_bytes
+
 __all__ = [
     "NotRegularFile",
     "cache_folder",
@@ -46,6 +48,7 @@ class NotRegularFile(OSError):
     """A path leads to a FIFO, a socket or a device: reading it may never end."""
 
 
+_MUCH_BYTES, _HEAD_BYTES = 16 << 20, 4096  # of files from this size on the head is looked at first
 _FLAGS = sum(getattr(os, name, 0) for name in ("O_CLOEXEC", "O_BINARY", "O_NONBLOCK"))  # those that this system has
 _KINDS = (
     (stat.S_ISFIFO, "a FIFO"),
@@ -95,13 +98,26 @@ def open_file(path: str | bytes | os.PathLike[str], *, buffering: int = -1) -> I
 
 
 def read_file(path: str | os.PathLike[str]) -> bytes:
-    """The bytes of a regular file.
+    """The bytes of a regular file: of an encoded image, or of something smaller.
 
     Raises:
         IsADirectoryError, NotRegularFile: see `check_regular`.
+        TooManyBytes: it is larger than an encoded image may be.
+        OSError: it is large, and begins like no image.
     """
     with open_file(path, buffering=0) as file:
+        size = os.fstat(file.fileno()).st_size
+        check_encoded_bytes(size, os.fsdecode(path))
+        if size > _MUCH_BYTES:
+            _check_head(file.read(_HEAD_BYTES), os.fsdecode(path))
+            file.seek(0)
         return file.read()
+
+
+def _check_head(head: bytes, path: str) -> None:
+    """Every format that Pillow reads has something in its head; in a sparse file there is nothing."""
+    if not any(head):
+        raise OSError(f"{path} is not an image: it begins with {len(head)} zeros")
 
 
 @contextmanager

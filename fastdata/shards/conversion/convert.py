@@ -28,15 +28,8 @@ from fastdata.shards.conversion.inputs import open_source
 from fastdata.shards.conversion.job import ConvertOptions, ShardDone, space_errors, write_shard
 from fastdata.shards.conversion.samples import Split
 from fastdata.shards.engines import Engine, run_jobs
-from fastdata.shards.format import (
-    MANIFEST_NAME,
-    NO_LABEL,
-    STATE_FOLDER,
-    Manifest,
-    ShardIndex,
-    ShardInfo,
-    read_shard_file,
-)
+from fastdata.shards.format import MANIFEST_NAME, NO_LABEL, STATE_FOLDER, Manifest, ShardIndex, ShardInfo
+from fastdata.shards.part_files import read_shard_file
 from fastdata.system.files import write_whole
 from fastdata.terminal.words import counted
 

@@ -17,7 +17,8 @@ from fastdata.shards.conversion.job import ConvertOptions, ShardJob, finished_sh
 from fastdata.shards.conversion.samples import Split
 from fastdata.shards.conversion.shard_plan import plan_shards
 from fastdata.shards.conversion.staging import staged
-from fastdata.shards.format import MANIFEST_NAME, STATE_FOLDER, Manifest, crc32c, index_name, read_shard_file
+from fastdata.shards.format import MANIFEST_NAME, STATE_FOLDER, Manifest, crc32c, index_name
+from fastdata.shards.part_files import read_shard_file
 from fastdata.shards.records import Ref
 from fastdata.system.files import read_file, remove_durably, try_lock, write_whole
 

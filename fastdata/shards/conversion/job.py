@@ -12,10 +12,12 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from fastdata.errors import ConversionError, OptionError, in_words
+from fastdata.limits import check_encoded_bytes
 from fastdata.loaders.index_file import is_beside
 from fastdata.loaders.unpacked import as_file
 from fastdata.shards.conversion.recode import UNPACKED, Recoding, described
 from fastdata.shards.format import ShardIndex, ShardInfo, crc32c, index_name
+from fastdata.shards.part_files import read_shard_file
 from fastdata.shards.records import Ref, listing
 from fastdata.shards.writer import ShardWriter
 from fastdata.system.files import open_descriptor, read_file, write_whole
@@ -179,7 +181,7 @@ def finished_shard(folder: str, name: str, note: Path, *, on_error: str) -> Shar
     try:
         done = ShardDone.from_text(read_file(note).decode())
         whole = os.path.getsize(os.path.join(folder, name)) == done.info.tar_bytes
-        index = read_file(Path(folder, index_name(name)))
+        index = read_shard_file(Path(folder, index_name(name)))
         whole = whole and is_beside(os.path.join(folder, name), ShardIndex.from_bytes(index, name).jpeg_bytes)
     except (OSError, ValueError, KeyError, TypeError):
         return None
@@ -209,6 +211,7 @@ class _Ranges:
         self._path, self._file = "", -1
 
     def read(self, ref: Ref) -> bytes:
+        check_encoded_bytes(ref.size, "the image")
         data = (
             read_file(ref.path) if ref.offset == 0 else self._read_range(ref.path, ref.offset, ref.size)
         )  # 0: a file of its own

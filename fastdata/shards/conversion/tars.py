@@ -11,12 +11,13 @@ from pathlib import Path
 from fastdata.errors import ConversionError, DatasetError
 from fastdata.shards.conversion.recode import UNPACKED
 from fastdata.shards.conversion.samples import Keys, SourcePaths, Split
-from fastdata.shards.format import MANIFEST_NAME, ShardIndex, read_shard_file
+from fastdata.shards.format import MANIFEST_NAME, ShardIndex
 from fastdata.shards.labels import (
     class_number,
     class_numbers,
     classes_for,
 )
+from fastdata.shards.part_files import read_shard_file
 from fastdata.shards.records import Ref, TarSample, listing, tar_samples
 
 __all__ = ["tar_splits"]
