@@ -146,7 +146,7 @@ class ShardDataset(FetchesMany, Dataset[Any]):
         """The bytes at `index`, whose checksum is right."""
         shard, _ = self._place(index)
         offset, size, expected = int(self._offsets[index]), int(self._sizes[index]), int(self._crcs[index])
-        check_part(size, self._shards.name(shard), what="an image", offset=offset)
+        check_part(size, self._shards.name(shard), what=f"the image at byte {offset}")
         data = self._shards.read(shard, offset, size)
         if crc32c(data) != expected and self._shards.renew(shard):
             data = self._shards.read(shard, offset, size)

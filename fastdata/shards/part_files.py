@@ -40,14 +40,13 @@ def read_shard_file(path: str | os.PathLike[str]) -> bytes:
         return file.read()
 
 
-def check_part(size_bytes: int, shard: str, *, what: str = "it", offset: int | None = None) -> None:
+def check_part(size_bytes: int, shard: str, *, what: str = "it") -> None:
     """Refuses to read a part of a shard that is too large, before memory is taken for it.
 
     Args:
         size_bytes: of the part.
         shard: the file.
-        what: the part, for the message.
-        offset: where it begins, in bytes.
+        what: the part and where it begins, for the message.
 
     Raises:
         ShardError: it is larger than `MAX_ENCODED_BYTES`.
@@ -55,7 +54,7 @@ def check_part(size_bytes: int, shard: str, *, what: str = "it", offset: int | N
     try:
         check_encoded_bytes(size_bytes, what)
     except TooManyBytes as error:
-        raise ShardError(shard, str(error), offset=offset) from error
+        raise ShardError(shard, str(error)) from error
 
 
 def tar_size(path: str | os.PathLike[str]) -> int:

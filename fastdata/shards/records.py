@@ -122,7 +122,6 @@ def _refuse_two_of_one_name(path: str, group: Sequence[Member]) -> None:
                 path,
                 f"two members are called {member.name}, with data at bytes {first} and {member.offset}; rename or "
                 "remove one of them",
-                offset=member.offset,
             )
 
 

@@ -213,7 +213,7 @@ def _index_tar(name: str, *, folder: str, force: bool, classes: list[str] | None
     builder, known = IndexBuilder(), _known_paths(path)
     with open_shard_file(path) as file:
         for ref in list_tar(path, classes):
-            check_part(ref.size, path, what=f"the image {ref.key}", offset=ref.offset)
+            check_part(ref.size, path, what=f"the image {ref.key} at byte {ref.offset}")
             file.seek(ref.offset)
             data = file.read(ref.size)
             width, height = _size_of(data)
