@@ -9,6 +9,7 @@ from typing import Any
 from fastdata.cli.folders import datasets_in
 from fastdata.errors import DatasetError
 from fastdata.shards.format import MANIFEST_NAME, Manifest
+from fastdata.shards.part_files import read_shard_file
 from fastdata.shards.store import missing_manifest
 from fastdata.terminal.words import counted
 
@@ -47,7 +48,7 @@ def _describe(folder: Path) -> None:
         raise DatasetError(missing_manifest(folder))
     from fastdata.shards.dataset import ShardDataset
 
-    manifest = Manifest.from_text((folder / MANIFEST_NAME).read_bytes(), str(folder))
+    manifest = Manifest.from_text(read_shard_file(folder / MANIFEST_NAME), str(folder))
     dataset = ShardDataset(folder)
     widths, heights = dataset.sizes_px.T
     size = sum(shard.tar_bytes for shard in manifest.shards)

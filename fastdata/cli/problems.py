@@ -11,8 +11,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from fastdata.errors import DatasetError, in_words
+from fastdata.limits import is_above_limit
 from fastdata.shards.conversion.folders import FOLDER_EXTENSIONS, files_below
 from fastdata.system.ahead import in_order
+from fastdata.system.files import open_file
 from fastdata.terminal.words import counted
 
 __all__ = ["CHECKS", "Problem", "add_options", "left_out_of", "problems_in", "summary_of"]
@@ -108,7 +110,9 @@ def _problem_of(path: str, *, decode: bool) -> Problem | None:
         status = os.stat(path)
         if not stat.S_ISREG(status.st_mode):
             return Problem(path, "not a regular file")
-        with open(path, "rb") as file:
+        if decode and is_above_limit(status.st_size):
+            return Problem(path, "too large", f"{status.st_size} bytes; see fastdata.limits.MAX_ENCODED_BYTES")
+        with open_file(path) as file:
             head = file.read(_HEAD_BYTES)
             rest = file.read() if decode else b""
     except FileNotFoundError:

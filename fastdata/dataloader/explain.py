@@ -18,6 +18,7 @@ from fastdata.pipeline.collate import stacks_images
 from fastdata.sources.arrays import ArraySource
 from fastdata.sources.protocol import file_ranges, some_indices
 from fastdata.sources.recognise import has_file_ranges
+from fastdata.system.files import open_file
 from fastdata.terminal.wrap import wrapped
 from fastdata.transforms.augmentations import has_batch_form
 from fastdata.transforms.known import name_of
@@ -166,7 +167,7 @@ def _index(route: Route, choice: BackendChoice) -> str | None:
 
 def _first_bytes(path: str | bytes, offset: int) -> bytes:
     try:
-        with open(path, "rb") as file:
+        with open_file(path) as file:
             file.seek(offset)
             return file.read(len(UNPACKED_MAGIC))
     except OSError:

@@ -23,6 +23,7 @@ from fastdata.loaders.per_image import inspect
 from fastdata.native import Format, IndexUse, JpegIndexes, available
 from fastdata.sources.protocol import NotASource, file_ranges
 from fastdata.sources.recognise import has_file_ranges, recognise
+from fastdata.system.files import open_descriptor, open_file
 from fastdata.system.in_turn import least_ms
 from fastdata.system.waiting import WaitingTime
 from fastdata.transforms import RandomResizedCrop
@@ -56,7 +57,7 @@ class Piece(NamedTuple):
 
     def read(self, most: int = -1) -> bytes:
         """Its bytes, or the first ones."""
-        with open(self.path, "rb") as file:
+        with open_file(self.path) as file:
             file.seek(self.offset)
             return file.read(min((count for count in (most, self.length) if count >= 0), default=-1))
 
@@ -280,7 +281,7 @@ def _read_from_storage(found: Sample, pieces: Sequence[Piece]) -> None:
     seconds, again_s, total = list[float](), list[float](), 0
     for piece in pieces[:_MOST_FILES]:
         try:
-            number = os.open(piece.path, os.O_RDONLY)
+            number = open_descriptor(piece.path)
         except OSError:
             continue
         try:

@@ -14,11 +14,13 @@ import stat
 import weakref
 from typing import Any, TypeAlias, TypeGuard
 
+from fastdata.limits import is_above_limit
 from fastdata.loaders.backend import Encoded, Pixels
 from fastdata.loaders.per_image import inspect
 from fastdata.loaders.unpacked import as_file
 from fastdata.native import available
 from fastdata.system.file_systems import is_on_this_machine
+from fastdata.system.files import open_file
 from fastdata.views.header import ImageHeader, has_whole_scans, parse_header
 
 __all__ = ["EncodedSource", "find_source"]
@@ -112,7 +114,7 @@ class EncodedSource:
                 self.data = as_file(self.data)  # once, however many views are decoded one by one
                 self.header = parse_header(self.data)
             return self.data
-        with open(self.path, "rb") as file:
+        with open_file(self.path) as file:
             data = file.read()
             if self.stamp is not None and _stamp_of(os.fstat(file.fileno())) != self.stamp:
                 raise OSError(errno.ESTALE, "the file has changed since it was opened", self.path)
@@ -155,9 +157,11 @@ def find_source(opened: Any, *, keep_paths_before: float = 0.0) -> EncodedSource
     """
     if isinstance(opened, str | bytes | os.PathLike):
         name = os.fsdecode(opened)
+        if not stat.S_ISREG(os.stat(name).st_mode):  # opening a pipe, and closing it, would end its writer
+            return None
         with open(name, "rb", buffering=0, opener=_without_waiting) as file:
             status = os.fstat(file.fileno())
-            if not stat.S_ISREG(status.st_mode):  # what a pipe gives can be read only once
+            if not stat.S_ISREG(status.st_mode) or is_above_limit(status.st_size):  # a pipe can be read only once
                 return None
             path = _lasting_path(file.fileno(), status, keep_paths_before)
             return _from_ends(file, path, name, status) if path else _from_whole(file, name, _absolute(name))
@@ -166,6 +170,8 @@ def find_source(opened: Any, *, keep_paths_before: float = 0.0) -> EncodedSource
     if is_file and isinstance(file_name, str):
         opened.seek(0)
         status = os.fstat(opened.fileno())
+        if is_above_limit(status.st_size):
+            return None
         path = _lasting_path(opened.fileno(), status, keep_paths_before)
         return _from_ends(opened, path, "", status) if path else _from_whole(opened, "", _absolute(file_name))
     return _from_whole(opened, "", "")

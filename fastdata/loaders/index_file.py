@@ -19,7 +19,8 @@ import numpy as np
 import numpy.typing as npt
 
 from fastdata.errors import DatasetError
-from fastdata.system.files import whole_file
+from fastdata.limits import check_encoded_bytes
+from fastdata.system.files import NotRegularFile, open_file, whole_file
 
 __all__ = [
     "ANY_TIME",
@@ -115,7 +116,7 @@ class IndexFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        with open(path, "rb") as file:
+        with self._opened() as file:
             self._state = _state_of(file)
             size = self._state[0]
             head = file.read(_BEGIN)
@@ -143,6 +144,12 @@ class IndexFile:
         """When the file was written, in nanoseconds since 1970."""
         return self._state[1]
 
+    def _opened(self) -> IO[bytes]:
+        try:
+            return open_file(self.path)
+        except NotRegularFile as error:
+            raise self._damaged("it is not a regular file") from error
+
     def _damaged(self, why: str) -> DatasetError:
         return DatasetError(f"{self.path} holds no indexes of images: {why}; delete it, or run `fastdata index` again")
 
@@ -166,10 +173,11 @@ class IndexFile:
         begins, lengths = self._begins[rows].tolist(), self._lengths[rows].tolist()
         found = []
         try:
-            with open(self.path, "rb", buffering=0) as file:
+            with open_file(self.path, buffering=0) as file:
                 if _state_of(file) != self._state:
                     return [b""] * len(lengths)
                 for begin, length in zip(begins, lengths, strict=True):
+                    check_encoded_bytes(length, f"the index of an image in {self.path}")
                     file.seek(begin)
                     found.append(file.read(length))
         except OSError:

@@ -10,12 +10,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 from fastdata.errors import DatasetError
+from fastdata.limits import check_encoded_bytes
 from fastdata.loaders.folder_index import index_in, is_writable
 from fastdata.loaders.index_file import Indexed, IndexFile, name_in_folder, writing_indexes
 from fastdata.loaders.jpeg_index import index_folder, index_of_folder, is_below, named_folder
 from fastdata.loaders.resample import exact_core, options_for
 from fastdata.system.ahead import in_order
-from fastdata.system.files import try_lock
+from fastdata.system.files import open_file, try_lock
 
 __all__ = ["Indexing", "JpegIndexer", "images_below", "make_index"]
 
@@ -180,10 +181,11 @@ class _Maker:
         name = name_in_folder(os.path.relpath(path, self._root))
         before = self._before.find(name) if self._before is not None else None
         try:
-            with open(path, "rb", buffering=0) as file:
+            with open_file(path, buffering=0) as file:
                 state = os.fstat(file.fileno())
                 if before is not None and before.is_of(state):
                     return _Made(before, is_new=False)
+                check_encoded_bytes(state.st_size, path)
                 data = file.read()
         except OSError:
             return None

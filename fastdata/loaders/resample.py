@@ -6,7 +6,7 @@ from functools import cache
 
 import numpy as np
 
-from fastdata import native
+from fastdata import limits, native
 from fastdata.loaders import pillow
 from fastdata.loaders.backend import Pixels
 from fastdata.views.plan import Interpolation
@@ -41,8 +41,13 @@ def _exact_order() -> native.PassOrder | None:
 
 
 def options_for(order: native.PassOrder, fidelity: str) -> native.Options:
-    """What the core is told for a fidelity, with Pillow's limit of pixels."""
-    return native.Options(pass_order=order, fast=fidelity == "fast", max_pixels=pillow.most_pixels())
+    """What the core is told for a fidelity, with Pillow's limit of pixels and ours of encoded bytes."""
+    return native.Options(
+        pass_order=order,
+        fast=fidelity == "fast",
+        max_pixels=pillow.most_pixels(),
+        max_file_bytes=limits.MAX_ENCODED_BYTES,
+    )
 
 
 def resize_window(pixels: Pixels, stride_px: int, view: View, out: Pixels, *, pixel_bytes: int = 4) -> None:

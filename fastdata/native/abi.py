@@ -34,7 +34,7 @@ __all__ = [
 
 MESSAGE_BYTES = 128
 
-_ABI_VERSION = 13
+_ABI_VERSION = 14
 
 
 class NativeMissing(Exception):
@@ -138,6 +138,7 @@ class COptions(ctypes.Structure):
         ("max_scans", _i32),
         ("max_pixels", _i64),
         ("max_memory_bytes", _i64),
+        ("max_file_bytes", _i64),
     ]
 
 

@@ -47,11 +47,11 @@ void note_use(const fd_indexes *indexes, int64_t item, const ImageDecoder &decod
 }
 
 // An image's bytes, from memory or from the file at `path`; valid until this thread's next call.
-fd_status encoded(const fd_images &images, int64_t item, const char *path, std::span<const uint8_t> &data,
-                  StoredIndex &index) {
+fd_status encoded(const fd_images &images, int64_t item, const char *path, int64_t most_bytes,
+                  std::span<const uint8_t> &data, StoredIndex &index) {
     static thread_local FileReader reader;
     if (path != nullptr && *path != '\0') {
-        const fd_status status = reader.read(path, 0, -1);
+        const fd_status status = reader.read(path, 0, -1, most_bytes);
         put_message(images.messages, item, reader.message().c_str());
         data = reader.bytes();
         if (status == FD_OK)
@@ -79,7 +79,7 @@ fd_status decode_group(const fd_images &images, int64_t first, int64_t end, cons
     }
     std::span<const uint8_t> data;
     StoredIndex index;
-    if (const fd_status status = encoded(images, first, path, data, index); status != FD_OK)
+    if (const fd_status status = encoded(images, first, path, options.max_file_bytes, data, index); status != FD_OK)
         return status;
     if (images.read_bytes != nullptr)
         images.read_bytes[first] = static_cast<int64_t>(data.size());
@@ -125,7 +125,7 @@ struct Loading {
         const int64_t began = now_ns();
         fd_status status =
             reader.read(paths[static_cast<size_t>(item)], files.offsets != nullptr ? files.offsets[item] : 0,
-                        files.lengths != nullptr ? files.lengths[item] : -1);
+                        files.lengths != nullptr ? files.lengths[item] : -1, options.max_file_bytes);
         files.data_bytes[item] = static_cast<int64_t>(reader.bytes().size());
         put_message(files.messages, item, reader.message().c_str());
         const int64_t expected = crc_of(item);

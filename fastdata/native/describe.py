@@ -109,6 +109,7 @@ class Options:
         max_pixels: of a whole image; None for no limit.
         max_scans: of a progressive JPEG.  Real files have about ten.
         max_memory_bytes: libjpeg's own, for one image.
+        max_file_bytes: of an encoded image that is read from a file; None for no limit.
     """
 
     pass_order: PassOrder
@@ -116,11 +117,12 @@ class Options:
     max_pixels: int | None = None
     max_scans: int = 100
     max_memory_bytes: int = 4 << 30
+    max_file_bytes: int | None = None
 
     def to_c(self) -> COptions:
         """The struct."""
-        limit = _NO_LIMIT if self.max_pixels is None else self.max_pixels
-        return COptions(self.pass_order, self.fast, self.max_scans, limit, self.max_memory_bytes)
+        pixels, file_bytes = (_NO_LIMIT if most is None else most for most in (self.max_pixels, self.max_file_bytes))
+        return COptions(self.pass_order, self.fast, self.max_scans, pixels, self.max_memory_bytes, file_bytes)
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ extern "C" {
 #endif
 
 /* Raised whenever a signature or a struct below changes. */
-#define FD_ABI_VERSION 13
+#define FD_ABI_VERSION 14
 
 /* What became of one image. */
 enum fd_status {
@@ -73,6 +73,7 @@ typedef struct {
     int32_t max_scans;        /* of a progressive JPEG */
     int64_t max_pixels;       /* of a whole image */
     int64_t max_memory_bytes; /* libjpeg's own, for one image */
+    int64_t max_file_bytes;   /* of an encoded image that is read from a file; others are FD_UNREADABLE */
 } fd_options;
 
 /* What augmentations do to finished uint8 pixels, before they are stored in their format; with Pillow's arithmetic, or

@@ -16,6 +16,7 @@ namespace fastdata {
 namespace {
 
 constexpr int64_t kMostAtOnce = int64_t{1} << 30;
+constexpr int64_t kMuch = int64_t{16} << 20, kHeadBytes = 4096; // as in system/files.py
 
 #if defined(_WIN32)
 int open_file(const char *path) {
@@ -81,7 +82,23 @@ fd_status FileReader::unreadable() {
     return FD_UNREADABLE;
 }
 
-fd_status FileReader::read(const char *path, int64_t offset, int64_t length) {
+fd_status FileReader::check(int file, int64_t offset, int64_t wanted, int64_t most_bytes) {
+    if (wanted > most_bytes) {
+        message_ = std::to_string(wanted) + " bytes are more than the limit of " + std::to_string(most_bytes);
+        return FD_UNREADABLE;
+    }
+    if (wanted <= kMuch)
+        return FD_OK;
+    uint8_t head[kHeadBytes];
+    const int64_t got = read_at(file, head, kHeadBytes, offset);
+    if (got == kHeadBytes && std::all_of(head, head + kHeadBytes, [](uint8_t byte) { return byte == 0; })) {
+        message_ = "it begins with zeros, as no image does";
+        return FD_UNREADABLE;
+    }
+    return FD_OK; // an error of reading is met again
+}
+
+fd_status FileReader::read(const char *path, int64_t offset, int64_t length, int64_t most_bytes) {
     size_ = 0;
     state_ = {};
     message_.clear();
@@ -97,6 +114,8 @@ fd_status FileReader::read(const char *path, int64_t offset, int64_t length) {
         return FD_UNREADABLE;
     }
     const int64_t wanted = length >= 0 ? length : size - offset;
+    if (const fd_status status = check(file.number(), offset, wanted, most_bytes); status != FD_OK)
+        return status;
     uint8_t *const to = memory_.take(static_cast<size_t>(wanted)).data();
     while (static_cast<int64_t>(size_) < wanted) {
         const int64_t have = static_cast<int64_t>(size_);

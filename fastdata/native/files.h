@@ -13,8 +13,9 @@ namespace fastdata {
 // Memory for one file after the other.  Not shared between threads.
 class FileReader {
   public:
-    // length: -1 for the rest of the file.  On success bytes() holds what was read, until the next call.
-    fd_status read(const char *path, int64_t offset, int64_t length);
+    // length: -1 for the rest of the file.  On success bytes() holds what was read, until the next call.  More than
+    // most_bytes, and much that begins like no image, is refused before memory is taken for it.
+    fd_status read(const char *path, int64_t offset, int64_t length, int64_t most_bytes);
     std::span<const uint8_t> bytes() const { return {memory_.data(), size_}; }
     const std::string &message() const { return message_; }
     // Of the whole file that was read: bytes, and when it was modified last, in nanoseconds; -1 where that is not
@@ -28,6 +29,7 @@ class FileReader {
 
   private:
     fd_status unreadable();
+    fd_status check(int file, int64_t offset, int64_t wanted, int64_t most_bytes);
 
     Buffer memory_;
     size_t size_ = 0;

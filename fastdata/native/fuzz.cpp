@@ -46,7 +46,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     const bool looked_up = (choice.bytes[11] & 1) != 0;
     const fd_format format = {choice.bytes[11] >> 1 & 1, looked_up ? FD_TABLE_32BIT : FD_UINT8, 3,
                               looked_up ? table.data() : nullptr};
-    const fd_options options = {choice.bytes[13] & 1, choice.bytes[13] & 2, 20, int64_t{1} << 20, int64_t{64} << 20};
+    const fd_options options = {choice.bytes[13] & 1, choice.bytes[13] & 2, 20,
+                                int64_t{1} << 20,     int64_t{64} << 20,    int64_t{1} << 30};
     fd_effect effect = {choice.bytes[11] >> 2 & 31, choice.bytes[13] >> 2 & 3, {}}; // some kinds do not exist
     const bool has_effect = effect.kind <= FD_TENSOR_AUTOCONTRAST;
     for (int i = 0; i < 8; ++i)

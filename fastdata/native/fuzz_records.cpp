@@ -14,7 +14,7 @@ namespace {
 
 constexpr size_t kViewBytes = 4, kKindAt = 31, kTailBytesAt = 24;
 constexpr int kMostSide = 64;
-constexpr fd_options kOptions = {0, 0, 20, int64_t{1} << 16, int64_t{4} << 20};
+constexpr fd_options kOptions = {0, 0, 20, int64_t{1} << 16, int64_t{4} << 20, int64_t{1} << 30};
 
 int32_t decode(std::span<const uint8_t> image, int32_t (&box)[4], std::vector<uint8_t> &out) {
     int32_t size[2] = {box[2] - box[0], box[3] - box[1]}, crop[4] = {0, 0, size[0], size[1]};

@@ -41,7 +41,8 @@ Box moved(const Box &box, int x, int y) {
 
 bool is_valid(const fd_options &options) {
     return (options.pass_order == FD_HORIZONTAL_FIRST || options.pass_order == FD_SHRINK_FIRST) &&
-           options.max_scans > 0 && options.max_pixels > 0 && options.max_memory_bytes > 0;
+           options.max_scans > 0 && options.max_pixels > 0 && options.max_memory_bytes > 0 &&
+           options.max_file_bytes > 0;
 }
 
 fd_status ImageDecoder::open(std::span<const uint8_t> data, const fd_options &options, const StoredIndex &index) {

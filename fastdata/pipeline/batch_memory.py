@@ -8,13 +8,16 @@ never before: ownership is Python's own reference counting, through the array th
 from __future__ import annotations
 
 import weakref
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NoReturn, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
-__all__ = ["BatchMemory"]
+__all__ = ["BatchMemory", "Refusal", "made_or_refused"]
+
+_T = TypeVar("_T")
 
 _BLOCKS_KEPT = 4  # batches: one that the caller computes on, two on their way, one to spare
 _STAND_INS = {torch.bfloat16: torch.int16}  # for what NumPy lacks
@@ -93,3 +96,27 @@ class BatchMemory:
     def _give_back(self, block: npt.NDArray[np.uint8]) -> None:
         if len(self._returned) < self._keep:
             self._returned.append(block)
+
+
+class Refusal:
+    """Memory that was refused to one batch.  Its error is raised at the batch's place; other batches go on."""
+
+    def __init__(self, error: Exception) -> None:
+        self._error: Exception | None = error.with_traceback(None)  # which would keep the batch alive
+
+    def throw(self) -> NoReturn:
+        """Raises the error; may be called once."""
+        error, self._error = self._error, None
+        assert error is not None
+        try:
+            raise error
+        finally:  # the error remembers this frame
+            del error
+
+
+def made_or_refused(make: Callable[[], _T]) -> tuple[_T | None, Refusal | None]:
+    """What `make` allocates, or the refusal.  Raised where a batch is created, it would end the order of batches."""
+    try:
+        return make(), None
+    except (MemoryError, RuntimeError) as error:  # NumPy's; torch's, for pinned memory and on a device
+        return None, Refusal(error)

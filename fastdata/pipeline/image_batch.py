@@ -18,6 +18,7 @@ from fastdata.loaders import Encoded, pillow
 from fastdata.loaders.backend import LoadedFiles, Pixels, Scratch
 from fastdata.loaders.fill import as_numpy
 from fastdata.loaders.per_image import inspect
+from fastdata.pipeline.batch_memory import made_or_refused
 from fastdata.pipeline.collate import collate_targets, join
 from fastdata.pipeline.finish import Drawn
 from fastdata.pipeline.jobs import SkipResult, Task, stop_if_cancelled
@@ -76,7 +77,8 @@ class ImageBatch:
         self._indices, self._copies = list(map(operator.index, indices)), list(copies)
         count = len(self._indices)
         in_place = self._config.fills_batch and resources.batch_decoder is None
-        self._images = resources.empty_batch(count) if in_place else None
+        make = partial(resources.empty_batch, count)
+        self._images, self._refusal = made_or_refused(make) if in_place else (None, None)
         self._decodes_into_batch = resources.batch_format.is_decoded_form and self._config.plan.in_one_pass
         self._samples: list[Any] = [None] * count
         self._targets: list[Any] = [None] * count
@@ -89,6 +91,8 @@ class ImageBatch:
     @property
     def tasks(self) -> list[Task]:
         """See `Job.tasks`; not kept, or the batch would refer to itself and live until the next garbage collection."""
+        if self._refusal is not None:
+            return [self._refusal.throw]
         if self._resources.file_loader is not None:
             return [self._load_files]
         if self._resources.array_loader is not None:

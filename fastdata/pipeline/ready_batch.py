@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
+from fastdata.pipeline.batch_memory import made_or_refused
 from fastdata.pipeline.collate import collate_targets, join
 from fastdata.pipeline.jobs import Task
 from fastdata.pipeline.resources import EpochResources
@@ -25,7 +27,10 @@ class ReadyBatch:
     def __init__(self, resources: EpochResources, number: int, indices: Sequence[int], copies: Sequence[int]) -> None:
         assert resources.ready_batches is not None
         self._number = number
-        images = resources.ready_batches.ready(len(indices), resources.finished_empty_batch)
+        make = partial(resources.ready_batches.ready, len(indices), resources.finished_empty_batch)
+        images, self._refusal = made_or_refused(make)
+        if images is None:
+            return
         collate_fn = resources.config.collate_fn
         self._batch = join(
             collate_fn, images, collate_targets(collate_fn, read_targets(resources.config.source, indices))
@@ -35,5 +40,11 @@ class ReadyBatch:
         """Nothing is left to do."""
 
     def result(self) -> tuple[int, Any, None]:
-        """The batch's number and the batch, finished."""
+        """The batch's number and the batch, finished.
+
+        Raises:
+            MemoryError, RuntimeError: there was no memory for it.
+        """
+        if self._refusal is not None:
+            self._refusal.throw()
         return self._number, self._batch, None

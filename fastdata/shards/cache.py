@@ -15,6 +15,7 @@ from pathlib import Path
 from fastdata.errors import OptionError, ShardError, StoreError
 from fastdata.loaders.index_file import SUFFIX, index_beside, is_beside, path_beside
 from fastdata.shards.format import ShardIndex, crc32c, file_crc32c, index_name
+from fastdata.shards.part_files import read_shard_file
 from fastdata.shards.remote_files import RemoteFiles
 from fastdata.system.files import cache_folder, locked, try_lock
 from fastdata.system.stack_level import users_level
@@ -50,7 +51,7 @@ class ShardCache:
         """A shard's index: the local copy if it has the checksum in the manifest, else downloaded from the store."""
         name = index_name(url)
         place = self._folder / f"{_hash(url)}-{_file_name(name)}"
-        data = place.read_bytes() if expected_crc is not None and place.exists() else None
+        data = read_shard_file(place) if expected_crc is not None and place.exists() else None
         if data is None or crc32c(data) != expected_crc:
             data = self._store.read(name)
             if expected_crc not in (None, crc32c(data)):

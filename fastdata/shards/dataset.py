@@ -15,6 +15,7 @@ from fastdata.loaders.unpacked import as_file, is_unpacked
 from fastdata.pipeline.getitems import FetchesMany
 from fastdata.shards.format import NO_LABEL, crc32c
 from fastdata.shards.opening import open_shards
+from fastdata.shards.part_files import check_part
 from fastdata.shards.store import Shards
 from fastdata.sources.protocol import FileRanges, NotASource
 from fastdata.views.this_sample import opens_encoded
@@ -145,6 +146,7 @@ class ShardDataset(FetchesMany, Dataset[Any]):
         """The bytes at `index`, whose checksum is right."""
         shard, _ = self._place(index)
         offset, size, expected = int(self._offsets[index]), int(self._sizes[index]), int(self._crcs[index])
+        check_part(size, self._shards.name(shard), what=f"the image at byte {offset}")
         data = self._shards.read(shard, offset, size)
         if crc32c(data) != expected and self._shards.renew(shard):
             data = self._shards.read(shard, offset, size)
@@ -180,13 +182,13 @@ class ShardDataset(FetchesMany, Dataset[Any]):
         return labels.tolist()  # type: ignore[no-any-return]
 
     def location(self, index: int) -> str:
-        """Shard, offset and key of the sample at `index`, as text for messages."""
+        """Shard, offset and key of the sample at `index`, as text for messages; its record's number without a key."""
         shard, row = self._place(index)
+        place = f"{self._shards.name(shard)} at byte {self._offsets[index]}"
         try:
-            key = self._shards.read_index(shard).key(row)
+            return f"{place}, key {self._shards.read_index(shard).key(row)}"
         except OSError:
-            key = "?"
-        return f"{self._shards.name(shard)} at byte {self._offsets[index]}, key {key}"
+            return f"{place}, record {row} of its index, which cannot be read again to say the key"
 
     def file_range(self, index: int) -> tuple[str, int, int, int]:
         """Path, offset, length and checksum of the image at `index`."""

@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fastdata.errors import ShardError
+from fastdata.shards.part_files import check_part, open_shard_file, tar_size
 
 __all__ = [
     "INDEX_SUFFIX",
@@ -67,7 +68,7 @@ def crc32c(data: bytes | memoryview, crc: int = 0) -> int:
 def file_crc32c(path: str | os.PathLike[str]) -> int:
     """CRC-32C of a whole file."""
     crc = 0
-    with open(path, "rb") as file:
+    with open_shard_file(path) as file:
         while chunk := file.read(_CHUNK_BYTES):
             crc = crc32c(chunk, crc)
     return crc
@@ -173,14 +174,15 @@ class ShardIndex:
         """
         name = index_name(path)
         try:
-            with open(name, "rb") as file:
+            with open_shard_file(name) as file:
+                check_part(os.fstat(file.fileno()).st_size, name)
                 data = file.read() if file.read(len(_MAGIC)) == _MAGIC else b""
         except FileNotFoundError:
             return None
         if not data:
             return None
         index = cls.from_bytes(_MAGIC + data, name)
-        if (found := os.path.getsize(path)) != index.tar_bytes:
+        if (found := tar_size(path)) != index.tar_bytes:
             raise ShardError(
                 name,
                 "index of another tar file, or the tar file has changed; make a new one with fastdata index --force",

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from fastdata.errors import DatasetError
 from fastdata.shards.format import MANIFEST_NAME, Manifest
+from fastdata.shards.part_files import read_shard_file
 from fastdata.shards.patterns import expand_braces
 from fastdata.shards.remote import RemoteShards
 from fastdata.shards.store import LocalShards, Shards, missing_manifest
@@ -72,4 +73,4 @@ def _local_manifest(folder: Path) -> Manifest:
 
 def _manifest_in(folder: Path) -> Manifest | None:
     path = folder / MANIFEST_NAME
-    return Manifest.from_text(path.read_bytes(), str(path)) if path.exists() else None
+    return Manifest.from_text(read_shard_file(path), str(path)) if path.exists() else None

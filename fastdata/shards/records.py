@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from typing import IO, NamedTuple
 
-from fastdata.errors import ConversionError
+from fastdata.errors import ConversionError, ShardError
 from fastdata.shards.format import NO_LABEL, crc32c
 from fastdata.shards.labels import (
     LABEL_NAMES,
@@ -17,6 +17,7 @@ from fastdata.shards.labels import (
     class_numbers,
     integer_label,
 )
+from fastdata.shards.part_files import open_shard_file
 from fastdata.shards.tar import IMAGE_EXTENSIONS, Member, members, split_name
 
 _MOST_LABEL_BYTES = 1 << 20  # of what lies beside an image
@@ -71,7 +72,7 @@ def list_tar(path: str, classes: list[str] | None = None) -> list[Ref]:
 
     Raises:
         ConversionError: a label is a name that is not among the classes, or cannot be a label.
-        ShardError: the tar file is damaged.
+        ShardError: the tar file is damaged, or two members of a sample have one name.
     """
     numbers = class_numbers(classes)
     return [
@@ -83,7 +84,7 @@ def list_tar(path: str, classes: list[str] | None = None) -> list[Ref]:
 
 def tar_samples(path: str) -> Iterator[TarSample | int]:
     """Yields samples, and for each group of members without an image the number of members in it."""
-    with open(path, "rb") as file:
+    with open_shard_file(path) as file:
         for key, group in groupby(members(file, path), key=lambda member: split_name(member.name)[0]):
             parts = list(group)
             place = file.tell()
@@ -98,6 +99,7 @@ def _sample(file: IO[bytes], path: str, key: str, group: Sequence[Member]) -> Ta
     image = next((member for member in group if split_name(member.name)[1] in IMAGE_EXTENSIONS), None)
     if image is None:
         return None
+    _refuse_two_of_one_name(path, group)
     label: int | str = NO_LABEL
     if (beside := by_extension.get("cls")) is not None:
         label = _class_in(_read(file, beside), f"{path}: {beside.name}")
@@ -109,6 +111,18 @@ def _sample(file: IO[bytes], path: str, key: str, group: Sequence[Member]) -> Ta
         if member is not image and split_name(member.name)[1] not in ("cls", "")
     )
     return TarSample(Ref(key, NO_LABEL, path, image.offset, image.size, parts=others, source_path=image.name), label)
+
+
+def _refuse_two_of_one_name(path: str, group: Sequence[Member]) -> None:
+    """Raises ShardError if two members of a sample have one name: which of them is meant cannot be known."""
+    offsets: dict[str, int] = {}
+    for member in group:
+        if (first := offsets.setdefault(member.name, member.offset)) != member.offset:
+            raise ShardError(
+                path,
+                f"two members are called {member.name}, with data at bytes {first} and {member.offset}; rename or "
+                "remove one of them",
+            )
 
 
 def _read(file: IO[bytes], member: Member) -> bytes:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from fastdata.errors import NotInStore, StoreError
+from fastdata.limits import TooManyBytes, check_encoded_bytes
 from fastdata.shards.format import crc32c
 
 __all__ = ["RemoteFiles"]
@@ -35,8 +36,22 @@ class RemoteFiles:
         return {"_systems": {}}
 
     def read(self, url: str) -> bytes:
-        """The bytes of a small file."""
-        return b"".join(self._patiently(url, lambda: list(self._chunks(url))))
+        """The bytes of a small file.
+
+        Raises:
+            StoreError: it cannot be read, or is larger than `MAX_ENCODED_BYTES`.
+        """
+        return self._patiently(url, lambda: self._whole(url))
+
+    def _whole(self, url: str) -> bytes:
+        data = bytearray()
+        for chunk in self._chunks(url):
+            data += chunk
+            try:
+                check_encoded_bytes(len(data), url)
+            except TooManyBytes as error:
+                raise StoreError(f"while it is read, {error}") from error
+        return bytes(data)
 
     def download(self, url: str, to: Path, expected_bytes: int) -> tuple[int, int]:
         """Downloads a large file; returns its size, which is at least `expected_bytes`, and its checksum."""
@@ -48,6 +63,8 @@ class RemoteFiles:
             for chunk in self._chunks(url):
                 file.write(chunk)
                 crc, size = crc32c(chunk, crc), size + len(chunk)
+                if size > expected_bytes:  # another file, as its size will tell
+                    break
         if size < expected_bytes:
             raise ConnectionError(f"the download ended after {size} of {expected_bytes} bytes")
         return size, crc

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from fastdata.errors import DatasetError, ShardError
 from fastdata.shards.format import MANIFEST_NAME, STATE_FOLDER, ShardIndex, crc32c, index_name
+from fastdata.shards.part_files import open_shard_descriptor, read_shard_file, tar_size
 
 __all__ = ["LocalShards", "Shards", "is_unfinished", "missing_manifest", "read_range"]
 
@@ -67,7 +68,7 @@ def read_range(path: str, offset: int, size: int) -> bytes:
     Keeping files open, or mapping them into memory, saves a few µs (benchmarks/results/shards.json) of about a
     millisecond that an image takes, and would tie up descriptors or address space.
     """
-    number = os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0))
+    number = open_shard_descriptor(path)
     try:
         if not hasattr(os, "pread"):  # Windows
             os.lseek(number, offset, os.SEEK_SET)
@@ -115,9 +116,9 @@ class LocalShards(Shards):
         """See `Shards.read_index`; also checks the index against the manifest, and the length of the tar file."""
         path, expected = self._paths[number], self._index_crcs[number]
         try:
-            data = Path(index_name(path)).read_bytes()
+            data = read_shard_file(index_name(path))
             index = ShardIndex.from_bytes(data, index_name(path))
-            size = os.path.getsize(path)
+            size = tar_size(path)
         except FileNotFoundError as error:
             if error.filename == path:
                 raise DatasetError(f"{path} is missing, but its index file exists; copy the tar file again") from error

@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 
 from fastdata.errors import DatasetError, ShardError
+from fastdata.limits import is_above_limit
 from fastdata.loaders.index_file import path_beside
 from fastdata.loaders.unpacked import as_file
 from fastdata.shards.engines import run_jobs
@@ -22,6 +23,7 @@ from fastdata.shards.format import (
     file_crc32c,
     index_name,
 )
+from fastdata.shards.part_files import check_part, open_shard_file, read_shard_file, tar_size
 from fastdata.shards.records import list_tar
 from fastdata.shards.store import is_unfinished, missing_manifest
 from fastdata.shards.writer import IndexBuilder
@@ -67,7 +69,7 @@ def verify_folder(folder: str | os.PathLike[str], *, decode: bool = False, worke
     path = Path(folder) / MANIFEST_NAME
     if not path.exists():
         raise DatasetError(missing_manifest(Path(folder)))
-    manifest = Manifest.from_text(path.read_bytes(), str(path))
+    manifest = Manifest.from_text(read_shard_file(path), str(path))
     work = partial(_verify_shard, folder=str(folder), decode=decode, classes=manifest.classes)
     for faults in run_jobs(work, manifest.shards, workers=workers):
         yield from faults
@@ -87,9 +89,9 @@ def _verify_shard(info: ShardInfo, *, folder: str, decode: bool, classes: list[s
 
 
 def _read_index(path: str, info: ShardInfo) -> tuple[ShardIndex, list[Fault]]:
-    data = Path(index_name(path)).read_bytes()
+    data = read_shard_file(index_name(path))
     index = ShardIndex.from_bytes(data, index_name(path))
-    size, crc = os.path.getsize(path), file_crc32c(path)
+    size, crc = tar_size(path), file_crc32c(path)
     pairs = [
         ("checksum of the index", f"{info.index_crc32c:08x}", f"{crc32c(data):08x}"),
         ("samples in the index", info.samples, len(index)),
@@ -136,9 +138,13 @@ def _compare_with_tar(path: str, index: ShardIndex, classes: list[str] | None) -
 
 
 def _check_images(path: str, index: ShardIndex, *, decode: bool) -> Iterator[Fault]:
-    with open(path, "rb") as file:
+    with open_shard_file(path) as file:
         for row, record in enumerate(index.records):
             offset, size, expected = int(record["offset"]), int(record["size"]), int(record["crc32c"])
+            if is_above_limit(size):
+                too_large = f"{index.key(row)} has {size} bytes, more than fastdata.limits.MAX_ENCODED_BYTES"
+                yield Fault(path, offset, too_large)
+                continue
             file.seek(offset)
             data = file.read(size)
             if crc32c(data) != expected:
@@ -197,7 +203,7 @@ def index_folder(folder: str | os.PathLike[str], *, workers: int = 1, force: boo
 
 def _old_manifest(folder: Path) -> Manifest | None:
     try:
-        return Manifest.from_text((folder / MANIFEST_NAME).read_bytes(), str(folder / MANIFEST_NAME))
+        return Manifest.from_text(read_shard_file(folder / MANIFEST_NAME), str(folder / MANIFEST_NAME))
     except OSError:  # a ShardError is one
         return None
 
@@ -205,8 +211,9 @@ def _old_manifest(folder: Path) -> Manifest | None:
 def _index_tar(name: str, *, folder: str, force: bool, classes: list[str] | None) -> ShardInfo:
     path = os.path.join(folder, name)
     builder, known = IndexBuilder(), _known_paths(path)
-    with open(path, "rb") as file:
+    with open_shard_file(path) as file:
         for ref in list_tar(path, classes):
+            check_part(ref.size, path, what=f"the image {ref.key} at byte {ref.offset}")
             file.seek(ref.offset)
             data = file.read(ref.size)
             width, height = _size_of(data)
@@ -221,7 +228,7 @@ def _index_tar(name: str, *, folder: str, force: bool, classes: list[str] | None
 def _known_paths(path: str) -> dict[tuple[str, int, int], str]:
     """Paths in the source that the index has, which a tar file does not say, by key, offset and checksum."""
     try:
-        old = ShardIndex.from_bytes(Path(index_name(path)).read_bytes(), index_name(path))
+        old = ShardIndex.from_bytes(read_shard_file(index_name(path)), index_name(path))
     except OSError:  # missing, or damaged: a ShardError is one
         return {}
     rows = zip(
@@ -233,7 +240,7 @@ def _known_paths(path: str) -> dict[tuple[str, int, int], str]:
 def _check_unchanged(path: str, tar_crc: int) -> None:
     """A new index would make damage official."""
     try:
-        old = ShardIndex.from_bytes(Path(index_name(path)).read_bytes(), index_name(path))
+        old = ShardIndex.from_bytes(read_shard_file(index_name(path)), index_name(path))
     except OSError:  # missing, or damaged itself: a ShardError is one
         return
     if old.tar_crc32c != tar_crc:

@@ -1,18 +1,26 @@
-"""Local files: reading without blocking on pipes, atomic writes, and locks between processes."""
+"""Local files: reading regular files only, atomic writes, and locks between processes."""
 
 from __future__ import annotations
 
+import errno
 import importlib
 import os
+import stat
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
+from fastdata.limits import check_encoded_bytes
+
 __all__ = [
+    "NotRegularFile",
     "cache_folder",
+    "check_regular",
     "locked",
+    "open_descriptor",
+    "open_file",
     "read_file",
     "remove_durably",
     "sync_file",
@@ -36,14 +44,80 @@ def cache_folder() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "fastdata"
 
 
+class NotRegularFile(OSError):
+    """A path leads to a FIFO, a socket or a device: reading it may never end."""
+
+
+_MUCH_BYTES, _HEAD_BYTES = 16 << 20, 4096  # of files from this size on the head is looked at first
+_FLAGS = sum(getattr(os, name, 0) for name in ("O_CLOEXEC", "O_BINARY", "O_NONBLOCK"))  # those that this system has
+_KINDS = (
+    (stat.S_ISFIFO, "a FIFO"),
+    (stat.S_ISSOCK, "a socket"),
+    (stat.S_ISCHR, "a device"),
+    (stat.S_ISBLK, "a device"),
+)
+
+
+def check_regular(status: os.stat_result, path: str | bytes | os.PathLike[str]) -> None:
+    """Refuses what is not a regular file.
+
+    Args:
+        status: of an open file, so that nobody can put another in its place, or of its path.
+        path: for the message.
+
+    Raises:
+        IsADirectoryError: it is a folder.
+        NotRegularFile: it is something else.
+    """
+    if stat.S_ISREG(status.st_mode):
+        return
+    if stat.S_ISDIR(status.st_mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), os.fspath(path))
+    kind = next((name for is_kind, name in _KINDS if is_kind(status.st_mode)), "something else")
+    raise NotRegularFile(f"{os.fsdecode(path)} is {kind}, not a regular file")
+
+
+def open_descriptor(path: str | bytes | os.PathLike[str]) -> int:
+    """Opens a regular file for reading.  Follows links, and never waits for the other end of a FIFO.
+
+    Raises:
+        IsADirectoryError, NotRegularFile: see `check_regular`.
+    """
+    number = os.open(path, os.O_RDONLY | _FLAGS)
+    try:
+        check_regular(os.fstat(number), path)
+    except BaseException:
+        os.close(number)
+        raise
+    return number
+
+
+def open_file(path: str | bytes | os.PathLike[str], *, buffering: int = -1) -> IO[bytes]:
+    """Opens a regular file for reading, as `open_descriptor` does."""
+    return open(path, "rb", buffering=buffering, opener=lambda path, _: open_descriptor(path))
+
+
 def read_file(path: str | os.PathLike[str]) -> bytes:
-    """The bytes of a file.  Does not block on a named pipe without a writer, which reads as empty."""
-    with open(path, "rb", buffering=0, opener=_open_at_once) as file:
+    """The bytes of a regular file: of an encoded image, or of something smaller.
+
+    Raises:
+        IsADirectoryError, NotRegularFile: see `check_regular`.
+        TooManyBytes: it is larger than an encoded image may be.
+        OSError: it is large, and begins like no image.
+    """
+    with open_file(path, buffering=0) as file:
+        size = os.fstat(file.fileno()).st_size
+        check_encoded_bytes(size, os.fsdecode(path))
+        if size > _MUCH_BYTES:
+            _check_head(file.read(_HEAD_BYTES), os.fsdecode(path))
+            file.seek(0)
         return file.read()
 
 
-def _open_at_once(path: str, flags: int) -> int:
-    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
+def _check_head(head: bytes, path: str) -> None:
+    """Every format that Pillow reads has something in its head; in a sparse file there is nothing."""
+    if not any(head):
+        raise OSError(f"{path} is not an image: it begins with {len(head)} zeros")
 
 
 @contextmanager

@@ -24,7 +24,7 @@ import torch.distributed as dist
 
 from fastdata.errors import OptionError, TrainError
 from fastdata.order.random_states import random_state, seed_anew, set_generators, set_random_state
-from fastdata.system.files import whole_file
+from fastdata.system.files import NotRegularFile, open_file, whole_file
 from fastdata.system.stack_level import users_level
 from fastdata.train.ranks import Vote
 from fastdata.train.training import Training
@@ -291,9 +291,12 @@ def load_checkpoint(path: str | Path) -> dict[str, Any]:
         TrainError: the file is missing, damaged, or of another version.
     """
     try:
-        state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
+        with open_file(path) as file:
+            state: dict[str, Any] = torch.load(file, map_location="cpu", weights_only=True)
     except FileNotFoundError as error:
         raise TrainError(f"no such checkpoint: {path}") from error
+    except NotRegularFile as error:
+        raise TrainError(f"{error}; name a checkpoint, or use resume='auto' for the latest in output_dir") from error
     except IsADirectoryError as error:
         raise TrainError(
             f"{path} is a folder; name a checkpoint in it, or use resume='auto' for the latest in output_dir"

@@ -17,6 +17,7 @@ PACKAGE = Path(fastdata.__file__).parent
 # From the ground up.  A room is a folder, or a file beside the folders; imports go to rooms on lower floors only.
 FLOORS = [
     {"errors"},
+    {"limits"},
     {"system", "terminal"},
     {"pages"},
     {"native"},

@@ -29,6 +29,7 @@ from fastdata.shards.conversion.job import ConvertOptions, ShardDone, space_erro
 from fastdata.shards.conversion.samples import Split
 from fastdata.shards.engines import Engine, run_jobs
 from fastdata.shards.format import MANIFEST_NAME, NO_LABEL, STATE_FOLDER, Manifest, ShardIndex, ShardInfo
+from fastdata.shards.part_files import read_shard_file
 from fastdata.system.files import write_whole
 from fastdata.terminal.words import counted
 
@@ -230,7 +231,7 @@ def _finished_before(folder: Path, splits: dict[str, Split], options: ConvertOpt
         path = folder / name / MANIFEST_NAME
         if not path.exists() or split.fingerprint is None:
             return None
-        manifest = Manifest.from_text(path.read_bytes(), str(path))
+        manifest = Manifest.from_text(read_shard_file(path), str(path))
         same = manifest.options == options.to_dict() and manifest.source["fingerprint"] == split.fingerprint
         if not same or not all(_is_there(folder / name, shard) for shard in manifest.shards):
             return None
@@ -244,14 +245,14 @@ def _unlabelled(folder: Path, manifest: Manifest) -> int:
     count = 0
     for shard in manifest.shards:
         path = folder / shard.index_name
-        count += int((ShardIndex.from_bytes(path.read_bytes(), str(path)).records["label"] == NO_LABEL).sum())
+        count += int((ShardIndex.from_bytes(read_shard_file(path), str(path)).records["label"] == NO_LABEL).sum())
     return count
 
 
 def _is_there(folder: Path, shard: ShardInfo) -> bool:
     path = folder / shard.name
     try:
-        index = ShardIndex.from_bytes((folder / shard.index_name).read_bytes(), shard.index_name)
+        index = ShardIndex.from_bytes(read_shard_file(folder / shard.index_name), shard.index_name)
         return path.stat().st_size == shard.tar_bytes and is_beside(path, index.jpeg_bytes)
     except OSError:  # a ShardError is one
         return False

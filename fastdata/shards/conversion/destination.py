@@ -18,8 +18,9 @@ from fastdata.shards.conversion.samples import Split
 from fastdata.shards.conversion.shard_plan import plan_shards
 from fastdata.shards.conversion.staging import staged
 from fastdata.shards.format import MANIFEST_NAME, STATE_FOLDER, Manifest, crc32c, index_name
+from fastdata.shards.part_files import read_shard_file
 from fastdata.shards.records import Ref
-from fastdata.system.files import remove_durably, try_lock, write_whole
+from fastdata.system.files import read_file, remove_durably, try_lock, write_whole
 
 __all__ = ["Destination", "fingerprint_of"]
 
@@ -164,7 +165,7 @@ def _remove_conversion(folder: Path, splits: Iterable[str]) -> None:
         manifest = place / MANIFEST_NAME
         if not manifest.exists():
             continue
-        shards = Manifest.from_text(manifest.read_bytes(), str(manifest)).shards
+        shards = Manifest.from_text(read_shard_file(manifest), str(manifest)).shards
         remove_durably(manifest)  # first: with it, the dataset would claim to be whole
         _remove_shards(place, [shard.name for shard in shards])
     for note in (folder / STATE_FOLDER).glob("**/shard-*.tar.json"):
@@ -186,7 +187,7 @@ def _remove_shards(folder: Path, names: Iterable[str]) -> None:
 
 def _read_job(path: Path) -> dict[str, Any]:
     try:
-        content = json.loads(path.read_bytes())
+        content = json.loads(read_file(path))
     except ValueError:
         content = None
     return content if isinstance(content, dict) else {}

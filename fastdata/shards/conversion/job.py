@@ -12,13 +12,15 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from fastdata.errors import ConversionError, OptionError, in_words
+from fastdata.limits import check_encoded_bytes
 from fastdata.loaders.index_file import is_beside
 from fastdata.loaders.unpacked import as_file
 from fastdata.shards.conversion.recode import UNPACKED, Recoding, described
 from fastdata.shards.format import ShardIndex, ShardInfo, crc32c, index_name
+from fastdata.shards.part_files import read_shard_file
 from fastdata.shards.records import Ref, listing
 from fastdata.shards.writer import ShardWriter
-from fastdata.system.files import read_file, write_whole
+from fastdata.system.files import open_descriptor, read_file, write_whole
 
 __all__ = ["ON_ERROR", "ConvertOptions", "ShardDone", "ShardJob", "finished_shard", "space_errors", "write_shard"]
 
@@ -177,9 +179,9 @@ def _in_words(error: Exception) -> str:
 def finished_shard(folder: str, name: str, note: Path, *, on_error: str) -> ShardDone | None:
     """The note of a shard, if the shard exists as the note says and has no skipped images unless on_error allows it."""
     try:
-        done = ShardDone.from_text(note.read_text())
+        done = ShardDone.from_text(read_file(note).decode())
         whole = os.path.getsize(os.path.join(folder, name)) == done.info.tar_bytes
-        index = Path(folder, index_name(name)).read_bytes()
+        index = read_shard_file(Path(folder, index_name(name)))
         whole = whole and is_beside(os.path.join(folder, name), ShardIndex.from_bytes(index, name).jpeg_bytes)
     except (OSError, ValueError, KeyError, TypeError):
         return None
@@ -209,6 +211,7 @@ class _Ranges:
         self._path, self._file = "", -1
 
     def read(self, ref: Ref) -> bytes:
+        check_encoded_bytes(ref.size, "the image")
         data = (
             read_file(ref.path) if ref.offset == 0 else self._read_range(ref.path, ref.offset, ref.size)
         )  # 0: a file of its own
@@ -230,7 +233,7 @@ class _Ranges:
     def _read_range(self, path: str, offset: int, size: int) -> bytes:
         if path != self._path:
             self.close()
-            self._path, self._file = path, os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
+            self._path, self._file = path, open_descriptor(path)
         os.lseek(self._file, offset, os.SEEK_SET)
         data = bytearray()
         while len(data) < size and (more := os.read(self._file, size - len(data))):

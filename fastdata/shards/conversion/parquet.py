@@ -14,6 +14,7 @@ from fastdata.shards.conversion.folders import SPLIT_NAMES
 from fastdata.shards.conversion.samples import SourcePaths, Split, Streamed
 from fastdata.shards.format import crc32c
 from fastdata.shards.labels import LABEL_NAMES, class_number, class_numbers, classes_for, integer_label
+from fastdata.system.files import NotRegularFile, open_file
 from fastdata.system.optional import need
 
 __all__ = ["parquet_splits"]
@@ -84,7 +85,10 @@ class _Table:
         pyarrow = need("pyarrow", "reading Parquet", error=ConversionError)
         parquet = need("pyarrow.parquet", "reading Parquet", error=ConversionError)
         try:
-            schema = parquet.read_schema(path)
+            with open_file(path) as file:
+                schema = parquet.read_schema(file)
+        except NotRegularFile as error:
+            raise ConversionError(str(error)) from error
         except pyarrow.ArrowException as error:
             raise ConversionError(f"{path} is not a Parquet file, or damaged: {error}") from error
         image = _column(schema.names, image_column, _IMAGE_COLUMNS, "image", path)
@@ -133,7 +137,7 @@ class _Table:
 def _end_of(path: str) -> bytes:
     """A Parquet file's size and its end, which holds the statistics of all its columns."""
     size = os.path.getsize(path)
-    with open(path, "rb") as file:
+    with open_file(path) as file:
         file.seek(max(0, size - _FOOTER_BYTES))
         return str(size).encode() + file.read()
 

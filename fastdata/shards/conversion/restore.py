@@ -12,6 +12,7 @@ from fastdata.errors import ConversionError, ShardError
 from fastdata.shards.conversion.recode import described
 from fastdata.shards.dataset import ShardDataset
 from fastdata.system.ahead import in_order
+from fastdata.system.files import read_file
 
 __all__ = ["Restored", "check_empty", "restore_folder"]
 
@@ -110,7 +111,7 @@ class _Files:
                 f"two images would be {path}; restore the shards one by one, from folders of their own"
             )
         if self._resume and path.exists() and self._is_named_so(path):
-            if path.read_bytes() != data:
+            if read_file(path) != data:
                 raise ConversionError(
                     f"{path} is there and has other bytes than the image; remove it, or choose another destination"
                 )

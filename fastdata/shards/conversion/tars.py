@@ -17,6 +17,7 @@ from fastdata.shards.labels import (
     class_numbers,
     classes_for,
 )
+from fastdata.shards.part_files import read_shard_file
 from fastdata.shards.records import Ref, TarSample, listing, tar_samples
 
 __all__ = ["tar_splits"]
@@ -95,7 +96,7 @@ def _with_what_indexes_say(refs: Sequence[Ref], paths: Sequence[str]) -> list[Re
 
 def _classes_beside(path: str) -> list[str] | None:
     try:
-        classes = json.loads(Path(path).with_name(MANIFEST_NAME).read_bytes()).get("classes")
+        classes = json.loads(read_shard_file(Path(path).with_name(MANIFEST_NAME))).get("classes")
     except (OSError, ValueError, AttributeError):
         return None
     return classes if isinstance(classes, list) else None
