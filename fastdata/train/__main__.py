@@ -14,7 +14,8 @@ from fastdata.models import check_sizes, checks, create_model
 from fastdata.terminal.flags import add_flags, from_flags
 from fastdata.terminal.help import Parser
 from fastdata.train import searches
-from fastdata.train.checkpoints import load_checkpoint, naming
+from fastdata.train.checkpoint_files import load_checkpoint
+from fastdata.train.checkpoints import naming
 from fastdata.train.data import DataOptions, make_loaders
 from fastdata.train.loop import evaluate, fit
 from fastdata.train.options import TrainOptions

@@ -14,7 +14,7 @@ import signal
 import threading
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -24,14 +24,13 @@ import torch.distributed as dist
 
 from fastdata.errors import OptionError, TrainError
 from fastdata.order.random_states import random_state, seed_anew, set_generators, set_random_state
-from fastdata.system.files import NotRegularFile, open_file, whole_file
 from fastdata.system.stack_level import users_level
+from fastdata.train.checkpoint_files import VERSION, DamagedCheckpoint, load_checkpoint, write_checkpoint
 from fastdata.train.ranks import Vote
 from fastdata.train.training import Training
 
-__all__ = ["Checkpointer", "load_checkpoint", "make_output_dir", "naming"]
+__all__ = ["Checkpointer", "make_output_dir", "naming"]
 
-VERSION = 3
 _SIGNALS = ("SIGTERM", "SIGUSR1")
 # Options that may differ between a checkpoint and the run that resumes it without a word.
 _FREE = {"resume", "output_dir", "keep", "save_every", "print_freq", "profile", "tensorboard", "timeout_s", "device"}
@@ -51,6 +50,7 @@ class Checkpointer:
         folder = training.options.output_dir
         self.folder = Path(folder) if folder is not None else None
         self._signalled = False
+        self._damaged: dict[Path, DamagedCheckpoint] = {}  # passed over by resume="auto"
         self._vote: Vote | None = None
         if self.folder is not None and training.ranks.is_main:
             make_output_dir(self.folder)
@@ -98,15 +98,14 @@ class Checkpointer:
             "validated": validated,
         }
         path = self.folder / f"checkpoint-{training.updates:08}.pt"
-        with whole_file(path) as file:
-            torch.save(state, file)
+        write_checkpoint(path, state)
         for old in self._kept()[: -training.options.keep]:
             old.unlink()
 
     def restore(self, result: Any) -> Any:
         """Loads the checkpoint that the `resume` option names, if there is one; returns the loader's state."""
-        path, training = self._wanted(), self.training
-        state = load_checkpoint(path) if path is not None else None
+        training = self.training
+        path, state = self._wanted()
         if state is not None:
             with naming(path):
                 training.load_state_dict(state["training"])
@@ -116,6 +115,8 @@ class Checkpointer:
                 self._resumed = state["random"][training.ranks.rank]
         self._check_output_dir(path)
         self._check_same_place()
+        if training.ranks.is_main:
+            self._set_damaged_aside()
         if training.ranks.is_main and training.options.resume is not None:
             self._say_what_was_resumed(path, state)
         return state["loader"] if state is not None else None
@@ -154,12 +155,33 @@ class Checkpointer:
     def _note_signal(self, number: int, frame: Any) -> None:
         self._signalled = True
 
-    def _wanted(self) -> Path | None:
+    def _wanted(self) -> tuple[Path | None, dict[str, Any] | None]:
+        """The checkpoint that the `resume` option names, and what is in it; for "auto" the newest intact one.
+
+        Raises:
+            TrainError: it cannot be loaded; for "auto", all are damaged.
+        """
         wanted = self.training.options.resume
-        if wanted == "auto":
-            assert self.folder is not None
-            return max(self._kept(), default=None)
-        return Path(wanted) if wanted is not None else None
+        if wanted != "auto":
+            return (Path(wanted), load_checkpoint(wanted)) if wanted is not None else (None, None)
+        for path in reversed(self._kept()):
+            try:
+                return path, load_checkpoint(path)
+            except DamagedCheckpoint as error:
+                self._damaged[path] = error
+        if self._damaged:
+            told = "; ".join(str(error) for error in self._damaged.values())
+            raise TrainError(f"every checkpoint in {self.folder} is damaged, so nothing can be resumed: {told}")
+        return None, None
+
+    def _set_damaged_aside(self) -> None:
+        """Renames what was passed over, once all ranks have looked."""
+        for path, error in self._damaged.items():
+            aside = path.with_name(f"{path.name}.damaged")
+            with suppress(FileNotFoundError):
+                path.rename(aside)
+            warnings.warn(f"{error}; set aside as {aside.name}", stacklevel=users_level())
+        self._damaged = {}
 
     def _random_states(self, loader: Any) -> list[dict[str, Any]]:
         """Of every process, in order: now, and when its epoch began."""
@@ -213,7 +235,8 @@ class Checkpointer:
         )
 
     def _kept(self) -> list[Path]:
-        return [] if self.folder is None else sorted(self.folder.glob("checkpoint-[0-9]*.pt"))
+        found = [] if self.folder is None else sorted(self.folder.glob("checkpoint-[0-9]*.pt"))
+        return [path for path in found if path not in self._damaged]
 
     def _check_finite(self) -> None:
         """Refuses to save weights that are NaN or inf."""
@@ -282,34 +305,3 @@ def make_output_dir(folder: Path) -> None:
         problem = f"cannot be created ({error.strerror})"
     if problem:
         raise OptionError(f"output_dir={str(folder)!r} {problem}; name another folder")
-
-
-def load_checkpoint(path: str | Path) -> dict[str, Any]:
-    """Loads a checkpoint that `Checkpointer.save` wrote.
-
-    Raises:
-        TrainError: the file is missing, damaged, or of another version.
-    """
-    try:
-        with open_file(path) as file:
-            state: dict[str, Any] = torch.load(file, map_location="cpu", weights_only=True)
-    except FileNotFoundError as error:
-        raise TrainError(f"no such checkpoint: {path}") from error
-    except NotRegularFile as error:
-        raise TrainError(f"{error}; name a checkpoint, or use resume='auto' for the latest in output_dir") from error
-    except IsADirectoryError as error:
-        raise TrainError(
-            f"{path} is a folder; name a checkpoint in it, or use resume='auto' for the latest in output_dir"
-        ) from error
-    except Exception as error:  # torch raises many kinds for files that are not its own
-        raise TrainError(
-            f"{path} cannot be read as a checkpoint: it is damaged, or another program wrote it; name another "
-            "checkpoint, or use resume='auto' for the latest in output_dir"
-        ) from error
-    if not isinstance(state, dict) or "version" not in state:
-        raise TrainError(f"{path} was not written by fastdata.train; to start from pretrained weights use --weights")
-    if state["version"] != VERSION:
-        raise TrainError(
-            f"{path} has checkpoint version {state['version']}; this version of fastdata reads version {VERSION}"
-        )
-    return state

@@ -25,7 +25,7 @@ from fastdata.cli.main import main
 from fastdata.loaders.index_file import IndexFile
 from fastdata.shards.verify import verify_folder
 from fastdata.system.files import NotRegularFile, read_file
-from fastdata.train.checkpoints import load_checkpoint
+from fastdata.train.checkpoint_files import load_checkpoint
 
 SMALL = v1.Compose([v1.Resize((16, 16)), v1.ToTensor()])
 REFUSAL = "a FIFO, not a regular file"

@@ -26,7 +26,7 @@ from torchvision.datasets import ImageFolder
 from fastdata import DataLoader, OptionError, TrainError
 from fastdata.train import Training, fit
 from fastdata.train.__main__ import main
-from fastdata.train.checkpoints import load_checkpoint
+from fastdata.train.checkpoint_files import load_checkpoint
 from fastdata.train.searches import find_lr
 
 FLAGS = ["--model", "small", "-b", "4", "--epochs", "3", "--opt", "adamw", "--lr", "0.003", "--device", "cpu"]
@@ -152,7 +152,7 @@ def test_what_is_no_checkpoint_is_refused(tmp_path: Path) -> None:
     for wrong, message in (
         (tmp_path / "none.pt", "no such checkpoint"),
         (tmp_path / "cut.pt", "cannot be read as a checkpoint"),
-        (tmp_path / "old.pt", "has checkpoint version 0; this version of fastdata reads version 3"),
+        (tmp_path / "old.pt", "has checkpoint version 0; this version of fastdata reads version 4"),
     ):
         if wrong.stem == "cut":
             wrong.write_bytes(path.read_bytes()[:5000])
