@@ -98,7 +98,8 @@ def _has_checksum(file: IO[bytes], path: str | Path) -> bool:
     if found != expected:
         here, written = found.decode()[:16], expected.decode(errors="replace")[:16]
         raise DamagedCheckpoint(
-            f"{path} is damaged: its bytes have the SHA-256 {here}…, those that were written have {written}…; use another checkpoint, or resume='auto' for the latest intact one in output_dir"
+            f"{path} is damaged: its bytes have the SHA-256 {here}…, those that were written have {written}…; "
+            "use another checkpoint, or resume='auto' for the latest intact one in output_dir"
         )
     return True
 
