@@ -12,6 +12,7 @@ from typing import IO, Any
 
 __all__ = [
     "cache_folder",
+    "is_at",
     "locked",
     "read_file",
     "remove_durably",
@@ -71,13 +72,13 @@ def try_lock(path: str | os.PathLike[str], *, patience_s: float = 0.0) -> Iterat
         while not (is_ours := _takes_at_once(file)) and time.monotonic() < until:
             time.sleep(0.01)
         try:
-            yield is_ours and _is_at(path, file)
+            yield is_ours and is_at(path, file)
         finally:
             if is_ours:
                 _unlock(file)
 
 
-def _is_at(path: str | os.PathLike[str], file: IO[str]) -> bool:
+def is_at(path: str | os.PathLike[str], file: IO[Any]) -> bool:
     """True if that is where an open file still is."""
     try:
         return os.path.samestat(os.stat(path), os.fstat(file.fileno()))
