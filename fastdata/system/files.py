@@ -10,6 +10,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
+from fastdata.system.disk_space import naming_file
+
 __all__ = [
     "cache_folder",
     "is_at",
@@ -105,7 +107,7 @@ def whole_file(path: Path) -> Iterator[IO[bytes]]:
     """Yields a file to write atomically: afterwards it exists completely or not at all, even after a power cut."""
     partial = path.with_name(f".{path.name}.partial")
     try:
-        with open(partial, "wb") as file:
+        with naming_file(path), open(partial, "wb") as file:
             yield file
             sync_file(file)
         os.replace(partial, path)
