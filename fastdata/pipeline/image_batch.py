@@ -18,7 +18,7 @@ from fastdata.loaders import Encoded, pillow
 from fastdata.loaders.backend import LoadedFiles, Pixels, Scratch
 from fastdata.loaders.fill import as_numpy
 from fastdata.loaders.per_image import inspect
-from fastdata.pipeline.collate import collate_targets, join
+from fastdata.pipeline.collate import collate_targets, join, naming_unlabelled
 from fastdata.pipeline.finish import Drawn
 from fastdata.pipeline.jobs import SkipResult, Task, stop_if_cancelled
 from fastdata.pipeline.resources import EpochResources
@@ -379,7 +379,8 @@ class ImageBatch:
     def _collated_targets(self, good: Sequence[int]) -> Any:
         whole = len(good) == len(self._loaded)
         targets = self._targets if whole else [self._targets[position] for position in good]
-        return self._pinned(collate_targets(self._config.collate_fn, targets))
+        with naming_unlabelled(self._config.source, [self._indices[position] for position in good], targets):
+            return self._pinned(collate_targets(self._config.collate_fn, targets))
 
     def _draw_steps(self, good: Sequence[int]) -> Drawn:
         """What is drawn for the batch's augmentations, by sample."""
