@@ -13,6 +13,7 @@
     ├── StoreError          (ConnectionError)    a remote store does not answer, or returns wrong data
     │   └── NotInStore                           it has no such file
     ├── PipelineError       (RuntimeError)       the pipeline timed out or was used after a fork
+    │   └── NoLabel         (TypeError)          a sample of a batch has no label
     ├── TrainError          (RuntimeError)       a training run cannot go on
     └── StateMismatch       (ValueError)         a saved state belongs to something else
 
@@ -36,6 +37,7 @@ __all__ = [
     "DatasetError",
     "DecodeError",
     "FastdataError",
+    "NoLabel",
     "NotAccelerated",
     "NotInStore",
     "OptionError",
@@ -206,6 +208,10 @@ class NotInStore(StoreError):
 
 class PipelineError(FastdataError, RuntimeError):
     """The pipeline timed out, or an iterator was used in a process that does not own it."""
+
+
+class NoLabel(PipelineError, TypeError):
+    """A sample of a batch has no label, so that the batch's labels cannot be one tensor."""
 
 
 class TrainError(FastdataError, RuntimeError):

@@ -18,7 +18,9 @@ from fastdata.cli.run import add_run, split_program
 from fastdata.cli.shards import add_commands
 from fastdata.errors import BackendUnavailable, DatasetError, DecodeError, FastdataError, OptionError
 from fastdata.run import startup
+from fastdata.system import interrupts
 from fastdata.system.cpus import parse_workers
+from fastdata.system.disk_space import no_space
 from fastdata.terminal.flags import argument
 from fastdata.terminal.help import Parser
 from fastdata.terminal.wrap import wrapped
@@ -38,13 +40,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if hasattr(given, "is_program"):  # whose errors are its own
         return int(given.run_program(given, program))
     try:
-        given.run(given)
+        with interrupts.raised():
+            given.run(given)
     except (FastdataError, OSError) as error:
-        print(f"fastdata: {error}", file=sys.stderr)
+        told = no_space(error, ".") if isinstance(error, OSError) else None
+        advice = f"{told}; free some space and run the command again" if told else error
+        print(f"fastdata: {advice}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         print(f"fastdata: interrupted{getattr(given, 'when_interrupted', '')}", file=sys.stderr)
-        return 130
+        return interrupts.STATUS
     return 0
 
 

@@ -10,6 +10,7 @@ from fastdata.cli.doctor import DOCTOR_VALUES
 from fastdata.errors import OptionError
 from fastdata.run import startup
 from fastdata.run.program import check_script, run_module, run_script
+from fastdata.system import interrupts
 
 __all__ = ["add_run", "run_program", "split_program"]
 
@@ -53,6 +54,7 @@ def run_program(given: argparse.Namespace, program: list[str]) -> int:
     startup.follow_children(quiet=given.quiet)
     startup.install()
     if is_module:
+        interrupts.raise_again()
         run_module(program[0], program[1:])
         return 0
     try:
@@ -60,5 +62,6 @@ def run_program(given: argparse.Namespace, program: list[str]) -> int:
     except OptionError as error:
         print(f"fastdata: {error}", file=sys.stderr)
         return 2
+    interrupts.raise_again()  # the program's own, from here on
     run_script(program[0], program[1:])
     return 0

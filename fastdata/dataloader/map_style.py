@@ -31,6 +31,7 @@ from fastdata.dataloader.arguments import LoaderArguments, may_defer, may_pin
 from fastdata.dataloader.record import EpochRecord
 from fastdata.dataloader.routes import find_route
 from fastdata.dataloader.verdict import Findings, warn_if_images
+from fastdata.dataloader.worker_faults import TakeCare
 from fastdata.errors import PipelineError
 from fastdata.loaders import create_backend
 from fastdata.pipeline.choose_backend import BackendChoice
@@ -193,8 +194,10 @@ class _BeginWorker:
     ) -> None:
         self._own, self._fetcher, self._captured = own, fetcher, captured
         self._program_began = program_began()
+        self._care = TakeCare()
 
     def __call__(self, worker: int) -> None:
+        self._care()
         if self._captured:
             import_module("PIL.Image")  # in a spawned process nobody may have done so yet
         if (opening := opening_encoded()) is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import queue
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -13,6 +14,7 @@ from torch.utils.data._utils import worker as torch_worker
 from fastdata.captures.fetch import MadeAgain, UnfinishedBatch
 from fastdata.dataloader.iterators import CountedIterator
 from fastdata.dataloader.map_style import AskWorker, WorkerJobs
+from fastdata.dataloader.worker_faults import Receiver
 from fastdata.dataloader.worker_states import END, FromWorker
 from fastdata.pipeline.jobs import OrderedJobs
 
@@ -52,6 +54,16 @@ class MultiProcessIterator(CountedIterator, torch_dataloader._MultiProcessingDat
             workers.wait_for_all = _WeakMethod(self._first_of_all)
         for _ in range(workers.first if workers is not None else 0):
             next(turns)
+
+    @property
+    def _data_queue(self) -> Any:
+        """Where batches are received."""
+        return self._received_from
+
+    @_data_queue.setter
+    def _data_queue(self, inner: Any) -> None:
+        has_thread = isinstance(inner, queue.Queue)  # torch's thread for pinned memory receives
+        self._received_from = inner if has_thread else Receiver(inner, self._workers)
 
     def _first_of_all(self, heard: list[bool]) -> list[Any]:
         """What has arrived and was not asked for yet, once that holds a batch of every worker that will make one.

@@ -18,6 +18,7 @@ from torch.utils.data._utils import fetch as torch_fetch
 from torch.utils.data._utils.pin_memory import pin_memory
 
 from fastdata.dataloader.record import keeps_state, same_state
+from fastdata.dataloader.worker_faults import TakeCare
 from fastdata.errors import StateMismatch
 from fastdata.order.random_states import GlobalStates
 
@@ -62,10 +63,11 @@ class KeepStates:
     """
 
     def __init__(self, before: Callable[[int], None] | None, resumed: Sequence[dict[str, Any] | None] | None) -> None:
-        self._before, self._resumed = before, resumed
+        self._before, self._resumed, self._care = before, resumed, TakeCare()
 
     def __call__(self, worker: int) -> None:
         """As torch calls it, in worker process number `worker`."""
+        self._care()
         if self._before is not None:
             self._before(worker)
         info = get_worker_info()

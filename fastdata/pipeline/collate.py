@@ -5,7 +5,8 @@ timm's stacks uint8 images; whatever its targets are, those of one number each b
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -13,9 +14,11 @@ import torch
 from torch.utils.data import default_collate
 from torch.utils.data._utils import collate as torch_collate
 
+from fastdata.errors import NoLabel
 from fastdata.loaders.pending_image import PendingImage
+from fastdata.sources.protocol import ImageSource, location_of
 
-__all__ = ["collate_targets", "is_known_collation", "join", "stacks_images", "stacks_pending"]
+__all__ = ["collate_targets", "is_known_collation", "join", "naming_unlabelled", "stacks_images", "stacks_pending"]
 
 _TIMMS = ("timm.data.loader", "fast_collate")
 
@@ -59,6 +62,22 @@ def collate_targets(collate_fn: Callable[[list[Any]], Any], targets: Sequence[An
     """The targets of a batch."""
     collated = default_collate(tuple(targets))  # type: ignore[arg-type]  # a tuple, as samples are transposed
     return collated.long() if _is_timms(collate_fn) and collated.ndim == 1 else collated
+
+
+@contextmanager
+def naming_unlabelled(source: ImageSource, indices: Sequence[int], targets: Sequence[Any]) -> Iterator[None]:
+    """Names the first sample without a label if the targets of a batch cannot be collated."""
+    try:
+        yield
+    except (RuntimeError, TypeError) as error:
+        index = next((each for each, target in zip(indices, targets, strict=True) if target is None), None)
+        if index is None:
+            raise
+        raise NoLabel(
+            f"sample {index} ({location_of(source, index)}) has no label (None), so the labels of its batch cannot be "
+            "one tensor; give it a label in the source, a number by target_transform, or leave such samples out with "
+            "torch.utils.data.Subset"
+        ) from error
 
 
 def join(collate_fn: Callable[[list[Any]], Any], images: Any, targets: Any) -> Any:

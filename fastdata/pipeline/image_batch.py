@@ -19,7 +19,7 @@ from fastdata.loaders.backend import LoadedFiles, Pixels, Scratch
 from fastdata.loaders.fill import as_numpy
 from fastdata.loaders.per_image import inspect
 from fastdata.pipeline.batch_memory import made_or_refused
-from fastdata.pipeline.collate import collate_targets, join
+from fastdata.pipeline.collate import collate_targets, join, naming_unlabelled
 from fastdata.pipeline.finish import Drawn
 from fastdata.pipeline.jobs import SkipResult, Task, stop_if_cancelled
 from fastdata.pipeline.resources import EpochResources
@@ -381,9 +381,9 @@ class ImageBatch:
         return join(self._config.collate_fn, images, self._collated_targets(good))
 
     def _collated_targets(self, good: Sequence[int]) -> Any:
-        whole = len(good) == len(self._loaded)
-        targets = self._targets if whole else [self._targets[position] for position in good]
-        return self._pinned(collate_targets(self._config.collate_fn, targets))
+        targets = [self._targets[position] for position in good]
+        with naming_unlabelled(self._config.source, [self._indices[position] for position in good], targets):
+            return self._pinned(collate_targets(self._config.collate_fn, targets))
 
     def _draw_steps(self, good: Sequence[int]) -> Drawn:
         """What is drawn for the batch's augmentations, by sample."""

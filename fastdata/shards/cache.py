@@ -8,9 +8,10 @@ import re
 import tempfile
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import TypeVar
 
 from fastdata.errors import OptionError, ShardError, StoreError
 from fastdata.loaders.index_file import SUFFIX, index_beside, is_beside, path_beside
@@ -22,7 +23,10 @@ from fastdata.system.stack_level import users_level
 
 __all__ = ["ShardCache"]
 
+Result = TypeVar("Result")
+
 _LOOK_AGAIN_S = 0.05
+_TRIES = 6  # while something else removes files
 
 
 class ShardCache:
@@ -38,31 +42,25 @@ class ShardCache:
 
     def __init__(self, folder: Path | None, most_bytes: int, store: RemoteFiles) -> None:
         self.most_bytes = most_bytes
-        folder = folder if folder is not None else cache_folder() / "shards"
-        self._folder, self._store = folder, store
+        self.folder = folder if folder is not None else cache_folder() / "shards"
+        self._store = store
         self._beyond_help: set[str] = set()
         self._facts: dict[str, tuple[int, int]] = {}  # size and checksum of each shard
         self._jpeg_facts: dict[str, tuple[int, int]] = {}  # the same of the indexes of its JPEGs
         self._without_jpeg_indexes: set[str] = set()  # shards whose indexes this process could not get
-        self._eviction_lock = folder / "eviction.lock"
-        folder.mkdir(parents=True, exist_ok=True)
+        self._eviction_lock = self.folder / "eviction.lock"
+        self.folder.mkdir(parents=True, exist_ok=True)
 
     def index(self, url: str, expected_crc: int | None) -> ShardIndex:
         """A shard's index: the local copy if it has the checksum in the manifest, else downloaded from the store."""
         name = index_name(url)
-        place = self._folder / f"{_hash(url)}-{_file_name(name)}"
-        data = read_shard_file(place) if expected_crc is not None and place.exists() else None
-        if data is None or crc32c(data) != expected_crc:
-            data = self._store.read(name)
-            if expected_crc not in (None, crc32c(data)):
-                raise ShardError(
-                    name,
-                    "its checksum is not the one in the manifest (is the dataset still being written?)",
-                    expected=f"checksum {expected_crc:08x}",
-                    found=f"{crc32c(data):08x}",
-                )
-            self._put(place, data)
-        index = ShardIndex.from_bytes(data, name)
+        place = self.folder / f"{_hash(url)}-{_file_name(name)}"
+        data = _bytes_of(place) if expected_crc is not None else None
+        if data is not None and crc32c(data) == expected_crc:
+            index = ShardIndex.from_bytes(data, name)
+        else:
+            data, index = self._store.read_checked(name, lambda found: _checked_index(found, name, expected_crc))
+            self._despite_removals(url, lambda: self._put(place, data))
         self._facts[url] = index.tar_bytes, index.tar_crc32c
         self._jpeg_facts[url] = index.jpeg_bytes, index.jpeg_crc32c
         return index
@@ -84,13 +82,30 @@ class ShardCache:
         place, size = self._place(url), self.tar_bytes(url)
         if _is_there(place, size) and self._has_jpeg_indexes(url, place):
             return place, False
-        self._folder.mkdir(parents=True, exist_ok=True)
+        return place, self._despite_removals(url, lambda: self._fetch(url, place, size))
+
+    def _fetch(self, url: str, place: Path, size: int) -> bool:
+        """True if a shard was downloaded."""
         with locked(place.with_suffix(".lock")):
             if not (was_there := _is_there(place, size)):  # else another process was quicker
                 self._download(url, place)
             elif not self._has_jpeg_indexes(url, place):
                 self._download_jpeg_indexes(url, place)
-        return place, not was_there
+        return not was_there
+
+    def _despite_removals(self, url: str, work: Callable[[], Result]) -> Result:
+        """Does what writes to the folder, again if something else removes files or the folder meanwhile."""
+        for attempt in range(_TRIES):
+            try:
+                self.folder.mkdir(parents=True, exist_ok=True)
+                return work()
+            except FileNotFoundError as error:  # never the store's, which are StoreErrors
+                last = error
+                time.sleep(_LOOK_AGAIN_S * 2**attempt if attempt + 1 < _TRIES else 0)
+        raise StoreError(
+            f"{url} could not be kept in the cache in {_TRIES} attempts: something empties the cache folder "
+            f"{self.folder} while it is used ({last.filename} was removed); stop that, or name another cache_dir"
+        ) from last
 
     def _has_jpeg_indexes(self, url: str, place: Path) -> bool:
         """True if the indexes of a shard's JPEGs need not be downloaded."""
@@ -108,19 +123,21 @@ class ShardCache:
         if url in self._beyond_help:
             return False
         place = self._place(url)
+        try:
+            self._despite_removals(url, lambda: self._renew(url, place))
+        except ShardError:
+            self._beyond_help.add(url)
+            raise
+        return True
+
+    def _renew(self, url: str, place: Path) -> None:
         with locked(place.with_suffix(".lock")):
             if place.exists() and file_crc32c(place) != self._facts[url][1]:  # else another reader was quicker
-                try:
-                    self._download(url, place)
-                except ShardError:
-                    self._beyond_help.add(url)
-                    raise
-        return True
+                self._download(url, place)
 
     def _put(self, place: Path, data: bytes) -> None:
         """Writes a small file, which other processes may be writing at this moment, too."""
-        self._folder.mkdir(parents=True, exist_ok=True)
-        number, name = tempfile.mkstemp(dir=self._folder)
+        number, name = tempfile.mkstemp(dir=self.folder)
         try:
             with open(number, "wb") as file:
                 file.write(data)
@@ -130,7 +147,7 @@ class ShardCache:
             raise
 
     def _place(self, url: str) -> Path:
-        return self._folder / f"{_hash(url)}-{self._facts[url][1]:08x}-{_file_name(url)}"
+        return self.folder / f"{_hash(url)}-{self._facts[url][1]:08x}-{_file_name(url)}"
 
     def _download(self, url: str, place: Path) -> None:
         expected = self._facts[url]
@@ -161,19 +178,15 @@ class ShardCache:
             return
         self._without_jpeg_indexes.add(url)  # unless it succeeds
         try:
-            data = self._store.read(there)
-        except StoreError as error:
+            data = self._store.read_checked(there, lambda found: _checked_jpeg_indexes(found, there, expected))
+        except (StoreError, ShardError) as error:
             warnings.warn(f"JPEGs are decoded without their index: {error}", stacklevel=users_level())
-            return
-        if (len(data), crc32c(data)) != expected:
-            warnings.warn(
-                f"JPEGs are decoded without their index: {there} does not have the checksum in the index of its shard "
-                "(copy it to the store again)",
-                stacklevel=users_level(),
-            )
             return
         try:
             self._put(to, data)
+        except FileNotFoundError:  # the folder was removed
+            self._without_jpeg_indexes.discard(url)
+            raise
         except OSError as error:
             warnings.warn(
                 f"JPEGs are decoded without their index, for which there is no room: {error}", stacklevel=users_level()
@@ -196,14 +209,14 @@ class ShardCache:
 
     def _evict(self, size: int) -> bool:
         """Removes what was used least recently until so many bytes are free; False when they cannot be."""
-        for partial in self._folder.glob("*.partial"):
+        for partial in self.folder.glob("*.partial"):
             if _is_abandoned(partial):
                 partial.unlink(missing_ok=True)
-        for beside in self._folder.glob(f"*{SUFFIX}"):  # of tar files that are gone, or come at this moment
+        for beside in self.folder.glob(f"*{SUFFIX}"):  # of tar files that are gone, or come at this moment
             if not any(beside.with_suffix(suffix).exists() for suffix in (".tar", ".partial")):
                 beside.unlink(missing_ok=True)
-        files = [(path, found) for path in self._folder.glob("*.tar") if (found := _stat(path)) is not None]
-        under_way = [found.st_size for path in self._folder.glob("*.partial") if (found := _stat(path)) is not None]
+        files = [(path, found) for path in self.folder.glob("*.tar") if (found := _stat(path)) is not None]
+        under_way = [found.st_size for path in self.folder.glob("*.partial") if (found := _stat(path)) is not None]
         indexes = [found.st_size for path, _ in files if (found := _stat(path_beside(path))) is not None]
         total = size + sum(under_way) + sum(found.st_size for _, found in files) + sum(indexes)
         for path, found in sorted(files, key=lambda entry: entry[1].st_mtime):
@@ -214,6 +227,40 @@ class ShardCache:
             total -= found.st_size + (index.st_size if (index := _stat(beside)) is not None else 0)
             beside.unlink(missing_ok=True)
         return total <= self.most_bytes
+
+
+def _bytes_of(path: Path) -> bytes | None:
+    try:
+        return read_shard_file(path)
+    except FileNotFoundError:
+        return None
+
+
+def _checked_index(data: bytes, name: str, expected_crc: int | None) -> tuple[bytes, ShardIndex]:
+    """The index, and its bytes.
+
+    Raises:
+        ShardError: it is damaged, or does not have the checksum in the manifest.
+    """
+    if expected_crc not in (None, crc32c(data)):
+        raise ShardError(
+            name,
+            "its checksum is not the one in the manifest (is the dataset still being written?)",
+            expected=f"checksum {expected_crc:08x}",
+            found=f"{crc32c(data):08x}",
+        )
+    return data, ShardIndex.from_bytes(data, name)
+
+
+def _checked_jpeg_indexes(data: bytes, name: str, expected: tuple[int, int]) -> bytes:
+    if (found := (len(data), crc32c(data))) != expected:
+        raise ShardError(
+            name,
+            "it does not have the checksum in the index of its shard (copy it to the store again)",
+            expected=f"{expected[0]} bytes, checksum {expected[1]:08x}",
+            found=f"{found[0]} bytes, checksum {found[1]:08x}",
+        )
+    return data
 
 
 def _stat(path: Path) -> os.stat_result | None:

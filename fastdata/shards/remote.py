@@ -8,6 +8,8 @@ Life cycle of a shard; any deviation is a bug:
 * Use.  Reading a shard updates the time of its file, so that the least recently used one is known.
 * Damage.  A copy with an image whose checksum is wrong is downloaded again once, and replaced by renaming; if the
   store's copy is damaged as well, that is an error.
+* Removal by others.  If something else removes files or the folder, they are made again: the shard is downloaded again
+  a few times, with growing pauses, and then an error says that something empties the folder.
 * Eviction.  Before a download, files are removed until it fits beside the downloads of other processes.  A reader that
   has a removed file open keeps reading it; one that opens it later downloads it again.
 * Prefetch.  A thread downloads the shards that `expect` named, up to half of the cache ahead of the latest shard that
@@ -22,6 +24,7 @@ import threading
 import warnings
 import weakref
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -60,7 +63,8 @@ class RemoteShards(Shards):
                 self._urls.append(url)
                 self._index_crcs.append(None)
                 continue
-            manifest = Manifest.from_text(store.read(f"{url}/{MANIFEST_NAME}"), url)
+            place = f"{url}/{MANIFEST_NAME}"
+            manifest = store.read_checked(place, partial(Manifest.from_text, name=place))
             self._take_classes(manifest.classes, url)
             self._urls += [f"{url}/{shard.name}" for shard in manifest.shards]
             self._index_crcs += [shard.index_crc32c for shard in manifest.shards]
@@ -105,11 +109,15 @@ class RemoteShards(Shards):
         return str(path)
 
     def _warn_of_refetches(self, url: str) -> None:
+        reason = (
+            f"cache_bytes={self._cache.most_bytes} holds about {self._cache.shards_held(self._urls)} of "
+            f"{len(self._urls)} shards; use EpochSampler(order='windowed') or a larger cache_bytes"
+        )
+        if self.fit_in_cache():
+            reason = f"something else removes files from the cache folder {self._cache.folder}; stop that"
         warnings.warn(
             f"{url} and other shards were downloaded again, since they had been removed from the cache before all "
-            f"their samples were read: cache_bytes={self._cache.most_bytes} holds about "
-            f"{self._cache.shards_held(self._urls)} of {len(self._urls)} shards; use EpochSampler(order='windowed') or "
-            "a larger cache_bytes",
+            f"their samples were read: {reason}",
             stacklevel=users_level(),
         )
 
@@ -122,7 +130,7 @@ class RemoteShards(Shards):
                 continue
         raise StoreError(
             f"{self._urls[number]} was removed from the cache {_TRIES} times before it could be read; increase "
-            "cache_bytes"
+            f"cache_bytes, or find what empties the cache folder {self._cache.folder}"
         )
 
     def read_index(self, number: int) -> ShardIndex:

@@ -8,11 +8,12 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import IO, Any, TypeVar
 
-from fastdata.errors import NotInStore, StoreError
+from fastdata.errors import NotInStore, ShardError, StoreError
 from fastdata.limits import TooManyBytes, check_encoded_bytes
 from fastdata.shards.format import crc32c
+from fastdata.system.files import is_at
 
 __all__ = ["RemoteFiles"]
 
@@ -53,18 +54,39 @@ class RemoteFiles:
                 raise StoreError(f"while it is read, {error}") from error
         return bytes(data)
 
-    def download(self, url: str, to: Path, expected_bytes: int) -> tuple[int, int]:
-        """Downloads a large file; returns its size, which is at least `expected_bytes`, and its checksum."""
-        return self._patiently(url, lambda: self._copy(url, to, expected_bytes))
+    def read_checked(self, url: str, check: Callable[[bytes], Result]) -> Result:
+        """Reads a small file as `check` does, once more if it is damaged: it may have been read while it was replaced.
 
-    def _copy(self, url: str, to: Path, expected_bytes: int) -> tuple[int, int]:
-        crc = size = 0
+        Args:
+            url: of the file.
+            check: makes something of the bytes, or raises ShardError.
+        """
+        try:
+            return check(self.read(url))
+        except ShardError:
+            return check(self.read(url))
+
+    def download(self, url: str, to: Path, expected_bytes: int) -> tuple[int, int]:
+        """Downloads a large file to a local one; returns its size, at least `expected_bytes`, and its checksum.
+
+        Raises:
+            FileNotFoundError: the local file was removed, before the download or meanwhile.
+        """
         with open(to, "r+b") as file:
-            for chunk in self._chunks(url):
-                file.write(chunk)
-                crc, size = crc32c(chunk, crc), size + len(chunk)
-                if size > expected_bytes:  # another file, as its size will tell
-                    break
+            found = self._patiently(url, lambda: self._copy(url, file, expected_bytes))
+            if not is_at(to, file):  # what has that name now is of another process
+                raise FileNotFoundError(errno.ENOENT, "removed while it was downloaded", str(to))
+        return found
+
+    def _copy(self, url: str, file: IO[bytes], expected_bytes: int) -> tuple[int, int]:
+        crc = size = 0
+        file.seek(0)
+        for chunk in self._chunks(url):
+            file.write(chunk)
+            crc, size = crc32c(chunk, crc), size + len(chunk)
+            if size > expected_bytes:  # another file, as its size will tell
+                break
+        file.flush()
         if size < expected_bytes:
             raise ConnectionError(f"the download ended after {size} of {expected_bytes} bytes")
         return size, crc

@@ -13,11 +13,13 @@ from pathlib import Path
 from typing import IO, Any
 
 from fastdata.limits import check_encoded_bytes
+from fastdata.system.disk_space import naming_file
 
 __all__ = [
     "NotRegularFile",
     "cache_folder",
     "check_regular",
+    "is_at",
     "locked",
     "open_descriptor",
     "open_file",
@@ -145,13 +147,13 @@ def try_lock(path: str | os.PathLike[str], *, patience_s: float = 0.0) -> Iterat
         while not (is_ours := _takes_at_once(file)) and time.monotonic() < until:
             time.sleep(0.01)
         try:
-            yield is_ours and _is_at(path, file)
+            yield is_ours and is_at(path, file)
         finally:
             if is_ours:
                 _unlock(file)
 
 
-def _is_at(path: str | os.PathLike[str], file: IO[str]) -> bool:
+def is_at(path: str | os.PathLike[str], file: IO[Any]) -> bool:
     """True if that is where an open file still is."""
     try:
         return os.path.samestat(os.stat(path), os.fstat(file.fileno()))
@@ -178,7 +180,7 @@ def whole_file(path: Path) -> Iterator[IO[bytes]]:
     """Yields a file to write atomically: afterwards it exists completely or not at all, even after a power cut."""
     partial = path.with_name(f".{path.name}.partial")
     try:
-        with open(partial, "wb") as file:
+        with naming_file(path), open(partial, "wb") as file:
             yield file
             sync_file(file)
         os.replace(partial, path)

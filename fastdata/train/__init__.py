@@ -7,8 +7,30 @@
 `python -m fastdata.train` trains on an image folder or on shards; `torchrun` runs it on several devices and machines.
 """
 
-from fastdata.train.loop import Result, evaluate, fit, train_epoch
-from fastdata.train.options import TrainOptions
-from fastdata.train.training import Training
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from fastdata.train.loop import Result, evaluate, fit, train_epoch
+    from fastdata.train.options import TrainOptions
+    from fastdata.train.training import Training
+
+_HOMES = {
+    "Result": "loop",
+    "TrainOptions": "options",
+    "Training": "training",
+    "evaluate": "loop",
+    "fit": "loop",
+    "train_epoch": "loop",
+}
 
 __all__ = ["Result", "TrainOptions", "Training", "evaluate", "fit", "train_epoch"]
+
+
+def __getattr__(name: str) -> Any:
+    """Imports a public name when it is first used, so that the command can take care of Ctrl-C before torch comes."""
+    if name not in _HOMES:
+        raise AttributeError(f"module 'fastdata.train' has no attribute {name!r}")
+    return getattr(import_module(f"fastdata.train.{_HOMES[name]}"), name)

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from fastdata.system import interrupts
+
+if __name__ == "__main__":
+    interrupts.leave_at_once()
+
 import argparse
 import sys
 import warnings
@@ -66,13 +71,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     format_before, warnings.formatwarning = warnings.formatwarning, _one_line
     try:
         data, options = (from_flags(cls, given) for cls in (DataOptions, TrainOptions))
-        return _run(given, data, options)
+        with interrupts.raised():
+            return _run(given, data, options)
     except KeyboardInterrupt:
         kept = "nothing was saved"
         if given.output_dir is not None:
             kept = f"--resume auto continues from the latest checkpoint in {given.output_dir}"
         print(f"\nstopped by Ctrl-C; {kept} (to save a checkpoint first, send SIGTERM)", file=sys.stderr)
-        return 130
+        return interrupts.STATUS
     except (FastdataError, OSError) as error:
         print(f"{type(error).__name__}: {error}", file=sys.stderr)
         return 1

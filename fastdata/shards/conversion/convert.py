@@ -25,11 +25,12 @@ from fastdata.errors import ConversionError, OptionError
 from fastdata.loaders.index_file import is_beside
 from fastdata.shards.conversion.destination import Destination, fingerprint_of
 from fastdata.shards.conversion.inputs import open_source
-from fastdata.shards.conversion.job import ConvertOptions, ShardDone, space_errors, write_shard
+from fastdata.shards.conversion.job import KEPT, ConvertOptions, ShardDone, write_shard
 from fastdata.shards.conversion.samples import Split
 from fastdata.shards.engines import Engine, run_jobs
 from fastdata.shards.format import MANIFEST_NAME, NO_LABEL, STATE_FOLDER, Manifest, ShardIndex, ShardInfo
 from fastdata.shards.part_files import read_shard_file
+from fastdata.system.disk_space import space_errors
 from fastdata.system.files import write_whole
 from fastdata.terminal.words import counted
 
@@ -142,7 +143,7 @@ def convert(
         return replace(finished, was_finished=True)
     summary = Summary()
     held = Destination(folder, source, options, splits, overwrite=overwrite, resume=resume)
-    with space_errors(folder), held as place:
+    with space_errors(folder, KEPT), held as place:
         for name, split in splits.items():
             (folder / name).mkdir(parents=True, exist_ok=True)
             if planned is not None:

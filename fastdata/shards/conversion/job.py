@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
-import errno
 import json
 import os
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
@@ -20,11 +17,13 @@ from fastdata.shards.format import ShardIndex, ShardInfo, crc32c, index_name
 from fastdata.shards.part_files import read_shard_file
 from fastdata.shards.records import Ref, listing
 from fastdata.shards.writer import ShardWriter
+from fastdata.system.disk_space import space_errors
 from fastdata.system.files import open_descriptor, read_file, write_whole
 
-__all__ = ["ON_ERROR", "ConvertOptions", "ShardDone", "ShardJob", "finished_shard", "space_errors", "write_shard"]
+__all__ = ["KEPT", "ON_ERROR", "ConvertOptions", "ShardDone", "ShardJob", "finished_shard", "write_shard"]
 
 OnUnreadable: TypeAlias = Literal["raise", "skip"]
+KEPT = "finished shards are kept: free some space and run the same command again to continue"
 ON_ERROR: tuple[OnUnreadable, ...] = ("raise", "skip")
 
 
@@ -131,7 +130,7 @@ def _make_shard(job: ShardJob) -> ShardDone:
     skipped: list[tuple[str, str]] = []
     source_bytes = unpacked = 0
     Path(job.note).touch()  # until it says more, it says whose the shard is that may be there already
-    with space_errors(job.folder):
+    with space_errors(job.folder, KEPT):
         with ShardWriter(Path(job.folder), job.name) as writer, _Ranges() as ranges:
             for ref in job.refs:
                 try:
@@ -155,20 +154,6 @@ def _make_shard(job: ShardJob) -> ShardDone:
             done = ShardDone(writer.finish(), listing(job.refs), len(job.refs), source_bytes, skipped, unpacked)
         write_whole(Path(job.note), done.to_text().encode())
     return done
-
-
-@contextlib.contextmanager
-def space_errors(folder: str | Path) -> Iterator[None]:
-    """Turns an error about a full disk into a ConversionError that says what to do."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
-            raise
-        raise ConversionError(
-            f"no space left in {folder}; finished shards are kept: free some space and run the same command again to "
-            "continue"
-        ) from error
 
 
 def _in_words(error: Exception) -> str:

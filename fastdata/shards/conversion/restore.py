@@ -12,6 +12,7 @@ from fastdata.errors import ConversionError, ShardError
 from fastdata.shards.conversion.recode import described
 from fastdata.shards.dataset import ShardDataset
 from fastdata.system.ahead import in_order
+from fastdata.system.disk_space import space_errors
 from fastdata.system.files import read_file
 
 __all__ = ["Restored", "check_empty", "restore_folder"]
@@ -63,7 +64,7 @@ def restore_folder(
 
     Raises:
         ConversionError: there is something in the destination, or a path leads out of it, or two images have the same
-            path, in the destination's file system.
+            path, in the destination's file system; or the disk is full.
         ShardError: an image is damaged.
         OSError: a file cannot be written.
     """
@@ -131,10 +132,13 @@ class _Files:
     def _write(self, path: Path, partial: Path, data: bytes) -> bool:
         """False if there is such a file, which nobody has taken: where IMG and img are one name."""
         path.parent.mkdir(parents=True, exist_ok=True)
-        partial.write_bytes(data)
-        with self._lock:
-            if not path.exists():
-                partial.replace(path)
-                return True
-        partial.unlink()
-        return False
+        try:
+            with space_errors(path, "free some space and go on with --resume (resume=True)"):
+                partial.write_bytes(data)
+            with self._lock:
+                if not path.exists():
+                    partial.replace(path)
+                    return True
+            return False
+        finally:
+            partial.unlink(missing_ok=True)

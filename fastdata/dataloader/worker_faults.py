@@ -1,0 +1,230 @@
+"""Worker processes that end, and batches that cannot be sent: an error within seconds, and no batch of another is lost.
+
+torch learns of a worker's end by a signal, whose handler raises in the training thread wherever that is: also in the
+middle of a batch of another worker, which was then lost and waited for.  So a message is read as a whole first, and
+unpacked while such an error waits.  What a worker cannot send (no room in /dev/shm, no descriptors left) was dropped by
+the queue's own thread; an error is sent in its place.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import queue
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from multiprocessing import queues, reduction
+from typing import Any
+
+from torch._utils import ExceptionWrapper
+
+from fastdata.errors import PipelineError
+
+__all__ = ["Receiver", "TakeCare"]
+
+_SETTLE_S = 1.0  # after an error of the way here, until the process that it came from is known to have ended
+_REST_S = 5.0  # for the rest of a message, once a worker has ended
+_PR_SET_PDEATHSIG = 1  # linux/prctl.h
+
+
+# ---- in the training process
+
+
+class Receiver:
+    """The queue of batches as torch's iterator reads it.
+
+    Args:
+        inner: torch's queue.
+        workers: the processes.
+    """
+
+    def __init__(self, inner: Any, workers: list[Any]) -> None:
+        self._inner, self._workers = inner, workers
+        self._unpacked: list[Any] = []  # received, but an error was to be raised first
+        self._broken = ""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def empty(self) -> bool:
+        """True if nothing can be received at once."""
+        return not self._unpacked and bool(self._inner.empty())
+
+    def get_nowait(self) -> Any:
+        """As `get`, without waiting."""
+        return self.get(timeout=0)
+
+    def get(self, timeout: float | None = None) -> Any:
+        """The next message.
+
+        Raises:
+            queue.Empty: none came in time.
+            RuntimeError: a worker has ended in the middle of one, so that nothing more can be received.
+        """
+        if self._unpacked:
+            return self._unpacked.pop()
+        if self._broken:
+            raise RuntimeError(self._broken)
+        message = self._read(timeout)
+        with _workers_ends_wait() as late:
+            try:
+                data = reduction.ForkingPickler.loads(message)
+            except (ConnectionError, EOFError, FileNotFoundError):
+                self._wait_for_an_end()
+                raise
+        if late:
+            self._unpacked.append(data)
+            late[0]()  # raises
+            return self._unpacked.pop()
+        return data
+
+    def _read(self, timeout: float | None) -> bytes:
+        inner = self._inner
+        if not inner._rlock.acquire(timeout=timeout if timeout is not None else -1):
+            raise queue.Empty
+        try:
+            if not inner._poll(timeout if timeout is not None else 1 << 20):
+                self._check_can_be_sent()
+                raise queue.Empty
+            try:
+                message: bytes = inner._recv_bytes() if not self._has_ended() else self._rest_of_message()
+            except BaseException as error:
+                self._broken = f"a worker process ended while a batch was received ({error}); iterate the loader anew"
+                raise
+        finally:
+            inner._rlock.release()
+        inner._sem.release()
+        return message
+
+    def _has_ended(self) -> bool:
+        return any(not worker.is_alive() for worker in self._workers)
+
+    def _wait_for_an_end(self) -> None:
+        """Lets the system tell that a process has ended with which there is no connection any more."""
+        until = time.monotonic() + _SETTLE_S
+        while not self._has_ended() and time.monotonic() < until:
+            time.sleep(0.01)
+
+    def _rest_of_message(self) -> bytes:
+        """A message that a process may have begun and not ended."""
+        found: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+        threading.Thread(target=lambda: found.put(self._inner._recv_bytes()), daemon=True).start()
+        try:
+            return found.get(timeout=_REST_S)
+        except queue.Empty:
+            raise RuntimeError(self._told()) from None
+
+    def _check_can_be_sent(self) -> None:
+        """Raises if a process that has ended still has the queue's lock, so that the others wait for it."""
+        lock = self._inner._wlock  # Windows has none
+        if lock is None or not self._has_ended():
+            return
+        if lock.acquire(timeout=_SETTLE_S):
+            lock.release()
+        elif not self._inner._reader.poll(0):
+            self._broken = self._told()
+            raise RuntimeError(self._broken)
+
+    def _told(self) -> str:
+        pids = ", ".join(str(worker.pid) for worker in self._workers if not worker.is_alive())
+        return (
+            f"DataLoader worker (pid(s) {pids}) ended while it sent a batch, so those of the others cannot be received "
+            "either; iterate the loader anew"
+        )
+
+
+@contextmanager
+def _workers_ends_wait() -> Iterator[list[Callable[[], None]]]:
+    """Within it no error of a worker's end is raised; yields a list that then has what raises it."""
+    late: list[Callable[[], None]] = []
+    number: int = getattr(signal, "SIGCHLD", 0)
+    handler = signal.getsignal(number) if number else None
+    if not callable(handler) or threading.current_thread() is not threading.main_thread():
+        yield late  # handlers run in the main thread only
+        return
+    own: Any = handler
+    signal.signal(number, lambda *arguments: late.append(lambda: own(*arguments)))
+    try:
+        yield late
+    finally:
+        signal.signal(number, own)
+
+
+# ---- in a worker process
+
+
+_spare: list[int] = []  # a descriptor to give up once there is no other, by which what was sent can be fetched
+
+
+class TakeCare:
+    """Made where worker processes are started, and called in each as it begins."""
+
+    def __init__(self) -> None:
+        in_main = threading.current_thread() is threading.main_thread()
+        self._parent = os.getpid() if in_main else 0  # the signal below comes with the end of the thread that forks
+
+    def __call__(self) -> None:
+        """A batch that cannot be sent becomes an error; this process ends with its parent."""
+        queues.Queue._on_queue_feeder_error = _send_the_reason  # type: ignore[attr-defined]
+        with suppress(OSError):
+            _spare.append(os.open(os.devnull, os.O_RDONLY))
+        _end_with_the_parent(self._parent)
+
+
+def _send_the_reason(sender: Any, error: Exception, message: Any) -> None:
+    """Called by the thread that sends, with what it could not send."""
+    if not (isinstance(message, tuple) and len(message) == 2 and isinstance(message[0], int)):
+        import traceback
+
+        traceback.print_exception(error)  # as multiprocessing does: a queue of the user's
+        return
+    while _spare:
+        os.close(_spare.pop())
+    reason = PipelineError(f"a batch could not be sent to the training process: {_remedy(error)}")
+    reason.__cause__ = error
+    info = type(reason), reason, error.__traceback__
+    wrapped = ExceptionWrapper(info, where="while a batch was sent")  # type: ignore[no-untyped-call]
+    sender.put((message[0], wrapped))
+
+
+def _remedy(error: Exception) -> str:
+    """What happened and what to do, by the limit that was reached."""
+    told = str(error).splitlines()[0] if str(error) else type(error).__name__
+    number = error.errno if isinstance(error, OSError) else None
+    if number in (errno.ENOSPC, errno.ENOMEM) or "No space left" in told or "allocate" in told:
+        return (
+            f"no room in shared memory ({told}); {_shared_memory()}give it more room (docker run --shm-size=8g, or "
+            "mount -o remount,size=8g /dev/shm), or keep fewer batches in it (batch_size, num_workers, prefetch_factor)"
+        )
+    if number in (errno.EMFILE, errno.ENFILE) or "Too many open files" in told:
+        return (
+            f"no file descriptors are left ({told}); allow more (ulimit -n 65536), or call "
+            "torch.multiprocessing.set_sharing_strategy('file_system') first"
+        )
+    return f"{type(error).__name__}: {told}"
+
+
+def _shared_memory() -> str:
+    with suppress(OSError, AttributeError):
+        found = os.statvfs("/dev/shm")
+        return f"/dev/shm has {found.f_blocks * found.f_frsize / 1e6:,.1f} MB; "
+    return ""
+
+
+def _end_with_the_parent(parent: int) -> None:
+    """On Linux this process is killed as soon as its parent ends; elsewhere torch's worker looks every five seconds.
+
+    Args:
+        parent: the process whose main thread has started this one; 0 if another thread has.
+    """
+    if not sys.platform.startswith("linux") or os.getppid() != parent:
+        return
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:  # it ended meanwhile
+        os._exit(1)

@@ -1,0 +1,62 @@
+"""Errors of a full disk: the file, the space that is free, and what to do."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from fastdata.errors import ConversionError
+
+__all__ = ["naming_file", "no_space", "space_errors"]
+
+_LIMITS = {
+    errno.ENOSPC: "no space left on the disk",
+    errno.EDQUOT: "the user's disk quota is used up",
+    errno.EFBIG: "the file would be larger than allowed (by ulimit -f, or by the file system)",
+}
+
+
+def no_space(error: OSError, folder: str | os.PathLike[str]) -> str | None:
+    """Says which file a full disk did not take, and how much is free there; None for another error.
+
+    Args:
+        error: that was raised.
+        folder: where the file was to be, in case that the error does not name it.
+    """
+    if error.errno not in _LIMITS or isinstance(error, ConversionError):
+        return None
+    place = Path(os.fsdecode(error.filename) if isinstance(error.filename, str | bytes) else folder)
+    existing = next((each for each in (place, *place.parents) if each.exists()), Path("/"))
+    free = shutil.disk_usage(existing).free / 1e6
+    return f"{place} could not be written: {_LIMITS[error.errno]}; {free:.1f} MB are free there"
+
+
+@contextmanager
+def space_errors(folder: str | os.PathLike[str], advice: str) -> Iterator[None]:
+    """Turns an error about a full disk into a ConversionError that says what to do.
+
+    Args:
+        folder: that is written to.
+        advice: what is kept, and how to go on.
+    """
+    try:
+        yield
+    except OSError as error:
+        if (told := no_space(error, folder)) is None:
+            raise
+        raise ConversionError(f"{told}; {advice}") from error
+
+
+@contextmanager
+def naming_file(path: str | os.PathLike[str]) -> Iterator[None]:
+    """Gives errors of writing, which know no path, that of the file."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in _LIMITS and error.filename is None and error.strerror:
+            error.filename = os.fspath(path)
+        raise

@@ -1,0 +1,182 @@
+"""Worker processes that end, cannot send, or lose their parent: an error within seconds, nothing waits for ever."""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import torch
+import torchvision.transforms as v1
+from PIL import Image
+from torch.utils.data import Dataset, get_worker_info
+
+from fastdata import DataLoader
+
+VIEWS = v1.Compose([v1.Resize((16, 16)), v1.ToTensor()])
+LIMIT_S = 60  # of everything here; a hang would be for ever
+
+
+class OwnCode(Dataset[Any]):
+    """Opens images itself, so that worker processes make its samples."""
+
+    def __init__(self, folder: Path, *, ends_at: int = -1, few_files: bool = False) -> None:
+        self.paths = sorted(folder.rglob("*.jpg"))
+        self.ends_at, self.few_files, self.kept = ends_at, few_files, [0]
+
+    def __len__(self) -> int:
+        return 60
+
+    def __getitem__(self, index: int) -> Any:
+        info = get_worker_info()
+        if index == self.ends_at and info is not None:
+            os._exit(3)
+        image = Image.open(self.paths[index % len(self.paths)]).convert("RGB")
+        if self.few_files and info is not None and index == 8:
+            limit = len(os.listdir("/dev/fd")) - 1  # less the one that lists them
+            resource.setrlimit(resource.RLIMIT_NOFILE, (limit, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+        return VIEWS(image), index
+
+
+@pytest.fixture(autouse=True)
+def no_hang() -> Iterator[None]:
+    """Ends a test that waits, with a traceback of where."""
+
+    def stop(number: int, frame: Any) -> None:
+        raise TimeoutError(f"more than {LIMIT_S} s")
+
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.alarm(LIMIT_S)
+    yield
+    signal.alarm(0)
+    signal.signal(signal.SIGALRM, before)
+
+
+def read(loader: DataLoader[Any]) -> tuple[list[int], list[Exception]]:
+    """Everything that comes from an epoch, by a caller who goes on after errors."""
+    iterator, samples, errors = iter(loader), [], []
+    while len(errors) < 4:
+        try:
+            samples += next(iterator)[1].tolist()
+        except StopIteration:
+            break
+        except Exception as error:  # noqa: BLE001 - whatever comes
+            errors.append(error)
+    return samples, errors
+
+
+def test_the_caller_may_go_on_after_a_worker_has_ended(folder: Path) -> None:
+    for _ in range(8):
+        samples, errors = read(DataLoader(OwnCode(folder, ends_at=13), 4, num_workers=2))
+        assert errors, "the end of a worker is told"
+        assert all("exited unexpectedly" in str(error) or "killed by signal" in str(error) for error in errors)
+        assert {index for index in range(60) if (index // 4) % 2 == 0} <= set(samples)  # those of the other worker
+        assert len(samples) == len(set(samples))
+
+
+@pytest.mark.parametrize("after", range(6))
+def test_a_killed_worker_is_named(folder: Path, after: int) -> None:
+    loader = DataLoader(OwnCode(folder), 4, num_workers=2)
+    iterator: Any = iter(loader)
+    for _ in range(after):
+        next(iterator)
+    pid = iterator._workers[1].pid
+    os.kill(pid, signal.SIGKILL)
+    with pytest.raises(RuntimeError, match=rf"DataLoader worker \(pid(\(s\))? {pid}\)"):
+        list(iterator)
+
+
+def test_without_descriptors_the_limit_is_named(folder: Path) -> None:
+    with pytest.raises(Exception, match=r"no file descriptors are left .* ulimit -n|Too many open files"):
+        list(DataLoader(OwnCode(folder, few_files=True), 4, num_workers=1))
+
+
+SMALL = """
+import ctypes, os, sys
+libc = ctypes.CDLL(None, use_errno=True)
+if libc.unshare(0x00020000) or libc.mount(b"none", b"/", None, 16384 | (1 << 18), None):
+    sys.exit(77)
+if libc.mount(b"tmpfs", b"/dev/shm", b"tmpfs", 0, b"size=64k"):
+    sys.exit(77)
+sys.path[:0] = sys.argv[2:]
+from pathlib import Path
+import test_worker_processes as here
+from fastdata import DataLoader
+import torch
+
+class Large(here.OwnCode):
+    def __getitem__(self, index):
+        image, index = super().__getitem__(index)
+        return torch.ones(3, 100, 100), index
+
+try:
+    list(DataLoader(Large(Path(sys.argv[1])), 4, num_workers=2, collate_fn=lambda samples: samples))
+except RuntimeError as error:
+    print(error)
+"""
+
+
+def test_with_too_little_shared_memory_the_limit_is_named(folder: Path) -> None:
+    paths = [str(Path(__file__).parent), str(Path(__file__).parents[1] / "helpers")]
+    command = [sys.executable, "-c", SMALL, str(folder), *paths]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S * 3, check=False)
+    if done.returncode == 77:
+        pytest.skip("mounting a small /dev/shm needs privileges")
+    assert "no room in shared memory" in done.stdout, done.stderr
+    assert "/dev/shm has 0.1 MB; give it more room (docker run --shm-size" in done.stdout
+
+
+ORPHANS = """
+import sys
+sys.path[:0] = sys.argv[2:]
+from pathlib import Path
+import test_worker_processes as here
+from fastdata import DataLoader
+iterator = iter(DataLoader(here.OwnCode(Path(sys.argv[1])), 4, num_workers=2))
+next(iterator)
+print(*(worker.pid for worker in iterator._workers), flush=True)
+import time
+time.sleep(60)
+"""
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="a signal that Linux has")
+def test_workers_end_with_a_killed_main_process(folder: Path) -> None:
+    paths = [str(Path(__file__).parent), str(Path(__file__).parents[1] / "helpers")]
+    command = [sys.executable, "-c", ORPHANS, str(folder), *paths]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as main:
+        assert main.stdout is not None
+        workers = [psutil.Process(int(pid)) for pid in main.stdout.readline().split()]
+        assert len(workers) == 2
+        main.kill()
+    until = time.monotonic() + 1
+    while any(_runs(worker) for worker in workers) and time.monotonic() < until:
+        time.sleep(0.01)
+    assert not any(_runs(worker) for worker in workers)
+
+
+def _runs(process: psutil.Process) -> bool:
+    try:
+        return bool(process.status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False
+
+
+def test_a_queue_of_the_users_own_keeps_its_way() -> None:
+    """What is no batch is not answered for."""
+    from multiprocessing import get_context
+
+    from fastdata.dataloader.worker_faults import _send_the_reason
+
+    sent = get_context("spawn").Queue()
+    _send_the_reason(sent, ValueError("not to be pickled"), "a message")
+    assert sent.empty()
+    assert torch.utils.data.get_worker_info() is None
