@@ -1,4 +1,4 @@
-"""Checkpoints: atomic writes, only the latest few kept; and signals that save one before the run stops.
+"""Checkpoints: what they hold, only the latest few kept; and signals that save one before the run stops.
 
 A checkpoint holds everything that the next update depends on: weights, averaged weights, optimiser, schedule, gradient
 scaler, the loader's place in its epoch, the random state of every process, and the losses so far.  So a run that was
@@ -9,7 +9,6 @@ after a resume, as with torch's own DataLoader, so random numbers that a dataset
 from __future__ import annotations
 
 import io
-import os
 import pickle
 import signal
 import threading
@@ -23,16 +22,22 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from fastdata.errors import OptionError, TrainError
+from fastdata.errors import TrainError
 from fastdata.order.random_states import random_state, seed_anew, set_generators, set_random_state
-from fastdata.system.files import whole_file
 from fastdata.system.stack_level import users_level
+from fastdata.train.checkpoint_files import (
+    VERSION,
+    load_checkpoint,
+    make_output_dir,
+    naming,
+    newest_intact,
+    save_checkpoint,
+)
 from fastdata.train.ranks import Vote
 from fastdata.train.training import Training
 
-__all__ = ["Checkpointer", "load_checkpoint", "make_output_dir", "naming"]
+__all__ = ["Checkpointer"]
 
-VERSION = 3
 _SIGNALS = ("SIGTERM", "SIGUSR1")
 # Options that may differ between a checkpoint and the run that resumes it without a word.
 _FREE = {"resume", "output_dir", "keep", "save_every", "print_freq", "profile", "tensorboard", "timeout_s", "device"}
@@ -99,15 +104,14 @@ class Checkpointer:
             "validated": validated,
         }
         path = self.folder / f"checkpoint-{training.updates:08}.pt"
-        with whole_file(path) as file:
-            torch.save(state, file)
+        save_checkpoint(path, state)
         for old in self._kept()[: -training.options.keep]:
             old.unlink()
 
     def restore(self, result: Any) -> Any:
         """Loads the checkpoint that the `resume` option names, if there is one; returns the loader's state."""
-        path, training = self._wanted(), self.training
-        state = load_checkpoint(path) if path is not None else None
+        path, state = self._wanted()
+        training = self.training
         if state is not None:
             with naming(path):
                 training.load_state_dict(state["training"])
@@ -155,12 +159,20 @@ class Checkpointer:
     def _note_signal(self, number: int, frame: Any) -> None:
         self._signalled = True
 
-    def _wanted(self) -> Path | None:
-        wanted = self.training.options.resume
-        if wanted == "auto":
-            assert self.folder is not None
-            return max(self._kept(), default=None)
-        return Path(wanted) if wanted is not None else None
+    def _wanted(self) -> tuple[Path | None, dict[str, Any] | None]:
+        """The checkpoint to resume, and what it holds; rank 0 sets damaged ones aside before the others look."""
+        wanted, ranks = self.training.options.resume, self.training.ranks
+        if wanted is None:
+            return None, None
+        if wanted != "auto":
+            return Path(wanted), load_checkpoint(wanted)
+        if ranks.is_main:
+            found = newest_intact(self._kept())
+        ranks.largest(0)  # waits for rank 0
+        if not ranks.is_main:
+            path = max(self._kept(), default=None)
+            found = path, load_checkpoint(path) if path is not None else None
+        return found
 
     def _random_states(self, loader: Any) -> list[dict[str, Any]]:
         """Of every process, in order: now, and when its epoch began."""
@@ -256,58 +268,4 @@ def _state_of(loader: Any) -> Any:
             f"the state_dict of {type(loader).__name__} holds more than numbers, strings, lists, dicts and tensors, so "
             "a checkpoint with it could not be loaded again"
         ) from error
-    return state
-
-
-@contextmanager
-def naming(path: str | Path | None) -> Iterator[None]:
-    """Adds the checkpoint's path to the message of a TrainError."""
-    try:
-        yield
-    except TrainError as error:
-        raise TrainError(f"{path}: {error}") from error
-
-
-def make_output_dir(folder: Path) -> None:
-    """Creates a folder for results.
-
-    Raises:
-        OptionError: it cannot be created or is not writable.
-    """
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        problem = "" if os.access(folder, os.W_OK) else "is not writable"
-    except (FileExistsError, NotADirectoryError):
-        problem = "is a file"
-    except OSError as error:
-        problem = f"cannot be created ({error.strerror})"
-    if problem:
-        raise OptionError(f"output_dir={str(folder)!r} {problem}; name another folder")
-
-
-def load_checkpoint(path: str | Path) -> dict[str, Any]:
-    """Loads a checkpoint that `Checkpointer.save` wrote.
-
-    Raises:
-        TrainError: the file is missing, damaged, or of another version.
-    """
-    try:
-        state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
-    except FileNotFoundError as error:
-        raise TrainError(f"no such checkpoint: {path}") from error
-    except IsADirectoryError as error:
-        raise TrainError(
-            f"{path} is a folder; name a checkpoint in it, or use resume='auto' for the latest in output_dir"
-        ) from error
-    except Exception as error:  # torch raises many kinds for files that are not its own
-        raise TrainError(
-            f"{path} cannot be read as a checkpoint: it is damaged, or another program wrote it; name another "
-            "checkpoint, or use resume='auto' for the latest in output_dir"
-        ) from error
-    if not isinstance(state, dict) or "version" not in state:
-        raise TrainError(f"{path} was not written by fastdata.train; to start from pretrained weights use --weights")
-    if state["version"] != VERSION:
-        raise TrainError(
-            f"{path} has checkpoint version {state['version']}; this version of fastdata reads version {VERSION}"
-        )
     return state

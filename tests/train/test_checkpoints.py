@@ -26,7 +26,7 @@ from torchvision.datasets import ImageFolder
 from fastdata import DataLoader, OptionError, TrainError
 from fastdata.train import Training, fit
 from fastdata.train.__main__ import main
-from fastdata.train.checkpoints import load_checkpoint
+from fastdata.train.checkpoint_files import load_checkpoint
 from fastdata.train.searches import find_lr
 
 FLAGS = ["--model", "small", "-b", "4", "--epochs", "3", "--opt", "adamw", "--lr", "0.003", "--device", "cpu"]

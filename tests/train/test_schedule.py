@@ -13,7 +13,7 @@ from small_training import data, options, plain_model
 from torch.optim import lr_scheduler
 
 from fastdata.train import Training, TrainOptions, fit
-from fastdata.train.checkpoints import load_checkpoint
+from fastdata.train.checkpoint_files import load_checkpoint
 from fastdata.train.optim import make_optimizer
 from fastdata.train.schedule import Schedule
 

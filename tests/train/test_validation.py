@@ -11,7 +11,7 @@ import torch.utils.data
 from small_training import data, options, plain_model
 
 from fastdata.train import fit
-from fastdata.train.checkpoints import load_checkpoint
+from fastdata.train.checkpoint_files import load_checkpoint
 
 
 class Damaged(torch.utils.data.Dataset[Any]):
