@@ -191,11 +191,12 @@ class Monitor:
             print(self.table())
 
     def end_run(self, result: Any) -> None:
-        """Writes the summary and the plots."""
+        """Writes the summary, and the plots if no signal stopped the run."""
         if self.folder is not None:
             with writing(path := self.folder / "result.json"):
                 write_whole(path, json.dumps(vars(result), indent=1).encode())
-            plot_run(result.losses, result.epochs, self.folder / "curves.png")
+            if not result.stopped:  # whoever sent the signal may not wait for it: importing matplotlib takes seconds
+                plot_run(result.losses, result.epochs, self.folder / "curves.png")
         if self._board is not None:
             self._board.close()
         if self.finder is not None and self.is_main:
