@@ -119,11 +119,11 @@ def _run(given: argparse.Namespace, data: DataOptions, options: TrainOptions) ->
             )
         return 0
     if given.test_only:
-        training = Training(model, options, ranks=ranks, batches_per_epoch=1, num_classes=len(loaders.classes))
         saved = load_checkpoint(given.test_only)["training"]
-        with naming(given.test_only):
-            training.load_weights(saved)
         with ranks.together():
+            training = Training(model, options, ranks=ranks, batches_per_epoch=1, num_classes=len(loaders.classes))
+            with naming(given.test_only):
+                training.load_weights(saved)
             found = evaluate(training.best_weights, loaders.val, training=training)
         if ranks.is_main:
             print(found)
