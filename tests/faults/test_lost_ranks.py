@@ -12,6 +12,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+import torch
 from places import HELPERS
 
 from fastdata import OptionError
@@ -128,3 +129,25 @@ def test_only_processes_that_have_ended_are_lost() -> None:
     assert ended_ranks(peers, patience_s=10.0) == [1]  # a zombie
     process.wait()
     assert ended_ranks(peers, patience_s=0.0) == [1]
+
+
+def test_all_ranks_continue_from_the_checkpoint_before_a_damaged_one(tmp_path: Path) -> None:
+    for what in ("whole", "resume"):
+        done = subprocess.run(
+            [sys.executable, str(HELPERS / "rank_program.py"), what, str(tmp_path), "2"],
+            env=environment(free_port(), 2),
+            capture_output=True,
+            text=True,
+            timeout=150,
+            check=False,
+        )
+        assert json.loads(done.stdout.splitlines()[-1]) == [0, 0]
+        latest = max((tmp_path / "run").glob("*.pt"))
+        if what == "whole":
+            latest.write_bytes(latest.read_bytes()[:-1])
+    assert f"{latest.name} is damaged" in (tmp_path / "resume-0.err").read_text()
+    assert "is damaged" not in (tmp_path / "resume-1.err").read_text()
+    assert latest.with_name(f"{latest.name}.damaged").exists()
+    for rank in range(2):
+        whole, again = (torch.load(tmp_path / f"{what}-2-{rank}.pt") for what in ("whole", "resume"))
+        assert again["losses"] == whole["losses"]
