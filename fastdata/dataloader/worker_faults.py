@@ -4,6 +4,9 @@ torch learns of a worker's end by a signal, whose handler raises in the training
 middle of a batch of another worker, which was then lost and waited for.  So a message is read as a whole first, and
 unpacked while such an error waits.  What a worker cannot send (no room in /dev/shm, no descriptors left) was dropped by
 the queue's own thread; an error is sent in its place.
+
+Life cycle of the thread that reads the rest of a message, once a worker process has ended; any deviation is a bug: it
+reads one message and ends; if that never comes, it is left, as a daemon, with a queue that nobody reads any more.
 """
 
 from __future__ import annotations

@@ -19,8 +19,7 @@ from fastdata.models import check_sizes, checks, create_model
 from fastdata.terminal.flags import add_flags, from_flags
 from fastdata.terminal.help import Parser
 from fastdata.train import searches
-from fastdata.train.checkpoint_files import load_checkpoint
-from fastdata.train.checkpoints import naming
+from fastdata.train.checkpoint_files import load_checkpoint, naming
 from fastdata.train.data import DataOptions, make_loaders
 from fastdata.train.loop import evaluate, fit
 from fastdata.train.options import TrainOptions
@@ -126,10 +125,11 @@ def _run(given: argparse.Namespace, data: DataOptions, options: TrainOptions) ->
             )
         return 0
     if given.test_only:
-        training = Training(model, options, ranks=ranks, batches_per_epoch=1, num_classes=len(loaders.classes))
-        with naming(given.test_only):
-            training.load_weights(load_checkpoint(given.test_only)["training"])
+        saved = load_checkpoint(given.test_only)["training"]
         with ranks.together():
+            training = Training(model, options, ranks=ranks, batches_per_epoch=1, num_classes=len(loaders.classes))
+            with naming(given.test_only):
+                training.load_weights(saved)
             found = evaluate(training.best_weights, loaders.val, training=training)
         if ranks.is_main:
             print(found)

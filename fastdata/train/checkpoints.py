@@ -1,20 +1,20 @@
-"""Checkpoints: atomic writes, only the latest few kept; and signals that save one before the run stops.
+"""Checkpoints: what they hold, only the latest few kept; and signals that save one before the run stops.
 
 A checkpoint holds everything that the next update depends on: weights, averaged weights, optimiser, schedule, gradient
 scaler, the loader's place in its epoch, the random state of every process, and the losses so far.  So a run that was
-killed and resumed gives the same losses as one that was not.
+killed and resumed gives the same losses as one that was not.  Torch's worker processes are the exception: they restart
+after a resume, as with torch's own DataLoader, so random numbers that a dataset draws inside of them differ.
 """
 
 from __future__ import annotations
 
 import io
-import os
 import pickle
 import signal
 import threading
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -22,14 +22,21 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from fastdata.errors import OptionError, TrainError
+from fastdata.errors import TrainError
 from fastdata.order.random_states import random_state, seed_anew, set_generators, set_random_state
 from fastdata.system.stack_level import users_level
-from fastdata.train.checkpoint_files import VERSION, DamagedCheckpoint, load_checkpoint, write_checkpoint
+from fastdata.train.checkpoint_files import (
+    VERSION,
+    load_checkpoint,
+    make_output_dir,
+    naming,
+    newest_intact,
+    save_checkpoint,
+)
 from fastdata.train.ranks import Vote
 from fastdata.train.training import Training
 
-__all__ = ["Checkpointer", "make_output_dir", "naming"]
+__all__ = ["Checkpointer"]
 
 _SIGNALS = ("SIGTERM", "SIGUSR1")
 # Options that may differ between a checkpoint and the run that resumes it without a word.
@@ -50,7 +57,6 @@ class Checkpointer:
         folder = training.options.output_dir
         self.folder = Path(folder) if folder is not None else None
         self._signalled = False
-        self._damaged: dict[Path, DamagedCheckpoint] = {}  # passed over by resume="auto"
         self._vote: Vote | None = None
         if self.folder is not None and training.ranks.is_main:
             make_output_dir(self.folder)
@@ -98,14 +104,14 @@ class Checkpointer:
             "validated": validated,
         }
         path = self.folder / f"checkpoint-{training.updates:08}.pt"
-        write_checkpoint(path, state)
+        save_checkpoint(path, state)
         for old in self._kept()[: -training.options.keep]:
             old.unlink()
 
     def restore(self, result: Any) -> Any:
         """Loads the checkpoint that the `resume` option names, if there is one; returns the loader's state."""
-        training = self.training
         path, state = self._wanted()
+        training = self.training
         if state is not None:
             with naming(path):
                 training.load_state_dict(state["training"])
@@ -115,8 +121,6 @@ class Checkpointer:
                 self._resumed = state["random"][training.ranks.rank]
         self._check_output_dir(path)
         self._check_same_place()
-        if training.ranks.is_main:
-            self._set_damaged_aside()
         if training.ranks.is_main and training.options.resume is not None:
             self._say_what_was_resumed(path, state)
         return state["loader"] if state is not None else None
@@ -156,32 +160,19 @@ class Checkpointer:
         self._signalled = True
 
     def _wanted(self) -> tuple[Path | None, dict[str, Any] | None]:
-        """The checkpoint that the `resume` option names, and what is in it; for "auto" the newest intact one.
-
-        Raises:
-            TrainError: it cannot be loaded; for "auto", all are damaged.
-        """
-        wanted = self.training.options.resume
+        """The checkpoint to resume, and what it holds; rank 0 sets damaged ones aside before the others look."""
+        wanted, ranks = self.training.options.resume, self.training.ranks
+        if wanted is None:
+            return None, None
         if wanted != "auto":
-            return (Path(wanted), load_checkpoint(wanted)) if wanted is not None else (None, None)
-        for path in reversed(self._kept()):
-            try:
-                return path, load_checkpoint(path)
-            except DamagedCheckpoint as error:
-                self._damaged[path] = error
-        if self._damaged:
-            told = "; ".join(str(error) for error in self._damaged.values())
-            raise TrainError(f"every checkpoint in {self.folder} is damaged, so nothing can be resumed: {told}")
-        return None, None
-
-    def _set_damaged_aside(self) -> None:
-        """Renames what was passed over, once all ranks have looked."""
-        for path, error in self._damaged.items():
-            aside = path.with_name(f"{path.name}.damaged")
-            with suppress(FileNotFoundError):
-                path.rename(aside)
-            warnings.warn(f"{error}; set aside as {aside.name}", stacklevel=users_level())
-        self._damaged = {}
+            return Path(wanted), load_checkpoint(wanted)
+        if ranks.is_main:
+            found = newest_intact(self._kept())
+        ranks.largest(0)  # waits for rank 0
+        if not ranks.is_main:
+            path = max(self._kept(), default=None)
+            found = path, load_checkpoint(path) if path is not None else None
+        return found
 
     def _random_states(self, loader: Any) -> list[dict[str, Any]]:
         """Of every process, in order: now, and when its epoch began."""
@@ -235,8 +226,7 @@ class Checkpointer:
         )
 
     def _kept(self) -> list[Path]:
-        found = [] if self.folder is None else sorted(self.folder.glob("checkpoint-[0-9]*.pt"))
-        return [path for path in found if path not in self._damaged]
+        return [] if self.folder is None else sorted(self.folder.glob("checkpoint-[0-9]*.pt"))
 
     def _check_finite(self) -> None:
         """Refuses to save weights that are NaN or inf."""
@@ -279,29 +269,3 @@ def _state_of(loader: Any) -> Any:
             "a checkpoint with it could not be loaded again"
         ) from error
     return state
-
-
-@contextmanager
-def naming(path: str | Path | None) -> Iterator[None]:
-    """Adds the checkpoint's path to the message of a TrainError."""
-    try:
-        yield
-    except TrainError as error:
-        raise TrainError(f"{path}: {error}") from error
-
-
-def make_output_dir(folder: Path) -> None:
-    """Creates a folder for results.
-
-    Raises:
-        OptionError: it cannot be created or is not writable.
-    """
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        problem = "" if os.access(folder, os.W_OK) else "is not writable"
-    except (FileExistsError, NotADirectoryError):
-        problem = "is a file"
-    except OSError as error:
-        problem = f"cannot be created ({error.strerror})"
-    if problem:
-        raise OptionError(f"output_dir={str(folder)!r} {problem}; name another folder")

@@ -76,6 +76,15 @@ def fit(
     """
     options, ranks = _checked(options), ranks or Ranks()
     loader_of = train_loader if callable(train_loader) else lambda epoch: train_loader
+    with ranks.together():
+        training = _prepared(model, loader_of, options, ranks, num_classes)
+        return _run(training, loader_of, val_loader)
+
+
+def _prepared(
+    model: nn.Module, loader_of: Callable[[int], Any], options: TrainOptions, ranks: Ranks, num_classes: int | None
+) -> Training:
+    """A run's state before its first update."""
     _set_switches(options)
     torch.manual_seed(options.seed + ranks.rank)  # of dropout; DDP gives everybody rank 0's weights
     batches = ranks.largest(_length(loader_of(0)))
@@ -84,9 +93,14 @@ def fit(
     _check_batch_size(loader_of(0), options)
     training = Training(model, options, ranks=ranks, batches_per_epoch=batches, num_classes=num_classes)
     _check_average(training)
-    checkpointer, result = Checkpointer(training), Result()
+    return training
+
+
+def _run(training: Training, loader_of: Callable[[int], Any], val_loader: Any) -> Result:
+    """All epochs that are left, and what is written at the end."""
+    options, checkpointer, result = training.options, Checkpointer(training), Result()
     loader_state = checkpointer.restore(result)
-    with ranks.together(), monitored(training) as monitor, checkpointer.listening():
+    with monitored(training) as monitor, checkpointer.listening():
         if checkpointer.owes_validation:
             loader = loader_of(training.epoch - 1)
             checkpointer.begin_validation(loader, loader_state)

@@ -23,6 +23,7 @@ from fastdata.errors import OptionError
 from fastdata.system.files import write_whole
 from fastdata.system.optional import need
 from fastdata.terminal.progress import clock_time, shows_bars
+from fastdata.train.checkpoint_files import writing
 from fastdata.train.plots import plot_run
 from fastdata.train.training import Training
 
@@ -190,10 +191,12 @@ class Monitor:
             print(self.table())
 
     def end_run(self, result: Any) -> None:
-        """Writes the summary and the plots."""
+        """Writes the summary, and the plots if no signal stopped the run."""
         if self.folder is not None:
-            write_whole(self.folder / "result.json", json.dumps(vars(result), indent=1).encode())
-            plot_run(result.losses, result.epochs, self.folder / "curves.png")
+            with writing(path := self.folder / "result.json"):
+                write_whole(path, json.dumps(vars(result), indent=1).encode())
+            if not result.stopped:  # whoever sent the signal may not wait for it: importing matplotlib takes seconds
+                plot_run(result.losses, result.epochs, self.folder / "curves.png")
         if self._board is not None:
             self._board.close()
         if self.finder is not None and self.is_main:
@@ -215,11 +218,12 @@ class Monitor:
         if self.folder is None or not self._rows:
             return
         path = self.folder / "log.csv"
-        if not self._log_is_ours:  # a run that was killed may have logged updates that are made again
-            _keep_rows_before(path, self._rows[0]["update"])
-            self._log_is_ours = True
-        with path.open("a", newline="") as file:
-            csv.DictWriter(file, _COLUMNS).writerows(self._rows)
+        with writing(path):
+            if not self._log_is_ours:  # a run that was killed may have logged updates that are made again
+                _keep_rows_before(path, self._rows[0]["update"])
+                self._log_is_ours = True
+            with path.open("a", newline="") as file:
+                csv.DictWriter(file, _COLUMNS).writerows(self._rows)
         self._rows.clear()
 
 

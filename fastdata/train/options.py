@@ -112,7 +112,7 @@ class TrainOptions:
 
     # ---- keeping
     output_dir: str | None = flag(None, "folder for checkpoints, logs and plots")
-    resume: str | None = flag(None, "checkpoint to resume from, or 'auto' for the latest in output_dir")
+    resume: str | None = flag(None, "checkpoint to resume from, or 'auto' for the latest intact one in output_dir")
     keep: int = flag(2, "how many checkpoints to keep", lies_in=_FROM_1)
     save_every: int = flag(
         0, "updates between two checkpoints, besides one after each epoch; 0: only after each epoch", lies_in=_FROM_0

@@ -5,15 +5,19 @@ from __future__ import annotations
 import gc
 import importlib
 import os
+import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
+from typing import Any
 
 import torch
 import torch.distributed as dist
 
 from fastdata.errors import FastdataError, OptionError, TrainError
+from fastdata.train.peers import Peer, ended_ranks, this_peer
+from fastdata.train.rendezvous import meet
 
 __all__ = ["Ranks", "Vote", "join_ranks", "leave_ranks", "launched_ranks"]
 
@@ -22,10 +26,17 @@ _LOST = ("connection closed", "connection reset", "broken pipe", "timed out", "g
 
 @dataclass(frozen=True, kw_only=True)
 class Ranks:
-    """Rank of this process and world size."""
+    """Rank of this process and world size.
+
+    Attributes:
+        rank: number of this process, from 0.
+        world_size: number of processes.
+        peers: the process of every rank; empty if they are not known.
+    """
 
     rank: int = 0
     world_size: int = 1
+    peers: tuple[Peer, ...] = field(default=(), repr=False)
 
     @property
     def is_main(self) -> bool:
@@ -70,10 +81,23 @@ class Ranks:
                 or not any(sign in str(error).lower() for sign in _LOST)
             ):
                 raise
+            told = str(error).partition("\n")[0]
             raise TrainError(
-                f"rank {self.rank} of {self.world_size} lost another rank, which was killed, failed or hangs; see that "
-                f"rank's message.  Start again with resume='auto', with any number of processes.  ({error})"
+                f"rank {self.rank} of {self.world_size} lost {self._lost()}.  Start again with resume='auto', with any "
+                f"number of processes.  ({told})"
             ) from error
+
+    def _lost(self) -> str:
+        """The lost ranks, as far as this machine can tell."""
+        if ended := ended_ranks(self.peers):
+            if len(ended) == 1:
+                return f"rank {ended[0]}, which was killed or failed; see its message"
+            return f"ranks {', '.join(map(str, ended))}, which were killed or failed; see their messages"
+        hosts = {peer.host for peer in self.peers} - {socket.gethostname()}
+        if self.peers and not hosts:
+            return "another rank, which hangs: all still run"
+        elsewhere = f" on {', '.join(sorted(hosts))}" if hosts else ""
+        return f"another rank{elsewhere}, which was killed, failed or hangs; see that rank's message"
 
 
 class Vote:
@@ -103,7 +127,9 @@ def join_ranks(device: torch.device, timeout_s: float) -> Ranks:
     """Joins the process group if torchrun started this process (RANK and WORLD_SIZE are set), with NCCL or gloo.
 
     Raises:
-        OptionError: the device has a number, which would put every process on the same GPU.
+        OptionError: the device has a number, which would put every process on the same GPU; or the address of rank 0
+            is missing.
+        TrainError: another process did not come within `timeout_s`, or was lost.
     """
     if launched_ranks().world_size == 1:
         return Ranks()
@@ -114,8 +140,15 @@ def join_ranks(device: torch.device, timeout_s: float) -> Ranks:
     # Functions there take the group as a default when they are imported, which DDP does, and would keep it for ever.
     importlib.import_module("torch.distributed.nn.functional")
     backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"  # what is on the host waits for no device
-    dist.init_process_group(backend, timeout=timedelta(seconds=timeout_s))
-    return Ranks(rank=dist.get_rank(), world_size=dist.get_world_size())
+    ranks = launched_ranks()
+    store = meet(ranks.rank, ranks.world_size, timeout_s)
+    with ranks.together():
+        dist.init_process_group(
+            backend, store=store, rank=ranks.rank, world_size=ranks.world_size, timeout=timedelta(seconds=timeout_s)
+        )
+        peers: list[Any] = [None] * ranks.world_size
+        dist.all_gather_object(peers, this_peer())
+    return replace(ranks, peers=tuple(peers))
 
 
 def leave_ranks() -> None:

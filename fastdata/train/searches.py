@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from fastdata.errors import OptionError, TrainError
-from fastdata.train.checkpoints import make_output_dir
+from fastdata.train.checkpoint_files import make_output_dir
 from fastdata.train.optim import scaled_lr
 from fastdata.train.options import TrainOptions
 from fastdata.train.plots import plot_rates

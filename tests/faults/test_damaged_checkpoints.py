@@ -1,12 +1,11 @@
-"""Checkpoints whose bytes have changed: refused by name before anything is loaded, and passed over by resume="auto"."""
+"""Checkpoints with a flipped bit, cut short, or from before there were checksums."""
 
 from __future__ import annotations
 
 import random
-import resource
-import signal
-import warnings
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -14,91 +13,135 @@ from small_training import data, options, plain_model
 
 from fastdata import TrainError
 from fastdata.train import fit
-from fastdata.train.checkpoint_files import DamagedCheckpoint, load_checkpoint, write_checkpoint
+from fastdata.train.__main__ import main
+from fastdata.train.checkpoint_files import load_checkpoint, save_checkpoint
+
+PLACES = 150
 
 
-@pytest.fixture
-def run(tmp_path: Path) -> Path:
-    """A folder with three checkpoints."""
-    fit(plain_model(), data(), options=options(output_dir=str(tmp_path), save_every=1, keep=3))
-    return tmp_path
+def trained(folder: Path, **more: Any) -> Any:
+    return fit(plain_model(), data(), options=options(output_dir=str(folder), save_every=1, keep=3, **more))
 
 
-def flip(path: Path, byte: int, bit: int) -> None:
-    found = bytearray(path.read_bytes())
-    found[byte] ^= 1 << bit
-    path.write_bytes(found)
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.glob("checkpoint-*"))
 
 
-def test_torch_reads_a_checkpoint_as_any_other_file(run: Path) -> None:
-    path = max(run.glob("*.pt"))
-    assert torch.load(path, weights_only=True)["training"].keys() == load_checkpoint(path)["training"].keys()
+def flip(path: Path, place: int, bit: int = 0) -> None:
+    changed = bytearray(path.read_bytes())
+    changed[place] ^= 1 << bit
+    path.write_bytes(changed)
 
 
-def test_a_flipped_bit_anywhere_is_found(run: Path) -> None:
-    path = max(run.glob("*.pt"))
-    whole, draws = path.read_bytes(), random.Random(34)
-    places = [*range(len(whole) - 110, len(whole)), *(draws.randrange(len(whole)) for _ in range(150))]
-    for byte in places:
-        flip(path, byte, draws.randrange(8))
-        with pytest.raises(DamagedCheckpoint, match=path.name):
-            load_checkpoint(path)
-        path.write_bytes(whole)
-    load_checkpoint(path)
+def damaged_forms(good: bytes) -> Iterator[tuple[str, bytes]]:
+    """Every bit of 150 bytes and of the end, and truncations, all drawn from a seed."""
+    drawn = random.Random(34)
+    size = len(good)
+    for place in [*drawn.sample(range(size), PLACES), *range(size - 110, size)]:
+        for bit in range(8):
+            changed = bytearray(good)
+            changed[place] ^= 1 << bit
+            yield f"bit {bit} of byte {place}", bytes(changed)
+    for length in [*drawn.sample(range(size), PLACES), *range(size - 110, size), 0]:
+        yield f"cut to {length}", good[:length]
+    yield "a byte more", good + b"\0"
 
 
-def test_a_checkpoint_that_is_cut_anywhere_is_found(run: Path) -> None:
-    path = max(run.glob("*.pt"))
-    whole, draws = path.read_bytes(), random.Random(35)
-    for size in (0, 1, len(whole) - 64, len(whole) - 1, *(draws.randrange(len(whole)) for _ in range(30))):
-        path.write_bytes(whole[:size])
-        with pytest.raises(DamagedCheckpoint, match=path.name):
-            load_checkpoint(path)
+def test_every_damaged_form_is_refused_by_name_before_anything_is_loaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trained(tmp_path)
+    path = max(tmp_path.glob("*.pt"))
+    good, loads, load = path.read_bytes(), [], torch.load
+    monkeypatch.setattr(torch, "load", lambda *given, **more: (loads.append(given), load(*given, **more))[1])
+    for what, changed in damaged_forms(good):
+        path.write_bytes(changed)
+        with pytest.raises(TrainError, match=rf"{path.name} cannot be read as a checkpoint: it is damaged"):
+            pytest.fail(f"{what}: loaded {load_checkpoint(path)['version']}")
+    assert loads == []
+    path.write_bytes(good)
+    assert load_checkpoint(path)["training"]["counts"]["updates"] == 5
 
 
-def test_auto_sets_a_damaged_one_aside_and_goes_on_from_the_newest_intact_one(run: Path) -> None:
-    whole = fit(plain_model(), data(), options=options(output_dir=str(run), resume="auto", save_every=1, keep=3))
-    *_, middle, latest = sorted(run.glob("*.pt"))
-    flip(latest, 3000, 2)
-    with pytest.warns(UserWarning, match=rf"{latest.name} is damaged.* set aside as {latest.name}\.damaged"):
-        again = fit(plain_model(), data(), options=options(output_dir=str(run), resume="auto", save_every=1, keep=3))
-    assert again.losses == whole.losses
-    assert latest.with_name(f"{latest.name}.damaged").exists()
-    assert latest.exists()  # written anew
-    assert middle.exists()
+def test_a_checkpoint_is_readable_by_torch_alone(tmp_path: Path) -> None:
+    trained(tmp_path)
+    path = max(tmp_path.glob("*.pt"))
+    for mmap in (False, True):
+        theirs = torch.load(path, weights_only=True, mmap=mmap)["training"]["model"]
+        ours = load_checkpoint(path)["training"]["model"]
+        assert all(torch.equal(theirs[name], ours[name]) for name in ours)
 
 
-def test_if_all_are_damaged_nothing_begins_anew_without_a_word(run: Path) -> None:
-    names = [path.name for path in run.glob("*.pt")]
-    for path in run.glob("*.pt"):
-        flip(path, 2000, 1)
-    with pytest.raises(TrainError, match=r"every checkpoint in .* is damaged") as raised:
-        fit(plain_model(), data(), options=options(output_dir=str(run), resume="auto"))
-    assert all(name in str(raised.value) for name in names)
-    assert sorted(path.name for path in run.glob("*.pt")) == sorted(names)
+def test_large_and_small_parts_are_summed_alike(tmp_path: Path) -> None:
+    state = {"version": 3, "large": torch.arange(2_000_000), "small": [torch.arange(n) for n in range(5)]}
+    save_checkpoint(tmp_path / "a.pt", state)
+    assert torch.equal(load_checkpoint(tmp_path / "a.pt")["large"], state["large"])
 
 
-def test_one_of_an_earlier_version_is_loaded_with_a_warning(run: Path) -> None:
-    path = max(run.glob("*.pt"))
-    state = load_checkpoint(path)
-    torch.save({**state, "version": 3}, path)
-    with pytest.warns(UserWarning, match="earlier version of fastdata, without a checksum"):
-        assert load_checkpoint(path).keys() == state.keys()
+def test_auto_sets_damaged_ones_aside_and_continues_from_the_one_before(tmp_path: Path) -> None:
+    whole = trained(tmp_path / "whole", epochs=2).losses
+    trained(tmp_path / "run", epochs=1)
+    for name in ("checkpoint-00000005.pt", "checkpoint-00000004.pt"):
+        flip(tmp_path / "run" / name, 3000)
+    with pytest.warns(UserWarning, match="epochs was 1, now 2"), pytest.warns(UserWarning, match="is damaged") as said:
+        again = trained(tmp_path / "run", epochs=2, resume="auto")
+    told = "\n".join(str(each.message) for each in said)
+    for number in (4, 5):
+        name = f"checkpoint-0000000{number}.pt"
+        assert f"{name} is damaged (its bytes do not have the SHA-256 that it holds) and was renamed to " in told
+        assert f"{name}.damaged; resuming checkpoint-00000003.pt instead" in told
+        assert (tmp_path / "run" / f"{name}.damaged").exists()
+    assert again.losses == whole
 
 
-def test_a_full_disk_is_told_and_leaves_what_was_there(tmp_path: Path) -> None:
-    path = tmp_path / "checkpoint-1.pt"
-    write_checkpoint(path, {"version": 4, "of": "before"})
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # else writing too much ends the process
-    try:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, before[1]))
-        with pytest.raises(TrainError, match=r"checkpoint-1\.pt cannot be written \(.*MB are free there; make room"):
-            write_checkpoint(path, {"version": 4, "weights": torch.zeros(100_000)})
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
-        signal.signal(signal.SIGXFSZ, ignored)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        assert load_checkpoint(path)["of"] == "before"
-    assert [each.name for each in tmp_path.iterdir()] == [path.name]
+def test_a_second_damaged_one_of_the_same_name_does_not_replace_the_first(tmp_path: Path) -> None:
+    trained(tmp_path)
+    for _ in range(2):
+        flip(max(tmp_path.glob("*.pt")), 3000)
+        with pytest.warns(UserWarning, match="is damaged"):
+            trained(tmp_path, resume="auto")
+    assert names(tmp_path)[-3:] == [f"checkpoint-00000005.pt{end}" for end in ("", ".damaged", ".damaged1")]
+
+
+def test_if_all_are_damaged_all_are_named_and_none_is_moved(tmp_path: Path) -> None:
+    trained(tmp_path)
+    before = names(tmp_path)
+    assert len(before) == 3
+    for name in before:
+        flip(tmp_path / name, 3000)
+    with pytest.raises(TrainError, match=r"all checkpoints in .* are damaged: ") as raised:
+        trained(tmp_path, resume="auto")
+    assert all(name in str(raised.value) for name in before)
+    assert names(tmp_path) == before
+
+
+def test_a_damaged_one_that_is_named_is_refused_and_left(tmp_path: Path) -> None:
+    trained(tmp_path)
+    path = tmp_path / "checkpoint-00000004.pt"
+    flip(path, 3000, bit=7)
+    with pytest.raises(TrainError, match=r"00000004\.pt cannot be read as a checkpoint: it is damaged"):
+        trained(tmp_path / "again", resume=str(path))
+    assert path.exists()
+
+
+def test_one_without_a_checksum_is_loaded_with_a_warning(tmp_path: Path) -> None:
+    whole = trained(tmp_path / "whole", epochs=2).losses
+    trained(tmp_path / "run")
+    path = tmp_path / "run" / "checkpoint-00000005.pt"
+    torch.save(torch.load(path, weights_only=True), path)  # as an earlier version wrote it
+    with (
+        pytest.warns(match="epochs was 1, now 2"),
+        pytest.warns(match=r"00000005\.pt has no checksum, since an earlier version"),
+    ):
+        assert trained(tmp_path / "run", epochs=2, resume="auto").losses == whole
+
+
+def test_the_command_names_a_damaged_one_that_it_should_validate(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trained(tmp_path)
+    path = max(tmp_path.glob("*.pt"))
+    flip(path, 3000)
+    flags = ["--data-path", str(folder), "--model", "small", "--device", "cpu", "--workers", "1"]
+    assert main([*flags, "--test-only", str(path)]) == 1
+    assert f"TrainError: {path} cannot be read as a checkpoint: it is damaged" in capsys.readouterr().err

@@ -16,11 +16,13 @@ from typing import Any
 
 import torch
 from small_training import CLASSES, plain_model
+from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import Dataset
 
 from fastdata import DataLoader, EpochSampler, TrainError
 from fastdata.train import TrainOptions, fit
-from fastdata.train.ranks import join_ranks, leave_ranks
+from fastdata.train.checkpoints import Checkpointer
+from fastdata.train.ranks import Ranks, join_ranks, leave_ranks
 
 COUNT, JOINT = 37, 8
 
@@ -60,6 +62,8 @@ def run(what: str, output: Path, world: int, rank: int, **more: Any) -> dict[str
     if what == "killed" and rank == world - 1:
         loader = Dying(loader, after=3)
     val_loader = DataLoader(val, 5, sampler=EpochSampler(val, order="sequential", **shares))
+    if what.startswith("lost") and rank == world - 1:
+        die_at(what)
     trained = plain_model()
     result = fit(trained, loader, val_loader, options, ranks=ranks)
     return {
@@ -116,6 +120,17 @@ class Dying:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.loader.load_state_dict(state)
+
+
+def die_at(what: str) -> None:
+    """Has this process killed where it would take part in a collective of the start of training."""
+    owner, name = {
+        "lost at the count of batches": (Ranks, "largest"),
+        "lost at the broadcast of weights": (DistributedDataParallel, "__init__"),
+        "lost at the search for checkpoints": (Checkpointer, "_kept"),
+        "lost at the check of the folder": (Checkpointer, "_check_same_place"),
+    }[what]
+    setattr(owner, name, lambda *_, **__: os.kill(os.getpid(), signal.SIGKILL))
 
 
 def gloo_threads() -> list[str]:

@@ -163,7 +163,13 @@ def test_each_decoder_library_is_imported_in_one_file(library: str) -> None:
 
 def test_threads_start_where_their_life_cycle_is_written() -> None:
     users = [path for path in modules() if "threading.Thread" in path.read_text()]
-    assert [path.name for path in users] == ["budget.py", "jobs.py", "engines.py", "remote.py"]
+    assert [path.name for path in users] == [
+        "worker_faults.py",
+        "budget.py",
+        "jobs.py",
+        "engines.py",
+        "remote.py",
+    ]
     assert all("any deviation is a bug" in path.read_text() for path in users)
 
 

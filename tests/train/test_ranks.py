@@ -84,7 +84,7 @@ def test_a_killed_process_stops_the_others_and_the_run_resumes_with_another_numb
 ) -> None:
     (first, errors), (second, _) = outcomes("killed", tmp_path, 2)
     assert (first, second) == (1, -9)
-    assert "TrainError: rank 0 of 2 lost another rank" in errors
+    assert "TrainError: rank 0 of 2 lost rank 1, which was killed or failed; see its message" in errors
     assert "resume='auto'" in errors
     saved = sorted((tmp_path / "run").glob("checkpoint-*.pt"))
     assert int(saved[-1].stem[-8:]) == 3

@@ -1,0 +1,84 @@
+"""A disk that is full, or a limit on the size of files, while a run writes."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from places import HELPERS
+from small_training import data, options, plain_model
+
+from fastdata import TrainError
+from fastdata.train import fit
+
+PROGRAM = """
+import resource, sys
+from small_training import data, options, plain_model
+from fastdata import TrainError
+from fastdata.train import fit
+from fastdata.train.checkpoint_files import load_checkpoint
+
+folder, limit = sys.argv[1], int(sys.argv[2])
+fit(plain_model(), data(), options=options(output_dir=folder, keep=2))
+resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+try:
+    fit(plain_model(), data(), options=options(output_dir=folder, keep=2, resume="auto", epochs=2))
+except TrainError as error:
+    print("TrainError:", error)
+"""
+
+
+def checkpoints(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir() if "checkpoint" in path.name)
+
+
+@pytest.mark.parametrize("limit", [2_000, 5_000, 9_000])  # bytes, of a checkpoint of more than 10,000
+def test_a_limit_on_the_size_of_files_is_named(tmp_path: Path, limit: int) -> None:
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", PROGRAM, str(tmp_path), str(limit)],
+        env={**os.environ, "PYTHONPATH": f"{HELPERS}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    told = done.stdout.splitlines()[-1]
+    assert told.startswith(f"TrainError: {tmp_path}/checkpoint-00000010.pt cannot be written: File too large; ")
+    assert "MB are free there, so a limit on the size of files applies (ulimit -f)" in told
+    assert checkpoints(tmp_path) == ["checkpoint-00000005.pt"]
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A disk of 256 KiB."""
+    folder = tmp_path / "small"
+    folder.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(folder)]
+    if not sys.platform.startswith("linux") or subprocess.run(command, capture_output=True, check=False).returncode:
+        pytest.skip("this user may not mount a tmpfs")
+    yield folder
+    subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+def test_a_full_disk_is_named_with_what_to_do(small_disk: Path) -> None:
+    (small_disk / "other").write_bytes(bytes(150_000))
+    with pytest.raises(TrainError, match=r"checkpoint-\d+\.pt cannot be written: No space left on device; ") as raised:
+        fit(plain_model(), data(), options=options(output_dir=str(small_disk), save_every=1, keep=9))
+    for part in ("MB are free there.", "Free space, keep fewer checkpoints (keep, --keep) or use another output_dir"):
+        assert part in str(raised.value)
+    kept = checkpoints(small_disk)
+    assert kept
+    (small_disk / "other").unlink()
+    again = fit(plain_model(), data(), options=options(output_dir=str(small_disk), keep=1, resume="auto"))
+    assert len(again.losses) == 5
+
+
+def test_the_log_on_a_full_disk_is_named(small_disk: Path) -> None:
+    with pytest.raises(OSError, match="No space"):
+        (small_disk / "other").write_bytes(bytes(400_000))
+    with pytest.raises(TrainError, match=r"log\.csv cannot be written: No space left on device; .*Free space"):
+        fit(plain_model(), data(), options=options(output_dir=str(small_disk), print_freq=1))

@@ -1,0 +1,153 @@
+"""Ranks that never come, or are lost while training starts."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import psutil
+import pytest
+import torch
+from places import HELPERS
+
+from fastdata import OptionError
+from fastdata.train.peers import ended_ranks, this_peer
+from fastdata.train.rendezvous import meet
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
+TIMEOUT_S = 5.0
+PLACES = ["count of batches", "broadcast of weights", "search for checkpoints", "check of the folder"]
+JOINING = """
+import sys, time, torch
+from fastdata import TrainError
+from fastdata.train.ranks import join_ranks
+began = time.monotonic()
+try:
+    join_ranks(torch.device("cpu"), float(sys.argv[1]))
+except TrainError as error:
+    print(f"{time.monotonic() - began:.2f} {error}")
+"""
+
+
+def free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return int(free.getsockname()[1])
+
+
+def environment(port: int, world: int) -> dict[str, str]:
+    sizes = {"WORLD_SIZE": str(world), "LOCAL_WORLD_SIZE": str(world)}
+    path = f"{HELPERS}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
+    return {**os.environ, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "PYTHONPATH": path, **sizes}
+
+
+def start(rank: int, port: int, world: int) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-c", JOINING, str(TIMEOUT_S)],
+        env=environment(port, world) | {"RANK": str(rank)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def told(process: subprocess.Popen[str]) -> tuple[float, str]:
+    output, errors = process.communicate(timeout=60)
+    assert process.returncode == 0, errors
+    assert errors == ""
+    seconds, _, message = output.partition(" ")
+    return float(seconds), message
+
+
+def test_a_rank_waits_for_rank_0_no_longer_than_the_time_limit() -> None:
+    """torch connects twice, with a pause between, and writes two C++ stacks to stderr."""
+    port = free_port()
+    waited_s, message = told(start(1, port, 2))
+    assert 0.8 * TIMEOUT_S <= waited_s <= TIMEOUT_S + 1.5
+    assert f"rank 1 of 2 waited 5 s for rank 0 at 127.0.0.1:{port}, which did not answer" in message
+    assert "--timeout-s" in message
+
+
+def test_rank_0_names_the_ranks_that_did_not_come() -> None:
+    port = free_port()
+    waited_s, message = told(start(0, port, 3))
+    assert 0.8 * TIMEOUT_S <= waited_s <= TIMEOUT_S + 1.5
+    assert f"rank 0 of 3 waited 5 s at 127.0.0.1:{port} for ranks 1, 2, which did not come" in message
+
+
+def test_a_rank_killed_before_the_rendezvous_is_named_by_all_others() -> None:
+    port = free_port()
+    ranks = [start(rank, port, 3) for rank in range(3)]
+    ranks[2].kill()
+    ranks[2].communicate()
+    for rank in (0, 1):
+        waited_s, message = told(ranks[rank])
+        assert waited_s <= TIMEOUT_S + 1.5
+        assert f"rank {rank} of 3 waited 5 s at 127.0.0.1:{port} for rank 2, which did not come" in message
+
+
+@pytest.mark.parametrize(("name", "value"), [("MASTER_ADDR", ""), ("MASTER_PORT", ""), ("MASTER_PORT", "http")])
+def test_an_address_that_is_none_is_refused_at_once(name: str, value: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
+    monkeypatch.setenv("MASTER_PORT", "29500")
+    monkeypatch.setenv(name, value)
+    with pytest.raises(OptionError, match=name):
+        meet(1, 2, 60.0)
+
+
+@pytest.mark.parametrize("world", [2, 3])
+@pytest.mark.parametrize("place", PLACES)
+def test_a_rank_lost_while_training_starts_is_named(place: str, world: int, tmp_path: Path) -> None:
+    what = f"lost at the {place}"
+    done = subprocess.run(
+        [sys.executable, str(HELPERS / "rank_program.py"), what, str(tmp_path), str(world)],
+        env=environment(free_port(), world),
+        capture_output=True,
+        text=True,
+        timeout=150,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout.splitlines()[-1]) == [1] * (world - 1) + [-9]
+    for rank in range(world - 1):
+        errors = (tmp_path / f"{what}-{rank}.err").read_text()
+        assert f"TrainError: rank {rank} of {world} lost rank" in errors
+        assert str(world - 1) in errors.partition(" lost rank")[2].partition(", which")[0]
+        assert "Traceback" not in errors
+
+
+def test_only_processes_that_have_ended_are_lost() -> None:
+    process = psutil.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    peers = [this_peer(), replace(this_peer(), pid=process.pid, started=process.create_time())]
+    assert ended_ranks(peers, patience_s=0.0) == []
+    process.kill()
+    assert ended_ranks(peers, patience_s=10.0) == [1]  # a zombie
+    process.wait()
+    assert ended_ranks(peers, patience_s=0.0) == [1]
+
+
+def test_all_ranks_continue_from_the_checkpoint_before_a_damaged_one(tmp_path: Path) -> None:
+    for what in ("whole", "resume"):
+        done = subprocess.run(
+            [sys.executable, str(HELPERS / "rank_program.py"), what, str(tmp_path), "2"],
+            env=environment(free_port(), 2),
+            capture_output=True,
+            text=True,
+            timeout=150,
+            check=False,
+        )
+        assert json.loads(done.stdout.splitlines()[-1]) == [0, 0]
+        latest = max((tmp_path / "run").glob("*.pt"))
+        if what == "whole":
+            latest.write_bytes(latest.read_bytes()[:-1])
+    assert f"{latest.name} is damaged" in (tmp_path / "resume-0.err").read_text()
+    assert "is damaged" not in (tmp_path / "resume-1.err").read_text()
+    assert latest.with_name(f"{latest.name}.damaged").exists()
+    for rank in range(2):
+        whole, again = (torch.load(tmp_path / f"{what}-2-{rank}.pt") for what in ("whole", "resume"))
+        assert again["losses"] == whole["losses"]
