@@ -1,4 +1,4 @@
-"""Worker processes that end, and batches that cannot be sent: an error within seconds, and no batch of another is lost.
+"""Worker processes that end, and batches that cannot be sent: an error within seconds, and nothing waits for ever.
 
 torch learns of a worker's end by a signal, whose handler raises in the training thread wherever that is: also in the
 middle of a batch of another worker, which was then lost and waited for.  So a message is read as a whole first, and
