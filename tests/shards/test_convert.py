@@ -342,7 +342,7 @@ def test_a_full_disk_is_named_and_the_next_run_continues(folder: Path, tmp_path:
         pytest.skip("mounting is not allowed here")
     try:
         for workers in (1, 2):
-            with pytest.raises(ConversionError, match=r"no space left in .*; finished shards are kept"):
+            with pytest.raises(ConversionError, match=r"no space left on the disk; .* finished shards are kept"):
                 convert(str(folder), disk / "out", OPTIONS, workers=workers)
             assert not list((disk / "out").glob("*.partial"))
         subprocess.run(["mount", "-o", "remount,size=20m", disk], check=True)
