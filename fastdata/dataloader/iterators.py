@@ -19,6 +19,7 @@ from fastdata.captures.fetch import MadeAgain, MakeAgain, SampleFetcher, Unfinis
 from fastdata.captures.find import Captures, find_captures
 from fastdata.dataloader.map_style import MapStyle, Orders, Samples, opening_encoded
 from fastdata.dataloader.record import EpochRecord, keeps_state, same_state
+from fastdata.dataloader.worker_faults import TakeCare
 from fastdata.dataloader.worker_states import KeepStates, WithWorkerInit, WorkerStates, has_datasets
 from fastdata.errors import DatasetError, StateMismatch
 from fastdata.order.random_states import GlobalStates
@@ -171,11 +172,13 @@ class CountedIterator(torch_dataloader._BaseDataLoaderIter):
         as_torch_reads_it: Any = loader
         if record.batches is not None:
             as_torch_reads_it = MapStyle(loader, self._orders(), samples)
-        if loader.num_workers > 0 and loader.in_order and hasattr(loader, "state_dict"):
-            record.workers = WorkerStates(loader.num_workers, start.worker_states)
-            record.workers.passes_over = record.batches is None and not has_datasets(start.worker_states)
-            init = KeepStates(as_torch_reads_it.worker_init_fn, record.workers.resumed())
-            as_torch_reads_it = WithWorkerInit(as_torch_reads_it, init)
+        if loader.num_workers > 0:
+            begin: Callable[[int], None] = TakeCare(as_torch_reads_it.worker_init_fn)
+            if loader.in_order and hasattr(loader, "state_dict"):
+                record.workers = WorkerStates(loader.num_workers, start.worker_states)
+                record.workers.passes_over = record.batches is None and not has_datasets(start.worker_states)
+                begin = KeepStates(begin, record.workers.resumed())
+            as_torch_reads_it = WithWorkerInit(as_torch_reads_it, begin)
         if record.batches is not None or start.batches == 0:
             super().__init__(as_torch_reads_it)
         else:  # an iterable dataset, which is run again with the random numbers that it had

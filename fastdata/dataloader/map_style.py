@@ -31,7 +31,6 @@ from fastdata.dataloader.arguments import LoaderArguments, may_defer, may_pin
 from fastdata.dataloader.record import EpochRecord
 from fastdata.dataloader.routes import find_route
 from fastdata.dataloader.verdict import Findings, warn_if_images
-from fastdata.dataloader.worker_faults import TakeCare
 from fastdata.errors import PipelineError
 from fastdata.loaders import create_backend
 from fastdata.pipeline.choose_backend import BackendChoice
@@ -194,10 +193,8 @@ class _BeginWorker:
     ) -> None:
         self._own, self._fetcher, self._captured = own, fetcher, captured
         self._program_began = program_began()
-        self._care = TakeCare()
 
     def __call__(self, worker: int) -> None:
-        self._care()
         if self._captured:
             import_module("PIL.Image")  # in a spawned process nobody may have done so yet
         if (opening := opening_encoded()) is not None:
@@ -346,9 +343,6 @@ class AskWorker:
             iterator._tasks_outstanding -= 1
             iterator._task_info[number] += (data,)
         _, made = iterator._task_info.pop(key)
-        workers = iterator.record.workers
-        if workers is not None:
-            made = workers.made_again(request.order.number, made)
         if isinstance(made, ExceptionWrapper):
             made.reraise()  # type: ignore[no-untyped-call]
         return made  # type: ignore[no-any-return]

@@ -19,6 +19,7 @@ import signal
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from multiprocessing import queues, reduction
@@ -43,13 +44,14 @@ class Receiver:
 
     Args:
         inner: torch's queue.
-        workers: the processes.
+        iterator: torch's, which knows which of its worker processes are to be alive.
     """
 
-    def __init__(self, inner: Any, workers: list[Any]) -> None:
-        self._inner, self._workers = inner, workers
+    def __init__(self, inner: Any, iterator: Any) -> None:
+        self._inner, self._iterator = inner, weakref.ref(iterator)
         self._unpacked: list[Any] = []  # received, but an error was to be raised first
         self._broken = ""
+        self._ended: list[int] = []  # process numbers of workers that were to be alive
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
@@ -73,14 +75,18 @@ class Receiver:
             return self._unpacked.pop()
         if self._broken:
             raise RuntimeError(self._broken)
-        message = self._read(timeout)
-        with _workers_ends_wait() as late:
-            try:
+        try:
+            message = self._read(timeout)
+            with _workers_ends_wait() as late:
                 data = reduction.ForkingPickler.loads(message)
-            except (ConnectionError, EOFError, FileNotFoundError):
-                self._wait_for_an_end()
-                raise
+        except (ConnectionError, EOFError, FileNotFoundError):
+            self._wait_for_an_end()
+            raise
+        except BaseException:
+            self._has_lost_one()  # to be known before torch takes note of it
+            raise
         if late:
+            self._has_lost_one()
             self._unpacked.append(data)
             late[0]()  # raises
             return self._unpacked.pop()
@@ -88,29 +94,34 @@ class Receiver:
 
     def _read(self, timeout: float | None) -> bytes:
         inner = self._inner
-        if not inner._rlock.acquire(timeout=timeout if timeout is not None else -1):
+        if not inner._rlock.acquire(timeout=timeout):
             raise queue.Empty
         try:
-            if not inner._poll(timeout if timeout is not None else 1 << 20):
+            if not inner._poll(timeout):
                 self._check_can_be_sent()
                 raise queue.Empty
             try:
-                message: bytes = inner._recv_bytes() if not self._has_ended() else self._rest_of_message()
+                message: bytes = self._rest_of_message() if self._has_lost_one() else inner._recv_bytes()
             except BaseException as error:
-                self._broken = f"a worker process ended while a batch was received ({error}); iterate the loader anew"
+                self._broken = f"a batch was received in part only ({error!r}); iterate the loader anew"
                 raise
         finally:
             inner._rlock.release()
         inner._sem.release()
         return message
 
-    def _has_ended(self) -> bool:
-        return any(not worker.is_alive() for worker in self._workers)
+    def _has_lost_one(self) -> bool:
+        """True if a worker process has ended that was to be alive; those that came to the end of a stream were not."""
+        iterator = self._iterator()
+        if iterator is not None:
+            pairs = zip(iterator._workers, iterator._workers_status, strict=True)
+            self._ended += [each.pid for each, lives in pairs if lives and not each.is_alive()]
+        return bool(self._ended)
 
     def _wait_for_an_end(self) -> None:
         """Lets the system tell that a process has ended with which there is no connection any more."""
         until = time.monotonic() + _SETTLE_S
-        while not self._has_ended() and time.monotonic() < until:
+        while not self._has_lost_one() and time.monotonic() < until:
             time.sleep(0.01)
 
     def _rest_of_message(self) -> bytes:
@@ -125,7 +136,7 @@ class Receiver:
     def _check_can_be_sent(self) -> None:
         """Raises if a process that has ended still has the queue's lock, so that the others wait for it."""
         lock = self._inner._wlock  # Windows has none
-        if lock is None or not self._has_ended():
+        if lock is None or not self._has_lost_one():
             return
         if lock.acquire(timeout=_SETTLE_S):
             lock.release()
@@ -134,7 +145,7 @@ class Receiver:
             raise RuntimeError(self._broken)
 
     def _told(self) -> str:
-        pids = ", ".join(str(worker.pid) for worker in self._workers if not worker.is_alive())
+        pids = ", ".join(map(str, dict.fromkeys(self._ended)))
         return (
             f"DataLoader worker (pid(s) {pids}) ended while it sent a batch, so those of the others cannot be received "
             "either; iterate the loader anew"
@@ -165,18 +176,25 @@ _spare: list[int] = []  # a descriptor to give up once there is no other, by whi
 
 
 class TakeCare:
-    """Made where worker processes are started, and called in each as it begins."""
+    """A worker_init_fn, made where worker processes are started.
 
-    def __init__(self) -> None:
+    Args:
+        own: the user's, or one that calls it; called behind this one.
+    """
+
+    def __init__(self, own: Callable[[int], None] | None) -> None:
+        self._own = own
         in_main = threading.current_thread() is threading.main_thread()
         self._parent = os.getpid() if in_main else 0  # the signal below comes with the end of the thread that forks
 
-    def __call__(self) -> None:
-        """A batch that cannot be sent becomes an error; this process ends with its parent."""
+    def __call__(self, worker: int) -> None:
+        """Has a batch that cannot be sent become an error, and this process end with its parent."""
         queues.Queue._on_queue_feeder_error = _send_the_reason  # type: ignore[attr-defined]
         with suppress(OSError):
             _spare.append(os.open(os.devnull, os.O_RDONLY))
         _end_with_the_parent(self._parent)
+        if self._own is not None:
+            self._own(worker)
 
 
 def _send_the_reason(sender: Any, error: Exception, message: Any) -> None:

@@ -63,7 +63,7 @@ class MultiProcessIterator(CountedIterator, torch_dataloader._MultiProcessingDat
     @_data_queue.setter
     def _data_queue(self, inner: Any) -> None:
         has_thread = isinstance(inner, queue.Queue)  # torch's thread for pinned memory receives
-        self._received_from = inner if has_thread else Receiver(inner, self._workers)
+        self._received_from = inner if has_thread else Receiver(inner, self)
 
     def _first_of_all(self, heard: list[bool]) -> list[Any]:
         """What has arrived and was not asked for yet, once that holds a batch of every worker that will make one.

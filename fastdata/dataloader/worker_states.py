@@ -17,8 +17,8 @@ from torch.utils.data import get_worker_info
 from torch.utils.data._utils import fetch as torch_fetch
 from torch.utils.data._utils.pin_memory import pin_memory
 
+from fastdata.captures.fetch import MakeAgain
 from fastdata.dataloader.record import keeps_state, same_state
-from fastdata.dataloader.worker_faults import TakeCare
 from fastdata.errors import StateMismatch
 from fastdata.order.random_states import GlobalStates
 
@@ -62,14 +62,12 @@ class KeepStates:
         resumed: of each worker what `WorkerStates.at` gave; None where it begins anew.
     """
 
-    def __init__(self, before: Callable[[int], None] | None, resumed: Sequence[dict[str, Any] | None] | None) -> None:
-        self._before, self._resumed, self._care = before, resumed, TakeCare()
+    def __init__(self, before: Callable[[int], None], resumed: Sequence[dict[str, Any] | None] | None) -> None:
+        self._before, self._resumed = before, resumed
 
     def __call__(self, worker: int) -> None:
         """As torch calls it, in worker process number `worker`."""
-        self._care()
-        if self._before is not None:
-            self._before(worker)
+        self._before(worker)
         info = get_worker_info()
         assert info is not None
         state = (self._resumed[worker] if self._resumed is not None else None) or {}
@@ -137,8 +135,13 @@ class _NotingFetcher:
         knows = self._stateful is not None and (is_new or not isinstance(iterator, Generator))
         self._began = {"random": self._last.to_json(), "dataset": self._state() if knows else None}
 
-    def fetch(self, possibly_batched_index: Any) -> FromWorker:
-        """One batch; once, before StopIteration, the stream's end."""
+    def fetch(self, possibly_batched_index: Any) -> Any:
+        """One batch; once, before StopIteration, the stream's end.
+
+        A batch that is made again comes as it is: the worker has made later ones since, and stands behind those.
+        """
+        if isinstance(possibly_batched_index, MakeAgain):
+            return self._inner.fetch(possibly_batched_index)
         if self.has_ended:
             raise StopIteration
         try:
@@ -248,10 +251,6 @@ class WorkerStates:
             return END
         self._count += 1
         return self._noted(self._count - 1, data)
-
-    def made_again(self, number: int, data: Any) -> Any:
-        """Batch `number`, made again, which moves its worker on if no later batch has come from there."""
-        return self._noted(number, data)
 
     def at(self, delivered: int, *, ended: bool, streams: bool) -> dict[str, Any]:
         """Plain values: whose turn is next, and of each worker where it stands.

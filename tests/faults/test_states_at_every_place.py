@@ -12,6 +12,7 @@ import pytest
 import torch
 import torchvision.transforms as v1
 from loader_states import saved
+from PIL import Image
 from torch.utils.data import Dataset, IterableDataset
 from torchvision.datasets import ImageFolder
 
@@ -135,6 +136,26 @@ class OfCursors(IterableDataset[int]):
         return Cursor()
 
 
+class DrawsBesideDamage(Dataset[Any]):
+    """Draws a number for each sample; the decoder finds two images damaged, and has their batch made again."""
+
+    def __init__(self, folder: Path) -> None:
+        self._inner = ImageFolder(folder, v1.Compose([v1.CenterCrop(40), v1.PILToTensor()]))
+        self._damaged = folder.parent / f"{folder.name}-damaged.png"
+        Image.fromarray(np.random.default_rng(0).integers(0, 255, (60, 60, 3), np.uint8)).save(self._damaged)
+        data = self._damaged.read_bytes()
+        self._damaged.write_bytes(data[:5000] + bytes(100) + data[5100:])
+        for index in (1, 2):
+            self._inner.samples[index] = (str(self._damaged), 0)
+
+    def __len__(self) -> int:
+        return SIZE
+
+    def __getitem__(self, index: int) -> Any:
+        number = torch.rand(()).item()
+        return self._inner[index][0], index, number
+
+
 # What a loader is made of, by the folder of images.
 ROUTES: dict[str, Callable[[Path], dict[str, Any]]] = {
     "image pipeline": lambda folder: {"dataset": ImageFolder(folder, VIEWS), "shuffle": True},
@@ -177,6 +198,12 @@ ROUTES: dict[str, Callable[[Path], dict[str, Any]]] = {
         "dataset": OwnCode(folder, unfused=True),
         "shuffle": True,
         "num_workers": 2,
+    },
+    "draws beside damage, workers": lambda folder: {
+        "dataset": DrawsBesideDamage(folder),
+        "num_workers": 2,
+        "on_error": "skip",
+        "prefetch_factor": 1,
     },
     "plain stream, persistent workers": lambda folder: {
         "dataset": Plain(),
