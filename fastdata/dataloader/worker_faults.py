@@ -172,7 +172,9 @@ def _workers_ends_wait() -> Iterator[list[Callable[[], None]]]:
 # ---- in a worker process
 
 
-_spare: list[int] = []  # a descriptor to give up once there is no other, by which what was sent can be fetched
+# Descriptors to give up once there are no others: what was sent before is fetched by connections to this process.
+_SPARE = 16
+_spare: list[int] = []
 
 
 class TakeCare:
@@ -191,7 +193,7 @@ class TakeCare:
         """Has a batch that cannot be sent become an error, and this process end with its parent."""
         queues.Queue._on_queue_feeder_error = _send_the_reason  # type: ignore[attr-defined]
         with suppress(OSError):
-            _spare.append(os.open(os.devnull, os.O_RDONLY))
+            _spare.extend(os.open(os.devnull, os.O_RDONLY) for _ in range(_SPARE))
         _end_with_the_parent(self._parent)
         if self._own is not None:
             self._own(worker)
