@@ -13,6 +13,7 @@ import torch
 import torchvision.transforms as v1
 from loader_states import saved
 from PIL import Image
+from streams import CountingIterator
 from torch.utils.data import Dataset, IterableDataset
 from torchvision.datasets import ImageFolder
 
@@ -107,33 +108,18 @@ class Eager(IterableDataset[int]):
         self._loaded = self.place < SIZE
 
 
-class Cursor:
-    """An iterator with a state."""
-
-    def __init__(self) -> None:
-        self.place = 0
-
-    def __iter__(self) -> Iterator[int]:
-        return self
+class Cursor(CountingIterator):
+    """An iterator with a state, that draws."""
 
     def __next__(self) -> int:
-        if self.place >= SIZE:
-            raise StopIteration
-        self.place += 1
-        return self.place * 10 + random.randrange(10)
-
-    def state_dict(self) -> dict[str, int]:
-        return {"place": self.place}
-
-    def load_state_dict(self, state: dict[str, int]) -> None:
-        self.place = state["place"]
+        return super().__next__() * 10 + random.randrange(10)
 
 
 class OfCursors(IterableDataset[int]):
     """Gives an iterator with a state for each epoch."""
 
     def __iter__(self) -> Iterator[int]:
-        return Cursor()
+        return Cursor(SIZE)
 
 
 class DrawsBesideDamage(Dataset[Any]):
@@ -247,30 +233,12 @@ def test_what_is_missing_comes_after_any_state(folder: Path, name: str, before: 
         assert [drawn(batch) for batch in resumed] == whole[count:], f"after {count} of {len(whole)} batches"
 
 
-class Goes(IterableDataset[int]):
+class Goes(CountingIterator, IterableDataset[int]):
     """Its own iterator, which goes on where it is: only a state puts it back."""
-
-    def __init__(self) -> None:
-        self.place = 0
-
-    def __iter__(self) -> Iterator[int]:
-        return self
-
-    def __next__(self) -> int:
-        if self.place == SIZE:
-            raise StopIteration
-        self.place += 1
-        return self.place
-
-    def state_dict(self) -> dict[str, int]:
-        return {"place": self.place}
-
-    def load_state_dict(self, state: dict[str, int]) -> None:
-        self.place = state["place"]
 
 
 def test_a_state_before_the_first_batch_puts_a_dataset_back_that_has_been_read_to_its_end() -> None:
-    dataset = Goes()
+    dataset = Goes(SIZE)
     loader = DataLoader(dataset, BATCH)
     iterator = iter(loader)
     state = saved(loader)

@@ -16,6 +16,7 @@ import torchvision.transforms as v1
 from folders import numbered
 from loader_states import labels, saved
 from names import name_of
+from streams import CountingIterator
 from torch.utils.data import (
     BatchSampler,
     DistributedSampler,
@@ -327,28 +328,6 @@ def test_an_iterable_dataset_that_begins_anew_is_passed_over_to_its_place(
     assert [batch.tolist() for batch in resumed] == expected
 
 
-class CountingIterator:
-    """An iterator that keeps its own place, for a dataset that keeps none."""
-
-    def __init__(self) -> None:
-        self.place = 0
-
-    def __iter__(self) -> Iterator[int]:
-        return self
-
-    def __next__(self) -> int:
-        if self.place == 20:
-            raise StopIteration
-        self.place += 1
-        return self.place
-
-    def state_dict(self) -> dict[str, int]:
-        return {"place": self.place}
-
-    def load_state_dict(self, state: dict[str, int]) -> None:
-        self.place = state["place"]
-
-
 class OfIterators(IterableDataset[int]):
     def __iter__(self) -> Iterator[int]:
         return CountingIterator()
@@ -649,6 +628,8 @@ def test_without_a_length_there_is_no_substitute(folder: Path, tmp_path: Path) -
 
 class OwnIterator(CountingIterator, IterableDataset[int]):
     """A dataset that is its own iterator, and can be given a state only once it is iterated."""
+
+    size = 20
 
     def __init__(self) -> None: ...  # it has no place yet
 
