@@ -11,7 +11,7 @@ from pathlib import Path
 
 from fastdata.errors import ConversionError
 
-__all__ = ["naming_file", "no_space", "space_errors"]
+__all__ = ["free_space", "is_full", "naming_file", "no_space", "space_errors"]
 
 _LIMITS = {
     errno.ENOSPC: "no space left on the disk",
@@ -27,12 +27,21 @@ def no_space(error: OSError, folder: str | os.PathLike[str]) -> str | None:
         error: that was raised.
         folder: where the file was to be, in case that the error does not name it.
     """
-    if error.errno not in _LIMITS or isinstance(error, ConversionError):
+    if not is_full(error) or isinstance(error, ConversionError):
         return None
     place = Path(os.fsdecode(error.filename) if isinstance(error.filename, str | bytes) else folder)
+    return f"{place} could not be written: {_LIMITS[error.errno or 0]}; {free_space(place)}"
+
+
+def is_full(error: OSError) -> bool:
+    """True if a disk, a quota or a limit on the size of files had no room."""
+    return error.errno in _LIMITS
+
+
+def free_space(place: Path) -> str:
+    """How much is free where a file is or was to be, in words."""
     existing = next((each for each in (place, *place.parents) if each.exists()), Path("/"))
-    free = shutil.disk_usage(existing).free / 1e6
-    return f"{place} could not be written: {_LIMITS[error.errno]}; {free:.1f} MB are free there"
+    return f"{shutil.disk_usage(existing).free / 1e6:.1f} MB are free there"
 
 
 @contextmanager
@@ -57,6 +66,6 @@ def naming_file(path: str | os.PathLike[str]) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno in _LIMITS and error.filename is None and error.strerror:
+        if is_full(error) and error.filename is None and error.strerror:
             error.filename = os.fspath(path)
         raise

@@ -10,7 +10,6 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
-import shutil
 import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -20,6 +19,7 @@ from typing import IO, Any, cast
 import torch
 
 from fastdata.errors import OptionError, TrainError
+from fastdata.system.disk_space import free_space, is_full
 from fastdata.system.files import NotRegularFile, open_file, sync_folder, whole_file
 from fastdata.system.stack_level import users_level
 
@@ -31,7 +31,6 @@ _END_SIZE = 22  # of an end record without its comment, whose length is the reco
 _SIGN, _DIGITS = b"fastdata sha256 ", 64
 _COMMENT_SIZE = len(_SIGN) + _DIGITS
 _CHUNK = 1 << 20
-_NO_SPACE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
 class _DamagedError(Exception):
@@ -227,12 +226,11 @@ def writing(path: Path) -> Iterator[None]:
 
 
 def _advice(path: Path, error: OSError) -> str:
-    if error.errno not in _NO_SPACE:
+    if not is_full(error):
         return "earlier checkpoints are kept; mend the cause, then continue with resume='auto'"
-    free = shutil.disk_usage(path.parent).free
     limit = ", so a limit on the size of files applies (ulimit -f)" if error.errno == errno.EFBIG else ""
     return (
-        f"{free / 1e6:.1f} MB are free there{limit}.  Free space, keep fewer checkpoints (keep, --keep) or use another "
+        f"{free_space(path)}{limit}.  Free space, keep fewer checkpoints (keep, --keep) or use another "
         "output_dir; earlier checkpoints are kept, and resume='auto' continues from the latest"
     )
 
