@@ -22,6 +22,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from multiprocessing import queues, reduction
 from typing import Any
 
@@ -69,21 +70,19 @@ class Receiver:
 
         Raises:
             queue.Empty: none came in time.
+            PipelineError: one came whose tensors cannot be fetched, because a limit of the system is reached.
             RuntimeError: a worker has ended in the middle of one, so that nothing more can be received.
         """
         if self._unpacked:
             return self._unpacked.pop()
         if self._broken:
             raise RuntimeError(self._broken)
+        message = self._read(timeout)
         try:
-            message = self._read(timeout)
             with _workers_ends_wait() as late:
                 data = reduction.ForkingPickler.loads(message)
-        except (ConnectionError, EOFError, FileNotFoundError):
-            self._wait_for_an_end()
-            raise
-        except BaseException:
-            self._has_lost_one()  # to be known before torch takes note of it
+        except BaseException as error:
+            self._note_lost(error)
             raise
         if late:
             self._has_lost_one()
@@ -103,6 +102,7 @@ class Receiver:
             try:
                 message: bytes = self._rest_of_message() if self._has_lost_one() else inner._recv_bytes()
             except BaseException as error:
+                self._wait_for_an_end()
                 self._broken = f"a batch was received in part only ({error!r}); iterate the loader anew"
                 raise
         finally:
@@ -117,6 +117,16 @@ class Receiver:
             pairs = zip(iterator._workers, iterator._workers_status, strict=True)
             self._ended += [each.pid for each, lives in pairs if lives and not each.is_alive()]
         return bool(self._ended)
+
+    def _note_lost(self, error: BaseException) -> None:
+        """A message was taken that cannot be unpacked; whoever waited for it later would wait for ever."""
+        if isinstance(error, ConnectionError | EOFError | FileNotFoundError):
+            self._wait_for_an_end()
+        if self._has_lost_one():  # torch leaves out the batches of a worker that has ended
+            return
+        self._broken = f"a batch was received that cannot be unpacked ({error!r}); iterate the loader anew"
+        if isinstance(error, OSError | EOFError):
+            raise PipelineError(f"a batch could not be received from a worker process: {_remedy(error)}") from error
 
     def _wait_for_an_end(self) -> None:
         """Lets the system tell that a process has ended with which there is no connection any more."""
@@ -194,9 +204,26 @@ class TakeCare:
         queues.Queue._on_queue_feeder_error = _send_the_reason  # type: ignore[attr-defined]
         with suppress(OSError):
             _spare.extend(os.open(os.devnull, os.O_RDONLY) for _ in range(_SPARE))
+        sys.excepthook = partial(_retry_with_spare, sys.excepthook)
         _end_with_the_parent(self._parent)
         if self._own is not None:
             self._own(worker)
+
+
+def _give_up_spare() -> None:
+    while _spare:
+        os.close(_spare.pop())
+
+
+def _retry_with_spare(hook: Callable[..., Any], kind: Any, error: Any, trace: Any) -> None:
+    """An excepthook: the thread from which shared tensors are fetched calls it, and tries again.
+
+    It would do so for ever without a descriptor for the connection, and the training process would wait for it.
+    """
+    if _spare and isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
+        _give_up_spare()
+    else:
+        hook(kind, error, trace)
 
 
 def _send_the_reason(sender: Any, error: Exception, message: Any) -> None:
@@ -206,8 +233,7 @@ def _send_the_reason(sender: Any, error: Exception, message: Any) -> None:
 
         traceback.print_exception(error)  # as multiprocessing does: a queue of the user's
         return
-    while _spare:
-        os.close(_spare.pop())
+    _give_up_spare()
     reason = PipelineError(f"a batch could not be sent to the training process: {_remedy(error)}")
     reason.__cause__ = error
     info = type(reason), reason, error.__traceback__
@@ -224,7 +250,8 @@ def _remedy(error: Exception) -> str:
             f"no room in shared memory ({told}); {_shared_memory()}give it more room (docker run --shm-size=8g, or "
             "mount -o remount,size=8g /dev/shm), or keep fewer batches in it (batch_size, num_workers, prefetch_factor)"
         )
-    if number in (errno.EMFILE, errno.ENFILE) or "Too many open files" in told:
+    no_connection = isinstance(error, ConnectionError | EOFError)  # the process at its other end has none left
+    if no_connection or number in (errno.EMFILE, errno.ENFILE) or "Too many open files" in told:
         return (
             f"no file descriptors are left ({told}); allow more (ulimit -n 65536), or call "
             "torch.multiprocessing.set_sharing_strategy('file_system') first"

@@ -71,7 +71,7 @@ def test_a_killed_worker_is_named(folder: Path, after: int) -> None:
 
 
 def test_without_descriptors_the_limit_is_named(folder: Path) -> None:
-    with pytest.raises(Exception, match=r"no file descriptors are left .* ulimit -n|Too many open files"):
+    with pytest.raises(Exception, match=r"no file descriptors are left .*ulimit -n|Too many open files"):
         list(DataLoader(OwnCode(folder, few_files=True), 4, num_workers=1))
 
 

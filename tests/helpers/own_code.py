@@ -30,6 +30,6 @@ class OwnCode(Dataset[Any]):
             os._exit(3)
         image = Image.open(self.paths[index % len(self.paths)]).convert("RGB")
         if self.few_files and info is not None and index == 8:
-            limit = len(os.listdir("/dev/fd")) - 1  # less the one that lists them
+            os.close(limit := os.dup(0))  # the lowest that is free: now there is none
             resource.setrlimit(resource.RLIMIT_NOFILE, (limit, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
         return VIEWS(image), index

@@ -150,7 +150,8 @@ def test_names_that_are_one_in_the_file_system_are_an_error(tmp_path: Path) -> N
     """A link makes one file of two names here, as file systems do that do not tell `a` from `A`."""
     source, again = tmp_path / "source", tmp_path / "again"
     (source / "x").mkdir(parents=True)
-    for number, name in enumerate(("A.jpg", "a.jpg")):
+    between = [f"B{number:03}.jpg" for number in range(100)]  # more than are written ahead of the first callback
+    for number, name in enumerate(("A.jpg", *between, "a.jpg")):
         (source / "x" / name).write_bytes(images.jpeg(40, 30, seed=number))
     convert(str(source), tmp_path / "made", ConvertOptions())
 
