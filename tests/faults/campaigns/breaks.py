@@ -1,0 +1,122 @@
+"""However a loop leaves an epoch, no thread, process or descriptor is left, and the next epoch is whole."""
+
+from __future__ import annotations
+
+import gc
+import os
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import images
+import psutil
+import torch
+from torch.utils.data import TensorDataset
+from torchvision import transforms
+from torchvision.datasets import ImageFolder
+
+from fastdata import DataLoader
+
+ROUNDS = (150, 2_000, 100_000)
+SIZE, BATCH = 24, 3
+VIEWS = transforms.Compose([transforms.RandomResizedCrop(8), transforms.ToTensor()])
+
+
+class Stop(Exception):
+    """Raised in the loop."""
+
+
+def prepare(folder: Path) -> Callable[[Random], str]:
+    """Rounds with images in threads, by every backend that needs no device, and with numbers in processes."""
+    for number in range(SIZE):
+        path = folder / "images" / "abc"[number % 3] / f"{number}.jpg"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(images.jpeg(24 + number, 20, seed=number))
+    pictures = ImageFolder(folder / "images", VIEWS)
+    numbers = TensorDataset(torch.arange(SIZE))
+    before: list[int] = []
+    gc.collect()
+    gc.freeze()  # what the libraries made is not searched in every round
+
+    def one(rng: Random) -> str:
+        backend = rng.choice(["native", "pil", "turbojpeg", "opencv"])
+        processes = rng.random() < 0.02
+        how = rng.choice(sorted(WAYS))
+        if processes and how != "cycle":  # there torch's iterator waits five seconds for each process, and kills it
+            loader = DataLoader(numbers, BATCH, num_workers=2)
+        else:
+            loader = DataLoader(pictures, BATCH, shuffle=True, num_workers=rng.randrange(4), backend=backend)
+        WAYS[how](iter(loader), rng)
+        gc.collect()
+        left = _left()
+        assert left == ([], []), f"{how}: {left}"
+        assert sum(len(batch[-1]) for batch in loader) == SIZE
+        if len(before) < 30:  # libraries open what they keep in the first rounds
+            before.append(_descriptors())
+        else:
+            assert _descriptors() <= max(before), f"{how}: {_descriptors()} descriptors are open, before {max(before)}"
+        return how
+
+    return one
+
+
+def _left() -> tuple[list[str], list[int]]:
+    """Threads of the pipeline and processes that are still there."""
+    until = time.monotonic() + 10
+    while True:
+        threads = [each.name for each in threading.enumerate() if each.name.startswith("fastdata")]
+        processes = [each.pid for each in psutil.Process().children()]
+        if not (threads or processes) or time.monotonic() > until:
+            return threads, processes
+        time.sleep(0.005)
+
+
+def _descriptors() -> int:
+    return len(os.listdir("/dev/fd"))
+
+
+def _break(iterator: Any, rng: Random) -> None:
+    for _ in range(rng.randrange(SIZE // BATCH)):
+        next(iterator)
+
+
+def _error(iterator: Any, rng: Random) -> None:
+    try:
+        _break(iterator, rng)
+        raise Stop
+    except Stop:
+        pass
+
+
+def _stall(iterator: Any, rng: Random) -> None:
+    _break(iterator, rng)
+    time.sleep(rng.random() * 0.01)
+
+
+def _in_a_cycle(iterator: Any, rng: Random) -> None:
+    _break(iterator, rng)
+    cycle: list[Any] = [iterator]
+    cycle.append(cycle)
+
+
+def _in_another_thread(iterator: Any, rng: Random) -> None:
+    thread = threading.Thread(target=_break, args=(iterator, rng))
+    thread.start()
+    thread.join()
+
+
+def _to_the_end(iterator: Any, rng: Random) -> None:
+    assert sum(len(batch[-1]) for batch in iterator) == SIZE
+
+
+WAYS: dict[str, Callable[[Any, Random], None]] = {
+    "break": _break,
+    "error": _error,
+    "stall": _stall,
+    "cycle": _in_a_cycle,
+    "another thread": _in_another_thread,
+    "to the end": _to_the_end,
+}

@@ -1,0 +1,52 @@
+"""The short part of every fault campaign; FASTDATA_FAULTS=middle runs the middle one."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+CAMPAIGNS = sorted(path.stem for path in (HERE / "campaigns").glob("*.py"))
+PART = os.environ.get("FASTDATA_FAULTS", "short")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CAMPAIGNS)
+def test_the_promise_holds_in_every_round(name: str, tmp_path: Path) -> None:
+    report = tmp_path / "report.json"
+    command = [sys.executable, str(HERE / "long.py"), name, "--part", PART, "--json", str(report)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=580)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert json.loads(report.read_text())["campaigns"][name]["rounds"] > 0
+
+
+def test_a_failing_round_is_named_with_the_command_that_repeats_it(tmp_path: Path) -> None:
+    for folder in ("faults/campaigns", "helpers"):
+        (tmp_path / folder).mkdir(parents=True)
+    (tmp_path / "faults" / "long.py").write_bytes((HERE / "long.py").read_bytes())
+    (tmp_path / "faults" / "campaigns" / "broken.py").write_text(
+        "import os, time\n"
+        "ROUNDS = (6, 6, 6)\n"
+        "def prepare(folder):\n"
+        "    def one(rng):\n"
+        "        if rng.random() > 0.95:\n"
+        "            {end}\n"
+        "        return 'held'\n"
+        "    return one\n"
+    )
+    program = tmp_path / "faults" / "campaigns" / "broken.py"
+    for end in ("raise AssertionError('lost')", "os.abort()", "time.sleep(60)"):
+        program.write_text(program.read_text().replace("{end}", end))
+        command = [sys.executable, str(tmp_path / "faults" / "long.py"), "broken", "--rounds", "200", "--limit-s", "2"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+        assert done.returncode == 1
+        again = done.stdout.split("again: python ")[1].split("\\n")[0]
+        here = again.replace("tests/faults/long.py", command[1])
+        alone = subprocess.run([sys.executable, *here.split(), "--limit-s", "2"], capture_output=True, timeout=120)
+        assert alone.returncode != 0
+        program.write_text(program.read_text().replace(end, "{end}"))
