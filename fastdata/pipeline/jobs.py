@@ -37,7 +37,7 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from typing import Any, Protocol, TypeAlias
 
 from fastdata.errors import PipelineError
@@ -97,13 +97,17 @@ def run_all(tasks: Sequence[Task]) -> None:
 _of_this_thread = threading.local()  # in a decode thread, whose it is
 
 
+def _nothing() -> None:
+    """The task of a job that has none, so that `finish` runs where it does for the others."""
+
+
 class _InFlight:
     """A job and how far it is."""
 
     def __init__(self, job: Job | None, error: BaseException | None = None) -> None:
         self.job = job
         self.error = error
-        self.tasks = list(job.tasks) if job is not None else []  # until they are queued
+        self.tasks = (list(job.tasks) or [_nothing]) if job is not None else []  # until they are queued
         self.tasks_left = len(self.tasks)
         self.finished = False
 
@@ -168,11 +172,7 @@ class _Shared:
         self.threads: list[threading.Thread] = []
 
     def put(self, flight: _InFlight) -> None:
-        assert flight.job is not None
         tasks, flight.tasks = flight.tasks, []
-        if not tasks:
-            flight.job.finish()
-            flight.finished = True
         with self.changed:
             self.queue.extend((flight, task) for task in tasks)
             self.changed.notify_all()
@@ -256,7 +256,8 @@ class OrderedJobs:
         on_close: called once, at the end; with False if a thread was left behind that may still work.
         may_take: True if the next job is there; without one no job is waited for while another is in flight.
         """
-        self._jobs = iter(jobs)
+        # A generator: an error that waits for its turn knows its callers' frames up to it, not this object's.
+        self._jobs: Iterator[Job] = (job for job in jobs)
         self._depth = max(1, depth) if threads else 1
         self._timeout_s = timeout_s
         self._flights: deque[_InFlight] = deque()
@@ -310,15 +311,17 @@ class OrderedJobs:
         """The oldest job, finished or failed; whatever is raised here ends the iteration."""
         try:
             self._fill()
-            if not self._flights:
-                raise StopIteration
-            flight = self._flights[0]
+            try:
+                flight = self._flights[0]
+            except IndexError:
+                raise StopIteration from None
             if not self._shared.wanted:
                 flight.run_here()
             elif not self._shared.wait_for(flight, self._timeout_s or None):
                 self._shared.shut_down(patience_s=0)
                 raise PipelineError(f"DataLoader timed out after {self._timeout_s} seconds")
-            self._flights.popleft()
+            with suppress(IndexError):  # closed by another thread, once this batch was done
+                self._flights.popleft()
             if self._shared.wanted:
                 self._fill(may_wait=False)  # keep the threads busy while the caller computes
             return flight
@@ -338,7 +341,12 @@ class OrderedJobs:
             except BaseException as error:
                 if isinstance(error, KeyboardInterrupt | SystemExit):
                     raise
-                flight, self._exhausted = _InFlight(None, error), True
+                below = (
+                    error.__traceback__.tb_next if error.__traceback__ else None
+                )  # this frame would keep `self` alive
+                flight, self._exhausted = _InFlight(None, error.with_traceback(below)), True
+            if self._shared.closing:  # by another thread, meanwhile
+                return
             self._flights.append(flight)
             if self._shared.wanted and flight.job is not None:
                 self._start_threads()

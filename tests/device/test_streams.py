@@ -1,83 +1,15 @@
-"""The prefetcher's hand-over on a device that is simulated to be as unkind as the rules allow.
-
-A simulated device has two queues of work, the copy stream's and the consumer's, and an allocator that gives freed
-memory out again at once.  Work is done as early or as late as events permit: copies that run late show a consumer that
-does not wait; a consumer that runs late shows memory that is given out too early.
-"""
+"""The prefetcher's hand-over on a simulated device."""
 
 from __future__ import annotations
 
-import contextlib
-import weakref
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Iterator
 
-import numpy as np
 import pytest
 import torch
+from simulated_device import SIZE, Device, sums
 
 from fastdata import DevicePrefetcher, OptionError
 from fastdata.device.prefetch import map_tensors
-
-SIZE = 64
-
-
-class Device:
-    """Two streams, and memory for the copy stream's results."""
-
-    def __init__(self, *, late: str) -> None:
-        self.late = late  # which stream does nothing before it must
-        self.copies: list[Callable[[], None]] = []
-        self.copies_done = 0
-        self.kernels: list[Callable[[], None]] = []
-        self.free: list[np.ndarray] = []
-        self.used: dict[int, int] = {}  # address of a block: kernels that must be done before it is free
-
-    # ---- what `Streams` asks
-
-    def copying(self) -> Any:
-        return contextlib.nullcontext()
-
-    def to_device(self, tensor: torch.Tensor) -> torch.Tensor:
-        block = self.free.pop() if self.free else np.full(SIZE, -1.0, np.float32)
-        result = torch.from_numpy(block[:])
-        weakref.finalize(result, self._freed, block)
-        self.copies.append(lambda: np.copyto(block, tensor.numpy()))
-        if self.late != "copies":
-            self.run_copies(len(self.copies))
-        return result
-
-    def copied(self) -> int:
-        return len(self.copies)
-
-    def consumer_waits_for(self, event: int) -> None:
-        self.launch(lambda: self.run_copies(event))
-
-    def consumer_uses(self, tensor: torch.Tensor) -> None:
-        self.used[tensor.data_ptr()] = 1
-
-    # ---- the device itself
-
-    def launch(self, kernel: Callable[[], None]) -> None:
-        """Queues work on the consumer's stream."""
-        self.kernels.append(kernel)
-        if self.late != "consumer":
-            self.run_kernels()
-
-    def run_copies(self, until: int) -> None:
-        for copy in self.copies[self.copies_done : until]:
-            copy()
-        self.copies_done = max(self.copies_done, until)
-
-    def run_kernels(self) -> None:
-        while self.kernels:
-            self.kernels.pop(0)()
-
-    def _freed(self, block: np.ndarray) -> None:
-        if not self.used.pop(block.ctypes.data, 0):
-            self.free.append(block)
-        else:
-            self.launch(lambda: self.free.append(block))
 
 
 class NoWait(Device):
@@ -88,20 +20,6 @@ class NoWait(Device):
 class NoMark(Device):
     def consumer_uses(self, tensor: torch.Tensor) -> None:
         pass
-
-
-def sums(device: Device, *, depth: int = 1) -> list[float]:
-    """What a consumer that sums each batch finds."""
-    batches = [[torch.full((SIZE,), float(n)), {"n": n}] for n in range(12)]
-    prefetcher = DevicePrefetcher(batches, "cpu", depth=depth)
-    results: list[float] = []
-    for batch, extra in prefetcher._copied_ahead(iter(batches), device):
-        assert extra["n"] == len(results) + len(device.kernels) or device.late == "consumer"
-        block = batch.numpy()
-        device.launch(lambda block=block: results.append(float(block.mean())))
-        del batch
-    device.run_kernels()
-    return results
 
 
 @pytest.mark.parametrize("depth", [1, 2, 5])
