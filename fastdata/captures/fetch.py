@@ -308,21 +308,19 @@ class SampleFetcher(_MapDatasetFetcher):
                     raised = error if isinstance(error, FastdataError) else None
                     return MadeAgain(None, failures, raised=raised, is_empty=True)
                 if request.substitutes is not None:
-                    samples.append(self._substitute(request.substitutes[row], failures, copy, order.key))
+                    samples.append(self._substitute(request.substitutes[row], failures[-1], copy, order.key))
                 else:
                     left_out += 1
         batch = self.collated(samples, order) if samples else None
         return MadeAgain(batch, failures, left_out, is_empty=not samples)
 
-    def _substitute(self, candidates: list[int], failures: list[DecodeError], copy: int, key: Key | None) -> Any:
-        failure = failures[-1]
+    def _substitute(self, candidates: list[int], failure: DecodeError, copy: int, key: Key | None) -> Any:
         for other in candidates:
             try:
                 return self.sample(other, copy, key)
-            except Exception as error:
+            except Exception as error:  # told where its own turn comes
                 if not is_of_an_image(error):
                     raise
-                failures.append(_failure(error, other))
         raise failure from none_decoded()
 
 

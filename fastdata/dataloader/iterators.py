@@ -133,7 +133,8 @@ class EpochIterator:
     def _check_not_all_failed(self) -> None:
         """Raises DatasetError if an epoch gave nothing because every sample failed."""
         failures, self._failures_before = self._stats.failures - self._failures_before, self._stats.failures
-        if failures and self._record.start.delivered == 0 and self._record.delivered_batches == 0:
+        start = self._record.start
+        if failures and not (start.delivered or start.history or self._record.delivered_batches):
             index, location, reason = self._stats.quarantine[-1]
             raise DatasetError(
                 f"all {failures} samples of the epoch failed and were skipped, the last of them sample {index} "

@@ -354,11 +354,9 @@ class ImageBatch:
         index, copy = self._indices[position], self._copies[position]
         candidates = order.candidates() if order is not None else self._indices
         for substitute in substitutes(candidates, index, self._config.key):
-            failures = self._load([position], [substitute], [copy], times)
-            if not failures:
+            if not self._load([position], [substitute], [copy], times):  # else it is told where its own turn comes
                 self._indices[position] = substitute  # for what is drawn later
                 return
-            self._failures += failures
         raise failure.take() from none_decoded()
 
     # ---- the whole batch

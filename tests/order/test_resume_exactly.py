@@ -596,7 +596,10 @@ def test_a_substitute_depends_on_its_sample_not_on_batches_or_ranks(
     def given(batches: Any) -> list[int]:
         return flat(batch[1].tolist() for batch in batches)
 
-    whole = given(loader(5, Odd(size)))
+    undisturbed = loader(5, Odd(size))
+    whole = given(undisturbed)
+    told = [index for index, *_ in undisturbed.stats()["quarantine"]]
+    assert sorted(told) == sorted({1, 3, 20, 22} & set(Odd(size).order)), "one that failed as a substitute is not told"
     assert given(loader(13, Odd(size))) == whole
     stopped = loader(5, Odd(size))
     iterator = iter(stopped)
