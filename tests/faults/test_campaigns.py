@@ -50,3 +50,15 @@ def test_a_failing_round_is_named_with_the_command_that_repeats_it(tmp_path: Pat
         alone = subprocess.run([sys.executable, *here.split(), "--limit-s", "2"], capture_output=True, timeout=120)
         assert alone.returncode != 0
         program.write_text(program.read_text().replace(end, "{end}"))
+
+
+def test_every_guard_that_planted_faults_take_out_is_there() -> None:
+    done = subprocess.run([sys.executable, str(HERE / "planted.py"), "--check"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.skipif(PART == "short", reason="takes ten minutes; FASTDATA_FAULTS=middle runs it")
+@pytest.mark.timeout(1800)
+def test_every_planted_fault_is_found() -> None:
+    done = subprocess.run([sys.executable, str(HERE / "planted.py")], capture_output=True, text=True, timeout=1800)
+    assert done.returncode == 0, done.stdout + done.stderr
