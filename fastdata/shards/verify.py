@@ -204,7 +204,7 @@ def index_folder(folder: str | os.PathLike[str], *, workers: int = 1, force: boo
 def _old_manifest(folder: Path) -> Manifest | None:
     try:
         return Manifest.from_text(read_shard_file(folder / MANIFEST_NAME), str(folder / MANIFEST_NAME))
-    except OSError:  # a ShardError is one
+    except (FileNotFoundError, ShardError):
         return None
 
 
@@ -229,7 +229,7 @@ def _known_paths(path: str) -> dict[tuple[str, int, int], str]:
     """Paths in the source that the index has, which a tar file does not say, by key, offset and checksum."""
     try:
         old = ShardIndex.from_bytes(read_shard_file(index_name(path)), index_name(path))
-    except OSError:  # missing, or damaged: a ShardError is one
+    except (FileNotFoundError, ShardError):  # missing, or damaged
         return {}
     rows = zip(
         map(old.key, range(len(old))), old.records["offset"].tolist(), old.records["crc32c"].tolist(), strict=True
@@ -241,7 +241,7 @@ def _check_unchanged(path: str, tar_crc: int) -> None:
     """A new index would make damage official."""
     try:
         old = ShardIndex.from_bytes(read_shard_file(index_name(path)), index_name(path))
-    except OSError:  # missing, or damaged itself: a ShardError is one
+    except (FileNotFoundError, ShardError):  # missing, or damaged itself
         return
     if old.tar_crc32c != tar_crc:
         raise ShardError(

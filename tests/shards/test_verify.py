@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 from pathlib import Path
@@ -16,6 +17,7 @@ from PIL import Image
 from fastdata import DatasetError, ShardDataset
 from fastdata.cli.main import main
 from fastdata.loaders.pillow import write_sheet
+from fastdata.shards import verify
 from fastdata.shards.verify import verify_folder
 from fastdata.shards.writer import ShardWriter
 
@@ -80,6 +82,24 @@ def test_index_does_not_make_damage_official(own: Path) -> None:
     assert faults(own) != []
     assert main(["index", str(own), "--workers", "1", "--force"]) == 0
     assert faults(own) == []
+
+
+@pytest.mark.parametrize("name", ["manifest.json", "shard-000000.idx"])
+def test_index_does_not_take_what_cannot_be_read_for_missing(
+    own: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    read = verify.read_shard_file
+
+    def failing(path: str | Path) -> bytes:
+        if Path(path).name == name:
+            raise OSError(errno.EIO, "Input/output error", os.fspath(path))
+        return read(path)
+
+    monkeypatch.setattr(verify, "read_shard_file", failing)
+    before = (own / name).read_bytes()
+    with pytest.raises(OSError, match="Input/output error"):
+        verify.index_folder(own)
+    assert (own / name).read_bytes() == before
 
 
 def test_without_a_manifest_there_is_nothing_to_verify(tmp_path: Path) -> None:
