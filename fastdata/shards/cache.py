@@ -27,6 +27,8 @@ Result = TypeVar("Result")
 
 _LOOK_AGAIN_S = 0.05
 _TRIES = 6  # while something else removes files
+_NEW = "fastdata-new-"  # what the names of small files begin with while they are written
+_ABANDONED_S = 3600.0  # age from which on their writers are known to have been killed
 
 
 class ShardCache:
@@ -137,7 +139,7 @@ class ShardCache:
 
     def _put(self, place: Path, data: bytes) -> None:
         """Writes a small file, which other processes may be writing at this moment, too."""
-        number, name = tempfile.mkstemp(dir=self.folder)
+        number, name = tempfile.mkstemp(dir=self.folder, prefix=_NEW)
         try:
             with open(number, "wb") as file:
                 file.write(data)
@@ -212,6 +214,9 @@ class ShardCache:
         for partial in self.folder.glob("*.partial"):
             if _is_abandoned(partial):
                 partial.unlink(missing_ok=True)
+        for new in self.folder.glob(f"{_NEW}*"):
+            if (found := _stat(new)) is not None and time.time() - found.st_mtime > _ABANDONED_S:
+                new.unlink(missing_ok=True)
         for beside in self.folder.glob(f"*{SUFFIX}"):  # of tar files that are gone, or come at this moment
             if not any(beside.with_suffix(suffix).exists() for suffix in (".tar", ".partial")):
                 beside.unlink(missing_ok=True)

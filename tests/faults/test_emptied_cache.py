@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.server
+import os
 import shutil
 import threading
 import warnings
@@ -73,6 +74,19 @@ def test_a_cache_that_is_emptied_every_time_is_named(server: Store, tmp_path: Pa
     with pytest.raises(StoreError, match=rf"shard-000000\.tar could.*in 6 attempts: .*cache folder {folder} ") as found:
         dataset.read_encoded(0)
     assert not isinstance(found.value, NotInStore)
+
+
+def test_what_a_killed_process_was_writing_is_removed_after_an_hour(server: Store, tmp_path: Path) -> None:
+    folder = tmp_path / "cache"
+    dataset = ShardDataset(server[0], cache_dir=folder)
+    for name in ("fastdata-new-old", "fastdata-new-young", "tmp-of-others"):
+        (folder / name).write_bytes(b"half")
+    for name in ("fastdata-new-old", "tmp-of-others"):
+        os.utime(folder / name, (0, 0))
+    assert dataset.read_encoded(0)
+    assert not (folder / "fastdata-new-old").exists()
+    assert (folder / "fastdata-new-young").exists()
+    assert (folder / "tmp-of-others").exists()
 
 
 def test_a_cache_emptied_while_indexes_are_read_is_filled_again(server: Store, tmp_path: Path) -> None:
