@@ -113,6 +113,9 @@ def _read(path: Path) -> dict[str, Any]:
     try:
         state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # torch raises many kinds for files that are not its own
+        if has_checksum or isinstance(error, OSError):
+            why = f"{type(error).__name__}: {error}"
+            raise TrainError(f"{path} cannot be loaded, although no damage was found: {why}; try again") from error
         raise _DamagedError(f"torch.load fails with {type(error).__name__}") from error
     if not isinstance(state, dict) or "version" not in state:
         raise TrainError(f"{path} was not written by fastdata.train; to start from pretrained weights use --weights")

@@ -14,7 +14,7 @@ from small_training import data, options, plain_model
 from fastdata import TrainError
 from fastdata.train import fit
 from fastdata.train.__main__ import main
-from fastdata.train.checkpoint_files import load_checkpoint, save_checkpoint
+from fastdata.train.checkpoint_files import load_checkpoint, newest_intact, save_checkpoint
 
 PLACES = 150
 
@@ -92,6 +92,21 @@ def test_auto_sets_damaged_ones_aside_and_continues_from_the_one_before(tmp_path
         assert f"{name}.damaged; resuming checkpoint-00000003.pt instead" in told
         assert (tmp_path / "run" / f"{name}.damaged").exists()
     assert again.losses == whole
+
+
+def test_one_that_cannot_be_read_at_this_moment_is_not_taken_for_damaged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trained(tmp_path / "run", epochs=1)
+    before = names(tmp_path / "run")
+
+    def fail(*_: object, **__: object) -> None:
+        raise RuntimeError("file read failed")
+
+    monkeypatch.setattr(torch, "load", fail)
+    with pytest.raises(TrainError, match=r"00000005\.pt cannot be loaded, .*no damage.*: file read failed; try again"):
+        newest_intact((tmp_path / "run").glob("*.pt"))
+    assert names(tmp_path / "run") == before
 
 
 def test_a_second_damaged_one_of_the_same_name_does_not_replace_the_first(tmp_path: Path) -> None:
