@@ -7,7 +7,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from fastdata.system.files import whole_file
 from fastdata.system.stack_level import users_level
+from fastdata.train.checkpoint_files import writing
 
 __all__ = ["plot_rates", "plot_run"]
 
@@ -26,7 +28,7 @@ def plot_run(losses: Sequence[float], epochs: Sequence[Mapping[str, float]], pat
     right.legend()
     speed.plot([entry["images_per_s"] for entry in epochs], marker="o")
     speed.set(xlabel="epoch", ylabel="images per second", ylim=(0, None))
-    figure.savefig(path, dpi=110)
+    _save(figure, path)
 
 
 def plot_rates(rates: Sequence[float], losses: Sequence[float], suggestion: float, path: Path) -> None:
@@ -37,7 +39,12 @@ def plot_rates(rates: Sequence[float], losses: Sequence[float], suggestion: floa
     axes.semilogx(rates, losses)
     axes.axvline(suggestion, linestyle=":")
     axes.set(xlabel="learning rate", ylabel="smoothed loss", title=f"suggested peak: {suggestion:.2g}")
-    figure.savefig(path, dpi=110)
+    _save(figure, path)
+
+
+def _save(figure: Any, path: Path) -> None:
+    with writing(path), whole_file(path) as file:
+        figure.savefig(file, format="png", dpi=110)
 
 
 def _figure(path: Path, inches: tuple[float, float]) -> Any:
