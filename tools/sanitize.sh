@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Builds the native core with AddressSanitizer and UndefinedBehaviorSanitizer and runs its tests, then its pool under
-# ThreadSanitizer, and once without any: a busy process that forks may leave a sanitizer's own locks locked in the child.
-# Part of tools/test.sh.
+# Builds the native core with AddressSanitizer and UndefinedBehaviorSanitizer and runs its tests and some rounds with
+# damaged JPEGs, then its pool under ThreadSanitizer, and once without any: a busy process that forks may leave a
+# sanitizer's own locks locked in the child.  Part of tools/test.sh.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -19,6 +19,8 @@ build/sanitize-address/pool_test
 build/sanitize-address/kernels_test
 LD_PRELOAD="$preload" FASTDATA_NATIVE_LIBRARY="$PWD/build/sanitize-address/libfastdata_native.so" \
     .venv/bin/python -m pytest -q -p no:cacheprovider -m "not bounded_memory" tests/native
+LD_PRELOAD="$preload" FASTDATA_NATIVE_LIBRARY="$PWD/build/sanitize-address/libfastdata_native.so" \
+    .venv/bin/python tests/faults/long.py jpeg_windows --rounds 400
 
 build sanitize-thread thread pool_test
 build/sanitize-thread/pool_test
