@@ -30,7 +30,7 @@ from torch.utils.data import (
 
 from fastdata.errors import PipelineError, StateMismatch
 from fastdata.order.epoch_sampler import EpochSampler
-from fastdata.order.random_states import GlobalStates, set_states_of, states_of
+from fastdata.order.random_states import CANNOT_BE_STATES, GlobalStates, set_states_of, states_of
 from fastdata.order.sampler_chain import own_generators, visits_each_sample_once
 from fastdata.order.state import LoaderState
 
@@ -47,15 +47,15 @@ def resumed_with(state: LoaderState, sampler: EpochSampler) -> LoaderState:
     """The state for a sampler of perhaps another number of ranks, which it sets to continue there."""
     try:
         history = [[int(ranks), int(delivered)] for ranks, delivered in state.history or []]
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError) as error:
         raise StateMismatch(f"the state's history is {state.history!r}, not pairs of ranks and samples") from error
+    if state.ranks not in (None, sampler.num_replicas) and state.delivered:
+        history.append([state.ranks or 1, state.delivered])
+        state = replace(state, delivered=0)
     if not all(1 <= ranks <= _MOST_RANKS and delivered >= 0 for ranks, delivered in history):
         raise StateMismatch(
             f"the state's history is {history}: expected pairs of at least 1 rank and at least 0 samples"
         )
-    if state.ranks not in (None, sampler.num_replicas) and state.delivered:
-        history.append([state.ranks or 1, state.delivered])
-        state = replace(state, delivered=0)
     sampler.resume(state.epoch, history)
     return replace(state, ranks=sampler.num_replicas, history=history or None)
 
@@ -194,7 +194,7 @@ class EpochBatches:
         if self.state.order_seed is not None:
             self._streams = GlobalStates.of_seed(self.state.order_seed)
         elif state.sampler_random is not None:
-            streams = _global_states(state.sampler_random)
+            streams = GlobalStates.from_json(state.sampler_random)
             self._streams = streams if streams != GlobalStates.now() else None  # nobody has drawn since
         with self._drawing():
             return self._after(skip)
@@ -203,7 +203,7 @@ class EpochBatches:
         generators = own_generators(self._batches)
         try:
             set_states_of(generators, states)
-        except (TypeError, ValueError, KeyError, RuntimeError) as error:
+        except CANNOT_BE_STATES as error:
             raise StateMismatch(
                 f"the state has {len(states)} random generators of the sampler, but the sampler has {len(generators)}, "
                 f"or other kinds of them ({error}); create the sampler as it was created when the state was saved"
@@ -322,16 +322,6 @@ def planned(
 def _draw(generator: torch.Generator | None) -> int:
     """A seed as torch's samplers and iterators draw theirs, from the global generator if none is given."""
     return int(torch.empty((), dtype=torch.int64).random_(generator=generator).item())
-
-
-def _global_states(values: Sequence[Any]) -> GlobalStates:
-    try:
-        states = GlobalStates.from_json(values)
-        with states.drawing():
-            pass
-    except (TypeError, ValueError, KeyError, RuntimeError) as error:
-        raise StateMismatch(f"the state's recorded generators cannot be read ({error}); was it edited?") from error
-    return states
 
 
 def _may_give(sampler: Any, dataset_size: int) -> Sequence[int]:

@@ -12,9 +12,11 @@ from typing import Any
 import numpy as np
 import torch
 
+from fastdata.errors import StateMismatch
 from fastdata.order.sampler_chain import generator_of, samplers_in
 
 __all__ = [
+    "CANNOT_BE_STATES",
     "GlobalStates",
     "random_state",
     "seed_anew",
@@ -23,6 +25,9 @@ __all__ = [
     "set_states_of",
     "states_of",
 ]
+
+
+CANNOT_BE_STATES = (ValueError, TypeError, LookupError, AttributeError, OverflowError, RuntimeError)
 
 
 # ---- of one piece of code, which draws from the global generators
@@ -93,7 +98,16 @@ class GlobalStates:
 
     @classmethod
     def from_json(cls, values: Sequence[Any]) -> GlobalStates:
-        """Reads what `to_json` wrote."""
+        """Reads what `to_json` wrote.
+
+        Raises:
+            StateMismatch: it is something else.
+        """
+        generators = torch.Generator(), random.Random(), np.random.RandomState()
+        try:
+            set_states_of(generators, values)  # which refuses what the global ones would
+        except CANNOT_BE_STATES as error:
+            raise StateMismatch(f"the state's recorded generators cannot be read ({error}); was it edited?") from error
         torchs, pythons, numpys = map(decoded, values)
         return cls(torchs, pythons, numpys)
 
@@ -139,16 +153,25 @@ def states_of(generators: Sequence[Any]) -> list[Any]:
 
 
 def set_states_of(generators: Sequence[Any], states: Sequence[Any]) -> None:
-    """Puts back what `states_of` gave for as many generators of the same kinds."""
+    """Puts back what `states_of` gave for as many generators of the same kinds; else one of `CANNOT_BE_STATES`."""
     for generator, state in zip(generators, map(decoded, states), strict=True):
         if isinstance(generator, torch.Generator):
             generator.set_state(state)
         elif isinstance(generator, random.Random):
             generator.setstate(state)
-        elif isinstance(generator, np.random.RandomState):
-            generator.set_state(state)
         else:
-            generator.bit_generator.state = state
+            _check_place(state)
+            if isinstance(generator, np.random.RandomState):
+                generator.set_state(state)
+            else:
+                generator.bit_generator.state = state
+
+
+def _check_place(state: dict[str, Any]) -> None:
+    """NumPy takes any number for the place among the words of MT19937, and reads there."""
+    inner = state["state"]
+    if "pos" in inner and not 0 <= inner["pos"] <= len(inner["key"]):
+        raise ValueError(f"place {inner['pos']} among {len(inner['key'])} words")
 
 
 def _state_of(generator: Any) -> Any:

@@ -7,10 +7,12 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from fastdata.errors import StateMismatch
+from fastdata.order.random_states import GlobalStates
 
 __all__ = ["STATE_VERSION", "LoaderState"]
 
 STATE_VERSION = 2
+_OF_TORCH = ("worker_seed", "order_seed", "sampler_epoch")  # which seed torch's generators
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,10 +103,15 @@ class LoaderState:
             value = getattr(self, name)
             if value is not None and (isinstance(value, bool) or not isinstance(value, int)):
                 raise StateMismatch(f"state has {name} = {value!r}; expected an integer or None")
+            if name in _OF_TORCH and value is not None and not -(2**63) <= value < 2**64:
+                raise StateMismatch(f"state has {name} = {value}; expected at most 64 bits")
         for name in ("sampler_random", "sampler_own", "dataset_random", "history"):
             value = getattr(self, name)
             if value is not None and not isinstance(value, list | tuple):
                 raise StateMismatch(f"state has {name} = {value!r}; expected a list or None")
+        for states in (self.sampler_random, self.dataset_random):
+            if states is not None:
+                GlobalStates.from_json(states)
         if not isinstance(self.sampler, str):
             raise StateMismatch(f"state has sampler = {self.sampler!r}; expected a string")
         if self.batches > self.delivered and self.dataset_size >= 0 and not self.history:
@@ -124,4 +131,4 @@ class LoaderState:
 
 
 def _is_count(value: Any, least: int) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= least
+    return isinstance(value, int) and not isinstance(value, bool) and least <= value < 2**63

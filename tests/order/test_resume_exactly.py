@@ -385,7 +385,9 @@ def test_a_stream_with_a_generator_and_no_state_is_warned_of() -> None:
         ({"batches": 9}, "9 batches of 7 samples, which is impossible"),
         ({"epoch": -2}, "epoch = -2; expected an integer"),
         ({"dataset_size": "60"}, "dataset_size = '60'"),
+        ({"delivered": 2**63}, "delivered = 9223372036854775808; expected an integer"),
         ({"order_seed": "x"}, "order_seed = 'x'; expected an integer or None"),
+        ({"order_seed": 2**64}, "order_seed = 18446744073709551616; expected at most 64 bits"),
         ({"view_seed": [1]}, "view_seed = .* expected an integer or None"),
         ({"sampler_random": "abc"}, "sampler_random = 'abc'; expected a list or None"),
         ({"sampler": 3}, "sampler = 3"),
@@ -399,15 +401,35 @@ def test_a_state_that_cannot_be_is_refused(change: dict[str, Any], message: str)
         loader.load_state_dict({**loader.state_dict(), **change})
 
 
-@pytest.mark.parametrize("broken", [[1, 2, 3], [{"tensor": "%"}, None, None], []], ids=str)
-def test_recorded_generators_that_cannot_be_are_refused(broken: list[Any]) -> None:
+ODD: list[list[Any]] = [[1, 2, 3], [{"tensor": "%"}, None, None], [{"tensor": "A"}, None, None], [], [{}, {}, {}]]
+
+
+@pytest.mark.parametrize("name", ["sampler_random", "dataset_random"])
+@pytest.mark.parametrize("broken", ODD, ids=str)
+def test_recorded_generators_that_cannot_be_are_refused(name: str, broken: list[Any]) -> None:
     loader = DataLoader(numbers(), 7, sampler=Shuffles("random"))
     next(iter(loader))
-    resumed = DataLoader(numbers(), 7, sampler=Shuffles("random"))
-    resumed.load_state_dict({**loader.state_dict(), "sampler_random": broken})
-    iterator = iter(resumed)
     with pytest.raises(StateMismatch, match="recorded generators cannot be read"):
-        next(iterator)
+        loader.load_state_dict({**loader.state_dict(), name: broken})
+
+
+def test_a_place_outside_of_numpys_words_is_refused() -> None:
+    """NumPy itself would read there."""
+    loader = DataLoader(numbers(), 7, sampler=Shuffles("random"))
+    next(iter(loader))
+    state = saved(loader)
+    state["dataset_random"] = state["sampler_random"]
+    state["dataset_random"][2]["dict"]["state"]["dict"]["pos"] = 1 << 20
+    with pytest.raises(StateMismatch, match="place 1048576 among 624 words"):
+        loader.load_state_dict(state)
+
+
+def test_ranks_that_nobody_has_are_refused() -> None:
+    """The samples of each of them would be computed."""
+    loader = DataLoader(numbers(), 7, sampler=EpochSampler(numbers()))
+    next(iter(loader))
+    with pytest.raises(StateMismatch, match=r"history is .*1073741824, 7"):
+        loader.load_state_dict({**saved(loader), "ranks": 1 << 30})
 
 
 KINDS = {
