@@ -11,7 +11,7 @@ import tarfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, cast
 
 from fastdata.errors import ShardError
 
@@ -57,6 +57,20 @@ class Member:
     size: int
 
 
+class _Bounded:
+    """A file from which no more is read than it has: `tarfile` takes memory for what a damaged header claims."""
+
+    def __init__(self, file: IO[bytes], end: int) -> None:
+        self._file, self._end = file, end
+        self.seek, self.tell = file.seek, file.tell
+
+    def read(self, size: int) -> bytes:
+        """As of the file; an error if the size is negative, which would mean all of it."""
+        if size < 0:
+            raise ValueError(f"a header of {size} bytes")
+        return self._file.read(size if size <= BLOCK else min(size, max(0, self._end - self._file.tell())))
+
+
 def members(file: IO[bytes], path: str | Path) -> Iterator[Member]:
     """The regular files in a tar file, in order.
 
@@ -67,7 +81,7 @@ def members(file: IO[bytes], path: str | Path) -> Iterator[Member]:
     file.seek(0)
     at = 0
     try:
-        with tarfile.open(fileobj=file, mode="r:") as archive:
+        with tarfile.open(fileobj=cast(IO[bytes], _Bounded(file, end)), mode="r:") as archive:
             while (info := archive.next()) is not None:
                 archive.members = []  # type: ignore[attr-defined]  # it would keep them all
                 if info.size < 0 or info.offset < at or info.offset_data + info.size > end:

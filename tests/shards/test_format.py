@@ -181,6 +181,28 @@ def test_a_header_with_a_negative_size_ends() -> None:
         list(members(io.BytesIO(bytes(header) + archive_of("b.jpg")), "a.tar"))
 
 
+class Asked(io.BytesIO):
+    """Notes the most that was asked for at once."""
+
+    most = 0
+
+    def read(self, size: int | None = -1) -> bytes:
+        self.most = max(self.most, size or 0)
+        return super().read(size)
+
+
+@pytest.mark.parametrize("kind", [b"x", b"g", b"L", b"K"])
+def test_a_header_that_claims_gigabytes_takes_no_memory(kind: bytes) -> None:
+    header = bytearray(tar_header("a.jpg", 8**11 - 1))
+    header[156:157] = kind
+    header[148:156] = b" " * 8
+    header[148:156] = b"%06o\0 " % sum(header)
+    file = Asked(bytes(header) + archive_of("b.jpg"))
+    with pytest.raises(ShardError):
+        list(members(file, "a.tar"))
+    assert file.most <= len(file.getvalue())
+
+
 @settings(deadline=None)
 @given(st.binary(min_size=1, max_size=2000))
 def test_any_bytes_are_refused_as_a_tar_file(data: bytes) -> None:
