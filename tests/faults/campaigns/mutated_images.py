@@ -29,7 +29,7 @@ from torchvision import transforms
 from fastdata import DataLoader, DecodeError, ImageFolder
 from fastdata.loaders import available_backends
 
-ROUNDS = (25, 500, 16_000)
+ROUNDS = (18, 500, 16_000)
 IMAGES, CLASS = 64, "class"
 WINDOWS: dict[str, Any] = {"whole": transforms.Resize((12, 12)), "window": transforms.RandomResizedCrop(12)}
 EXACT = ("native", "turbojpeg")
