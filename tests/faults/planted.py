@@ -4,8 +4,8 @@ python tests/faults/planted.py               all of them, some minutes
 python tests/faults/planted.py NAME ...      some
 python tests/faults/planted.py --check       whether each guard is still there to be taken out, at once
 
-Each is taken out in a copy of the package, which the test imports; the tree itself is never changed.  The test must pass
-in the untouched copy, and fail in the changed one.
+Each is taken out in a copy of the package, which the test imports; the tree itself is never changed.  The test must
+pass in the untouched copy, and fail in the changed one.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Guard:
     command: Sequence[str]
 
 
-def tests(path: str, name: str = "") -> list[str]:
+def pytest_of(path: str, name: str = "") -> list[str]:
     """pytest for a file, or for the tests with a name in it."""
     return ["-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", f"tests/{path}", *(["-k", name] if name else [])]
 
@@ -67,7 +67,7 @@ GUARDS = {
         "fastdata/pipeline/jobs.py",
         "                thread.join(max(0.0, deadline - time.monotonic()))\n",
         "                pass\n",
-        tests("lifecycle/test_lifecycle.py", "break_stops or many_breaks"),
+        pytest_of("lifecycle/test_lifecycle.py", "break_stops or many_breaks"),
     ),
     "who waits is told that another thread has closed": Guard(
         "fastdata/pipeline/jobs.py",
@@ -79,7 +79,7 @@ GUARDS = {
         "fastdata/pipeline/jobs.py",
         "        if os.getpid() != self._shared.owner_pid:\n            raise PipelineError(",
         "        if False:\n            raise PipelineError(",
-        tests("lifecycle/test_lifecycle.py", "inherited"),
+        pytest_of("lifecycle/test_lifecycle.py", "inherited"),
     ),
     "the consumer's stream waits for the copy": Guard(
         "fastdata/device/prefetch.py",
@@ -97,91 +97,91 @@ GUARDS = {
         "fastdata/pipeline/batch_memory.py",
         "        weakref.finalize(lease, self._give_back, block).atexit = False\n",
         "        self._give_back(block)\n",
-        tests("lifecycle/test_memory.py", "not_used_while"),
+        pytest_of("lifecycle/test_memory.py", "not_used_while"),
     ),
     "memory that is refused is one batch's error": Guard(
         "fastdata/pipeline/batch_memory.py",
         "except (MemoryError, RuntimeError) as error:",
         "except ZeroDivisionError as error:",
-        tests("faults/test_no_memory_for_a_batch.py"),
+        pytest_of("faults/test_no_memory_for_a_batch.py"),
     ),
     "a checkpoint's bytes have their checksum": Guard(
         "fastdata/train/checkpoint_files.py",
         "if _digits(file, size - _DIGITS) != tail[-_DIGITS:]:",
         "if False:",
-        tests("faults/test_damaged_checkpoints.py"),
+        pytest_of("faults/test_damaged_checkpoints.py"),
     ),
     "a file appears under its name only when it is whole": Guard(
         "fastdata/system/files.py",
         '    partial = path.with_name(f".{path.name}.partial")\n',
         "    partial = path\n",
-        tests("shards/test_convert.py", "killed_at_any_moment"),
+        pytest_of("shards/test_convert.py", "killed_at_any_moment"),
     ),
     "only regular files are read": Guard(
         "fastdata/system/files.py",
         "        check_regular(os.fstat(number), path)\n",
         "        pass\n",
-        tests("faults/test_not_regular_files.py", "image or checkpoint"),
+        pytest_of("faults/test_not_regular_files.py", "image or checkpoint"),
     ),
     "encoded bytes have a limit": Guard(
         "fastdata/limits.py",
         "    return MAX_ENCODED_BYTES is not None and size_bytes > MAX_ENCODED_BYTES\n",
         "    return False\n",
-        tests("faults/test_encoded_bytes.py"),
+        pytest_of("faults/test_encoded_bytes.py"),
     ),
     "decoded pixels have a limit": Guard(
         "fastdata/loaders/pillow.py",
         "    return None if Image.MAX_IMAGE_PIXELS is None else 2 * Image.MAX_IMAGE_PIXELS\n",
         "    return None\n",
-        tests("lifecycle/test_errors.py", "bomb"),
+        pytest_of("lifecycle/test_errors.py", "bomb"),
     ),
     "an image in a shard has its checksum": Guard(
         "fastdata/shards/dataset.py",
         "        if found != expected:\n",
         "        if False:\n",
-        tests("shards/test_dataset.py"),
+        pytest_of("shards/test_dataset.py"),
     ),
     "a shard that is downloaded has its checksum": Guard(
         "fastdata/shards/cache.py",
         "            if found != expected:\n                (size, crc)",
         "            if False:\n                (size, crc)",
-        tests("shards/test_remote_faults.py"),
+        pytest_of("shards/test_remote_faults.py"),
     ),
     "a cache that is emptied meanwhile is filled again": Guard(
         "fastdata/shards/cache.py",
         "            except FileNotFoundError as error:  # never the store's",
         "            except ZeroDivisionError as error:  # never the store's",
-        tests("faults/test_emptied_cache.py"),
+        pytest_of("faults/test_emptied_cache.py"),
     ),
     "a batch that a worker cannot send is an error": Guard(
         "fastdata/dataloader/worker_faults.py",
         "        queues.Queue._on_queue_feeder_error = _send_the_reason  # type: ignore[attr-defined]\n",
         "",
-        tests("faults/test_worker_processes.py", "shared_memory"),
+        pytest_of("faults/test_worker_processes.py", "shared_memory"),
     ),
     "workers end with their parent": Guard(
         "fastdata/dataloader/worker_faults.py",
         "        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)\n",
         "        pass\n",
-        tests("faults/test_worker_processes.py", "killed_main"),
+        pytest_of("faults/test_worker_processes.py", "killed_main"),
     ),
     "a message that cannot be unpacked ends the iterator": Guard(
         "fastdata/dataloader/worker_faults.py",
         "            self._note_lost(error)\n",
         "",
-        tests("faults/test_worker_processes.py", "descriptors"),
+        pytest_of("faults/test_worker_processes.py", "descriptors"),
     ),
     "a state before the first batch has the dataset's place": Guard(
         "fastdata/dataloader/record.py",
         "        if self.begun_state is None and not (lazily and self._after_break):\n",
         "        if True:\n",
-        tests("faults/test_states_at_every_place.py", "lazy"),
+        pytest_of("faults/test_states_at_every_place.py", "lazy"),
     ),
     "an order that is not repeated is refused": Guard(
         "fastdata/order/epoch_batches.py",
         "or (self.state.checksum is not None and self.state.checksum != self._checksum)",
         "or False",
-        tests("order/test_resume_exactly.py", "repeat or checksum or refused"),
+        pytest_of("order/test_resume_exactly.py", "repeat or checksum or refused"),
     ),
     "a substitute that fails is not a failed sample": Guard(
         "fastdata/pipeline/image_batch.py",
@@ -194,7 +194,7 @@ GUARDS = {
         "fastdata/train/rendezvous.py",
         "            if time.monotonic() + _RETRY_S >= until:\n",
         "            if False:\n",
-        tests("faults/test_lost_ranks.py", "no_longer"),
+        pytest_of("faults/test_lost_ranks.py", "no_longer"),
     ),
 }
 
