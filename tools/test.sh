@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Sets up .venv and runs every check: format, lint, types, docs, tests in two processes, sanitizers.  Arguments are passed to
-# pytest; with arguments there is one process, and the sanitizers are skipped.
+# Sets up .venv and runs every check: format, lint, types, docs, tests in two processes, sanitizers.  `--all` adds the
+# middle part of the fault campaigns, the planted faults and five minutes of fuzzing: about an hour.  Other arguments are
+# passed to pytest; then there is one process, and the sanitizers are skipped.
 set -euo pipefail
 export FASTDATA_REQUIRE_NATIVE=1
 source "$(dirname "${BASH_SOURCE[0]}")/setup.sh"
@@ -17,9 +18,14 @@ fi
 .venv/bin/clang-format --dry-run --Werror fastdata/native/*.cpp fastdata/native/*.h
 .venv/bin/mypy
 .venv/bin/sphinx-build --quiet --fail-on-warning --keep-going docs build/site # links that lead nowhere, too
-if [ $# = 0 ]; then
+if [ $# = 0 ] || [ "$*" = --all ]; then
     .venv/bin/python -m pytest --numprocesses 2 --dist worksteal
     bash tools/sanitize.sh
+    if [ "$*" = --all ]; then
+        .venv/bin/python tests/faults/long.py --part middle
+        .venv/bin/python tests/faults/planted.py
+        bash tools/fuzz.sh
+    fi
 else
     .venv/bin/python -m pytest "$@"
 fi

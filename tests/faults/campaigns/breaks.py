@@ -1,9 +1,10 @@
-"""However a loop leaves an epoch, no thread, process or descriptor is left, and the next epoch is whole."""
+"""However a loop leaves an epoch, no thread, process or descriptor is left, memory is flat, and the next is whole."""
 
 from __future__ import annotations
 
 import gc
 import os
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -22,6 +23,7 @@ from fastdata import DataLoader
 
 ROUNDS = (150, 2_000, 100_000)
 SIZE, BATCH = 24, 3
+GROWTH_BYTES = 32 << 20
 VIEWS = transforms.Compose([transforms.RandomResizedCrop(8), transforms.ToTensor()])
 
 
@@ -38,6 +40,9 @@ def prepare(folder: Path) -> Callable[[Random], str]:
     pictures = ImageFolder(folder / "images", VIEWS)
     numbers = TensorDataset(torch.arange(SIZE))
     before: list[int] = []
+    memory: list[int] = []
+    for start in ("fork", "spawn", "forkserver"):  # multiprocessing keeps processes and descriptors of the first
+        list(DataLoader(numbers, BATCH, num_workers=1, multiprocessing_context=start))
     gc.collect()
     gc.freeze()  # what the libraries made is not searched in every round
 
@@ -45,8 +50,10 @@ def prepare(folder: Path) -> Callable[[Random], str]:
         backend = rng.choice(["native", "pil", "turbojpeg", "opencv"])
         processes = rng.random() < 0.02
         how = rng.choice(sorted(WAYS))
+        sys.setswitchinterval(rng.choice([0.005, 1e-6]))  # by seconds; the small one switches after almost every line
         if processes and how != "cycle":  # there torch's iterator waits five seconds for each process, and kills it
-            loader = DataLoader(numbers, BATCH, num_workers=2)
+            start = rng.choice(["fork"] * 18 + ["spawn", "forkserver"])
+            loader = DataLoader(numbers, BATCH, num_workers=2, multiprocessing_context=start)
         else:
             loader = DataLoader(pictures, BATCH, shuffle=True, num_workers=rng.randrange(4), backend=backend)
         WAYS[how](iter(loader), rng)
@@ -54,10 +61,16 @@ def prepare(folder: Path) -> Callable[[Random], str]:
         left = _left()
         assert left == ([], []), f"{how}: {left}"
         assert sum(len(batch[-1]) for batch in loader) == SIZE
+        gc.collect()
         if len(before) < 30:  # libraries open what they keep in the first rounds
             before.append(_descriptors())
         else:
-            assert _descriptors() <= max(before), f"{how}: {_descriptors()} descriptors are open, before {max(before)}"
+            assert _descriptors(max(before)) <= max(before), f"{how}: descriptors are open that were not before"
+        if len(memory) < 200:
+            memory.append(psutil.Process().memory_info().rss)
+        else:
+            grown = psutil.Process().memory_info().rss - max(memory)
+            assert grown < GROWTH_BYTES, f"{grown} bytes more than in the first {len(memory)} rounds"
         return how
 
     return one
@@ -68,14 +81,28 @@ def _left() -> tuple[list[str], list[int]]:
     until = time.monotonic() + 10
     while True:
         threads = [each.name for each in threading.enumerate() if each.name.startswith("fastdata")]
-        processes = [each.pid for each in psutil.Process().children()]
+        processes = [each.pid for each in psutil.Process().children() if not _stays(each)]
         if not (threads or processes) or time.monotonic() > until:
             return threads, processes
         time.sleep(0.005)
 
 
-def _descriptors() -> int:
-    return len(os.listdir("/dev/fd"))
+def _stays(process: psutil.Process) -> bool:
+    """True for a process that multiprocessing keeps until the end of the program."""
+    try:
+        command = " ".join(process.cmdline())
+    except psutil.NoSuchProcess:
+        return True
+    return "resource_tracker" in command or "multiprocessing.forkserver" in command
+
+
+def _descriptors(expected: int = 1 << 20) -> int:
+    """How many are open; the threads of multiprocessing's queues may close theirs a moment later."""
+    until = time.monotonic() + 10
+    while (found := len(os.listdir("/dev/fd"))) > expected and time.monotonic() < until:
+        time.sleep(0.005)
+        gc.collect()
+    return found
 
 
 def _break(iterator: Any, rng: Random) -> None:
