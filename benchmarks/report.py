@@ -109,6 +109,20 @@ def ablation_table(record: dict[str, Any]) -> str:
     return "\n".join([*lines, "", base_told + _conditions(record)])
 
 
+def faults_table(record: dict[str, Any]) -> str:
+    """Rounds of the fault campaigns, by promise."""
+    lines = ["| campaign | rounds | failures | minutes | what came of them |", "|---|---:|---:|---:|---|"]
+    for name, found in record["campaigns"].items():
+        outcomes = sorted(found["outcomes"].items(), key=lambda entry: -entry[1])
+        told = ", ".join(f"{count:,} {what}" for what, count in outcomes[:4])
+        more = f", and {len(outcomes) - 4} others" if len(outcomes) > 4 else ""
+        if all(what.endswith(" transitions") for what in found["outcomes"]):
+            told, more = f"{sum(count * int(what.split()[0]) for what, count in outcomes):,} transitions", ""
+        failures = int("failure" in found)
+        lines.append(f"| `{name}` | {found['rounds']:,} | {failures} | {found['seconds'] / 60:.0f} | {told}{more} |")
+    return "\n".join([*lines, "", f"{record['setup']}; {record['date']}."])
+
+
 def _conditions(record: dict[str, Any]) -> str:
     machine = record["machine"]
     return (
@@ -171,6 +185,7 @@ TABLES: list[tuple[str, str, str, Callable[[dict[str, Any]], str]]] = [
     ("docs/performance.md", "recipes", "recipes.json", pairs_table),
     ("docs/performance.md", "training", "train.json", train_table),
     ("docs/performance.md", "ablation", "ablation.json", ablation_table),
+    ("docs/reliability.md", "faults", "faults.json", faults_table),
 ]
 
 
