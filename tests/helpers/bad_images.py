@@ -1,4 +1,4 @@
-"""Bad images, all made here: cut short, damaged, mislabelled, empty, bombs.  Each has a name that says what is wrong."""
+"""Bad images, all made here: cut short, damaged, mislabelled, empty, bombs.  Their names say what is wrong."""
 
 from __future__ import annotations
 
