@@ -3,6 +3,7 @@
 python tests/faults/long.py                      every campaign, as long as docs/reliability.md says: hours
 python tests/faults/long.py --part middle        in minutes
 python tests/faults/long.py breaks --rounds 500  one of them
+python tests/faults/long.py breaks --chunk-s 7200    a soak: two hours in one process, whose memory must not grow
 python tests/faults/long.py breaks --seed 1 --first 37 --rounds 1 --here    one round again, in this process
 
 A campaign is a file in campaigns/, whose docstring is the promise.  `ROUNDS` is how many make its short, middle and
@@ -31,7 +32,7 @@ from typing import Any
 
 HERE = Path(__file__).parent
 PARTS = ("short", "middle", "long")
-CHUNK_S = 300.0  # a process is replaced after so long: it begins with fresh memory, and its report is not far away
+CHUNK_S = 300.0  # a process is replaced after so long, and what it found is reported
 
 
 def main() -> int:
@@ -76,6 +77,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--first", type=int, default=0, help="number of the first round")
     parser.add_argument("--limit-s", type=float, default=120.0, help="for one round")
+    parser.add_argument("--chunk-s", type=float, default=CHUNK_S, help="for one process; long ones show growing memory")
     parser.add_argument("--json", help="file for what came of it")
     parser.add_argument("--here", action="store_true", help="in this process")
     return parser.parse_args()
@@ -88,7 +90,12 @@ def _run(name: str, options: argparse.Namespace) -> dict[str, Any]:
     found: dict[str, Any] = {}
     while number < end and not found:
         command = [sys.executable, str(HERE / "long.py"), name, "--here", f"--limit-s={options.limit_s}"]
-        command += [f"--seed={options.seed}", f"--first={number}", f"--rounds={end - number}"]
+        command += [
+            f"--chunk-s={options.chunk_s}",
+            f"--seed={options.seed}",
+            f"--first={number}",
+            f"--rounds={end - number}",
+        ]
         done = subprocess.run(command, capture_output=True, text=True)
         lines = done.stdout.splitlines()
         if done.returncode:
@@ -105,12 +112,12 @@ def _run(name: str, options: argparse.Namespace) -> dict[str, Any]:
 
 
 def _run_here(options: argparse.Namespace) -> int:
-    """Rounds until all are run or CHUNK_S are over; prints each number first, and at the end what came of them."""
+    """Rounds until all are run or `--chunk-s` are over; prints each number first, and at the end what came of them."""
     sys.path[:0] = [str(HERE.parent / "helpers"), str(HERE / "campaigns")]
     (name,) = options.campaigns
     campaign = importlib.import_module(name)
     number, outcomes = options.first, collections.Counter[str]()
-    until = time.monotonic() + CHUNK_S
+    until = time.monotonic() + options.chunk_s
     faulthandler.enable()
     with tempfile.TemporaryDirectory(prefix="fastdata-faults-") as folder:
         os.environ["XDG_CACHE_HOME"] = os.path.join(folder, "cache")
