@@ -231,7 +231,8 @@ def _keep_rows_before(path: Path, update: int) -> None:
     kept: list[dict[str, Any]] = []
     if path.exists():
         with path.open(newline="") as file:
-            kept = [row for row in csv.DictReader(file) if int(row["update"]) < update]
+            lines = [line for line in file if line.endswith("\n")]  # a full disk, or a kill, may have cut the last
+        kept = [row for row in csv.DictReader(lines) if int(row["update"]) < update]
     text = io.StringIO(newline="")
     writer = csv.DictWriter(text, _COLUMNS)
     writer.writeheader()

@@ -82,3 +82,19 @@ def test_the_log_on_a_full_disk_is_named(small_disk: Path) -> None:
         (small_disk / "other").write_bytes(bytes(400_000))
     with pytest.raises(TrainError, match=r"log\.csv cannot be written: No space left on device; .*Free space"):
         fit(plain_model(), data(), options=options(output_dir=str(small_disk), print_freq=1))
+
+
+@pytest.mark.filterwarnings("ignore:resuming .* with other options")
+@pytest.mark.parametrize("cut", [1, 2, 20, 60])
+def test_a_row_of_the_log_that_was_cut_short_is_left_out(tmp_path: Path, cut: int) -> None:
+    fit(plain_model(), data(), options=options(output_dir=str(tmp_path), print_freq=1))
+    log = tmp_path / "log.csv"
+    whole = log.read_text().splitlines()
+    log.write_bytes(log.read_bytes()[:-cut])
+    fit(plain_model(), data(), options=options(output_dir=str(tmp_path), print_freq=1, resume="auto", epochs=2))
+    rows = log.read_text().splitlines()
+    kept = [row for row in whole if row in rows]
+    assert rows[: len(kept)] == kept
+    assert len(kept) in (len(whole) - 1, len(whole) - 2)
+    assert {row.count(",") for row in rows} == {whole[0].count(",")}
+    assert len({row.partition(",")[0] for row in rows}) == len(rows)

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from fastdata.errors import ConversionError, OptionError
+from fastdata.errors import ConversionError, OptionError, ShardError
 from fastdata.loaders.index_file import is_beside
 from fastdata.shards.conversion.destination import Destination, fingerprint_of
 from fastdata.shards.conversion.inputs import open_source
@@ -255,5 +255,5 @@ def _is_there(folder: Path, shard: ShardInfo) -> bool:
     try:
         index = ShardIndex.from_bytes(read_shard_file(folder / shard.index_name), shard.index_name)
         return path.stat().st_size == shard.tar_bytes and is_beside(path, index.jpeg_bytes)
-    except OSError:  # a ShardError is one
+    except (FileNotFoundError, ShardError):
         return False
