@@ -185,7 +185,7 @@ class _Summed:
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file, self._sum, self._held = file, hashlib.sha256(), b""
-        self.problem: OSError | None = None
+        self.problem: BaseException | None = None
 
     def write(self, data: Any) -> int:
         """Writes all but the last 22 bytes of what was given so far."""
@@ -214,7 +214,7 @@ class _Summed:
         self._sum.update(data)
         try:
             self._file.write(data)
-        except OSError as error:
+        except BaseException as error:  # Ctrl-C, too
             self.problem = error
             raise
 

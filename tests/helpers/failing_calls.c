@@ -1,8 +1,8 @@
 // Preloaded into a process: file-system calls below one folder are counted, and one of them fails or is the last.
 //
 // arm(folder, at, error, lasting)   from the `at`th counted call on, the first call that can have `error` has it, or all
-//                                   that can, if it is lasting; KILL ends the process before the call, and SHORT reads or
-//                                   writes half of the bytes
+//                                   that can, if it is lasting; KILL ends the process before the call, INTERRUPT is Ctrl-C
+//                                   before it, and SHORT reads or writes half of the bytes
 // disarm()                          how many calls were counted
 // has_struck()                      1 once a call has failed
 //
@@ -24,7 +24,7 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
-enum { KILL = 0, SHORT = -1 };
+enum { KILL = 0, SHORT = -1, INTERRUPT = -2 };
 enum { FINDS = 1, MAKES = 2, TAKES_ROOM = 4, MOVES_BYTES = 8 }; // what a call does decides how it can fail
 
 static struct state {
@@ -80,6 +80,10 @@ static int struck(const char *path, int kind) {
         return 0;
     if (now->error == KILL)
         kill(getpid(), SIGKILL);
+    if (now->error == INTERRUPT) {
+        kill(getpid(), SIGINT);
+        return 0;
+    }
     errno = now->error;
     return now->error;
 }

@@ -24,14 +24,15 @@ from random import Random
 from typing import Any
 
 HERE = Path(__file__).parent
-KILL, SHORT = 0, -1
+KILL, SHORT, INTERRUPT = 0, -1, -2
 ERRORS = {"EIO": errno.EIO, "ENOSPC": errno.ENOSPC, "EDQUOT": errno.EDQUOT, "EMFILE": errno.EMFILE, "short": SHORT}
+ERRORS |= {"Ctrl-C": INTERRUPT}
 NEVER = 1 << 40
 LIMIT_S = 20.0
 
 
 def rounds_with(folder: Path, kinds: list[str]) -> Callable[[Random], str]:
-    """The rounds of a campaign, whose kinds are "kill" or names of ERRORS; "EIO for good" fails from a call on."""
+    """The rounds of a campaign, whose kinds are "kill", or names of ERRORS; "EIO for good" fails from a call on."""
     server = Server(folder)
     jobs = sorted(server.counts)
 
@@ -133,7 +134,8 @@ def _round(job: Any, whole: dict[str, Any], at: int, kind: str) -> dict[str, Any
     survived, wanted = first.get("result"), whole["result"]
     if first["outcome"] == "warned":  # so a file may be missing that others can do without
         survived, wanted = survived[0], wanted[0]
-    if survived is not None and survived != wanted:
+    has_stopped = kind == "Ctrl-C" and job.stops_when_asked
+    if survived is not None and survived != wanted and not has_stopped:
         return {"broken": f"not told, but the result is {survived} instead of {wanted}"}
     return {"outcome": first["outcome"]}
 
@@ -147,6 +149,9 @@ def _disturbed(job: Any, at: int, kind: str) -> dict[str, Any]:
         with warnings.catch_warnings(record=True) as warned:
             warnings.simplefilter("always")
             result = job.run()
+    except KeyboardInterrupt:
+        calls.disarm()
+        return {"outcome": "interrupted"}
     except Exception as error:  # noqa: BLE001 - which kinds are right is the question
         calls.disarm()
         words = traceback.format_exc()

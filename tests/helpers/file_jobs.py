@@ -40,6 +40,7 @@ class Job:
             the same each time.
     """
 
+    stops_when_asked = False  # at Ctrl-C it saves and returns
     temporary = re.compile(r"\.(partial|lock)$|^\.conversion|^fastdata-new-")
 
     def __init__(self, work: Path, name: str, start: Path | None, run: Callable[[Path, bool], Any]) -> None:
@@ -80,6 +81,8 @@ class Job:
 
 class TrainingJob(Job):
     """A training that resumes; its files hold times, so they are judged by being loaded."""
+
+    stops_when_asked = True
 
     def files(self) -> dict[str, str]:
         return dict.fromkeys(super().files(), "")

@@ -1,6 +1,6 @@
-"""A command killed before the Nth call of the file system leaves nothing half-made, and can be run again.
+"""A command killed or interrupted before its Nth call of the file system leaves nothing half-made; run again, it ends.
 
-Nothing is half-made under a final name, and what was left is finished or replaced when the command is run again.
+Nothing is half-made under a final name, and what was left is finished or replaced when it is run again.
 """
 
 from __future__ import annotations
@@ -15,5 +15,5 @@ ROUNDS = (60, 600, 4_000)
 
 
 def prepare(folder: Path) -> Callable[[Random], str]:
-    """Rounds with a random job and call."""
-    return failing_calls.rounds_with(folder, ["kill"])
+    """Rounds with a random job and call; one in three is Ctrl-C."""
+    return failing_calls.rounds_with(folder, ["kill", "kill", "Ctrl-C"])
