@@ -1,0 +1,176 @@
+"""The checks of fastdata.testing pass for what is right, and each fails for a backend or a loader with a fault."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torchvision.transforms as v1
+from torch.utils.data import TensorDataset
+from torchvision.datasets import ImageFolder
+
+from fastdata import DataLoader, OptionError
+from fastdata.loaders import Encoded, register_backend
+from fastdata.loaders.pil import PilBackend
+from fastdata.testing import CHECKS, check_backend, check_resume, synthetic_dataset
+from fastdata.views.plan import Interpolation
+from fastdata.views.view import View
+
+
+class Faulty(PilBackend):
+    """Decodes as Pillow does, but for what a subclass does to it."""
+
+    name = "faulty"
+
+    def decode(self, images: Sequence[Encoded], views: Sequence[View], out: Sequence[np.ndarray]) -> list[Any]:
+        return [self.one(*each) for each in zip(images, views, out, strict=True)]
+
+    def one(self, image: Encoded, view: View, place: np.ndarray) -> Exception | None:
+        return super().decode([image], [view], [place])[0]
+
+
+class Mirrors(Faulty):
+    def one(self, image: Encoded, view: View, place: np.ndarray) -> Exception | None:
+        error = super().one(image, view, place)
+        place[:] = place[:, ::-1].copy() if view.flip_vertical else place
+        return error
+
+
+class OneFilter(Faulty):
+    def one(self, image: Encoded, view: View, place: np.ndarray) -> Exception | None:
+        return super().one(image, replace(view, interpolation=Interpolation.BILINEAR), place)
+
+
+class JpegOnly(Faulty):
+    def one(self, image: Encoded, view: View, place: np.ndarray) -> Exception | None:
+        return super().one(image, view, place) if image.jpeg is not None else OSError("no JPEG")
+
+
+class LeavesOutside(Faulty):
+    def one(self, image: Encoded, view: View, place: np.ndarray) -> Exception | None:
+        before = place.copy()
+        error = super().one(image, view, place)
+        left, top = -min(0, view.crop_px[0]), -min(0, view.crop_px[1])
+        place[:top], place[:, :left] = before[:top], before[:, :left]
+        return error
+
+
+class BreaksNeighbours(Faulty):
+    def decode(self, images: Sequence[Encoded], views: Sequence[View], out: Sequence[np.ndarray]) -> list[Any]:
+        found = super().decode(images, views, out)
+        return found if all(each is None for each in found) else [OSError("one is bad") for _ in found]
+
+
+class Accepts(Faulty):
+    def one(self, image: Encoded, view: View, place: np.ndarray) -> Exception | None:
+        error = super().one(image, view, place)
+        return None if len(image.data) > 4000 else error
+
+
+class SharesMemory(Faulty):
+    shared = np.zeros(1 << 20, np.uint8)
+
+    def one(self, image: Encoded, view: View, place: np.ndarray) -> Exception | None:
+        error = super().one(image, view, place)
+        self.shared[: place.size] = place.ravel()
+        torch.rand(200, 200) @ torch.rand(200, 200)  # other threads run meanwhile
+        place[:] = self.shared[: place.size].reshape(place.shape)
+        return error
+
+
+class CopiesWithout(Faulty):
+    def __reduce__(self) -> Any:
+        return Mirrored, ()
+
+
+class Mirrored(Faulty):
+    def one(self, image: Encoded, view: View, place: np.ndarray) -> Exception | None:
+        error = super().one(image, view, place)
+        place[:] = place[::-1].copy()
+        return error
+
+
+FAULTS = {
+    "windows": Mirrors,
+    "filters": OneFilter,
+    "kinds": JpegOnly,
+    "outside": LeavesOutside,
+    "neighbours": BreaksNeighbours,
+    "damage": Accepts,
+    "threads": SharesMemory,
+    "copies": CopiesWithout,
+}
+
+
+def test_there_is_a_fault_for_every_check() -> None:
+    assert sorted(FAULTS) == sorted(CHECKS)
+
+
+@pytest.mark.parametrize("check", CHECKS)
+def test_a_check_fails_for_its_fault(check: str) -> None:
+    with pytest.raises(AssertionError, match=r"\w+ \w+"):
+        CHECKS[check](FAULTS[check](), 0.0)
+
+
+def test_a_backend_is_checked_by_its_class_or_its_name() -> None:
+    check_backend(Faulty)
+    check_backend("pil")
+    with pytest.raises(AssertionError, match=r"a 4:4:4 JPEG of 97 × 61, .* grey levels from Pillow, 0.0 are allowed"):
+        check_backend(Mirrors)
+    check_backend(register_backend(Faulty))
+
+
+def test_loaders_resume(tmp_path: Path) -> None:
+    folder = synthetic_dataset(tmp_path / "made", images_per_class=3)
+    views = v1.Compose([v1.RandomResizedCrop(16), v1.ToTensor()])
+    check_resume(lambda: DataLoader(ImageFolder(folder, views), 2, shuffle=True))
+    check_resume(lambda: DataLoader(TensorDataset(torch.arange(9)), 2, shuffle=True), seed=5)
+
+
+class Forgets:
+    """Saves no place, or half of what it needs."""
+
+    def __init__(self, what: str) -> None:
+        self._what, self._place, self._offset = what, 0, random.randrange(1000)
+
+    def __iter__(self) -> Iterator[Any]:
+        for place in range(self._place, 5):
+            self._place = place + 1
+            yield {"number": [torch.tensor(place + (self._offset if self._what == "numbers" else 0))]}
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"place": self._place, "odd": {1}} if self._what == "json" else {"place": self._place}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._place = 0 if self._what == "place" else state["place"]
+
+
+@pytest.mark.parametrize(
+    ("what", "error", "told"),
+    [
+        ("place", AssertionError, "resumed after 1 of 5 batches: 5 batches instead of 4"),
+        ("numbers", AssertionError, "resumed after 0 of 5 batches: batch 0 is another"),
+        ("json", TypeError, "not JSON serializable"),
+    ],
+)
+def test_a_loader_that_forgets_is_found(what: str, error: type[Exception], told: str) -> None:
+    with pytest.raises(error, match=told):
+        check_resume(lambda: Forgets(what))
+
+
+def test_a_synthetic_dataset_is_what_it_says(tmp_path: Path) -> None:
+    folder = synthetic_dataset(tmp_path / "made", classes=2, images_per_class=3, size_px=(40, 30))
+    again = synthetic_dataset(tmp_path / "again", classes=2, images_per_class=3, size_px=(40, 30))
+    dataset = ImageFolder(folder)
+    assert (len(dataset), dataset.classes) == (6, ["class0", "class1"])
+    assert all(image.width <= 40 and image.height <= 30 for image, _ in dataset)
+    files = sorted(folder.rglob("*.jpg"))
+    assert [path.read_bytes() for path in files] == [path.read_bytes() for path in sorted(again.rglob("*.jpg"))]
+    with pytest.raises(OptionError, match="classes=0, images_per_class=8"):
+        synthetic_dataset(tmp_path, classes=0)
