@@ -146,12 +146,12 @@ class _InFlight:
         assert self.job is not None
         further: Sequence[Task] = ()
         try:
-            if self.error is None:
+            if not self.done:  # else its error is known, or was raised already
                 further = task() or ()
             with lock:
                 self.tasks_left += len(further) - 1
                 last = self.tasks_left == 0
-            if last and self.error is None:
+            if last and not self.done:
                 self.job.finish()
                 self.finished = True
         except BaseException as error:  # noqa: BLE001 - handed over to the consumer, whatever it is

@@ -2,8 +2,8 @@
 
 A checkpoint holds everything that the next update depends on: weights, averaged weights, optimiser, schedule, gradient
 scaler, the loader's place in its epoch, the random state of every process, and the losses so far.  So a run that was
-killed and resumed gives the same losses as one that was not.  Torch's worker processes are the exception: they restart
-after a resume, as with torch's own DataLoader, so random numbers that a dataset draws inside of them differ.
+killed and resumed gives the same losses as one that was not.  With fastdata's DataLoader that holds for random numbers
+that a dataset draws in worker processes, too; torch's own starts its workers anew, with other numbers.
 """
 
 from __future__ import annotations

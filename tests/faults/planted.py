@@ -205,6 +205,8 @@ def main() -> int:
     parser.add_argument("--check", action="store_true")
     parser.add_argument("--json", help="file for what came of it")
     options = parser.parse_args()
+    if unknown := [name for name in options.names if name not in GUARDS]:
+        parser.error(f"no guard is called {', '.join(unknown)}; there are: {'; '.join(GUARDS)}")
     chosen = {name: GUARDS[name] for name in options.names or GUARDS}
     missing = [name for name, guard in chosen.items() if (ROOT / guard.file).read_text().count(guard.text) != 1]
     if missing:
@@ -233,7 +235,9 @@ def _noticed(copy: Path, name: str, guard: Guard) -> bool:
         return False
     file = copy / guard.file
     whole = file.read_text()
-    file.write_text(whole.replace(guard.text, guard.instead))
+    changed = whole.replace(guard.text, guard.instead)
+    compile(changed, guard.file, "exec")  # a file that cannot be read would fail every test
+    file.write_text(changed)
     try:
         noticed = not _passes(copy, guard)
     finally:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import datetime
 import json
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -17,7 +19,9 @@ CAMPAIGNS = sorted(path.stem for path in (HERE / "campaigns").glob("*.py"))
 @pytest.mark.parametrize("name", CAMPAIGNS)
 def test_the_promise_holds_in_every_round(name: str, tmp_path: Path) -> None:
     report = tmp_path / "report.json"
-    command = [sys.executable, str(HERE / "long.py"), name, "--part", "short", "--json", str(report)]
+    first = datetime.date.today().toordinal() * 1000  # other rounds every day
+    command = [sys.executable, str(HERE / "long.py"), name, "--part", "short", "--first", str(first)]
+    command += ["--json", str(report)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=580)
     assert done.returncode == 0, done.stdout + done.stderr
     assert json.loads(report.read_text())["campaigns"][name]["rounds"] > 0
@@ -43,9 +47,8 @@ def test_a_failing_round_is_named_with_the_command_that_repeats_it(tmp_path: Pat
         command = [sys.executable, str(tmp_path / "faults" / "long.py"), "broken", "--rounds", "200", "--limit-s", "2"]
         done = subprocess.run(command, capture_output=True, text=True, timeout=120)
         assert done.returncode == 1
-        again = done.stdout.split("again: python ")[1].split("\\n")[0]
-        here = again.replace("tests/faults/long.py", command[1])
-        alone = subprocess.run([sys.executable, *here.split(), "--limit-s", "2"], capture_output=True, timeout=120)
+        again = done.stdout.split("again: ")[1].splitlines()[0]
+        alone = subprocess.run(shlex.split(again), capture_output=True, timeout=120)
         assert alone.returncode != 0
         program.write_text(program.read_text().replace(end, "{end}"))
 
@@ -53,3 +56,19 @@ def test_a_failing_round_is_named_with_the_command_that_repeats_it(tmp_path: Pat
 def test_every_guard_that_planted_faults_take_out_is_there() -> None:
     done = subprocess.run([sys.executable, str(HERE / "planted.py"), "--check"], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        (["nosuch"], "no campaign is called nosuch; there are accounts, breaks"),
+        (["breaks", "--rounds", "0"], "at least one round"),
+        (["--here"], "--here needs one campaign"),
+        (["breaks", "--json", "missing/report.json"], "its folder is missing"),
+        (["breaks", "--limit-s", "0"], "a round needs some time"),
+    ],
+)
+def test_wrong_options_are_named(given: list[str], told: str) -> None:
+    done = subprocess.run([sys.executable, str(HERE / "long.py"), *given], capture_output=True, text=True)
+    assert done.returncode == 2
+    assert told in done.stderr

@@ -32,13 +32,19 @@ LIMIT_S = 20.0
 
 
 def rounds_with(folder: Path, kinds: list[str]) -> Callable[[Random], str]:
-    """The rounds of a campaign, whose kinds are "kill", or names of ERRORS; "EIO for good" fails from a call on."""
-    server = Server(folder)
-    jobs = sorted(server.counts)
+    """The rounds of a campaign, which walk through all calls with all kinds, in a fixed order.
 
-    def one(rng: Random) -> str:
-        job = rng.choice(jobs)
-        at, kind = rng.randint(1, server.counts[job]), rng.choice(kinds)
+    Args:
+        folder: for the files.
+        kinds: "kill", or names of ERRORS; "EIO for good" fails from a call on.
+    """
+    server = Server(folder)
+    counts = sorted(server.counts.items())
+    cases = [(job, at, kind) for job, count in counts for at in range(1, count + 1) for kind in dict.fromkeys(kinds)]
+    Random(0).shuffle(cases)
+
+    def one(rng: Any) -> str:
+        job, at, kind = cases[rng.number % len(cases)]
         answer = server.ask({"job": job, "at": at, "kind": kind})
         assert "broken" not in answer, f"{job}, {kind} at call {at} of {server.counts[job]}: {answer['broken']}"
         return f"{job}: {answer['outcome']}"

@@ -104,6 +104,17 @@ class Eager(IterableDataset[int]):
         self._loaded = self.place < SIZE
 
 
+class Live(Eager):
+    """Gives the dict that it goes on to change as its state."""
+
+    def __init__(self) -> None:
+        self._live: dict[str, int] = {}
+
+    def state_dict(self) -> dict[str, int]:
+        self._live.update(super().state_dict())
+        return self._live
+
+
 class Cursor(CountingIterator):
     """An iterator with a state, that draws."""
 
@@ -164,6 +175,7 @@ ROUTES: dict[str, Callable[[Path], dict[str, Any]]] = {
     "plain stream": lambda folder: {"dataset": Plain()},
     "lazy stream": lambda folder: {"dataset": Lazy()},
     "eager stream": lambda folder: {"dataset": Eager()},
+    "stream with a live state": lambda folder: {"dataset": Live()},
     "stream of cursors": lambda folder: {"dataset": OfCursors()},
     "plain stream, workers": lambda folder: {"dataset": Plain(), "num_workers": 2},
     "lazy stream, workers": lambda folder: {"dataset": Lazy(), "num_workers": 2},

@@ -17,6 +17,7 @@ import numpy as np
 import torch
 
 from fastdata import DevicePrefetcher
+from fastdata.device.prefetch import map_tensors
 
 SIZE = 64
 
@@ -35,6 +36,7 @@ class Device:
         self.copies_done = 0
         self.kernels: list[Callable[[], None]] = []
         self.free: list[np.ndarray] = []
+        self.blocks: dict[int, np.ndarray] = {}
         self.used: dict[int, int] = {}  # address of a block: kernels that must be done before it is free
 
     # ---- what `Streams` asks
@@ -46,12 +48,25 @@ class Device:
         block = self.free.pop() if self.free else np.full(SIZE, -1.0, np.float32)
         result = torch.from_numpy(block[:])
         weakref.finalize(result, self._freed, block)
+        self.blocks[block.ctypes.data] = block
         self.copies.append(lambda: np.copyto(block, tensor.numpy()))
         if self.late == "by chance":
             self.run_some()
         elif self.late != "copies":
             self.run_copies(len(self.copies))
         return result
+
+    def doubled(self, batch: Any) -> Any:
+        """A transform, whose work goes to the copy stream as the copies do."""
+
+        def double(tensor: torch.Tensor) -> torch.Tensor:
+            block = self.blocks[tensor.data_ptr()]  # no reference to the tensor, whose memory may be given out again
+            self.copies.append(lambda: np.multiply(block, 2, out=block))
+            if self.late not in ("by chance", "copies"):
+                self.run_copies(len(self.copies))
+            return tensor
+
+        return map_tensors(batch, double)
 
     def copied(self) -> int:
         return len(self.copies)
@@ -96,14 +111,14 @@ class Device:
 
 
 def sums(device: Device, *, depth: int = 1, size: int = 12) -> list[float]:
-    """What a consumer that sums each batch finds."""
-    batches = [[torch.full((SIZE,), float(n)), {"n": n}] for n in range(size)]
-    prefetcher = DevicePrefetcher(batches, "cpu", depth=depth)
+    """Half of what a consumer finds that averages each batch of two tensors, doubled by a transform: 0, 1, 2, ..."""
+    batches = [[torch.full((SIZE,), n - 1.0), {"n": n, "more": [torch.full((SIZE,), n + 1.0)]}] for n in range(size)]
+    prefetcher = DevicePrefetcher(batches, "cpu", depth=depth, transform=device.doubled)
     results: list[float] = []
-    for batch, extra in prefetcher._copied_ahead(iter(batches), device):
-        assert extra["n"] == len(results) + len(device.kernels) or device.late in ("consumer", "by chance")
-        block = batch.numpy()
-        device.launch(lambda block=block: results.append(float(block.mean())))
-        del batch
+    for first, others in prefetcher._copied_ahead(iter(batches), device):
+        assert others["n"] == len(results) + len(device.kernels) or device.late in ("consumer", "by chance")
+        blocks = first.numpy()[:], others["more"][0].numpy()[:]
+        device.launch(lambda blocks=blocks: results.append(float(sum(map(np.mean, blocks)) / 4)))
+        del first, others, blocks
     device.run_kernels()
     return results

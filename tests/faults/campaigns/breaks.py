@@ -66,7 +66,7 @@ def prepare(folder: Path) -> Callable[[Random], str]:
             before.append(_descriptors())
         else:
             assert _descriptors(max(before)) <= max(before), f"{how}: descriptors are open that were not before"
-        if len(memory) < 200:
+        if len(memory) < 100:
             memory.append(psutil.Process().memory_info().rss)
         else:
             grown = psutil.Process().memory_info().rss - max(memory)

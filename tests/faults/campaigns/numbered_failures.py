@@ -13,10 +13,10 @@ from random import Random
 
 import failing_calls
 
-ROUNDS = (60, 600, 4_000)
+ROUNDS = (60, 600, 6_500)  # 6,400 are all calls with all kinds
 KINDS = ["EIO", "ENOSPC", "EDQUOT", "EMFILE", "short", "EIO for good", "ENOSPC for good", "EMFILE for good"]
 
 
 def prepare(folder: Path) -> Callable[[Random], str]:
-    """Rounds with a random job, call and kind of failure."""
+    """Rounds with one job, call and kind of failure each."""
     return failing_calls.rounds_with(folder, KINDS)

@@ -25,6 +25,7 @@ class Work:
         self._simulation = simulation
         self._deadline = simulation.now
         self.number, self.run, self.finished, self.to_run = number, 0, 0, 0
+        self.has_failed, self.late = False, 0
         self.fails_in = rng.choice(["task", "finish", "result", "skip"]) if rng.random() < fails else None
         self.tasks: Sequence[Task] = [self._task(rng.randrange(3)) for _ in range(rng.randrange(4))]
         if self.fails_in == "task" and not self.tasks:
@@ -37,6 +38,7 @@ class Work:
         fails = self.fails_in == "task" and self.to_run == 1
 
         def task() -> Sequence[Task]:
+            self.late += self.has_failed
             assert not self.finished
             for nap in naps:
                 self._simulation.sleep(nap)
@@ -50,6 +52,8 @@ class Work:
         return task
 
     def finish(self) -> None:
+        if self.run != self.to_run:
+            self.late = 99
         assert self.run == self.to_run, "finished before all tasks had run"
         self.finished += 1
         assert self.finished == 1
@@ -78,10 +82,11 @@ def one(rng: Random) -> str:
         size = rng.randrange(8)
         made = [Work(number, simulation, fails=rng.choice([0.0, 0.3])) for number in range(size)]
         broken = rng.randrange(1, 9) if rng.random() < 0.15 else size + 1
+        threads = rng.randrange(5)
         timeout_s = 0.05 if rng.random() < 0.1 else 0.0
         iterator = OrderedJobs(
             _order(made, broken),
-            threads=rng.randrange(5),
+            threads=threads,
             depth=rng.randrange(1, 5),
             timeout_s=timeout_s,
             on_close=closed.append,
@@ -109,6 +114,8 @@ def one(rng: Random) -> str:
                     how += ", told"
                     break
                 assert came == expected[count : count + 1], (came, expected, count)
+                if came != [None] and came[0] < 0:
+                    made[~came[0]].has_failed = True
             else:
                 assert how == "left" or count >= len(expected)
         if how == "to the end":
@@ -121,6 +128,8 @@ def one(rng: Random) -> str:
             each.join(10)
             assert each.ended, each.name
             assert each.error is None, each.error
+        late = sum(each.late for each in made)
+        assert late <= threads, f"{late} tasks have begun though their job's error was raised"
         assert len(closed) == 1, closed
         assert closed[0] or timeout_s, "a thread was left behind"
     return how
