@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Sets up .venv and runs every check: format, lint, types, docs, tests in two processes, sanitizers.  `--all` adds the
-# middle part of the fault campaigns, the planted faults and five minutes of fuzzing: about an hour.  Other arguments are
+# middle part of the fault campaigns, the planted faults and five minutes of fuzzing.  Other arguments are
 # passed to pytest; then there is one process, and the sanitizers are skipped.
 set -euo pipefail
 export FASTDATA_REQUIRE_NATIVE=1

@@ -35,8 +35,7 @@ class Thread:
         self.baton = threading.Semaphore(0)
         self.ready: Callable[[], bool] = lambda: True
         self.until: float | None = None
-        self.started = self.ended = target is None
-        self.ended = False
+        self.started, self.ended = target is None, False
 
     def start(self) -> None:
         self.started = True
