@@ -4,7 +4,7 @@
 `check_resume`        stops a loader after every batch and compares what a resumed one gives
 `synthetic_dataset`   writes a small folder of JPEGs with classes
 
-They raise AssertionError, so they can be called from any test framework.  fastdata's own tests call them, too.
+They raise AssertionError, so they can be called from any test framework.  fastdata's own tests call the checks, too.
 """
 
 from fastdata.testing.backend_checks import CHECKS, check_backend

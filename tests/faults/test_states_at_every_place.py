@@ -2,41 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from loader_routes import BATCH, ROUTES, SIZE, drawn, seed_all
+from loader_routes import BATCH, ROUTES, SIZE, drawn
 from loader_states import saved
 from streams import CountingIterator
 from torch.utils.data import IterableDataset
 
 from fastdata import DataLoader
+from fastdata.testing import check_resume
+
+BEFORE: dict[str, Callable[[Any], object] | None] = {
+    "nothing": None,
+    "an epoch": list,
+    "a part of one": lambda loader: next(iter(loader)),
+}
 
 
-@pytest.mark.parametrize("before", ["nothing", "an epoch", "a part of one"])
+@pytest.mark.parametrize("before", BEFORE)
 @pytest.mark.parametrize("name", ROUTES)
 def test_what_is_missing_comes_after_any_state(folder: Path, name: str, before: str) -> None:
-    def made() -> DataLoader[Any]:
-        options = ROUTES[name](folder)
-        return DataLoader(batch_size=BATCH, **options)
-
-    seed_all(1)
-    loader = made()
-    if before == "an epoch":
-        list(loader)
-    elif before == "a part of one":
-        next(iter(loader))
-    iterator = iter(loader)
-    states, whole = [saved(loader)], []
-    for batch in iterator:
-        whole.append(drawn(batch))
-        states.append(saved(loader))
-    for count, state in enumerate(states[:-1]):
-        seed_all(99)
-        resumed = made()
-        resumed.load_state_dict(state)
-        assert [drawn(batch) for batch in resumed] == whole[count:], f"after {count} of {len(whole)} batches"
+    check_resume(lambda: DataLoader(batch_size=BATCH, **ROUTES[name](folder)), before=BEFORE[before], seed=1)
 
 
 class Goes(CountingIterator, IterableDataset[int]):
