@@ -341,9 +341,8 @@ class OrderedJobs:
             except BaseException as error:
                 if isinstance(error, KeyboardInterrupt | SystemExit):
                     raise
-                below = (
-                    error.__traceback__.tb_next if error.__traceback__ else None
-                )  # this frame would keep `self` alive
+                # Without this frame, which would keep `self` alive for as long as the error waits for its turn.
+                below = error.__traceback__.tb_next if error.__traceback__ else None
                 flight, self._exhausted = _InFlight(None, error.with_traceback(below)), True
             if self._shared.closing:  # by another thread, meanwhile
                 return
