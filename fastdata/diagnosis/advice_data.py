@@ -197,6 +197,8 @@ def _about_prefetching(seen: Observation) -> Iterator[Advice]:
 def _about_restarts(seen: Observation) -> Iterator[Advice]:
     """Worker processes that start in each epoch: the first batch comes later than one worker needs for it."""
     assert seen.alone is not None
+    if seen.restarts_in_each_step:  # which `_about_iterators` tells, and whose change ends these starts, too
+        return
     start_s = seen.alone.first_s - seen.num_workers * seen.alone.batch_s
     step_s = seen.real.step_s if seen.real is not None else seen.alone.batch_s
     epoch_s = seen.epoch_batches * step_s

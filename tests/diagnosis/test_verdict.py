@@ -373,6 +373,13 @@ def test_workers_that_start_in_each_epoch_are_told_where_epochs_are_short(batche
         assert "1.0 s of 2.0" in advice[0].why
 
 
+def test_workers_that_start_for_each_batch_are_no_matter_of_their_own() -> None:
+    """They are what `iterators` tells."""
+    alone = replace(loading(0.02), first_s=1.08)
+    seen = observed(alone=alone, restarts_workers=True, restarts_in_each_step=True, epoch_batches=10)
+    assert "persistent_workers" not in [each.key for each in diagnose(seen).advice]
+
+
 def test_ranks_that_wait_for_one_are_told() -> None:
     told = diagnose(observed(ranks=[(0.1, 0.0), (0.1, 0.0), (0.1, 0.2), (0.1, 0.0)]))
     (advice,) = (each for each in told.advice if each.key == "imbalance")
