@@ -20,7 +20,7 @@ from fastdata.captures.find import Captures, find_captures
 from fastdata.dataloader.map_style import MapStyle, Orders, Samples, opening_encoded
 from fastdata.dataloader.record import EpochRecord, keeps_state, same_state
 from fastdata.dataloader.worker_faults import TakeCare
-from fastdata.dataloader.worker_states import KeepStates, WithWorkerInit, WorkerStates, has_datasets
+from fastdata.dataloader.worker_states import KeepStates, WithWorkerInit, WorkerStates
 from fastdata.errors import DatasetError, StateMismatch
 from fastdata.order.random_states import GlobalStates
 from fastdata.order.state import LoaderState
@@ -175,9 +175,9 @@ class CountedIterator(torch_dataloader._BaseDataLoaderIter):
             as_torch_reads_it = MapStyle(loader, self._orders(), samples)
         if loader.num_workers > 0:
             begin: Callable[[int], None] = TakeCare(as_torch_reads_it.worker_init_fn)
-            if loader.in_order and hasattr(loader, "state_dict"):
+            # Which worker makes which batch of a map-style dataset is known only where they come in order.
+            if (loader.in_order or record.batches is None) and hasattr(loader, "state_dict"):
                 record.workers = WorkerStates(loader.num_workers, start.worker_states)
-                record.workers.passes_over = record.batches is None and not has_datasets(start.worker_states)
                 begin = KeepStates(begin, record.workers.resumed())
             as_torch_reads_it = WithWorkerInit(as_torch_reads_it, begin)
         if record.batches is not None or start.batches == 0:
@@ -206,8 +206,7 @@ class CountedIterator(torch_dataloader._BaseDataLoaderIter):
 
     def _pass_over(self, start: LoaderState) -> None:
         """Drops the batches of an iterable dataset that were delivered before the state was saved."""
-        workers = self._record.workers
-        if workers is not None and not workers.passes_over:
+        if self._record.workers is not None:  # each does that itself, or begins where its dataset was
             return
         for number in range(start.batches):
             try:
@@ -219,8 +218,6 @@ class CountedIterator(torch_dataloader._BaseDataLoaderIter):
                 ) from None
             except Exception:  # noqa: BLE001 - it counted when it was delivered, too
                 continue
-        if workers is not None:
-            workers.restart_count()
 
     def _reset(self, loader: Any, first_iter: bool = False) -> None:
         if not first_iter:  # persistent workers begin another epoch
@@ -268,9 +265,9 @@ class CountedIterator(torch_dataloader._BaseDataLoaderIter):
 
     def _samples_in(self, batch: Any) -> int:
         """The number of samples in the batch just handed over; for iterable datasets that of its first part."""
-        batches = self._record.batches
-        if batches is not None and self.handed <= len(batches.sizes):
-            return batches.sizes[self.handed - 1]
+        size = self._record.size_of(self.handed - 1)
+        if size is not None:
+            return size
         parts = batch
         while isinstance(parts, Mapping | list | tuple) and parts:  # down to the first that is a column of values
             batch, parts = parts, next(iter(parts.values() if isinstance(parts, Mapping) else parts))

@@ -416,11 +416,7 @@ class DataLoader(StatelessDataLoader[Sample]):  # noqa: D101
     # them before seeds are set and generators are synchronised, and a state fixes the order of the next epoch.
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the latest iterator stands, counted in samples handed over; a few plain, JSON-able values.
-
-        Raises:
-            OptionError: with in_order=False on torch's path, where what has been handed over is unknown.
-        """
+        """Where the latest iterator stands, counted in samples handed over; a few plain, JSON-able values."""
         return self.state_now()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

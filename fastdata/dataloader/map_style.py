@@ -292,13 +292,13 @@ class WorkerJobs:
         iterator = self._iterator()
         if iterator is None:
             raise StopIteration
-        received, self._lost = iterator._rcvd_idx, False
+        received, self._lost = iterator.received, False
         try:
             data = self._receive(iterator)
         except StopIteration:
             raise
         except Exception as error:  # noqa: BLE001 - raised at its place, after the batches before it
-            self._lost = iterator._rcvd_idx == received
+            self._lost = iterator.received == received
             self._number += not self._lost
             return FailedBatch(error)
         self._number += 1

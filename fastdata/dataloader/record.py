@@ -32,6 +32,7 @@ class EpochRecord:
         first_state: that state after the epoch's first batch.
         begun_state: that state before the epoch's first batch, for the next run; None begins with the dataset as made.
         snapshots: states by number of batches, where those are fetched ahead in this process.
+        arrived: numbers of the batches in the order in which they are handed over; None for that of the sampler.
     """
 
     def __init__(
@@ -42,10 +43,12 @@ class EpochRecord:
         worker_seed: int | None,
         skips: EpochSkips | None = None,
         after_break: bool = False,
+        in_order: bool = True,
     ) -> None:
         """Args, beside the attributes of these names:
         skips: counts what is skipped.
         after_break: this loader's epoch before this one was left before its end.
+        in_order: batches are handed over in the sampler's order.
         """
         self._skips, self._after_break = skips, after_break
         self.start, self.batches, self.worker_seed = start, batches, worker_seed
@@ -56,6 +59,7 @@ class EpochRecord:
         self.first_state: Any = start.dataset_first
         self.begun_state: Any = start.dataset_state
         self.snapshots: dict[int, tuple[GlobalStates, Any]] = {}
+        self.arrived: list[int] | None = None if in_order else []
 
     def has_begun(self, stateful: Any, *, lazily: bool) -> None:
         """The epoch's iterator is made, of a dataset or with an iterator that has a state, or with neither.
@@ -108,31 +112,19 @@ class EpochRecord:
 
     def state(self) -> LoaderState:
         """Where the epoch stands, with what its order follows from."""
-        batches = self.start.batches + self.delivered_batches
         if self.batches is None:
-            return replace(
-                self.start,
-                batches=batches,
-                dataset_random=None,
-                dataset_state=None,
-                worker_states=self.worker_states_then(),
-            )
-        self.batches.settle()
-        return replace(
-            self.batches.state,
-            delivered=self.delivered(),
-            batches=batches,
-            checksum=self.batches.checksum_after(self.delivered_batches),
-            dataset_random=None,
-            dataset_state=None,
-            worker_states=self.worker_states_then(),
-        )
+            then = replace(self.start, batches=self.start.batches + self.delivered_batches)
+        else:
+            self.batches.settle()
+            in_turn = range(self.delivered_batches)
+            then = self.batches.state_after(in_turn if self.arrived is None else self.arrived[: len(in_turn)])
+        return replace(then, dataset_random=None, dataset_state=None, worker_states=self.worker_states_then())
 
-    def delivered(self) -> int:
-        """Samples of the epoch handed to the caller, including those before `start`."""
+    def size_of(self, turn: int) -> int | None:
+        """Samples in the batch that was handed over as number `turn`; None where it is not known."""
         if self.batches is None:
-            return self.start.delivered
-        return self.batches.delivered_after(self.delivered_batches)
+            return None
+        return self.batches.size_of(turn if self.arrived is None else self.arrived[turn])
 
 
 def keeps_state(thing: object) -> bool:

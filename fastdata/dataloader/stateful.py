@@ -11,8 +11,8 @@ import torch
 from torch.utils.data import BatchSampler, IterableDataset, TensorDataset
 
 from fastdata.dataloader.record import EpochRecord
-from fastdata.dataloader.worker_states import all_known, has_datasets
-from fastdata.errors import OptionError, StateMismatch
+from fastdata.dataloader.worker_states import WorkerStates, all_known, has_datasets, passed_over
+from fastdata.errors import StateMismatch
 from fastdata.order.epoch_batches import EpochBatches, planned, resumed_with
 from fastdata.order.epoch_sampler import EpochSampler
 from fastdata.order.random_states import GlobalStates
@@ -68,11 +68,7 @@ class StatefulEpochs:
             self._epoch_set = epoch
 
     def state_now(self) -> dict[str, Any]:
-        """Where the latest iterator stands, counted in samples handed over; a few plain, JSON-able values.
-
-        Raises:
-            OptionError: with in_order=False on torch's path, where what has been handed over is unknown.
-        """
+        """Where the latest iterator stands, counted in samples handed over; a few plain, JSON-able values."""
         record = self._record
         if self._resume_from is not None:
             return self._resume_from.to_dict()
@@ -86,11 +82,8 @@ class StatefulEpochs:
                 record = None
         else:
             state = record.state()
-            if self._by_torchs_code():
-                if not self.in_order and self.num_workers > 0:
-                    raise OptionError("in_order=False hands batches over in no fixed order, so they cannot be counted")
-                if self.num_workers == 0:
-                    state = replace(state, dataset_random=record.globals_then().to_json())
+            if self._by_torchs_code() and self.num_workers == 0:
+                state = replace(state, dataset_random=record.globals_then().to_json())
         if record is not None and record.stateful is not None:
             state = replace(state, dataset_state=record.dataset_state_then(), dataset_first=record.first_state)
         return state.to_dict()
@@ -111,6 +104,13 @@ class StatefulEpochs:
                 f"state was saved with num_workers={loaded.workers}, this loader has {self.num_workers}; the order of "
                 "an iterable dataset's batches depends on it"
             )
+        if self._is_iterable() and self.num_workers > 0 and loaded.worker_states is not None:
+            WorkerStates(self.num_workers, loaded.worker_states)  # raises where they cannot be
+            passed = passed_over(loaded.worker_states)
+            if passed != loaded.batches and not has_datasets(loaded.worker_states):
+                raise StateMismatch(
+                    f"state has {loaded.batches} delivered batches, of its worker processes {passed}; was it edited?"
+                )
         begins_with_iter = self._is_iterable() and hasattr(self.dataset, "__next__")  # it is its own iterator
         keeps_state = loaded.dataset_state is not None and hasattr(self.dataset, "load_state_dict")
         if keeps_state and self.num_workers == 0 and not (begins_with_iter and loaded.batches):
@@ -149,8 +149,9 @@ class StatefulEpochs:
         if state is None:
             return len(self)  # type: ignore[arg-type]
         if type(batches) is not BatchSampler or self.batch_sampler is None:
-            return max(0, len(self) - state.batches)  # type: ignore[arg-type]
-        left = max(0, len(batches.sampler) - state.delivered)  # type: ignore[arg-type]
+            return max(0, len(self) - state.batches - len(state.ahead or []))  # type: ignore[arg-type]
+        early = sum(size for _, size in state.ahead or [])
+        left = max(0, len(batches.sampler) - state.delivered - early)  # type: ignore[arg-type]
         return left // batches.batch_size if batches.drop_last else -(-left // batches.batch_size)
 
     def _fresh_state(self) -> LoaderState:
@@ -214,7 +215,14 @@ class StatefulEpochs:
             worker_seed = self._key(start.epoch)[1]
         skips = EpochSkips(self._stats) if self.on_error == "skip" else None
         after_break = self._record is not None and not self._record.ended
-        self._record = EpochRecord(start, batches, worker_seed=worker_seed, skips=skips, after_break=after_break)
+        self._record = EpochRecord(
+            start,
+            batches,
+            worker_seed=worker_seed,
+            skips=skips,
+            after_break=after_break,
+            in_order=self.in_order or batches is None or self.num_workers == 0 or not self._by_torchs_code(),
+        )
         return self._record
 
     def _start_of_epoch(self) -> LoaderState:
@@ -264,6 +272,8 @@ class StatefulEpochs:
             return
         if isinstance(self.dataset, TensorDataset):
             return
+        if not (self.in_order or self._is_iterable()) and self.num_workers > 0:
+            return  # which worker draws for which batch is decided by the clock in every run
         if self.num_workers > 0 and all_known(start.worker_states, self.num_workers):
             if self._is_iterable() and start.batches and not has_datasets(start.worker_states):
                 self._warn_of_own_generators()

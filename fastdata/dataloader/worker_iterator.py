@@ -40,6 +40,8 @@ class MultiProcessIterator(CountedIterator, torch_dataloader._MultiProcessingDat
 
     _completing: OrderedJobs | None = None
     _completed = 0
+    _sent: frozenset[int] | set[int] = frozenset()  # numbers of batches that have been asked for, and where they end
+    _sent_before = 0
 
     @property
     def _worker_queue_idx_cycle(self) -> itertools.cycle[int]:
@@ -73,6 +75,8 @@ class MultiProcessIterator(CountedIterator, torch_dataloader._MultiProcessingDat
         """
         if self._completing is not None:  # others receive what arrives
             return []
+        if not self._in_order:  # what waited in turn would be overtaken by what the same worker made later
+            return []
         waiting = {worker for worker, alive in enumerate(self._workers_status) if alive and not heard[worker]}
         while True:
             arrived = [info[1] for info in self._task_info.values() if len(info) == 2]
@@ -92,9 +96,11 @@ class MultiProcessIterator(CountedIterator, torch_dataloader._MultiProcessingDat
                 self._task_info[number] += (data,)
 
     def _process_data(self, data: Any, *more: Any) -> Any:
-        workers = self._record.workers
+        workers, arrived = self._record.workers, self._record.arrived
+        if arrived is not None:
+            arrived.append(self._number_taken())
         if workers is not None:
-            data = workers.received(data, delivered=self._record.delivered_batches)
+            data = workers.received(data, delivered=self._record.delivered_batches, worker=more[0])
         return super()._process_data(data, *more)  # type: ignore[no-untyped-call]
 
     def _next_data(self) -> Any:
@@ -118,7 +124,7 @@ class MultiProcessIterator(CountedIterator, torch_dataloader._MultiProcessingDat
 
     def _begin_completing(self, first: UnfinishedBatch | MadeAgain) -> None:
         completion = self._samples.completion(self._record, AskWorker(self))
-        self._completed = int(self._rcvd_idx) - 1
+        self._completed = self.received - 1
         receive = torch_dataloader._MultiProcessingDataLoaderIter._next_data
         jobs = WorkerJobs(self, receive, completion, first, self._completed)
         self._completing = OrderedJobs(
@@ -133,10 +139,24 @@ class MultiProcessIterator(CountedIterator, torch_dataloader._MultiProcessingDat
         if self._completing is not None:
             self._completing.close()
             self._completing, self._completed = None, 0
+        self._sent, self._sent_before = frozenset(), 0
         super()._reset(loader, first_iter)
 
     def _taken(self) -> int:
-        return int(self._rcvd_idx) if self._completing is None else self._completed
+        return self.received if self._completing is None else self._completed
+
+    @property
+    def received(self) -> int:
+        """How many batches have come from the workers, whole or failed, and are handed over in that order."""
+        arrived = self._record.arrived
+        return int(self._rcvd_idx) if arrived is None else len(arrived)
+
+    def _number_taken(self) -> int:
+        """The number of the batch that torch's code has just taken, of those that it has sent for."""
+        sent = self._sent | set(range(self._sent_before, self._send_idx))
+        self._sent, self._sent_before = sent & self._task_info.keys(), self._send_idx
+        (number,) = sent - self._sent
+        return number
 
 
 # torch names its profiler ranges after the class.

@@ -22,7 +22,16 @@ from fastdata.dataloader.record import keeps_state, same_state
 from fastdata.errors import StateMismatch
 from fastdata.order.random_states import GlobalStates
 
-__all__ = ["END", "FromWorker", "KeepStates", "WithWorkerInit", "WorkerStates", "all_known", "has_datasets"]
+__all__ = [
+    "END",
+    "FromWorker",
+    "KeepStates",
+    "WithWorkerInit",
+    "WorkerStates",
+    "all_known",
+    "has_datasets",
+    "passed_over",
+]
 
 END = object()  # in the place of a batch
 _FETCHERS = ("_MapDatasetFetcher", "_IterableDatasetFetcher")
@@ -120,6 +129,7 @@ class _NotingFetcher:
         self._worker, self._last = worker, GlobalStates.now()
         # By its state after the first batch of an epoch a dataset is found out that begins anew when it is iterated.
         self._first, self._made, self._is_settled = resumed.get("first"), resumed.get("made", 0), False
+        self._to_pass_over = resumed.get("pass_over", 0)  # of a stream without a state, delivered before
         self._stateful: Any = None
         self._began: dict[str, Any] | None = None
         self.has_ended = bool(resumed.get("ended"))
@@ -144,6 +154,7 @@ class _NotingFetcher:
             return self._inner.fetch(possibly_batched_index)
         if self.has_ended:
             raise StopIteration
+        self._pass_over(possibly_batched_index)
         try:
             batch, is_end = self._fetch_next(possibly_batched_index), False
         except StopIteration:
@@ -162,6 +173,20 @@ class _NotingFetcher:
             state["ended"] = True
         self._began = None
         return FromWorker(batch, self._worker, state, began, is_end)
+
+    def _pass_over(self, index: Any) -> None:
+        """Drops the batches that this worker had made, and the loader delivered, before the state was saved."""
+        count, self._to_pass_over = self._to_pass_over, 0
+        for number in range(count):
+            try:
+                self._inner.fetch(index)
+            except StopIteration:
+                raise StateMismatch(
+                    f"the dataset ended after {number} of the {count} batches of worker process {self._worker} that "
+                    "were delivered before the state was saved; it gives other samples than it did"
+                ) from None
+            except Exception:  # noqa: BLE001 - it counted when it was delivered, too
+                continue
 
     def _fetch_next(self, index: Any) -> Any:
         """The next batch, also of a dataset that was given its state back and begins anew all the same."""
@@ -209,17 +234,16 @@ class WorkerStates:
         self._next = 0
         if start is not None:
             self._latest, self._next = _checked(start, workers)
-        # Behind what was delivered: number of the batch, worker, its state, and before its epoch.
-        self._ahead: deque[tuple[int, int, dict[str, Any], dict[str, Any] | None]] = deque()
+        # Behind what was delivered: number of the batch, worker, and what it has sent, if that is no error.
+        self._ahead: deque[tuple[int, int, FromWorker | None]] = deque()
         self._count, self._heard = 0, [False] * workers
         self._knows_begin = True  # also of workers that have sent nothing yet
-        self.passes_over = False  # the batches of a stream that come first have been delivered before
         self.wait_for_all: Callable[[list[bool]], list[Any]] = lambda heard: []  # see `at`
 
     @property
     def first(self) -> int:
         """The worker that makes the first batch."""
-        return 0 if self.passes_over else self._next
+        return self._next
 
     def resumed(self) -> list[dict[str, Any] | None] | None:
         """What each worker begins with; None if all begin anew."""
@@ -230,27 +254,26 @@ class WorkerStates:
         self._advance(delivered)
         self._ahead.clear()
         self._next, self._count, self._heard = 0, 0, [False] * len(self._heard)
-        self._latest = [{**(each or {}), "ended": False, "made": 0, "first": None} for each in self._latest]
+        begins = {"ended": False, "made": 0, "first": None, "pass_over": 0}
+        self._latest = [{**(each or {}), **begins} for each in self._latest]
         self._knows_begin = False
 
-    def restart_count(self) -> None:
-        """What was passed over is behind; the next batch is number 0."""
-        self._advance(self._count)
-        self._count = 0
-
-    def received(self, data: Any, *, delivered: int) -> Any:
+    def received(self, data: Any, *, delivered: int, worker: int) -> Any:
         """The batch that a worker has sent, which is counted; END for the end of its stream.
 
         Args:
             data: what the worker has sent.
             delivered: batches of this epoch before it that were delivered.
+            worker: which has sent it.
         """
         self._advance(delivered)
-        if isinstance(data, FromWorker) and data.is_end:
-            self._noted(self._count - 1, data)
-            return END
-        self._count += 1
-        return self._noted(self._count - 1, data)
+        is_end = isinstance(data, FromWorker) and data.is_end
+        self._count += not is_end
+        if not isinstance(data, FromWorker):  # an error
+            self._ahead.append((self._count - 1, worker, None))
+            return data
+        self._ahead.append((self._count - 1, worker, replace(data, batch=None)))
+        return END if is_end else data.batch
 
     def at(self, delivered: int, *, ended: bool, streams: bool) -> dict[str, Any]:
         """Plain values: whose turn is next, and of each worker where it stands.
@@ -263,37 +286,46 @@ class WorkerStates:
             streams: the dataset is iterable: where it has no state, an epoch is read again from its beginning.
         """
         self._advance(delivered)
-        began = {worker: began for _, worker, _, began in reversed(self._ahead) if began is not None}
+        ahead = [sent for _, _, sent in self._ahead if sent is not None]
+        began = {sent.worker: sent.began for sent in reversed(ahead) if sent.began is not None}
         if not (ended or self._knows_begin or all(self._heard)):
             sent = [each for each in self.wait_for_all(self._heard) if isinstance(each, FromWorker)]
             began |= {each.worker: each.began for each in sent if each.began is not None}
-        workers = []
-        for worker, latest in enumerate(self._latest):
-            state = dict(latest or {})
-            if not self._heard[worker] and not ended:
-                state = dict(began.get(worker) or {**state, **({} if self._knows_begin else {"unknown": True})})
-            elif streams and state.get("dataset") is None and not ended:
-                state = {"random": state.get("began")}
-            state.pop("began", None)
-            if ended:
-                goes_on = ("random",) if state.get("of_iterator") else ("random", "dataset")
-                state = {name: each for name, each in state.items() if name in goes_on}
-            workers.append(state or None)
+        workers = [
+            self._standing(worker, began.get(worker), ended=ended, streams=streams)
+            for worker in range(len(self._latest))
+        ]
         return {"next": 0 if ended else self._next, "workers": workers}
 
-    def _noted(self, number: int, data: Any) -> Any:
-        if not isinstance(data, FromWorker):
-            return data
-        self._ahead.append((number, data.worker, data.state, data.began))
-        return data.batch
+    def _standing(
+        self, worker: int, began: dict[str, Any] | None, *, ended: bool, streams: bool
+    ) -> dict[str, Any] | None:
+        """Where one worker stands, as in `at`; `began` is where its epoch began, if nothing of that was delivered."""
+        latest = dict(self._latest[worker] or {})
+        passed, before = latest.pop("pass_over", 0), latest.pop("began", None)
+        if ended:
+            goes_on = ("random",) if latest.get("of_iterator") else ("random", "dataset")
+            return {name: each for name, each in latest.items() if name in goes_on} or None
+        if not self._heard[worker]:
+            state = began or {**latest, **({} if self._knows_begin else {"unknown": True})}
+        else:
+            state = {"random": before} if streams and latest.get("dataset") is None else latest
+        if passed and streams and state.get("dataset") is None:
+            state = {**state, "pass_over": passed}
+        return state or None
 
     def _advance(self, delivered: int) -> None:
         while self._ahead and self._ahead[0][0] < delivered:
-            _, worker, state, began = self._ahead.popleft()
-            latest = self._latest[worker] or {}
-            if began is not None:
-                latest = {**latest, **({} if self._knows_begin else began), "began": began["random"]}
-            self._latest[worker], self._heard[worker] = {**latest, **state}, True
+            _, worker, sent = self._ahead.popleft()
+            latest = dict(self._latest[worker] or {})
+            if sent is None or not sent.is_end:
+                latest["pass_over"] = latest.get("pass_over", 0) + 1
+            if sent is not None:
+                if sent.began is not None:
+                    latest |= {**({} if self._knows_begin else sent.began), "began": sent.began["random"]}
+                latest |= sent.state
+                self._heard[worker] = True
+            self._latest[worker] = latest
             self._next = (worker + 1) % len(self._latest)
 
 
@@ -309,12 +341,21 @@ def has_datasets(states: dict[str, Any] | None) -> bool:
     return any(each is not None and each.get("dataset") is not None for each in given)
 
 
+def passed_over(states: dict[str, Any] | None) -> int:
+    """Batches of streams without a state that workers make and drop again, all of them together."""
+    given = states["workers"] if states is not None else []
+    return sum(each.get("pass_over", 0) for each in given if each is not None)
+
+
 def _checked(start: Any, workers: int) -> tuple[list[dict[str, Any] | None], int]:
     if not isinstance(start, dict) or not isinstance(start.get("workers"), list):
         raise StateMismatch(f"state has worker_states = {start!r:.100}; expected what state_dict() gave")
     given, turn = start["workers"], start.get("next")
     if not all(each is None or isinstance(each, dict) for each in given) or not isinstance(turn, int):
         raise StateMismatch("state has worker_states that were edited; expected what state_dict() gave")
+    passed = [each.get("pass_over", 0) for each in given if each is not None]
+    if not all(isinstance(each, int) and 0 <= each < 2**63 for each in passed):
+        raise StateMismatch(f"state has worker_states in which {passed} batches are to be passed over; was it edited?")
     if len(given) != workers:
         return [None] * workers, 0
     return list(given), turn % workers

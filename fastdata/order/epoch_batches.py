@@ -49,6 +49,12 @@ def resumed_with(state: LoaderState, sampler: EpochSampler) -> LoaderState:
         history = [[int(ranks), int(delivered)] for ranks, delivered in state.history or []]
     except (TypeError, ValueError, OverflowError) as error:
         raise StateMismatch(f"the state's history is {state.history!r}, not pairs of ranks and samples") from error
+    if state.ranks not in (None, sampler.num_replicas) and state.ahead:
+        raise StateMismatch(
+            f"the state is of {state.ranks} ranks whose loaders have in_order=False, this run has "
+            f"{sampler.num_replicas}: batches that were handed over early cannot be divided anew; resume with as many "
+            "ranks, or start the epoch from the beginning"
+        )
     if state.ranks not in (None, sampler.num_replicas) and state.delivered:
         history.append([state.ranks or 1, state.delivered])
         state = replace(state, delivered=0)
@@ -63,8 +69,8 @@ def resumed_with(state: LoaderState, sampler: EpochSampler) -> LoaderState:
 class EpochBatches:
     """The index batches of one epoch, from any sample on; stands in for a loader's batch sampler.
 
-    Iterating yields what the wrapped sampler yields, less the first `state.delivered` indices.  `state` then also
-    holds what is needed to do that again.
+    Iterating yields what the wrapped sampler yields, less the first `state.delivered` indices and the batches in
+    `state.ahead`.  `state` then also holds what is needed to do that again.
     """
 
     def __init__(
@@ -92,7 +98,8 @@ class EpochBatches:
         self._is_known = self._is_random or type(self._sampler) in _STATELESS
         self._streams: GlobalStates | None = None  # what an unknown sampler draws from, if not the global generators
         self._candidates: Sequence[int] | None = None
-        self.sizes: list[int] = []
+        self.sizes: list[int] = []  # of all batches behind `state.delivered`, also of those in `state.ahead`
+        self._yielded: list[int] = []  # which of them were yielded
         self._checksum = 0
         self.checksums: list[int] = []
         self.broken = False  # the sampler raised, so its end is not the epoch's
@@ -102,7 +109,8 @@ class EpochBatches:
         return len(self._batches)  # type: ignore[arg-type]
 
     def __iter__(self) -> Iterator[Any]:
-        self.sizes, self.checksums, self._checksum = [], [], 0
+        self.sizes, self._yielded, self.checksums, self._checksum = [], [], [], 0
+        early, at = {each[0]: each[1] for each in self.state.ahead or []}, 0
         self.broken = True
         remaining = self._remaining()
         while True:
@@ -113,22 +121,35 @@ class EpochBatches:
             if batch is _NOTHING:
                 self.broken = False
                 return
-            self._note(batch if self._batched else [batch])
-            self.sizes.append(len(batch) if self._batched else 1)
+            indices = batch if self._batched else [batch]
+            self._note(indices)
+            self.sizes.append(len(indices))
             self.checksums.append(self._checksum)
+            if early and self._was_early(early, at, indices):
+                at += len(indices)
+                continue
+            at += len(indices)
+            self._yielded.append(len(self.sizes) - 1)
             yield batch
 
     # ---- what has been given
 
-    def delivered_after(self, batches: int) -> int:
-        """Samples delivered in this epoch once `batches` of the batches here have been handed over."""
-        return self.state.delivered + sum(self.sizes[:batches])
+    def size_of(self, number: int) -> int | None:
+        """Samples in batch `number` of those yielded; None if it was not."""
+        return self.sizes[self._yielded[number]] if number < len(self._yielded) else None
 
-    def checksum_after(self, batches: int) -> int | None:
-        """CRC-32 of the indices delivered then; None for samplers whose order is computed."""
-        if self._is_known:
-            return None
-        return self.checksums[batches - 1] if batches else self.state.checksum or 0
+    def state_after(self, numbers: Sequence[int]) -> LoaderState:
+        """`state` once batches of these numbers, of those yielded, have been handed over."""
+        first, early = len(numbers), list[int]()  # the first that has not been, and those behind it that have
+        if numbers != range(first) or len(self._yielded) < len(self.sizes):
+            waiting = set(self._yielded) - {self._yielded[number] for number in numbers}
+            first = min(waiting, default=len(self.sizes))
+            early = [each for each in range(first, len(self.sizes)) if each not in waiting]
+        before, ends = sum(self.sizes[:first]), list(itertools.accumulate(self.sizes if early else []))
+        ahead = [[ends[each] - self.sizes[each] - before, self.sizes[each]] for each in early]
+        checksum = None if self._is_known else self.checksums[first - 1] if first else self.state.checksum or 0
+        batches, delivered = self.state.batches + first, self.state.delivered + before
+        return replace(self.state, batches=batches, delivered=delivered, ahead=ahead or None, checksum=checksum)
 
     def copies_of(self, batch: Iterable[Any]) -> list[int]:
         """Numbers that tell apart several visits of one sample in this epoch, on this rank and on others.
@@ -160,6 +181,20 @@ class EpochBatches:
         if self._is_known:
             return
         self._checksum = _checksum_of(indices, self._checksum)
+
+    def _was_early(self, early: dict[int, int], at: int, indices: Sequence[Any]) -> bool:
+        """True for a batch that was handed over before those in front of it, by a loader with in_order=False."""
+        size = len(indices)
+        if early.get(at) == size:
+            if self._seen is not None:
+                self._seen.update(map(_plain, indices))
+            return True
+        if any(at < between + count and between < at + size for between, count in early.items()):
+            raise StateMismatch(
+                "the state is of a loader with in_order=False that made other batches: some were handed over before "
+                "those in front of them, and are not among these; create the loader with that batch size and sampler"
+            )
+        return False
 
     # ---- in which order
 

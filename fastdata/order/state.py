@@ -26,6 +26,7 @@ class LoaderState:
         epoch: the epoch under way.
         delivered: samples of that epoch handed to the caller (skipped bad ones included).
         batches: batches of that epoch handed to the caller.
+        ahead: with in_order=False, batches behind those that have been handed over, too: (samples between, samples).
         checksum: CRC-32 of the delivered indices, for samplers whose order cannot be computed; compared when they are
             run again.
         view_seed: seed of the random views of that epoch.
@@ -49,6 +50,7 @@ class LoaderState:
     epoch: int = 0
     delivered: int = 0
     batches: int = 0
+    ahead: list[list[int]] | None = None
     checksum: int | None = None
     view_seed: int | None = None
     worker_seed: int | None = None
@@ -105,13 +107,16 @@ class LoaderState:
                 raise StateMismatch(f"state has {name} = {value!r}; expected an integer or None")
             if name in _OF_TORCH and value is not None and not -(2**63) <= value < 2**64:
                 raise StateMismatch(f"state has {name} = {value}; expected at most 64 bits")
-        for name in ("sampler_random", "sampler_own", "dataset_random", "history"):
+        for name in ("ahead", "sampler_random", "sampler_own", "dataset_random", "history"):
             value = getattr(self, name)
             if value is not None and not isinstance(value, list | tuple):
                 raise StateMismatch(f"state has {name} = {value!r}; expected a list or None")
         for states in (self.sampler_random, self.dataset_random):
             if states is not None:
                 GlobalStates.from_json(states)
+        for each in self.ahead or []:
+            if not isinstance(each, list | tuple) or len(each) != 2 or not all(_is_count(count, 0) for count in each):
+                raise StateMismatch(f"state has {each!r:.100} in ahead; expected two counts of samples")
         if not isinstance(self.sampler, str):
             raise StateMismatch(f"state has sampler = {self.sampler!r}; expected a string")
         if self.batches > self.delivered and self.dataset_size >= 0 and not self.history:
