@@ -11,7 +11,7 @@ from torch.utils.data import Dataset
 
 from fastdata.errors import DatasetError
 from fastdata.loaders import pillow
-from fastdata.pipeline.getitems import FetchesMany
+from fastdata.pipeline.batched_getitem import FetchesMany
 from fastdata.sources.protocol import FileRanges, NotASource
 from fastdata.system.files import read_file
 

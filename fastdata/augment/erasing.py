@@ -13,7 +13,7 @@ import torch
 from fastdata.augment import ops
 from fastdata.augment.base import Augmentation, Ints, Parameters, as_tensor, check_probability
 from fastdata.errors import OptionError
-from fastdata.loaders.fill import Erased, Noise
+from fastdata.views.erased import Erased, Noise
 from fastdata.views.philox import Floats, normal
 from fastdata.views.streams import Draws, Stream
 

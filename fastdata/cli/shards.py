@@ -19,7 +19,7 @@ from fastdata.cli.inspect import add_inspect
 from fastdata.cli.output import add_output, tell, wants_text
 from fastdata.cli.problems import add_options, left_out_of, summary_of
 from fastdata.errors import DatasetError, OptionError, ShardError
-from fastdata.loaders.make_index import images_below, make_index
+from fastdata.jpeg_index.make import images_below, make_index
 from fastdata.shards.conversion.convert import convert, local_folder
 from fastdata.shards.conversion.inputs import open_source
 from fastdata.shards.conversion.job import ON_ERROR, ConvertOptions, ShardJob, write_shard

@@ -9,9 +9,9 @@ import torch
 from fastdata.dataloader.arguments import LoaderArguments, may_defer
 from fastdata.dataloader.routes import Route
 from fastdata.dataloader.verdict import Findings, counts_threads, verdict
+from fastdata.jpeg_index.find import Uses, open_indexes
 from fastdata.loaders import MEAN_TOLERANCE, native_problem
 from fastdata.loaders.dali_options import DaliOptions
-from fastdata.loaders.jpeg_index import Uses, open_indexes
 from fastdata.loaders.unpacked import is_unpacked
 from fastdata.pipeline.choose_backend import IN_MEMORY, BackendChoice, choose_backend
 from fastdata.pipeline.collate import stacks_images
@@ -45,12 +45,12 @@ BY_INDEX = "windows of JPEGs are decoded without what lies around them"
 
 _LABEL = 12  # columns
 
-_WITH_CAPTURES = ("backend", "fidelity", "memory_format")
+_WITH_FUSED = ("backend", "fidelity", "memory_format")
 
 
 def without_effect(loader: LoaderArguments, route: Route) -> list[str]:
     """Arguments that were given and do nothing where the dataset's own code runs, as they were given."""
-    at_work: tuple[str, ...] = _WITH_CAPTURES if route.captured else ()
+    at_work: tuple[str, ...] = _WITH_FUSED if route.fused else ()
     if loader.batch_sampler is not None and may_defer(loader) and native_problem() is None:
         at_work += ("on_error",)
     given = (
@@ -79,10 +79,10 @@ def _by_the_datasets_code(loader: LoaderArguments, route: Route, findings: Findi
         seed += "" if loader.num_workers else ", not what the dataset draws in this process"
     code = "the dataset's own code in decode threads" if route.in_threads else "torch's own DataLoader code"
     return {
-        "path": f"{code}, with captured transforms" if route.captured else code,
-        "why": f"it is not for the image pipeline: {route.reason}" if route.captured else route.reason,
-        "captured": "; ".join(f"{place} ({', '.join(plan.fused)})" for place, plan in route.captured.items()) or None,
-        "per sample": "; ".join(" → ".join(map(name_of, plan.tail)) for plan in route.captured.values() if plan.tail)
+        "path": f"{code}, with fused transforms" if route.fused else code,
+        "why": f"it is not for the image pipeline: {route.reason}" if route.fused else route.reason,
+        "fused": "; ".join(f"{place} ({', '.join(plan.fused)})" for place, plan in route.fused.items()) or None,
+        "per sample": "; ".join(" → ".join(map(name_of, plan.tail)) for plan in route.fused.values() if plan.tail)
         or None,
         "workers": _workers(loader, route),
         "decoding": _decoding(loader, route),
@@ -107,9 +107,9 @@ def _workers(loader: LoaderArguments, route: Route) -> str:
 
 def _decoding(loader: LoaderArguments, route: Route) -> str | None:
     """What happens to an image with several views, and what helps where no transform of the dataset is found."""
-    if len(route.captured) > 1:
+    if len(route.fused) > 1:
         return "where several views of one image are taken, its file is read once, and what they show decoded once"
-    if route.captured or loader.batch_sampler is None or native_problem() is not None:
+    if route.fused or loader.batch_sampler is None or native_problem() is not None:
         return None
     return "JPEGs and PNGs that it opens with PIL.Image.open are decoded by the native core when their pixels are used"
 

@@ -14,14 +14,14 @@ import numpy as np
 import torch
 from torch.utils.data import dataloader as torch_dataloader
 
-from fastdata.captures.complete import CompletedBatch, Completion
-from fastdata.captures.fetch import MadeAgain, MakeAgain, SampleFetcher, UnfinishedBatch
-from fastdata.captures.find import Captures, find_captures
 from fastdata.dataloader.map_style import MapStyle, Orders, Samples, opening_encoded
 from fastdata.dataloader.record import EpochRecord, keeps_state, same_state
 from fastdata.dataloader.worker_faults import TakeCare
 from fastdata.dataloader.worker_states import KeepStates, WithWorkerInit, WorkerStates
 from fastdata.errors import DatasetError, StateMismatch
+from fastdata.lazy.complete import CompletedBatch, Completion
+from fastdata.lazy.fetch import MadeAgain, MakeAgain, SampleFetcher, UnfinishedBatch
+from fastdata.lazy.find import FusedTransforms, find_transforms
 from fastdata.order.random_states import GlobalStates
 from fastdata.order.state import LoaderState
 from fastdata.pipeline.jobs import SkipResult
@@ -307,7 +307,7 @@ class SingleProcessIterator(CountedIterator, torch_dataloader._SingleProcessData
     def __init__(self, loader: Any, record: EpochRecord, samples: Samples) -> None:
         super().__init__(loader, record, samples)
         self._completion: Completion | None = None
-        self._captures = find_captures(self._dataset) if samples.captured else Captures({}, set(), [])
+        self._fused_transforms = find_transforms(self._dataset) if samples.fused else FusedTransforms({}, set(), [])
         self._defers = record.batches is not None and samples.defers
         if self._defers and opening_encoded() is not None:
             parts = self._dataset, self._auto_collation, self._collate_fn, self._drop_last
@@ -328,7 +328,7 @@ class SingleProcessIterator(CountedIterator, torch_dataloader._SingleProcessData
         if opening is None:
             return super()._next_data()  # type: ignore[no-untyped-call]
         while True:
-            with opening.opening_encoded(), self._captures.installed():
+            with opening.opening_encoded(), self._fused_transforms.installed():
                 data = super()._next_data()  # type: ignore[no-untyped-call]
             data = self._samples.noted(data)
             if not isinstance(data, UnfinishedBatch | MadeAgain):
@@ -342,7 +342,7 @@ class SingleProcessIterator(CountedIterator, torch_dataloader._SingleProcessData
     def _make_again(self, _: int | None, request: MakeAgain) -> MadeAgain:
         opening = opening_encoded()
         assert opening is not None
-        with opening.opening_encoded(), self._captures.installed():
+        with opening.opening_encoded(), self._fused_transforms.installed():
             return self._dataset_fetcher.fetch(request)  # type: ignore[no-any-return]
 
     def _next_index(self) -> Any:

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from fastdata.captures.complete import Completion, FetchedBatch
-from fastdata.captures.fetch import SampleFetcher, SampleOrder
 from fastdata.dataloader.map_style import Samples
 from fastdata.dataloader.record import EpochRecord
 from fastdata.dataloader.routes import Route, find_route
+from fastdata.lazy.complete import Completion, FetchedBatch
+from fastdata.lazy.fetch import SampleFetcher, SampleOrder
 from fastdata.pipeline.collate import is_known_collation
 from fastdata.pipeline.image_batch import ImageBatch
 from fastdata.pipeline.jobs import Job

@@ -82,7 +82,7 @@ class StatelessDataLoader(StatefulEpochs, torch.utils.data.DataLoader[Sample]):
     user's is called for samples or batches, `num_workers` counts threads of this process instead of worker processes,
     and batches are decoded straight into their memory.  All other samples are made by the dataset's own code, where
     torch would run it; images that it opens with `PIL.Image.open` stay encoded meanwhile, and transforms that are found
-    in it are captured, so that whole batches can be decoded here (see `captures/`).  `explain()` says what was done and
+    in it are fused, so that whole batches can be decoded here (see `lazy/`).  `explain()` says what was done and
     why.
 
     Args:
@@ -110,7 +110,7 @@ class StatelessDataLoader(StatefulEpochs, torch.utils.data.DataLoader[Sample]):
             that several threads may run at once, or "auto": processes for all code of the user's (datasets, steps that
             cannot be fused, target_transform, collate_fn), threads for the datasets and transforms of torchvision, timm
             and fastdata.
-        defer: leave images encoded in a dataset's own code, and capture its transforms; False has all of it done by
+        defer: leave images encoded in a dataset's own code, and fuse its transforms; False has all of it done by
             torch and Pillow, for code that asks for exact types.  FASTDATA_DEFER=0 does that in a whole process.
         decode_device: with backend="dali", who decodes: "cpu", "mixed" (the GPU of `device`) or "auto" (the GPU if
             `device` is one).
@@ -241,9 +241,9 @@ class StatelessDataLoader(StatefulEpochs, torch.utils.data.DataLoader[Sample]):
         route, batches = self._route(), getattr(self.batch_sampler, "batch_size", self.batch_size)
         if route.is_image_pipeline:
             how = f"image pipeline, num_workers={self.num_workers} (threads), backend={self._backend_name()!r}"
-        elif route.captured:
+        elif route.fused:
             kind = "threads" if route.in_threads else "processes"
-            how = f"captured transforms ({', '.join(route.captured)}), num_workers={self.num_workers} ({kind})"
+            how = f"fused transforms ({', '.join(route.fused)}), num_workers={self.num_workers} ({kind})"
         else:
             how = f"torch's own path ({route.reason}), num_workers={self.num_workers} (processes)"
         return f"{type(self).__name__}({type(self.dataset).__name__}, batch_size={batches}; {how})"
@@ -276,7 +276,7 @@ class StatelessDataLoader(StatefulEpochs, torch.utils.data.DataLoader[Sample]):
             warnings.warn(f"{', '.join(ignored)} has no effect: {route.reason}", stacklevel=users_level())
         if route.in_threads:
             return self._iterate_in_threads(route)
-        if self._device is None and not self.progress and not route.captured:
+        if self._device is None and not self.progress and not route.fused:
             return super().__iter__()
         return self._iterate_torch()
 
@@ -286,8 +286,8 @@ class StatelessDataLoader(StatefulEpochs, torch.utils.data.DataLoader[Sample]):
 
     def _get_iterator(self) -> Any:
         route = self._route()
-        samples, plans = self._samples(route), route.captured.values()
-        by_sample = samples.captured and not any(plan.tail for plan in plans)  # what is fused draws so
+        samples, plans = self._samples(route), route.fused.values()
+        by_sample = samples.fused and not any(plan.tail for plan in plans)  # what is fused draws so
         if self._resume_from is not None and not by_sample:
             self._warn_of_other_draws(self._resume_from)
         if self.num_workers == 0:
@@ -301,7 +301,7 @@ class StatelessDataLoader(StatefulEpochs, torch.utils.data.DataLoader[Sample]):
             self._arguments(),
             self._stats,
             self._findings,
-            captured=bool(route.captured),
+            fused=bool(route.fused),
             pin=self.pin_memory or on_gpu,
         )
 

@@ -16,8 +16,13 @@ from torch._utils import ExceptionWrapper
 from torch.utils.data import default_collate, get_worker_info
 from torch.utils.data._utils import fetch as torch_fetch
 
-from fastdata.captures.complete import CompletedBatch, Completion, FailedBatch, FetchedBatch
-from fastdata.captures.fetch import (
+from fastdata.dataloader.arguments import LoaderArguments, may_defer, may_pin
+from fastdata.dataloader.record import EpochRecord
+from fastdata.dataloader.routes import find_route
+from fastdata.dataloader.verdict import Findings, warn_if_images
+from fastdata.errors import PipelineError
+from fastdata.lazy.complete import CompletedBatch, Completion, FailedBatch, FetchedBatch
+from fastdata.lazy.fetch import (
     REPORTED,
     MadeAgain,
     MakeAgain,
@@ -26,12 +31,7 @@ from fastdata.captures.fetch import (
     SampleOrder,
     UnfinishedBatch,
 )
-from fastdata.captures.find import copy_with_captures, find_captures
-from fastdata.dataloader.arguments import LoaderArguments, may_defer, may_pin
-from fastdata.dataloader.record import EpochRecord
-from fastdata.dataloader.routes import find_route
-from fastdata.dataloader.verdict import Findings, warn_if_images
-from fastdata.errors import PipelineError
+from fastdata.lazy.find import copy_with_fused_transforms, find_transforms
 from fastdata.loaders import create_backend
 from fastdata.pipeline.choose_backend import BackendChoice
 from fastdata.pipeline.config import OnError
@@ -50,7 +50,7 @@ class Samples:
         arguments: the loader's.
         stats: its totals.
         findings: what it has found out, and will.
-        captured: the dataset has transforms that are captured.
+        fused: the dataset has transforms that are fused.
         pin: batches are to be pinned, if they can be.
     """
 
@@ -60,11 +60,11 @@ class Samples:
         stats: PipelineStats,
         findings: Findings,
         *,
-        captured: bool,
+        fused: bool,
         pin: bool,
     ) -> None:
         self.arguments, self.stats, self.findings = arguments, stats, findings
-        self.captured, self._pin = captured, pin
+        self.fused, self._pin = fused, pin
         self.base_seed: int | None = None  # that torch's iterator has drawn
 
     @property
@@ -86,7 +86,7 @@ class Samples:
     @property
     def needs_orders(self) -> bool:
         """True if the dataset's code is to be told seed and epoch of what it makes."""
-        return self.captured or self.on_error == "replace"
+        return self.fused or self.on_error == "replace"
 
     @property
     def depth(self) -> int:
@@ -160,7 +160,7 @@ class MapStyle:
         self._loader, self._index_sampler = loader, orders
         if samples.defers:
             fetcher = partial(SampleFetcher, on_error=samples.on_error)
-            self.worker_init_fn = _BeginWorker(loader.worker_init_fn, fetcher, samples.captured)
+            self.worker_init_fn = _BeginWorker(loader.worker_init_fn, fetcher, samples.fused)
             opening_encoded()  # imported here once, not in every worker process that is forked
 
     def __getattr__(self, name: str) -> Any:
@@ -181,28 +181,26 @@ class Orders:
         batches = self._record.batches
         assert batches is not None
         for number, indices in enumerate(batches):
-            copies = batches.copies_of(indices) if self._samples.captured else None
+            copies = batches.copies_of(indices) if self._samples.fused else None
             yield SampleOrder(number, indices, copies, self._samples.view_key(self._record))
 
 
 class _BeginWorker:
-    """A worker_init_fn, and before it: images stay encoded, transforms are captured, batches say what is left to do."""
+    """A worker_init_fn, and before it: images stay encoded, transforms are fused, batches say what is left to do."""
 
-    def __init__(
-        self, own: Callable[[int], None] | None, fetcher: Callable[..., SampleFetcher], captured: bool
-    ) -> None:
-        self._own, self._fetcher, self._captured = own, fetcher, captured
+    def __init__(self, own: Callable[[int], None] | None, fetcher: Callable[..., SampleFetcher], fused: bool) -> None:
+        self._own, self._fetcher, self._fused = own, fetcher, fused
         self._program_began = program_began()
 
     def __call__(self, worker: int) -> None:
-        if self._captured:
+        if self._fused:
             import_module("PIL.Image")  # in a spawned process nobody may have done so yet
         if (opening := opening_encoded()) is not None:
             opening.open_encoded_from_now_on(self._program_began)
             info = get_worker_info()
             assert info is not None
-            if self._captured:
-                find_captures(info.dataset).install()  # the process has an object of its own
+            if self._fused:
+                find_transforms(info.dataset).install()  # the process has an object of its own
             torch_fetch._MapDatasetFetcher = _Fetchers(info.dataset, self._fetcher)  # type: ignore[misc,assignment]
         if self._own is not None:
             self._own(worker)
@@ -231,7 +229,7 @@ def opening_encoded() -> Any:
     """The module, if Pillow is in use in this process and the native core can take its place."""
     if "PIL.Image" not in sys.modules:
         return None
-    from fastdata.loaders import opening_encoded as module
+    from fastdata.lazy import opening as module
 
     return module if module.can_open_encoded() else None
 
@@ -244,7 +242,7 @@ def open_in_threads(samples: Samples, record: EpochRecord, *, timeout_s: float) 
         record: of the epoch.
         timeout_s: longest wait for one batch; 0 waits for ever.
     """
-    dataset = copy_with_captures(samples.arguments.dataset)
+    dataset = copy_with_fused_transforms(samples.arguments.dataset)
     parts = dataset, True, samples.collate_fn, False
     fetcher = SampleFetcher(*parts, on_error=samples.on_error, seeded=True)
     completion = samples.completion(record, lambda _, request: fetcher.fetch(request))

@@ -9,8 +9,8 @@ from typing import Any
 
 from torch.utils.data import IterableDataset
 
-from fastdata.captures.find import find_captures, is_safe_in_threads
 from fastdata.dataloader.arguments import LoaderArguments, may_defer
+from fastdata.lazy.find import find_transforms, is_safe_in_threads
 from fastdata.loaders import native_problem
 from fastdata.pipeline.collate import is_known_collation, stacks_images
 from fastdata.sources.arrays import ArraySource
@@ -45,8 +45,8 @@ class Route:
         plan: what happens to them; None likewise.
         reason: in words: why the dataset's own code is used, or why the fused prefix ended where it did.
         advice: where the dataset's own code is used, what would change that.
-        captured: the places of its transforms that are captured, and what they do.
-        captured_parts: those of them that are steps of a longer transform, which as a whole cannot be fused.
+        fused: the places of its transforms that are fused, and what they do.
+        fused_parts: those of them that are steps of a longer transform, which as a whole cannot be fused.
         in_threads: its code runs in decode threads instead of worker processes.
     """
 
@@ -54,8 +54,8 @@ class Route:
     plan: Plan | None = None
     reason: str
     advice: str | None = None
-    captured: Mapping[str, Plan] = field(default_factory=dict)
-    captured_parts: frozenset[str] = frozenset()
+    fused: Mapping[str, Plan] = field(default_factory=dict)
+    fused_parts: frozenset[str] = frozenset()
     in_threads: bool = False
 
     @property
@@ -81,14 +81,14 @@ def find_route(loader: LoaderArguments) -> Route:
         return route
     if not may_defer(loader):
         return route
-    found = find_captures(loader.dataset)
-    captured = found.plans
-    if not captured or native_problem() is not None:  # asked last, since it imports Pillow
+    found = find_transforms(loader.dataset)
+    fused = found.plans
+    if not fused or native_problem() is not None:  # asked last, since it imports Pillow
         return route
     if route.advice in (OFFER, BEGIN_WITH):  # little more would be gained
         route = replace(route, advice=None)
-    in_threads = _goes_to_threads(loader, captured)
-    return replace(route, captured=captured, captured_parts=frozenset(found.parts), in_threads=in_threads)
+    in_threads = _goes_to_threads(loader, fused)
+    return replace(route, fused=fused, fused_parts=frozenset(found.parts), in_threads=in_threads)
 
 
 def _to_the_pipeline(loader: LoaderArguments) -> Route:
@@ -195,7 +195,7 @@ def _only_seeds(function: Any) -> bool:
     return function is None or name in _SEEDING
 
 
-def _goes_to_threads(loader: LoaderArguments, captured: Mapping[str, Plan]) -> bool:
+def _goes_to_threads(loader: LoaderArguments, fused: Mapping[str, Plan]) -> bool:
     """True where decode threads make the samples: wanted so, or known to be safe, and quick without processes."""
     if loader.num_workers == 0 or loader.workers == "processes":
         return False
@@ -205,5 +205,5 @@ def _goes_to_threads(loader: LoaderArguments, captured: Mapping[str, Plan]) -> b
         _asks_for_processes(loader) is None
         and is_safe_in_threads(loader.dataset)
         and is_known_collation(loader.collate_fn)
-        and not any(plan.tail for plan in captured.values())
+        and not any(plan.tail for plan in fused.values())
     )

@@ -12,11 +12,11 @@ import torch
 from torch.utils._pytree import tree_leaves
 from torch.utils.data import IterableDataset, Subset
 
-from fastdata.captures.fetch import Report
-from fastdata.captures.find import looks_like_images
 from fastdata.dataloader.arguments import LoaderArguments, may_defer
 from fastdata.dataloader.routes import MAP_STYLE, Route
 from fastdata.errors import NotAccelerated
+from fastdata.lazy.fetch import Report
+from fastdata.lazy.find import looks_like_images
 from fastdata.loaders import native_problem
 from fastdata.pipeline.autotune import Autotuner
 from fastdata.pipeline.choose_backend import BackendChoice
@@ -42,7 +42,7 @@ class Happened:
         opened: images that were opened by Pillow, since they could not stay encoded.
         decoded: images that were left to be decoded here, or decoded natively for the dataset's code.
         fused: steps of transforms that were done natively.
-        plain: why captured transforms were called as they are.
+        plain: why fused transforms were called as they are.
     """
 
     batches: int = 0
@@ -104,7 +104,7 @@ def verdict(loader: LoaderArguments, route: Route, findings: Findings) -> str:
         return f"{NOT_ACCELERATED}: {_why_torchs(loader, route)}; {_change(loader, route)}"
     if findings.happened.batches or route.in_threads:
         return _by_what_happened(loader, route, findings.happened)
-    planned = "; ".join(f"{place}: {_share(plan)}" for place, plan in route.captured.items())
+    planned = "; ".join(f"{place}: {_share(plan)}" for place, plan in route.fused.items())
     could = f", with the dataset's own transforms ({planned})" if planned else f" ({route.reason})"
     return f"not known before the first batches: JPEGs and PNGs opened with PIL.Image.open are decoded natively{could}"
 
@@ -113,8 +113,8 @@ def _by_what_happened(loader: LoaderArguments, route: Route, happened: Happened)
     """The verdict for a dataset's own code, by what it did in the first batches."""
     if not happened.gains and not route.in_threads:
         return f"{NOT_ACCELERATED}: {_no_images(loader, happened)}; {_change(loader, route)}"
-    steps = list(route.captured.values())
-    shares = "; ".join(f"{place}: {_share(plan)}" for place, plan in route.captured.items())
+    steps = list(route.fused.values())
+    shares = "; ".join(f"{place}: {_share(plan)}" for place, plan in route.fused.items())
     if route.in_threads and not happened.batches:
         return f"accelerated: images are decoded natively, in threads, with the dataset's own transforms ({shares})"
     if not happened.decoded:
@@ -123,7 +123,7 @@ def _by_what_happened(loader: LoaderArguments, route: Route, happened: Happened)
     if not happened.fused:
         why = f": {'; '.join(sorted(happened.plain))}" if happened.plain else ""
         return f"partly accelerated: {decoded}, without any step of a transform{why}"
-    some = happened.plain or route.captured_parts or any(plan.tail for plan in steps)
+    some = happened.plain or route.fused_parts or any(plan.tail for plan in steps)
     rest = f"; some calls were left to the transform: {'; '.join(sorted(happened.plain))}" if happened.plain else ""
     word = "partly accelerated" if some else "accelerated"
     return f"{word}: {decoded}, with the dataset's own transforms ({shares or 'conversions to tensors'}){rest}"

@@ -11,11 +11,11 @@ from typing import Any
 from torch.utils.data import dataloader as torch_dataloader
 from torch.utils.data._utils import worker as torch_worker
 
-from fastdata.captures.fetch import MadeAgain, UnfinishedBatch
 from fastdata.dataloader.iterators import CountedIterator
 from fastdata.dataloader.map_style import AskWorker, WorkerJobs
 from fastdata.dataloader.worker_faults import Receiver
 from fastdata.dataloader.worker_states import END, FromWorker
+from fastdata.lazy.fetch import MadeAgain, UnfinishedBatch
 from fastdata.pipeline.jobs import OrderedJobs
 
 __all__ = ["MultiProcessIterator"]

@@ -17,9 +17,9 @@ from torch.utils.data import get_worker_info
 from torch.utils.data._utils import fetch as torch_fetch
 from torch.utils.data._utils.pin_memory import pin_memory
 
-from fastdata.captures.fetch import MakeAgain
 from fastdata.dataloader.record import keeps_state, same_state
 from fastdata.errors import StateMismatch
+from fastdata.lazy.fetch import MakeAgain
 from fastdata.order.random_states import GlobalStates
 
 __all__ = [

@@ -75,6 +75,7 @@ __all__ = [
     "ReadyBatches",
     "Scratch",
     "SourceDecoder",
+    "as_numpy",
     "dct_denominator",
 ]
 
@@ -387,3 +388,8 @@ def dct_denominator(view: View) -> int:
         if right - left >= denominator * width and bottom - top >= denominator * height:
             return denominator
     return 1
+
+
+def as_numpy(pixels: Pixels) -> Pixels:
+    """RGB pixels (height, width, 3) as timm's ToNumpy has them: (3, height, width), of the same memory."""
+    return np.moveaxis(pixels, 2, 0)

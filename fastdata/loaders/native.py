@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from fastdata.jpeg_index.find import Indexes, open_indexes
 from fastdata.loaders import resample
 from fastdata.loaders.backend import Backend, Encoded, Fidelity, Ints, LoadedFiles, Pixels
-from fastdata.loaders.jpeg_index import Indexes, open_indexes
 from fastdata.loaders.per_image import HandBack, by_pillow
 from fastdata.native import (
     BatchLoader,

@@ -2,16 +2,39 @@
 
 from __future__ import annotations
 
+import threading
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 from fastdata.loaders import pillow
 from fastdata.loaders.backend import Backend, Encoded, Pixels
 from fastdata.views.header import parse_header
-from fastdata.views.this_sample import pillow_decodes
 from fastdata.views.view import View
 
-__all__ = ["HandBack", "PerImageBackend", "by_pillow", "inspect"]
+__all__ = ["HandBack", "PerImageBackend", "asking_pillow", "by_pillow", "inspect", "is_asking_pillow"]
+
+
+class _Asking(threading.local):
+    now = False
+
+
+_this_thread = _Asking()
+
+
+@contextmanager
+def asking_pillow() -> Iterator[None]:
+    """While this thread has Pillow decode something: what Pillow opens then, it opens, whoever replaced its `open`."""
+    before, _this_thread.now = _this_thread.now, True
+    try:
+        yield
+    finally:
+        _this_thread.now = before
+
+
+def is_asking_pillow() -> bool:
+    """True within `asking_pillow`, in this thread."""
+    return _this_thread.now
 
 
 def inspect(data: bytes | bytearray | memoryview) -> Encoded:
@@ -24,7 +47,7 @@ def inspect(data: bytes | bytearray | memoryview) -> Encoded:
     header = parse_header(data)
     if header is not None:
         return Encoded(data=data, header=header, width=header.width, height=header.height)
-    with pillow_decodes():
+    with asking_pillow():
         width, height = pillow.size_of(data)
     return Encoded(data=data, header=None, width=width, height=height)
 
@@ -39,7 +62,7 @@ def by_pillow(image: Encoded, view: View, out: Pixels, refusal: Exception | None
         pillow.check_pixel_count(image.width, image.height)
         if refusal is not None and not isinstance(refusal, HandBack):
             return refusal
-        with pillow_decodes():
+        with asking_pillow():
             pillow.decode_view(image.data, view, out)
     except Exception as error:  # noqa: BLE001 - Pillow's plugins raise many kinds; each is this image's
         return error

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
 from typing import Any
 
 import torch
@@ -15,10 +14,9 @@ from torch.utils.data import default_collate
 from torch.utils.data._utils import collate as torch_collate
 
 from fastdata.errors import NoLabel
-from fastdata.loaders.pending_image import PendingImage
 from fastdata.sources.protocol import ImageSource, location_of
 
-__all__ = ["collate_targets", "is_known_collation", "join", "naming_unlabelled", "stacks_images", "stacks_pending"]
+__all__ = ["collate_targets", "is_known_collation", "is_timms", "join", "naming_unlabelled", "stacks_images"]
 
 _TIMMS = ("timm.data.loader", "fast_collate")
 
@@ -27,7 +25,7 @@ def is_known_collation(collate_fn: Callable[[list[Any]], Any] | None) -> bool:
     """True for functions that do nothing but collate, and that nobody has changed: torch's, timm's, list and tuple."""
     if collate_fn is None or collate_fn is default_collate:
         return is_torchs_map()
-    return collate_fn in (list, tuple) or _is_timms(collate_fn)
+    return collate_fn in (list, tuple) or is_timms(collate_fn)
 
 
 def is_torchs_map() -> bool:
@@ -55,13 +53,13 @@ def stacks_images(collate_fn: Callable[[list[Any]], Any] | None, dtype: torch.dt
     """True if samples (image, target) become the stacked images, and the targets as `collate_targets` has them."""
     if collate_fn is None or collate_fn is default_collate:
         return is_torchs_map()
-    return _is_timms(collate_fn) and dtype is torch.uint8
+    return is_timms(collate_fn) and dtype is torch.uint8
 
 
 def collate_targets(collate_fn: Callable[[list[Any]], Any], targets: Sequence[Any]) -> Any:
     """The targets of a batch."""
     collated = default_collate(tuple(targets))  # type: ignore[arg-type]  # a tuple, as samples are transposed
-    return collated.long() if _is_timms(collate_fn) and collated.ndim == 1 else collated
+    return collated.long() if is_timms(collate_fn) and collated.ndim == 1 else collated
 
 
 @contextmanager
@@ -82,24 +80,9 @@ def naming_unlabelled(source: ImageSource, indices: Sequence[int], targets: Sequ
 
 def join(collate_fn: Callable[[list[Any]], Any], images: Any, targets: Any) -> Any:
     """A batch."""
-    return (images, targets) if _is_timms(collate_fn) else [images, targets]
+    return (images, targets) if is_timms(collate_fn) else [images, targets]
 
 
-def stacks_pending(collate_fn: Callable[[list[Any]], Any]) -> Callable[[list[Any]], Any]:
-    """The function itself, if it leaves images that are pending so; else one that does the same and leaves them."""
-    return partial(_stack_as_timm, collate_fn) if _is_timms(collate_fn) else collate_fn
-
-
-def _stack_as_timm(fast_collate: Callable[[list[Any]], Any], samples: list[Any]) -> Any:
-    if not all(
-        type(sample) is tuple and type(sample[0]) is PendingImage and sample[0].dtype is torch.uint8
-        for sample in samples
-    ):
-        return fast_collate(samples)
-    return torch.stack([sample[0] for sample in samples]), collate_targets(
-        fast_collate, [sample[1] for sample in samples]
-    )
-
-
-def _is_timms(collate_fn: Any) -> bool:
+def is_timms(collate_fn: Any) -> bool:
+    """True for timm's fast_collate."""
     return (getattr(collate_fn, "__module__", ""), getattr(collate_fn, "__qualname__", "")) == _TIMMS

@@ -12,9 +12,9 @@ import torch
 from fastdata.augment.base import Parameters
 from fastdata.augment.ops import normalise
 from fastdata.loaders.backend import Pixels
-from fastdata.loaders.fill import Erased
 from fastdata.native import EffectTable, Format, load
 from fastdata.pipeline.stages import stages
+from fastdata.views.erased import Erased
 from fastdata.views.philox import Key
 from fastdata.views.plan import Plan
 from fastdata.views.streams import Draws

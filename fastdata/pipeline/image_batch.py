@@ -15,8 +15,7 @@ from torch.profiler import record_function
 
 from fastdata.errors import DecodeError, ReadError, ViewError
 from fastdata.loaders import Encoded, pillow
-from fastdata.loaders.backend import LoadedFiles, Pixels, Scratch
-from fastdata.loaders.fill import as_numpy
+from fastdata.loaders.backend import LoadedFiles, Pixels, Scratch, as_numpy
 from fastdata.loaders.per_image import inspect
 from fastdata.pipeline.batch_memory import made_or_refused
 from fastdata.pipeline.collate import collate_targets, join, naming_unlabelled

@@ -8,10 +8,9 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from fastdata.loaders.fill import stored_format
 from fastdata.native import Format, available
 from fastdata.system.lazy import lazy
-from fastdata.views.levels import Levels
+from fastdata.views.levels import Levels, stored_format
 from fastdata.views.plan import Output, Plan
 
 __all__ = ["PixelFormat"]

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from fastdata.errors import OptionError, ShardError, StoreError
-from fastdata.loaders.index_file import SUFFIX, index_beside, is_beside, path_beside
+from fastdata.jpeg_index.index_file import SUFFIX, index_beside, is_beside, path_beside
 from fastdata.shards.format import ShardIndex, crc32c, file_crc32c, index_name
 from fastdata.shards.part_files import read_shard_file
 from fastdata.shards.remote_files import RemoteFiles

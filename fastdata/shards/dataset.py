@@ -12,13 +12,12 @@ from torch.utils.data import Dataset
 
 from fastdata.errors import DatasetError, ShardError
 from fastdata.loaders.unpacked import as_file, is_unpacked
-from fastdata.pipeline.getitems import FetchesMany
+from fastdata.pipeline.batched_getitem import FetchesMany
 from fastdata.shards.format import NO_LABEL, crc32c
 from fastdata.shards.opening import open_shards
 from fastdata.shards.part_files import check_part
 from fastdata.shards.store import Shards
 from fastdata.sources.protocol import FileRanges, NotASource
-from fastdata.views.this_sample import opens_encoded
 
 __all__ = ["ShardDataset"]
 
@@ -240,8 +239,8 @@ class ShardDataset(FetchesMany, Dataset[Any]):
 
 def _left_encoded(data: bytes) -> Any:
     """An image that the core decodes later, of a record, where images stay encoded in this thread; else None."""
-    if not (is_unpacked(data) and opens_encoded()):
+    if not is_unpacked(data):
         return None
-    from fastdata.loaders.encoded_image import EncodedImage  # imports Pillow
+    from fastdata.lazy.opening import open_record  # imports Pillow
 
-    return EncodedImage.of_record(data)
+    return open_record(data)

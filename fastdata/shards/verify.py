@@ -9,8 +9,8 @@ from functools import partial
 from pathlib import Path
 
 from fastdata.errors import DatasetError, ShardError
+from fastdata.jpeg_index.index_file import path_beside
 from fastdata.limits import is_above_limit
-from fastdata.loaders.index_file import path_beside
 from fastdata.loaders.unpacked import as_file
 from fastdata.shards.engines import run_jobs
 from fastdata.shards.format import (

@@ -9,8 +9,8 @@ from types import TracebackType
 
 import numpy as np
 
-from fastdata.loaders.index_file import ANY_TIME, Indexed, name_in_tar, path_beside, writing_indexes
-from fastdata.loaders.make_index import JpegIndexer
+from fastdata.jpeg_index.index_file import ANY_TIME, Indexed, name_in_tar, path_beside, writing_indexes
+from fastdata.jpeg_index.make import JpegIndexer
 from fastdata.native import NativeMissing
 from fastdata.shards.format import NO_LABEL, RECORD, ShardIndex, ShardInfo, crc32c, file_crc32c, index_name, names_text
 from fastdata.shards.tar import END_OF_ARCHIVE, padding, tar_header

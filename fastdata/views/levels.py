@@ -12,10 +12,11 @@ from typing import Any, TypeAlias
 
 import torch
 
+from fastdata.native import Format
 from fastdata.system.lazy import lazy
 from fastdata.views.plan import Normalisation
 
-__all__ = ["UINT8", "Constant", "Levels"]
+__all__ = ["UINT8", "Constant", "Levels", "stored_format"]
 
 Constant: TypeAlias = float | int | tuple[tuple[float, ...], torch.dtype]  # a number, or one per channel with its dtype
 
@@ -113,3 +114,12 @@ def _table_of(steps: tuple[tuple[str, Any], ...], channels: int) -> torch.Tensor
             argument = torch.tensor(values, dtype=dtype, device="cpu").view(-1, 1)
         table = getattr(table, step)(argument)
     return table.contiguous()
+
+
+def stored_format(levels: Levels, *, channels_first: bool = True, channels: int = 3) -> Format:
+    """How the native core stores pixels after some arithmetic: three channels, or the first alone."""
+    if not levels.steps:
+        return Format(channels_first=channels_first, channels=channels)
+    table = levels.table(channels)
+    numpy_knows: Any = table.view(torch.int16) if table.dtype is torch.bfloat16 else table
+    return Format(channels_first=channels_first, table=numpy_knows.numpy(), channels=channels)

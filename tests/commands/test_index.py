@@ -23,12 +23,12 @@ from torchvision.datasets import ImageFolder
 import fastdata
 from fastdata import DataLoader, ShardDataset
 from fastdata.cli import main
-from fastdata.loaders import make_index as make_index_module
-from fastdata.loaders import opening_encoded
-from fastdata.loaders.folder_index import index_in, is_writable
-from fastdata.loaders.index_file import IndexFile, index_beside
-from fastdata.loaders.jpeg_index import open_indexes
-from fastdata.loaders.make_index import images_below, make_index
+from fastdata.jpeg_index import make as make_index_module
+from fastdata.jpeg_index.find import open_indexes
+from fastdata.jpeg_index.folder_index import index_in, is_writable
+from fastdata.jpeg_index.index_file import IndexFile, index_beside
+from fastdata.jpeg_index.make import images_below, make_index
+from fastdata.lazy import opening as opening_encoded
 from fastdata.system import ahead
 
 CROP = transforms.Compose(

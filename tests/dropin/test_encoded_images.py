@@ -23,8 +23,8 @@ from PIL import Image, ImageOps
 from torchvision.transforms import functional as F  # noqa: N812 - as everybody calls it
 
 from fastdata import DataLoader
-from fastdata.loaders.encoded_image import EncodedImage
-from fastdata.loaders.opening_encoded import opening_encoded
+from fastdata.lazy.encoded_image import EncodedImage
+from fastdata.lazy.opening import opening_encoded
 
 MEAN, STD = (0.5, 0.4, 0.3), (0.2, 0.3, 0.4)
 

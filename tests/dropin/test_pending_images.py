@@ -17,8 +17,8 @@ import torch.utils.data
 from PIL import Image
 from torchvision.transforms import functional as F  # noqa: N812 - as everybody calls it
 
-from fastdata.loaders.opening_encoded import opening_encoded
-from fastdata.loaders.pending_image import PendingBatch, PendingImage
+from fastdata.lazy.opening import opening_encoded
+from fastdata.lazy.pending_tensor import PendingBatch, PendingImage
 
 DATA = images.jpeg(40, 30, seed=1)
 

@@ -12,7 +12,7 @@ import torchvision.transforms as v1
 from torchvision.datasets import ImageFolder
 
 from fastdata import DataLoader
-from fastdata.captures.pure_code import only_calls_known_transforms
+from fastdata.lazy.pure_code import only_calls_known_transforms
 
 STEPS = [v1.RandomResizedCrop(16), v1.RandomHorizontalFlip(), v1.ToTensor()]
 

@@ -83,7 +83,7 @@ def check_like_torch(make: Callable[[], Any], **options: Any) -> list[Any]:
     return ours
 
 
-# ---- settings of a captured transform
+# ---- settings of a fused transform
 
 
 def _another_list(dataset: Own) -> None:
@@ -112,7 +112,7 @@ def test_settings_that_the_dataset_changes_are_obeyed(files: list[Path], change:
 
 
 class Single(Own):
-    """Calls a captured step by itself, and sets something on it."""
+    """Calls a fused step by itself, and sets something on it."""
 
     def __getitem__(self, index: int) -> Any:
         image = Image.open(self.files[index]).convert("RGB")
@@ -611,7 +611,7 @@ def test_views_with_a_step_of_ones_own_between_are_torchvisions(files: list[Path
 
 
 def test_an_image_of_several_views_is_decoded_once(files: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    from fastdata.loaders import fill
+    from fastdata.lazy import fill
 
     decoded: list[Any] = []
     plain = fill._decoded
@@ -631,7 +631,7 @@ class Keeping(Own):
 
 
 def test_images_that_a_dataset_keeps_are_decoded_once(files: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    from fastdata.loaders import fill
+    from fastdata.lazy import fill
 
     decoded: list[Any] = []
     plain = fill._decoded

@@ -26,8 +26,8 @@ from torchvision.datasets import ImageFolder
 import fastdata.limits
 from fastdata import DataLoader, DecodeError, ShardDataset, ShardError, StoreError
 from fastdata.cli.main import main
-from fastdata.loaders.index_file import IndexFile
-from fastdata.loaders.make_index import images_below, make_index
+from fastdata.jpeg_index.index_file import IndexFile
+from fastdata.jpeg_index.make import images_below, make_index
 from fastdata.native import available
 from fastdata.shards.format import RECORD, Manifest, ShardIndex, crc32c
 from fastdata.shards.remote_files import RemoteFiles

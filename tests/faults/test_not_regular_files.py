@@ -22,7 +22,7 @@ from torchvision.datasets import ImageFolder
 
 from fastdata import DataLoader, DatasetError, DecodeError, ShardDataset, ShardError, TrainError
 from fastdata.cli.main import main
-from fastdata.loaders.index_file import IndexFile
+from fastdata.jpeg_index.index_file import IndexFile
 from fastdata.shards.verify import verify_folder
 from fastdata.system.files import NotRegularFile, read_file
 from fastdata.train.checkpoint_files import load_checkpoint

@@ -21,8 +21,8 @@ import torchvision.transforms as v1
 from http_stores import store_of
 
 from fastdata import DataLoader, EpochSampler, OptionError, ShardDataset, ShardError, StoreError
-from fastdata.loaders.index_file import index_beside
-from fastdata.loaders.jpeg_index import open_indexes
+from fastdata.jpeg_index.find import open_indexes
+from fastdata.jpeg_index.index_file import index_beside
 from fastdata.shards import remote_files
 from fastdata.shards.conversion.convert import ConvertOptions, convert
 from fastdata.system.files import locked

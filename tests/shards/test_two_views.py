@@ -95,7 +95,7 @@ def test_records_are_not_made_files_again(folder: Path, stored: Path, monkeypatc
     def never(data: bytes) -> bytes:
         raise AssertionError("restored")
 
-    for module in ("fastdata.shards.dataset", "fastdata.loaders.encoded_source"):
+    for module in ("fastdata.shards.dataset", "fastdata.lazy.encoded_source"):
         monkeypatch.setattr(f"{module}.as_file", never)
     loader = DataLoader(dataset("unpacked", folder, stored, Twice(TRAIN)), 8, num_workers=2, backend="native")
     assert len(views(loader)[0]) == len(loader.dataset)  # type: ignore[arg-type]
@@ -117,7 +117,7 @@ def test_records_are_made_files_once_where_each_view_is_decoded(
         restored.extend([len(data)] * unpacked.is_unpacked(data))
         return unpacked.as_file(data)
 
-    for module in ("fastdata.shards.dataset", "fastdata.loaders.encoded_source"):
+    for module in ("fastdata.shards.dataset", "fastdata.lazy.encoded_source"):
         monkeypatch.setattr(f"{module}.as_file", counted)
     steps = v1.Compose([v1.RandomResizedCrop(24), HoldsNothing(), v1.ToTensor()])
     results = []

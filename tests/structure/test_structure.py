@@ -21,12 +21,12 @@ FLOORS = [
     {"system", "terminal"},
     {"pages"},
     {"native"},
-    {"views"},
+    {"jpeg_index", "views"},
     {"order", "sources", "loaders"},
     {"augment", "device"},
     {"transforms"},
     {"pipeline"},
-    {"captures"},
+    {"lazy"},
     {"image_folder"},
     {"shards"},
     {"shards.conversion", "dataloader"},
@@ -38,11 +38,11 @@ FLOORS = [
     {"__init__", "__main__"},
 ]
 LIBRARIES = {
-    # encoded_image is one of Pillow's images, and opening_encoded replaces its open.
+    # encoded_image is one of Pillow's images, and opening replaces its open.
     "PIL": {
         "loaders/pillow.py",
-        "loaders/encoded_image.py",
-        "loaders/opening_encoded.py",
+        "lazy/encoded_image.py",
+        "lazy/opening.py",
         "loaders/pillow_effects.py",
         "testing/pictures.py",
     },

@@ -12,7 +12,7 @@ from torchvision.datasets import ImageFolder
 from workloads import transform
 
 from fastdata import DataLoader, ShardDataset
-from fastdata.loaders.make_index import images_below, make_index
+from fastdata.jpeg_index.make import images_below, make_index
 from fastdata.shards.conversion.convert import ConvertOptions, convert
 from fastdata.shards.conversion.recode import Recoding
 from programs import Job, Loader

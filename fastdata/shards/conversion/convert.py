@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from fastdata.errors import ConversionError, OptionError, ShardError
-from fastdata.loaders.index_file import is_beside
+from fastdata.jpeg_index.index_file import is_beside
 from fastdata.shards.conversion.destination import Destination, fingerprint_of
 from fastdata.shards.conversion.inputs import open_source
 from fastdata.shards.conversion.job import KEPT, ConvertOptions, ShardDone, write_shard

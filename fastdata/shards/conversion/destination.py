@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from fastdata.errors import ConversionError
-from fastdata.loaders.index_file import path_beside
+from fastdata.jpeg_index.index_file import path_beside
 from fastdata.shards.conversion.folders import SPLIT_NAMES
 from fastdata.shards.conversion.job import ConvertOptions, ShardJob, finished_shard
 from fastdata.shards.conversion.samples import Split

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from fastdata.errors import ConversionError, OptionError, in_words
+from fastdata.jpeg_index.index_file import is_beside
 from fastdata.limits import check_encoded_bytes
-from fastdata.loaders.index_file import is_beside
 from fastdata.loaders.unpacked import as_file
 from fastdata.shards.conversion.recode import UNPACKED, Recoding, described
 from fastdata.shards.format import ShardIndex, ShardInfo, crc32c, index_name

@@ -21,8 +21,8 @@ import PIL.ImageFile
 from mutations import damaged, mutated
 
 from fastdata import ShardDataset, native
+from fastdata.jpeg_index.find import open_indexes
 from fastdata.loaders import pillow, resample
-from fastdata.loaders.jpeg_index import open_indexes
 from fastdata.native import IndexUse, Status
 from fastdata.shards.writer import ShardWriter
 from fastdata.views.draw import draw_view

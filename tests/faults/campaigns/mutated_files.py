@@ -31,7 +31,7 @@ from torchvision import transforms
 
 from fastdata import DataLoader, EpochSampler, ImageFolder, ShardDataset
 from fastdata.errors import FastdataError, ShardError, TrainError
-from fastdata.loaders.make_index import images_below, make_index
+from fastdata.jpeg_index.make import images_below, make_index
 from fastdata.shards.conversion.convert import ConvertOptions, convert
 from fastdata.shards.conversion.recode import Recoding
 from fastdata.shards.format import MANIFEST_NAME

@@ -11,10 +11,11 @@ from typing import Any
 import numpy as np
 import torch
 
+from fastdata.lazy.fill import After, decode_source, stored
+from fastdata.lazy.pending_tensor import pending
+from fastdata.lazy.sample_context import Draw, count_fused, count_plain
 from fastdata.loaders import pillow
-from fastdata.loaders.backend import Pixels
-from fastdata.loaders.fill import After, as_numpy, decode_source, stored
-from fastdata.loaders.pending_image import pending
+from fastdata.loaders.backend import Pixels, as_numpy
 from fastdata.loaders.resample import see
 from fastdata.pipeline.finish import Finish
 from fastdata.transforms.augmentations import has_tensors_arithmetic
@@ -24,7 +25,6 @@ from fastdata.views.draw import draw_view
 from fastdata.views.levels import Levels
 from fastdata.views.philox import Key
 from fastdata.views.plan import Output, Plan
-from fastdata.views.this_sample import Draw, count_fused, count_plain
 from fastdata.views.view import View
 
 __all__ = ["Fused"]

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from fastdata.errors import DatasetError
-from fastdata.loaders.index_file import SUFFIX, IndexFile
+from fastdata.jpeg_index.index_file import SUFFIX, IndexFile
 from fastdata.system.stack_level import users_level
 
 __all__ = ["FolderIndexes", "index_in", "is_writable", "opened"]

@@ -1,4 +1,4 @@
-"""Which sample this thread is making: for the random numbers of captured transforms, and for messages."""
+"""Which sample this thread is making: for the random numbers of fused transforms, and for messages."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from fastdata.loaders.per_image import is_asking_pillow
 from fastdata.views.philox import Key
 from fastdata.views.streams import Stream, seeds
 
@@ -39,13 +40,12 @@ __all__ = [
     "noting",
     "opened_last",
     "opens_encoded",
-    "pillow_decodes",
     "seed_of",
     "set_opens_encoded",
     "sources_of_the_sample",
 ]
 
-_NEXT_CAPTURE = 0xD1B54A32D192ED03  # between the seeds of a sample's captures; any large odd number
+_NEXT_TRANSFORM = 0xD1B54A32D192ED03  # between the seeds of a sample's fused transforms; any large odd number
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class Draw:
     """What random numbers follow from.
 
     Attributes:
-        key: seed and epoch, another for each capture of a sample.
+        key: seed and epoch, another for each fused transform of a sample.
         index: the sample.
         copy: how often it has come before in the epoch.
     """
@@ -82,7 +82,7 @@ class Notes:
         decoded: images that the native core decoded for the dataset's own code.
         opened: images that were opened by Pillow, since they could not stay encoded.
         fused: steps of transforms that were done natively, or left with the images.
-        plain: why captured transforms were called as they are.
+        plain: why fused transforms were called as they are.
     """
 
     def __init__(self) -> None:
@@ -99,7 +99,7 @@ class Notes:
 class _Making(threading.local):
     key: Key | None = None
     index: Any = None
-    copy = captures = 0
+    copy = transforms = 0
     opens_encoded = False
     several_views = False
     decoded = images_opened = fused = 0
@@ -122,37 +122,27 @@ _this_thread = _Making()
 
 @contextmanager
 def making(index: Any, copy: int = 0, key: Key | None = None) -> Iterator[None]:
-    """While one sample is made; its captures are counted from 0.  Without a key nothing is drawn for them."""
+    """While one sample is made; its fused transforms are counted from 0.  Without a key nothing is drawn for them."""
     mine = _this_thread
-    before = mine.key, mine.index, mine.copy, mine.captures, mine.seed
-    mine.key, mine.index, mine.copy, mine.captures, mine.opened = key, index, copy, 0, ""
+    before = mine.key, mine.index, mine.copy, mine.transforms, mine.seed
+    mine.key, mine.index, mine.copy, mine.transforms, mine.opened = key, index, copy, 0, ""
     mine.tokens.clear()
     mine.sources = []
     try:
         yield
     finally:
-        mine.key, mine.index, mine.copy, mine.captures, mine.seed = before
+        mine.key, mine.index, mine.copy, mine.transforms, mine.seed = before
 
 
 def opens_encoded() -> bool:
     """True where images that this thread opens stay encoded."""
-    return _this_thread.opens_encoded
+    return _this_thread.opens_encoded and not is_asking_pillow()
 
 
 def set_opens_encoded(value: bool) -> bool:
     """Decides it for this thread; returns what was before."""
     before, _this_thread.opens_encoded = _this_thread.opens_encoded, value
     return before
-
-
-@contextmanager
-def pillow_decodes() -> Iterator[None]:
-    """While Pillow decodes what the core could not: what it opens is opened."""
-    before = set_opens_encoded(False)
-    try:
-        yield
-    finally:
-        set_opens_encoded(before)
 
 
 def expects_several_views() -> bool:
@@ -187,7 +177,7 @@ def count_decoded() -> None:
 
 
 def count_plain(why: str) -> None:
-    """A captured transform was called as it is."""
+    """A fused transform was called as it is."""
     _this_thread.plain.add(why)
 
 
@@ -215,11 +205,11 @@ def noting(notes: Notes) -> Iterator[None]:
 
 
 def next_draw(*, draws: bool) -> Draw | None:
-    """For the next capture of the sample under way; None where the transform is to draw, and do, by itself.
+    """For the next fused transform of the sample under way; None where the transform is to draw, and do, by itself.
 
     That is where no sample is made for a loader in this thread, and where the user's code decides what is drawn: it
     has seeded torch's generator, or set it back to show two images of a sample alike.  So that this is noticed, a
-    capture that draws moves the generator on by one number, as the transform itself would by some.
+    fused transform that draws moves the generator on by one number, as the transform itself would by some.
 
     Args:
         draws: the transform has a random step.
@@ -236,8 +226,8 @@ def next_draw(*, draws: bool) -> Draw | None:
             mine.repeated = True
             return None
         mine.tokens.add(token)
-    number, mine.captures = mine.captures, mine.captures + 1
-    return Draw(mine.key.derived(number, _NEXT_CAPTURE), _as_number(mine.index), mine.copy)
+    number, mine.transforms = mine.transforms, mine.transforms + 1
+    return Draw(mine.key.derived(number, _NEXT_TRANSFORM), _as_number(mine.index), mine.copy)
 
 
 def note_seed() -> None:

@@ -1,4 +1,4 @@
-"""Makes the indexes of a folder's JPEGs; loaders/jpeg_index.py says what they are for and where they are kept."""
+"""Makes the indexes of a folder's JPEGs; jpeg_index/find.py says what they are for and where they are kept."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+from fastdata import limits
 from fastdata.errors import DatasetError
+from fastdata.jpeg_index.find import index_folder, index_of_folder, is_below, named_folder
+from fastdata.jpeg_index.folder_index import index_in, is_writable
+from fastdata.jpeg_index.index_file import Indexed, IndexFile, name_in_folder, writing_indexes
 from fastdata.limits import check_encoded_bytes
-from fastdata.loaders.folder_index import index_in, is_writable
-from fastdata.loaders.index_file import Indexed, IndexFile, name_in_folder, writing_indexes
-from fastdata.loaders.jpeg_index import index_folder, index_of_folder, is_below, named_folder
-from fastdata.loaders.resample import exact_core, options_for
+from fastdata.native import Options, PassOrder, load
 from fastdata.system.ahead import in_order
 from fastdata.system.files import open_file, try_lock
 
@@ -162,8 +163,9 @@ class JpegIndexer:
     """
 
     def __init__(self) -> None:
-        self._core, order = exact_core()
-        self._options = options_for(order, "exact")
+        self._core = load()
+        # In which order an image is resized makes no difference here, and its pixels are never made.
+        self._options = Options(pass_order=next(iter(PassOrder)), max_file_bytes=limits.MAX_ENCODED_BYTES)
 
     def make(self, image: bytes) -> bytes:
         """The index; empty for an image that is not decoded by one: progressive, damaged, or of another format."""

@@ -1,11 +1,11 @@
-"""Finds the transforms inside a dataset, and puts captures in their places.
+"""Finds the transforms inside a dataset, and puts fused ones in their places.
 
 Searched are the dataset's attributes, those of datasets that it wraps and of the user's own transform objects, and
 lists, tuples and dictionaries of them.
 
-Captures are put into the objects themselves where those are the loader's own, in a worker process, or only while a
-batch is made, in the training process; outside of a sample a capture does what its transform does.  Decode threads, in
-which samples are made all the time, get copies of the objects on the way to a transform.
+Fused transforms are put into the objects themselves where those are the loader's own, in a worker process, or only
+while a batch is made, in the training process; outside of a sample a fused transform does what its transform does.
+Decode threads, in which samples are made all the time, get copies of the objects on the way to a transform.
 """
 
 from __future__ import annotations
@@ -17,13 +17,19 @@ from typing import Any
 
 from torch.utils.data import ConcatDataset, Subset
 
-from fastdata.captures.capture import Capture, captured, plan_of
-from fastdata.captures.pure_code import only_calls_known_transforms
+from fastdata.lazy.fused_transform import FusedTransform, fused_transform, plan_of
+from fastdata.lazy.pure_code import only_calls_known_transforms
+from fastdata.lazy.sample_context import expect_several_views
 from fastdata.transforms.known import is_known_transform
 from fastdata.views.plan import Plan
-from fastdata.views.this_sample import expect_several_views
 
-__all__ = ["Captures", "copy_with_captures", "find_captures", "is_safe_in_threads", "looks_like_images"]
+__all__ = [
+    "FusedTransforms",
+    "copy_with_fused_transforms",
+    "find_transforms",
+    "is_safe_in_threads",
+    "looks_like_images",
+]
 
 _DEEPEST = 6  # objects inside of each other
 _MOST_ITEMS = 64  # of a list that may hold transforms; longer ones are lists of samples
@@ -40,12 +46,12 @@ class _Swap:
     holder: Any
     key: Any
     original: Any
-    capture: Any
+    ours: Any
 
 
 @dataclass(frozen=True)
-class Captures:
-    """The transforms of a dataset that can be captured.
+class FusedTransforms:
+    """The transforms of a dataset that can be fused.
 
     Attributes:
         plans: where each was found, like "transform" or "dataset.transform", and what it does.
@@ -60,10 +66,10 @@ class Captures:
     several_views: bool = False
 
     def install(self) -> None:
-        """Puts captures where the transforms still are."""
+        """Puts fused transforms where the transforms still are."""
         expect_several_views(self.several_views)
         for swap in self.swaps:
-            _exchange(swap, swap.original, swap.capture)
+            _exchange(swap, swap.original, swap.ours)
 
     @contextmanager
     def installed(self) -> Iterator[None]:
@@ -75,7 +81,7 @@ class Captures:
         finally:
             expect_several_views(before)
             for swap in self.swaps:
-                _exchange(swap, swap.capture, swap.original)
+                _exchange(swap, swap.ours, swap.original)
 
 
 def _exchange(swap: _Swap, old: Any, new: Any) -> None:
@@ -86,16 +92,16 @@ def _exchange(swap: _Swap, old: Any, new: Any) -> None:
         pass
 
 
-def find_captures(dataset: Any) -> Captures:
+def find_transforms(dataset: Any) -> FusedTransforms:
     """Searches a dataset; changes nothing."""
     search = _Search(per_thread=False, copies=False)
     search.replaced(dataset, "", 0)
     several_views = len(search.plans) > 1 or search.in_callable
-    return Captures(search.plans, search.parts, search.swaps, several_views)
+    return FusedTransforms(search.plans, search.parts, search.swaps, several_views)
 
 
-def copy_with_captures(dataset: Any) -> Any:
-    """A copy of a dataset, as deep as its transforms lie, with captures that several threads may call."""
+def copy_with_fused_transforms(dataset: Any) -> Any:
+    """A copy of a dataset, as deep as its transforms lie, with fused transforms that several threads may call."""
     return _Search(per_thread=True, copies=True).replaced(dataset, "", 0)
 
 
@@ -125,7 +131,7 @@ class _Search:
     """Goes through objects.
 
     Args:
-        per_thread: captures will be called in several threads.
+        per_thread: fused transforms will be called in several threads.
         copies: copy what holds a transform, instead of noting its place.
     """
 
@@ -152,7 +158,7 @@ class _Search:
         return result
 
     def _replaced(self, value: Any, place: str, depth: int) -> Any:
-        if depth > _DEEPEST or issubclass(type(value), Capture) or isinstance(value, type):
+        if depth > _DEEPEST or issubclass(type(value), FusedTransform) or isinstance(value, type):
             return value
         if type(value) in (list, tuple, dict):
             return self._container(value, place, depth)
@@ -166,7 +172,7 @@ class _Search:
                 self.in_callable |= self._in_users_callable > 0
                 if self._in_transform:
                     self.parts.add(place)
-                return captured(value, per_thread=self._per_thread)
+                return fused_transform(value, per_thread=self._per_thread)
             self._in_transform += 1
             try:
                 return self._object(value, place, depth)

@@ -22,19 +22,9 @@ from torch.utils.data._utils.fetch import _MapDatasetFetcher
 
 from fastdata.device.prefetch import map_tensors
 from fastdata.errors import DecodeError, FastdataError, ViewError, in_words
-from fastdata.loaders import pillow
-from fastdata.loaders.fill import decode_source
-from fastdata.loaders.pending_image import PendingBatch, PendingImage, Undecoded, UndecodedBatch
-from fastdata.order.random_states import GlobalStates
-from fastdata.pipeline.collate import stacks_pending
-from fastdata.pipeline.config import OnError
-from fastdata.pipeline.getitems import FetchesMany
-from fastdata.pipeline.seeded_draws import SeededDraws
-from fastdata.pipeline.substitutes import none_decoded
-from fastdata.views.draw import ImageTooSmall
-from fastdata.views.philox import Key
-from fastdata.views.streams import Stream, seeds
-from fastdata.views.this_sample import (
+from fastdata.lazy.fill import decode_source
+from fastdata.lazy.pending_tensor import PendingBatch, PendingImage, Undecoded, UndecodedBatch, stacks_pending
+from fastdata.lazy.sample_context import (
     Notes,
     draws_repeated,
     fuse_draws,
@@ -43,10 +33,19 @@ from fastdata.views.this_sample import (
     note_seed,
     noting,
     opened_last,
-    pillow_decodes,
     seed_of,
     sources_of_the_sample,
 )
+from fastdata.loaders import pillow
+from fastdata.loaders.per_image import asking_pillow
+from fastdata.order.random_states import GlobalStates
+from fastdata.pipeline.batched_getitem import FetchesMany
+from fastdata.pipeline.config import OnError
+from fastdata.pipeline.seeded_draws import SeededDraws
+from fastdata.pipeline.substitutes import none_decoded
+from fastdata.views.draw import ImageTooSmall
+from fastdata.views.philox import Key
+from fastdata.views.streams import Stream, seeds
 from fastdata.views.view import View
 
 __all__ = [
@@ -72,7 +71,7 @@ class SampleOrder:
     Attributes:
         number: of the batch, counted from the first that is made.
         indices: as the sampler gave them.
-        copies: how often each has come before in the epoch; None if the dataset has no captures.
+        copies: how often each has come before in the epoch; None if the dataset has no fused transforms.
         key: seed and epoch; None likewise.
     """
 
@@ -95,7 +94,7 @@ class Report:
         opened: images that were opened by Pillow, since they could not stay encoded.
         decoded: images that were left encoded, or decoded natively for the dataset's code.
         fused: steps of transforms that were done natively, or left with the images.
-        plain: why captured transforms were called as they are.
+        plain: why fused transforms were called as they are.
     """
 
     samples: int
@@ -167,7 +166,7 @@ class SampleFetcher(_MapDatasetFetcher):
     """torch's, that knows which sample it is making, and says if images are pending in the batch.
 
     Args:
-        dataset: the dataset, or its copy with captures.
+        dataset: the dataset, or its copy with fused transforms.
         auto_collation: batches, not single samples, are wanted.
         collate_fn: merges samples.
         drop_last: as torch has it.
@@ -289,7 +288,7 @@ class SampleFetcher(_MapDatasetFetcher):
         try:
             if before is not None:
                 before.put_back()
-            with pillow_decodes():
+            with asking_pillow():
                 return self._without_those_that_fail(request)
         finally:
             if before is not None and not in_turn:

@@ -2,72 +2,37 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
+from fastdata.lazy.encoded_source import EncodedSource
+from fastdata.lazy.sample_context import count_decoded, expects_several_views
 from fastdata.loaders import create_backend
 from fastdata.loaders.backend import Backend, Ints, Pixels, SourceDecoder
-from fastdata.loaders.encoded_source import EncodedSource
 from fastdata.loaders.per_image import HandBack, by_pillow
 from fastdata.loaders.resample import see
 from fastdata.native import EFFECT, EffectTable, Format, Pool, Windows, load
-from fastdata.views.levels import Levels
-from fastdata.views.this_sample import count_decoded, expects_several_views
+from fastdata.views.erased import Erased
+from fastdata.views.levels import Levels, stored_format
 from fastdata.views.view import View, Views
 
 __all__ = [
     "After",
-    "Erased",
     "SeenImages",
     "StoredRows",
-    "as_numpy",
     "decode_row",
     "decode_rows",
     "decode_source",
     "decode_together",
     "drawn",
     "stored",
-    "stored_format",
 ]
-
-
-class Noise(NamedTuple):
-    """Where normally distributed numbers come from: the generator's key, a sample, which copy of it, and a stream."""
-
-    key: int
-    other_key: int
-    sample: int
-    copy: int
-    stream: int
-
-    def numbers(self, *shape: int) -> torch.Tensor:
-        """float32 of some shape."""
-        drawn = load().normals(math.prod(shape), self.sample, self.copy, self.stream, (self.key, self.other_key))
-        return torch.from_numpy(drawn).view(shape)
-
-
-class Erased(NamedTuple):
-    """A rectangle of a finished image, and what it is filled with."""
-
-    box: tuple[int, ...]  # left, top, right, bottom
-    value: tuple[float, ...]  # one number, or one for each channel
-    noise: Noise | None = None  # instead of that
-
-    def apply(self, image: torch.Tensor) -> None:
-        """Fills it in an image (3, height, width)."""
-        left, top, right, bottom = self.box
-        if self.noise is not None:
-            fill = self.noise.numbers(len(image), bottom - top, right - left)
-        else:
-            fill = torch.tensor(self.value, dtype=image.dtype, device="cpu").view(-1, 1, 1)
-        image[:, top:bottom, left:right] = fill
 
 
 class Drawer(Protocol):
@@ -97,7 +62,7 @@ class After:
 
 
 class Seen(Protocol):
-    """One image of which something is seen; `fastdata.loaders.pending_image.Undecoded` is one."""
+    """One image of which something is seen; `fastdata.lazy.pending_tensor.Undecoded` is one."""
 
     source: EncodedSource
     view: View
@@ -356,11 +321,6 @@ def _decoded(source: EncodedSource, view: View) -> Pixels:
     return array
 
 
-def as_numpy(pixels: Pixels) -> Pixels:
-    """RGB pixels (height, width, 3) as timm's ToNumpy has them: (3, height, width), of the same memory."""
-    return np.moveaxis(pixels, 2, 0)
-
-
 def stored(
     pixels: Pixels, levels: Levels, effects: EffectTable | None = None, erased: Sequence[Erased] = ()
 ) -> torch.Tensor:
@@ -380,12 +340,3 @@ def _stored(pixels: Pixels, levels: Levels) -> torch.Tensor:
     tensor = torch.empty((3, *pixels.shape[:2]), dtype=levels.dtype, device="cpu")
     load().convert(np.ascontiguousarray(pixels), tensor.data_ptr(), stored_format(levels))
     return tensor
-
-
-def stored_format(levels: Levels, *, channels_first: bool = True, channels: int = 3) -> Format:
-    """How the native core stores pixels after some arithmetic: three channels, or the first alone."""
-    if not levels.steps:
-        return Format(channels_first=channels_first, channels=channels)
-    table = levels.table(channels)
-    numpy_knows: Any = table.view(torch.int16) if table.dtype is torch.bfloat16 else table
-    return Format(channels_first=channels_first, table=numpy_knows.numpy(), channels=channels)

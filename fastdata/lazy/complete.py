@@ -9,12 +9,12 @@ from typing import Any
 
 import torch
 
-from fastdata.captures.fetch import MadeAgain, MakeAgain, ReportedBatch, SampleFetcher, SampleOrder, UnfinishedBatch
 from fastdata.device.prefetch import map_tensors
+from fastdata.lazy.fetch import MadeAgain, MakeAgain, ReportedBatch, SampleFetcher, SampleOrder, UnfinishedBatch
+from fastdata.lazy.fill import SeenImages, StoredRows, decode_row, decode_together
+from fastdata.lazy.pending_tensor import PendingBatch, PendingImage
 from fastdata.loaders import Backend
 from fastdata.loaders.backend import SourceDecoder
-from fastdata.loaders.fill import SeenImages, StoredRows, decode_row, decode_together
-from fastdata.loaders.pending_image import PendingBatch, PendingImage
 from fastdata.native import Pool
 from fastdata.order.epoch_batches import EpochBatches
 from fastdata.pipeline.batch_memory import BatchMemory
@@ -230,7 +230,7 @@ class FetchedBatch(CompletedBatch):
         return [self._fetch]
 
     def _fetch(self) -> Sequence[Task]:
-        from fastdata.loaders.opening_encoded import opening_encoded  # imports Pillow
+        from fastdata.lazy.opening import opening_encoded  # imports Pillow
 
         times = BatchTimes()
         with times.stage("read"), opening_encoded():

@@ -10,18 +10,27 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import wraps
+from functools import partial, wraps
 from typing import Any
 
 import torch
 
-from fastdata.loaders.encoded_source import EncodedSource
-from fastdata.loaders.fill import After, SeenImages, StoredRows, decode_rows, decode_source, drawn, stored
+from fastdata.lazy.encoded_source import EncodedSource
+from fastdata.lazy.fill import After, SeenImages, StoredRows, decode_rows, decode_source, drawn, stored
+from fastdata.lazy.sample_context import index_being_made, note_pending
+from fastdata.pipeline.collate import collate_targets, is_timms
 from fastdata.views.levels import Constant, Levels
-from fastdata.views.this_sample import index_being_made, note_pending
 from fastdata.views.view import View
 
-__all__ = ["PendingBatch", "PendingImage", "Undecoded", "UndecodedBatch", "pending", "stacking_pending"]
+__all__ = [
+    "PendingBatch",
+    "PendingImage",
+    "Undecoded",
+    "UndecodedBatch",
+    "pending",
+    "stacking_pending",
+    "stacks_pending",
+]
 
 
 @dataclass(slots=True)
@@ -260,6 +269,22 @@ def stacking_pending(collate_tensors: Callable[..., Any]) -> Callable[..., Any]:
         return collate_tensors(list(map(_plain, batch)), collate_fn_map=collate_fn_map)
 
     return collate
+
+
+def stacks_pending(collate_fn: Callable[[list[Any]], Any]) -> Callable[[list[Any]], Any]:
+    """The function itself, if it leaves images that are pending so; else one that does the same and leaves them."""
+    return partial(_stack_as_timm, collate_fn) if is_timms(collate_fn) else collate_fn
+
+
+def _stack_as_timm(fast_collate: Callable[[list[Any]], Any], samples: list[Any]) -> Any:
+    if not all(
+        type(sample) is tuple and type(sample[0]) is PendingImage and sample[0].dtype is torch.uint8
+        for sample in samples
+    ):
+        return fast_collate(samples)
+    return torch.stack([sample[0] for sample in samples]), collate_targets(
+        fast_collate, [sample[1] for sample in samples]
+    )
 
 
 # ---- what needs no pixels

@@ -20,12 +20,10 @@ from PIL.Image import Image
 from torch.utils.data._utils import collate as torch_collate
 
 from fastdata.errors import BackendUnavailable
-from fastdata.loaders import create_backend
-from fastdata.loaders.encoded_image import EncodedImage
-from fastdata.loaders.encoded_source import find_source
-from fastdata.loaders.pending_image import pending, stacking_pending
-from fastdata.views.levels import UINT8, Levels
-from fastdata.views.this_sample import (
+from fastdata.lazy.encoded_image import EncodedImage
+from fastdata.lazy.encoded_source import find_source
+from fastdata.lazy.pending_tensor import pending, stacking_pending
+from fastdata.lazy.sample_context import (
     count_fused,
     count_opened_by_pillow,
     note_opened,
@@ -33,8 +31,10 @@ from fastdata.views.this_sample import (
     opens_encoded,
     set_opens_encoded,
 )
+from fastdata.loaders import create_backend
+from fastdata.views.levels import UINT8, Levels
 
-__all__ = ["can_open_encoded", "open_encoded_from_now_on", "opening_encoded"]
+__all__ = ["can_open_encoded", "open_encoded_from_now_on", "open_record", "opening_encoded"]
 
 _CLOCKS_DIFFER_S = 1.0  # of file systems, which may be coarse
 
@@ -77,6 +77,11 @@ def open_encoded_from_now_on(program_began: float) -> None:
     set_opens_encoded(True)
     _this_thread.began = program_began - _CLOCKS_DIFFER_S
     _change(+1)
+
+
+def open_record(record: bytes) -> Image | None:
+    """An image that the core decodes later, of an unpacked JPEG; None where images do not stay encoded now."""
+    return EncodedImage.of_record(record) if opens_encoded() else None
 
 
 def _unlock() -> None:

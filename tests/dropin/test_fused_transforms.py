@@ -1,4 +1,4 @@
-"""Datasets of one's own: their transforms are captured, wherever they lie, and whole batches of images decoded."""
+"""Datasets of one's own: their transforms are fused, wherever they lie, and whole batches of images decoded."""
 
 from __future__ import annotations
 
@@ -793,7 +793,7 @@ def test_tensors_are_of_the_class_that_the_transform_makes(table: Path) -> None:
 
 
 @pytest.mark.usefixtures("old_files")
-def test_errors_of_uncaptured_datasets_name_their_sample(table: Path, tmp_path: Path) -> None:
+def test_errors_of_datasets_without_transforms_name_their_sample(table: Path, tmp_path: Path) -> None:
     copy = folders.changed_copy(table, tmp_path / "copy", {})
     outcomes = []
     iterator = iter(DataLoader(Removing(copy, lambda image: VALIDATE(image)), 2, num_workers=1))
@@ -941,15 +941,15 @@ AUGMENTED = v1.Compose(
 @pytest.mark.parametrize(
     "options", [{}, {"num_workers": 1}, {"num_workers": 2, "workers": "threads"}, {"backend": "pil"}]
 )
-def test_augmentations_are_captured(table: Path, options: dict[str, Any]) -> None:
+def test_augmentations_are_fused(table: Path, options: dict[str, Any]) -> None:
     """As the image pipeline makes them of the same files."""
     folder = ImageFolder(table, AUGMENTED)
     expected = batches(DataLoader(folder, 3, seed=7))
-    captured = DataLoader(folder, 3, seed=7, worker_init_fn=seeds, **options)
+    fused = DataLoader(folder, 3, seed=7, worker_init_fn=seeds, **options)
     if "workers" in options or not options.get("num_workers"):
-        captured = DataLoader(Files(folder), 3, seed=7, **options)
-    assert same(batches(captured), expected)
-    assert captured.explain().startswith("accelerated: images are decoded")
+        fused = DataLoader(Files(folder), 3, seed=7, **options)
+    assert same(batches(fused), expected)
+    assert fused.explain().startswith("accelerated: images are decoded")
 
 
 class Files(Dataset[Any]):

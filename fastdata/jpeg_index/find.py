@@ -1,11 +1,11 @@
 """Finds the index of a JPEG, by which the native core decodes a window without what lies around it.
 
-Indexes of the files in a folder are kept in one file in that folder (loaders/folder_index.py), or in `index_folder()`
-where the folder is read-only; `fastdata index FOLDER` makes them (loaders/make_index.py).  Those of the images in a tar
-file lie beside it, where `fastdata convert` puts them.  Loaders
-ask for every file that they read: which dataset names it does not matter.  An image that is not the one that was
-indexed is decoded without, and so is one whose index is damaged or does not fit: an index may be missing, old or
-damaged, but never changes a pixel.  (One that was made wrong on purpose, with checksums that are right, may.)
+Indexes of the files in a folder are kept in one file in that folder (folder_index.py), or in `index_folder()` where the
+folder is read-only; `fastdata index FOLDER` makes them (make.py).  Those of the images in a tar file lie beside it,
+where `fastdata convert` puts them.  Loaders ask for every file that they read: which dataset names it does not matter.
+An image that is not the one that was indexed is decoded without, and so is one whose index is damaged or does not fit:
+an index may be missing, old or damaged, but never changes a pixel.  (One that was made wrong on purpose, with checksums
+that are right, may.)
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ import numpy as np
 import numpy.typing as npt
 
 from fastdata import native
-from fastdata.loaders.folder_index import FolderIndexes, opened
-from fastdata.loaders.index_file import ANY_TIME, SUFFIX, IndexFile, index_beside, name_in_folder, name_in_tar
+from fastdata.jpeg_index.folder_index import FolderIndexes, opened
+from fastdata.jpeg_index.index_file import ANY_TIME, SUFFIX, IndexFile, index_beside, name_in_folder, name_in_tar
 from fastdata.native import IndexUse, JpegIndexes
 from fastdata.system.files import cache_folder
 from fastdata.system.stack_level import users_level

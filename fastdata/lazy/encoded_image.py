@@ -21,12 +21,12 @@ from PIL.Image import Image, Transpose
 from PIL.JpegImagePlugin import JpegImageFile
 from PIL.PngImagePlugin import PngImageFile
 
+from fastdata.lazy.encoded_source import EncodedSource
+from fastdata.lazy.fill import decode_source
 from fastdata.loaders.backend import Pixels
-from fastdata.loaders.encoded_source import EncodedSource
-from fastdata.loaders.fill import decode_source
+from fastdata.loaders.per_image import asking_pillow
 from fastdata.views.header import parse_header
 from fastdata.views.plan import Interpolation
-from fastdata.views.this_sample import pillow_decodes
 from fastdata.views.view import View
 
 __all__ = ["EncodedImage"]
@@ -270,7 +270,7 @@ class EncodedImage(Image):
     def _as_opened(self) -> Image:
         """Pillow's own image of the file."""
         if self._opened is None:
-            with pillow_decodes():
+            with asking_pillow():
                 self._opened = PIL.Image.open(io.BytesIO(self._source.read()))
         return self._opened
 

@@ -1,4 +1,4 @@
-"""A capture: stands in the place of a transform of a dataset's own while the loader makes samples.
+"""A fused transform, which stands in the place of a transform of a dataset's own while the loader makes samples.
 
 It does to an image what the transform's plan says, with views drawn by (seed, epoch, sample): to one that is still
 encoded without decoding it, to any other with Pillow's pixels.  Everything else is the transform's own: it is asked for
@@ -12,13 +12,13 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any
 
-from fastdata.captures.fused import Fused
+from fastdata.lazy.fused_steps import Fused
+from fastdata.lazy.sample_context import count_plain, next_draw
 from fastdata.transforms.compile import compile_steps, flatten
 from fastdata.transforms.settings import Settings
 from fastdata.views.plan import Plan
-from fastdata.views.this_sample import count_plain, next_draw
 
-__all__ = ["Capture", "captured", "plan_of"]
+__all__ = ["FusedTransform", "fused_transform", "plan_of"]
 
 _OWN = ("_fastdata", "_made")
 # Special methods, which Python looks for in the class: forwarded where the transform's class has them.
@@ -41,8 +41,8 @@ def plan_of(transform: Callable[..., Any]) -> Plan | None:
     return compile_steps(flatten(transform), ends_with_pil=True).plan
 
 
-def captured(transform: Callable[..., Any], *, per_thread: bool) -> Capture:
-    """A capture of a transform.
+def fused_transform(transform: Callable[..., Any], *, per_thread: bool) -> FusedTransform:
+    """What stands in the place of a transform.
 
     Args:
         transform: the user's.
@@ -52,7 +52,7 @@ def captured(transform: Callable[..., Any], *, per_thread: bool) -> Capture:
     return _class_for(cls)(transform, per_thread=per_thread)
 
 
-class Capture:
+class FusedTransform:
     """Called in a transform's place; an instance of its class for whoever asks.
 
     Args:
@@ -67,7 +67,7 @@ class Capture:
     _users_class: type
 
     def __new__(cls, *args: Any, per_thread: bool | None = None, **kwargs: Any) -> Any:
-        """A capture; an object of the user's class where that is called by ``type(self.transform)(...)``."""
+        """A fused transform; an object of the user's class where that is called by ``type(self.transform)(...)``."""
         return object.__new__(cls) if per_thread is not None else cls._users_class(*args, **kwargs)
 
     def __init__(self, transform: Callable[..., Any], *, per_thread: bool) -> None:
@@ -97,7 +97,7 @@ class Capture:
         return repr(self._fastdata[0])
 
     def __eq__(self, other: object) -> bool:
-        return bool(self._fastdata[0] == (other._fastdata[0] if issubclass(type(other), Capture) else other))  # type: ignore[attr-defined]
+        return bool(self._fastdata[0] == (other._fastdata[0] if issubclass(type(other), FusedTransform) else other))  # type: ignore[attr-defined]
 
     def __hash__(self) -> int:
         return hash(self._fastdata[0])
@@ -108,10 +108,10 @@ class Capture:
     def __reduce__(self) -> tuple[Any, ...]:
         return _again, self._fastdata
 
-    def __copy__(self) -> Capture:
+    def __copy__(self) -> FusedTransform:
         return _again(copy.copy(self._fastdata[0]), self._fastdata[1])
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> Capture:
+    def __deepcopy__(self, memo: dict[int, Any]) -> FusedTransform:
         return _again(*copy.deepcopy(self._fastdata, memo))
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -138,11 +138,11 @@ def _compiled(transform: Callable[..., Any], per_thread: bool) -> tuple[Settings
 
 
 @cache
-def _class_for(cls: type) -> type[Capture]:
-    """The class of captures of a class's instances, with its special methods."""
+def _class_for(cls: type) -> type[FusedTransform]:
+    """The class of what stands in the place of a class's instances, with its special methods."""
 
     def forwarded(name: str) -> Callable[..., Any]:
-        def call(self: Capture, *args: Any) -> Any:
+        def call(self: FusedTransform, *args: Any) -> Any:
             return getattr(self._fastdata[0], name)(*args)
 
         call.__name__ = name
@@ -150,8 +150,8 @@ def _class_for(cls: type) -> type[Capture]:
 
     own: dict[str, Any] = {name: forwarded(name) for name in _SPECIAL if hasattr(cls, name)}
     own.update(__slots__=(), __module__=cls.__module__, __qualname__=cls.__qualname__, __doc__=cls.__doc__)
-    return type(cls.__name__, (Capture,), {**own, "_users_class": cls})
+    return type(cls.__name__, (FusedTransform,), {**own, "_users_class": cls})
 
 
-def _again(transform: Callable[..., Any], per_thread: bool) -> Capture:
-    return captured(transform, per_thread=per_thread)
+def _again(transform: Callable[..., Any], per_thread: bool) -> FusedTransform:
+    return fused_transform(transform, per_thread=per_thread)
