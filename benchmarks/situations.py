@@ -23,7 +23,7 @@ from torch import nn
 from torchvision import transforms
 
 import fastdata
-from fastdata.diagnosis.watch import Watch
+from fastdata.diagnosis.loop_monitor import LoopMonitor
 
 SIDE = 96
 WARM_UP = 10  # steps
@@ -208,7 +208,7 @@ def alternating(program: Program, steps: int, pairs: int) -> list[list[tuple[flo
     for number in range(pairs):
         pair = [(0.0, 0.0), (0.0, 0.0)]
         for watched in (number % 2, 1 - number % 2):
-            with Watch(seconds=1e6).watching() if watched else nullcontext():  # so long that it is always timed
+            with LoopMonitor(seconds=1e6).watching() if watched else nullcontext():  # so long that it is always timed
                 pair[watched] = train(program, steps)
         measured.append(pair)
     return measured

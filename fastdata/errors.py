@@ -83,7 +83,7 @@ class DecodeError(FastdataError, OSError):
         index: position of the sample in the dataset.
         location: file (and offset, where there is one) the bytes came from.
         backend: name of the decode backend that refused it.
-        reason: what the reader or decoder said.
+        reason: message of the reader or decoder.
     """
 
     problem = "could not be decoded by backend '{backend}'"
@@ -101,10 +101,10 @@ class DecodeError(FastdataError, OSError):
         """An error that is also caught as its reason, which it is raised from.
 
         Args:
-            reason: what the reader or decoder raised.
+            reason: error that the reader or decoder raised.
             index: position of the sample in the dataset.
-            location: where its bytes came from.
-            backend: who refused it.
+            location: source of the sample's bytes.
+            backend: backend that refused it.
         """
         made: type[DecodeError] = _also(cls, type(reason))  # type: ignore[arg-type]
         error = made(index=index, location=location, backend=backend, reason=in_words(reason))
@@ -172,8 +172,8 @@ class ShardError(FastdataError, OSError):
 
     Attributes:
         shard: the file.
-        problem: what is wrong with it.
-        offset: where, in bytes, if that is known.
+        problem: description of the problem.
+        offset: position in the shard in bytes, if that is known.
     """
 
     def __init__(
@@ -223,6 +223,6 @@ class StateMismatch(FastdataError, ValueError):
 
 
 def in_words(reason: Exception) -> str:
-    """What an error of a library says, without the object that only the library's caller has seen."""
+    """Message of a library's error, without the Python object that only the library's caller has seen."""
     text = str(reason) or type(reason).__name__
     return "not an image that Pillow can identify" if text.startswith("cannot identify image file <") else text

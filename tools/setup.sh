@@ -1,10 +1,13 @@
 #!/usr/bin/env bash
 # Makes or updates .venv with fastdata and everything the tests and the demonstration need.
-# Sourced by demo.sh, test.sh and build_wheel.sh.  Set FASTDATA_PYTHON to use another interpreter than python3.
+# Sourced by demo.sh, test.sh and build_wheel.sh.  Set FASTDATA_PYTHON to use another interpreter than python3,
+# FASTDATA_EXTRA=dev-core to leave out DALI, Ray, Lightning, transformers and the like, and FASTDATA_WITH to requirements
+# that are installed as well, for example "torch==2.6.*".
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 PYTHON="${FASTDATA_PYTHON:-python3}"
+EXTRA="${FASTDATA_EXTRA:-dev}"
 
 # ---- system packages: python3 with venv, the TurboJPEG library, and what the native core is built with
 
@@ -53,11 +56,11 @@ has_deflate_headers || install_system_package libdeflate-dev || without_native "
 
 # ---- the virtual environment, updated only when what it is made from has changed
 
-stamp="$("$PYTHON" -V) $({ cat pyproject.toml fastdata/native/*.* && find fastdata -name '*.py' | sort; } | cksum)"
+stamp="$("$PYTHON" -V) $EXTRA ${FASTDATA_WITH:-} $({ cat pyproject.toml fastdata/native/*.* && find fastdata -name '*.py' | sort; } | cksum)"
 if [ ! -x .venv/bin/python ] || [ "$(cat .venv/stamp 2>/dev/null)" != "$stamp" ]; then
     echo "setup: installing into .venv (a few minutes the first time)"
     [ -x .venv/bin/python ] || "$PYTHON" -m venv .venv
     .venv/bin/python -m pip install --quiet --disable-pip-version-check --upgrade pip
-    .venv/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+    .venv/bin/python -m pip install --quiet --disable-pip-version-check --editable ".[$EXTRA]" ${FASTDATA_WITH:-}
     echo "$stamp" >.venv/stamp
 fi

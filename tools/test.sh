@@ -1,31 +1,43 @@
 #!/usr/bin/env bash
-# Sets up .venv and runs every check: format, lint, types, docs, tests in two processes, sanitizers.  `--all` adds the
-# middle part of the fault campaigns, the planted faults and five minutes of fuzzing.  Other arguments are
-# passed to pytest; then there is one process, and the sanitizers are skipped.
+# Sets up .venv and checks the code.
+#
+#   bash tools/test.sh              format, lint, types and the tests that matter most: about six minutes on two cores
+#   bash tools/test.sh --all        every test, the documentation, sanitizers: about twenty-five; what CI runs
+#   bash tools/test.sh --nightly    besides, the fault campaigns' middle part, the planted faults and the fuzzer: hours
+#   bash tools/test.sh tests/order  only these tests; arguments are passed to pytest
 set -euo pipefail
 export FASTDATA_REQUIRE_NATIVE=1
 source "$(dirname "${BASH_SOURCE[0]}")/setup.sh"
 
-command -v chromium >/dev/null || install_system_package chromium || true
-if command -v chromium >/dev/null; then
-    export FASTDATA_REQUIRE_BROWSER=1
-else
-    echo "test: there is no Chromium, so pages are not looked at; install it with: apt-get install chromium" >&2
-fi
+# Pixels, order, resuming, the same behaviour as torch's loader, clean ends, the layers of the code.
+QUICK=(tests/augment tests/contracts tests/device tests/dropin tests/lifecycle tests/native tests/order tests/pixels tests/structure)
 
 .venv/bin/ruff format --check fastdata tests tools benchmarks examples
 .venv/bin/ruff check fastdata tests tools benchmarks examples
 .venv/bin/clang-format --dry-run --Werror fastdata/native/*.cpp fastdata/native/*.h
 .venv/bin/mypy
-.venv/bin/sphinx-build --quiet --fail-on-warning --keep-going docs build/site # links that lead nowhere, too
-if [ $# = 0 ] || [ "$*" = --all ]; then
+
+case "$*" in
+"")
+    .venv/bin/python -m pytest --numprocesses 2 --dist worksteal -m "not slow" "${QUICK[@]}"
+    ;;
+--all | --nightly)
+    command -v chromium >/dev/null || install_system_package chromium || true
+    if command -v chromium >/dev/null; then
+        export FASTDATA_REQUIRE_BROWSER=1
+    else
+        echo "test: there is no Chromium, so pages are not looked at; install it with: apt-get install chromium" >&2
+    fi
+    .venv/bin/sphinx-build --quiet --fail-on-warning --keep-going docs build/site # links that lead nowhere, too
     .venv/bin/python -m pytest --numprocesses 2 --dist worksteal
     bash tools/sanitize.sh
-    if [ "$*" = --all ]; then
+    if [ "$*" = --nightly ]; then
         .venv/bin/python tests/faults/long.py --part middle
         .venv/bin/python tests/faults/planted.py
         bash tools/fuzz.sh
     fi
-else
+    ;;
+*)
     .venv/bin/python -m pytest "$@"
-fi
+    ;;
+esac

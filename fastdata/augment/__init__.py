@@ -1,5 +1,5 @@
 """Random augmentations: what is drawn for each sample, and the operations that carry it out.
 
-A new augmentation is a class in `single.py` (or `policies.py`), its arithmetic in `ops.py`, and its name in
+A new augmentation is a class in `color.py` (or another file), its arithmetic in `ops.py`, and its name in
 `fastdata/transforms/augmentations.py`.
 """

@@ -78,7 +78,7 @@ class Augmentation(Printable, ABC):
 
     @property
     def label(self) -> str:
-        """What people call it: the name in torchvision or timm."""
+        """Display name: the name in torchvision or timm."""
         return type(self).__name__.removeprefix("Timms")
 
     @property
@@ -87,11 +87,11 @@ class Augmentation(Printable, ABC):
         return type(self).effects is not Augmentation.effects
 
     def effects(self, parameters: Parameters, size: tuple[int, int]) -> EffectTable:
-        """What the native core is to do to N images of (height, width), in order: (N, any number)."""
+        """Effects that the native core applies to N images of (height, width), in order: (N, any number)."""
         raise NotImplementedError(f"{type(self).__name__} is not done by the native core")
 
     def __call__(self, image: Any) -> Any:
-        """One image, augmented; see the class."""
+        """Augments one image; see the class."""
         seed = int(torch.empty((), dtype=torch.int64).random_().item())
         zero = np.zeros(1, np.int64)
         draws = Draws(key=Key(seed=seed, epoch=0), indices=zero, copies=zero)
@@ -134,7 +134,7 @@ def as_tensor(values: npt.NDArray[Any]) -> torch.Tensor:
 
 
 def check_probability(p: float) -> float:
-    """The probability, if it is one."""
+    """Returns the probability if it is one; else raises OptionError."""
     if not 0 <= p <= 1:
         raise OptionError(f"p={p} is not a probability between 0 and 1")
     return float(p)

@@ -42,10 +42,10 @@ def warp(
     """Moves one image's pixels.
 
     Args:
-        table: of effects.
+        table: table of effects.
         row: the image.
-        step: which of its effects.
-        matrix: where pixels come from: six numbers of an affine map, or eight of a perspective.
+        step: number of the effect in the image's row.
+        matrix: map from output to source pixels: six numbers of an affine map, or eight of a perspective.
         interpolation: one of `FILTERS`.
         fill: one level or three, for what comes from outside; None is black.
     """
@@ -80,7 +80,7 @@ def rotation(
     """The map of a rotation about the middle or another point, as Pillow's Image.rotate has it.
 
     Args:
-        angle: in degrees, counterclockwise.
+        angle: angle in degrees, counterclockwise.
         size: (height, width).
         center: (x, y) in pixels; None for the middle.
         expand: all of the image is to be seen.

@@ -27,7 +27,7 @@ class Eraser(Augmentation):
     """Fills rectangles of finished images; parameters have the columns "boxes", (N, boxes, 4), "values" and "noise"."""
 
     def erased(self, parameters: Parameters) -> list[list[Erased]]:
-        """What is filled in each of N images."""
+        """Rectangles to fill in each of N images."""
         boxes, values, noises = (parameters[name].tolist() for name in ("boxes", "values", "noise"))
         return [
             [
@@ -40,7 +40,7 @@ class Eraser(Augmentation):
 
 
 class RandomErasing(Eraser):
-    """A random rectangle filled with `value`, with probability `p`; also for float images, after Normalize.
+    """Fills a random rectangle with `value`, with probability `p`; also in float images, after Normalize.
 
     Args:
         p: probability.
@@ -88,7 +88,7 @@ class RandomErasing(Eraser):
 
 
 class TimmsRandomErasing(Eraser):
-    """timm's: several rectangles, filled with 0 ("const"), a random colour ("rand") or noise ("pixel").
+    """Fills several rectangles as timm does, with 0 ("const"), a random colour ("rand") or noise ("pixel").
 
     Args:
         p: probability.
@@ -137,7 +137,7 @@ class TimmsRandomErasing(Eraser):
 def _boxes(
     draws: Draws, first: int, size: tuple[int, int], open_: npt.NDArray[np.bool_], areas: Floats, ratio: Sequence[float]
 ) -> Ints:
-    """(N, 4): left, top, right and bottom; zeros where none is wanted or none of ten fits.
+    """Rectangles (N, 4): left, top, right and bottom; zeros where none is wanted or none of ten fits.
 
     Args:
         draws: the step's.
@@ -164,7 +164,7 @@ def _boxes(
 
 
 def _colours(draws: Draws, first: int) -> Floats:
-    """(N, 3) of the standard normal distribution."""
+    """Colours (N, 3) from the standard normal distribution."""
     pairs = zip(draws.four(first)[:3], draws.four(first + 1)[:3], strict=True)
     return np.stack([normal(one, other) for one, other in pairs], axis=1)
 

@@ -23,7 +23,7 @@ class _Mix(Printable, ABC):
     Args:
         num_classes: length of the soft labels.
         alpha: shares come from the Beta(alpha, alpha) distribution.
-        seed: of the draws.
+        seed: seed of the draws.
     """
 
     def __init__(self, num_classes: int, *, alpha: float = 1.0, seed: int = 0) -> None:
@@ -72,7 +72,7 @@ class MixUp(_Mix):
     Args:
         num_classes: length of the soft labels.
         alpha: shares come from the Beta(alpha, alpha) distribution.
-        seed: of the draws.
+        seed: seed of the draws.
 
     Example:
         >>> mixup = MixUp(num_classes=1000, alpha=0.2)
@@ -95,7 +95,7 @@ class CutMix(_Mix):
     Args:
         num_classes: length of the soft labels.
         alpha: shares come from the Beta(alpha, alpha) distribution.
-        seed: of the draws.
+        seed: seed of the draws.
 
     Source: Yun et al., "CutMix: Regularization strategy to train strong classifiers", ICCV 2019.
     """

@@ -255,9 +255,9 @@ def erase(images: torch.Tensor, boxes: torch.Tensor, values: torch.Tensor | floa
     """Fills a rectangle of each image.
 
     Args:
-        images: of any dtype, (N, C, H, W).
+        images: (N, C, H, W), of any dtype.
         boxes: int, (N, 4): left, top, right, bottom, half-open; an empty one erases nothing.
-        values: what to fill with: a number, or a tensor that broadcasts to the images (noise is one of their size).
+        values: fill values: a number, or a tensor that broadcasts to the images (noise is one of their size).
     """
     return torch.where(_inside(images, boxes), _like(values, images), images)
 
@@ -280,7 +280,7 @@ def cutmix(images: torch.Tensor, partners: torch.Tensor, boxes: torch.Tensor) ->
     """Pastes a rectangle of another image of the batch into each.
 
     Args:
-        images: of any dtype, (N, C, H, W).
+        images: (N, C, H, W), of any dtype.
         partners: int64, (N,): numbers of the others.
         boxes: int, (N, 4): left, top, right, bottom, half-open.
 
@@ -296,7 +296,7 @@ def soft_labels(labels: torch.Tensor, partners: torch.Tensor, shares: torch.Tens
         labels: int64, (N,).
         partners: int64, (N,).
         shares: float, (N,).
-        classes: how many there are.
+        classes: number of classes.
     """
     # Not one_hot, which asks the device whether all labels are in range.
     own = torch.zeros((len(labels), classes), device=labels.device).scatter_(1, labels.view(-1, 1), 1.0)
@@ -328,7 +328,7 @@ def _constant(values: tuple[float, ...], images: torch.Tensor, dtype: torch.dtyp
 
 
 def _inside(images: torch.Tensor, boxes: torch.Tensor) -> torch.Tensor:
-    """bool, (N, 1, H, W): where each box is."""
+    """Mask of the pixels in each box: bool, (N, 1, H, W)."""
     left, top, right, bottom = _like(boxes, images, torch.int64).view(-1, 4, 1, 1).unbind(1)
     rows = torch.arange(images.shape[2], device=images.device).view(1, -1, 1)
     columns = torch.arange(images.shape[3], device=images.device).view(1, 1, -1)

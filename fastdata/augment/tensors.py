@@ -14,13 +14,12 @@ import numpy as np
 import torch
 
 from fastdata import native
+from fastdata.augment.auto_augment import Policy
 from fastdata.augment.base import Augmentation, Parameters
+from fastdata.augment.color import ColorJitter, RandomPhotometricDistort, RandomSolarize
+from fastdata.augment.container import parts_of
 from fastdata.augment.effects import nothing, put
-from fastdata.augment.policies import Policy
-from fastdata.augment.several import parts_of
-from fastdata.augment.single import ColorJitter, RandomPhotometricDistort
-from fastdata.augment.sometimes import RandomSolarize
-from fastdata.augment.warps import RandomAffine, RandomPerspective, RandomRotation
+from fastdata.augment.geometry import RandomAffine, RandomPerspective, RandomRotation
 from fastdata.errors import OptionError
 from fastdata.native import EffectKind, EffectTable, Format
 from fastdata.views.streams import Draws
@@ -55,7 +54,7 @@ _MOST_PIXELS = 2**24 // 255
 
 
 def refusal(augmentation: Augmentation, size: tuple[int, int]) -> str | None:
-    """Why the native core does not do it to uint8 tensors of (height, width), also where this is rarely drawn."""
+    """Reason why the native core does not do it to uint8 tensors of (height, width), even if it is rarely drawn."""
     if isinstance(augmentation, RandomAffine | RandomPerspective | RandomRotation | Policy):
         return _MOVES
     contrast = augmentation.contrast if isinstance(augmentation, ColorJitter | RandomPhotometricDistort) else None
@@ -72,10 +71,10 @@ _BRIGHT = "torchvision takes no threshold above 255 for tensors"
 
 
 class OfTensors(Augmentation):
-    """An augmentation as it is done to uint8 tensors.
+    """Applies an augmentation to uint8 tensors, with torchvision's arithmetic for tensors.
 
     Args:
-        augmentation: of images, whose parameters are drawn.
+        augmentation: augmentation of images that draws the parameters.
     """
 
     def __init__(self, augmentation: Augmentation) -> None:

@@ -131,7 +131,7 @@ def _check_what(given: argparse.Namespace, program: list[str]) -> None:
 
 
 def _check_output(given: argparse.Namespace) -> None:
-    """Before anything is measured, and before the program may go to another folder."""
+    """Checks the output paths before anything is measured, and before the program may go to another folder."""
     for option in ("json", "html"):
         path = getattr(given, option)
         if path is None or str(path) == "-":
@@ -146,9 +146,9 @@ def _check_output(given: argparse.Namespace) -> None:
 
 def _watch_program(given: argparse.Namespace, program: list[str], budget: Any, *, is_module: bool) -> int:
     from fastdata.diagnosis.examine import examine_watched
-    from fastdata.diagnosis.watch import Stopped, Watch
+    from fastdata.diagnosis.loop_monitor import LoopMonitor, Stopped
 
-    watch = Watch(seconds=given.seconds, tries=given.tries, budget=budget)
+    watch = LoopMonitor(seconds=given.seconds, tries=given.tries, budget=budget)
     name, status = " ".join([*(["-m"] if is_module else []), *program]), 0
     ended: BaseException | None = None
     found: list[Any] = []
@@ -186,7 +186,7 @@ def _watch_program(given: argparse.Namespace, program: list[str], budget: Any, *
 
 
 def _failure(ended: BaseException | None) -> str:
-    """How a program ended, in words."""
+    """Describes how a program ended."""
     if isinstance(ended, KeyboardInterrupt):
         return "the program was interrupted"
     if isinstance(ended, SystemExit):
@@ -195,7 +195,7 @@ def _failure(ended: BaseException | None) -> str:
 
 
 def _tell_and_end(given: argparse.Namespace, found: list[Any]) -> None:
-    """In a program that goes on, or where its main thread does not hear of the end."""
+    """Tells the result and ends a program that goes on, or whose main thread does not hear of the end."""
     is_told = not found or _tell_on_first_rank(given, found[0])
     _end(0 if is_told else 1)
 
@@ -248,8 +248,8 @@ def _examine_folder(given: argparse.Namespace) -> Any:
 
 def _tell(given: argparse.Namespace, seen: Any) -> bool:
     """Prints the report, then writes what was asked for; False if a file could not be written."""
+    from fastdata.diagnosis.html_report import as_html
     from fastdata.diagnosis.measure import machine
-    from fastdata.diagnosis.page import as_html
     from fastdata.diagnosis.verdict import diagnose
 
     told, here = diagnose(seen), machine()

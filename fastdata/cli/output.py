@@ -33,8 +33,8 @@ def tell(given: argparse.Namespace, text: str, document: dict[str, Any]) -> None
 
     Args:
         given: the parsed flags.
-        text: for people.
-        document: the same in plain values, for programs.
+        text: text for people.
+        document: the result in plain values, for programs.
     """
     if given.json:
         print(json.dumps(document, indent=1, allow_nan=False))

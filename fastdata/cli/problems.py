@@ -13,8 +13,8 @@ from typing import NamedTuple
 from fastdata.errors import DatasetError, in_words
 from fastdata.limits import is_above_limit
 from fastdata.shards.conversion.folders import FOLDER_EXTENSIONS, files_below
-from fastdata.system.ahead import in_order
 from fastdata.system.files import open_file
+from fastdata.system.ordered_map import in_order
 from fastdata.terminal.words import counted
 
 __all__ = ["CHECKS", "Problem", "add_options", "left_out_of", "problems_in", "summary_of"]
@@ -100,7 +100,7 @@ def problems_in(folder: Path, *, decode: bool = False) -> list[Problem]:
 
 
 def summary_of(problems: Sequence[Problem]) -> str:
-    """How many images were left out, and of which kinds."""
+    """Describes the number of files that were left out, by kind."""
     kinds = ", ".join(f"{count} × {kind}" for kind, count in Counter(each.kind for each in problems).most_common())
     return f"left out {counted(len(problems), 'file')}: {kinds}"
 

@@ -35,7 +35,7 @@ def add_run(commands: Any) -> None:
 
 
 def split_program(arguments: list[str]) -> tuple[list[str], list[str]]:
-    """What argparse is to parse and, after `run` or `doctor` and its options, the program with arguments of its own."""
+    """Splits off, after `run` or `doctor` and its options, the program with its own arguments from those to parse."""
     if arguments[:1] not in (["run"], ["doctor"]):
         return arguments, []
     begin = 1

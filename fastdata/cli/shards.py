@@ -272,7 +272,7 @@ def _estimate(given: argparse.Namespace, options: ConvertOptions, columns: tuple
 
 
 def _estimate_split(split: Split, options: ConvertOptions, workers: int) -> dict[str, Any]:
-    """Plain values, from some of the images."""
+    """Estimates a conversion from some of the images, as plain values."""
     assert split.refs is not None
     step = max(1, len(split.refs) // _TRIED_IN_DRY_RUN)
     tried: list[Ref] = split.refs[::step]

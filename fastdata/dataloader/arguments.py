@@ -50,9 +50,9 @@ WORKERS: tuple[Workers, ...] = ("auto", "processes", "threads")
 
 @dataclass(frozen=True, kw_only=True)
 class LoaderArguments:
-    """What a loader was asked for, as its attributes say it now; see `fastdata.DataLoader`.
+    """Current arguments of a loader, read from its attributes; see `fastdata.DataLoader`.
 
-    `decode_on` is what `decode_device` stands for.
+    `decode_on` is the device that `check_decode_device` returned for `decode_device`.
     """
 
     dataset: Any
@@ -88,7 +88,7 @@ def check_dali(options: object) -> DaliOptions:
 
 
 def check_decode_device(decode_device: str, backend: str, device: torch.device | None) -> str:
-    """What `decode_device` stands for: "cpu", or "mixed" (DALI decodes on the GPU where the batches go).
+    """Returns the device that `decode_device` selects: "cpu", or "mixed" (DALI decodes on the batches' GPU).
 
     Raises:
         OptionError: "mixed" without DALI or without a CUDA device.
@@ -125,7 +125,7 @@ def check_seed(seed: Any) -> int | None:
 
 
 def thread_count(num_workers: Any) -> int:
-    """The number that `num_workers` stands for."""
+    """Number of threads that `num_workers` selects."""
     if num_workers == "auto":
         return auto_threads()
     if isinstance(num_workers, bool) or not hasattr(num_workers, "__index__"):

@@ -10,7 +10,7 @@ from fastdata.dataloader.arguments import LoaderArguments, may_defer
 from fastdata.dataloader.routes import Route
 from fastdata.dataloader.verdict import Findings, counts_threads, verdict
 from fastdata.jpeg_index.find import Uses, open_indexes
-from fastdata.loaders import MEAN_TOLERANCE, native_problem
+from fastdata.loaders import native_problem
 from fastdata.loaders.dali_options import DaliOptions
 from fastdata.loaders.unpacked import is_unpacked
 from fastdata.pipeline.choose_backend import IN_MEMORY, BackendChoice, choose_backend
@@ -60,7 +60,7 @@ def without_effect(loader: LoaderArguments, route: Route) -> list[str]:
 
 
 def explain(loader: LoaderArguments, route: Route, findings: Findings) -> str:
-    """A verdict; which way a loader's batches go and why, one fact a line; then what would make it faster."""
+    """Describes a loader: the verdict, its path and the reasons, one fact a line, then changes that make it faster."""
     if route.plan is not None:
         lines = _in_the_pipeline(loader, route, findings)
     else:
@@ -92,7 +92,7 @@ def _by_the_datasets_code(loader: LoaderArguments, route: Route, findings: Findi
 
 
 def _workers(loader: LoaderArguments, route: Route) -> str:
-    """Who makes samples, and who decodes."""
+    """Describes the threads or worker processes that make samples, and those that decode."""
     count = loader.num_workers
     if route.in_threads:
         why = "as asked" if loader.workers == "threads" else "since this dataset is safe in threads"
@@ -106,7 +106,7 @@ def _workers(loader: LoaderArguments, route: Route) -> str:
 
 
 def _decoding(loader: LoaderArguments, route: Route) -> str | None:
-    """What happens to an image with several views, and what helps where no transform of the dataset is found."""
+    """Describes how images with several views, or those of datasets without a known transform, are decoded."""
     if len(route.fused) > 1:
         return "where several views of one image are taken, its file is read once, and what they show decoded once"
     if route.fused or loader.batch_sampler is None or native_problem() is not None:
@@ -145,7 +145,7 @@ def _in_the_pipeline(loader: LoaderArguments, route: Route, findings: Findings) 
 
 
 def _index(route: Route, choice: BackendChoice) -> str | None:
-    """Whether JPEGs are decoded by an index."""
+    """Describes whether JPEGs are decoded with an index; None if the backend does not use one."""
     source = route.source
     if choice.backend.name != "native" or source is None or _in_memory(route):
         return None
@@ -175,7 +175,7 @@ def _first_bytes(path: str | bytes, offset: int) -> bytes:
 
 
 def _advice(loader: LoaderArguments, route: Route) -> list[str]:
-    """What would help, most effective first."""
+    """Changes that would help, most effective first."""
     plan = route.plan
     if plan is None:
         return [route.advice] if route.advice else []
@@ -210,7 +210,7 @@ def _fused(plan: Plan) -> list[str]:
 
 
 def _output(loader: LoaderArguments, route: Route, plan: Plan) -> str:
-    """What the loop receives for images."""
+    """Describes the images that the loop receives: dtype, shape and layout, or the result of the collate function."""
     if not (plan.batchable and stacks_images(loader.collate_fn, plan.output_dtype)):
         collate = getattr(loader.collate_fn, "__name__", type(loader.collate_fn).__name__)
         return f"the result of {collate}; samples are built one by one"
@@ -224,16 +224,16 @@ def _output(loader: LoaderArguments, route: Route, plan: Plan) -> str:
 
 
 def _fidelity(loader: LoaderArguments, plan: Plan, choice: BackendChoice) -> str:
-    """How near pixels are to Pillow's, under the backend that decodes and with the augmentations on the host."""
+    """Describes how near pixels are to Pillow's, with the backend that decodes and the augmentations on the host."""
     told = _fidelity_of_decoding(loader, choice)
     return f"{told}; GaussianBlur within one grey level" if "GaussianBlur" in repr(plan.all_effects) else told
 
 
 def _fidelity_of_decoding(loader: LoaderArguments, choice: BackendChoice) -> str:
-    known = MEAN_TOLERANCE[loader.fidelity]
-    if choice.backend.name not in known:
+    allowed = choice.backend.mean_tolerance
+    if allowed is None:
         return str(loader.fidelity)
-    tolerance = known[choice.backend.name]
+    tolerance = allowed[loader.fidelity]
     if tolerance == 0:
         return f"{loader.fidelity}: identical to Pillow's pixels"
     if loader.fidelity == "exact":

@@ -37,7 +37,7 @@ __all__ = [
 
 
 class Closable(Protocol):
-    """What has threads to stop."""
+    """Protocol of objects that have threads to stop."""
 
     def close(self) -> None: ...
 
@@ -155,9 +155,9 @@ class CountedIterator(torch_dataloader._BaseDataLoaderIter):
     """torch's own iterator, keeping an `EpochRecord` and the loader's totals up to date.
 
     Args:
-        loader: for which it is made.
-        record: of the epoch under way.
-        samples: what it needs of the loader.
+        loader: the loader that it is made for.
+        record: record of the epoch under way.
+        samples: parts of the loader that it needs.
     """
 
     _left_at: float | None = None
@@ -192,7 +192,7 @@ class CountedIterator(torch_dataloader._BaseDataLoaderIter):
 
     @property
     def _base_seed(self) -> int:
-        """What the random numbers of worker processes follow from; a resumed epoch has that of the epoch it resumes."""
+        """Base seed of the worker processes' random numbers; a resumed epoch keeps that of the epoch it resumes."""
         return self._seed
 
     @_base_seed.setter
@@ -277,11 +277,11 @@ class CountedIterator(torch_dataloader._BaseDataLoaderIter):
 
     @property
     def record(self) -> EpochRecord:
-        """Of the epoch under way."""
+        """Record of the epoch under way."""
         return self._record
 
     def _not_begun_anew(self, batch: Any) -> Any:
-        """The batch, or that which belongs here, if a dataset that was given its state back began anew all the same."""
+        """Returns the batch; if the dataset began anew although its state was restored, skips to the right batch."""
         record, start = self._record, self._record.start
         if record.stateful is None or self.handed > 0:
             return batch

@@ -29,10 +29,10 @@ class LiveJobs:
     """Yields a pipeline job for each batch of an epoch, made by the route that fits the dataset when it is asked for.
 
     Args:
-        samples: what is known of the loader.
-        route: through the image pipeline, as it is when the epoch begins.
-        resources: of that route; closed here, as all others.
-        record: of the epoch.
+        samples: parts of the loader that make samples.
+        route: route through the image pipeline when the epoch begins.
+        resources: resources of that route; closed here, as all others.
+        record: record of the epoch.
         key: seed and epoch.
         open_resources: opens what the batches of a route share.
     """
@@ -101,7 +101,7 @@ class LiveJobs:
         )
 
     def _dataset_code(self) -> tuple[Completion, SampleFetcher]:
-        """How batches of the dataset's own code are completed, and what makes their samples."""
+        """Completion of batches made by the dataset's own code, and the fetcher of their samples."""
         if self._own_code is None:
             samples = self._samples
             fetcher = SampleFetcher(samples.arguments.dataset, True, samples.collate_fn, False)

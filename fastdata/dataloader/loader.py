@@ -13,6 +13,7 @@ import torch
 import torch.utils.data
 from torch.utils.data import Dataset, Sampler
 
+from fastdata.dataloader.accelerate_compat import remember
 from fastdata.dataloader.arguments import (
     AUGMENT_ON,
     WORKERS,
@@ -36,7 +37,6 @@ from fastdata.dataloader.iterators import (
 from fastdata.dataloader.live import LiveJobs
 from fastdata.dataloader.map_style import Samples, open_in_threads
 from fastdata.dataloader.prepare import pipeline_config
-from fastdata.dataloader.rebuilt import remember
 from fastdata.dataloader.record import EpochRecord
 from fastdata.dataloader.results import BatchIterator, LoaderStats
 from fastdata.dataloader.routes import Route, find_route
@@ -86,34 +86,34 @@ class StatelessDataLoader(StatefulEpochs, torch.utils.data.DataLoader[Sample]):
     why.
 
     Args:
-        dataset: as torch's, likewise all further arguments up to `in_order`.
-        num_workers: threads; worker processes and as many threads where code of the user's runs.  0 works in the
-            caller's thread; "auto" takes the CPUs of this process, divided by LOCAL_WORLD_SIZE, in the image pipeline
-            up to four times as many threads where reading some samples waits for storage.
-        prefetch_factor: on torch's path batches per worker; in the image pipeline, where all threads work on the
-            same batch, batches in all.
-        backend: who decodes: one of `fastdata.loaders.BACKENDS`, or "auto", which takes the first of native, turbojpeg
-            and pil that is available (`fastdata bench` measures all of them).  For type checkers the name of a
-            registered backend is what `register_backend` returned.
+        dataset: the argument of torch's DataLoader, as are all further arguments up to `in_order`.
+        num_workers: decode threads; if code of the user's runs, worker processes and as many threads.  0 works in the
+            caller's thread; "auto" takes the CPUs of this process, divided by LOCAL_WORLD_SIZE, and in the image
+            pipeline up to four times as many threads if reading some samples waits for storage.
+        prefetch_factor: batches ahead per worker on torch's path; in the image pipeline, where all threads work on the
+            same batch, batches ahead in all.
+        backend: decode backend: one of `fastdata.loaders.BACKENDS`, or "auto", which takes the first of native,
+            turbojpeg and pil that is available (`fastdata bench` measures all of them).  For type checkers the name of
+            a registered backend is the one that `register_backend` returned.
         fidelity: "exact" gives the pixels of Pillow and torchvision; "fast" decodes large JPEGs at reduced size.
-        device: where batches are delivered; None and "cpu" leave them in host memory, pinned if `pin_memory`.
-        seed: makes views, and what worker processes draw (but for persistent ones, which go on drawing), a function of
-            (seed, epoch), and the order, too, for every sampler that draws from global generators; one with a seed or
+        device: device to which batches are delivered; None and "cpu": host memory, pinned if `pin_memory`.
+        seed: makes views and the draws of worker processes (but for persistent ones, which go on drawing) a function of
+            (seed, epoch), and also the order, for every sampler that draws from global generators; one with a seed or
             generator of its own (DistributedSampler, EpochSampler) keeps to that.  None derives them as torch does.
-        on_error: what to do with a sample that cannot be decoded: "raise" DecodeError, "skip" it (the batch is
+        on_error: policy for a sample that cannot be decoded: "raise" DecodeError, "skip" it (the batch is
             smaller), or "replace" it by another one, a function of seed, epoch and the sample's number.
-        memory_format: of image batches: torch.contiguous_format, as torch collates, or torch.channels_last.
+        memory_format: format of image batches: torch.contiguous_format, as torch collates, or torch.channels_last.
         augment_on: "host" does augmentations (ColorJitter, RandAugment, …) to each image, with the pixels
             of torchvision on PIL images; "device" does them on whole batches where those are delivered, with
             torchvision's arithmetic for tensors.  Either draws by (seed, epoch, sample).
-        workers: who runs code with `num_workers` > 0: "processes", as torch does, "threads" of this process, for code
-            that several threads may run at once, or "auto": processes for all code of the user's (datasets, steps that
-            cannot be fused, target_transform, collate_fn), threads for the datasets and transforms of torchvision, timm
-            and fastdata.
+        workers: workers that run code if `num_workers` > 0: "processes", as in torch, "threads" of this process, for
+            code that several threads may run at once, or "auto": processes for all code of the user's (datasets, steps
+            that cannot be fused, target_transform, collate_fn), threads for the datasets and transforms of torchvision,
+            timm and fastdata.
         defer: leave images encoded in a dataset's own code, and fuse its transforms; False has all of it done by
             torch and Pillow, for code that asks for exact types.  FASTDATA_DEFER=0 does that in a whole process.
-        decode_device: with backend="dali", who decodes: "cpu", "mixed" (the GPU of `device`) or "auto" (the GPU if
-            `device` is one).
+        decode_device: device that decodes with backend="dali": "cpu", "mixed" (the GPU of `device`) or "auto" (the GPU
+            if `device` is one).
         dali: further choices for that backend.
         progress: show how far an epoch is, and the share of time spent waiting.
         autotune: change `num_workers` (from "auto" for 0) and `prefetch_factor` while the image pipeline runs.
@@ -215,18 +215,19 @@ class StatelessDataLoader(StatefulEpochs, torch.utils.data.DataLoader[Sample]):
         self._begin_counting()
         self._warned_of_torch_path = False
         self._kept_route: Route | None = None  # of persistent workers
+        self._route_now: Route | None = None  # of the iterator that was made last
 
     # ---- what to ask a loader
 
     def explain(self) -> str:
-        """The verdict; then which way the batches go, what was fused and what was not, who decodes, and why.
+        """Describes the verdict, the path of the batches, the steps that are fused, the backend, and the reasons.
 
         Lines are wrapped to the terminal's width (80 to 120 columns; to COLUMNS, if that is set).
         """
         return explain(self._arguments(), self._route(), self._findings)
 
     def verdict(self) -> str:
-        """Whether images are accelerated, how far and, if not, why and what to change; one line of any length."""
+        """Says if images are accelerated, how far and, if not, why and what to change; one line of any length."""
         return verdict(self._arguments(), self._route(), self._findings)
 
     def stats(self) -> LoaderStats:
@@ -260,14 +261,11 @@ class StatelessDataLoader(StatefulEpochs, torch.utils.data.DataLoader[Sample]):
             return Route(reason=f"{type(self).__name__} does not call DataLoader.__init__", advice="call it")
         return find_route(self._arguments())
 
-    def _by_torchs_code(self) -> bool:
-        return self._route().by_torchs_code
-
     # ---- iterating
 
     def __iter__(self) -> BatchIterator:  # type: ignore[override] # torch's, whose attributes are private
         self._show_to_observers()
-        route = self._kept_route or self._route()
+        self._route_now = route = self._kept_route or self._route()
         begin_with_all_cpus(self, route)
         if route.is_image_pipeline:
             return self._iterate_images(route)
@@ -285,14 +283,14 @@ class StatelessDataLoader(StatefulEpochs, torch.utils.data.DataLoader[Sample]):
             observe(self, self._stats)
 
     def _get_iterator(self) -> Any:
-        route = self._route()
+        route = self._route_now or self._route()
         samples, plans = self._samples(route), route.fused.values()
         by_sample = samples.fused and not any(plan.tail for plan in plans)  # what is fused draws so
         if self._resume_from is not None and not by_sample:
             self._warn_of_other_draws(self._resume_from)
         if self.num_workers == 0:
             return SingleProcessIterator(self, self.begin_epoch(), samples)
-        self.check_worker_number_rationality()
+        super().check_worker_number_rationality()
         return MultiProcessIterator(self, self.begin_epoch(), samples)
 
     def _samples(self, route: Route) -> Samples:
@@ -301,7 +299,7 @@ class StatelessDataLoader(StatefulEpochs, torch.utils.data.DataLoader[Sample]):
             self._arguments(),
             self._stats,
             self._findings,
-            fused=bool(route.fused),
+            route=route,
             pin=self.pin_memory or on_gpu,
         )
 
@@ -317,7 +315,7 @@ class StatelessDataLoader(StatefulEpochs, torch.utils.data.DataLoader[Sample]):
         )
 
     def _iterate_in_threads(self, route: Route) -> EpochIterator:
-        record = self.begin_epoch()
+        record = self.begin_epoch(by_torchs_code=False)
         assert record.batches is not None
         self._draw_view_seed(record.batches)
         pipeline = open_in_threads(self._samples(route), record, timeout_s=self.timeout)
@@ -333,7 +331,7 @@ class StatelessDataLoader(StatefulEpochs, torch.utils.data.DataLoader[Sample]):
     def _iterate_images(self, route: Route) -> EpochIterator:
         if self.num_workers:
             route = self._as_workers_see_it(route)
-        record = self.begin_epoch()
+        record = self.begin_epoch(by_torchs_code=False)
         assert record.batches is not None
         warn_without_native()
         key = Key(seed=self._draw_view_seed(record.batches), epoch=record.start.epoch)
@@ -402,7 +400,7 @@ class StatelessDataLoader(StatefulEpochs, torch.utils.data.DataLoader[Sample]):
 
     def check_worker_number_rationality(self) -> None:
         """Warns of too many worker processes, as torch does, if it is the caller who has asked for them."""
-        if self._by_torchs_code():
+        if self._route().by_torchs_code:
             super().check_worker_number_rationality()
 
 
@@ -416,7 +414,7 @@ class DataLoader(StatelessDataLoader[Sample]):  # noqa: D101
     # them before seeds are set and generators are synchronised, and a state fixes the order of the next epoch.
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the latest iterator stands, counted in samples handed over; a few plain, JSON-able values."""
+        """Position of the latest iterator, counted in samples handed over, as a few plain, JSON-able values."""
         return self.state_now()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

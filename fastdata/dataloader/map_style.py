@@ -1,4 +1,4 @@
-"""How a map-style dataset's own code makes samples for a loader: index batches, worker processes, jobs for threads."""
+"""Samples from a map-style dataset's own code, for a loader: index batches, worker processes, jobs for threads."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from torch.utils.data._utils import fetch as torch_fetch
 
 from fastdata.dataloader.arguments import LoaderArguments, may_defer, may_pin
 from fastdata.dataloader.record import EpochRecord
-from fastdata.dataloader.routes import find_route
+from fastdata.dataloader.routes import Route
 from fastdata.dataloader.verdict import Findings, warn_if_images
 from fastdata.errors import PipelineError
 from fastdata.lazy.complete import CompletedBatch, Completion, FailedBatch, FetchedBatch
@@ -44,13 +44,13 @@ __all__ = ["AskWorker", "MapStyle", "Orders", "Samples", "WorkerJobs", "open_in_
 
 
 class Samples:
-    """What an epoch's iterator needs of its loader, without the loader: which may keep the iterator, and would be kept.
+    """Parts of a loader that an epoch's iterator needs, without the loader, which may itself refer to the iterator.
 
     Args:
-        arguments: the loader's.
-        stats: its totals.
-        findings: what it has found out, and will.
-        fused: the dataset has transforms that are fused.
+        arguments: arguments of the loader.
+        stats: totals of the loader.
+        findings: findings of the loader, extended while it runs.
+        route: path of the batches.
         pin: batches are to be pinned, if they can be.
     """
 
@@ -60,16 +60,21 @@ class Samples:
         stats: PipelineStats,
         findings: Findings,
         *,
-        fused: bool,
+        route: Route,
         pin: bool,
     ) -> None:
         self.arguments, self.stats, self.findings = arguments, stats, findings
-        self.fused, self._pin = fused, pin
+        self.route, self._pin = route, pin
         self.base_seed: int | None = None  # that torch's iterator has drawn
 
     @property
+    def fused(self) -> bool:
+        """True if transforms of the dataset are fused."""
+        return bool(self.route.fused)
+
+    @property
     def collate_fn(self) -> Callable[[Any], Any]:
-        """The user's, or torch's."""
+        """The user's collate function, or torch's default."""
         own = self.arguments.collate_fn
         return own if own is not None else default_collate
 
@@ -80,7 +85,7 @@ class Samples:
 
     @property
     def on_error(self) -> OnError:
-        """What to do with samples that fail, where the dataset's code is called by us."""
+        """Policy for samples that fail in the dataset's own code; always "raise" if images may not stay encoded."""
         return self.arguments.on_error if self.defers else "raise"
 
     @property
@@ -94,7 +99,7 @@ class Samples:
         return max(1, self.arguments.prefetch_factor or 1)
 
     def view_key(self, record: EpochRecord) -> Key:
-        """Seed and epoch of what is drawn for samples; the seed is kept in the epoch's state."""
+        """Seed and epoch of the draws for samples; the seed is kept in the epoch's state."""
         batches = record.batches
         assert batches is not None
         state = batches.state
@@ -107,10 +112,10 @@ class Samples:
         return Key(seed=view_seed, epoch=record.start.epoch)
 
     def completion(self, record: EpochRecord, again: Callable[[int | None, MakeAgain], MadeAgain]) -> Completion:
-        """How an epoch's batches are completed.
+        """Returns the `Completion` of an epoch's batches.
 
         Args:
-            record: of the epoch.
+            record: record of the epoch.
             again: has a batch made again; see `Completion`.
         """
         arguments, findings = self.arguments, self.findings
@@ -135,7 +140,7 @@ class Samples:
             self.findings.happened.add(report)
             if self.findings.happened.batches == REPORTED and not self.findings.happened.gains:
                 batch = data.batch if report is not None else data
-                warn_if_images(self.arguments, find_route(self.arguments), self.findings.happened, batch)
+                warn_if_images(self.arguments, self.route, self.findings.happened, batch)
         return data.batch if isinstance(data, ReportedBatch) else data
 
     def note_stream(self, batch: Any) -> None:
@@ -144,7 +149,7 @@ class Samples:
         if happened.batches < REPORTED:
             happened.add(None)
             if happened.batches == REPORTED:
-                warn_if_images(self.arguments, find_route(self.arguments), happened, batch)
+                warn_if_images(self.arguments, self.route, happened, batch)
 
 
 class MapStyle:
@@ -153,7 +158,7 @@ class MapStyle:
     Args:
         loader: the loader.
         orders: the epoch's index batches, or `SampleOrder` of them.
-        samples: what it needs of its loader.
+        samples: parts of the loader that make samples.
     """
 
     def __init__(self, loader: Any, orders: Any, samples: Samples) -> None:
@@ -207,14 +212,14 @@ class _BeginWorker:
 
 
 def program_began() -> float:
-    """When this process was started, in seconds since 1970."""
+    """Start time of this process, in seconds since 1970."""
     import psutil  # not before there are worker processes
 
     return float(psutil.Process().create_time())
 
 
 class _Fetchers:
-    """In the place of torch's class in a worker process: ours for its dataset, torch's for loaders inside of it."""
+    """Stands in for torch's fetcher class in a worker process: ours for its dataset, torch's for loaders inside it."""
 
     def __init__(self, dataset: Any, ours: Callable[..., SampleFetcher]) -> None:
         self._dataset, self._ours, self._torchs = dataset, ours, torch_fetch._MapDatasetFetcher
@@ -226,7 +231,7 @@ class _Fetchers:
 
 
 def opening_encoded() -> Any:
-    """The module, if Pillow is in use in this process and the native core can take its place."""
+    """Returns the module `fastdata.lazy.opening` if Pillow is imported and the native core can take its place."""
     if "PIL.Image" not in sys.modules:
         return None
     from fastdata.lazy import opening as module
@@ -238,8 +243,8 @@ def open_in_threads(samples: Samples, record: EpochRecord, *, timeout_s: float) 
     """Yields (number, batch, None) of an epoch whose samples are made in decode threads; its `close` stops it.
 
     Args:
-        samples: what is known of the loader.
-        record: of the epoch.
+        samples: parts of the loader that make samples.
+        record: record of the epoch.
         timeout_s: longest wait for one batch; 0 waits for ever.
     """
     dataset = copy_with_fused_transforms(samples.arguments.dataset)
@@ -265,11 +270,11 @@ class WorkerJobs:
     """A job for each batch from the worker processes.
 
     Args:
-        iterator: torch's, which receives them; jobs that kept it alive would keep its worker processes.
-        receive: its method that waits for the next one.
-        completion: how batches are completed.
+        iterator: torch's iterator, which receives the batches; held weakly, since it keeps its worker processes alive.
+        receive: method of the iterator that waits for the next batch.
+        completion: completes the batches.
         first: the batch that has been received already.
-        number: its number.
+        number: number of that batch.
     """
 
     def __init__(

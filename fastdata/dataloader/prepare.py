@@ -1,4 +1,4 @@
-"""What is found out before a loader's first epoch in the image pipeline: who decodes, in how many threads."""
+"""Choices made before a loader's first epoch in the image pipeline: the backend and the number of threads."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ def pipeline_config(
     device: torch.device | None = None,
     **more: Any,
 ) -> PipelineConfig:
-    """How an epoch is made.
+    """Returns the configuration of an epoch in the image pipeline.
 
     Args:
-        loader: its arguments.
-        route: into the pipeline.
-        findings: what is known; the backend and the number of threads are, from now on.
+        loader: arguments of the loader.
+        route: route through the image pipeline.
+        findings: findings of the loader; the backend and the number of threads are added if they are missing.
         key: seed and epoch.
-        device: where batches go.
+        device: device to which batches go.
         more: further fields of the configuration.
     """
     assert route.plan is not None
@@ -66,7 +66,7 @@ def _find_backend(loader: LoaderArguments, route: Route, findings: Findings) -> 
 
 
 def _with_threads_counted(config: PipelineConfig, loader: LoaderArguments, findings: Findings) -> PipelineConfig:
-    """With as many threads as num_workers="auto" means, found out once; `loader.num_workers` stays as it is."""
+    """Sets the number of threads for num_workers="auto", measured once; `loader.num_workers` is not changed."""
     if not counts_threads(loader, findings):
         return config
     if findings.threads is None:

@@ -1,4 +1,4 @@
-"""How far an epoch has come."""
+"""Progress of one epoch, and the states needed to resume it."""
 
 from __future__ import annotations
 
@@ -19,18 +19,19 @@ __all__ = ["EpochRecord", "keeps_state", "same_state"]
 
 
 class EpochRecord:
-    """How far one epoch has come; outlives its iterator, so that a state can be taken after `break`.
+    """Progress of one epoch; outlives its iterator, so that a state can be taken after `break`.
 
     Attributes:
         start: the state the epoch began with.
         batches: its index batches; None for iterable datasets.
-        worker_seed: what random numbers of worker processes are to follow from; None lets torch draw it.
+        worker_seed: base seed for the random numbers of worker processes; None lets torch draw it.
         delivered_batches: batches handed to the caller, counted from `start`.
         ended: the caller has seen StopIteration.
+        by_torchs_code: torch's iterators make the batches, not decode threads.
         stateful: the dataset in this process, or its iterator, if it has a state of its own.
         workers: `WorkerStates`, where worker processes make the samples.
-        first_state: that state after the epoch's first batch.
-        begun_state: that state before the epoch's first batch, for the next run; None begins with the dataset as made.
+        first_state: state of `stateful` after the epoch's first batch.
+        begun_state: its state before the epoch's first batch, for the next run; None begins with the dataset as made.
         snapshots: states by number of batches, where those are fetched ahead in this process.
         arrived: numbers of the batches in the order in which they are handed over; None for that of the sampler.
     """
@@ -43,6 +44,7 @@ class EpochRecord:
         worker_seed: int | None,
         skips: EpochSkips | None = None,
         after_break: bool = False,
+        by_torchs_code: bool = True,
         in_order: bool = True,
     ) -> None:
         """Args, beside the attributes of these names:
@@ -53,6 +55,7 @@ class EpochRecord:
         self._skips, self._after_break = skips, after_break
         self.start, self.batches, self.worker_seed = start, batches, worker_seed
         self.delivered_batches = 0
+        self.by_torchs_code = by_torchs_code
         self.ended = False
         self.stateful: Any = None
         self.workers: Any = None
@@ -62,19 +65,19 @@ class EpochRecord:
         self.arrived: list[int] | None = None if in_order else []
 
     def has_begun(self, stateful: Any, *, lazily: bool) -> None:
-        """The epoch's iterator is made, of a dataset or with an iterator that has a state, or with neither.
+        """Notes that the epoch's iterator was made, and the state with which the dataset begins the epoch.
 
         Args:
-            stateful: the dataset or its iterator, or None.
-            lazily: by a generator, which runs no line before its first sample: so the state is still what the last
-                epoch has left, and says where this one begins only if that has come to its end.
+            stateful: the dataset or its iterator, if it has a state; else None.
+            lazily: the iterator is a generator, which runs no line before its first sample.  So the state is still that
+                of the last epoch, and fits the beginning of this one only if the last one came to its end.
         """
         self.stateful = stateful
         if self.begun_state is None and not (lazily and self._after_break):
             self.begun_state = self._dataset_state_now()
 
     def take_snapshot(self, batches: int) -> None:
-        """Keeps what a state after so many batches needs, where batches are fetched before they are delivered."""
+        """Keeps the random states and the dataset's state after so many batches, if batches are fetched ahead."""
         if self.batches is not None:
             self.batches.settle()  # what the order is drawn from is drawn before, as in `state`
         self.snapshots[batches] = GlobalStates.now(), self._dataset_state_now()
@@ -87,14 +90,14 @@ class EpochRecord:
         return found[0] if found is not None else GlobalStates.now()
 
     def dataset_state_then(self) -> Any:
-        """The dataset's own state likewise."""
+        """The dataset's own state after the latest delivered batch."""
         if self.delivered_batches == 0:
             return self.begun_state
         found = self.snapshots.get(self.delivered_batches)
         return found[1] if found is not None else self._dataset_state_now()
 
     def worker_states_then(self) -> dict[str, Any] | None:
-        """Where worker processes stood behind the latest delivered batch."""
+        """States of the worker processes after the latest delivered batch; None without worker processes."""
         if self.workers is None:
             return None
         states: dict[str, Any] = self.workers.at(self.delivered_batches, ended=self.ended, streams=self.batches is None)
@@ -104,14 +107,14 @@ class EpochRecord:
         return copy.deepcopy(self.stateful.state_dict()) if self.stateful is not None else None
 
     def end(self) -> None:
-        """The iterator has come to its end, which is the epoch's unless the sampler raised."""
+        """Notes that the iterator has come to its end; this ends the epoch, unless the sampler raised."""
         self.ended = self.batches is None or not self.batches.broken
         skips, self._skips = self._skips, None
         if skips is not None:
             skips.tell(self.start.epoch)
 
     def state(self) -> LoaderState:
-        """Where the epoch stands, with what its order follows from."""
+        """State of the epoch after the latest delivered batch, with the seeds or random states that fix its order."""
         if self.batches is None:
             then = replace(self.start, batches=self.start.batches + self.delivered_batches)
         else:

@@ -9,9 +9,9 @@ __all__ = ["BatchIterator", "LoaderStats"]
 
 
 class BatchIterator(Protocol):
-    """What `iter(loader)` returns: an iterator over batches, with a length where the loader has one.
+    """Iterator over batches, as `iter(loader)` returns it, with a length if the loader has one.
 
-    A batch is of type Any, as from torch: what it is depends on the collate function, not on the type of a sample.
+    A batch is of type Any, as in torch: its type depends on the collate function, not on the type of a sample.
     """
 
     def __iter__(self) -> Iterator[Any]: ...
@@ -31,9 +31,9 @@ class LoaderStats(TypedDict):
         samples: samples delivered; those that were skipped are not.
         encoded_bytes: bytes read.
         failures: samples that could not be decoded.
-        kinds: how many of them of each kind, in words.
+        kinds: number of failures of each kind, by the kind in words.
         quarantine: (index, location, reason) of the first thousand of them.
-        backend: who decodes; None where this is not known yet, or nobody does.
+        backend: name of the backend that decodes; None if it is not known yet, or none decodes.
     """
 
     stage_s: dict[str, float]

@@ -1,4 +1,4 @@
-"""Which way a loader's batches go: the image pipeline, or torch's own path."""
+"""Choice of a loader's path: the image pipeline, or torch's own iterators."""
 
 from __future__ import annotations
 
@@ -38,16 +38,16 @@ MAP_STYLE = "use a map-style dataset that opens images with PIL.Image.open, or t
 
 @dataclass(frozen=True, kw_only=True)
 class Route:
-    """The way taken and why.
+    """Path of a loader's batches, and the reason for it.
 
     Attributes:
-        source: where images come from; None where the dataset's own code makes samples.
-        plan: what happens to them; None likewise.
-        reason: in words: why the dataset's own code is used, or why the fused prefix ended where it did.
-        advice: where the dataset's own code is used, what would change that.
-        fused: the places of its transforms that are fused, and what they do.
-        fused_parts: those of them that are steps of a longer transform, which as a whole cannot be fused.
-        in_threads: its code runs in decode threads instead of worker processes.
+        source: the source of the images; None where the dataset's own code makes samples.
+        plan: the views and transforms of the images; None where the dataset's own code makes samples.
+        reason: reason in words: why the dataset's own code is used, or why the fused prefix ended where it did.
+        advice: change that would avoid the dataset's own code, where that is used; else None.
+        fused: plans of the fused transforms, by their places in the dataset.
+        fused_parts: places in `fused` that are steps of a longer transform, which as a whole cannot be fused.
+        in_threads: the dataset's code runs in decode threads instead of worker processes.
     """
 
     source: ImageSource | None = None
@@ -169,7 +169,7 @@ def _array_route(loader: LoaderArguments, source: ArraySource, plan: Plan, reaso
 
 
 def _asks_for_processes(loader: LoaderArguments) -> tuple[str, str | None] | None:
-    """Which argument asks for worker processes, which the image pipeline does not have, and what to change."""
+    """The argument that asks for worker processes, which the image pipeline lacks, and what to change; None if none."""
     if loader.workers == "processes" and loader.num_workers > 0:
         return "workers='processes' asks for worker processes", "leave it out: the image pipeline uses threads"
     if loader.workers == "threads":

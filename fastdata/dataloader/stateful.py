@@ -1,4 +1,4 @@
-"""Where a loader stands: which epoch comes next, how far the present one is, and how to go on from a saved state."""
+"""State of a loader: the next epoch, the progress of the present one, and how to resume from a saved state."""
 
 from __future__ import annotations
 
@@ -48,10 +48,6 @@ class StatefulEpochs:
 
     _index_sampler: Any  # torch's: the batch sampler, or where there is none the sampler
 
-    def _by_torchs_code(self) -> bool:
-        """True when torch's iterators make the batches, not decode threads."""
-        raise NotImplementedError
-
     def set_epoch(self, epoch: int) -> None:
         """Sets the number of the next epoch, here and in the samplers that know epochs."""
         if self._resume_from is not None and self._resume_from.epoch != epoch:
@@ -68,7 +64,7 @@ class StatefulEpochs:
             self._epoch_set = epoch
 
     def state_now(self) -> dict[str, Any]:
-        """Where the latest iterator stands, counted in samples handed over; a few plain, JSON-able values."""
+        """Position of the latest iterator, counted in samples handed over, as a few plain, JSON-able values."""
         record = self._record
         if self._resume_from is not None:
             return self._resume_from.to_dict()
@@ -82,7 +78,7 @@ class StatefulEpochs:
                 record = None
         else:
             state = record.state()
-            if self._by_torchs_code() and self.num_workers == 0:
+            if record.by_torchs_code and self.num_workers == 0:
                 state = replace(state, dataset_random=record.globals_then().to_json())
         if record is not None and record.stateful is not None:
             state = replace(state, dataset_state=record.dataset_state_then(), dataset_first=record.first_state)
@@ -144,7 +140,7 @@ class StatefulEpochs:
             )
 
     def batches_left(self) -> int:
-        """How many batches the next iterator will yield: all of an epoch, or what a loaded state left of it."""
+        """Number of batches that the next iterator will yield: a whole epoch's, or those left by a loaded state."""
         state, batches = self._resume_from, self._index_sampler
         if state is None:
             return len(self)  # type: ignore[arg-type]
@@ -174,7 +170,7 @@ class StatefulEpochs:
             return -1
 
     def _inner_sampler(self) -> Any:
-        """What batches are made from, where torch makes them."""
+        """Sampler from which torch makes batches: the index sampler, or the sampler inside torch's own BatchSampler."""
         sampler = self._index_sampler
         return sampler.sampler if type(sampler) is BatchSampler and self.batch_sampler is not None else sampler
 
@@ -188,8 +184,12 @@ class StatefulEpochs:
         drawn = self._persistent_seed is None and not alive
         return planned(state, sampler, self.generator, drawn=drawn, batched=self.batch_sampler is not None)
 
-    def begin_epoch(self) -> EpochRecord:
-        """Begins the epoch that comes next: a loaded one where it was, else a new one."""
+    def begin_epoch(self, *, by_torchs_code: bool = True) -> EpochRecord:
+        """Begins the epoch that comes next: a loaded one where it was, else a new one.
+
+        Args:
+            by_torchs_code: torch's iterators make its batches, not decode threads.
+        """
         start = self._start_of_epoch()
         if self._is_iterable():
             if start.sampler_random is None:
@@ -221,7 +221,8 @@ class StatefulEpochs:
             worker_seed=worker_seed,
             skips=skips,
             after_break=after_break,
-            in_order=self.in_order or batches is None or self.num_workers == 0 or not self._by_torchs_code(),
+            by_torchs_code=by_torchs_code,
+            in_order=self.in_order or batches is None or self.num_workers == 0 or not by_torchs_code,
         )
         return self._record
 

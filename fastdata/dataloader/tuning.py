@@ -49,13 +49,13 @@ def begin_with_all_cpus(loader: Any, route: Route) -> None:
 def tuned(
     loader: Any, findings: Findings, pipeline: OrderedJobs | WholeBatches, resources: EpochResources
 ) -> Callable[[Any], None] | None:
-    """What is to be called with each batch of an epoch that begins now; None where there is nothing to tune.
+    """Returns a function to call with each batch of an epoch that begins now; None if there is nothing to tune.
 
     Args:
-        loader: whose `num_workers` and `prefetch_factor` say where it begins; both are kept up to date.
-        findings: of the loader; keeps the tuner from its first epoch on.
-        pipeline: of this epoch.
-        resources: of its batches.
+        loader: the loader; its `num_workers` and `prefetch_factor` are the first setting, and are kept up to date.
+        findings: findings of the loader; keeps the tuner from its first epoch on.
+        pipeline: pipeline of this epoch.
+        resources: resources of the epoch's batches.
     """
     if not isinstance(pipeline, OrderedJobs):
         warnings.warn(
@@ -94,6 +94,6 @@ def _tuner(loader: Any, stats: PipelineStats) -> Autotuner:
 
 
 def _bytes_of(batch: Any) -> int:
-    """0 where that is not known: of what is no tensor, and of sparse ones."""
+    """Bytes of the batch's dense tensors; other leaves count as 0."""
     leaves = (leaf for leaf in tree_leaves(batch) if isinstance(leaf, torch.Tensor) and leaf.layout is torch.strided)
     return sum(leaf.nbytes for leaf in leaves)

@@ -1,4 +1,4 @@
-"""What a loader says of itself in one sentence, and its warning when images gain nothing."""
+"""Verdict of a loader on itself in one sentence, and its warning when images gain nothing."""
 
 from __future__ import annotations
 
@@ -34,15 +34,15 @@ NOT_ACCELERATED = "not accelerated"
 
 @dataclass
 class Happened:
-    """What became of the images in the first batches that a dataset's own code has made.
+    """Counts of what happened to images in the first batches that a dataset's own code has made.
 
     Attributes:
-        batches: that came.
-        samples: in those of them that are told of.
+        batches: batches received.
+        samples: samples in the batches for which a report came.
         opened: images that were opened by Pillow, since they could not stay encoded.
         decoded: images that were left to be decoded here, or decoded natively for the dataset's code.
         fused: steps of transforms that were done natively.
-        plain: why fused transforms were called as they are.
+        plain: reasons why fused transforms were called as they are.
     """
 
     batches: int = 0
@@ -58,7 +58,7 @@ class Happened:
         return self.decoded > 0 or self.fused > 0
 
     def add(self, report: Report | None) -> None:
-        """Another batch; None for one of which there is nothing to tell."""
+        """Adds the report of another batch; None for a batch without one."""
         self.batches += 1
         if report is not None:
             self.samples += report.samples
@@ -70,14 +70,14 @@ class Happened:
 
 @dataclass
 class Findings:
-    """What a loader has found out so far.
+    """Facts that a loader has found out so far.
 
     Attributes:
-        choice: who decodes; None before the first iteration.
-        happened: what became of images in the batches that the dataset's own code has made.
-        tuner: of the number of threads, with `autotune`.
+        choice: the backend that decodes; None before the first iteration.
+        happened: counts for the images in batches that the dataset's own code has made.
+        tuner: the autotuner of the number of threads, with `autotune`.
         is_auto: num_workers="auto" was asked for.
-        threads: how many that is in the image pipeline.
+        threads: the number of threads that "auto" gives in the image pipeline; None if it was not counted.
     """
 
     choice: BackendChoice | None = None
@@ -93,7 +93,7 @@ def counts_threads(loader: LoaderArguments, findings: Findings) -> bool:
 
 
 def verdict(loader: LoaderArguments, route: Route, findings: Findings) -> str:
-    """Whether a loader is accelerated, how far, and if it is not, why and what to change."""
+    """Says whether a loader is accelerated, how far, and if it is not, why and what to change."""
     if (problem := native_problem()) is not None:
         return f"{NOT_ACCELERATED}: the native core is missing: {problem}"
     if route.plan is not None:
@@ -139,21 +139,21 @@ def _is_torchs(loader: LoaderArguments) -> bool:
 
 
 def _why_torchs(loader: LoaderArguments, route: Route) -> str:
-    """Why nothing can be taken over, before any batch."""
+    """Reason why nothing can be taken over, before any batch."""
     if may_defer(loader):
         return route.reason
     return "defer=False, or FASTDATA_DEFER=0, leaves the dataset's own code to torch and Pillow"
 
 
 def _share(plan: Plan) -> str:
-    """How much of a transform is done in one go with decoding."""
+    """Describes the part of a transform that is done in one go with decoding."""
     done = len(plan.fused)
     rest = ", ".join(getattr(step, "__name__", type(step).__name__) for step in plan.tail)
     return f"{done} of {done + len(plan.tail)} steps fused" + (f", then {rest} per sample" if rest else "")
 
 
 def _no_images(loader: LoaderArguments, happened: Happened) -> str:
-    """Why no image was decoded natively, by what the dataset's code did."""
+    """Reason why no image was decoded natively, by what the dataset's code did."""
     if happened.opened:
         return (
             f"{type(loader.dataset).__name__} opened {happened.opened} images in the first {_batches(happened)}, none "
@@ -194,10 +194,10 @@ def warn_if_images(loader: LoaderArguments, route: Route, happened: Happened, ba
     """Says once in a process that a loader of images gains nothing, why, and what would help.
 
     Args:
-        loader: the arguments.
-        route: the loader's.
-        happened: in its first batches.
-        batch: one of them.
+        loader: arguments of the loader.
+        route: route of the loader.
+        happened: counts for the loader's first batches.
+        batch: one of these batches.
     """
     if not (may_defer(loader) and _loads_images(loader, happened, batch)):
         return

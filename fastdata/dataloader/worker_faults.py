@@ -62,7 +62,7 @@ class Receiver:
         return not self._unpacked and bool(self._inner.empty())
 
     def get_nowait(self) -> Any:
-        """As `get`, without waiting."""
+        """Calls `get` without waiting."""
         return self.get(timeout=0)
 
     def get(self, timeout: float | None = None) -> Any:
@@ -164,7 +164,7 @@ class Receiver:
 
 @contextmanager
 def _workers_ends_wait() -> Iterator[list[Callable[[], None]]]:
-    """Within it no error of a worker's end is raised; yields a list that then has what raises it."""
+    """Delays errors about ended workers until the block is left; yields the list of functions that then raise them."""
     late: list[Callable[[], None]] = []
     number: int = getattr(signal, "SIGCHLD", 0)
     handler = signal.getsignal(number) if number else None
@@ -227,7 +227,7 @@ def _retry_with_spare(hook: Callable[..., Any], kind: Any, error: Any, trace: An
 
 
 def _send_the_reason(sender: Any, error: Exception, message: Any) -> None:
-    """Called by the thread that sends, with what it could not send."""
+    """Sends the error in place of a batch that could not be sent; called by the thread that sends."""
     if not (isinstance(message, tuple) and len(message) == 2 and isinstance(message[0], int)):
         import traceback
 
@@ -242,7 +242,7 @@ def _send_the_reason(sender: Any, error: Exception, message: Any) -> None:
 
 
 def _remedy(error: Exception) -> str:
-    """What happened and what to do, by the limit that was reached."""
+    """Describes an error and its remedy by the system limit that was reached; for any other error, only the error."""
     told = str(error).splitlines()[0] if str(error) else type(error).__name__
     number = error.errno if isinstance(error, OSError) else None
     if number in (errno.ENOSPC, errno.ENOMEM) or "No space left" in told or "allocate" in told:
@@ -267,7 +267,7 @@ def _shared_memory() -> str:
 
 
 def _end_with_the_parent(parent: int) -> None:
-    """On Linux this process is killed as soon as its parent ends; elsewhere torch's worker looks every five seconds.
+    """Lets Linux kill this process as soon as its parent ends; elsewhere torch's worker looks every five seconds.
 
     Args:
         parent: the process whose main thread has started this one; 0 if another thread has.

@@ -45,7 +45,7 @@ class MultiProcessIterator(CountedIterator, torch_dataloader._MultiProcessingDat
 
     @property
     def _worker_queue_idx_cycle(self) -> itertools.cycle[int]:
-        """Whose turn it is; a resumed epoch goes on with the worker that would have been next."""
+        """Cycle of worker numbers, in turn; a resumed epoch begins with the worker that would have been next."""
         return self._turns
 
     @_worker_queue_idx_cycle.setter
@@ -59,7 +59,7 @@ class MultiProcessIterator(CountedIterator, torch_dataloader._MultiProcessingDat
 
     @property
     def _data_queue(self) -> Any:
-        """Where batches are received."""
+        """Queue from which batches are received."""
         return self._received_from
 
     @_data_queue.setter
@@ -68,10 +68,10 @@ class MultiProcessIterator(CountedIterator, torch_dataloader._MultiProcessingDat
         self._received_from = inner if has_thread else Receiver(inner, self)
 
     def _first_of_all(self, heard: list[bool]) -> list[Any]:
-        """What has arrived and was not asked for yet, once that holds a batch of every worker that will make one.
+        """Batches that have arrived but were not asked for; waits for one of every worker that will make one.
 
         Args:
-            heard: of which workers none is needed.
+            heard: for each worker, True if no batch of it is needed.
         """
         if self._completing is not None:  # others receive what arrives
             return []
@@ -147,7 +147,7 @@ class MultiProcessIterator(CountedIterator, torch_dataloader._MultiProcessingDat
 
     @property
     def received(self) -> int:
-        """How many batches have come from the workers, whole or failed, and are handed over in that order."""
+        """Number of batches that have come from the workers, whole or failed, and are handed over in that order."""
         arrived = self._record.arrived
         return int(self._rcvd_idx) if arrived is None else len(arrived)
 

@@ -1,8 +1,8 @@
-"""What worker processes draw and where their datasets are: noted with every batch, so that a resumed run goes on there.
+"""Random states and dataset states of worker processes, sent with every batch, so that a resumed run continues there.
 
-A worker's generators and its dataset's own state move with the batches that it makes, of which some are made ahead of
-their delivery.  So each batch brings them along; a state of the loader holds, for each worker, those that came with its
-latest delivered batch, and says which worker's turn it is.  A worker that has drawn nothing sends nothing.
+Workers make batches ahead of their delivery, and each batch changes the worker's generators and its dataset's own
+state.  So each batch carries these states.  A state of the loader holds, for each worker, the states of its latest
+delivered batch, and the number of the worker whose turn is next.  A worker that has drawn nothing sends nothing.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ class FromWorker:
     """A batch on its way from a worker process.
 
     Attributes:
-        batch: as the fetcher made it.
-        worker: number of the process.
-        state: where the worker stands behind it.
-        began: where it stood before its epoch; with the first batch of one.
-        is_end: instead of a batch, the end of its stream.
+        batch: the batch that the fetcher made.
+        worker: number of the worker process.
+        state: state of the worker after the batch.
+        began: state of the worker before the epoch, with the first batch of an epoch; else None.
+        is_end: this is not a batch but the end of the worker's stream.
     """
 
     batch: Any
@@ -68,14 +68,14 @@ class KeepStates:
 
     Args:
         before: the worker_init_fn that is called first.
-        resumed: of each worker what `WorkerStates.at` gave; None where it begins anew.
+        resumed: state of each worker from `WorkerStates.at`; None for a worker that begins anew.
     """
 
     def __init__(self, before: Callable[[int], None], resumed: Sequence[dict[str, Any] | None] | None) -> None:
         self._before, self._resumed = before, resumed
 
     def __call__(self, worker: int) -> None:
-        """As torch calls it, in worker process number `worker`."""
+        """Restores the states of worker process number `worker` and begins to note them; torch calls it there."""
         self._before(worker)
         info = get_worker_info()
         assert info is not None
@@ -90,7 +90,7 @@ class KeepStates:
 
 
 class _Noting:
-    """In the place of torch's fetcher classes in a worker: wraps what is made for the loader's own dataset."""
+    """Stands in for torch's fetcher classes in a worker: wraps the fetcher of the loader's own dataset."""
 
     def __init__(self, dataset: Any, worker: int, inner: Callable[..., Any], resumed: dict[str, Any]) -> None:
         self._dataset, self._worker, self._inner, self._resumed = dataset, worker, inner, resumed
@@ -106,12 +106,12 @@ class _Noting:
 
 
 class _NotingFetcher:
-    """Fetches as another does, and says with each batch where the worker stands behind it.
+    """Fetches with another fetcher, and adds to each batch the worker's state after it.
 
     Args:
-        worker: its number.
+        worker: number of the worker process.
         make: makes the other fetcher.
-        resumed: of a resumed epoch, where the worker stood.
+        resumed: state of the worker in a resumed epoch; else {}.
         is_new: no epoch was left before its end, so the dataset's state is meant for the one that begins.
         dataset: the dataset.
         arguments: more for `make`.
@@ -146,9 +146,9 @@ class _NotingFetcher:
         self._began = {"random": self._last.to_json(), "dataset": self._state() if knows else None}
 
     def fetch(self, possibly_batched_index: Any) -> Any:
-        """One batch; once, before StopIteration, the stream's end.
+        """Fetches one batch; gives the stream's end once, before StopIteration.
 
-        A batch that is made again comes as it is: the worker has made later ones since, and stands behind those.
+        A batch that is made again comes without a state: the worker has made later batches since.
         """
         if isinstance(possibly_batched_index, MakeAgain):
             return self._inner.fetch(possibly_batched_index)
@@ -219,14 +219,14 @@ class WithWorkerInit:
 
 
 class WorkerStates:
-    """Where each worker stands behind the batches delivered so far.
+    """States of all worker processes after the batches delivered so far.
 
     Args:
-        workers: how many there are.
-        start: what `at` gave, in a run that is resumed.
+        workers: number of worker processes.
+        start: result of `at`, in a run that is resumed; else None.
 
     Raises:
-        StateMismatch: `start` is something else.
+        StateMismatch: `start` is no result of `at`.
     """
 
     def __init__(self, workers: int, start: dict[str, Any] | None) -> None:
@@ -246,11 +246,11 @@ class WorkerStates:
         return self._next
 
     def resumed(self) -> list[dict[str, Any] | None] | None:
-        """What each worker begins with; None if all begin anew."""
+        """State with which each worker begins; None if all begin anew."""
         return self._latest if any(each is not None for each in self._latest) else None
 
     def begin_epoch(self, delivered: int) -> None:
-        """Persistent workers begin another epoch; if batches were left, they are further than what was delivered."""
+        """Notes that persistent workers begin another epoch; after a `break` they are ahead of what was delivered."""
         self._advance(delivered)
         self._ahead.clear()
         self._next, self._count, self._heard = 0, 0, [False] * len(self._heard)
@@ -259,12 +259,12 @@ class WorkerStates:
         self._knows_begin = False
 
     def received(self, data: Any, *, delivered: int, worker: int) -> Any:
-        """The batch that a worker has sent, which is counted; END for the end of its stream.
+        """Counts a message from a worker and returns its batch; END for the end of the worker's stream.
 
         Args:
-            data: what the worker has sent.
+            data: the message that the worker has sent.
             delivered: batches of this epoch before it that were delivered.
-            worker: which has sent it.
+            worker: number of the worker that has sent it.
         """
         self._advance(delivered)
         is_end = isinstance(data, FromWorker) and data.is_end
@@ -276,9 +276,10 @@ class WorkerStates:
         return END if is_end else data.batch
 
     def at(self, delivered: int, *, ended: bool, streams: bool) -> dict[str, Any]:
-        """Plain values: whose turn is next, and of each worker where it stands.
+        """Returns plain values: the number of the worker whose turn is next, and the state of each worker.
 
-        Where persistent workers began an epoch is known from their first batches, for which `wait_for_all` waits.
+        The states with which persistent workers began an epoch come with their first batches, for which
+        `wait_for_all` waits.
 
         Args:
             delivered: batches of this epoch.
@@ -300,7 +301,7 @@ class WorkerStates:
     def _standing(
         self, worker: int, began: dict[str, Any] | None, *, ended: bool, streams: bool
     ) -> dict[str, Any] | None:
-        """Where one worker stands, as in `at`; `began` is where its epoch began, if nothing of that was delivered."""
+        """State of one worker, as in `at`; `began` is its state when the epoch began, for one not heard of yet."""
         latest = dict(self._latest[worker] or {})
         passed, before = latest.pop("pass_over", 0), latest.pop("began", None)
         if ended:

@@ -96,7 +96,7 @@ def decode_speeds(files: Sequence[bytes], *, rounds: int = 3) -> dict[str, float
 
 
 def resized_copies(files: Sequence[bytes], side_px: int) -> list[bytes]:
-    """The same pictures as JPEGs with a shorter side of `side_px` pixels."""
+    """Copies of the pictures as JPEGs with a shorter side of `side_px` pixels."""
     import PIL.Image
 
     copies = []

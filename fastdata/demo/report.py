@@ -44,14 +44,14 @@ def write_report(
     """Writes the page.
 
     Args:
-        path: of the page; missing folders are created.
-        measurements: of the loaders; the first is torch's.
+        path: path of the page; missing folders are created.
+        measurements: measurements of the loaders; the first is torch's.
         decoding: images per second by size and backend; None if not measured.
-        epoch: what training took; None if nothing was trained.
-        machine: as `fastdata.diagnosis.measure.machine` describes it.
-        strip: of `sample_strip`.
+        epoch: costs of training an epoch; None if nothing was trained.
+        machine: description from `fastdata.diagnosis.measure.machine`.
+        strip: result of `sample_strip`.
         folder: the user's own images; None for drawn ones.
-        command: that measured; "" for `fastdata demo`.
+        command: the command that measured; "" for `fastdata demo`.
     """
     loaders, ceiling = _loader_rows(measurements)
     sizes = list(decoding or {})

@@ -1,4 +1,4 @@
-"""What was measured of some loaders, in words: the verdict, and a table for a terminal of 80 columns."""
+"""Measurements of some loaders in words: the verdict, and a table for a terminal of 80 columns."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ _CEILING = "synthetic"  # batches of nothing
 
 
 def ranked(measurements: Sequence[Measurement]) -> list[Measurement]:
-    """Those that load images, that with the least CPU time first."""
+    """Measurements of the loaders that load images, the one with the least CPU time first."""
     shown = [each for each in measurements if _CEILING not in each.name]
     return sorted(shown, key=lambda each: float(spread(each.cpu_ms_per_image)["median"]))
 
 
 def ceiling_of(measurements: Sequence[Measurement]) -> Measurement | None:
-    """That of batches of nothing, which no loader can beat."""
+    """Measurement with synthetic batches, which no loader can beat; None if there is none."""
     return next((each for each in measurements if _CEILING in each.name), None)
 
 
 def verdict(measurements: Sequence[Measurement]) -> str:
-    """One sentence.
+    """Compares the best loader with torch's in one sentence.
 
     Args:
-        measurements: the first is torch's.
+        measurements: measurements of the loaders; the first is torch's.
     """
     torchs = measurements[0]
     best = next(each for each in ranked(measurements) if each is not torchs)

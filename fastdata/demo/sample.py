@@ -69,7 +69,7 @@ def make_sample_dataset(
 
     Args:
         root: the folder to write to; created if missing.
-        options: what to draw.
+        options: options of the images to draw.
         progress: wraps the iterator over images, given their number.
 
     Returns:

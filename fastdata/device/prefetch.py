@@ -31,7 +31,7 @@ import torch
 from fastdata.errors import OptionError
 from fastdata.order.sampler_chain import epoch_sampler
 
-__all__ = ["DevicePrefetcher", "Streams", "check_device", "index_of", "map_tensors"]
+__all__ = ["DevicePrefetcher", "CopyStreams", "check_device", "index_of", "map_tensors"]
 
 
 def check_device(device: str | torch.device | int) -> torch.device:
@@ -59,7 +59,7 @@ def index_of(device: torch.device | None) -> int:
     return device.index if device.index is not None else torch.cuda.current_device()
 
 
-class Streams(Protocol):
+class CopyStreams(Protocol):
     """A copy stream beside the consumer's; what the hand-over asks of a device."""
 
     def copying(self) -> AbstractContextManager[Any]:
@@ -79,7 +79,7 @@ class Streams(Protocol):
 
 
 class _CudaStreams:
-    """`Streams` of a CUDA device."""
+    """`CopyStreams` of a CUDA device."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -156,7 +156,7 @@ class DevicePrefetcher:
         if (knowing := epoch_sampler(self.loader)) is not None:
             knowing.set_epoch(epoch)
 
-    def _copied_ahead(self, batches: Iterator[Any], streams: Streams) -> _CopiedAhead:
+    def _copied_ahead(self, batches: Iterator[Any], streams: CopyStreams) -> _CopiedAhead:
         return _CopiedAhead(self, batches, streams)
 
     def _moved(self, batch: Any) -> Any:
@@ -182,7 +182,7 @@ class DevicePrefetcher:
 class _CopiedAhead:
     """One iteration: copies begin ahead of need; a batch that fails raises at its place, and the next goes on."""
 
-    def __init__(self, prefetcher: DevicePrefetcher, batches: Iterator[Any], streams: Streams) -> None:
+    def __init__(self, prefetcher: DevicePrefetcher, batches: Iterator[Any], streams: CopyStreams) -> None:
         self._prefetcher, self._batches, self._streams = prefetcher, batches, streams
         self._ready: deque[tuple[Any, Any] | Exception] = deque()
         self._ended = False

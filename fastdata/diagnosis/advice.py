@@ -6,8 +6,8 @@ import math
 
 from fastdata.diagnosis.advice_compute import about_compute, about_device
 from fastdata.diagnosis.advice_data import about_data
-from fastdata.diagnosis.gains import Advice, most_gain
 from fastdata.diagnosis.observation import Observation
+from fastdata.diagnosis.speedup_model import Advice, most_gain
 
 __all__ = ["NOTHING", "advise"]
 
@@ -29,7 +29,7 @@ def advise(seen: Observation) -> list[Advice]:
 
 
 def _gains_nothing(advice: Advice) -> bool:
-    """By what was measured, else what is expected; of what is unknown if the side alone cannot get faster, either."""
+    """True if the measured gain, else the expected one, is too small; if both are unknown, by the side's speedup."""
     if math.isnan(_best(advice)):
         return advice.reach < _WORTH
     if advice.is_fault:
@@ -58,7 +58,7 @@ def _best(advice: Advice) -> float:
 
 
 def _rank(advice: Advice) -> float:
-    """What a change is worth: its gain, less for work on all of the data; what is not known counts as a little."""
+    """Worth of a change, for sorting: its gain, less if it converts the data; an unknown gain counts as a little."""
     known = _best(advice)
     if math.isnan(known):
         return 1.1 if advice.is_fault else 1.0

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from fastdata.diagnosis.gains import Advice, gain_of, step_seconds
 from fastdata.diagnosis.observation import TENSOR_CORES_WANT, Observation
+from fastdata.diagnosis.speedup_model import Advice, gain_of, step_seconds
 from fastdata.terminal.words import counted
 
 __all__ = ["about_compute", "about_device"]
@@ -15,7 +15,7 @@ _IMBALANCE = 1.15
 
 
 def about_compute(seen: Observation) -> Iterator[Advice]:
-    """What would make a step without its data faster."""
+    """Yields changes that would make a step without its data faster."""
     yield from _left_on(seen)
     yield from _about_float64(seen)
     yield from _about_syncs(seen)
@@ -168,7 +168,7 @@ def _choices(seen: Observation) -> Iterator[Advice]:
 
 
 def about_device(seen: Observation) -> Iterator[Advice]:
-    """What lies between host and device, and between ranks."""
+    """Yields advice on data-parallel training, copies to the GPU, sizes for tensor cores, and balance of the ranks."""
     facts = seen.facts
     if facts.data_parallel:
         yield Advice(
@@ -207,11 +207,11 @@ def about_device(seen: Observation) -> Iterator[Advice]:
 
 
 def _about_copies(seen: Observation) -> Iterator[Advice]:
-    """What a program waits for until its batch is in the GPU's memory."""
+    """Yields advice on the time until a batch is in the GPU's memory."""
     facts, (_, compute, _) = seen.facts, step_seconds(seen)
 
     def without(ms: float) -> float:
-        """How many times faster a step computes that does not wait so long; NaN if that was not measured."""
+        """Speedup of a step's computing if it waits this many milliseconds less; NaN if that was not measured."""
         return compute / max(0.05 * compute, compute - 1e-3 * max(0.0, ms)) if not math.isnan(ms) else math.nan
 
     if facts.pageable_copies:

@@ -6,8 +6,8 @@ import math
 from collections.abc import Iterator
 
 from fastdata.dataloader.verdict import NOT_ACCELERATED
-from fastdata.diagnosis.gains import BUSY, Advice, cores_in_use, gain_of, step_seconds, tried
 from fastdata.diagnosis.observation import Observation
+from fastdata.diagnosis.speedup_model import BUSY, Advice, cores_in_use, gain_of, step_seconds, tried
 
 __all__ = ["about_data"]
 
@@ -25,7 +25,7 @@ _RESTARTS = 0.05  # of an epoch's time
 
 
 def about_data(seen: Observation) -> Iterator[Advice]:
-    """What would make loading faster."""
+    """Yields changes that would make loading faster."""
     if seen.alone is None:
         return
     yield from _about_switching(seen)
@@ -90,7 +90,7 @@ def _about_switching(seen: Observation) -> Iterator[Advice]:
 
 
 def _about_augmenting(seen: Observation) -> Iterator[Advice]:
-    """Whole batches on the device, by what fastdata's loader does with them on the host."""
+    """Yields advice to augment whole batches on the device, if that was faster than on the host."""
     there = seen.changed.get("augment_on_device")
     here = seen.alone if seen.is_ours else seen.changed.get("fastdata")
     if there is None or here is None or seen.alone is None or here.batch_s < _WORTH * there.batch_s:
@@ -114,7 +114,7 @@ def _change_in(verdict: str) -> str:
 
 
 def _if_native(seen: Observation) -> float:
-    """How many times less a sample costs if its image is decoded and cropped by the native core."""
+    """Speedup of a sample if the native core decodes and crops its image; NaN if that was not measured."""
     if seen.sample is None or "file" not in seen.decode_ms:
         return math.nan
     return max(1.0, seen.sample.total_ms / seen.decode_ms["file"])
@@ -157,7 +157,7 @@ def _about_workers(seen: Observation) -> Iterator[Advice]:
 
 
 def _about_iterators(seen: Observation) -> Iterator[Advice]:
-    """One for each batch, as by next(iter(loader)): nothing is loaded ahead, and worker processes start anew."""
+    """Yields advice if the program makes an iterator for each batch, so nothing is loaded ahead and workers restart."""
     if not seen.restarts_in_each_step or seen.real is None:
         return
     real, compute, data = step_seconds(seen)
@@ -195,7 +195,7 @@ def _about_prefetching(seen: Observation) -> Iterator[Advice]:
 
 
 def _about_restarts(seen: Observation) -> Iterator[Advice]:
-    """Worker processes that start in each epoch: the first batch comes later than one worker needs for it."""
+    """Yields advice if worker processes start in each epoch: the first batch comes later than a worker needs for it."""
     assert seen.alone is not None
     if seen.restarts_in_each_step:  # which `_about_iterators` tells, and whose change ends these starts, too
         return
@@ -272,7 +272,7 @@ def _about_files(seen: Observation) -> Iterator[Advice]:
 
 
 def _as_found(seen: Observation) -> float:
-    """How much of what fastdata's loader was expected to gain it has gained where it was tried; 1 if it was not."""
+    """Ratio of the measured to the expected gain of fastdata's loader, at most 1; 1 if it was not tried."""
     ours, measured = seen.changed.get("fastdata"), tried(seen, "fastdata")
     if ours is None or seen.alone is None or math.isnan(measured):
         return 1.0

@@ -23,7 +23,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
-from fastdata.diagnosis.repeating import ranks
+from fastdata.diagnosis.batch_replay import ranks
 
 __all__ = ["PROGRAM", "PROGRAM_AT_MOST", "UNTRAINED", "Alarm", "Budget", "OverBudget", "budget_for", "progress_told"]
 
@@ -44,8 +44,8 @@ class Budget:
     """Seconds from `begin()` on.
 
     Attributes:
-        seconds: in all; infinite for no limit.
-        phase: what is done now, for people.
+        seconds: total time; infinite for no limit.
+        phase: description for people of what is done now.
 
     Args:
         clock: seconds.
@@ -57,7 +57,7 @@ class Budget:
         self._began_at: float | None = None
 
     def begin(self) -> bool:
-        """The program asks for its first batch, or there is none; False if that has been before."""
+        """Begins the budget, when the program asks for its first batch or without a program; False if begun before."""
         if self._began_at is not None:
             return False
         self._began_at, self.phase = self._clock(), "waiting until the program trains"
@@ -78,7 +78,7 @@ class Budget:
         return self.taken_s >= share * self.seconds
 
     def is_past_for_steps(self, share: float = PROGRAM) -> bool:
-        """The same, but never for one of several ranks."""
+        """True if this share of it is over and the process is not one of several ranks."""
         return self.is_past(share) and ranks() < 2
 
     def missed(self, what: str) -> str:
@@ -121,7 +121,7 @@ class Alarm:
                         ctypes.pythonapi.PyThreadState_SetAsyncExc(self._thread, ctypes.py_object(self._raised))
 
     def stop(self) -> None:
-        """Nothing is raised from then on, either of what has rung already."""
+        """Stops the alarm; nothing is raised from then on, even if it has rung already."""
         while True:
             try:
                 with self._lock:
@@ -156,7 +156,7 @@ def progress_told(budget: Budget, *, every_s: float = _TELL_S) -> Iterator[None]
 
 
 def _say(stream: object, line: str) -> None:
-    """By the system where that is possible: a process that is forked meanwhile must not inherit a stream's lock."""
+    """Writes a line by the system if possible: a process that is forked meanwhile must not inherit a stream's lock."""
     with suppress(OSError, ValueError, AttributeError):  # closed, or None
         number = stream.fileno()  # type: ignore[attr-defined]
         os.write(number, f"fastdata: {line}\n".encode())

@@ -39,7 +39,7 @@ class Load:
 
     Attributes:
         average: threads that ran, or wanted to; None where the system does not tell.
-        own_threads: of this process and its children.
+        own_threads: number of threads of this process and its children.
     """
 
     average: float | None = None
@@ -50,7 +50,7 @@ class CpuMeter:
     """Measures from its creation on.
 
     Args:
-        cgroup: of the container.
+        cgroup: folder in which the cgroups are mounted.
     """
 
     def __init__(self, cgroup: Path = _CGROUP) -> None:
@@ -58,7 +58,7 @@ class CpuMeter:
         self._began = self._now()
 
     def use(self) -> CpuUse:
-        """Since the meter was made."""
+        """CPU use since the meter was made."""
         before, now = self._began, self._now()
         wall_s, own_s, family_s, machine_s, container_s = (
             None if old is None or new is None else new - old for old, new in zip(before, now, strict=True)

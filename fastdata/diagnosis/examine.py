@@ -17,9 +17,9 @@ import torch
 
 from fastdata.dataloader.explain import BY_INDEX
 from fastdata.dataloader.verdict import NOT_ACCELERATED
+from fastdata.diagnosis.batch_replay import is_plain
 from fastdata.diagnosis.budget import Alarm, Budget, OverBudget
 from fastdata.diagnosis.cpu_use import load_now
-from fastdata.diagnosis.gains import BUSY, cores_in_use, step_seconds, wait_share
 from fastdata.diagnosis.loading import (
     augments_batches,
     changed_loader,
@@ -31,11 +31,11 @@ from fastdata.diagnosis.loading import (
     torchs_with,
     wait_at_pace,
 )
+from fastdata.diagnosis.loop_monitor import LoopMonitor
+from fastdata.diagnosis.monitored_loader import UsedLoader
 from fastdata.diagnosis.observation import Loading, Observation
-from fastdata.diagnosis.repeating import is_plain
 from fastdata.diagnosis.samples import decoding_ms, encoded_jpegs, measure_samples
-from fastdata.diagnosis.watch import Watch
-from fastdata.diagnosis.watched import Seen
+from fastdata.diagnosis.speedup_model import BUSY, cores_in_use, step_seconds, wait_share
 from fastdata.errors import in_words
 from fastdata.order.random_states import GlobalStates
 from fastdata.shards.open_images import slow_to_read
@@ -51,13 +51,13 @@ _WAITS, _KEEPS_UP = 0.05, 0.9  # shares of a step: waiting that is worth a look,
 _RANKS_WAIT_S = 10.0
 
 
-def examine_watched(watch: Watch, program: str, *, failure: str = "") -> Observation:
-    """What was seen of a program that has ended, and what its loader does alone.
+def examine_watched(watch: LoopMonitor, program: str, *, failure: str = "") -> Observation:
+    """Observation of a program that has ended, with measurements of its loader alone.
 
     Args:
-        watch: what has watched it.
-        program: its name.
-        failure: how it ended before its end, in words; then its loader is not used any more.
+        watch: the monitor that has watched the program.
+        program: name of the program.
+        failure: reason in words if the program ended early; then its loader is not used any more.
     """
     seen = Observation(program=program, cpus=auto_threads(), unseen=watch.unseen)
     if failure:
@@ -99,13 +99,13 @@ def examine_watched(watch: Watch, program: str, *, failure: str = "") -> Observa
 def examine_loader(
     loader: Any, *, seconds: float = 20.0, program: str = "", budget: Budget | None = None
 ) -> Observation:
-    """What a loader does alone.
+    """Measures a loader alone and returns the observation.
 
     Args:
-        loader: fastdata's or torch's.
-        seconds: for all measurements together, about.
-        program: what to call it.
-        budget: for all of it; None for no limit.
+        loader: a loader of fastdata or torch.
+        seconds: approximate time for all measurements together.
+        program: name of the program in the report.
+        budget: time limit for the whole examination; None for no limit.
     """
     seen = Observation(program=program, cpus=auto_threads())
     seen.facts.torch_threads = torch.get_num_threads()
@@ -115,8 +115,8 @@ def examine_loader(
     return seen
 
 
-def _loaders(seen: list[Seen]) -> list[dict[str, Any]]:
-    """What was iterated; those that the program has let go of, as it makes new ones, count as one if they are alike."""
+def _loaders(seen: list[UsedLoader]) -> list[dict[str, Any]]:
+    """Iterated loaders as dicts; loaders that the program has let go of are counted as one if they are alike."""
     found: list[dict[str, Any]] = []
     gone: dict[tuple[str, str], dict[str, Any]] = {}
     for each in seen:
@@ -132,7 +132,7 @@ def _loaders(seen: list[Seen]) -> list[dict[str, Any]]:
 
 
 def _examine(seen: Observation, loader: Any, seconds: float, budget: Budget) -> None:
-    """The loader alone, with changes, and its samples; what goes wrong, or takes too long, is told."""
+    """Measures the loader alone, with changes, and its samples; notes what goes wrong or takes too long."""
     seconds = min(seconds, _OF_BUDGET * budget.left_s)
     seen.dataset, seen.loader = type(loader.dataset).__name__, settings_of(loader)
     seen.is_ours, seen.num_workers = is_ours(loader), int(loader.num_workers)
@@ -175,7 +175,7 @@ def _measure_samples(seen: Observation, loader: Any, seconds: float) -> None:
 
 
 def _tried(seen: Observation, what: str, work: Callable[[], Any], budget: Budget) -> Any:
-    """What the work gives; None if it fails, takes too long, or if the user has interrupted it or what came before."""
+    """Result of `work`; None if it fails, takes too long, or the user has interrupted it or earlier work."""
     if seen.is_interrupted:
         return None
     budget.phase = what
@@ -192,10 +192,10 @@ def _tried(seen: Observation, what: str, work: Callable[[], Any], budget: Budget
 
 
 def _in_time(work: Callable[[], Any], budget: Budget) -> Any:
-    """What the work gives.
+    """Result of `work`.
 
     Raises:
-        OverBudget: the budget was used up before, or meanwhile.
+        OverBudget: the budget was used up before or during the work.
     """
     if budget.is_past():
         raise OverBudget
@@ -240,7 +240,7 @@ def _changes(seen: Observation, loader: Any) -> dict[str, tuple[str, Callable[[]
 
 
 def _pace(seen: Observation, loader: Any, seconds: float) -> None:
-    """How long a program of the same pace waits, where loading is quick enough and it waits nevertheless."""
+    """Measures the wait of a program of the same pace, if the program waits although loading is quick enough."""
     compute_s = step_seconds(seen)[1]
     assert seen.alone is not None
     waits = wait_share(seen) > _WAITS and seen.alone.batch_s < _KEEPS_UP * compute_s  # False for NaN
@@ -252,8 +252,8 @@ def _pace(seen: Observation, loader: Any, seconds: float) -> None:
         seen.waits_at_pace[depth] = wait_at_pace(make(loader, prefetch_factor=depth), compute_s, seconds=seconds)
 
 
-def _exchange(watch: Watch) -> list[tuple[float, float]]:
-    """Mean seconds (compute, wait) of a step on all ranks of this machine, by way of a folder; [] for one process."""
+def _exchange(watch: LoopMonitor) -> list[tuple[float, float]]:
+    """Per-rank mean seconds (compute, wait) of a step on this machine, exchanged in a folder; [] for one process."""
     count = local_processes()
     rank = os.environ.get("LOCAL_RANK", "")
     if count < 2 or not rank.isdigit() or watch.script.real is None:

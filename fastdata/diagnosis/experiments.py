@@ -13,12 +13,12 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_leaves, tree_map_only
 
+from fastdata.diagnosis.batch_replay import COPIED_AS_THEY_ARE, copied, over_and_over, queued, ranks
 from fastdata.diagnosis.budget import Budget
 from fastdata.diagnosis.cpu_use import CpuMeter
 from fastdata.diagnosis.loading import loaders_to_try
-from fastdata.diagnosis.marks import device_use, finish_device_work
 from fastdata.diagnosis.observation import Step, Stretch
-from fastdata.diagnosis.repeating import COPIED_AS_THEY_ARE, copied, over_and_over, queued, ranks
+from fastdata.diagnosis.step_timer import device_use, finish_device_work
 from fastdata.diagnosis.trials import Trial
 from fastdata.errors import in_words
 
@@ -32,15 +32,15 @@ _USE_EVERY = 10  # steps
 
 
 class Delivery:
-    """What a program gets in place of its loader's next batch.
+    """Source of the batches that a program gets in place of its loader's next one.
 
     Attributes:
         kept: the batch that is repeated; None before there is one.
         wanted: the loader's next batch is to be kept.
 
     Args:
-        inside: `inside.inside` is True while a loader is iterated that is no business of the program.
-        unseen: told of what could not be delivered.
+        inside: `inside.inside` is True while a loader is iterated that is not the program's.
+        unseen: list to which the reasons are added if a batch could not be delivered.
     """
 
     def __init__(self, inside: threading.local, unseen: list[str]) -> None:
@@ -60,7 +60,7 @@ class Delivery:
             self._unseen.append(f"no batch could be repeated, since it cannot be copied: {in_words(error)}")
 
     def feed_from(self, batches: Generator[Any, None, None] | None) -> None:
-        """From now on these; None: the one that is kept."""
+        """Delivers these batches from now on; None: the kept batch."""
         if self._other is not None:
             self._other.close()
         self._other = batches
@@ -84,7 +84,7 @@ class Delivery:
         return self._copy(), 0.0
 
     def _copy(self) -> Any:
-        """Of the batch that is kept; the one of before if nobody has changed it, since copying takes time."""
+        """Copy of the kept batch; the previous copy if nobody has changed it, since copying takes time."""
         source, given = self._given or (None, None)
         if source is self.kept and all(_is_as_given(*each) for each in self._versions):
             return tree_map_only(torch.Tensor, _itself, given)  # in new lists and dicts
@@ -115,11 +115,11 @@ class Experiments:
         now: the change that is made now; None for none.
 
     Args:
-        delivery: of what is repeated.
-        seconds: for all steps that are timed.
-        unseen: told of what could not be tried.
-        clock: seconds.
-        budget: for all of it; None for no limit.
+        delivery: source of the repeated batches.
+        seconds: time for all steps that are timed.
+        unseen: list to which the changes that could not be tried are added.
+        clock: returns the time in seconds.
+        budget: time limit for the whole program; None for no limit.
     """
 
     def __init__(

@@ -12,9 +12,9 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 
 from fastdata.diagnosis.budget import Budget, budget_for
 from fastdata.diagnosis.examine import examine_watched
+from fastdata.diagnosis.loop_monitor import LoopMonitor, Stopped
 from fastdata.diagnosis.observation import Observation
 from fastdata.diagnosis.verdict import Diagnosis, diagnose
-from fastdata.diagnosis.watch import Stopped, Watch
 from fastdata.errors import OptionError
 from fastdata.order.random_states import GlobalStates
 
@@ -41,12 +41,12 @@ def doctor(
     Args:
         model: called with the first element of each batch, moved to the model's device, in the mode in which it is.
         loader: torch's DataLoader or fastdata's, whose batches are (images, labels, ...).
-        loss: of what the model gives and the labels; None takes cross entropy for integer labels, else the mean of
-            what the model gives.
+        loss: function of the model's output and the labels; None takes cross entropy for integer labels, else the mean
+            of the output.
         optimizer: makes one for the copy's parameters; None takes SGD.
-        seconds: for all steps that are timed, about.
+        seconds: approximate time for all steps that are timed.
         tries: also make changes like AMP for some steps, and time them.
-        budget: seconds for all of it, at most; None takes six times `seconds`, at least 120.
+        budget: time limit for all of it in seconds; None takes six times `seconds`, at least 120.
 
     Returns:
         The diagnosis: `verdict`, `cause`, `advice`, `to_dict()`; printed, it is the report of `fastdata doctor`.
@@ -64,7 +64,7 @@ def doctor(
         raise OptionError(f"seconds={seconds!r} is not positive")
     if budget is not None and not budget > 0:
         raise OptionError(f"budget={budget!r} is not positive")
-    watch = Watch(seconds=seconds, tries=tries, budget=Budget(budget_for(seconds, budget)))
+    watch = LoopMonitor(seconds=seconds, tries=tries, budget=Budget(budget_for(seconds, budget)))
     own, states = copy.deepcopy(model), GlobalStates.now()
     generator = loader.generator.get_state() if loader.generator is not None else None
     found: list[Observation] = []
@@ -86,7 +86,7 @@ def doctor(
 
 
 def _train(model: nn.Module, loader: Any, loss: Callable[[Any, Any], torch.Tensor] | None, optimizer: Any) -> None:
-    """Epoch after epoch, until it is stopped."""
+    """Trains epoch after epoch, until it is stopped."""
     device = next((each.device for each in model.parameters()), torch.device("cpu"))
     while True:
         batches = 0

@@ -25,7 +25,7 @@ def is_in_channels_last(tensor: torch.Tensor) -> bool:
 
 @dataclass(frozen=True)
 class Like:
-    """What a tensor is like."""
+    """Shape, dtype, device and memory format of a tensor."""
 
     shape: torch.Size
     dtype: torch.dtype
@@ -34,11 +34,11 @@ class Like:
 
     @classmethod
     def of(cls, tensor: torch.Tensor) -> Like:
-        """This one."""
+        """Describes this tensor."""
         return cls(tensor.shape, tensor.dtype, tensor.device, is_in_channels_last(tensor))
 
     def made(self) -> torch.Tensor:
-        """One of the same kind, with other values."""
+        """Tensor of ones of this kind."""
         form = torch.channels_last if self.is_channels_last else torch.contiguous_format
         return torch.ones(self.shape, dtype=self.dtype, device=self.device).contiguous(memory_format=form)
 
@@ -97,7 +97,7 @@ def _detached(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def float64_slowdown(device: str) -> float:
-    """How many times longer a product of matrices takes in float64 than in float32."""
+    """Ratio of the times that a product of matrices takes in float64 and in float32."""
     least = {torch.float64: float("inf"), torch.float32: float("inf")}
     for _ in range(_MATRIX_ROUNDS):
         for dtype in least:

@@ -13,11 +13,11 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_leaves
 
+from fastdata.dataloader.accelerate_compat import CHOICES, asked_workers
 from fastdata.dataloader.loader import DataLoader, StatelessDataLoader
-from fastdata.dataloader.rebuilt import CHOICES, asked_workers
+from fastdata.diagnosis.batch_replay import is_plain
 from fastdata.diagnosis.cpu_use import CpuMeter
 from fastdata.diagnosis.observation import Loading
-from fastdata.diagnosis.repeating import is_plain
 from fastdata.system.cpus import auto_threads
 
 __all__ = [
@@ -117,7 +117,7 @@ def may_start_workers(loader: Any) -> bool:
     Other start methods than fork import the main program in each process.  One that has no worker processes seldom asks
     whether `__name__ == "__main__"`, and would train there once more.
     """
-    if loader.num_workers or (is_ours(loader) and not loader._by_torchs_code()):
+    if loader.num_workers or (is_ours(loader) and not loader._route().by_torchs_code):
         return True
     given = getattr(loader, "multiprocessing_context", None) or multiprocessing.get_context()
     return bool(given.get_start_method() == "fork")
@@ -131,7 +131,7 @@ def augments_batches(loader: StatelessDataLoader[Any]) -> bool:
 
 def restarts_workers(loader: Any) -> bool:
     """True for loaders whose worker processes end with each epoch; the threads of ours start in no time."""
-    by_processes = loader.num_workers > 0 and not (is_ours(loader) and not loader._by_torchs_code())
+    by_processes = loader.num_workers > 0 and not (is_ours(loader) and not loader._route().by_torchs_code)
     return by_processes and not loader.persistent_workers
 
 
@@ -154,9 +154,9 @@ def measure_loading(loader: Any, *, seconds: float, what: str = "") -> Loading:
     epochs are.
 
     Args:
-        loader: of batches.
-        seconds: for the batches that count, and as much at most for those before.
-        what: was changed.
+        loader: the loader.
+        seconds: time for the batches that count, and as much at most for those before.
+        what: description of what was changed; "" for nothing.
     """
     warm_up = max(1, int(getattr(loader, "num_workers", 0) or 0))
     with suppress(TypeError):
@@ -203,12 +203,12 @@ def measure_loading(loader: Any, *, seconds: float, what: str = "") -> Loading:
 
 
 def wait_at_pace(loader: Any, compute_s: float, *, seconds: float) -> float:
-    """Mean seconds until a batch is there for somebody who takes `compute_s` for each; the first of an epoch apart.
+    """Mean seconds until a batch is there for a loop that takes `compute_s` for each; the first of an epoch apart.
 
     Args:
-        loader: of batches.
-        compute_s: slept after each batch: what a device computes meanwhile needs no core.
-        seconds: to be taken.
+        loader: the loader.
+        compute_s: seconds to sleep after each batch: computing on a device needs no core.
+        seconds: time for the measurement.
     """
     waits: list[float] = []
     deadline = time.perf_counter() + seconds

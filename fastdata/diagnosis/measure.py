@@ -45,7 +45,7 @@ class Contender:
     """Something that yields batches.
 
     Attributes:
-        name: its name in the results.
+        name: name in the results.
         epoch: returns the batches of one pass; called for one unmeasured warm-up pass, then once per round.
         images: number of images in one pass.
     """
@@ -78,7 +78,7 @@ def measure(contenders: Sequence[Contender], *, rounds: int, say: Callable[[str]
     """Measures contenders in interleaved rounds.
 
     Args:
-        contenders: what to compare.
+        contenders: the contenders to compare.
         rounds: measured passes of each contender.
         say: called with progress messages.
 
@@ -162,7 +162,7 @@ def spread(values: Sequence[float]) -> dict[str, Any]:
 
 
 def ratios(results: Sequence[Measurement], base: str) -> dict[str, dict[str, Any]]:
-    """How many times better than `base` each contender is, as ratios within each round; above 1 is better."""
+    """Ratios of each contender to `base` within each round; above 1 is better than `base`."""
     reference = next(result for result in results if result.name == base)
     return {
         result.name: {
@@ -246,8 +246,8 @@ def write_json(path: Path, *, setup: str, data: str, results: Any) -> None:
 
     Args:
         path: the file; missing folders are created.
-        setup: what was compared and under which conditions, in words.
-        data: which images were used, in words.
+        setup: description of the comparison and its conditions.
+        data: description of the images used.
         results: anything that JSON can hold.
     """
     record = {

@@ -1,4 +1,4 @@
-"""What was measured of a training program; every figure that verdict and advice are made of."""
+"""Measurements of a training program: every figure that verdict and advice are made of."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from fastdata.diagnosis.cpu_use import Load
 
-__all__ = ["TENSOR_CORES_WANT", "Facts", "Loading", "Observation", "Sample", "Step", "Stretch", "SyncPlace"]
+__all__ = ["TENSOR_CORES_WANT", "Facts", "Loading", "Observation", "SampleTimes", "Step", "Stretch", "SyncPlace"]
 
 TENSOR_CORES_WANT = 8  # sizes that are multiples of it
 
@@ -18,11 +18,11 @@ class Step:
     """One step of the program's loop, in seconds: from the request for a batch to the next one.
 
     Attributes:
-        wait_s: until the batch was there.
-        forward_s: from then on to the beginning of the backward pass; all of the step if there is none.
-        backward_s: in `backward()`.
-        update_s: in the optimiser's `step()`.
-        rest_s: everything else.
+        wait_s: time until the batch was there.
+        forward_s: time from then to the beginning of the backward pass; all of the step if there is none.
+        backward_s: time in `backward()`.
+        update_s: time in the optimiser's `step()`.
+        rest_s: time of everything else.
     """
 
     wait_s: float = 0.0
@@ -42,14 +42,14 @@ class Stretch:
     """Means of some steps in a row, in seconds.
 
     Attributes:
-        steps: how many.
-        step_s: one step, including its wait.
-        wait_s, forward_s, backward_s, update_s, rest_s: as in `Step`.
+        steps: number of steps.
+        step_s: time of one step, including its wait.
+        wait_s, forward_s, backward_s, update_s, rest_s: see `Step`.
         cores: CPU seconds of the process and its children per second; None if not measured.
-        others: the same of other programs, on the cores that this one may use; None if not known.
+        others: CPU seconds of other programs per second, on the cores that this one may use; None if not known.
         quartiles_s: a quarter of the steps took less than the first, a quarter more than the second.
         device_use: share of the time in which the GPU computed, as its driver tells; None if not known.
-        trained: how many of the steps had a backward pass.
+        trained: number of steps with a backward pass.
     """
 
     steps: int
@@ -89,12 +89,12 @@ class Loading:
     """The loader alone, with nobody computing.
 
     Attributes:
-        what: what was changed, "" for nothing.
-        batches: how many were loaded.
+        what: description of what was changed; "" for nothing.
+        batches: number of batches loaded.
         batch_s: seconds per batch.
         images_per_s: samples per second; NaN if a batch's size is not known.
         cores: CPU seconds of the process and its children per second.
-        others: the same of other programs, on the cores that this one may use; None if not known.
+        others: CPU seconds of other programs per second, on the cores that this one may use; None if not known.
         explain: the loader's own verdict, if it is fastdata's.
         stage_s: thread-seconds per stage and batch, if it is fastdata's and knows them.
         first_s: seconds from the beginning of an epoch to its first batch; NaN if not measured.
@@ -112,28 +112,28 @@ class Loading:
 
 
 @dataclass
-class Sample:
+class SampleTimes:
     """Samples of the dataset, made one by one in one thread by the dataset's own code; means in milliseconds.
 
     Attributes:
-        samples: how many.
-        total_ms: one sample.
-        idle_ms: of it, in which the thread did not compute: it waited for storage, the network or a lock.
-        decode_ms: in Pillow's decoders, which read the file.
-        read_ms: of it, to read a file that the system has in memory; 0 if not measured.
-        resize_ms: in Pillow's resize.
+        samples: number of samples.
+        total_ms: time of one sample.
+        idle_ms: part of `total_ms` in which the thread did not compute: it waited for storage, the network or a lock.
+        decode_ms: time in the decoders of Pillow and OpenCV, which read the file.
+        read_ms: part of `decode_ms` to read a file that the system has in memory; 0 if not measured.
+        resize_ms: time in the resizing of Pillow and OpenCV.
         rest_ms: the rest of `__getitem__`, mostly transforms.
-        collate_ms: in the collate function, per sample.
-        file_bytes: of the images that were opened by their paths; 0 if there was none.
+        collate_ms: time in the collate function, per sample.
+        file_bytes: file size of the images that were opened by their paths; 0 if there was none.
         width, height: medians of the opened images, in pixels; 0 if there was none.
         shown_px: pixels of what the sample contains; 0 if that is no image.
         progressive: share of the opened images that are progressive JPEGs.
         jpegs: share of the opened images that are JPEGs.
         own_step: name of the user's transform or function that takes most of a sample, decoding and resizing by
             Pillow and OpenCV apart; "" if none takes much.
-        own_step_ms: of it.
-        storage_mb_per_s: of files read from storage, one after the other; NaN if not measured.
-        storage_ms: until such a file was read.
+        own_step_ms: time of `own_step`.
+        storage_mb_per_s: rate of reading files from storage, one after the other; NaN if not measured.
+        storage_ms: time until such a file was read.
     """
 
     samples: int
@@ -163,7 +163,7 @@ class SyncPlace:
     Attributes:
         place: FILE:LINE.
         calls: `.item()`, `bool(tensor)`, ….
-        per_step: how often in a step.
+        per_step: number of calls in a step.
         blocked_s: seconds per step inside of these calls.
         span_s: seconds per step from the first of them to the end of the last, if there are several.
     """
@@ -177,34 +177,34 @@ class SyncPlace:
 
 @dataclass
 class Facts:
-    """What the steps looked like from inside.
+    """Facts about the models, the settings and the copies of a program's training steps.
 
     Attributes:
-        device: where the model is.
-        batch_size: of the first tensor of a batch.
+        device: type of the device of the model.
+        batch_size: length of the first tensor of a batch.
         models: classes of the modules that the program calls.
-        parameters: of these.
-        dtypes: of the parameters and floating inputs, as text.
+        parameters: number of their parameters.
+        dtypes: dtypes of the parameters and floating inputs, as text.
         biases_before_norm: convolutions and linear layers with a bias in front of a normalisation that removes it.
         bias_cost_s: seconds per step that these biases cost, measured by calling the layers with and without.
-        float64_slowdown: how many times slower this device multiplies matrices in float64; 0 if not measured.
+        float64_slowdown: ratio of the times to multiply matrices in float64 and float32; 0 if not measured.
         data_parallel: nn.DataParallel is used.
         gradients_in_eval: models in evaluation mode that were called with gradients on.
-        eval_ms: such a call, with gradients and without; () if not measured.
+        eval_ms: milliseconds of such a call, with gradients and without; () if not measured.
         syncs: lines that read values from the device.
         zeroes_gradients: gradients are set to zero, not to None.
         anomaly_mode, profiler, deterministic, cudnn_deterministic, autocast, channels_last, compiled,
-            cudnn_benchmark, tf32: what is switched on.
-        tracers: what is told of each line or call of Python: a debugger, coverage, a profiler.
+            cudnn_benchmark, tf32: the setting is switched on.
+        tracers: tools that Python calls for each line or function: a debugger, coverage, a profiler.
         debug_variables: environment variables for debugging that make a program slower.
         pageable_copies: batches are copied to the device from memory that is not pinned.
         blocking_copies: batches are copied without non_blocking=True.
-        pin_ms, copy_ms: to pin a batch in host memory, and to copy it from there to the device; NaN if not measured.
-        pageable_copy_ms: to copy it to the device from memory that is not pinned.
+        pin_ms, copy_ms: milliseconds to pin a batch, and to copy it to the device when pinned; NaN if not measured.
+        pageable_copy_ms: milliseconds to copy it to the device from memory that is not pinned; NaN if not measured.
         convolutions: number of nn.Conv2d layers.
         odd_channels: convolutions and linear layers with numbers of channels that are no multiples of 8; images may
             come with three.
-        torch_threads: of torch's own, within operations.
+        torch_threads: number of torch's own threads within operations.
     """
 
     device: str = "cpu"
@@ -246,36 +246,36 @@ class Observation:
     """Everything that was seen and measured of one program.
 
     Attributes:
-        program: what was run.
+        program: name of the program that was run.
         cpus: cores that it may use.
         loaders: each loader that was iterated: its dataset, batches delivered, and whether it was trained on.
-        dataset: of the loader that is judged; "" if none was iterated.
-        loader: its arguments that matter, as text.
-        is_ours: it is fastdata's.
-        has_index: it decodes by an index of its JPEGs.
-        num_workers: of it.
-        epoch_batches: of it; 0 if that is not known.
+        dataset: class of the dataset of the loader that is judged; "" if none was iterated.
+        loader: the loader's arguments that matter, as text.
+        is_ours: the loader is fastdata's.
+        has_index: the loader decodes by an index of its JPEGs.
+        num_workers: the loader's number of workers.
+        epoch_batches: number of batches in the loader's epoch; 0 if that is not known.
         may_not_start_workers: worker processes would run the program anew, so none were tried.
         restarts_in_each_step: the program makes an iterator of it for each batch.
-        restarts_workers: its worker processes end with each epoch.
+        restarts_workers: the loader's worker processes end with each epoch.
         first_batch_s: seconds until its first batch.
         trains: there was a backward pass between its batches; True without a program.
-        facts: what the steps looked like.
+        facts: facts about the training steps.
         real: steps of the program as it is.
         repeated: steps with one batch repeated: compute only.
         alone: the loader alone: data only.
         changed: the loader alone after changes, by their key in `advice`.
         trials: seconds of a step (before, after) a change, by its key; after: for as many samples as before.
-        sample: what single samples cost; None if the dataset has no `__getitem__`, or it failed.
-        waits_at_pace: mean seconds until a batch is there for somebody who computes as long as the program does, by
+        sample: costs of single samples; None if the dataset has no `__getitem__`, or it failed.
+        waits_at_pace: mean seconds until a batch is there for a loop that computes as long as the program does, by
             the loader's `prefetch_factor`; {} if not measured.
         decode_ms: milliseconds for a random crop of some of the dataset's JPEGs by the native core: from the file
             ("file"), by an index ("index"), from a record of open coefficients ("unpacked").
         ranks: mean seconds of a step (compute, wait) on each rank of this machine.
         children: other processes that the program started and that this could not look into.
-        load: of the machine, once all was measured.
-        slow_storage: what is known of the folder's storage; "" for nothing.
-        unseen: what could not be measured, and why.
+        load: load of the machine, once all was measured.
+        slow_storage: description of the folder's storage if it is slow; "" for none.
+        unseen: measurements that could not be made, each with the reason.
         is_interrupted: the user did not wait for all of it.
     """
 
@@ -300,7 +300,7 @@ class Observation:
     changed: dict[str, Loading] = field(default_factory=dict)
     trials: dict[str, tuple[float, float]] = field(default_factory=dict)
     waits_at_pace: dict[int, float] = field(default_factory=dict)
-    sample: Sample | None = None
+    sample: SampleTimes | None = None
     decode_ms: dict[str, float] = field(default_factory=dict)
     ranks: list[tuple[float, float]] = field(default_factory=list)
     children: int = 0
@@ -310,5 +310,5 @@ class Observation:
     is_interrupted: bool = False
 
     def to_dict(self) -> dict[str, Any]:
-        """As values that JSON can hold."""
+        """Returns the observation as values that JSON can hold."""
         return asdict(self)

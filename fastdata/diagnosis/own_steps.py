@@ -77,7 +77,7 @@ def slowest_step(dataset: Any, found: Profiled, known: CodeType, *, least: float
     Of a function and one that it calls the inner one is named, if it takes so much, too.
 
     Args:
-        dataset: whose samples were made.
+        dataset: the dataset of the samples.
         found: their profile.
         known: function that decodes or resizes, which is told on its own: it does not count as the user's.
         least: share of a sample.
@@ -142,7 +142,7 @@ def _is_users(code: CodeType) -> bool:
 
 
 def _name(code: CodeType) -> str:
-    """As the user knows it: the class of a step that is called, else the function."""
+    """Name by which the user knows a step: the class of a step that is called, else the function."""
     parts = str(getattr(code, "co_qualname", code.co_name)).rpartition("<locals>.")[2].split(".")
     if code.co_name in _METHODS and len(parts) > 1:
         return parts[-2]

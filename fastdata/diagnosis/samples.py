@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch.utils._pytree import tree_leaves
 
-from fastdata.diagnosis.observation import Sample
+from fastdata.diagnosis.observation import SampleTimes
 from fastdata.diagnosis.own_steps import profiled, slowest_step
 from fastdata.loaders import resample
 from fastdata.loaders.per_image import inspect
@@ -24,8 +24,8 @@ from fastdata.native import Format, IndexUse, JpegIndexes, available
 from fastdata.sources.protocol import NotASource, file_ranges
 from fastdata.sources.recognise import has_file_ranges, recognise
 from fastdata.system.files import open_descriptor, open_file
-from fastdata.system.in_turn import least_ms
-from fastdata.system.waiting import WaitingTime
+from fastdata.system.interleaved_timing import least_ms
+from fastdata.system.io_wait import WaitingTime
 from fastdata.transforms import RandomResizedCrop
 from fastdata.transforms.compile import compile_transform
 from fastdata.views.draw import draw_views
@@ -45,14 +45,14 @@ _INDEX_STEP = 16  # as `fastdata index` makes it
 
 
 class Piece(NamedTuple):
-    """Where an encoded image lies: a file, or a part of one."""
+    """Location of an encoded image: a file, or a part of one."""
 
     path: str
     offset: int = 0
     length: int = -1  # to the end
 
     def size(self) -> int:
-        """Bytes."""
+        """Size in bytes."""
         return os.path.getsize(self.path) - self.offset if self.length < 0 else self.length
 
     def read(self, most: int = -1) -> bytes:
@@ -63,7 +63,7 @@ class Piece(NamedTuple):
 
 
 class _Opened:
-    """What Pillow did while samples were made."""
+    """Times, image sizes and paths that Pillow and OpenCV had while samples were made."""
 
     def __init__(self) -> None:
         self.decode_s = self.resize_s = 0.0
@@ -73,7 +73,7 @@ class _Opened:
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """Pillow's functions are timed inside of this block."""
+        """Times the functions of Pillow and OpenCV inside this block."""
         with ExitStack() as stack:
             image, file = sys.modules.get("PIL.Image"), sys.modules.get("PIL.ImageFile")
             if image is not None:
@@ -121,7 +121,7 @@ class _Opened:
 
     @property
     def timed_code(self) -> CodeType:
-        """Of the function in the place of Pillow's and OpenCV's."""
+        """Code object of the function that replaces Pillow's and OpenCV's."""
         code: CodeType = getattr(self._timed(len, "decode_s"), "__code__")  # noqa: B009 - a Callable has none for mypy
         return code
 
@@ -142,17 +142,17 @@ class _Opened:
 
 def measure_samples(
     dataset: Any, collate: Callable[[list[Any]], Any] | None, *, seconds: float, by_worker: bool = False
-) -> tuple[Sample, list[Piece]]:
+) -> tuple[SampleTimes, list[Piece]]:
     """Makes some samples, spread over the dataset, by its own code.
 
     Args:
-        dataset: with `__getitem__` and a length.
-        collate: of the loader; None for none.
-        seconds: to be taken.
-        by_worker: as in a worker process, in which torch's operations have one thread.
+        dataset: a dataset with `__getitem__` and a length.
+        collate: collate function of the loader; None for none.
+        seconds: time for the measurement.
+        by_worker: run as in a worker process, in which torch's operations have one thread.
 
     Returns:
-        What they cost, and the encoded images that they were made of.
+        The costs of the samples, and the encoded images that they were made of.
 
     Raises:
         Exception: the dataset's own.
@@ -176,7 +176,7 @@ def measure_samples(
         step, share = _own_step(dataset, wanted[:made].tolist(), seconds=_PROFILED * seconds)
         collate_ms = _collate_ms(collate, samples)
     wall_s, ms = sum(waiting.wall_s), 1e3 / made
-    found = Sample(
+    found = SampleTimes(
         samples=made,
         total_ms=wall_s * ms,
         idle_ms=waiting.total_s * ms,
@@ -210,7 +210,7 @@ def _own_step(dataset: Any, indices: Sequence[int], *, seconds: float) -> tuple[
 
 @contextmanager
 def _threads_of_torch(count: int) -> Iterator[None]:
-    """Within its operations, until the end of the block."""
+    """Sets the number of threads within torch's operations until the end of the block."""
     before = torch.get_num_threads()
     torch.set_num_threads(count)
     try:
@@ -220,7 +220,7 @@ def _threads_of_torch(count: int) -> Iterator[None]:
 
 
 def _known_pieces(dataset: Any, indices: Sequence[int]) -> list[Piece]:
-    """Where the images of some samples lie, of datasets that fastdata knows."""
+    """Locations of the images of some samples; [] if fastdata does not know the dataset's files."""
     try:
         source = recognise(dataset)
         if not has_file_ranges(source):
@@ -255,7 +255,7 @@ def shown_size(sample: Any) -> int:
     return max(sizes)
 
 
-def _describe_images(found: Sample, sizes: list[tuple[int, int]], pieces: Sequence[Piece]) -> None:
+def _describe_images(found: SampleTimes, sizes: list[tuple[int, int]], pieces: Sequence[Piece]) -> None:
     if sizes:
         found.width = int(statistics.median(width for width, _ in sizes))
         found.height = int(statistics.median(height for _, height in sizes))
@@ -274,7 +274,7 @@ def _describe_images(found: Sample, sizes: list[tuple[int, int]], pieces: Sequen
     _read_from_storage(found, pieces)
 
 
-def _read_from_storage(found: Sample, pieces: Sequence[Piece]) -> None:
+def _read_from_storage(found: SampleTimes, pieces: Sequence[Piece]) -> None:
     """Reads some images' bytes as if for the first time, where the system can forget that it has read them."""
     if not hasattr(os, "posix_fadvise"):
         return

@@ -15,21 +15,21 @@ import torch
 from torch import nn
 from torch.utils._pytree import tree_leaves, tree_map_only
 
+from fastdata.diagnosis.batch_replay import COPIED_AS_THEY_ARE
 from fastdata.diagnosis.observation import TENSOR_CORES_WANT, Facts
-from fastdata.diagnosis.repeating import COPIED_AS_THEY_ARE
 
 __all__ = ["Trial", "trials_for"]
 
 
 @dataclass(frozen=True)
 class Trial:
-    """A change.
+    """A change to try for some steps.
 
     Attributes:
-        key: of the advice that proposes it.
-        enter: makes it, and leaves on the stack what takes it back.
-        batch: what is done to the batches that the program gets meanwhile.
-        batches: how many of the program's own such a batch is worth.
+        key: key of the advice that proposes it.
+        enter: makes the change, and leaves on the stack what takes it back.
+        batch: transforms the batches that the program gets meanwhile.
+        batches: number of the program's own batches that such a batch stands for.
     """
 
     key: str
@@ -39,7 +39,7 @@ class Trial:
 
 
 def trials_for(facts: Facts, models: Sequence[nn.Module], *, tries: bool) -> list[Trial]:
-    """What may gain something; faults always, choices if `tries`."""
+    """Trials of changes that may gain something: faults always, choices if `tries`."""
     found = []
     if facts.anomaly_mode:
         found.append(Trial("anomaly", _without_anomaly_mode))
@@ -97,7 +97,7 @@ def _with_batches_of(key: str, size: int, wanted: int) -> Trial:
 
 
 def _with_compiled(stack: ExitStack, models: Sequence[nn.Module], known: dict[int, Any]) -> None:
-    """Their calls are compiled; known: those that were compiled in the turn before, by the model's number."""
+    """Compiles the models' calls; `known` holds those compiled in the turn before, by the model's number."""
     import torch._dynamo  # slow to import
 
     graphs = torch._dynamo.utils.counters["stats"]  # by which `is_compiled` knows what the program itself compiles
@@ -112,7 +112,7 @@ def _with_compiled(stack: ExitStack, models: Sequence[nn.Module], known: dict[in
 
 
 def _without_anomaly_mode(stack: ExitStack) -> None:
-    """Also where the program switches it on in each step."""
+    """Switches anomaly mode off, also if the program switches it on in each step."""
     stack.callback(torch.set_anomaly_enabled, torch.is_anomaly_enabled(), torch.is_anomaly_check_nan_enabled())
     stack.callback(setattr, torch, "set_anomaly_enabled", torch.set_anomaly_enabled)
     torch.set_anomaly_enabled(False)

@@ -7,9 +7,9 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from fastdata.diagnosis.advice import NOTHING, advise
-from fastdata.diagnosis.gains import Advice, cores_in_use, others_used, wait_share
 from fastdata.diagnosis.observation import Observation
-from fastdata.diagnosis.show import as_text, in_ms
+from fastdata.diagnosis.speedup_model import Advice, cores_in_use, others_used, wait_share
+from fastdata.diagnosis.text_report import as_text, in_ms
 from fastdata.terminal.words import counted
 
 __all__ = ["Diagnosis", "diagnose"]
@@ -47,15 +47,15 @@ _SURE = ("profiler", "debug_variables", "data_parallel", "float64")  # which cos
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """What holds a program back.
+    """Diagnosis of what holds a program back.
 
     Attributes:
-        verdict: one sentence.
+        verdict: the diagnosis in one sentence.
         cause: the key of the advice that the verdict names; "compute" if computing is the limit and nothing is wrong
             with it; "data" if loading is and no change is known to help; "unknown" if too little was seen.
-        advice: most effective first.
+        advice: changes, most effective first.
         is_reliable: False if other programs have used so much of the machine that nothing measured can be relied on.
-        seen: what it was made of.
+        seen: the observation that it was made from.
     """
 
     verdict: str
@@ -68,7 +68,7 @@ class Diagnosis:
         return as_text(self.verdict, self.advice, self.seen)
 
     def to_dict(self) -> dict[str, Any]:
-        """As values that JSON can hold; NaN becomes None."""
+        """Returns the diagnosis as values that JSON can hold; NaN and infinity become None."""
         told = {
             "verdict": self.verdict,
             "cause": self.cause,
@@ -101,7 +101,7 @@ def diagnose(seen: Observation) -> Diagnosis:
 
 
 def _judged(seen: Observation, advice: list[Advice]) -> Diagnosis:
-    """As if nothing else ran on the machine."""
+    """Diagnosis that ignores other programs on the machine."""
     share = wait_share(seen)
     if math.isnan(share):
         return _without_steps(seen, advice)
@@ -153,7 +153,7 @@ def _without_steps(seen: Observation, advice: list[Advice]) -> Diagnosis:
 
 
 def _stage(seen: Observation) -> str:
-    """Which part of loading takes longest, in words."""
+    """Names the part of loading that takes longest, in words."""
     if seen.alone is not None and seen.alone.stage_s:
         name = max(seen.alone.stage_s, key=lambda stage: seen.alone.stage_s[stage] if seen.alone is not None else 0.0)
         names = {"read": "reading files", "decode": "decoding", "transform": "the transform", "collate": "collating"}

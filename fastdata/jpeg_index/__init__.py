@@ -1,1 +1,1 @@
-"""Where a JPEG's rows begin: made once, kept beside images and shards, found again by whoever decodes a window."""
+"""Indexes of the rows in JPEGs: made once, kept beside images and shards, used to decode only a window."""

@@ -1,11 +1,11 @@
-"""Finds the index of a JPEG, by which the native core decodes a window without what lies around it.
+"""Finds the index of a JPEG, with which the native core decodes a window without the data around it.
 
-Indexes of the files in a folder are kept in one file in that folder (folder_index.py), or in `index_folder()` where the
-folder is read-only; `fastdata index FOLDER` makes them (make.py).  Those of the images in a tar file lie beside it,
-where `fastdata convert` puts them.  Loaders ask for every file that they read: which dataset names it does not matter.
-An image that is not the one that was indexed is decoded without, and so is one whose index is damaged or does not fit:
-an index may be missing, old or damaged, but never changes a pixel.  (One that was made wrong on purpose, with checksums
-that are right, may.)
+Indexes of the files in a folder are kept in one file in that folder (folder_index.py), or in `index_folder()` if the
+folder is read-only; `fastdata index FOLDER` makes them (make.py).  Indexes of the images in a tar file are kept beside
+it, where `fastdata convert` writes them.  Loaders look up every file that they read, whatever dataset names it.  An
+image that has changed since it was indexed is decoded without its index, and so is one whose index is damaged or does
+not fit: an index may be missing, old or damaged, but never changes a pixel.  (An index that was falsified on purpose,
+with valid checksums, may.)
 """
 
 from __future__ import annotations
@@ -32,33 +32,33 @@ from fastdata.system.stack_level import users_level
 
 __all__ = ["Indexes", "index_folder", "index_of_folder", "is_below", "named_folder", "open_indexes"]
 
-_MOST_LETTERS = 40  # of a folder's name in that of its index
+_MOST_LETTERS = 40  # characters of a folder's name in its index's file name
 _VARIABLE = "FASTDATA_INDEX_DIR"
 
 
 def index_folder() -> Path:
-    """Where indexes of read-only folders are kept: `$FASTDATA_INDEX_DIR`, or `$XDG_CACHE_HOME/fastdata/indexes`.
+    """Folder for indexes of read-only folders: `$FASTDATA_INDEX_DIR`, or `$XDG_CACHE_HOME/fastdata/indexes`.
 
     Raises:
-        RuntimeError: neither is set, and the user has no home.
+        RuntimeError: neither is set, and the user has no home folder.
     """
     return named_folder() or cache_folder() / "indexes"
 
 
 def named_folder() -> Path | None:
-    """The folder that `$FASTDATA_INDEX_DIR` names."""
+    """Returns the folder that `$FASTDATA_INDEX_DIR` names; None if it is not set."""
     named = os.environ.get(_VARIABLE)
     return Path(named) if named else None
 
 
 def index_of_folder(root: str | os.PathLike[str], folder: Path) -> Path:
-    """The file in which the indexes of a folder of images are kept."""
+    """Returns the path, in `folder`, of the file with the indexes of an image folder."""
     whole = os.path.realpath(root)
     return folder / f"{Path(whole).name[:_MOST_LETTERS]}-{_hash_of(whole)}{SUFFIX}"
 
 
 def is_below(path: str, folder: str) -> bool:
-    """True for the folder itself and all that is in it."""
+    """True for the folder itself and everything in it."""
     return (path + os.sep).startswith(folder.rstrip(os.sep) + os.sep)
 
 
@@ -68,31 +68,31 @@ def _hash_of(path: str) -> str:
 
 @dataclass
 class Uses:
-    """What became of indexes so far.
+    """Counts of indexes that were used, and that were wrong.
 
     Attributes:
-        used: images that were decoded by one.
-        wrong: images that had changed since, or whose index did not fit, and were decoded without.
+        used: images that were decoded with an index.
+        wrong: images that were decoded without their index, since they had changed or it did not fit.
     """
 
     used: int = 0
     wrong: int = 0
 
     def forget(self) -> None:
-        """Counts from zero, since an index was replaced."""
+        """Resets the counts to zero, after an index was replaced."""
         self.used = self.wrong = 0
 
 
-_Place = tuple[tuple[int, str], IndexFile, str]  # of lower keys first; and what comes before names in that index
+_Place = tuple[tuple[int, str], IndexFile, str]  # sort key (lower is preferred), index, and prefix of names in it
 
 
 class Indexes:
-    """All indexes that are there in one epoch, for whoever decodes files.
+    """The indexes that are available in one epoch, for decoding files.
 
     Args:
-        folders: those of folders that are kept elsewhere; where several have an image, the first of these counts.
-        uses: counts what becomes of them.
-        inside: those that lie in the folders of the images, which count before the others; None for none.
+        folders: indexes that are kept outside of the image folders; the first that has an image is used.
+        uses: counts of used and wrong indexes.
+        inside: indexes in the folders of the images, which take precedence; None for none.
     """
 
     def __init__(
@@ -104,11 +104,11 @@ class Indexes:
         self.uses = uses if uses is not None else Uses()
 
     def of(self, paths: Sequence[Any], offsets: npt.NDArray[np.int64] | None = None) -> JpegIndexes | None:
-        """The indexes of some images; None if none of them has one.
+        """Returns the indexes of some images; None if none of them has one.
 
         Args:
-            paths: of their files; "" for images that are in memory.
-            offsets: where each begins in its file; None for 0.
+            paths: paths of their files; "" for images that are in memory.
+            offsets: offset in bytes of each image in its file; None for 0.
         """
         if not self._folders and self._inside is None and offsets is None:
             return None
@@ -133,17 +133,17 @@ class Indexes:
             for row, index in zip(chosen.tolist(), file.read(known), strict=True):
                 stored[row] = index
             file_bytes[chosen] = file.file_bytes[known]
-            # A copy of a folder has other times; the checksum of the image is enough.
+            # In a copy of a folder, times may differ; the checksum of the image is enough.
             modified_ns[chosen] = file.modified_ns[known] if file.root else ANY_TIME
         return replace(JpegIndexes.of(stored), file_bytes=file_bytes, modified_ns=modified_ns)
 
     def file_of(self, path: Any, offset: int = 0) -> Path | None:
-        """Where the index of an image is, if it has one."""
+        """Returns the path of the file that holds an image's index; None if it has no index."""
         files = (file for _, file, name in self._candidates(path, offset) if file.rows([name])[0] >= 0)
         return next((file.path for file in files), None)
 
     def note(self, indexes: JpegIndexes | None) -> None:
-        """Counts what became of them; says once that some are wrong."""
+        """Counts the used and wrong indexes of a call; warns once if some are wrong."""
         if indexes is None:
             return
         used, wrong = (int(np.count_nonzero(indexes.uses == use)) for use in (IndexUse.USED, IndexUse.WRONG))
@@ -158,7 +158,7 @@ class Indexes:
             )
 
     def _candidates(self, path: Any, offset: int) -> Iterator[tuple[tuple[int, str], IndexFile, str]]:
-        """Files that may have an image's index, the one to be preferred having the lower key, and its name there."""
+        """Yields sort keys (lower is preferred), files that may have an image's index, and its name there."""
         if offset:  # it is in a tar file
             name = os.fspath(path)
             if (beside := self._of_tar(name)) is not None:
@@ -174,7 +174,7 @@ class Indexes:
         return self._beside[path]
 
     def _places_of(self, folder: str) -> list[_Place]:
-        """Which indexes may have a folder's files, and what comes before their names there."""
+        """Returns the indexes that may have a folder's files, and the prefix of their names there."""
         if folder not in self._places:
             whole = folder if os.path.isabs(folder) else os.path.abspath(folder)
             spelled = dict.fromkeys((whole, os.path.realpath(whole)))  # a link to a folder is below its own folder
@@ -199,13 +199,13 @@ class Indexes:
 
 
 def _prefix(folder: str, root: str) -> str:
-    """What comes before the names of a folder's files, in the index of a folder that it is in."""
+    """Returns the prefix of a folder's file names in the index of a folder that contains it."""
     relative = os.path.relpath(folder, root)
     return "" if relative == os.curdir else relative.replace(os.sep, "/") + "/"
 
 
 def open_indexes() -> Indexes:
-    """The indexes that are there now, for one epoch; none if there is no core that uses them."""
+    """Returns the indexes that are available now, for one epoch; none if there is no core to use them."""
     if native.available() is None:
         return Indexes([])
     folder, found = Path(), []
@@ -226,6 +226,6 @@ def _modified_ns(entry: os.DirEntry[str]) -> int:
 
 @lru_cache(maxsize=4)
 def _opened_folders(folder: Path, state: tuple[tuple[int, str], ...]) -> tuple[list[IndexFile], Uses]:
-    """The files, and what became of their indexes in all epochs; anew when something has changed in the folder."""
+    """Opens the index files, with one count of uses for all epochs; again if something in the folder has changed."""
     files = [opened(path) for _, path in state]
     return [file for file in files if file is not None], Uses()

@@ -1,7 +1,7 @@
-"""The index of a folder of images that lies in the folder itself, as one hidden file.
+"""The index of a folder of images, kept in the folder itself as one hidden file.
 
-It holds no path, so it is found wherever the folder is mounted, copied or moved to.  It is a file and not a folder,
-since torchvision takes every folder in an image folder for a class.
+It holds no path, so it is found wherever the folder is mounted, copied or moved to.  It is not a folder, since
+torchvision takes every folder in an image folder for a class.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _State = tuple[int, int, int]
 
 
 def index_in(root: str | os.PathLike[str]) -> Path:
-    """The path of the index of a folder's images, in that folder."""
+    """Returns the path of the index of a folder's images in that folder."""
     return Path(root) / _NAME
 
 
@@ -39,7 +39,7 @@ def is_writable(folder: str | os.PathLike[str]) -> bool:
 
 
 def opened(path: str | os.PathLike[str], *, missing_ok: bool = False) -> IndexFile | None:
-    """An index file; None, with a warning, if it cannot be used."""
+    """Opens an index file; returns None, with a warning, if it cannot be used."""
     try:
         return IndexFile(Path(path))
     except (DatasetError, OSError) as error:
@@ -50,7 +50,7 @@ def opened(path: str | os.PathLike[str], *, missing_ok: bool = False) -> IndexFi
 
 @dataclass(frozen=True)
 class Found:
-    """An index in a folder.
+    """An index found in a folder.
 
     Attributes:
         file: the index.
@@ -62,7 +62,7 @@ class Found:
 
 
 class FolderIndexes:
-    """The indexes in folders, looked up once for each folder and epoch; files are read once for a process."""
+    """The indexes in image folders, looked up once for each folder and epoch; files are read once in a process."""
 
     _known: ClassVar[dict[str, tuple[_State, IndexFile | None]]] = {}  # by path, for all epochs
 
@@ -71,12 +71,12 @@ class FolderIndexes:
         self._has_replaced = False
 
     def take_replaced(self) -> bool:
-        """True if an index was found, since the last call, in the place of another one."""
+        """Returns True if an index was found, since the last call, in place of another one."""
         self._has_replaced, has_replaced = False, self._has_replaced
         return has_replaced
 
     def above(self, folder: str) -> tuple[Found, ...]:
-        """The indexes in a folder and in those that it is in, the newest first.
+        """Returns the indexes in a folder and in its parent folders, the newest first.
 
         Args:
             folder: an absolute path.

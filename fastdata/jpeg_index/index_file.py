@@ -1,6 +1,7 @@
-"""A file of indexes of JPEGs: those of a folder's images, or those of the images in a tar file.
+"""A file with the indexes of JPEGs, of a folder's images or of the images in a tar file.
 
-An index says where the rows of a JPEG begin in its entropy-coded data; docs/format.md describes both it and the file.
+An index holds the positions at which the rows of a JPEG begin in its entropy-coded data; docs/format.md describes
+both it and the file.
 """
 
 from __future__ import annotations
@@ -36,11 +37,11 @@ __all__ = [
 ]
 
 SUFFIX = ".jpegindex"
-ANY_TIME = -1  # of modification: the image's checksum is enough
+ANY_TIME = -1  # modification time that is not compared: the image's checksum is enough
 
-# Magic, version, bytes of the root's path, images, where the tables begin; then the CRC-32C of these and the tables.
+# Magic, version, bytes of the root's path, images, offset of the tables; then the CRC-32C of these and the tables.
 _HEAD = struct.Struct("<8sIIQQ")
-_BEGIN = _HEAD.size + 8  # of the indexes; with four zeros behind the checksum
+_BEGIN = _HEAD.size + 8  # offset of the first index; four zeros follow the checksum
 _COLUMNS = 5
 _MAGIC, _VERSION = b"FDJPEGIX", 2
 
@@ -49,10 +50,10 @@ class Indexed(NamedTuple):
     """An image and its index.
 
     Attributes:
-        name: see `name_in_folder` and `name_in_tar`.
+        name: name from `name_in_folder` or `name_in_tar`.
         file_bytes: size of its file, or of the tar file that it is in.
-        modified_ns: when that was modified, as in os.stat; `ANY_TIME` if it does not matter.
-        stored: the index, as `Core.index_jpeg` gave it; empty for an image that is not decoded by one.
+        modified_ns: modification time of that file, as in os.stat; `ANY_TIME` if it does not matter.
+        stored: the index, as `Core.index_jpeg` returned it; empty for an image that is not decoded with one.
     """
 
     name: str
@@ -61,38 +62,38 @@ class Indexed(NamedTuple):
     stored: bytes
 
     def is_of(self, state: os.stat_result) -> bool:
-        """True if there is an index, not damaged, of a file of this size and time."""
+        """True if the index exists, is not damaged, and belongs to a file of this size and modification time."""
         is_whole = google_crc32c.value(self.stored[:-4]) == int.from_bytes(self.stored[-4:], "little")
         unchanged = (self.file_bytes, self.modified_ns) == (state.st_size, state.st_mtime_ns)
         return bool(self.stored) and is_whole and unchanged
 
 
 def name_in_folder(path: str) -> str:
-    """What an image is called in the indexes of a folder.
+    """Returns the name of an image in the indexes of a folder.
 
     Args:
-        path: of its file, relative to the folder.
+        path: path of its file, relative to the folder.
     """
     return path.replace(os.sep, "/")
 
 
 def name_in_tar(offset: int) -> str:
-    """What an image is called in the indexes of a tar file, by the offset of its first byte."""
+    """Returns the name of an image in the indexes of a tar file, from the offset of its first byte."""
     return f":{offset}"
 
 
 def index_beside(tar: str) -> str:
-    """The file, or its URL, that has the indexes of the images in a tar file."""
+    """Returns the path or URL of the indexes of the images in a tar file."""
     return tar.removesuffix(".tar") + SUFFIX
 
 
 def path_beside(tar: str | os.PathLike[str]) -> Path:
-    """The path of the file that has the indexes of the images in a tar file."""
+    """Returns the path of the indexes of the images in a tar file, as a `Path`."""
     return Path(index_beside(os.fspath(tar)))
 
 
 def is_beside(tar: str | os.PathLike[str], size: int) -> bool:
-    """True if that file is there and has this size, or the size is 0, which says that there is none."""
+    """True if the indexes of a tar file exist with this size, or the size is 0, which means that there are none."""
     try:
         return not size or path_beside(tar).stat().st_size == size
     except FileNotFoundError:
@@ -107,10 +108,10 @@ class IndexFile:
     """The indexes of the JPEGs below one folder, or in one tar file; see docs/format.md.
 
     Args:
-        path: of the file.
+        path: path of the file.
 
     Raises:
-        DatasetError: it is none, or damaged.
+        DatasetError: it is not an index file, or damaged.
         OSError: it cannot be read.
     """
 
@@ -141,7 +142,7 @@ class IndexFile:
 
     @property
     def written_ns(self) -> int:
-        """When the file was written, in nanoseconds since 1970."""
+        """Modification time of the file, in nanoseconds since 1970."""
         return self._state[1]
 
     def _opened(self) -> IO[bytes]:
@@ -157,7 +158,7 @@ class IndexFile:
         return len(self._keys)
 
     def rows(self, names: Sequence[str]) -> npt.NDArray[np.int64]:
-        """Which image each name is; -1 for those that are not known."""
+        """int64, (N,): row of each named image; -1 for unknown names."""
         keys = np.array([_key(name) for name in names], np.uint64)
         if not len(self._keys):
             return np.full(len(keys), -1, np.int64)
@@ -165,10 +166,10 @@ class IndexFile:
         return np.where(self._keys[at] == keys, at, -1).astype(np.int64)
 
     def read(self, rows: npt.NDArray[np.int64]) -> list[bytes]:
-        """The indexes of some images; empty where there is none, and all of them if the file is another by now.
+        """Reads the indexes of some images; empty if there is none, and all empty if the file was replaced meanwhile.
 
-        It is opened for this call only: a dataset may have thousands of such files, and one that is mapped ends the
-        process if somebody cuts it short.
+        The file is opened for this call only: a dataset may have thousands of such files, and a memory-mapped file ends
+        the process if it is truncated.
         """
         begins, lengths = self._begins[rows].tolist(), self._lengths[rows].tolist()
         found = []
@@ -185,7 +186,7 @@ class IndexFile:
         return found
 
     def find(self, name: str) -> Indexed | None:
-        """One image."""
+        """Returns one image and its index; None if the name is unknown."""
         row = int(self.rows([name])[0])
         if row < 0:
             return None
@@ -194,18 +195,18 @@ class IndexFile:
 
 
 def _state_of(file: IO[bytes]) -> tuple[int, ...]:
-    """By which a file is known that was replaced or changed meanwhile."""
+    """Returns size, modification time and inode of a file, which differ if it was replaced or changed."""
     state = os.fstat(file.fileno())
     return state.st_size, state.st_mtime_ns, state.st_ino
 
 
 @contextmanager
 def writing_indexes(path: Path, root: str) -> Iterator[Callable[[Indexed], None]]:
-    """Yields a function that adds an image to the file of a `IndexFile`, which is written whole or not at all.
+    """Yields a function that adds an image to an index file, which is written whole or not at all.
 
     Args:
-        path: of the file.
-        root: of the folder whose images are indexed.
+        path: path of the file.
+        root: folder whose images are indexed; "" if the file lies in it or beside a tar file.
     """
     rows: list[tuple[int, ...]] = []
     with whole_file(path) as file:
@@ -220,7 +221,7 @@ def writing_indexes(path: Path, root: str) -> Iterator[Callable[[Indexed], None]
         file.write(bytes(_padded(file.tell()) - file.tell()))
         begin, name = file.tell(), os.fsencode(root)
         keys = Counter(row[0] for row in rows)
-        found = sorted(row for row in rows if keys[row[0]] == 1)  # of two with one key neither can be found
+        found = sorted(row for row in rows if keys[row[0]] == 1)  # if two names have one key, neither can be found
         kinds = (np.uint64, *(np.int64,) * (_COLUMNS - 1))
         columns = [np.array([row[number] for row in found], kind) for number, kind in enumerate(kinds)]
         tables = name.ljust(_padded(len(name)), b"\0") + b"".join(map(np.ndarray.tobytes, columns))
@@ -231,5 +232,5 @@ def writing_indexes(path: Path, root: str) -> Iterator[Callable[[Indexed], None]
 
 
 def _padded(size: int) -> int:
-    """Up to a multiple of 8."""
+    """Rounds a size up to a multiple of 8."""
     return size + -size % 8

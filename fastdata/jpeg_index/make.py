@@ -1,4 +1,4 @@
-"""Makes the indexes of a folder's JPEGs; jpeg_index/find.py says what they are for and where they are kept."""
+"""Makes the indexes of a folder's JPEGs; jpeg_index/find.py describes their use and their place."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from fastdata.jpeg_index.folder_index import index_in, is_writable
 from fastdata.jpeg_index.index_file import Indexed, IndexFile, name_in_folder, writing_indexes
 from fastdata.limits import check_encoded_bytes
 from fastdata.native import Options, PassOrder, load
-from fastdata.system.ahead import in_order
 from fastdata.system.files import open_file, try_lock
+from fastdata.system.ordered_map import in_order
 
 __all__ = ["Indexing", "JpegIndexer", "images_below", "make_index"]
 
@@ -33,15 +33,15 @@ class _Made(NamedTuple):
 
 @dataclass
 class Indexing:
-    """What making the indexes of a folder came to.
+    """The result of indexing a folder.
 
     Attributes:
-        path: of the file that holds them.
+        path: path of the index file.
         indexed: images whose index was made.
-        kept: images that have not changed since theirs was made.
-        without: images that are not decoded by an index: progressive, damaged, or of another format.
+        kept: images that have not changed since their index was made.
+        without: images that cannot be decoded with an index: progressive, damaged, or of another format.
         unreadable: files that could not be read.
-        index_bytes: of all indexes.
+        index_bytes: size of all indexes.
     """
 
     path: Path
@@ -53,7 +53,7 @@ class Indexing:
 
     @property
     def images(self) -> int:
-        """All that were looked at."""
+        """Number of all images, whatever their result."""
         return self.indexed + self.kept + self.without + self.unreadable
 
     def count(self, made: _Made | None) -> None:
@@ -70,7 +70,7 @@ class Indexing:
 
 
 def images_below(root: str | os.PathLike[str]) -> Iterator[str]:
-    """The paths of the JPEGs below a folder, by their names, in sorted order; links to folders are followed."""
+    """Yields the paths of the JPEGs below a folder, by their extensions, sorted; links to folders are followed."""
     for folder, folders, files in os.walk(root, followlinks=True):
         folders[:] = sorted(each for each in folders if not _leads_back(folder, each))
         for name in sorted(files):
@@ -79,7 +79,7 @@ def images_below(root: str | os.PathLike[str]) -> Iterator[str]:
 
 
 def _leads_back(folder: str, name: str) -> bool:
-    """True for a link to a folder that it is in."""
+    """True for a link to a folder that contains the link."""
     path = os.path.join(folder, name)
     return os.path.islink(path) and is_below(os.path.realpath(folder), os.path.realpath(path))
 
@@ -92,14 +92,14 @@ def make_index(
     threads: int = 1,
     on_image: Callable[[], object] = lambda: None,
 ) -> Indexing:
-    """Makes the indexes of images below a folder, and writes them into one file, in the place of an earlier one.
+    """Makes the indexes of images below a folder, and writes them to one file, replacing an earlier one.
 
     Args:
         root: the folder.
         paths: the images.
-        to: folder for that file; None for the folder itself, or `index_folder()` if that cannot be written or
-            `$FASTDATA_INDEX_DIR` names another.
-        threads: that read and index.
+        to: folder for that file; None for `root` itself, or `index_folder()` if `root` cannot be written or
+            `$FASTDATA_INDEX_DIR` is set.
+        threads: number of threads that read and index.
         on_image: called after each image.
 
     Raises:
@@ -124,7 +124,7 @@ def make_index(
 
 
 def _place_for(whole: str, to: str | os.PathLike[str] | None) -> Path:
-    """The path for the index of a folder."""
+    """Returns the path for the index of a folder."""
     if to is not None:
         return index_of_folder(whole, Path(to))
     if named_folder() is None and is_writable(whole):
@@ -133,7 +133,7 @@ def _place_for(whole: str, to: str | os.PathLike[str] | None) -> Path:
 
 
 def _earlier(whole: str, path: Path) -> IndexFile | None:
-    """The index of an earlier run: at this path, or where read-only folders have theirs."""
+    """Opens the index of an earlier run: at this path, else in `index_folder()`; None if there is none."""
     found = _opened(path)
     if found is None and path == index_in(whole):
         with suppress(RuntimeError):  # no home
@@ -143,7 +143,7 @@ def _earlier(whole: str, path: Path) -> IndexFile | None:
 
 @contextmanager
 def _alone(path: Path, root: str) -> Iterator[None]:
-    """While no other process writes the same file."""
+    """Locks an index file against other processes within a `with` block; raises DatasetError if it is locked."""
     path.parent.mkdir(parents=True, exist_ok=True)
     lock = path.with_name(f".{path.name}.lock")
     with try_lock(lock) as is_free:
@@ -156,7 +156,7 @@ def _alone(path: Path, root: str) -> Iterator[None]:
 
 
 class JpegIndexer:
-    """Makes the index of one JPEG after the other.
+    """Makes the indexes of JPEGs, one after the other.
 
     Raises:
         NativeMissing: there is no native core, which makes and uses indexes.
@@ -164,22 +164,22 @@ class JpegIndexer:
 
     def __init__(self) -> None:
         self._core = load()
-        # In which order an image is resized makes no difference here, and its pixels are never made.
+        # The order of a resize's passes does not matter here: no pixel is computed.
         self._options = Options(pass_order=next(iter(PassOrder)), max_file_bytes=limits.MAX_ENCODED_BYTES)
 
     def make(self, image: bytes) -> bytes:
-        """The index; empty for an image that is not decoded by one: progressive, damaged, or of another format."""
+        """Returns the index; empty for an image without one: progressive, damaged, or of another format."""
         return self._core.index_jpeg(image, step=_STEP, options=self._options) or b""
 
 
 class _Maker:
-    """Makes the index of one file after the other, or takes that of an earlier run."""
+    """Makes the indexes of files, one after the other, or takes those of an earlier run."""
 
     def __init__(self, root: str, before: IndexFile | None) -> None:
         self._root, self._before, self._indexer = root, before, JpegIndexer()
 
     def make(self, path: str) -> _Made | None:
-        """None if the file cannot be read."""
+        """Returns a file's index; None if the file cannot be read."""
         name = name_in_folder(os.path.relpath(path, self._root))
         before = self._before.find(name) if self._before is not None else None
         try:
@@ -195,7 +195,7 @@ class _Maker:
 
 
 def _opened(path: Path) -> IndexFile | None:
-    """The indexes of an earlier run; None if there are none that are of use."""
+    """Opens the indexes of an earlier run; returns None if they are missing or cannot be used."""
     try:
         return IndexFile(path)
     except (OSError, DatasetError):

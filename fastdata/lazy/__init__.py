@@ -10,7 +10,7 @@ How one sample travels, if its dataset's code is the user's (dataloader/routes.p
    sample is being made and what has become of its images.
 3. When the user's code calls `PIL.Image.open`, `opening.py` gives it an image that remembers its file
    (`encoded_source.py`) and what was asked of it: crop, resize, flip, convert (`encoded_image.py`).  Everything else
-   about it is Pillow's; whoever needs its pixels gets them, decoded there and then.
+   about it is Pillow's; code that needs its pixels gets them, decoded immediately.
 4. The fused transform draws its view by (seed, epoch, sample), and does to the image what its compiled plan says
    (`fused_steps.py`).  If a tensor is wanted of an image that is still encoded, it gives a pending tensor, which knows
    its shape and dtype and has no memory (`pending_tensor.py`).  Steps of the user's own get real images and tensors.
@@ -19,8 +19,8 @@ How one sample travels, if its dataset's code is the user's (dataloader/routes.p
 6. There `complete.py` decodes the whole batch into its memory, in decode threads, by one call of the native core
    (`fill.py`), while the next batches are on their way.
 
-How it falls back: what cannot be left encoded (another format, a mode, a file without a path) is opened by Pillow.
-What is asked of a pending tensor beyond shape, arithmetic with constants and stacking decodes it.  If an image in a
+Fallbacks: an image that cannot stay encoded (another format, a mode, a file without a path) is opened by Pillow.
+Any use of a pending tensor other than its shape, arithmetic with constants and stacking decodes it.  If an image in a
 batch cannot be decoded, or its file has changed, the batch is made again by the process that made it, from the same
 random states, with nothing left encoded: so the user's own `try` meets the error.  `pure_code.py` reads the source of
 the user's functions, and proves of some that they only call known transforms.

@@ -1,4 +1,4 @@
-"""Completing batches that a dataset's own code has made: pending images are decoded into the batch's memory."""
+"""Completes batches that a dataset's own code has made: decodes pending images into the batch's memory."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ __all__ = ["CompletedBatch", "Completion", "FailedBatch", "FetchedBatch"]
 
 @dataclass(kw_only=True)
 class Completion:
-    """What the batches of one epoch share while they are completed.
+    """State shared by all batches of one epoch while their pending images are decoded.
 
     Attributes:
-        backend: who decodes.
-        threads: how many of the core's will share a batch; 0 works in the calling thread.
-        on_error: what to do with samples whose image cannot be opened or decoded.
-        memory_format: of image batches.
+        backend: the backend that decodes.
+        threads: number of native threads that share a batch; 0 decodes in the calling thread.
+        on_error: treatment of samples whose image cannot be opened or decoded.
+        memory_format: memory format of image batches.
         pin: put batches into pinned memory.
-        stats: where each batch reports what it cost.
-        order: the epoch's batches, which know from what substitutes are taken.
-        again: has a batch in which something failed made again by who has made it: the number of a worker process, or
-            None, and the request.
+        stats: receives the times and byte counts of each batch.
+        order: the epoch's batches, from which substitutes are taken; may be None unless `on_error` is "replace".
+        again: makes a failed batch again where it was made; called with the number of that worker process (None: this
+            process) and the request.
     """
 
     backend: Backend
@@ -60,18 +60,18 @@ class Completion:
             self.pool = self.decoder.pool(self.threads)
 
     def close(self, ended: bool = True) -> None:
-        """Gives up the threads of the core; waits for them if all work has ended."""
+        """Gives up the native threads; waits for them only if all work has ended."""
         self.memory.close()
         pool, self.pool = self.pool, None
         if pool is not None:
             (pool.close if ended else pool.abandon)()
 
     def empty_batch(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-        """An uninitialised batch (N, 3, height, width) in the format asked for."""
+        """An uninitialised batch (N, 3, height, width) in `memory_format`, pinned if `pin`."""
         return self.memory.images(shape, dtype, memory_format=self.memory_format, pin=self.pin)
 
     def request(self, order: SampleOrder) -> MakeAgain:
-        """What is asked for in place of a batch in which something failed."""
+        """Returns the request to make a failed batch again, with substitutes if `on_error` is "replace"."""
         if self.on_error != "replace" or order.key is None:
             return MakeAgain(order)
         assert self.order is not None
@@ -81,12 +81,12 @@ class Completion:
 
 
 class CompletedBatch:
-    """A pipeline job: decodes what is pending in a batch, then pins it; see `fastdata.pipeline.jobs.Job`.
+    """A pipeline job: decodes a batch's pending images, then pins its tensors; see `fastdata.pipeline.jobs.Job`.
 
     Args:
-        completion: what it shares with others.
+        completion: state shared with the epoch's other batches.
         received: a finished batch, an UnfinishedBatch or a MadeAgain.
-        number: of the batch.
+        number: number of the batch.
     """
 
     def __init__(self, completion: Completion, received: Any, number: int = 0) -> None:
@@ -121,7 +121,7 @@ class CompletedBatch:
         return batch
 
     def result(self) -> Any:
-        """The batch's number, the batch, and how many samples are not in it; see `Job.result`."""
+        """Returns the batch's number, the batch, and the number of samples left out of it; see `Job.result`."""
         if self._fails:
             self._make_again()
         batch = self._received
@@ -136,7 +136,7 @@ class CompletedBatch:
         self._received = self._completion.again(unfinished.worker, self._completion.request(unfinished.order))
 
     def _outcome(self, made: MadeAgain) -> Any:
-        """A batch that was made again, once its failures are counted; raises the first if failures are to be raised."""
+        """Returns the batch of a `MadeAgain` and counts its failures; raises the first one if `on_error` is "raise"."""
         stats, failures = self._completion.stats, list(made.failures)
         for failure in failures:
             stats.add_failure(failure)
@@ -151,13 +151,13 @@ class CompletedBatch:
         return self._pinned(map_tensors(made.batch, self._formatted))
 
     def _formatted(self, tensor: torch.Tensor) -> torch.Tensor:
-        """A batch of images as those are that were decoded here."""
+        """Converts a batch of images (N, 3, height, width) to the requested memory format; returns others unchanged."""
         wanted = self._completion.memory_format
         is_batch = tensor.dim() == 4 and tensor.shape[1] == 3 and wanted is not torch.contiguous_format
         return tensor.contiguous(memory_format=wanted) if is_batch else tensor
 
     def run_here(self) -> Any:
-        """The result, made in the calling thread."""
+        """Runs all steps in the calling thread and returns the result."""
         run_all(self.tasks)
         self.finish()
         return self.result()
@@ -165,7 +165,7 @@ class CompletedBatch:
     # ---- decoding
 
     def _decode(self) -> Sequence[Task]:
-        """Decodes all images at once where the backend can; what is left over becomes tasks of its own."""
+        """Decodes all images at once if the backend can; returns tasks for the images that are left."""
         completion, times = self._completion, BatchTimes()
         parts = [self._place_for(tensor) for tensor in _pending_in(self._received.batch)]
         left: list[dict[int, Any]] = [dict.fromkeys(range(len(part.batch))) for part in parts]
@@ -182,7 +182,7 @@ class CompletedBatch:
         return further
 
     def _place_for(self, tensor: PendingBatch | PendingImage) -> StoredRows:
-        """Memory for what is to be decoded; the tensor's value from now on."""
+        """Allocates memory for a pending tensor's images and makes it the tensor's value."""
         if isinstance(tensor, PendingBatch):
             whole = tensor.undecoded
             shape = len(whole.images.sources), *whole.image_shape
@@ -205,19 +205,19 @@ class CompletedBatch:
         self._times.append(times)
 
     def _finished(self, tensor: torch.Tensor) -> torch.Tensor:
-        """A tensor of the batch as the caller gets it."""
+        """Returns a tensor as the caller gets it: decoded, and pinned if asked for."""
         if isinstance(tensor, PendingBatch | PendingImage):
             tensor = tensor.undecoded.decoded()
         return tensor.pin_memory() if self._completion.pin and not tensor.is_pinned() else tensor
 
 
 class FetchedBatch(CompletedBatch):
-    """The same for a batch whose samples are made in a decode thread, too.
+    """A pipeline job that makes a batch's samples in a decode thread and then decodes their pending images.
 
     Args:
-        completion: what it shares with others.
+        completion: state shared with the epoch's other batches.
         fetcher: makes the samples.
-        order: which.
+        order: the samples to make.
     """
 
     def __init__(self, completion: Completion, fetcher: SampleFetcher, order: SampleOrder) -> None:
@@ -246,7 +246,7 @@ class FetchedBatch(CompletedBatch):
 
 
 class FailedBatch:
-    """A pipeline job that stands for a batch which could not be made."""
+    """A pipeline job for a batch that could not be made; its result raises the error."""
 
     tasks: tuple[Task, ...] = ()
 
@@ -254,7 +254,7 @@ class FailedBatch:
         self._error: Exception | None = error
 
     def finish(self) -> None:
-        """Nothing is to be done."""
+        """Does nothing."""
 
     def result(self) -> Any:
         """Raises the error."""
@@ -267,7 +267,7 @@ class FailedBatch:
 
 
 def _pending_in(batch: Any) -> list[PendingBatch | PendingImage]:
-    """The tensors of a batch that are to be decoded, each once."""
+    """Returns the tensors of a batch that are still to be decoded, each once."""
     found: dict[int, PendingBatch | PendingImage] = {}
 
     def note(tensor: torch.Tensor) -> torch.Tensor:

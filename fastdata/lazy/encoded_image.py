@@ -1,13 +1,13 @@
-"""A PIL image that stays encoded until somebody looks at its pixels.
+"""A PIL image that stays encoded until its pixels are needed.
 
-`PIL.Image.open` gives one for an ordinary JPEG or PNG where opening_encoded.py says so.  What a dataset usually does
-next, ``convert("RGB")``, crops, one resize, flips, is remembered, and done by the native core in one pass when pixels
-are needed: only the window that is seen is decoded, with Pillow's pixels to the last bit.  Whatever else is asked for
-is Pillow's: the image is decoded as it is, and goes on as a plain one.
+`PIL.Image.open` gives one for an ordinary JPEG or PNG where opening.py says so.  The usual next steps of a
+dataset, ``convert("RGB")``, crops, one resize, flips, are recorded, and done by the native core in one pass when pixels
+are needed: only the window in view is decoded, with Pillow's pixels to the last bit.  All other methods are Pillow's:
+the image is decoded first, and is a plain one from then on.
 
 Of a file only the first and the last bytes are read when it is opened, and no descriptor stays open.  A file that does
-not end as it should is left to Pillow at once, so an error comes where a dataset's own ``try`` expects it; what only
-the decoder notices is raised where pixels are first needed, with Pillow's type.
+not end as it should is left to Pillow at once, so an error is raised where a dataset's own ``try`` expects it; damage
+that only the decoder notices is raised where pixels are first needed, with Pillow's type.
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ Box: TypeAlias = tuple[int, int, int, int]  # left, top, right, bottom
 _FILTERS = {each.value: each for each in Interpolation}
 _FILE_CLASSES: dict[Any, type[Image]] = {"JPEG": JpegImageFile, "PNG": PngImageFile}
 _FLIPS = (Transpose.FLIP_LEFT_RIGHT, Transpose.FLIP_TOP_BOTTOM)
-# Where Pillow keeps an image's pixels: behind a property since version 11.
+# Names of the attributes of Pillow's pixels and mode, which are behind properties since version 11.
 _PIXELS = "_im" if isinstance(vars(Image).get("im"), property) else "im"
 _MODE = "_mode" if isinstance(vars(Image).get("mode"), property) else "mode"
 
 
-_JPEG = "JPEG (ISO 10918)"  # as Pillow describes it
-_HIDDEN_METHODS = ("_getexif", "_getmp")  # of Pillow's files, which everybody calls
+_JPEG = "JPEG (ISO 10918)"  # Pillow's description of the format
+_HIDDEN_METHODS = ("_getexif", "_getmp")  # private methods of Pillow's file classes that users call
 
 
-class _Seen(NamedTuple):
-    """What is seen of an image, in the terms of `View`; its size is the crop's."""
+class _Framing(NamedTuple):
+    """The geometry of an image that stays encoded, with the fields of `View`; `size` is the crop's (width, height)."""
 
     window: Box
     crop: Box
@@ -57,7 +57,7 @@ class _Seen(NamedTuple):
     window_flips: tuple[bool, bool] = (False, False)
 
     @classmethod
-    def whole(cls, width: int, height: int) -> _Seen:
+    def whole(cls, width: int, height: int) -> _Framing:
         return cls(window=(0, 0, width, height), crop=(0, 0, width, height))
 
     @property
@@ -65,8 +65,8 @@ class _Seen(NamedTuple):
         left, top, right, bottom = self.crop
         return right - left, bottom - top
 
-    def cropped(self, box: Box) -> _Seen | None:
-        """After a crop, whose box may reach out of the image, where Pillow puts black; None for an empty one."""
+    def cropped(self, box: Box) -> _Framing | None:
+        """Returns the geometry after a crop, which may reach outside the image (black, as in Pillow); None if empty."""
         left, top, right, bottom = box
         width, height = self.size
         if right <= left or bottom <= top:
@@ -79,8 +79,8 @@ class _Seen(NamedTuple):
         crop = (x + left, y + top, x + right, y + bottom)
         return self._replace(crop=crop) if self.resized is not None else self._replace(crop=crop)._folded()
 
-    def _folded(self) -> _Seen | None:
-        """The crop of an image that is not resized as a window of it; None if nothing of the image is inside."""
+    def _folded(self) -> _Framing | None:
+        """Moves the crop into the window, without a resize; None if the crop does not overlap the image."""
         x, y, right, bottom = self.window
         width, height = right - x, bottom - y
         inside = (
@@ -96,8 +96,8 @@ class _Seen(NamedTuple):
         crop = (self.crop[0] - left, self.crop[1] - top, self.crop[2] - left, self.crop[3] - top)
         return self._replace(window=window, crop=crop)
 
-    def resize(self, size: tuple[int, int], interpolation: Interpolation) -> _Seen | None:
-        """After a resize; None where it is a second one, or comes after padding."""
+    def resize(self, size: tuple[int, int], interpolation: Interpolation) -> _Framing | None:
+        """Returns the geometry after a resize; None if it is the second resize, or comes after a crop with padding."""
         left, top, right, bottom = self.window
         whole = (0, 0, right - left, bottom - top)
         if self.resized is not None or self.crop != whole:
@@ -120,23 +120,23 @@ class _Seen(NamedTuple):
 
 
 class EncodedImage(Image):
-    """See the module's text.
+    """A PIL image that stays encoded until its pixels are needed; see the module docstring.
 
     Args:
-        source: the file.
-        seen: what is seen of it.
-        mode: Pillow's, "L", "RGB" or "RGBA"; all but "RGB" are decoded by Pillow.
-        is_file: just opened, not made from another image.
+        source: the encoded bytes, or the file that holds them.
+        seen: crops, resize and flips applied so far.
+        mode: Pillow's mode, "L", "RGB" or "RGBA"; all but "RGB" are decoded by Pillow.
+        is_file: True for the result of `PIL.Image.open`, False for an image made from another one.
     """
 
     _pixels: Any = None
     _array: Pixels | None = None
-    _shared: Pixels | None = None  # that NumPy's arrays lie on; kept as long as the image
-    _seen: _Seen | None = None  # None once it has pixels
-    _opened: Image | None = None  # Pillow's own, where something of it was asked for
+    _shared: Pixels | None = None  # memory that NumPy arrays share; kept as long as the image
+    _seen: _Framing | None = None  # None once it has pixels
+    _opened: Image | None = None  # Pillow's own image, opened when it is first needed
     _info: dict[Any, Any] | None = None
 
-    def __init__(self, source: EncodedSource, seen: _Seen, mode: str, *, is_file: bool = False) -> None:
+    def __init__(self, source: EncodedSource, seen: _Framing, mode: str, *, is_file: bool = False) -> None:
         super().__init__()
         self._source, self._seen, self._info = source, seen, None
         source.images.append(weakref.ref(self))
@@ -151,24 +151,24 @@ class EncodedImage(Image):
 
     @property  # type: ignore[misc]
     def __class__(self) -> Any:
-        """For isinstance: what Pillow's own image is."""
+        """The class that `isinstance` sees: Pillow's file class for an opened file, else `PIL.Image.Image`."""
         return _FILE_CLASSES[self.format] if self.__dict__.get("_is_file") else Image
 
     @classmethod
     def opened(cls, source: EncodedSource) -> EncodedImage:
-        """As `PIL.Image.open` gives it."""
+        """Returns the image of a whole file, like the result of `PIL.Image.open`."""
         header = source.header
         assert header is not None
-        return cls(source, _Seen.whole(header.width, header.height), source.mode, is_file=True)
+        return cls(source, _Framing.whole(header.width, header.height), source.mode, is_file=True)
 
     @classmethod
     def of_record(cls, record: bytes) -> EncodedImage | None:
-        """What ``PIL.Image.open(...).convert("RGB")`` gives for the file of an unpacked JPEG; None if that may warn."""
+        """Returns the RGB image of an unpacked JPEG's record; None if Pillow would warn about its size or refuse it."""
         header, limit = parse_header(record), PIL.Image.MAX_IMAGE_PIXELS
         if header is None or (limit is not None and header.width * header.height > limit):
             return None
         source = EncodedSource(header, path="", data=record, name="")
-        image = cls(source, _Seen.whole(header.width, header.height), "RGB")
+        image = cls(source, _Framing.whole(header.width, header.height), "RGB")
         image.format, image.format_description = "JPEG", _JPEG
         return image
 
@@ -176,22 +176,22 @@ class EncodedImage(Image):
 
     @property
     def pending_view(self) -> tuple[EncodedSource, View] | None:
-        """What would be decoded, if that is RGB and has not been done yet."""
+        """The source and view still to be decoded; None if the mode is not RGB or the image has been decoded."""
         if self._seen is None or self._array is not None or self._source.pixels is not None or self.mode != "RGB":
             return None
         return self._source, self._seen.view()
 
     def pending_through(self, view: View) -> tuple[EncodedSource, View] | None:
-        """As `pending_view` after crop, resize and flips, if nothing of the kind has been done to the image yet."""
+        """Returns the source and `view`; None unless the image is RGB, encoded, and not cropped, resized or flipped."""
         seen = self._seen
         has_pixels = self._array is not None or self._source.pixels is not None
-        if seen is None or has_pixels or self.mode != "RGB" or seen != _Seen.whole(*self._size):
+        if seen is None or has_pixels or self.mode != "RGB" or seen != _Framing.whole(*self._size):
             return None
         return self._source, view
 
     @property
     def info(self) -> dict[Any, Any]:
-        """As Pillow reads it from the file, which it does when first asked."""
+        """The metadata dictionary that Pillow reads from the file; read at first use."""
         if self._info is None:
             self._info = dict(self._as_opened().info)
         return self._info
@@ -247,9 +247,9 @@ class EncodedImage(Image):
         return self._again(seen._replace(flip_vertical=not seen.flip_vertical))
 
     def load(self) -> Any:
-        """See PIL.Image.Image.load; waits until a pixel is asked for, as many call it only to have the file closed."""
+        """See PIL.Image.Image.load; decodes at the first access to a pixel, as many call it only to close the file."""
         self._source.is_asked = True
-        if self._seen is None or self.format == "PNG":  # whose checksums are what many call it for
+        if self._seen is None or self.format == "PNG":  # PNG: many call load() to verify its checksums
             return super().load()
         return _PixelsOnDemand(self)
 
@@ -259,7 +259,7 @@ class EncodedImage(Image):
             self._seen, self._array = None, None
         super().close()
 
-    def _again(self, seen: _Seen, mode: str = "RGB") -> EncodedImage:
+    def _again(self, seen: _Framing, mode: str = "RGB") -> EncodedImage:
         image = EncodedImage(self._source, seen, mode)
         if self._info is not None:
             image._info = self._info.copy()
@@ -268,14 +268,14 @@ class EncodedImage(Image):
     # ---- what is Pillow's
 
     def _as_opened(self) -> Image:
-        """Pillow's own image of the file."""
+        """Opens the file with Pillow, once, and returns Pillow's image."""
         if self._opened is None:
             with asking_pillow():
                 self._opened = PIL.Image.open(io.BytesIO(self._source.read()))
         return self._opened
 
     def draft(self, mode: str | None, size: tuple[int, int] | None) -> Any:
-        """See PIL.Image.Image.draft; a drafted file is decoded at once and a plain image from then on."""
+        """See PIL.Image.Image.draft; a drafted file is decoded immediately and is a plain image from then on."""
         if not self._is_file or self._seen is None:
             return super().draft(mode, size)
         opened = self._as_opened()
@@ -293,7 +293,7 @@ class EncodedImage(Image):
         self._opened = None
 
     def __getattr__(self, name: str) -> Any:
-        """What only Pillow's image of a file has, like `quantization`."""
+        """Gets attributes that only Pillow's image of a file has, like `quantization`."""
         hidden = name.startswith("_") and name not in _HIDDEN_METHODS
         if hidden or not self.__dict__.get("_is_file"):
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
@@ -301,7 +301,7 @@ class EncodedImage(Image):
 
     def __reduce__(self) -> tuple[Any, ...]:
         file = (self.format, self.filename) if self._is_file else None
-        return _plain_image, (self._plain().__getstate__(), file)  # a plain image, in whatever process
+        return _plain_image, (self._plain().__getstate__(), file)  # unpickled as a plain image
 
     def __eq__(self, other: object) -> bool:
         if self.__class__ is not getattr(other, "__class__", None):  # as Pillow does
@@ -312,7 +312,7 @@ class EncodedImage(Image):
     __hash__ = None  # type: ignore[assignment]
 
     def _plain(self) -> Image:
-        """The same as an image of Pillow's own class."""
+        """Copies the image, with decoded pixels, to an instance of Pillow's own class."""
         return Image.copy(self)
 
     # ---- pixels
@@ -325,7 +325,7 @@ class EncodedImage(Image):
         return {**array.__array_interface__, "data": (array.ctypes.data, True)}
 
     def _decoded(self) -> Pixels:
-        """RGB (height, width, 3) of what is seen."""
+        """Decodes the view once and returns RGB pixels (height, width, 3)."""
         if self._array is None:
             assert self._seen is not None
             self._array = decode_source(self._source, self._seen.view())
@@ -348,7 +348,7 @@ class EncodedImage(Image):
 
 
 class _PixelsOnDemand:
-    """What `load` returns: Pillow's access to pixels, once it is used."""
+    """The pixel access object that `load` returns; decodes the image at the first access."""
 
     def __init__(self, image: EncodedImage) -> None:
         self._image = image

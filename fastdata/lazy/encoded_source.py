@@ -1,8 +1,8 @@
-"""Where the bytes of an image are that stays encoded: in a file that can be read again, or in memory.
+"""Sources of images that stay encoded: a file that can be read again, or bytes in memory.
 
-Whoever opens a file has its bytes, whatever happens to its path afterwards.  So only the path of a file is kept that
-may be expected to stay: a regular file, older than this program, on a disk of this machine, by its real path, so that
-links may be switched.  Device, inode, size and times are kept with it, and compared once it has been read.
+An open file keeps its bytes even if its path is deleted or replaced.  So only the path is kept for files that are
+expected to stay: regular files, older than this program, on a disk of this machine.  The path is the real path, so
+links may be switched.  Device, inode, size and times are kept with it, and compared after the file has been read.
 """
 
 from __future__ import annotations
@@ -27,32 +27,32 @@ __all__ = ["EncodedSource", "find_source"]
 
 _JPEG, _PNG = b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n"
 _ENDS = {"jpeg": b"\xff\xd9", "png": b"IEND\xae\x42\x60\x82"}
-_PNG_MODES = {2: "RGB", 6: "RGBA"}  # by colour type; in others Pillow heeds palettes and transparent colours
-_HEAD_BYTES = 4096  # holds the headers of most files; of others more is read
+_PNG_MODES = {2: "RGB", 6: "RGBA"}  # by PNG colour type; for others Pillow uses palettes and transparent colours
+_HEAD_BYTES = 4096  # holds the headers of most files; other files are read whole
 _MPO = b"MPF\0"  # a JPEG that holds several images
 
 
-Stamp: TypeAlias = tuple[int, int, int, int, int]  # of a file: device, inode, size, times of change and of status
+Stamp: TypeAlias = tuple[int, int, int, int, int]  # a file's device, inode, size, mtime and ctime in ns
 
 
 class EncodedSource:
-    """An ordinary JPEG or PNG, or a record of an unpacked JPEG, at rest.
+    """The encoded bytes of an ordinary JPEG or PNG, or of an unpacked JPEG's record, in memory or in a file.
 
     Args:
-        header: of the file; None once it has been sent to another process, which does not need it.
-        path: of a file that can be read again; "" for none.
-        data: its bytes; None to read them when they are needed.
-        name: what Pillow was asked to open, if that was a path, as it was given.
-        mode: Pillow's, of the opened image.
+        header: header of the image; None after the source was sent to another process, which does not need it.
+        path: a file that can be read again; "" for none.
+        data: encoded bytes; None to read them from `path` when they are needed.
+        name: the path that was given to Pillow, unchanged; "" if it was not a path.
+        mode: Pillow's mode of the opened image.
         origin: the file that `data` was read from, by which its index is found; "" if it is not known.
-        stamp: of the file at `path`.
+        stamp: device, inode, size and times of the file at `path`.
 
     Attributes:
-        images: that show it.
-        pixels: RGB (height, width, 3) of the whole image, once it has been asked for again.
-        is_asked: something has been asked for, for which Pillow would have decoded it.
-        is_seen: something of it has been decoded in this process.
-        is_kept: somebody keeps an image of it, and will ask again.
+        images: weak references to the images made from it.
+        pixels: RGB (height, width, 3) of the whole image, kept once a second view is wanted or expected.
+        is_asked: user code called a method for which Pillow would have decoded it.
+        is_seen: a view of it has been decoded in this process.
+        is_kept: the dataset keeps an image of it, and is expected to use it again.
     """
 
     __slots__ = (
@@ -91,11 +91,11 @@ class EncodedSource:
         return _sent, (self.path, self.data, self.name, self.origin, self.stamp)
 
     def is_held(self) -> bool:
-        """True if somebody still holds an image of it."""
+        """True if an image made from it still exists."""
         return any(image() is not None for image in self.images)
 
     def has_changed(self) -> bool:
-        """True if the path does not lead any more to the file that was opened, as it was."""
+        """True if the file at the path is no longer the one that was opened, or has changed since."""
         if self.data is not None or self.stamp is None:
             return False
         try:
@@ -104,7 +104,7 @@ class EncodedSource:
             return True
 
     def read(self) -> bytes:
-        """The whole file, of a record the one that it was made of; what was read from a path is not kept.
+        """Returns the bytes of the whole file, for a record of its JPEG; bytes read from a path are not kept.
 
         Raises:
             OSError: it cannot be read any more, has changed, or the record is damaged.
@@ -121,10 +121,10 @@ class EncodedSource:
         return data
 
     def encoded(self) -> Encoded:
-        """For a backend.
+        """Reads the image and returns it with its header and size, as backends take it.
 
         Raises:
-            OSError: it cannot be read any more, or has become something else.
+            OSError: it cannot be read any more, or is no image any more.
         """
         data = self.read()
         if self.header is None:
@@ -132,7 +132,7 @@ class EncodedSource:
         return Encoded(data=data, header=self.header, width=self.header.width, height=self.header.height)
 
     def location(self) -> str:
-        """For messages."""
+        """The name of the image in messages: its path, or its size in bytes."""
         return self.name or self.origin or f"an image of {len(self.data or b'')} bytes in memory"
 
 
@@ -145,12 +145,12 @@ def _stamp_of(status: os.stat_result) -> Stamp:
 
 
 def find_source(opened: Any, *, keep_paths_before: float = 0.0) -> EncodedSource | None:
-    """The source that `PIL.Image.open` is asked to open, if it is a whole, ordinary JPEG or PNG; else None.
+    """Returns the source of a whole, ordinary JPEG or PNG that `PIL.Image.open` is called with; None for others.
 
     Args:
-        opened: a path or a file object, which is left at its beginning.
-        keep_paths_before: files that have not changed since then (seconds since 1970) are read again by whoever
-            decodes them.  Others, which may be temporary and gone by then, are read now.
+        opened: a path, or a file object, whose position is 0 afterwards.
+        keep_paths_before: time in seconds since 1970; files last changed before it are read again when they are
+            decoded.  Others may be temporary, so they are read now.
 
     Raises:
         OSError: the file cannot be opened, as Pillow would raise it.
@@ -178,22 +178,22 @@ def find_source(opened: Any, *, keep_paths_before: float = 0.0) -> EncodedSource
 
 
 def _without_waiting(name: str, flags: int) -> int:
-    """Opens a file; of a pipe it does not wait for a writer."""
+    """Opens a file; does not wait for a writer if it is a pipe."""
     return os.open(name, flags | getattr(os, "O_NONBLOCK", 0))
 
 
 def _absolute(name: str) -> str:
-    """A path that does not depend on the process's working folder."""
+    """Returns a path that does not depend on the process's working folder."""
     return name if os.path.isabs(name) else os.path.join(os.getcwd(), name)
 
 
 def _lasting_path(number: int, status: os.stat_result, before: float) -> str | None:
-    """The real path of an open file that may be expected to stay as it is; None for others.
+    """Returns the real path of an open file that is expected to stay as it is; None for others.
 
     Args:
-        number: its descriptor.
-        status: of it.
-        before: it has not changed since then, in seconds since 1970.
+        number: file descriptor.
+        status: result of `os.fstat` for it.
+        before: seconds since 1970; the file must not have changed since then.
     """
     if not stat.S_ISREG(status.st_mode) or max(status.st_ctime, status.st_mtime) >= before:
         return None
@@ -207,7 +207,7 @@ def _lasting_path(number: int, status: os.stat_result, before: float) -> str | N
 
 
 def _from_ends(file: Any, path: str, name: str, status: os.stat_result) -> EncodedSource | None:
-    """From the first bytes and the last ones; the rest is read by whoever decodes."""
+    """Makes a source from a file's first and last bytes; None if it is no ordinary image.  Decoding reads the rest."""
     whole, head = None, file.read(_HEAD_BYTES)
     if not head.startswith((_JPEG, _PNG)):
         file.seek(0)
@@ -220,7 +220,7 @@ def _from_ends(file: Any, path: str, name: str, status: os.stat_result) -> Encod
     else:
         end = _ENDS[header.kind]
         file.seek(-len(end), os.SEEK_END)
-        if file.read(len(end)) != end:  # something may follow it
+        if file.read(len(end)) != end:  # other bytes may follow the end marker
             file.seek(0)
             whole = file.read()
     file.seek(0)
@@ -245,9 +245,9 @@ def _from_whole(file: Any, name: str, origin: str) -> EncodedSource | None:
 
 
 def _is_ordinary(header: ImageHeader | None, head: bytes, whole: bytes | None) -> TypeGuard[ImageHeader]:
-    """True for what the core decodes and Pillow would not refuse, judging by the beginning and perhaps all of a file.
+    """True for images that the core decodes and Pillow accepts, judged by the first bytes and perhaps the whole file.
 
-    A file that ends with an end marker is taken for whole; if it is not, whoever decodes it will notice.
+    A file that ends with an end marker is taken to be whole; if it is not, decoding it fails later.
     """
     if header is None:
         return False
@@ -262,7 +262,7 @@ def _is_ordinary(header: ImageHeader | None, head: bytes, whole: bytes | None) -
 
 
 def _is_ordinary_png(head: bytes) -> bool:
-    """True for 8-bit colours, not interlaced, with nothing between header and pixels that Pillow would heed."""
+    """True for a PNG of 8 bits per channel, not interlaced, without a tRNS or acTL chunk before its pixels."""
     pixels = head.find(b"IDAT")
     core = available()
     if core is None or "no PNGs" in core.description:
@@ -273,7 +273,7 @@ def _is_ordinary_png(head: bytes) -> bool:
 
 
 def _mode_of(header: ImageHeader, head: bytes) -> str:
-    """Pillow's mode of the opened image."""
+    """Returns Pillow's mode of the opened image."""
     if header.jpeg is not None:
         return "L" if header.jpeg.components == 1 else "RGB"
     return _PNG_MODES[head[25]]

@@ -1,9 +1,9 @@
-"""Making the samples of one batch with the dataset's own code, as torch's worker processes and torch's loop do.
+"""Makes the samples of one batch with the dataset's own code, as torch's worker processes and torch's loop do.
 
 A batch is made with its images left encoded.  If something of an image then turns out to be damaged, or its file has
 changed, the batch is made again by the same fetcher, so in the same process, from the same random states, but with
-every image opened by Pillow at once: the error comes inside the user's own code, whose handlers meet it.  Only what
-escapes that code is an error of the loader's.
+every image opened by Pillow at once: the error is raised inside the user's own code, which may handle it.  Only an
+error that escapes that code is raised by the loader.
 """
 
 from __future__ import annotations
@@ -60,19 +60,19 @@ __all__ = [
     "is_of_an_image",
 ]
 
-REPORTED = 3  # batches of each fetcher, for those in which nothing is decoded natively
-_STATES_KEPT = 64  # batches between being made and being completed
+REPORTED = 3  # batches per fetcher that are reported although nothing in them is decoded natively
+_STATES_KEPT = 64  # batches whose random states are kept until they are completed
 
 
 @dataclass(frozen=True)
 class SampleOrder:
-    """Which samples make a batch.
+    """The samples to make for one batch.
 
     Attributes:
-        number: of the batch, counted from the first that is made.
-        indices: as the sampler gave them.
-        copies: how often each has come before in the epoch; None if the dataset has no fused transforms.
-        key: seed and epoch; None likewise.
+        number: number of the batch, counted from the first that is made.
+        indices: the indices, as the sampler gave them.
+        copies: number of earlier occurrences of each index in the epoch; None if the dataset has no fused transforms.
+        key: seed and epoch; None if the dataset has no fused transforms.
     """
 
     number: int
@@ -81,20 +81,20 @@ class SampleOrder:
     key: Key | None = None
 
     def samples(self) -> list[tuple[Any, int]]:
-        """(index, copy) of each."""
+        """Returns (index, copy) of each sample."""
         return list(zip(self.indices, self.copies or [0] * len(self.indices), strict=True))
 
 
 @dataclass(frozen=True)
 class Report:
-    """What became of a batch's images while the dataset's own code made it.
+    """Counts of what was done with a batch's images while the dataset's own code made it.
 
     Attributes:
-        samples: in the batch.
-        opened: images that were opened by Pillow, since they could not stay encoded.
-        decoded: images that were left encoded, or decoded natively for the dataset's code.
-        fused: steps of transforms that were done natively, or left with the images.
-        plain: why fused transforms were called as they are.
+        samples: number of samples in the batch.
+        opened: number of images opened by Pillow, since they could not stay encoded.
+        decoded: number of images that were left encoded, or decoded natively for the dataset's code.
+        fused: number of transform steps that were done natively, or left for the batch's decoding.
+        plain: reasons why fused transforms called the original transform instead.
     """
 
     samples: int
@@ -106,13 +106,13 @@ class Report:
 
 @dataclass(frozen=True)
 class UnfinishedBatch:
-    """A batch in which something is left to do.
+    """A batch that the loader must complete or have made again.
 
     Attributes:
-        batch: collated, with pending images in it, or some that were decoded natively; None if a sample failed that is
-            to be replaced.
-        order: which samples it is made of.
-        report: what became of its images.
+        batch: the collated batch, with pending images or natively decoded ones; None if a sample failed and is to be
+            replaced.
+        order: its samples.
+        report: counts for its images.
         worker: number of the worker process that made it; None for this process.
     """
 
@@ -124,7 +124,7 @@ class UnfinishedBatch:
 
 @dataclass(frozen=True)
 class ReportedBatch:
-    """A finished batch in which nothing is left to do, and what became of its images."""
+    """A finished batch, with the report on its images."""
 
     batch: Any
     report: Report
@@ -132,11 +132,11 @@ class ReportedBatch:
 
 @dataclass(frozen=True)
 class MakeAgain:
-    """The request to make a batch again with every image opened at once.
+    """The request to make a batch again, with every image opened by Pillow immediately.
 
     Attributes:
-        order: which samples.
-        substitutes: for each sample those that may come in its place; None where samples are not replaced.
+        order: the samples to make.
+        substitutes: for each sample, the indices that may replace it; None if samples are not replaced.
     """
 
     order: SampleOrder
@@ -145,14 +145,14 @@ class MakeAgain:
 
 @dataclass(frozen=True)
 class MadeAgain:
-    """A finished batch.
+    """A batch that was made again with every image opened by Pillow.
 
     Attributes:
-        batch: what collate_fn made.
-        failures: what escaped the user's code.
-        left_out: samples that are not in the batch.
-        raised: the first of them as it was, if it is an error of ours that says more (of a shard).
-        is_empty: no sample is left, or with on_error="raise" one failed.
+        batch: the result of collate_fn; None if `is_empty`.
+        failures: errors that the user's code did not handle.
+        left_out: number of samples that are not in the batch.
+        raised: with on_error="raise", the original error if it is a `FastdataError`, which may say more (a shard's).
+        is_empty: no sample is left, or one failed with on_error="raise".
     """
 
     batch: Any
@@ -163,15 +163,15 @@ class MadeAgain:
 
 
 class SampleFetcher(_MapDatasetFetcher):
-    """torch's, that knows which sample it is making, and says if images are pending in the batch.
+    """torch's fetcher for map-style datasets, which also tracks the current sample and reports pending images.
 
     Args:
         dataset: the dataset, or its copy with fused transforms.
-        auto_collation: batches, not single samples, are wanted.
+        auto_collation: True for batches, False for single samples.
         collate_fn: merges samples.
-        drop_last: as torch has it.
-        on_error: what to do with samples whose image cannot be opened or decoded.
-        seeded: random functions draw from generators seeded for each sample, for datasets that share a process.
+        drop_last: torch's argument of that name.
+        on_error: treatment of samples whose image cannot be opened or decoded.
+        seeded: seed the random generators for each sample, for datasets that run in threads of one process.
     """
 
     def __init__(
@@ -187,20 +187,20 @@ class SampleFetcher(_MapDatasetFetcher):
         super().__init__(dataset, auto_collation, stacks_pending(collate_fn), drop_last)
         self._on_error, self._seeded = on_error, seeded
         self._fetched, self._defers, self._fuses_draws = 0, False, True
-        self._numbers = itertools.count()  # of batches whose order says none
+        self._numbers = itertools.count()  # for batches that come without a SampleOrder
         self._states: OrderedDict[int, GlobalStates] = OrderedDict()  # before recent batches, by their numbers
 
     def fetch(self, possibly_batched_index: Any) -> Any:
-        """The collated batch; an UnfinishedBatch if images are pending or were decoded natively.
+        """Returns the collated batch, or an UnfinishedBatch if images are pending or were decoded natively.
 
-        A `MakeAgain` in the place of indices gives a MadeAgain.
+        Given a `MakeAgain` instead of indices, it returns a MadeAgain.
         """
         given = possibly_batched_index
         if isinstance(given, MakeAgain):
             return self._made_again(given)
         if not isinstance(given, SampleOrder):
             given = SampleOrder(next(self._numbers), given if self.auto_collation else [given])
-        may_defer = self._defers or self._fetched < REPORTED  # others pay for nothing
+        may_defer = self._defers or self._fetched < REPORTED  # later batches without native decoding skip this cost
         before = GlobalStates.now() if may_defer and not self._seeded else None
         notes = Notes()
         try:
@@ -235,14 +235,14 @@ class SampleFetcher(_MapDatasetFetcher):
         return self.collated(samples, order)
 
     def _keep(self, order: SampleOrder, before: GlobalStates | None) -> None:
-        """Keeps the random states with which a batch would be made again."""
+        """Keeps the random states from before a batch was made, in case it is made again."""
         if before is not None:
             self._states[order.number] = before
             while len(self._states) > _STATES_KEPT:
                 self._states.popitem(last=False)
 
     def collated(self, samples: list[Any], order: SampleOrder) -> Any:
-        """A batch of samples."""
+        """Collates samples to a batch with collate_fn."""
         if not self.auto_collation:
             return self.collate_fn(samples[0])
         draws: Any = nullcontext()
@@ -260,7 +260,7 @@ class SampleFetcher(_MapDatasetFetcher):
         return [self.sample(index, copy, order.key) for index, copy in order.samples()]
 
     def sample(self, index: Any, copy: int = 0, key: Key | None = None) -> Any:
-        """One sample, as the dataset gives it."""
+        """Returns one sample of the dataset."""
         draws: Any = nullcontext()
         if self._seeded and key is not None:
             draws = SeededDraws(seed_of(key, index, copy))
@@ -281,7 +281,7 @@ class SampleFetcher(_MapDatasetFetcher):
     # ---- again, without leaving images encoded
 
     def _made_again(self, request: MakeAgain, *, in_turn: bool = False) -> MadeAgain:
-        """The batch; the generators go on from there if no later batch has been made meanwhile."""
+        """Makes a batch again from its random states; then restores the current ones if later batches may exist."""
         in_turn |= get_worker_info() is None
         now, before = GlobalStates.now(), self._states.get(request.order.number)
         fuse_draws(self._fuses_draws)
@@ -317,14 +317,14 @@ class SampleFetcher(_MapDatasetFetcher):
         for other in candidates:
             try:
                 return self.sample(other, copy, key)
-            except Exception as error:  # told where its own turn comes
+            except Exception as error:  # reported when that sample's own turn comes
                 if not is_of_an_image(error):
                     raise
         raise failure from none_decoded()
 
 
 def _decode_what_is_held(left: list[Any]) -> None:
-    """Decodes, as a whole, images that somebody still holds: a dataset that keeps those that it has opened."""
+    """Decodes, as a whole, images that user code still holds, as a dataset does that keeps the images it has opened."""
     for reference in left:
         tensor = reference()
         if isinstance(tensor, PendingImage) and (source := tensor.undecoded.source).is_held():
@@ -333,7 +333,7 @@ def _decode_what_is_held(left: list[Any]) -> None:
 
 
 def _decode_what_nobody_used(left: list[Any]) -> None:
-    """Decodes images that the sample's code had Pillow decode, and of which no tensor is left: it may look for damage.
+    """Decodes images that user code loaded or converted without using them: it may check files for damage.
 
     Raises:
         OSError: one is damaged; the sample is then made again, so that the code meets the error.
@@ -349,7 +349,7 @@ def _decode_what_nobody_used(left: list[Any]) -> None:
 
 
 def _failure(error: Exception, index: Any) -> DecodeError:
-    """What escaped the user's code, as an error that can be sent to another process."""
+    """Wraps an error of the user's code in a DecodeError or ViewError that can be sent to another process."""
     number = index if isinstance(index, int) else -1
     place = {"index": number, "location": _location(error, index), "backend": "pil"}
     kind = ViewError if isinstance(error, ImageTooSmall) else DecodeError
@@ -362,7 +362,7 @@ def _failure(error: Exception, index: Any) -> DecodeError:
 
 
 def _location(error: Exception, index: Any) -> str:
-    """The file that an error names, or that was opened last, or the sample."""
+    """The file that the error names, else the image opened last, else the sample's index."""
     return str(getattr(error, "filename", None) or opened_last() or f"sample {index}")
 
 
@@ -382,7 +382,7 @@ def _this_worker() -> int | None:
 
 
 def _takes_indices_at_once(dataset: Any) -> Any:
-    """Its `__getitems__`; None where that is torch's Subset's or ours, behind which are single samples all the same."""
+    """Returns the dataset's `__getitems__`; None if the innermost dataset has none, or only ours, added for torch."""
     inner = dataset
     while type(inner) is Subset:
         inner = inner.dataset
@@ -392,10 +392,10 @@ def _takes_indices_at_once(dataset: Any) -> Any:
 
 
 def _leave_to_the_loader(batch: Any, pending: list[Any]) -> None:
-    """Marks what the loader will find in a batch and decode; whatever else of it somebody keeps is decoded now.
+    """Marks the pending tensors in a batch for the loader to decode; decodes those that are not in the batch now.
 
     Raises:
-        OSError: an image of those cannot be decoded.
+        OSError: an image that is decoded now is damaged or missing.
     """
     if not pending:
         return
@@ -418,7 +418,7 @@ _DEEPEST = 4
 
 
 def _replace_in_objects(value: Any, depth: int = 0) -> None:
-    """Puts plain tensors in the place of pending ones in attributes of a batch's objects, as of dataclasses."""
+    """Replaces pending tensors by decoded ones in attributes of objects in a batch, for example of dataclasses."""
     if depth > _DEEPEST or isinstance(value, torch.Tensor):
         return
     if isinstance(value, Mapping | list | tuple):
@@ -433,5 +433,5 @@ def _replace_in_objects(value: Any, depth: int = 0) -> None:
 
 
 def is_of_an_image(error: Exception) -> bool:
-    """True for what is raised of files that are missing, no images, damaged, too large, or smaller than a crop."""
+    """True for errors about an image file: missing, no image, damaged, too large, or smaller than a crop."""
     return isinstance(error, OSError | SyntaxError | EOFError | ImageTooSmall | pillow.bomb_error())

@@ -1,4 +1,4 @@
-"""Decoding many images into the rows of one batch, each with its own view."""
+"""Decodes many images into the rows of one batch, each with its own view."""
 
 from __future__ import annotations
 
@@ -36,33 +36,33 @@ __all__ = [
 
 
 class Drawer(Protocol):
-    """Draws what is done to images; `fastdata.pipeline.finish.Finish` is one."""
+    """Draws the augmentations of images; `fastdata.pipeline.postprocess.Finish` is one."""
 
     @property
     def erases(self) -> bool:
-        """True if rectangles may be filled."""
+        """True if rectangles may be erased."""
         ...
 
     def effects(self, indices: Sequence[int], copies: Sequence[int]) -> EffectTable | None:
-        """What is done to the pixels of N samples: (N, any number); None for nothing."""
+        """Draws the effects on the pixels of N samples: (N, any number); None if there are none."""
         ...
 
     def erased(self, indices: Sequence[int], copies: Sequence[int]) -> list[Sequence[Erased]]:
-        """What is filled in N finished images."""
+        """Draws the erased rectangles of N finished images."""
         ...
 
 
 @dataclass(frozen=True)
 class After:
-    """What is done to one image behind its view, not drawn yet: to draw it for a batch costs little more."""
+    """The augmentations of one image after its view, not drawn yet: drawing a whole batch at once costs little more."""
 
     by: Drawer
     index: int
     copy: int
 
 
-class Seen(Protocol):
-    """One image of which something is seen; `fastdata.lazy.pending_tensor.Undecoded` is one."""
+class SeenImage(Protocol):
+    """An encoded image with its view, arithmetic and augmentations; `fastdata.lazy.pending_tensor.Undecoded` is one."""
 
     source: EncodedSource
     view: View
@@ -76,12 +76,12 @@ class SeenImages:
     """N images of one size with their views; the columns have N rows.
 
     Attributes:
-        sources: the files.
-        views: what is seen of them.
-        effects: what is done to their pixels, (N, any number); None for nothing.
+        sources: the encoded images.
+        views: their views.
+        effects: effects on their pixels, (N, any number); None if there are none.
         levels: the arithmetic on their pixels.
-        erased: of each image, after that.
-        indices: of the samples that they are made for.
+        erased: for each image, rectangles filled after the arithmetic.
+        indices: dataset indices of their samples.
     """
 
     sources: list[EncodedSource]
@@ -92,8 +92,8 @@ class SeenImages:
     indices: list[Any]
 
     @classmethod
-    def of(cls, images: Sequence[Seen]) -> SeenImages:
-        """From images of one size and arithmetic."""
+    def of(cls, images: Sequence[SeenImage]) -> SeenImages:
+        """Collects images of one size and arithmetic, and draws their augmentations."""
         effects, erased = drawn([image.after for image in images])
         return cls(
             sources=[image.source for image in images],
@@ -106,7 +106,7 @@ class SeenImages:
 
     @classmethod
     def together(cls, parts: Sequence[SeenImages]) -> SeenImages:
-        """All images of some, with the arithmetic of the first."""
+        """Concatenates several collections, with the arithmetic of the first."""
         nothing = all(part.effects is None for part in parts)
         return cls(
             sources=[source for part in parts for source in part.sources],
@@ -119,11 +119,11 @@ class SeenImages:
 
     @property
     def all_effects(self) -> EffectTable:
-        """As many rows as there are images, if with nothing to do."""
+        """The effect table with one row per image; (N, 0) if there are no effects."""
         return self.effects if self.effects is not None else np.zeros((len(self.sources), 0), EFFECT)
 
     def effects_of(self, row: int) -> EffectTable | None:
-        """Those of one image."""
+        """Returns the effects of one image, (1, any number); None if there are none."""
         return None if self.effects is None else self.effects[row : row + 1]
 
 
@@ -136,23 +136,23 @@ class StoredRows:
 
     @property
     def format(self) -> Format:
-        """How an image is stored in its row."""
+        """The pixel format in which images are stored in their rows."""
         return stored_format(self.images.levels, channels_first=self.batch.is_contiguous())
 
     def erase(self, row: int) -> None:
-        """Does what comes after the arithmetic, to an image that has been decoded."""
+        """Fills the erased rectangles of a decoded image."""
         for each in self.images.erased[row]:
             each.apply(self.batch[row])
 
     @property
     def addresses(self) -> npt.NDArray[np.uint64]:
-        """Of the rows."""
+        """uint64 (N,): address of each batch row."""
         stride_bytes = self.batch.stride(0) * self.batch.element_size()
         return (self.batch.data_ptr() + stride_bytes * np.arange(len(self.batch))).astype(np.uint64)
 
 
 def drawn(after: Sequence[After | None]) -> tuple[EffectTable | None, list[Sequence[Erased]]]:
-    """Draws for images at once: what is done to their pixels, (N, any number) or None, and what is filled."""
+    """Draws augmentations of N images: their effects, (N, any number) or None, and their erased rectangles."""
     tables: list[EffectTable | None] = [None] * len(after)
     erased: list[Sequence[Erased]] = [()] * len(after)
     rows_of: dict[int, list[int]] = {}
@@ -169,7 +169,7 @@ def drawn(after: Sequence[After | None]) -> tuple[EffectTable | None, list[Seque
 
 
 def _stacked(tables: Sequence[EffectTable | None]) -> EffectTable | None:
-    """Tables of different images, one below the other, filled up with nothing to do."""
+    """Concatenates effect tables, padded with empty effects (None: one row of them); None if all are None."""
     known = [table for table in tables if table is not None]
     if not known:
         return None
@@ -182,7 +182,7 @@ def _stacked(tables: Sequence[EffectTable | None]) -> EffectTable | None:
 
 
 def decode_rows(part: StoredRows) -> dict[int, Exception]:
-    """Decodes all in this thread; what went wrong, by row."""
+    """Decodes all rows in this thread; returns the errors by row."""
     (refused,), _ = decode_together([part], _source_decoder())
     outcomes = {row: decode_row(part, row, refusal) for row, refusal in refused.items()}
     return {row: error for row, error in outcomes.items() if error is not None}
@@ -191,15 +191,15 @@ def decode_rows(part: StoredRows) -> dict[int, Exception]:
 def decode_together(
     parts: Sequence[StoredRows], decoder: SourceDecoder, *, pool: Pool | None = None
 ) -> tuple[list[dict[int, Exception]], int]:
-    """Decodes with as few calls as can be; several views of one image are decoded once.
+    """Decodes all parts in one call per pixel format; several views of one image are decoded once.
 
     Args:
         parts: batches, for example of the first and the second views of the same images.
-        decoder: who decodes.
-        pool: its threads; None for the calling thread.
+        decoder: the decoder.
+        pool: the decoder's threads; None for the calling thread.
 
     Returns:
-        For each part what was not decoded, by row; and the encoded bytes that were read.
+        For each part, the errors of images that were not decoded, by row; and the number of encoded bytes read.
     """
     refused: list[dict[int, Exception]] = [{} for _ in parts]
     if not parts:
@@ -237,7 +237,7 @@ def decode_together(
 
 
 def _alike(parts: Sequence[StoredRows]) -> dict[int, list[int]]:
-    """Rows, counted through all parts, by the first part with the same format."""
+    """Groups rows, counted through all parts, by the first part that has the same format."""
     alike: dict[int, list[int]] = {}
     formats: dict[tuple[Levels, bool], int] = {}
     row = 0
@@ -249,7 +249,7 @@ def _alike(parts: Sequence[StoredRows]) -> dict[int, list[int]]:
 
 
 def _neighbours(sources: Sequence[EncodedSource], rows: Sequence[int]) -> tuple[npt.NDArray[np.intp], Ints]:
-    """The same rows, those of one image side by side, and for each the place of the first of its image."""
+    """Groups rows by image; returns them in that order, with the position of each image's first row."""
     together: dict[Any, list[int]] = {}
     for row in rows:
         source = sources[row]
@@ -262,7 +262,7 @@ def _neighbours(sources: Sequence[EncodedSource], rows: Sequence[int]) -> tuple[
 def decode_row(
     part: StoredRows, row: int, refusal: Exception | None = None, *, backend: Backend | None = None
 ) -> Exception | None:
-    """Decodes one image, by a backend or, after the core's refusal, by Pillow; returns what went wrong."""
+    """Decodes one image with a backend or, after the core's refusal, with Pillow; returns the error or None."""
     view, source = part.images.views.row(row), part.images.sources[row]
     try:
         if refusal is not None and not isinstance(refusal, HandBack):
@@ -295,9 +295,9 @@ def _source_decoder() -> SourceDecoder:
 
 
 def decode_source(source: EncodedSource, view: View) -> Pixels:
-    """RGB (height, width, 3) of a view, new memory.
+    """Decodes a view as RGB (height, width, 3) into new memory.
 
-    An image of which a second view is wanted, or may be, is decoded once, as a whole, and its pixels are kept.
+    If a second view is decoded or expected, the whole image is decoded once and its pixels are kept.
 
     Raises:
         OSError: the file cannot be read or decoded; Pillow's own errors.
@@ -324,7 +324,7 @@ def _decoded(source: EncodedSource, view: View) -> Pixels:
 def stored(
     pixels: Pixels, levels: Levels, effects: EffectTable | None = None, erased: Sequence[Erased] = ()
 ) -> torch.Tensor:
-    """RGB pixels (height, width, 3) as the tensor (3, height, width) that torchvision would make of them."""
+    """Converts RGB pixels (height, width, 3) to the tensor (3, height, width) that torchvision would make of them."""
     if effects is not None:
         pixels = np.array(pixels)
         load().convert(pixels, pixels.ctypes.data, Format(), effects)

@@ -32,8 +32,8 @@ __all__ = [
 ]
 
 _DEEPEST = 6  # objects inside of each other
-_MOST_ITEMS = 64  # of a list that may hold transforms; longer ones are lists of samples
-# Of libraries whose objects hold no transforms, and may be large.
+_MOST_ITEMS = 64  # longest list that may hold transforms; longer ones are lists of samples
+# Libraries whose objects hold no transforms, and may be large.
 _FOREIGN = ("torch", "numpy", "pandas", "pyarrow", "PIL", "builtins", "collections", "io", "pathlib", "h5py", "lmdb")
 _OF_IMAGES = ("torchvision.transforms.", "timm.data.", "albumentations.", "fastdata.transforms", "kornia.augmentation")
 _SAFE = ("torchvision.datasets.", "fastdata.image_folder", "fastdata.shards.")  # datasets that several threads may read
@@ -54,9 +54,9 @@ class FusedTransforms:
     """The transforms of a dataset that can be fused.
 
     Attributes:
-        plans: where each was found, like "transform" or "dataset.transform", and what it does.
-        parts: the places that are steps of a longer transform, which as a whole cannot be fused.
-        swaps: the places, with what is to be put there.
+        plans: the compiled plan of each, by its place, like "transform" or "dataset.transform".
+        parts: places of transforms that are steps of a longer transform, which cannot be fused as a whole.
+        swaps: the places, each with its original and its fused transform.
         several_views: an image may be given to more than one of them, or several times to one.
     """
 
@@ -66,14 +66,14 @@ class FusedTransforms:
     several_views: bool = False
 
     def install(self) -> None:
-        """Puts fused transforms where the transforms still are."""
+        """Puts the fused transforms in all places that still hold the original ones."""
         expect_several_views(self.several_views)
         for swap in self.swaps:
             _exchange(swap, swap.original, swap.ours)
 
     @contextmanager
     def installed(self) -> Iterator[None]:
-        """The same for a while; what somebody sets meanwhile stays."""
+        """Installs the fused transforms within a `with` block; transforms set by other code meanwhile stay."""
         before = expect_several_views(self.several_views)
         self.install()
         try:
@@ -93,7 +93,7 @@ def _exchange(swap: _Swap, old: Any, new: Any) -> None:
 
 
 def find_transforms(dataset: Any) -> FusedTransforms:
-    """Searches a dataset; changes nothing."""
+    """Searches a dataset for transforms that can be fused; changes nothing."""
     search = _Search(per_thread=False, copies=False)
     search.replaced(dataset, "", 0)
     several_views = len(search.plans) > 1 or search.in_callable
@@ -101,19 +101,19 @@ def find_transforms(dataset: Any) -> FusedTransforms:
 
 
 def copy_with_fused_transforms(dataset: Any) -> Any:
-    """A copy of a dataset, as deep as its transforms lie, with fused transforms that several threads may call."""
+    """Copies a dataset, as deep as its transforms lie, with fused transforms that several threads may call."""
     return _Search(per_thread=True, copies=True).replaced(dataset, "", 0)
 
 
 def looks_like_images(dataset: Any) -> bool:
-    """True for torchvision's datasets, and for those in which a transform of images is found, of whatever kind."""
+    """True for torchvision's datasets, and for datasets that hold an image transform of any kind."""
     search = _Search(per_thread=False, copies=False)
     search.replaced(dataset, "", 0)
     return search.has_image_transforms or type(dataset).__module__.startswith("torchvision.datasets.")
 
 
 def is_safe_in_threads(dataset: Any) -> bool:
-    """True for torchvision's and our datasets and parts of them, with no code of the user's that could notice."""
+    """True for torchvision's and our datasets and subsets of them, without user code that could notice threads."""
     if type(dataset) is Subset:
         return is_safe_in_threads(dataset.dataset)
     if type(dataset) is ConcatDataset:
@@ -128,7 +128,7 @@ def is_safe_in_threads(dataset: Any) -> bool:
 
 
 class _Search:
-    """Goes through objects.
+    """A search for transforms through a dataset's objects.
 
     Args:
         per_thread: fused transforms will be called in several threads.
@@ -137,7 +137,7 @@ class _Search:
 
     def __init__(self, *, per_thread: bool, copies: bool) -> None:
         self._per_thread, self._copies = per_thread, copies
-        self._done: dict[int, Any] = {}  # what became of each object, so that one object stays one
+        self._done: dict[int, Any] = {}  # result for each object, so that one object stays one
         self._kept: list[Any] = []  # so that no other object gets the id of one that was looked at
         self._in_transform = 0  # how many of a library's transforms the search has gone into
         self._in_users_callable = 0  # and of callable objects of the user's, which may call a transform several times
@@ -148,7 +148,7 @@ class _Search:
         self.has_image_transforms = False
 
     def replaced(self, value: Any, place: str, depth: int) -> Any:
-        """The value itself, or what stands in its place."""
+        """Returns the value, or its replacement if it is a transform or a copied object that holds one."""
         if id(value) in self._done:
             return self._done[id(value)]
         self._done[id(value)] = value

@@ -1,4 +1,4 @@
-"""What a compiled transform does to the image that it is called with, in the process and thread that calls it."""
+"""Applies a compiled transform to the image that it is called with, in the process and thread that calls it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from fastdata.lazy.sample_context import Draw, count_fused, count_plain
 from fastdata.loaders import pillow
 from fastdata.loaders.backend import Pixels, as_numpy
 from fastdata.loaders.resample import see
-from fastdata.pipeline.finish import Finish
+from fastdata.pipeline.postprocess import Finish
 from fastdata.transforms.augmentations import has_tensors_arithmetic
 from fastdata.transforms.compile import compile_steps
 from fastdata.transforms.known import is_known_transform, is_tv_image
@@ -29,20 +29,20 @@ from fastdata.views.view import View
 
 __all__ = ["Fused"]
 
-_MOST_KEYS = 64  # one for each call in a sample, and epoch
+_MOST_KEYS = 64  # one key per fused transform call in a sample, and per epoch
 _NEXT_SEGMENT = 0x8CB92BA72F3D8DD7  # between the seeds of a transform's segments; any large odd number
 
 
 class Fused:
-    """A run of steps that are known, compiled, and what follows it: steps of the user's, and further known runs.
+    """A compiled run of known steps, and the steps that follow it: the user's own and further known runs.
 
     Args:
-        steps: of the transform.
-        plan: compiled from them; its tail is what follows.
+        steps: all steps of the transform.
+        plan: compiled from them; its tail holds the steps that follow.
         per_thread: it will be called in several threads, so each gets steps of its own.
 
     Attributes:
-        draws: something that is fused is random.
+        draws: True if a fused step is random.
     """
 
     def __init__(self, steps: Sequence[Callable[[Any], Any]], plan: Plan, *, per_thread: bool) -> None:
@@ -51,7 +51,7 @@ class Fused:
         self._levels = Levels.of(plan.normalisation)
         self._may_wait = plan.in_one_pass and plan.output not in (Output.NUMPY, Output.PIL)
         changes = plan.augments or plan.output is Output.NUMPY
-        self._pixels = np.array if changes else np.asarray  # to be changed, or not
+        self._pixels = np.array if changes else np.asarray  # a copy if pixels are changed in place
         self._only_stores = not (plan.ops or plan.augments or plan.output is Output.NUMPY)
         self.draws: bool = plan.draws or any(isinstance(each, Fused) and each.draws for each in self._tail)
         self._own = threading.local()
@@ -59,7 +59,7 @@ class Fused:
         self._of_tensors: dict[type[torch.Tensor], Fused | None] = {}
 
     def __call__(self, given: Any, draw: Draw) -> Any:
-        """What the steps make of an image; a pending tensor if it is still encoded and a tensor is wanted."""
+        """Applies all steps to an image; returns a pending tensor if it is still encoded and a tensor is wanted."""
         if isinstance(given, torch.Tensor) and _is_rgb(given):
             other = self._for_tensors(type(given))
             if other is not None:
@@ -69,7 +69,7 @@ class Fused:
         return self._behind(self._made_of(given, draw), draw)
 
     def _made_of(self, image: Any, draw: Draw) -> Any:
-        """What the known run makes of an RGB image of Pillow's."""
+        """Applies the known run to an RGB image of Pillow's."""
         count_fused(len(self._plan.fused))
         plan = self._plan
         if self._only_stores and plan.output is not Output.PIL and not hasattr(image, "pending_through"):
@@ -80,14 +80,14 @@ class Fused:
         return self._seen_now(image, view, draw)
 
     def _plainly(self, given: Any, draw: Draw) -> Any:
-        """The same by the steps themselves, for whatever they are called with."""
+        """Calls the original steps, with a value that is not an RGB image."""
         count_plain(f"it is given {_described(given)}, not an RGB image")
         for step in self._own_steps():
             given = step(given)
         return self._behind(given, draw)
 
     def _behind(self, value: Any, draw: Draw) -> Any:
-        """Calls what follows the known run."""
+        """Calls the steps that follow the known run."""
         if not self._tail:
             return value
         for number, step in enumerate(self._own_tail(), start=1):
@@ -98,7 +98,7 @@ class Fused:
         return value
 
     def _seen_in_tensor(self, image: torch.Tensor, draw: Draw) -> Any:
-        """What the plan, which is one of tensors, makes of a uint8 tensor (3, H, W)."""
+        """Applies the plan, compiled for tensors, to a uint8 tensor (3, H, W)."""
         pixels = np.stack(list(image.as_subclass(torch.Tensor).numpy()), axis=2)  # three times as fast as torch's copy
         height, width = pixels.shape[:2]
         view = draw_view(self._plan.ops, (width, height), draw.index, draw.copy, key=draw.key)
@@ -109,7 +109,7 @@ class Fused:
         return value
 
     def _for_tensors(self, given: type[torch.Tensor]) -> Fused | None:
-        """The same steps called with tensors; None where nothing of it can be fused."""
+        """Returns the same steps compiled for tensors of a class; None if none of them can be fused."""
         if given not in self._of_tensors:
             steps = (*self._known, *self._plan.tail)
             keeps_class = given is torch.Tensor or all(map(has_tensors_arithmetic, steps))  # v1's give plain tensors
@@ -118,7 +118,7 @@ class Fused:
         return self._of_tensors[given]
 
     def _seen_through(self, image: Any, view: View, draw: Draw) -> Any:
-        """What the plan makes of an image before the rest of the transform."""
+        """Applies the plan to an image; returns a pending tensor if it is still encoded and a tensor is wanted."""
         plan = self._plan
         may_stay = plan.output is not Output.PIL and hasattr(image, "pending_through")
         seen = image.pending_through(view) if may_stay else None
@@ -135,14 +135,14 @@ class Fused:
         return self._finished(self._pixels(image), draw)
 
     def _seen_now(self, image: Any, view: View, draw: Draw) -> Any:
-        """The same where more is done than can be left to a batch of images: it is decoded now."""
+        """Applies a plan with steps that cannot be left to a batch's decoding: the image is decoded now."""
         seen = image.pending_through(view) if hasattr(image, "pending_through") else None
         return self._finished(
             decode_source(*seen) if seen is not None else self._pixels(pillow.apply_view(image, view)), draw
         )
 
     def _finished(self, pixels: Pixels, draw: Draw) -> Any:
-        """What becomes of pixels, which may be changed in place, after the plan's first crops."""
+        """Applies the plan's steps after its first crops to pixels, which may be changed in place."""
         plan, finish, sample = self._plan, self._finish(draw.key), ([draw.index], [draw.copy])
         (augmented,) = finish.augmented([pixels], *sample)
         if isinstance(augmented, ValueError):
@@ -158,7 +158,7 @@ class Fused:
         return value if self._plan.tensor_class is None else value.as_subclass(self._plan.tensor_class)
 
     def _after(self, draw: Draw) -> After | None:
-        """What is done behind the view; one object draws for all samples of an epoch."""
+        """Returns the augmentations to be drawn later, if any; one object draws for all samples of an epoch."""
         return After(self._finish(draw.key), draw.index, draw.copy) if self._plan.augments else None
 
     def _finish(self, key: Key) -> Finish:
@@ -170,7 +170,7 @@ class Fused:
         return finish
 
     def _own_steps(self) -> Sequence[Callable[[Any], Any]]:
-        """The known steps themselves, of this thread."""
+        """Returns this thread's own copies of the known steps if `per_thread`, else the steps themselves."""
         return self._of_this_thread("steps", self._known)
 
     def _own_tail(self) -> Sequence[Any]:
@@ -187,7 +187,7 @@ class Fused:
 
 
 def _segments(steps: Sequence[Callable[[Any], Any]], *, per_thread: bool) -> list[Any]:
-    """Steps behind a known run, with what is known among them compiled again: that which follows a user's own step."""
+    """Compiles the known runs among the steps after a run, for example those after a user's own step."""
     made: list[Any] = []
     at = 0
     while at < len(steps):
@@ -211,7 +211,7 @@ def _described(value: Any) -> str:
 
 
 def _is_rgb(value: torch.Tensor) -> bool:
-    """True for a uint8 image (3, H, W) in memory, of a class of which transforms are known."""
+    """True for a uint8 image tensor (3, H, W) in CPU memory, of a class for which transforms are known."""
     return (
         (type(value) is torch.Tensor or is_tv_image(type(value)))
         and value.dtype is torch.uint8

@@ -1,8 +1,8 @@
-"""A fused transform, which stands in the place of a transform of a dataset's own while the loader makes samples.
+"""A fused transform, which replaces a transform of the user's dataset while the loader makes samples.
 
-It does to an image what the transform's plan says, with views drawn by (seed, epoch, sample): to one that is still
-encoded without decoding it, to any other with Pillow's pixels.  Everything else is the transform's own: it is asked for
-attributes, they are set on it, and its plan is compiled anew as soon as anything that it was made from has changed.
+It applies the transform's compiled plan to an image, with views drawn by (seed, epoch, sample).  An image that is still
+encoded is not decoded for it; any other is transformed with Pillow's pixels.  Attributes are read from and set on the
+original transform, and the plan is compiled again as soon as a setting of the transform has changed.
 """
 
 from __future__ import annotations
@@ -37,27 +37,27 @@ _SPECIAL = (
 
 
 def plan_of(transform: Callable[..., Any]) -> Plan | None:
-    """What can be done of a transform that a dataset calls with images; None for nothing."""
+    """Compiles the steps that can be fused of a transform called with images; returns None if there are none."""
     return compile_steps(flatten(transform), ends_with_pil=True).plan
 
 
 def fused_transform(transform: Callable[..., Any], *, per_thread: bool) -> FusedTransform:
-    """What stands in the place of a transform.
+    """Makes the fused transform that replaces a transform.
 
     Args:
-        transform: the user's.
-        per_thread: it will be called in several threads.
+        transform: the user's transform.
+        per_thread: True if it will be called in several threads.
     """
     cls: type = type(transform)
     return _class_for(cls)(transform, per_thread=per_thread)
 
 
 class FusedTransform:
-    """Called in a transform's place; an instance of its class for whoever asks.
+    """A callable that replaces a transform; `isinstance` sees an instance of the transform's class.
 
     Args:
-        transform: the user's.
-        per_thread: it will be called in several threads, so each gets steps of its own.
+        transform: the user's transform.
+        per_thread: True if it will be called in several threads, so each gets steps of its own.
     """
 
     __slots__ = ("__weakref__", "_fastdata", "_made")
@@ -67,7 +67,7 @@ class FusedTransform:
     _users_class: type
 
     def __new__(cls, *args: Any, per_thread: bool | None = None, **kwargs: Any) -> Any:
-        """A fused transform; an object of the user's class where that is called by ``type(self.transform)(...)``."""
+        """Creates a fused transform; for ``type(self.transform)(...)``, an object of the user's class."""
         return object.__new__(cls) if per_thread is not None else cls._users_class(*args, **kwargs)
 
     def __init__(self, transform: Callable[..., Any], *, per_thread: bool) -> None:
@@ -115,7 +115,7 @@ class FusedTransform:
         return _again(*copy.deepcopy(self._fastdata, memo))
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """What the transform returns; a pending tensor if the image is still encoded and a tensor is wanted."""
+        """Returns the transform's result; a pending tensor if the image is still encoded and a tensor is wanted."""
         transform, per_thread = self._fastdata
         settings, fused = self._made
         if not settings.are_unchanged():
@@ -131,7 +131,7 @@ class FusedTransform:
 
 
 def _compiled(transform: Callable[..., Any], per_thread: bool) -> tuple[Settings, Fused | None]:
-    """A transform as it is now; the settings are read first, so that a change meanwhile is noticed at the next use."""
+    """Compiles a transform; its settings are read first, so that a change meanwhile is noticed at the next call."""
     settings, steps = Settings(transform), flatten(transform)
     plan = compile_steps(steps, ends_with_pil=True).plan
     return settings, None if plan is None else Fused(steps, plan, per_thread=per_thread)
@@ -139,7 +139,7 @@ def _compiled(transform: Callable[..., Any], per_thread: bool) -> tuple[Settings
 
 @cache
 def _class_for(cls: type) -> type[FusedTransform]:
-    """The class of what stands in the place of a class's instances, with its special methods."""
+    """Returns the class of fused transforms that replace instances of `cls`, with `cls`'s special methods."""
 
     def forwarded(name: str) -> Callable[..., Any]:
         def call(self: FusedTransform, *args: Any) -> Any:

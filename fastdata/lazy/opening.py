@@ -1,7 +1,7 @@
-"""Where `PIL.Image.open` leaves JPEGs and PNGs encoded, and torchvision's conversions to tensors leave them pending.
+"""Makes `PIL.Image.open` leave JPEGs and PNGs encoded, and torchvision's tensor conversions leave them pending.
 
-Both are replaced while some thread is inside `opening_encoded`, and for good in worker processes, which do nothing but
-make samples.  The replacements ask which thread is calling: for all others they do what they replaced.
+The functions are replaced while some thread is inside `opening_encoded`, and permanently in worker processes, which
+only make samples.  Each replacement checks the calling thread: for other threads it calls the original function.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from fastdata.views.levels import UINT8, Levels
 
 __all__ = ["can_open_encoded", "open_encoded_from_now_on", "open_record", "opening_encoded"]
 
-_CLOCKS_DIFFER_S = 1.0  # of file systems, which may be coarse
+_CLOCKS_DIFFER_S = 1.0  # tolerance for coarse file timestamps
 
 _this_thread = threading.local()
 _lock = threading.Lock()
@@ -46,7 +46,7 @@ _replaced: list[tuple[dict[Any, Any], Any, Callable[..., Any], Callable[..., Any
 
 @cache
 def can_open_encoded() -> bool:
-    """True where the native core can decode with Pillow's pixels."""
+    """True if the native core can decode with Pillow's pixels."""
     try:
         create_backend("native")
     except BackendUnavailable:
@@ -56,7 +56,7 @@ def can_open_encoded() -> bool:
 
 @contextmanager
 def opening_encoded() -> Iterator[None]:
-    """Within it `PIL.Image.open` leaves ordinary images encoded in this thread; other threads see no difference."""
+    """Makes `PIL.Image.open` leave ordinary images encoded in this thread, within a `with` block."""
     before = set_opens_encoded(True)
     _change(+1)
     try:
@@ -67,12 +67,12 @@ def opening_encoded() -> Iterator[None]:
 
 
 def open_encoded_from_now_on(program_began: float) -> None:
-    """The same for the rest of this process, in this thread: a worker process does nothing but make samples.
+    """Makes `PIL.Image.open` leave images encoded in this thread until the process ends, for worker processes.
 
-    What it makes is decoded elsewhere, so of files that are older than the program only their paths are kept.
+    Their images are decoded in another process, so only the paths are kept of files that are older than the program.
 
     Args:
-        program_began: in seconds since 1970.
+        program_began: start of the program, in seconds since 1970.
     """
     set_opens_encoded(True)
     _this_thread.began = program_began - _CLOCKS_DIFFER_S
@@ -80,12 +80,12 @@ def open_encoded_from_now_on(program_began: float) -> None:
 
 
 def open_record(record: bytes) -> Image | None:
-    """An image that the core decodes later, of an unpacked JPEG; None where images do not stay encoded now."""
+    """Returns an image of an unpacked JPEG that stays encoded; None where images do not stay encoded now."""
     return EncodedImage.of_record(record) if opens_encoded() else None
 
 
 def _unlock() -> None:
-    """In a process that was forked, perhaps while another thread held the lock."""
+    """Replaces the lock in a forked child: another thread may have held it during the fork."""
     global _lock
     _lock = threading.Lock()
 
@@ -108,7 +108,7 @@ def _change(by: int) -> None:
 
 
 def _replace_all() -> None:
-    """Replaces what is there now: what others have put there before goes on being called."""
+    """Replaces the functions that are there now; replacements made earlier by other code are still called."""
     _replace(vars(PIL.Image), "open", _leaving_encoded)
     for module in ("torchvision.transforms.functional", "torchvision.transforms.v2.functional"):
         for name, levels in (("to_tensor", _float_levels), ("pil_to_tensor", lambda: UINT8)):
@@ -126,7 +126,7 @@ def _replace(where: dict[Any, Any], name: Any, ours_for: Callable[..., Callable[
 
 
 def _leaving_encoded(original: Callable[..., Image]) -> Callable[..., Image]:
-    """What PIL.Image.open does, but that ordinary JPEGs and PNGs stay encoded."""
+    """Wraps PIL.Image.open so that ordinary JPEGs and PNGs stay encoded."""
 
     @wraps(original)
     def open(fp: Any, mode: Any = "r", formats: Any = None) -> Image:  # noqa: A001 - Pillow's name
@@ -146,13 +146,13 @@ def _leaving_encoded(original: Callable[..., Image]) -> Callable[..., Image]:
 
 
 def _float_levels() -> Levels | None:
-    """What ToTensor does."""
+    """Returns the arithmetic of ToTensor: conversion to the default dtype, then division by 255."""
     levels = UINT8.then("to", torch.get_default_dtype())
     return levels.then("div", 255) if levels is not None else None
 
 
 def _leaving_pending(original: Callable[..., Any], levels: Callable[[], Levels | None]) -> Callable[..., Any]:
-    """What torchvision's function does, but that an image that is still encoded becomes a pending tensor."""
+    """Wraps a torchvision conversion so that an image that is still encoded becomes a pending tensor."""
 
     @wraps(original)
     def convert(pic: Any) -> Any:

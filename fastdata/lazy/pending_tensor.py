@@ -1,9 +1,9 @@
 """Tensors whose images have not been decoded yet: one image, or a batch that was stacked from such.
 
-What ToTensor and the like make of an image that is still encoded knows its shape and dtype, remembers arithmetic with
-constants per channel (scaling, normalising), can be stacked, and is sent to another process as the description that it
-is.  The loader decodes a whole batch of them at once, into its memory.  Whoever does anything else with one gets what a
-plain tensor would have given: it is decoded there and then.
+ToTensor and similar transforms make one from an image that is still encoded.  It knows its shape and dtype, remembers
+arithmetic with constants per channel (scaling, normalising), can be stacked, and is sent to another process as a
+description without pixels.  The loader decodes a whole batch of them at once, into its memory.  Any other operation on
+one decodes it immediately and gives the result that a plain tensor would give.
 """
 
 from __future__ import annotations
@@ -35,17 +35,18 @@ __all__ = [
 
 @dataclass(slots=True)
 class Undecoded:
-    """What a pending image stands for.
+    """The description of a pending image, from which it is decoded.
 
     Attributes:
-        source: the file.
-        view: what is seen of it.
+        source: the encoded image.
+        view: the view of it.
         levels: the arithmetic on its pixels.
-        after: what is done to its pixels before that, and filled in it behind; None for nothing.
-        tensor_class: what the tensor is an instance of (torchvision's tv_tensors.Image); None for a plain one.
-        index: of the sample it is made for.
-        value: the decoded image, if somebody has looked at it.
-        is_sent: the loader sends it on, to be decoded there; whoever else pickles it gets the image.
+        after: its augmentations: effects before the arithmetic, erased rectangles after it; None if there are none.
+        tensor_class: the tensor's class (torchvision's tv_tensors.Image); None for a plain tensor.
+        index: dataset index of its sample.
+        value: the decoded image; None until it is decoded.
+        is_sent: True if pickling keeps the image pending, since the loader decodes it in the receiving process; else
+            pickling decodes it.
     """
 
     source: EncodedSource
@@ -58,16 +59,16 @@ class Undecoded:
     is_sent: bool = False
 
     def description(self) -> tuple[Any, ...]:
-        """As pickle makes the tensor again."""
+        """Returns the function and arguments with which pickle makes the pending tensor again."""
         return pending, (self.source, self.view, self.levels, self.tensor_class, self.index, self.after)
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of the tensor: (3, height, width)."""
+        """Shape of the tensor: (3, height, width)."""
         return 3, *self.view.size
 
     def decoded(self) -> torch.Tensor:
-        """The image, decoded once."""
+        """Returns the image, decoded at the first call."""
         if self.value is None:
             effects, (erased,) = drawn([self.after])
             value = stored(decode_source(self.source, self.view), self.levels, effects, erased)
@@ -77,13 +78,13 @@ class Undecoded:
 
 @dataclass(slots=True)
 class UndecodedBatch:
-    """What a batch of pending images stands for.
+    """The description of a batch of pending images, from which it is decoded.
 
     Attributes:
-        images: the files, and what is seen of them.
-        lead: the first sizes of the tensor, whose product is the number of images: (N,), or (N, views of each).
-        value: the decoded batch, if somebody has looked at it.
-        is_sent: as of a single image.
+        images: the encoded images, with their views.
+        lead: leading dimensions of the tensor, whose product is the number of images: (N,), or (M, N) if stacked again.
+        value: the decoded batch; None until it is decoded.
+        is_sent: True if pickling keeps the batch pending; see `Undecoded.is_sent`.
     """
 
     images: SeenImages
@@ -93,29 +94,29 @@ class UndecodedBatch:
 
     @property
     def levels(self) -> Levels:
-        """The arithmetic on their pixels."""
+        """The arithmetic on the images' pixels."""
         return self.images.levels
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of the tensor: (*lead, 3, height, width)."""
+        """Shape of the tensor: (*lead, 3, height, width)."""
         return *self.lead, *self.image_shape
 
     @property
     def image_shape(self) -> tuple[int, ...]:
-        """Of each image: (3, height, width)."""
+        """Shape of each image: (3, height, width)."""
         left, top, right, bottom = self.images.views.columns.crop_px[0].tolist()
         return 3, bottom - top, right - left
 
     def description(self) -> tuple[Any, ...]:
-        """As pickle makes the tensor again."""
+        """Returns the function and arguments with which pickle makes the pending batch again."""
         return _pending_batch, (self.images, self.lead)
 
     def decoded(self) -> torch.Tensor:
-        """The batch, decoded once.
+        """Returns the batch, decoded at the first call.
 
         Raises:
-            OSError: the first of its images that cannot be read or decoded.
+            OSError: an image cannot be read or decoded; the first such error.
         """
         if self.value is None:
             shape = len(self.images.sources), *self.image_shape
@@ -130,7 +131,7 @@ _CPU = torch.device("cpu")
 
 
 class _Pending(torch.Tensor):
-    """What both kinds have in common: tensors of the right shape and dtype, without memory."""
+    """Base class of pending tensors, which have a shape and a dtype but no memory."""
 
     undecoded: Any
 
@@ -165,7 +166,7 @@ class _Pending(torch.Tensor):
             return batch
         named = {name: _plain(each) for name, each in (kwargs or {}).items()}
         result = func(*map(_plain, args), **named)
-        for given in (first, (kwargs or {}).get("out")):  # what works in place returns the tensor itself
+        for given in (first, (kwargs or {}).get("out")):  # in-place functions return the tensor itself
             if isinstance(given, _Pending) and result is given.undecoded.value:
                 return given
         return result
@@ -178,12 +179,12 @@ class _Pending(torch.Tensor):
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
-        """For those who reach torch's operations in another way than by its functions."""
+        """Decodes pending arguments of operations that do not pass through `__torch_function__`."""
         return func(*map(_plain, args), **{name: _plain(each) for name, each in (kwargs or {}).items()})
 
 
 class PendingImage(_Pending):
-    """One image (3, height, width); made by `pending`."""
+    """A pending tensor (3, height, width) of one image; made by `pending`."""
 
     undecoded: Undecoded
 
@@ -194,9 +195,9 @@ class PendingImage(_Pending):
 
 
 class PendingBatch(_Pending):
-    """A batch (N, 3, height, width); made by `torch.stack` and torch's default_collate from pending images.
+    """A pending batch (N, 3, height, width); made from pending images by `torch.stack` and torch's default_collate.
 
-    Stacked again, of batches that are alike, it is (M, N, 3, height, width).
+    M batches of one shape and arithmetic stack to (M, N, 3, height, width).
     """
 
     undecoded: UndecodedBatch
@@ -210,7 +211,7 @@ def pending(
     index: Any = None,
     after: After | None = None,
 ) -> PendingImage:
-    """A tensor (3, height, width) of an image to be decoded, for the sample that this thread is making."""
+    """Makes a pending tensor (3, height, width) of an encoded image; `index` defaults to the current sample's."""
     index = index if index is not None else index_being_made()
     made: PendingImage = _made(PendingImage, Undecoded(source, view, levels, tensor_class, index, after))
     return made
@@ -229,7 +230,7 @@ def _made(cls: Any, undecoded: Any) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """An argument with decoded images in place of pending ones."""
+    """Returns an argument with decoded images in place of pending ones."""
     if isinstance(value, _Pending):
         return value.undecoded.decoded()
     if type(value) in (list, tuple):
@@ -238,7 +239,7 @@ def _plain(value: Any) -> Any:
 
 
 def _stacked(tensors: Any, dim: int = 0, *, out: Any = None) -> PendingBatch | None:
-    """What `torch.stack` gives for images, or batches, that are all pending and alike; None for others."""
+    """Stacks images, or batches, that are all pending and of one shape and arithmetic; returns None for others."""
     if dim != 0 or out is not None or not isinstance(tensors, list | tuple) or not tensors:
         return None
     if all(type(each) is PendingBatch and each.undecoded.value is None for each in tensors):
@@ -259,7 +260,7 @@ def _stacked_batches(batches: Sequence[UndecodedBatch]) -> PendingBatch | None:
 
 
 def stacking_pending(collate_tensors: Callable[..., Any]) -> Callable[..., Any]:
-    """Torch's function that collates tensors, but that pending images which are alike become a pending batch."""
+    """Wraps torch's function that collates tensors so that pending images of one shape become a pending batch."""
 
     @wraps(collate_tensors)
     def collate(batch: Any, *, collate_fn_map: Any = None) -> Any:
@@ -272,7 +273,7 @@ def stacking_pending(collate_tensors: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def stacks_pending(collate_fn: Callable[[list[Any]], Any]) -> Callable[[list[Any]], Any]:
-    """The function itself, if it leaves images that are pending so; else one that does the same and leaves them."""
+    """Returns the function itself, or for timm's fast_collate one that leaves pending images pending."""
     return partial(_stack_as_timm, collate_fn) if is_timms(collate_fn) else collate_fn
 
 
@@ -289,7 +290,7 @@ def _stack_as_timm(fast_collate: Callable[[list[Any]], Any], samples: list[Any])
 
 # ---- what needs no pixels
 
-_STEPS: dict[Any, tuple[str, bool]] = {}  # what a function does, and whether in place
+_STEPS: dict[Any, tuple[str, bool]] = {}  # function: (step of `Levels`, True if in place)
 for _name, _spellings in {
     "add": ("add", "__add__", "__radd__"),
     "sub": ("sub", "__sub__"),
@@ -327,7 +328,7 @@ _OF_THE_CPU = {
 
 
 def _without_pixels(func: Callable[..., Any], image: _Pending, more: tuple[Any, ...], named: dict[str, Any]) -> Any:
-    """What a function gives for images that need not be decoded for it; NotImplemented where they must be."""
+    """Returns a function's result if it can be had without decoding, else NotImplemented."""
     if func in _OF_THE_CPU:
         return _OF_THE_CPU[func]
     own = image.undecoded
@@ -337,7 +338,7 @@ def _without_pixels(func: Callable[..., Any], image: _Pending, more: tuple[Any, 
         return NotImplemented
     levels, in_place = _levels_after(func, own.levels, more, named)
     erases = own.after is not None and own.after.by.erases
-    if levels is None or (erases and levels is not own.levels):  # what is erased comes last
+    if levels is None or (erases and levels is not own.levels):  # erased rectangles must be filled last
         return NotImplemented
     if in_place:
         own.levels = levels
@@ -348,7 +349,7 @@ def _without_pixels(func: Callable[..., Any], image: _Pending, more: tuple[Any, 
 def _levels_after(
     func: Callable[..., Any], levels: Levels, more: tuple[Any, ...], named: dict[str, Any]
 ) -> tuple[Levels | None, bool]:
-    """The arithmetic after a function, None where that is no such; and True if the tensor itself is the result."""
+    """Returns the arithmetic after a function, None if it is not such; and True if the tensor itself is the result."""
     dtype = _only_dtype(more, named) if func is torch.Tensor.to else None if more or named else _CASTS.get(func)
     if levels.steps and (dtype is levels.dtype or (func in _SAME and not more and not named)):
         return levels, True  # torch gives the tensor itself, or another that shares its memory
@@ -365,7 +366,7 @@ def _levels_after(
 
 
 def _only_dtype(more: tuple[Any, ...], named: dict[str, Any]) -> torch.dtype | None:
-    """The dtype that `Tensor.to` is asked for, if for nothing else."""
+    """Returns the dtype that `Tensor.to` is called with, if it is the only request."""
     named = {name: value for name, value in named.items() if not (name in ("copy", "non_blocking") and value is False)}
     given = [*more, *named.values()]
     only = len(given) == 1 and isinstance(given[0], torch.dtype) and set(named) <= {"dtype"}
@@ -373,7 +374,7 @@ def _only_dtype(more: tuple[Any, ...], named: dict[str, Any]) -> torch.dtype | N
 
 
 def _constant(value: Any) -> Constant | None:
-    """A number, or a tensor with one value or one per channel, as a constant of `Levels`."""
+    """Converts a number, or a tensor with one value or one per channel, to a constant of `Levels`; None for others."""
     if isinstance(value, bool | int | float):
         return value
     if type(value) is not torch.Tensor or value.device.type != "cpu" or value.requires_grad:

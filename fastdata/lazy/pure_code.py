@@ -1,12 +1,12 @@
-"""Whether a callable of the user's does nothing but call known transforms, as classes that make several views do.
+"""Recognises user callables that only call known transforms, as classes that make several views do.
 
     class TwoViews:
         def __call__(self, image):
             return [self.transform(image) for _ in range(2)]
 
-Such code can be told from its source: it builds lists and tuples of what known transforms return, and nobody could see
-where, or in which process, it runs.  Whatever else is found there ends the reading, and it runs where torch would run
-it.  Nothing of it is run to find out.
+The source code shows this: it only builds lists and tuples of the results of known transforms, so nobody could see
+where, or in which process, it runs.  If the source holds anything else, the reading stops, and the callable runs where
+torch would run it.  The code is only read, never run, for this.
 """
 
 from __future__ import annotations
@@ -41,20 +41,20 @@ def only_calls_known_transforms(step: object) -> bool:
 
 
 class _NotUnderstood(Exception):
-    """Ends the reading."""
+    """Raised to stop the reading."""
 
 
 _TRANSFORM, _VALUE, _LIST = "a known transform", "an image, or what a transform made of it", "a list that is built here"
 
 
 class _Reader:
-    """Follows what names stand for.
+    """Reads the statements of a `__call__` and tracks the kind of value that each name holds.
 
     Args:
         step: the object.
         function: its `__call__`.
-        own: how the object is called there.
-        image: how its argument is called.
+        own: name of the object there, usually "self".
+        image: name of its argument.
     """
 
     def __init__(self, step: object, function: FunctionType, own: str, image: str) -> None:
@@ -85,7 +85,7 @@ class _Reader:
             raise _NotUnderstood
 
     def _append(self, call: ast.Call) -> None:
-        """``crops.append(self.transform(image))`` of a list that is built here."""
+        """Accepts ``crops.append(self.transform(image))`` on a list that is built here."""
         func = call.func
         is_append = isinstance(func, ast.Attribute) and func.attr == "append" and isinstance(func.value, ast.Name)
         if not is_append or self._names.get(func.value.id) != _LIST:  # type: ignore[attr-defined]
@@ -98,7 +98,7 @@ class _Reader:
         self._names[target.id] = kind
 
     def _loop(self, target: ast.expr, over: ast.expr) -> None:
-        """Over ``range(n)``, or over an attribute that is a list of known transforms."""
+        """Accepts loops over ``range(n)``, or over an attribute that is a list of known transforms."""
         if isinstance(over, ast.Call) and isinstance(over.func, ast.Name) and over.func.id == "range":
             count = self._only_argument(over)
             number = count.value if isinstance(count, ast.Constant) else self._attribute(count)
@@ -112,7 +112,7 @@ class _Reader:
         self._bind(target, _TRANSFORM)
 
     def _value(self, node: ast.expr) -> None:
-        """Images, lists and tuples of such, and calls of known transforms."""
+        """Accepts images, lists and tuples of images, and calls of known transforms."""
         if isinstance(node, ast.Name):
             if self._names.get(node.id) not in (_VALUE, _LIST):
                 raise _NotUnderstood
@@ -149,7 +149,7 @@ class _Reader:
         return call.args[0]
 
     def _attribute(self, node: ast.expr) -> Any:
-        """The value of ``self.name``, as the object has it now."""
+        """Returns the current value of ``self.name``."""
         is_own = isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == self._own
         if not is_own or node.attr not in vars(self._step):  # type: ignore[attr-defined]
             raise _NotUnderstood

@@ -1,4 +1,4 @@
-"""Which sample this thread is making: for the random numbers of fused transforms, and for messages."""
+"""State of the sample that this thread is making: for the random numbers of fused transforms, and for messages."""
 
 from __future__ import annotations
 
@@ -50,12 +50,12 @@ _NEXT_TRANSFORM = 0xD1B54A32D192ED03  # between the seeds of a sample's fused tr
 
 @dataclass(frozen=True)
 class Draw:
-    """What random numbers follow from.
+    """The inputs from which the random numbers of one fused transform follow.
 
     Attributes:
-        key: seed and epoch, another for each fused transform of a sample.
-        index: the sample.
-        copy: how often it has come before in the epoch.
+        key: seed and epoch, different for each fused transform of a sample.
+        index: index of the sample.
+        copy: number of earlier occurrences of the index in the epoch.
     """
 
     key: Key
@@ -64,25 +64,25 @@ class Draw:
 
     @property
     def seed(self) -> int:
-        """For random functions that the rest of a transform calls."""
+        """The seed for random functions that the rest of a transform calls."""
         return seed_of(self.key, self.index, self.copy)
 
 
 def seed_of(key: Key, index: Any, copy: int) -> int:
-    """A seed for random functions that are called for a sample."""
+    """Returns a seed for random functions that are called for a sample."""
     return seeds(key, Stream.TAIL, [_as_number(index)], [copy])[0]
 
 
 class Notes:
-    """What became of a batch's images.
+    """Counts of what was done with a batch's images.
 
     Attributes:
-        pending: tensors left to be decoded later that somebody still holds.
-        left: how many were left, whether or not somebody still holds them.
-        decoded: images that the native core decoded for the dataset's own code.
-        opened: images that were opened by Pillow, since they could not stay encoded.
-        fused: steps of transforms that were done natively, or left with the images.
-        plain: why fused transforms were called as they are.
+        pending: pending tensors that are still referenced.
+        left: number of tensors left pending, whether or not they are still referenced.
+        decoded: number of images that the native core decoded for the dataset's own code.
+        opened: number of images opened by Pillow, since they could not stay encoded.
+        fused: number of transform steps that were done natively, or left for the batch's decoding.
+        plain: reasons why fused transforms called the original transform instead.
     """
 
     def __init__(self) -> None:
@@ -92,7 +92,7 @@ class Notes:
 
     @property
     def natively(self) -> bool:
-        """True if images were left, or decoded by the native core."""
+        """True if images were left pending, or decoded by the native core."""
         return self.left > 0 or self.decoded > 0
 
 
@@ -113,8 +113,8 @@ class _Making(threading.local):
         self.plain: set[str] = set()
         self.sources: list[Any] = []
         self.tokens: set[int] = set()
-        self.seed: int | None = None  # of torch's generator, as it was when nobody had set it within a sample
-        self.seed_after: int | None = None  # the same at the end of the batch before
+        self.seed: int | None = None  # seed of torch's generator, unless set within a sample
+        self.seed_after: int | None = None  # seed of torch's generator at the end of the previous batch
 
 
 _this_thread = _Making()
@@ -122,7 +122,7 @@ _this_thread = _Making()
 
 @contextmanager
 def making(index: Any, copy: int = 0, key: Key | None = None) -> Iterator[None]:
-    """While one sample is made; its fused transforms are counted from 0.  Without a key nothing is drawn for them."""
+    """Marks the sample that is made within a `with` block, whose fused transforms count from 0; draws need a key."""
     mine = _this_thread
     before = mine.key, mine.index, mine.copy, mine.transforms, mine.seed
     mine.key, mine.index, mine.copy, mine.transforms, mine.opened = key, index, copy, 0, ""
@@ -135,60 +135,60 @@ def making(index: Any, copy: int = 0, key: Key | None = None) -> Iterator[None]:
 
 
 def opens_encoded() -> bool:
-    """True where images that this thread opens stay encoded."""
+    """True if images that this thread opens stay encoded."""
     return _this_thread.opens_encoded and not is_asking_pillow()
 
 
 def set_opens_encoded(value: bool) -> bool:
-    """Decides it for this thread; returns what was before."""
+    """Sets whether images that this thread opens stay encoded; returns the previous value."""
     before, _this_thread.opens_encoded = _this_thread.opens_encoded, value
     return before
 
 
 def expects_several_views() -> bool:
-    """True where images that this thread opens may be seen several times."""
+    """True if several views of images that this thread opens may be decoded."""
     return _this_thread.several_views
 
 
 def expect_several_views(value: bool) -> bool:
-    """Decides it for this thread; returns what was before."""
+    """Sets whether several views of this thread's images are expected; returns the previous value."""
     before, _this_thread.several_views = _this_thread.several_views, value
     return before
 
 
 def left_so_far() -> list[Any]:
-    """References to the tensors that this thread has left for the batch under way."""
+    """Returns weak references to the tensors that this thread has left pending for the batch under way."""
     return _this_thread.pending
 
 
 def index_being_made() -> Any:
-    """As the sampler gave it; None outside of any sample."""
+    """Returns the current sample's index, as the sampler gave it; None outside of a sample."""
     return _this_thread.index
 
 
 def note_pending(tensor: Any) -> None:
-    """A tensor is left whose images are to be decoded later."""
+    """Records a tensor whose images are to be decoded later."""
     _this_thread.pending.append(weakref.ref(tensor))
 
 
 def count_decoded() -> None:
-    """An image was decoded natively for the sample."""
+    """Counts an image that was decoded natively for the sample."""
     _this_thread.decoded += 1
 
 
 def count_plain(why: str) -> None:
-    """A fused transform was called as it is."""
+    """Records why a fused transform called the original transform instead."""
     _this_thread.plain.add(why)
 
 
 def count_fused(steps: int) -> None:
-    """Steps of a transform were done natively, or left with an image."""
+    """Counts transform steps that were done natively, or left for the batch's decoding."""
     _this_thread.fused += steps
 
 
 @contextmanager
 def noting(notes: Notes) -> Iterator[None]:
-    """While a batch is made: what becomes of its images."""
+    """Collects, within a `with` block in which a batch is made, the counts for its images into `notes`."""
     mine = _this_thread
     before = mine.pending, mine.decoded, mine.images_opened, mine.fused, mine.plain
     mine.pending, mine.decoded, mine.images_opened, mine.fused, mine.plain = [], 0, 0, 0, set()
@@ -205,11 +205,11 @@ def noting(notes: Notes) -> Iterator[None]:
 
 
 def next_draw(*, draws: bool) -> Draw | None:
-    """For the next fused transform of the sample under way; None where the transform is to draw, and do, by itself.
+    """Returns the draw of the sample's next fused transform; None if the original transform is to be called instead.
 
-    That is where no sample is made for a loader in this thread, and where the user's code decides what is drawn: it
-    has seeded torch's generator, or set it back to show two images of a sample alike.  So that this is noticed, a
-    fused transform that draws moves the generator on by one number, as the transform itself would by some.
+    It is None if no sample is being made for a loader in this thread, or if the user's code controls random numbers:
+    it has seeded torch's generator, or set it back to treat two images of a sample alike.  To notice this, a fused
+    transform that draws advances the generator by one number, as the original transform would by some.
 
     Args:
         draws: the transform has a random step.
@@ -231,51 +231,51 @@ def next_draw(*, draws: bool) -> Draw | None:
 
 
 def note_seed() -> None:
-    """The seed of torch's generator as it is now is not the user's, who sets another while samples are made."""
+    """Records the seed of torch's generator; another seed found later within a sample was set by user code."""
     _this_thread.seed = torch.initial_seed()
 
 
 def draws_repeated() -> bool:
-    """True, once, if the user's code has set the generator back within a sample."""
+    """Returns True, once, if the user's code has set the generator back within a sample."""
     mine = _this_thread
     repeated, mine.repeated = mine.repeated, False
     return repeated
 
 
 def fuse_draws(value: bool) -> None:
-    """Decides for this thread's next samples: False lets random transforms draw by themselves."""
+    """Sets whether random transforms are fused in this thread's next samples; if False, they draw by themselves."""
     _this_thread.fuses_draws = value
 
 
 def note_opened(opened: Any) -> None:
-    """An image file is opened in this thread; for messages."""
+    """Records the image file that this thread opens, for messages."""
     _this_thread.opened = opened
 
 
 def note_source(source: Any) -> None:
-    """An image is opened in this thread that stays encoded."""
+    """Records an image that this thread opens and that stays encoded."""
     _this_thread.sources.append(source)
 
 
 def sources_of_the_sample() -> list[Any]:
-    """Those of the sample under way."""
+    """Returns the encoded images that were opened for the sample under way."""
     return _this_thread.sources
 
 
 def count_opened_by_pillow() -> None:
-    """An image is opened in this thread that cannot stay encoded."""
+    """Counts an image that Pillow opens, since it cannot stay encoded."""
     _this_thread.images_opened += 1
 
 
 def opened_last() -> str:
-    """The path of the image that this thread has opened last for the sample under way, or ""."""
+    """Returns the path of the image opened last in this thread for the sample under way, or ""."""
     opened = _this_thread.opened
     opened = getattr(opened, "name", opened)
     return os.fsdecode(opened) if isinstance(opened, str | bytes | os.PathLike) else ""
 
 
 def _as_number(index: Any) -> int:
-    """Datasets need not be indexed by numbers."""
+    """Returns the index as an integer; for an index that is no number, a checksum of its repr."""
     try:
         return operator.index(index)
     except TypeError:

@@ -1,6 +1,7 @@
 """Decode backends: `backend.py` is the contract, and one file each implements it.
 
-A new backend is one file here and one line in `BACKENDS`, or a class anywhere that is given to `register_backend`.
+A new backend is one file here and one line in `BACKENDS`.  Other packages add theirs by an entry point of the group
+"fastdata.backends", whose name is the backend's, or by `register_backend`.
 """
 
 from __future__ import annotations
@@ -11,10 +12,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
+from importlib.metadata import EntryPoint, entry_points
 from typing import Literal, NewType, TypeAlias, cast
 
-from fastdata.errors import BackendError, BackendUnavailable, OptionError
-from fastdata.loaders.backend import FIDELITIES, MEAN_TOLERANCE, Backend, Encoded, Fidelity
+from fastdata.errors import BackendError, BackendUnavailable, OptionError, in_words
+from fastdata.loaders.backend import FIDELITIES, Backend, Encoded, Fidelity
 from fastdata.system.installed import install_command
 from fastdata.system.stack_level import users_level
 
@@ -22,7 +24,6 @@ __all__ = [
     "AUTO_ORDER",
     "BACKENDS",
     "FIDELITIES",
-    "MEAN_TOLERANCE",
     "Backend",
     "BackendInfo",
     "BackendName",
@@ -35,6 +36,7 @@ __all__ = [
     "check_backend_name",
     "create_backend",
     "describe_backends",
+    "mean_tolerance",
     "native_problem",
     "register_backend",
     "warn_without_native",
@@ -54,13 +56,13 @@ BACKENDS: dict[str, tuple[str, str]] = {
     "synthetic": ("fastdata.loaders.synthetic", "SyntheticBackend"),
 }
 
-# What backend="auto" takes: the first that is available.  Only backends with a tolerance of 0 under fidelity="exact".
+# backend="auto" takes the first available one.  Only backends with a tolerance of 0 under fidelity="exact".
 AUTO_ORDER = ("native", "turbojpeg", "pil")
 
 
 @dataclass(frozen=True, kw_only=True)
 class BackendInfo:
-    """One line of `fastdata info`: `version` where the backend is available, else `problem` with the remedy."""
+    """One line of `fastdata info`: `version` if the backend is available, else `problem` with the remedy."""
 
     name: str
     version: str | None
@@ -68,14 +70,15 @@ class BackendInfo:
 
 
 def check_backend_name(name: str) -> BackendName | RegisteredBackend:
-    """The same name, of the type that `DataLoader(backend=...)` accepts.
+    """Returns the name, as the type that `DataLoader(backend=...)` accepts.
 
     Raises:
-        OptionError: it is neither "auto" nor that of a known backend.
+        OptionError: the name is neither "auto" nor a known backend's.
     """
-    if isinstance(name, str) and (name == "auto" or name in BACKENDS):
+    if isinstance(name, str) and (name == "auto" or name in BACKENDS or name in _plugins()):
         return cast(BackendName | RegisteredBackend, name)
-    known, missing = ["auto", *BACKENDS], [info.name for info in describe_backends() if info.problem is not None]
+    known = ["auto", *BACKENDS, *_plugins()]
+    missing = [info.name for info in describe_backends() if info.problem is not None]
     near = difflib.get_close_matches(str(name).lower(), known, n=1)
     raise OptionError(
         f"backend={name!r} is unknown; known: {', '.join(known)}"
@@ -85,13 +88,13 @@ def check_backend_name(name: str) -> BackendName | RegisteredBackend:
 
 
 def register_backend(backend: type[Backend]) -> RegisteredBackend:
-    """Makes a backend from outside of the package known by its `name`, to every loader made afterwards.
+    """Registers a backend from outside of the package under its `name`, for loaders made afterwards.
 
     Returns:
-        The name, of the type that `DataLoader(backend=...)` accepts.
+        The name, as the type that `DataLoader(backend=...)` accepts.
 
     Raises:
-        OptionError: the name is another backend's, or none.
+        OptionError: the name is missing, or another backend's.
     """
     name = getattr(backend, "name", None)
     home = (backend.__module__, backend.__qualname__)
@@ -105,14 +108,45 @@ def register_backend(backend: type[Backend]) -> RegisteredBackend:
 _registered: dict[str, type[Backend]] = {}
 
 
-def backend_class(name: str) -> type[Backend]:
-    """The class behind a backend's name; imports its file, not yet its library.
+@cache
+def _plugins() -> dict[str, EntryPoint]:
+    """Backends of other installed packages, by name.  Read when a name is not known, or all are to be listed."""
+    found = {each.name: each for each in entry_points(group="fastdata.backends")}
+    return {name: each for name, each in found.items() if name not in BACKENDS and name != "auto"}
+
+
+def _plugin_class(name: str) -> type[Backend]:
+    """The class that an entry point names.
 
     Raises:
-        BackendUnavailable: this installation has no such file.
+        BackendUnavailable: it cannot be imported, or is no backend of that name.
+    """
+    entry = _plugins()[name]
+    package = entry.dist.name if entry.dist is not None else entry.module
+    try:
+        cls = entry.load()
+    except Exception as error:
+        raise BackendUnavailable(
+            f"backend {name!r} of the package {package} cannot be imported ({in_words(error)}); update or uninstall it"
+        ) from error
+    if not (isinstance(cls, type) and issubclass(cls, Backend) and cls.name == name):
+        raise BackendUnavailable(
+            f"backend {name!r} of the package {package} is {entry.value}, which is no subclass of "
+            f"fastdata.loaders.Backend whose name is {name!r}; update or uninstall it"
+        )
+    return cls
+
+
+def backend_class(name: str) -> type[Backend]:
+    """Returns the class of a backend; imports its file, but not its library.
+
+    Raises:
+        BackendUnavailable: this installation lacks its file.
     """
     if name in _registered:
         return _registered[name]
+    if name not in BACKENDS:
+        return _plugin_class(name)
     module, cls = BACKENDS[name]
     try:
         return getattr(import_module(module), cls)  # type: ignore[no-any-return]
@@ -124,11 +158,17 @@ def backend_class(name: str) -> type[Backend]:
         raise BackendUnavailable(problem) from error
 
 
+def mean_tolerance(name: str, fidelity: Fidelity = "exact") -> float | None:
+    """Mean absolute difference from Pillow's pixels that a backend may have; see `Backend.mean_tolerance`."""
+    allowed = backend_class(name).mean_tolerance
+    return None if allowed is None else allowed[fidelity]
+
+
 def auto_backend(fidelity: Fidelity = "exact") -> Backend:
-    """Makes the first backend of `AUTO_ORDER` that is available; those behind it are not looked at.
+    """Makes the first backend of `AUTO_ORDER` that is available; later ones are not tried.
 
     Raises:
-        BackendError: none is.
+        BackendError: none is available.
     """
     for name in AUTO_ORDER:
         with suppress(BackendUnavailable):
@@ -152,24 +192,24 @@ def create_backend(name: str, *, fidelity: Fidelity = "exact") -> Backend:
 
 
 def describe_backends() -> list[BackendInfo]:
-    """Every known backend with its version, or with what to install."""
-    return [_describe(name) for name in BACKENDS]
+    """Returns every known backend with its version, or with the reason why it is not available."""
+    return [_describe(name) for name in (*BACKENDS, *_plugins())]
 
 
 def native_problem() -> str | None:
-    """Why the native core cannot be used, and how to get it; None where it can."""
+    """Returns why the native core cannot be used, and how to get it; None if it can be used."""
     return _describe("native").problem
 
 
 @cache
 def warn_without_native() -> None:
-    """Says, once in a process, that an installation has lost its native core."""
+    """Warns, once in a process, if the native core is not available."""
     if (problem := native_problem()) is not None:
         warnings.warn(f"images are decoded at a fraction of the speed: {problem}", stacklevel=users_level())
 
 
 def available_backends() -> list[BackendName | RegisteredBackend]:
-    """Names of the backends that can be used here."""
+    """Returns the names of the backends that can be used here."""
     return [check_backend_name(info.name) for info in describe_backends() if info.problem is None]
 
 

@@ -1,4 +1,4 @@
-"""From an array of images in memory to finished images in a batch, by the native core."""
+"""Loads images from an array in memory into a finished batch, by the native core."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ Ints: TypeAlias = npt.NDArray[np.int64]
 
 
 class NativeArrayLoader:
-    """What `fastdata.loaders.backend.FileLoader` is for files, for pixels that need no decoding.
+    """Loads images from an array into a batch, as `fastdata.loaders.backend.FileLoader` does from files.
 
     Args:
-        plan: its geometry counts; all results have one size.
+        plan: its geometry is applied; its `size` must not be None.
         key: seed and epoch of the views.
-        format: how pixels are stored.
-        threads: of its own; with 0 the calling thread works.
+        format: format of the stored pixels.
+        threads: number of native threads; 0 works in the calling thread.
 
     Raises:
-        NativeMissing: there is no core that gives Pillow's pixels.
+        NativeMissing: no native core gives Pillow's pixels.
     """
 
     def __init__(self, plan: Plan, key: Key, *, format: Format, threads: int) -> None:  # noqa: A002
@@ -60,11 +60,11 @@ class NativeArrayLoader:
 
         Args:
             images: uint8, (images, height, width, channels), 3 channels or 1, with any strides.
-            rows: int64, (N,): which image each is.
-            indices: the samples, for which views are drawn.
-            copies: tells apart several views of one sample.
+            rows: int64, (N,): row of each image in `images`.
+            indices: indices of the samples, for which views are drawn.
+            copies: distinguishes several views of one sample.
             out: address of the batch, which holds N images one after the other.
-            effects: what is done to each image's pixels.
+            effects: effects on each image's pixels, (N, any number); None for none.
         """
         results, decode_s = self._loader.load(images, rows, indices, copies, out, effects=effects)
         image_bytes = int(np.prod(images.shape[1:]))

@@ -14,23 +14,23 @@ Output
 
 Pixels
     With ``fidelity="exact"`` they are those of Pillow: ``open → convert("RGB") → crop → resize → crop → transpose``.
-    EXIF orientation is left alone.  `MEAN_TOLERANCE` states the mean absolute difference from that, in grey levels,
-    that each backend is allowed; the tests read it.
+    EXIF orientation is left alone.  `Backend.mean_tolerance` states the mean absolute difference from that, in grey
+    levels, that a backend is allowed; the tests read it.
     With ``fidelity="fast"`` a JPEG may be decoded at 1/2, 1/4 or 1/8 when its window is at least that much larger
     than the result, and with cheaper chroma upsampling.
 
 Failures
     `decode` returns one entry per image: None, or the exception that stopped that image.  It never raises for an
-    image, and a bad image leaves its neighbours unharmed.  What a backend cannot decode it hands to Pillow, so every
-    backend accepts what Pillow accepts.  It refuses what Pillow refuses, but that damage below the window may go
-    unseen: those rows are not decoded.  A file without an end is always noticed.
+    image, and a bad image leaves its neighbours unharmed.  Images that a backend cannot decode it hands to Pillow, so
+    every backend accepts what Pillow accepts.  It refuses what Pillow refuses, except that damage below the window may
+    go unnoticed: those rows are not decoded.  A file without an end is always noticed.
 
 Threads
     `decode` may run in several threads at once.  Scratch memory is per thread.
 
 Capabilities
-    Every backend decodes images that it is handed.  One that can do more says so by returning an object where `Backend`
-    returns None, and the pipeline asks for nothing else:
+    Every backend decodes the images that it is given.  A backend that can do more returns an object where `Backend`
+    returns None; the pipeline relies on nothing else:
 
     `file_loader`     reads files and fills a batch with one call, in threads of its own; draws the views that
                       `fastdata.views.draw` would have drawn for the same key and samples
@@ -43,9 +43,10 @@ from __future__ import annotations
 
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from types import MappingProxyType
 from typing import Any, ClassVar, Literal, Protocol, TypeAlias
 
 import numpy as np
@@ -61,7 +62,6 @@ from fastdata.views.view import View, Views
 
 __all__ = [
     "FIDELITIES",
-    "MEAN_TOLERANCE",
     "Backend",
     "BatchDecoder",
     "BatchFeed",
@@ -86,19 +86,12 @@ Ints: TypeAlias = npt.NDArray[np.int64]
 Fidelity: TypeAlias = Literal["exact", "fast"]
 FIDELITIES: tuple[Fidelity, ...] = ("exact", "fast")
 
-# Mean absolute difference from Pillow, in grey levels of 255, allowed per image.  "exact" OpenCV decodes with the
-# libjpeg-turbo of its own build; the wheels' build decodes like Pillow's, a distribution's may round chroma otherwise.
-MEAN_TOLERANCE: dict[str, dict[str, float]] = {
-    "exact": {"pil": 0.0, "native": 0.0, "turbojpeg": 0.0, "opencv": 0.5, "dali": 0.6},
-    "fast": {"pil": 4.0, "native": 4.0, "turbojpeg": 4.0, "opencv": 6.0, "dali": 4.0},
-}
-
 _SCRATCH_KEPT_BYTES = 64 << 20
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Encoded:
-    """One encoded image: its bytes, its parsed header (None when the kind is unknown), its size in pixels."""
+    """An encoded image: its bytes, its parsed header (None when the kind is unknown), its size in pixels."""
 
     data: bytes
     header: ImageHeader | None
@@ -111,25 +104,26 @@ class Encoded:
         return jpeg is not None and jpeg.precision_bits == 8 and jpeg.components in (1, 3)
 
     def is_for_core(self) -> bool:
-        """True for the kinds that the native core may decode."""
+        """True for the kinds of files that the native core may decode."""
         return self.is_plain_jpeg() or (self.header is not None and self.header.kind in ("png", "npy"))
 
     def is_whole_jpeg(self) -> bool:
-        """True for a plain JPEG in which nothing is missing or out of place, for libraries that do not say so."""
+        """True for a plain JPEG without missing or misplaced data, for libraries that do not report such damage."""
         return self.is_plain_jpeg() and self.jpeg is not None and has_whole_scans(self.data, self.jpeg)
 
     @property
     def jpeg(self) -> JpegFrame | None:
-        """How the file is coded, if it is a JPEG."""
+        """Coding details of a JPEG; None for other kinds."""
         return self.header.jpeg if self.header is not None else None
 
 
 class Backend(ABC):
-    """Turns encoded images and views into pixels; see the module's text for the contract."""
+    """Turns encoded images and views into pixels; see the module docstring for the contract."""
 
     name: ClassVar[str]
     install_hint: ClassVar[str]
-    decode_devices: ClassVar[tuple[str, ...]] = ("cpu",)  # and "mixed", if a GPU decodes what it is handed on the host
+    mean_tolerance: ClassVar[Mapping[Fidelity, float] | None] = MappingProxyType({"exact": 0.0, "fast": 4.0})
+    decode_devices: ClassVar[tuple[str, ...]] = ("cpu",)
 
     def __init__(self, *, fidelity: Fidelity = "exact") -> None:
         self.fidelity = fidelity
@@ -140,10 +134,10 @@ class Backend(ABC):
     @classmethod
     @abstractmethod
     def version(cls) -> str:
-        """The library's version in words.
+        """Returns the library's name and version.
 
         Raises:
-            BackendUnavailable: it is not installed or cannot be used.
+            BackendUnavailable: the library is not installed or cannot be used.
         """
 
     @abstractmethod
@@ -156,48 +150,48 @@ class Backend(ABC):
             out: N uint8 arrays (height, width, 3) of the views' sizes; an (N, H, W, 3) array is one.
 
         Returns:
-            N entries: None, or what stopped that image.
+            N entries: None, or the exception that stopped that image.
         """
 
     def file_loader(self, plan: Plan, key: Key, *, format: Format, threads: int) -> FileLoader | None:  # noqa: A002
-        """What reads files and fills whole batches, if this backend does that.
+        """Returns an object that reads files and fills whole batches; None if this backend has none.
 
         Args:
-            plan: what is done to each image; its `size` is that of all.
+            plan: steps for each image; its `size` is the size of all results.
             key: seed and epoch of the views.
-            format: how pixels are stored in the batch.
-            threads: how many to use; 0 for the calling thread.
+            format: format of the pixels in the batch.
+            threads: number of threads; 0 for the calling thread.
         """
         return None
 
     def source_decoder(self) -> SourceDecoder | None:
-        """What reads and decodes many images with views that are given, if this backend does that."""
+        """Returns an object that reads and decodes many images with given views; None if this backend has none."""
         return None
 
     def batch_decoder(self) -> BatchDecoder | None:
-        """What decodes whole batches in a pipeline of its own, if this backend has one."""
+        """Returns an object that decodes whole batches in a pipeline of its own; None if this backend has none."""
         return None
 
     def ready_batches(self) -> ReadyBatches | None:
-        """What hands out finished batches, if this backend needs no data."""
+        """Returns an object that supplies finished batches without data; None if this backend has none."""
         return None
 
     @classmethod
     def unavailable(cls, reason: object) -> BackendUnavailable:
-        """The error that says why this backend cannot be used and what to install."""
+        """Returns the error that says why this backend cannot be used and what to install."""
         return BackendUnavailable(f"backend '{cls.name}' is not available ({reason}); {cls.install_hint}")
 
 
 @dataclass(frozen=True)
 class LoadedFiles:
-    """What became of N images that a `FileLoader` read.
+    """Results of N images that a `FileLoader` read.
 
     Attributes:
-        ok: bool, (N,): True where the image is in the batch; the others are read and decoded again one by one, which
-            finds out what is wrong with them.
+        ok: bool, (N,): True if the image is in the batch; the others are read and decoded again one by one, to find the
+            error.
         data_bytes: int64, (N,): encoded bytes read.
         read_s: seconds spent reading, summed over threads.
-        decode_s: the same for drawing views and decoding.
+        decode_s: seconds spent drawing views and decoding, summed over threads.
     """
 
     ok: npt.NDArray[np.bool_]
@@ -207,7 +201,7 @@ class LoadedFiles:
 
 
 class FileLoader(Protocol):
-    """Files to finished images in a batch, with one call per batch."""
+    """Loads files into a finished batch, with one call per batch."""
 
     def load(
         self,
@@ -224,27 +218,27 @@ class FileLoader(Protocol):
         """Loads N images.
 
         Args:
-            paths: of the files.
-            offsets: where each image begins in its file; None for 0.
-            lengths: of each in bytes; None, and -1, for the rest of the file.
-            crcs: CRC-32C of each, to be compared; None, and -1, where it is not known.
-            indices: the samples, for which views are drawn.
-            copies: tells apart several views of one sample.
+            paths: paths of the files.
+            offsets: offset in bytes of each image in its file; None for 0.
+            lengths: length of each image in bytes; None, and -1, for the rest of the file.
+            crcs: CRC-32C of each image, to be compared; None, and -1, if it is not known.
+            indices: indices of the samples, for which views are drawn.
+            copies: distinguishes several views of one sample.
             out: address of the batch, which holds N images one after the other.
-            effects: what is done to each image's pixels; given only where the transform has such steps.
+            effects: effects on each image's pixels; None if the transform has no such steps.
         """
         ...
 
     def close(self, ended: bool) -> None:
-        """Gives up its threads; waits for them if the work has ended, abandons them if a read may hang in one."""
+        """Gives up its threads; waits for them if the work has ended, abandons them if one may hang in a read."""
         ...
 
 
 class SourceDecoder(Protocol):
-    """Images in files or in memory to their places, each with its own view, with one call."""
+    """Decodes images in files or in memory to given addresses, each with its own view, with one call."""
 
     def pool(self, threads: int) -> Pool:
-        """Threads for `decode_sources`, which whoever asked for them closes."""
+        """Returns threads for `decode_sources`; the caller closes them."""
         ...
 
     def decode_sources(
@@ -264,28 +258,28 @@ class SourceDecoder(Protocol):
         """Decodes N images.
 
         Args:
-            paths: of files; "" where `data` is given.
-            data: the encoded bytes, where there is no path.
-            windows: what is seen of each.
-            out: addresses of N places.
-            format: how pixels are stored there.
-            origins: the files that paths name or `data` was read from, "" where there is none; None for `paths`.
-            pool: who works; None for the calling thread.
-            same_as: int64, (N,): the first row of the same encoded image; such rows are neighbours.
+            paths: paths of the files; "" where `data` is given.
+            data: encoded bytes where there is no path, else None.
+            windows: views of the images.
+            out: uint64, (N,): address of each result.
+            format: format of the stored pixels.
+            origins: the file that each image was read from, "" if it is not known; None if `paths` say it.
+            pool: threads that decode; None for the calling thread.
+            same_as: int64, (N,): the first row of the same encoded image; such rows must be adjacent.
             read_bytes: int64, (N,): receives the encoded bytes of each image, in its first row.
-            effects: what is done to each image's pixels, (N, any number); None for nothing.
+            effects: effects on each image's pixels, (N, any number); None for none.
 
         Returns:
-            N entries: None, an error that is final, or HandBack, for what Pillow must decode or judge.
+            N entries: None, an error that is final, or HandBack for an image that Pillow must decode or refuse.
         """
         ...
 
 
 @dataclass(frozen=True, kw_only=True)
 class BatchFeed:
-    """One batch for a `BatchDecoder`: N encoded images with N views, and what messages call it.
+    """A batch for a `BatchDecoder`: N encoded images with N views, and its name in messages.
 
-    All are such as `BatchDecoder.takes` accepts, or an 8 × 8 JPEG that stands for an image decoded elsewhere.
+    Each image is one that `BatchDecoder.takes` accepts, or an 8 × 8 JPEG in place of an image decoded elsewhere.
     """
 
     encoded: Sequence[npt.NDArray[np.uint8]]
@@ -295,16 +289,16 @@ class BatchFeed:
 
 @dataclass(frozen=True, kw_only=True)
 class BatchRequest:
-    """What a pipeline of whole batches is opened for.
+    """Requirements on a pipeline that decodes whole batches.
 
     Attributes:
         interpolation: filter of the resize.
-        crops: some views crop after the resize.
-        flips: some views mirror.
-        largest_batch: images; None if unknown.
-        threads: of its own.
+        crops: True if some views crop after the resize.
+        flips: True if some views mirror.
+        largest_batch: most images in a batch; None if unknown.
+        threads: number of the pipeline's own threads.
         device_index: CUDA device that decodes; None decodes on the CPU.
-        options: the backend's own, as the user gave them; None for its defaults.
+        options: the user's options for the backend; None for its defaults.
     """
 
     interpolation: Interpolation
@@ -322,57 +316,57 @@ Decoded: TypeAlias = torch.Tensor | RuntimeError  # uint8 (N, H, W, 3), or why t
 class DecodedBatches(Protocol):
     """A running pipeline: yields each feed with its images, in order.
 
-    An error that the feeds raise comes at its place.  Tensors are the pipeline's memory: whoever keeps one beyond the
-    next call copies it.
+    An error raised by the feeds is raised at its place in the order.  Tensors are the pipeline's memory: copy one to
+    keep it beyond the next call.
     """
 
     def __iter__(self) -> Iterator[tuple[BatchFeed, Decoded]]: ...
 
     def __next__(self) -> tuple[BatchFeed, Decoded]:
-        """The next batch.
+        """Returns the next batch.
 
         Raises:
-            BackendError: it cannot go on at all, for example for want of memory.
+            BackendError: the pipeline cannot continue, for example for lack of memory.
         """
         ...
 
     def close(self) -> None:
-        """Takes it down.  Harmless when repeated."""
+        """Shuts the pipeline down; may be called again."""
         ...
 
 
 class BatchDecoder(Protocol):
-    """Decodes whole batches, several on their way."""
+    """Decodes whole batches, several ahead."""
 
     def suits(self, plan: Plan) -> bool:
-        """True if it can do what a plan asks for."""
+        """True if it supports all steps of a plan."""
         ...
 
     def takes(self, image: Encoded, view: View) -> bool:
-        """True if it can decode an image; what it does not take is Pillow's."""
+        """True if it can decode an image with a view; Pillow decodes the others."""
         ...
 
     def open(self, feeds: Iterator[BatchFeed], request: BatchRequest) -> DecodedBatches:
-        """Starts a pipeline that draws from `feeds`, some ahead of what it yields."""
+        """Starts a pipeline that takes batches from `feeds`, some ahead of the ones it yields."""
         ...
 
 
 class ReadyBatches(Protocol):
-    """Finished batches from nothing."""
+    """Supplies finished batches without any data."""
 
     def ready(self, count: int, make_empty: Callable[[int], torch.Tensor]) -> torch.Tensor:
-        """A finished batch of `count` images, in memory that `make_empty` makes; it may be the same every time."""
+        """Returns a finished batch of `count` images, in memory from `make_empty`; it may be the same every time."""
         ...
 
 
 class Scratch(threading.local):
-    """Memory that one thread uses again for every image."""
+    """Memory that each thread reuses for every image."""
 
     def __init__(self) -> None:
         self._bytes = np.empty(0, np.uint8)
 
     def take(self, size_bytes: int) -> Pixels:
-        """A flat uint8 array of exactly `size_bytes`, valid until this thread's next call."""
+        """Returns a flat uint8 array of exactly `size_bytes`, valid until this thread's next call."""
         if size_bytes > _SCRATCH_KEPT_BYTES:
             return np.empty(size_bytes, np.uint8)
         if self._bytes.size < size_bytes:
@@ -381,7 +375,7 @@ class Scratch(threading.local):
 
 
 def dct_denominator(view: View) -> int:
-    """The largest of 8, 4, 2, 1 by which the view's window can shrink and still not be smaller than the result."""
+    """Returns the largest of 8, 4, 2, 1 by which the window can shrink without being smaller than the result."""
     left, top, right, bottom = view.window_px
     width, height = view.resize_px
     for denominator in (8, 4, 2):
@@ -391,5 +385,5 @@ def dct_denominator(view: View) -> int:
 
 
 def as_numpy(pixels: Pixels) -> Pixels:
-    """RGB pixels (height, width, 3) as timm's ToNumpy has them: (3, height, width), of the same memory."""
+    """Returns RGB pixels (height, width, 3) as timm's ToNumpy gives them: (3, height, width), in the same memory."""
     return np.moveaxis(pixels, 2, 0)

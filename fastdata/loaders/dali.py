@@ -1,13 +1,13 @@
-"""JPEG by NVIDIA DALI: decode of the window, antialiased resize, crop and flip, on the CPU or on the GPU.
+"""Decodes JPEGs by NVIDIA DALI: the window, antialiased resize, crop and flip, on the CPU or on the GPU.
 
-DALI draws nothing here: windows, sizes and flips come from the views, through an external source.  What DALI cannot
-decode is Pillow's.  A damaged image stops a whole pipeline and is not named; then the batch goes through `decode`,
-which halves it until the image is found, and the other batches on their way are given to a new pipeline.
+DALI draws nothing here: windows, sizes and flips come from the views, through an external source.  Images that
+DALI cannot decode go to Pillow.  A damaged image stops a whole pipeline and is not named; then the batch goes through
+`decode`, which halves it until the image is found, and the other batches in flight are given to a new pipeline.
 
-Who owns what.  An output is handed on by DLPack without a copy; the executor counts references, so memory of an
-output that somebody holds is not written again.  On the GPU DALI may give freed memory to its own stream while
+Ownership of memory: an output is passed on by DLPack without a copy; the executor counts references, so memory of an
+output that is still referenced is not written again.  On the GPU DALI may give freed memory to its own stream while
 kernels of the consumer's stream still read it.  So an output is also kept here until an event has passed that was
-recorded on the consumer's stream when the next batch was asked for; what is to outlive that moment must be copied.
+recorded on the consumer's stream when the next batch was asked for; copy an output to keep it longer.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -35,9 +36,9 @@ from fastdata.views.view import View, Views
 __all__ = ["FILTERS", "DaliBackend", "DaliBatches", "DaliPipeline", "is_for_dali"]
 
 _LARGEST_BATCH = 64
-_LARGEST_UNKNOWN_BATCH = 4096  # of batch samplers that do not say; DALI wants a bound
+_LARGEST_UNKNOWN_BATCH = 4096  # for batch samplers that do not say; DALI needs a bound
 _MOST_THREADS = 16
-# Pillow's filters that DALI has, too; the others are Pillow's.
+# Pillow's filters that DALI has, too; images with other filters are decoded by Pillow.
 FILTERS = {
     Interpolation.NEAREST: "INTERP_NN",
     Interpolation.BILINEAR: "INTERP_LINEAR",
@@ -49,9 +50,9 @@ _INHERITED: list[Any] = []  # pipelines that are never taken down
 
 
 def _keep_inherited() -> None:
-    """In a forked child: taking a pipeline down joins threads that are not there, which may end the process.
+    """Keeps a forked child from taking down the parent's pipelines: joining missing threads may end the process.
 
-    It is also what a garbage collection would do, with pipelines that the parent had not collected yet.
+    Without this, garbage collection in the child could take down pipelines that the parent had not collected yet.
     """
     _INHERITED.extend(_BUILT)
 
@@ -61,7 +62,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def _columns(feed: BatchFeed, request: BatchRequest) -> tuple[Any, ...]:
-    """The inputs of the pipeline, in its order."""
+    """Returns the inputs of the pipeline, in its order."""
     views = feed.views.columns
     windows, crops = (np.asarray(boxes, np.int32) for boxes in (views.window_px, views.crop_px))
     sizes = np.ascontiguousarray(views.resize_px[:, ::-1], np.float32)
@@ -74,17 +75,17 @@ def _columns(feed: BatchFeed, request: BatchRequest) -> tuple[Any, ...]:
 
 
 class _Flow:
-    """Batches on their way into a pipeline and through it.  The pipeline refers to this, never to its owner."""
+    """The batches on their way into a pipeline and through it; the pipeline refers to this, never to its owner."""
 
     def __init__(self, feeds: Iterator[BatchFeed], request: BatchRequest) -> None:
         self.feeds, self.request = feeds, request
-        self.again: deque[BatchFeed] = deque()  # fed to a pipeline that is no more
+        self.again: deque[BatchFeed] = deque()  # were fed to a pipeline that failed
         self.in_flight: deque[BatchFeed] = deque()
-        self.columns: deque[tuple[Any, ...]] = deque()  # of the batches in flight
+        self.columns: deque[tuple[Any, ...]] = deque()  # inputs of the batches in flight
         self.end: BaseException | None = None  # why `feeds` ended
 
     def next_columns(self) -> tuple[Any, ...]:
-        """DALI's external source: called in `run`, some batches ahead."""
+        """Returns the next batch's inputs; DALI's external source, called in `run`, some batches ahead."""
         if self.again:
             feed = self.again.popleft()
         else:
@@ -108,12 +109,12 @@ class _Flow:
         self.columns.clear()
 
     def arrived(self) -> BatchFeed:
-        """The oldest batch in flight, which has been decoded."""
+        """Removes and returns the oldest batch in flight, which has been decoded."""
         self.columns.popleft()
         return self.in_flight.popleft()
 
     def restart(self) -> BatchFeed:
-        """After a failure: the batch that failed; those behind it will be fed again."""
+        """Removes and returns the batch that failed; the batches after it will be fed again."""
         feed = self.in_flight.popleft()
         self.columns.clear()
         self.again.extendleft(reversed(self.in_flight))
@@ -122,11 +123,11 @@ class _Flow:
 
 
 class DaliPipeline:
-    """Decodes batches in order, several on their way.
+    """Decodes batches in order, several ahead.
 
     Args:
         feeds: yields the batches; may raise, and its error is raised at its place in the order.
-        request: what to build.
+        request: the requirements on the pipeline.
     """
 
     def __init__(self, feeds: Iterator[BatchFeed], request: BatchRequest) -> None:
@@ -140,10 +141,10 @@ class DaliPipeline:
         return self
 
     def __next__(self) -> tuple[BatchFeed, Decoded]:
-        """The next batch and its images, uint8 (N, H, W, 3), or why DALI gave up on them.
+        """Returns the next batch and its images, uint8 (N, H, W, 3), or the error with which DALI gave up on them.
 
         Raises:
-            BackendError: the GPU has not enough memory.
+            BackendError: the GPU has not enough memory, or the pipeline cannot be built or run.
         """
         self._retire()
         try:
@@ -168,9 +169,9 @@ class DaliPipeline:
         return self._flow.arrived(), torch.utils.dlpack.from_dlpack(self._latest)
 
     def close(self) -> None:
-        """Takes the pipeline down; in a forked child it is only forgotten.  Harmless when repeated."""
+        """Shuts the pipeline down; in a forked child only drops it.  May be called again."""
         self._retire()
-        for _, event in self._retired:  # kernels may still read what DALI would give out again
+        for _, event in self._retired:  # kernels may still read memory that DALI would reuse
             event.synchronize()
         self._retired.clear()
         self._shut_down()
@@ -182,16 +183,16 @@ class DaliPipeline:
     def _shut_down(self) -> None:
         pipeline, self._pipeline = self._pipeline, None
         if pipeline is not None and os.getpid() == self._pid:
-            # What its __del__ does; it is in a cycle, and its threads would live until the garbage collection.
+            # As its __del__ does; it is in a cycle, so its threads would live until garbage collection.
             pipeline._shutdown()
 
     def _stream(self) -> Any:
-        """The consumer's stream, so that outputs are ordered on it and the host does not wait; None for the host."""
+        """Returns the consumer's stream, on which outputs are ordered without waiting on the host; None on the CPU."""
         index = self._request.device_index
         return None if index is None else torch.cuda.current_stream(index)
 
     def _retire(self) -> None:
-        """Keeps the latest output until the consumer's stream has passed this point; see the module's text."""
+        """Keeps the latest output until the consumer's stream has passed this point; see the module docstring."""
         if self._request.device_index is None:
             return
         while self._retired and self._retired[0][1].query():  # type: ignore[no-untyped-call]
@@ -206,10 +207,11 @@ class DaliPipeline:
 class DaliBackend(Backend):
     """DALI for JPEGs, Pillow for the rest.
 
-    Pixels differ from Pillow's by the resize, which DALI computes in floating point: see `MEAN_TOLERANCE`.
+    Pixels differ from Pillow's since DALI resizes in floating point: see `mean_tolerance`.
     """
 
     name = "dali"
+    mean_tolerance = MappingProxyType({"exact": 0.6, "fast": 4.0})
     decode_devices = ("cpu", "mixed")
     install_hint = f"install it with: {install_command('dali')} (Linux; or the DALI wheel for your CUDA version)"
 
@@ -218,7 +220,7 @@ class DaliBackend(Backend):
         self.version()
         self._lock = threading.Lock()  # a pipeline serves one caller at a time
         self._pipelines: dict[tuple[int, Interpolation], Any] = {}
-        self._columns: tuple[Any, ...] = ()  # what the pipeline that runs is to decode
+        self._columns: tuple[Any, ...] = ()  # inputs of the pipeline that runs
 
     @classmethod
     def version(cls) -> str:
@@ -247,7 +249,7 @@ class DaliBackend(Backend):
     def _decode_some(
         self, rows: Sequence[int], images: Sequence[Encoded], views: Sequence[View], out: Sequence[Pixels]
     ) -> set[int]:
-        """Decodes some rows by DALI and returns those that it could, halving what holds a damaged one."""
+        """Decodes some rows by DALI and returns the decoded ones; halves the rows until a damaged image is alone."""
         feed = BatchFeed(
             encoded=[np.frombuffer(images[row].data, np.uint8) for row in rows],
             views=Views.of([views[row] for row in rows]),
@@ -281,7 +283,7 @@ class DaliBackend(Backend):
 
 
 class DaliBatches:
-    """See `fastdata.loaders.backend.BatchDecoder`."""
+    """A batch decoder; see `fastdata.loaders.backend.BatchDecoder`."""
 
     def suits(self, plan: Plan) -> bool:
         return len(plan.filters) == 1 and plan.filters[0] in FILTERS
@@ -298,7 +300,7 @@ def _options(request: BatchRequest) -> DaliOptions:
 
 
 def is_for_dali(image: Encoded, view: View) -> bool:
-    """True for whole plain JPEGs of an allowed size, and filters that DALI has."""
+    """True for a whole plain JPEG of an allowed size, and a view that DALI can give."""
     if view.interpolation not in FILTERS or any(view.window_flips) or (view.reaches_out and view.outside != BLACK):
         return False
     if view.is_beside:
@@ -310,7 +312,7 @@ def is_for_dali(image: Encoded, view: View) -> bool:
 
 
 def build_pipeline(request: BatchRequest, source: Callable[[], tuple[Any, ...]], *, prefetch: int) -> Any:
-    """A pipeline from what `_columns` gives to uint8 images (H, W, 3)."""
+    """Builds a pipeline from the inputs of `_columns` to uint8 images (H, W, 3)."""
     from nvidia.dali import fn, pipeline_def, types
 
     on_gpu = request.device_index is not None
@@ -354,7 +356,7 @@ def build_pipeline(request: BatchRequest, source: Callable[[], tuple[Any, ...]],
 
 
 def _check_memory(error: RuntimeError, feed: BatchFeed, request: BatchRequest) -> None:
-    """Raises BackendError when a GPU ran out of memory, which no other decoder would mend."""
+    """Raises BackendError if the GPU ran out of memory, which decoding the images one by one would not solve."""
     text = str(error).lower()
     if request.device_index is None or not ("out of memory" in text or "memory allocation" in text):
         return

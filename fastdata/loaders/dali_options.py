@@ -1,4 +1,4 @@
-"""What users choose for the DALI backend; apart from dali.py, so that the package does without that file."""
+"""Options for the DALI backend; apart from dali.py, so that the package works without that file."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["DaliOptions"]
 
 @dataclass(frozen=True, kw_only=True)
 class DaliOptions:
-    """Choices for the DALI backend.
+    """Options for the DALI backend.
 
     Attributes:
         threads: DALI's own threads; None takes `num_workers`, at least one.

@@ -1,4 +1,4 @@
-"""The native core: decodes only what the crop needs and resizes in the same pass; see fastdata/native."""
+"""The backend of the native core, which decodes only the rows the crop needs and resizes in the same pass."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class NativeBackend(Backend):
     def _decode_known(
         self, rows: Sequence[int], images: Sequence[Encoded], views: Sequence[View], out: Sequence[Pixels]
     ) -> dict[int, Exception | None]:
-        """What stopped the core at each row: None, an error that is final, or HandBack."""
+        """Decodes some rows by the core; returns for each None, an error that is final, or HandBack."""
         results = self._core.decode(
             np.array([_address(images[row].data) for row in rows], np.uint64),
             np.array([len(images[row].data) for row in rows], np.int64),
@@ -83,7 +83,7 @@ class NativeBackend(Backend):
         return self
 
     def pool(self, threads: int) -> Pool:
-        """See `fastdata.loaders.backend.SourceDecoder`."""
+        """Returns threads for `decode_sources`; see `fastdata.loaders.backend.SourceDecoder`."""
         return Pool(self._core, threads)
 
     def decode_sources(
@@ -100,7 +100,7 @@ class NativeBackend(Backend):
         read_bytes: Ints | None = None,
         effects: EffectTable | None = None,
     ) -> list[Exception | None]:
-        """See `fastdata.loaders.backend.SourceDecoder`."""
+        """Decodes N images in files or in memory; see `fastdata.loaders.backend.SourceDecoder`."""
         given = [np.frombuffer(each, np.uint8) if each else None for each in data]
         indexes = self._indexes.of(paths if origins is None else origins)
         results = self._core.decode(
@@ -125,7 +125,7 @@ class NativeBackend(Backend):
         return NativeFileLoader(self.core_loader(plan, key, format=format, pool=pool), pool)
 
     def core_loader(self, plan: Plan, key: Key, *, format: Format, pool: Pool | None) -> BatchLoader:  # noqa: A002
-        """The core's own loader for a plan, which has one size for all images."""
+        """Returns the core's own loader for a plan, whose images have one size."""
         assert plan.size is not None
         return BatchLoader(
             self._core,
@@ -138,11 +138,11 @@ class NativeBackend(Backend):
 
 
 class NativeFileLoader:
-    """See `fastdata.loaders.backend.FileLoader`.
+    """A file loader by the native core; see `fastdata.loaders.backend.FileLoader`.
 
     Args:
-        loader: the core's.
-        pool: its threads, which this closes; None for the calling thread.
+        loader: the core's loader.
+        pool: the loader's threads, which this object closes; None for the calling thread.
     """
 
     def __init__(self, loader: BatchLoader, pool: Pool | None) -> None:

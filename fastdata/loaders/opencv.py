@@ -1,9 +1,10 @@
-"""JPEG by OpenCV's imdecode, resized with Pillow's arithmetic ("exact") or by OpenCV itself ("fast")."""
+"""Decodes JPEGs by OpenCV's imdecode, resized with Pillow's arithmetic ("exact") or by OpenCV itself ("fast")."""
 
 from __future__ import annotations
 
 from functools import cache
 from importlib import metadata
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -28,6 +29,8 @@ class OpenCvBackend(PerImageBackend):
     """OpenCV for JPEGs, Pillow for the rest."""
 
     name = "opencv"
+    # It has a libjpeg-turbo of its own: the wheels' decodes like Pillow's, a distribution's may round chroma otherwise.
+    mean_tolerance = MappingProxyType({"exact": 0.5, "fast": 6.0})
     install_hint = (
         f"install it with: {install_command('opencv')}; on a server with the extra opencv-headless instead "
         "(or your own build of opencv-python)"
@@ -76,7 +79,7 @@ class OpenCvBackend(PerImageBackend):
 
 
 def _in_words(error: ImportError) -> str:
-    """What is wrong with an OpenCV that is installed and cannot be imported."""
+    """Returns why an installed OpenCV cannot be imported, and the remedy if libGL is missing."""
     if "libGL" not in str(error):
         return str(error)
     return (
@@ -87,7 +90,7 @@ def _in_words(error: ImportError) -> str:
 
 @cache
 def _installed() -> str:
-    """Which distributions the module comes from, for `fastdata info`."""
+    """Returns the names of the installed OpenCV distributions, for `fastdata info`."""
     known = [name for name in _DISTRIBUTIONS if _is_installed(name)]
     if len(known) < 2:
         return f" ({known[0]})" if known else ""

@@ -1,4 +1,4 @@
-"""Backends that decode image by image, and Pillow behind all of them."""
+"""Backends that decode image by image, and Pillow as the fallback of all backends."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _this_thread = _Asking()
 
 @contextmanager
 def asking_pillow() -> Iterator[None]:
-    """While this thread has Pillow decode something: what Pillow opens then, it opens, whoever replaced its `open`."""
+    """Marks a `with` block in which this thread has Pillow decode: replacements of `PIL.Image.open` leave it alone."""
     before, _this_thread.now = _this_thread.now, True
     try:
         yield
@@ -57,7 +57,7 @@ class HandBack(Exception):
 
 
 def by_pillow(image: Encoded, view: View, out: Pixels, refusal: Exception | None = None) -> Exception | None:
-    """Decodes by Pillow what a library did not, unless its refusal is final (no HandBack); returns what went wrong."""
+    """Decodes by Pillow an image that a library refused, unless finally (no HandBack); returns the error or None."""
     try:
         pillow.check_pixel_count(image.width, image.height)
         if refusal is not None and not isinstance(refusal, HandBack):
@@ -70,14 +70,14 @@ def by_pillow(image: Encoded, view: View, out: Pixels, refusal: Exception | None
 
 
 class PerImageBackend(Backend):
-    """A backend that supplies only `decode_view`; what that hands back goes to Pillow."""
+    """A backend that supplies only `decode_view`; images that it hands back go to Pillow."""
 
     @abstractmethod
     def decode_view(self, image: Encoded, view: View, out: Pixels) -> None:
         """Decodes one image into `out`, (height, width, 3).
 
         Raises:
-            HandBack: Pillow is to decode this image.
+            HandBack: Pillow must decode this image.
             Exception: the image cannot be decoded at all.
         """
 

@@ -11,7 +11,7 @@ __all__ = ["PilBackend"]
 
 
 class PilBackend(PerImageBackend):
-    """Pillow; always available, and the yardstick of every other backend's pixels."""
+    """Pillow; always available, and the reference for every other backend's pixels."""
 
     name = "pil"
     install_hint = "install it with: pip install Pillow"

@@ -1,6 +1,6 @@
 """Pillow, the reference: the only file that imports it.
 
-Other backends use `decode_view` for files they hand back, and `resize_window` by way of resample.py.
+Other backends use `decode_view` for files they hand back, and `resize_window` through resample.py.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ __all__ = [
     "write_sheet",
 ]
 
-_ORIENTATION = 0x0112  # EXIF's number for it
+_ORIENTATION = 0x0112  # number of the EXIF tag
 
 
-_LATE_CHUNKS = (b"tEXt", b"zTXt", b"iTXt", b"eXIf")  # of PNGs, which may come behind the pixels
+_LATE_CHUNKS = (b"tEXt", b"zTXt", b"iTXt", b"eXIf")  # PNG chunks that may follow the pixels
 
 
 def version() -> str:
-    """Pillow's version and that of the libjpeg in it."""
+    """Returns the versions of Pillow and of its libjpeg."""
     import PIL
     from PIL import features
 
@@ -59,17 +59,17 @@ def version() -> str:
 
 
 def most_pixels() -> int | None:
-    """The most pixels an image may have before Pillow calls it a decompression bomb; None for no limit."""
+    """Returns the most pixels of an image that Pillow does not refuse as a decompression bomb; None for no limit."""
     from PIL import Image
 
     return None if Image.MAX_IMAGE_PIXELS is None else 2 * Image.MAX_IMAGE_PIXELS
 
 
 def check_pixel_count(width: int, height: int) -> None:
-    """Refuses a decompression bomb before anything is allocated, by Pillow's own rule.
+    """Raises for a decompression bomb before memory is allocated, by Pillow's own rule.
 
     Raises:
-        PIL.Image.DecompressionBombError: more than twice `PIL.Image.MAX_IMAGE_PIXELS`.
+        PIL.Image.DecompressionBombError: the image has more than twice `PIL.Image.MAX_IMAGE_PIXELS` pixels.
     """
     limit = most_pixels()
     if limit is not None and width * height > limit:
@@ -80,14 +80,14 @@ def check_pixel_count(width: int, height: int) -> None:
 
 
 def bomb_error() -> type[Exception]:
-    """Pillow's exception for images with too many pixels, which is not an OSError."""
+    """Returns Pillow's exception class for images with too many pixels, which is not an OSError."""
     from PIL import Image
 
     return Image.DecompressionBombError
 
 
 def size_of(data: bytes) -> tuple[int, int]:
-    """(width, height) of an encoded image.
+    """Returns (width, height) of an encoded image.
 
     Raises:
         PIL.UnidentifiedImageError: not an image Pillow knows.
@@ -101,7 +101,7 @@ def size_of(data: bytes) -> tuple[int, int]:
 
 
 def kind_of(data: bytes) -> tuple[str, int, int]:
-    """The usual extension, width and height of an encoded image.
+    """Returns the usual extension, width and height of an encoded image.
 
     Raises:
         PIL.UnidentifiedImageError: not an image Pillow knows.
@@ -115,7 +115,7 @@ def kind_of(data: bytes) -> tuple[str, int, int]:
 
 
 def shrunk(data: bytes, size: tuple[int, int] | None) -> Image:
-    """The whole image in RGB, resized to (width, height) by Lanczos' filter unless None."""
+    """Returns the whole image in RGB, resized to (width, height) by Lanczos' filter unless `size` is None."""
     from PIL import Image
 
     image = open_rgb(data)
@@ -123,15 +123,15 @@ def shrunk(data: bytes, size: tuple[int, int] | None) -> Image:
 
 
 def look_of(data: bytes) -> tuple[int, bytes | None]:
-    """What an image's metadata say about how its pixels look: EXIF orientation (1: as they are) and ICC profile.
+    """Returns an image's EXIF orientation (1: not to be turned) and ICC profile.
 
-    The profile is None where there is none, or one of other colours than RGB, since the pixels are converted to that.
+    The profile is None if there is none, or if it is for other colours than RGB, since pixels are converted to RGB.
     """
     from PIL import Image
 
     with Image.open(io.BytesIO(data)) as image:
         if image.format == "TIFF":
-            image.load()  # which turns it, and says so
+            image.load()  # turns the image, and notes that in its EXIF
         profile = image.info.get("icc_profile")
         try:
             orientation = image.getexif().get(_ORIENTATION, 1)
@@ -142,7 +142,7 @@ def look_of(data: bytes) -> tuple[int, bytes | None]:
 
 
 def orientation_exif(orientation: int) -> bytes:
-    """The content of a JPEG's EXIF segment that says nothing but an orientation."""
+    """Returns the content of a JPEG's EXIF segment that holds only an orientation."""
     from PIL import Image
 
     exif = Image.Exif()
@@ -151,22 +151,22 @@ def orientation_exif(orientation: int) -> bytes:
 
 
 def encode_jpeg(image: Image, quality: int, *, orientation: int = 1, profile: bytes | None = None) -> bytes:
-    """A baseline JPEG with Huffman tables of its own, and no metadata but what is given."""
+    """Encodes a baseline JPEG with its own Huffman tables, and with no other metadata than the given one."""
     buffer = io.BytesIO()
     exif = orientation_exif(orientation) if orientation != 1 else b""
-    no = {"comment": b"", "xmp": b""}  # which would be the opened file's
+    no = {"comment": b"", "xmp": b""}  # by default Pillow copies the opened file's
     image.save(buffer, "JPEG", quality=quality, optimize=True, exif=exif, icc_profile=profile, **no)
     return buffer.getvalue()
 
 
 def write_sheet(images: Sequence[tuple[bytes, str]], path: Path, *, columns: int = 8, side: int = 120) -> None:
-    """Writes thumbnails side by side as a PNG, below each its name and its size in pixels.
+    """Writes a PNG of thumbnails side by side, with the name and the size in pixels below each.
 
     Args:
-        images: encoded, each with the name of its class; what cannot be decoded is a grey square.
-        path: of the PNG.
+        images: encoded images, each with the name of its class; one that cannot be decoded is a grey square.
+        path: path of the PNG.
         columns: thumbnails side by side.
-        side: of a thumbnail, in pixels.
+        side: side of a thumbnail, in pixels.
     """
     import PIL.Image
     import PIL.ImageDraw
@@ -192,7 +192,7 @@ def write_sheet(images: Sequence[tuple[bytes, str]], path: Path, *, columns: int
 
 
 def _shortened(name: str, draw: Any, width: int) -> str:
-    """What fits into a width, in letters that Pillow's own font has; "~" stands for the rest."""
+    """Shortens a name, in the letters of Pillow's own font, to a width in pixels; "~" replaces the end."""
     whole = text = "".join(each if each.isascii() and each.isprintable() else "?" for each in name)
     while draw.textlength(text) > width:
         whole = whole[:-1]
@@ -201,7 +201,7 @@ def _shortened(name: str, draw: Any, width: int) -> str:
 
 
 def open_rgb(data: bytes) -> Image:
-    """The whole image in RGB, as torchvision's default loader opens it; raw pixels, too (NumPy's file format).
+    """Decodes the whole image to RGB, as torchvision's default loader does; raw pixels, too (NumPy's file format).
 
     Raises:
         PIL.UnidentifiedImageError, OSError, ValueError: it cannot be decoded.
@@ -217,7 +217,7 @@ def open_rgb(data: bytes) -> Image:
         return PIL.Image.fromarray(pixels)
     with PIL.Image.open(io.BytesIO(data)) as image:
         image.load()
-        rgb: Image = image if image.mode == "RGB" else image.convert("RGB")  # to its own mode it only copies
+        rgb: Image = image if image.mode == "RGB" else image.convert("RGB")  # convert() to the same mode only copies
         return rgb
 
 
@@ -227,7 +227,7 @@ def decode_view(data: bytes, view: View, out: Pixels) -> None:
 
 
 def decode_scaled(data: bytes, denominator: int, view: View, out: Pixels) -> None:
-    """As `decode_view`, with a JPEG decoded at 1/`denominator` of its size (Pillow's draft mode)."""
+    """Decodes one image as `decode_view` does, but a JPEG at 1/`denominator` of its size (Pillow's draft mode)."""
     from PIL import Image
 
     with Image.open(io.BytesIO(data)) as image:
@@ -241,7 +241,7 @@ def resize_window(pixels: Pixels, stride_px: int, view: View, out: Pixels, *, pi
     """Resizes, crops and flips a decoded window into `out`, with Pillow's arithmetic.
 
     Args:
-        pixels: flat uint8 pixels beginning at the window's first.
+        pixels: flat uint8 pixels, beginning at the window's first pixel.
         stride_px: pixels from one row to the next.
         view: the view; its window gives the width and height at `pixels`.
         out: uint8 (height, width, 3).
@@ -258,7 +258,7 @@ def resize_window(pixels: Pixels, stride_px: int, view: View, out: Pixels, *, pi
 
 
 def resize_scaled(pixels: Pixels, full: tuple[int, int], view: View, out: Pixels) -> None:
-    """Resizes the window of an image that was decoded smaller; RGBX `pixels` of shape (height, width, 4)."""
+    """Resizes the window of an image that was decoded smaller, from RGBX `pixels` (height, width, 4), into `out`."""
     from PIL import Image
 
     height, width = pixels.shape[:2]
@@ -279,11 +279,11 @@ def apply_view(image: Image, view: View) -> Image:
 
 
 def as_seen(data: bytes, view: View, pixels: Pixels) -> Image:
-    """A decoded, cropped and resized image as Pillow would have it: with EXIF, colour profile and the rest of `info`.
+    """Returns a decoded, cropped and resized image as Pillow would, with EXIF, colour profile and the rest of `info`.
 
     Args:
         data: the encoded file.
-        view: how it is seen.
+        view: the view that was decoded.
         pixels: RGB (height, width, 3), of the view's size.
     """
     import PIL.Image
@@ -293,7 +293,7 @@ def as_seen(data: bytes, view: View, pixels: Pixels) -> Image:
     with PIL.Image.open(io.BytesIO(data)) as opened:
         info = dict(opened.info)
     if opened.format not in ("JPEG", "MPO") and (info or any(chunk in data for chunk in _LATE_CHUNKS)):
-        # Transparency, animations, chunks behind the pixels: what of it survives convert() differs by mode.
+        # Transparency, animations, chunks behind the pixels: it depends on the mode which of them survive convert().
         seen = apply_view(open_rgb(data), view)
         return seen if type(seen) is PIL.Image.Image else seen.copy()
     image = from_pixels(pixels)
@@ -302,14 +302,14 @@ def as_seen(data: bytes, view: View, pixels: Pixels) -> Image:
 
 
 def from_pixels(pixels: Pixels) -> Image:
-    """A PIL image that owns a copy of RGB pixels (height, width, 3)."""
+    """Returns a PIL image that owns a copy of RGB pixels (height, width, 3)."""
     from PIL import Image
 
     return Image.fromarray(pixels)
 
 
 def encode_png(pixels: Pixels) -> bytes:
-    """RGB pixels (height, width, 3) as a PNG file."""
+    """Encodes RGB pixels (height, width, 3) as a PNG file."""
     buffer = io.BytesIO()
     from_pixels(pixels).save(buffer, "PNG")
     return buffer.getvalue()
@@ -331,7 +331,7 @@ def _crop_resize(image: Image, window: tuple[int, int, int, int], view: View) ->
 
 
 def _resize_tensor(image: Image, view: View) -> Image:
-    """An RGB image resized as torchvision's v2, whose filters these are, resizes uint8 tensors."""
+    """Resizes an RGB image as torchvision's v2, whose filters these are, resizes uint8 tensors."""
     import torch
     from torchvision.transforms.v2 import InterpolationMode, functional
 
@@ -367,7 +367,7 @@ def _crop_flip(image: Image, view: View) -> Image:
 
 
 def _crop_padded(image: Image, view: View) -> Image:
-    """Crops an RGB image with something else than black outside, as NumPy's pad has it."""
+    """Crops an RGB image that reaches outside, filled by a padding mode of NumPy's pad or a colour."""
     left, top, right, bottom = view.crop_px
     width, height = image.size
     before_after = (max(0, -top), max(0, bottom - height)), (max(0, -left), max(0, right - width)), (0, 0)
@@ -396,5 +396,5 @@ def _flip(image: Image, flips: tuple[bool, bool]) -> Image:
 def _filter(view: View) -> Any:
     from PIL import Image
 
-    # Of a tensor that was decoded smaller no bit is promised.
+    # For an image that was decoded smaller, identical bits are not promised.
     return Image.Resampling(view.interpolation.value & 15)

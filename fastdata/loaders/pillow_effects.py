@@ -1,4 +1,4 @@
-"""The native core's effects on pixels as Pillow does them: what they are measured by."""
+"""Effects on pixels as Pillow computes them: the reference for the native core's effects."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ NOT_PILLOWS = {EffectKind.BLUR, *MIXES, *(kind for kind in EffectKind if kind.na
 
 
 def apply(image: Image, effect: Any) -> Image:
-    """One effect, a row of an `EffectTable`, done to an RGB image; but for `NOT_PILLOWS`."""
+    """Applies one effect, a row of an `EffectTable`, to an RGB image; `NOT_PILLOWS` raise NotImplementedError."""
     kind, values = EffectKind(int(effect["kind"])), effect["values"].tolist()
     if kind in _ENHANCERS:
         return _ENHANCERS[kind](image).enhance(values[0])
@@ -80,7 +80,7 @@ def apply(image: Image, effect: Any) -> Image:
 
 @cache
 def core_agrees() -> bool:
-    """True if the native core is there and does all effects with the installed Pillow's bits, tried on two images."""
+    """True if the native core gives the installed Pillow's bits for all effects, tried on two images."""
     core = native.available()
     if core is None:
         return False
@@ -90,7 +90,7 @@ def core_agrees() -> bool:
 
 
 def _samples() -> list[EffectTable]:
-    """One of each effect, and of each filter of maps."""
+    """Returns one effect of each kind, and for maps one with each filter."""
     made = []
     for kind in set(EffectKind) - NOT_PILLOWS:
         for filter_ in (0, 2, 3) if kind in _MAPS else (0,):

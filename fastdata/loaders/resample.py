@@ -1,4 +1,4 @@
-"""Resizing with the installed Pillow's bits: by the native core where it is proven to give them, else by Pillow."""
+"""Resizes with the installed Pillow's bits: by the native core if it is proven to give them, else by Pillow."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["exact_core", "has_tensors_bits", "options_for", "resize_window", "se
 
 
 def exact_core() -> tuple[native.Core, native.PassOrder]:
-    """The native core and the order of passes in which it resizes exactly as the installed Pillow does.
+    """Returns the native core and the order of passes in which it resizes exactly as the installed Pillow.
 
     Raises:
         NativeMissing: there is no core, or it agrees with this Pillow in neither order.
@@ -29,9 +29,10 @@ def exact_core() -> tuple[native.Core, native.PassOrder]:
 
 @cache
 def _exact_order() -> native.PassOrder | None:
-    """Pillow 13 resizes vertically first where the height shrinks more; older versions go horizontally first.
+    """Returns the order of passes in which the core gives Pillow's bits; None if neither does.
 
-    Both orders are tried on two small images.
+    Pillow 13 resizes vertically first if the height shrinks more; older versions resize horizontally first.  Both
+    orders are tried on two small images.
     """
     core = native.available()
     if core is None:
@@ -41,7 +42,7 @@ def _exact_order() -> native.PassOrder | None:
 
 
 def options_for(order: native.PassOrder, fidelity: str) -> native.Options:
-    """What the core is told for a fidelity, with Pillow's limit of pixels and ours of encoded bytes."""
+    """Returns the core's options for a fidelity, with Pillow's limit of pixels and ours of encoded bytes."""
     return native.Options(
         pass_order=order,
         fast=fidelity == "fast",
@@ -54,7 +55,7 @@ def resize_window(pixels: Pixels, stride_px: int, view: View, out: Pixels, *, pi
     """Resizes, crops and flips a decoded window into `out`, with Pillow's arithmetic.
 
     Args:
-        pixels: flat uint8 pixels beginning at the window's first.
+        pixels: flat uint8 pixels, beginning at the window's first pixel.
         stride_px: pixels from one row to the next.
         view: the view; its window gives the width and height at `pixels`.
         out: uint8 (height, width, 3), contiguous.
@@ -69,7 +70,7 @@ def resize_window(pixels: Pixels, stride_px: int, view: View, out: Pixels, *, pi
 
 
 def see(pixels: Pixels, view: View) -> Pixels:
-    """RGB pixels (height, width, 3) of what a view shows of others, which are contiguous; new memory."""
+    """Applies a view to contiguous RGB pixels (height, width, 3); returns RGB pixels in new memory."""
     left, top, *_ = view.window_px
     if view.is_beside:
         return np.array(pillow.apply_view(pillow.from_pixels(pixels), view))
@@ -81,9 +82,9 @@ def see(pixels: Pixels, view: View) -> Pixels:
 
 @cache
 def has_tensors_bits() -> bool:
-    """True if uint8 tensors are resized with the bits of the installed torch and torchvision, tried on small images.
+    """True if the core resizes uint8 tensors with the installed torch's and torchvision's bits, tried on small images.
 
-    torchvision decides by the processor whether torch resizes bytes, or floats that are rounded.
+    Depending on the processor, torchvision has torch resize bytes, or floats that are then rounded.
     """
     core, order = native.available(), _exact_order()
     if core is None or order is None:

@@ -1,4 +1,4 @@
-"""No decoding at all: fixed noise, the ceiling that any loader can reach."""
+"""A backend without decoding: fixed noise, the upper limit of what any loader can reach."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ class SyntheticBackend(Backend):
     """
 
     name = "synthetic"
+    mean_tolerance = None
     install_hint = "it is built in"
 
     @classmethod
@@ -40,7 +41,7 @@ class SyntheticBackend(Backend):
         return self
 
     def ready(self, count: int, make_empty: Callable[[int], torch.Tensor]) -> torch.Tensor:
-        """The one batch of `count` images, made by `make_empty` and filled with noise when first asked for."""
+        """Returns the one batch of `count` images, made by `make_empty` and filled with noise at the first call."""
         if count not in self._ready:
             batch = make_empty(count)
             noise = torch.randint(0, 256, batch.shape, generator=torch.Generator().manual_seed(0)).to(batch.device)

@@ -1,12 +1,12 @@
-"""JPEG by libjpeg-turbo's TurboJPEG library through PyTurboJPEG, resized with Pillow's arithmetic.
+"""Decodes JPEGs by libjpeg-turbo's TurboJPEG library through PyTurboJPEG, resized with Pillow's arithmetic.
 
-Works with libjpeg-turbo 2.1 (PyTurboJPEG 1.8) and 3.x (1.8 and 2.x).
+It works with libjpeg-turbo 2.1 (PyTurboJPEG 1.8) and 3.x (1.8 and 2.x).
 
 The rows below the window are not decoded: TurboJPEG 2.1 has no call for that, but in a sequential JPEG whose one scan
 holds all components the rows are coded from top to bottom, so a copy of the file that claims to be less high decodes
 to the same first rows.  libjpeg then reports the unread rest as "extraneous bytes", which is expected, and still
-runs to the end of the file, so truncation is noticed exactly as in a full decode.  Any other complaint of the
-library sends the image to Pillow, whose verdict counts.
+runs to the end of the file, so truncation is noticed exactly as in a full decode.  Any other error or warning
+of the library sends the image to Pillow, which decides.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class TurboJpegBackend(PerImageBackend):
 
 
 def _without_rows_below(image: Encoded, bottom: int) -> tuple[bytes | bytearray, int]:
-    """A JPEG with the same rows down to `bottom`, and how many rows it claims to have."""
+    """Returns a JPEG with the same rows down to `bottom`, and the number of rows in its header."""
     jpeg = image.jpeg
     if jpeg is None or not jpeg.single_scan:
         return image.data, image.height
@@ -111,12 +111,12 @@ def _decode(library: Any, data: bytes | bytearray, place: Pixels, rows_unread: b
 
 
 class _Complaint(OSError):
-    """What TurboJPEG reported, warnings included."""
+    """An error or warning that TurboJPEG reported."""
 
 
 @cache
 def _load_library() -> Any:
-    """The one TurboJPEG object; its calls make a decompressor each, so threads may share it."""
+    """Returns the one TurboJPEG object; each call makes its own decompressor, so threads may share it."""
     try:
         import turbojpeg
     except ImportError as error:

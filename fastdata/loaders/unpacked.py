@@ -1,6 +1,6 @@
-"""JPEGs whose coefficients lie open (docs/format.md): made of files, and made files again.
+"""Converts JPEG files to unpacked records, whose coefficients are not entropy-coded (docs/format.md), and back.
 
-The native core decodes such records as it decodes files, in half the time.  Whoever else reads images gets the file.
+The native core decodes such records as it decodes files, in half the time.  Other readers get the restored file.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ __all__ = ["as_file", "is_unpacked", "unpack"]
 
 
 def is_unpacked(data: bytes) -> bool:
-    """True for a record, whole or not."""
+    """True for bytes that begin as a record does, whole or not."""
     return data.startswith(UNPACKED_MAGIC)
 
 
 def unpack(jpeg: bytes) -> bytes | None:
-    """The record of a JPEG; None for what cannot be one: damaged, unusually coded, or of another format.
+    """Returns the record of a JPEG; None for an image that is damaged, unusually coded, or of another format.
 
     Raises:
         NativeMissing: there is no native core.
@@ -29,10 +29,10 @@ def unpack(jpeg: bytes) -> bytes | None:
 
 
 def as_file(data: bytes) -> bytes:
-    """The file that a record was made of; other data as it is.
+    """Returns the file that a record was made from; other data unchanged.
 
     Raises:
-        BackendUnavailable: there is no native core, which knows records.
+        BackendUnavailable: there is no native core, which restores records.
         OSError: the record is damaged.
     """
     if not is_unpacked(data):

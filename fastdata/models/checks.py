@@ -73,7 +73,7 @@ class PaddedClasses(nn.Module):
         self.model, self.classes = model, classes
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
-        """The outputs of the real classes."""
+        """Returns the outputs of the real classes."""
         return self.model(images)[:, : self.classes]  # type: ignore[no-any-return]
 
 

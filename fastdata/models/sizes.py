@@ -47,7 +47,10 @@ def check_sizes(model: nn.Module, name: str, sides: Mapping[str, int]) -> None:
 
 
 def _problem(model: nn.Module, side: int) -> Exception | None:
-    """What the model raises.  Asks without arithmetic first, which not every operation supports."""
+    """Error that the model raises for images of this side; None if none.
+
+    The first try is without arithmetic (device "meta"), which not every operation supports.
+    """
     try:
         weights = {key: value.to("meta") for key, value in chain(model.named_parameters(), model.named_buffers())}
         with torch.no_grad():

@@ -1,7 +1,7 @@
-"""The native core, loaded with ctypes: from compressed bytes to the batch without the interpreter.
+"""The native core, loaded with ctypes: it fills a batch from compressed bytes without the interpreter.
 
 It takes integers and pointers and knows nothing of transforms; `fastdata.views.to_native` and `fastdata.loaders.native`
-say in its terms what is wanted.  The package works without it: `load` then says why it is missing.
+describe the work to it.  The package works without it: `load` then raises with the reason.
 """
 
 from __future__ import annotations

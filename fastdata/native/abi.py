@@ -1,4 +1,4 @@
-"""The C interface as ctypes sees it: `fastdata_native.h` is the specification, and nothing else repeats its structs."""
+"""The C interface for ctypes: `fastdata_native.h` is the specification, and only this file repeats its structs."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class NativeMissing(Exception):
 
 
 class Status(IntEnum):
-    """What became of one image; `fd_status` in the header."""
+    """The outcome for one image; `fd_status` in the header."""
 
     OK = 0
     UNSUPPORTED = 1
@@ -55,7 +55,7 @@ class Status(IntEnum):
 
 
 class IndexUse(IntEnum):
-    """What became of an image's index; `fd_index_use` in the header."""
+    """The use of an image's index: not used, used, or wrong; `fd_index_use` in the header."""
 
     UNUSED = 0
     USED = 1
@@ -70,7 +70,7 @@ class PassOrder(IntEnum):
 
 
 class OpKind(IntEnum):
-    """One step of a transform's geometry; `fd_op_kind` in the header."""
+    """The kind of a geometric step; `fd_op_kind` in the header."""
 
     RANDOM_RESIZED_CROP = 0
     RESIZE = 1
@@ -84,7 +84,7 @@ class OpKind(IntEnum):
 
 
 class EffectKind(IntEnum):
-    """fd_effect_kind."""
+    """The kind of an effect on pixels; `fd_effect_kind` in the header."""
 
     NONE = 0
     BRIGHTNESS = 1
@@ -233,7 +233,7 @@ def open_library() -> ctypes.CDLL:
     """Finds and loads the library.
 
     Raises:
-        NativeMissing: it is not there, or of another version.
+        NativeMissing: the library is missing, or of another version.
     """
     path = _find()
     try:

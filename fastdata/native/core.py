@@ -35,7 +35,7 @@ Pixels: TypeAlias = npt.NDArray[np.uint8]
 class Pool:
     """Threads of the core, started when first used; `close` joins them, and so does dropping the pool.
 
-    Nothing is joined at interpreter exit: whoever uses the pool closes it, unless a call hangs in it.
+    Nothing is joined at interpreter exit: users of the pool close it, unless a call hangs in it.
     """
 
     def __init__(self, core: Core, threads: int) -> None:
@@ -47,13 +47,13 @@ class Pool:
         self.close.atexit = False
 
     def abandon(self) -> None:
-        """Lets go of threads one of which may never come back; waits for nobody."""
+        """Drops threads of which one may hang forever; waits for none."""
         if self.close.detach() is not None:
             self._library.fd_pool_abandon(self.handle)
 
 
 class OneView(threading.local):
-    """Draws one view at a time, in memory that each thread uses again: a call per image must cost little."""
+    """Draws one view at a time, in memory that each thread reuses, so that a call per image is cheap."""
 
     def __init__(self) -> None:
         self._given, self._drawn = np.zeros(4, np.int64), Windows.empty(1)
@@ -61,24 +61,24 @@ class OneView(threading.local):
         self._arguments = (given, given + 16, given + 24)
 
     def draw(self, core: Core, size_px: tuple[int, int], index: int, copy: int, geometry: Geometry) -> Windows | None:
-        """What is seen, valid until this thread's next call; None if the image is smaller than a random crop."""
+        """Draws a view, valid until this thread's next call; None if the image is smaller than a random crop."""
         self._given[:] = (*size_px, index, copy)
         views = ctypes.addressof(self._views)
         return self._drawn if core.library.fd_draw_views(1, *self._arguments, geometry.pointer, views) < 0 else None
 
 
 class Core:
-    """The loaded library.  All methods release the interpreter's lock while they work."""
+    """The loaded library; all methods release Python's GIL while they work."""
 
     def __init__(self, library: ctypes.CDLL) -> None:
         self.library = library
         self.description: str = library.fd_description().decode()
 
     def draw_views(self, sizes_px: Ints, indices: Ints, copies: Ints, geometry: Geometry) -> tuple[Windows, int]:
-        """Draws what is seen of N images; see `fastdata.views.draw`.
+        """Draws the views of N images; see `fastdata.views.draw`.
 
         Returns:
-            N windows, and the first row that has none because the image is smaller than a random crop, or -1.
+            N views, and the first row without one since its image is smaller than a random crop, or -1.
         """
         count = len(sizes_px)
         ints = [np.ascontiguousarray(column, np.int64) for column in (sizes_px, indices, copies)]
@@ -109,22 +109,22 @@ class Core:
         effects: EffectTable | None = None,
         indexes: JpegIndexes | None = None,
     ) -> Results:
-        """Decodes N images into their places.
+        """Decodes N images to given addresses.
 
         Args:
-            data: addresses of the encoded bytes, which must stay valid during the call; 0 where a path is given.
-            data_bytes: their lengths.
-            windows: of the N images, inside of them.
-            out: addresses of N places, each of the crop's height x width x channels elements.
-            format: how pixels are stored there.
-            options: how to decode.
-            pool: who works; None for the calling thread.
-            paths: of images that are to be read from files; "" where data is given; None where all are given.
-            same_as: int64, (N,): the first row of the same encoded image, which is then decoded once; such rows are
-                neighbours.  None where all differ.
+            data: uint64, (N,): addresses of the encoded bytes, valid during the call; 0 where a path is given.
+            data_bytes: int64, (N,): lengths of the encoded bytes.
+            windows: views of the N images; each window lies inside its image.
+            out: uint64, (N,): addresses for the results, each of the crop's height x width x channels elements.
+            format: format of the stored pixels.
+            options: options of decoding.
+            pool: threads that decode; None for the calling thread.
+            paths: paths of images to read from files; "" where data is given; None if data is given for all.
+            same_as: int64, (N,): the first row of the same encoded image, which is then decoded once; such rows
+                must be adjacent.  None if all differ.
             read_bytes: int64, (N,): receives the encoded bytes of each image, in its first row.
-            effects: what is done to the pixels of each image before they are stored.
-            indexes: of JPEGs, where there are some; that in the first row counts for the same encoded image.
+            effects: effects on each image's pixels before they are stored, (N, any number); None for none.
+            indexes: indexes of JPEGs, if there are some; for one encoded image that of its first row is used.
         """
         count = len(windows.window_px)
         described = Effects(effects, count)
@@ -162,14 +162,14 @@ class Core:
         fourth: int,
         key: tuple[int, int],
     ) -> npt.NDArray[np.uint64]:
-        """Philox-4x32-10 for N contiguous counters: (4, N) words of 32 bits."""
+        """Computes Philox-4x32-10 for N contiguous counters: (4, N) words of 32 bits."""
         words = np.empty((4, len(first)), np.uint64)
         columns = (column.ctypes.data for column in (first, second, third))
         self.library.fd_philox(len(first), *columns, fourth, (ctypes.c_uint32 * 2)(*key), words.ctypes.data)
         return words
 
     def normals(self, count: int, index: int, copy: int, stream: int, key: tuple[int, int]) -> npt.NDArray[np.float32]:
-        """So many numbers of the standard normal distribution for one sample."""
+        """Draws `count` numbers of the standard normal distribution for one sample."""
         out = np.empty(count, np.float32)
         self.library.fd_normals(count, index, copy, stream, (ctypes.c_uint32 * 2)(*key), out.ctypes.data)
         return out
@@ -180,12 +180,12 @@ class Core:
         """Resizes, crops and flips a decoded window into uint8 (height, width, 3).
 
         Args:
-            pixels: flat, beginning at the window's first.
+            pixels: flat pixels, beginning at the window's first pixel.
             stride_px: pixels from one row to the next.
-            view: how the one window is seen.
-            out: contiguous, of the crop's size.
+            view: the view, of one row.
+            out: contiguous array of the crop's size.
             options: the order of passes.
-            pixel_bytes: 3, or 4, of which the last is ignored.
+            pixel_bytes: 3, or 4 with the last one ignored.
 
         Returns:
             False if the core does not do this: a side would be longer than 65,536 pixels.
@@ -211,15 +211,15 @@ class Core:
         return bool(status == Status.OK)
 
     def index_jpeg(self, data: bytes, *, step: int, options: Options) -> bytes | None:
-        """The index of a JPEG (docs/format.md), by which a window of it is decoded without what lies around it.
+        """Makes the index of a JPEG (docs/format.md), with which a window is decoded without the data around it.
 
         Args:
-            data: the file.
+            data: bytes of the file.
             step: MCUs from one entry to the next in a row; 0 for one entry a row.
             options: limits.
 
         Returns:
-            The index, or None for what is not decoded by one: other formats, progressive and damaged files.
+            The index, or None for files that have none: other formats, progressive and damaged files.
         """
         index, size = ctypes.c_void_p(), ctypes.c_int64()
         status = self.library.fd_index(
@@ -228,10 +228,10 @@ class Core:
         return self._handed_over(status, index, size, "index")
 
     def unpack(self, data: bytes, *, options: Options) -> bytes | None:
-        """A record of a JPEG whose coefficients lie open (docs/format.md); it is decoded as the file would be.
+        """Makes a record of a JPEG, its coefficients not entropy-coded (docs/format.md); it decodes to the same pixels.
 
         Args:
-            data: the file.
+            data: bytes of the file.
             options: limits.
 
         Returns:
@@ -245,7 +245,7 @@ class Core:
         return self._handed_over(status, record, size, "unpack")
 
     def restore(self, record: bytes, *, options: Options) -> bytes | None:
-        """The file that a record was made of; None for what is no record, or a damaged one."""
+        """Restores the file that a record was made from; returns None if it is not a record, or damaged."""
         file, size = ctypes.c_void_p(), ctypes.c_int64()
         status = self.library.fd_restore(
             record, len(record), ctypes.byref(options.to_c()), ctypes.byref(file), ctypes.byref(size)
@@ -253,7 +253,7 @@ class Core:
         return self._handed_over(status, file, size, "restore")
 
     def _handed_over(self, status: int, memory: ctypes.c_void_p, size: ctypes.c_int64, what: str) -> bytes | None:
-        """Bytes that the core has made, which are freed; None if it has not."""
+        """Returns bytes that the core has made, and frees its memory; None if it has made none."""
         if status == Status.OUT_OF_MEMORY:
             raise MemoryError(f"no memory to {what} an image")
         if status != Status.OK:
@@ -264,15 +264,15 @@ class Core:
             self.library.fd_free(memory)
 
     def repack(self, data: bytes, *, restart_rows: int, options: Options) -> bytes | None:
-        """Stores a JPEG's coefficients anew: baseline, Huffman tables made for it, no metadata, the same pixels.
+        """Encodes a JPEG's coefficients again: baseline, Huffman tables made for it, no metadata, the same pixels.
 
         Args:
-            data: the file.
+            data: bytes of the file.
             restart_rows: rows of MCUs between restart markers, by which readers can skip; 0 for none.
             options: limits.
 
         Returns:
-            The new file, or None for what is no plain JPEG, damaged, or beyond a limit.
+            The new file, or None if it is not a plain JPEG, damaged, or beyond a limit.
         """
         repacked, size = ctypes.c_void_p(), ctypes.c_int64()
         message = ctypes.create_string_buffer(MESSAGE_BYTES)
@@ -288,7 +288,7 @@ class Core:
         return self._handed_over(status, repacked, size, "repack")
 
     def warp(self, rgb: Pixels, effect: EffectTable, size: tuple[int, int]) -> Pixels:
-        """RGB pixels of (height, width) that come from other contiguous ones by one map, a table (1, 1)."""
+        """Maps contiguous RGB pixels to RGB pixels of `size` (height, width), by one effect, a table (1, 1)."""
         height, width, _ = rgb.shape
         described, out = Effects(effect, 1), np.empty((*size, 3), np.uint8)
         if not rgb.flags.c_contiguous or effect.shape != (1, 1):
@@ -300,7 +300,7 @@ class Core:
         return out
 
     def convert(self, rgb: Pixels, out: int, format: Format, effects: EffectTable | None = None) -> None:  # noqa: A002
-        """Does effects, (1, K) of them, to contiguous RGB pixels (height, width, 3) and stores them at an address."""
+        """Applies effects, (1, K), to contiguous RGB pixels (height, width, 3), and stores the result at an address."""
         described = Effects(effects, 1)
         height, width, _ = rgb.shape
         if not rgb.flags.c_contiguous:
@@ -312,10 +312,10 @@ class Core:
 
 
 def load() -> Core:
-    """The core, loaded once.
+    """Returns the core, loaded at the first call.
 
     Raises:
-        NativeMissing: it is not there, or of another version.
+        NativeMissing: the core is missing, or of another version.
     """
     found = _load_once()
     if isinstance(found, str):
@@ -324,7 +324,7 @@ def load() -> Core:
 
 
 def available() -> Core | None:
-    """The core, or None; costs nothing once it has been asked for."""
+    """Returns the core, or None if it is missing; later calls cost nothing."""
     found = _load_once()
     return None if isinstance(found, str) else found
 

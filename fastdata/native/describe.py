@@ -1,4 +1,4 @@
-"""What the core is told, and what it answers, as Python sees it."""
+"""Inputs and results of the native core as Python objects, and their conversion to C structs."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _NO_LIMIT = (1 << 63) - 1
 
 @dataclass(frozen=True, kw_only=True)
 class Format:
-    """How finished pixels are stored.
+    """The format in which finished pixels are stored.
 
     Attributes:
         channels_first: (channels, height, width) instead of (height, width, channels).
@@ -67,7 +67,7 @@ class Format:
             raise ValueError(f"elements have 16 or 32 bits, not {8 * table.itemsize}")
 
     def to_c(self) -> CFormat:
-        """The struct; valid as long as this object lives."""
+        """Returns the C struct; valid as long as this object lives."""
         address = None if self.table is None else self.table.ctypes.data
         return CFormat(int(self.channels_first), self.element_bytes, self.channels, address)
 
@@ -78,11 +78,11 @@ class Format:
 
 
 class Effects:
-    """What is done to the pixels of N images before they are stored.
+    """The effects on the pixels of N images before they are stored.
 
     Args:
-        table: of dtype `EFFECT`, (N, effects of each, in order); None for nothing.
-        images: N.
+        table: dtype `EFFECT`, (N, effects of each image, in order); None for none.
+        images: N, the number of images.
     """
 
     def __init__(self, table: EffectTable | None, images: int) -> None:
@@ -95,21 +95,21 @@ class Effects:
             self._table = np.ascontiguousarray(self._table)
 
     def to_c(self) -> tuple[int | None, int]:
-        """Address and number per image; valid as long as this object lives."""
+        """Returns the table's address and the number of effects per image; valid as long as this object lives."""
         return (None, 0) if self._table is None else (self._table.ctypes.data, self._table.shape[1])
 
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """How images are decoded and resized.
+    """Options and limits of decoding and resizing.
 
     Attributes:
-        pass_order: as the installed Pillow has it.
+        pass_order: order of a resize's two passes, that of the installed Pillow.
         fast: scaled DCT where it fits, and cheap chroma upsampling.
-        max_pixels: of a whole image; None for no limit.
-        max_scans: of a progressive JPEG.  Real files have about ten.
-        max_memory_bytes: libjpeg's own, for one image.
-        max_file_bytes: of an encoded image that is read from a file; None for no limit.
+        max_pixels: most pixels of a whole image; None for no limit.
+        max_scans: most scans of a progressive JPEG.  Real files have about ten.
+        max_memory_bytes: most memory that libjpeg may use for one image.
+        max_file_bytes: most bytes of an encoded image that is read from a file; None for no limit.
     """
 
     pass_order: PassOrder
@@ -120,37 +120,37 @@ class Options:
     max_file_bytes: int | None = None
 
     def to_c(self) -> COptions:
-        """The struct."""
+        """Returns the C struct."""
         pixels, file_bytes = (_NO_LIMIT if most is None else most for most in (self.max_pixels, self.max_file_bytes))
         return COptions(self.pass_order, self.fast, self.max_scans, pixels, self.max_memory_bytes, file_bytes)
 
 
 @dataclass(frozen=True)
 class Results:
-    """What became of N images.
+    """The outcome for each of N images.
 
     Attributes:
         statuses: int32, (N,), values of `Status`.
-        messages: the core's words, MESSAGE_BYTES for each; see `reason`.
+        messages: the core's error messages, MESSAGE_BYTES for each; see `reason`.
     """
 
     statuses: npt.NDArray[np.int32]
     messages: ctypes.Array[ctypes.c_char]
 
     def reason(self, row: int) -> str:
-        """Why an image failed, in words."""
+        """Returns why an image failed, in words."""
         text = ctypes.string_at(ctypes.addressof(self.messages) + row * MESSAGE_BYTES)
         status = Status(int(self.statuses[row]))
         return text.decode("utf-8", "replace") or status.name.lower().replace("_", " ")
 
     @classmethod
     def empty(cls, count: int) -> Results:
-        """Room for N results."""
+        """Allocates memory for N results."""
         return cls(np.zeros(count, np.int32), ctypes.create_string_buffer(max(1, count * MESSAGE_BYTES)))
 
 
 class Geometry:
-    """The steps by which views are drawn, and the key of their random numbers.
+    """The steps with which views are drawn, and the key of their random numbers.
 
     Args:
         ops: the steps, in order.
@@ -163,15 +163,16 @@ class Geometry:
 
 
 class Windows(NamedTuple):
-    """What is seen of N images; `fd_views` in the header.
+    """The views of N images, in columns; `fd_views` in the header.
 
     Attributes:
         window_px: int32, (N, 4): left, top, right, bottom in the image.
         resize_px: int32, (N, 2): width and height the window is resized to.
-        crop_px: int32, (N, 4): left, top, right, bottom in the resized window, or beside it.
-        flips: uint8, (N, 4): mirror left to right, top to bottom at last; and the window before it is resized.
-        filters: int32, (N,): numbers of the resizes' filters.
-        outside: uint8, (N, 4): how what is beside the image is padded, and levels.
+        crop_px: int32, (N, 4): left, top, right, bottom in the resized window, or outside it.
+        flips: uint8, (N, 4): mirror the result left to right, top to bottom; mirror the window left to right,
+            top to bottom, before its resize.
+        filters: int32, (N,): numbers of the resize filters.
+        outside: uint8, (N, 4): fill of pixels outside the image: padding mode, red, green, blue.
     """
 
     window_px: npt.NDArray[np.int32]
@@ -183,22 +184,22 @@ class Windows(NamedTuple):
 
     @classmethod
     def empty(cls, count: int) -> Windows:
-        """Room for N."""
+        """Allocates memory for N views."""
         columns: Any = (np.empty((count, *shape), dtype) for shape, dtype in _COLUMNS)
         return cls(*columns)
 
     def at(self, rows: npt.NDArray[np.intp]) -> Windows:
-        """Those of some rows."""
+        """Returns the views of some rows."""
         columns: Any = (column[rows] for column in self)
         return Windows(*columns)
 
     def contiguous(self) -> Windows:
-        """The same as the core reads them."""
+        """Returns contiguous columns with the dtypes that the core reads."""
         columns: Any = (np.ascontiguousarray(column, dtype) for column, (_, dtype) in zip(self, _COLUMNS, strict=True))
         return Windows(*columns)
 
     def to_c(self) -> CViews:
-        """The struct, for contiguous columns; valid as long as they live."""
+        """Returns the C struct, for contiguous columns; valid as long as they live."""
         return CViews(*(column.ctypes.data for column in self))
 
 
@@ -214,13 +215,13 @@ _COLUMNS: tuple[tuple[tuple[int, ...], Any], ...] = (
 
 @dataclass(frozen=True)
 class Loaded:
-    """What became of N images that were read from files.
+    """The results of N images that were read from files.
 
     Attributes:
-        results: per image.
+        results: outcome for each image.
         data_bytes: int64, (N,): encoded bytes read.
         read_s: seconds spent reading, summed over threads.
-        decode_s: the same for drawing views and decoding.
+        decode_s: seconds spent drawing views and decoding, summed over threads.
     """
 
     results: Results
@@ -231,16 +232,16 @@ class Loaded:
 
 @dataclass(frozen=True, kw_only=True)
 class JpegIndexes:
-    """Indexes of N JPEGs, as `Core.index_jpeg` makes them.
+    """The indexes of N JPEGs, as `Core.index_jpeg` makes them.
 
     Attributes:
-        addresses: uint64, (N,): where each lies; 0 where there is none.
-        lengths: int64, (N,): in bytes.
-        memory: keeps them where they are.
+        addresses: uint64, (N,): address of each index; 0 if there is none.
+        lengths: int64, (N,): length of each index in bytes.
+        memory: object that owns the indexes' memory.
         uses: int32, (N,): receives an `IndexUse` for each.
-        file_bytes: int64, (N,): size of each image's file; of another one it is not the index.  None, and -1: not
+        file_bytes: int64, (N,): size of each image's file; an index with another size is wrong.  None, and -1: not
             compared.
-        modified_ns: int64, (N,): when the file was modified, likewise.
+        modified_ns: int64, (N,): modification time of each image's file, compared as its size is.
     """
 
     addresses: npt.NDArray[np.uint64]
@@ -252,7 +253,7 @@ class JpegIndexes:
 
     @classmethod
     def of(cls, stored: Sequence[bytes | None]) -> JpegIndexes:
-        """Of images in memory; None where there is none."""
+        """Makes columns of indexes in memory; None for an image without one."""
         arrays = [np.frombuffer(each or b"\0", np.uint8) for each in stored]
         return cls(
             addresses=np.array([array.ctypes.data for array in arrays], np.uint64),
@@ -262,7 +263,7 @@ class JpegIndexes:
         )
 
     def to_c(self, count: int) -> CIndexes:
-        """The struct, for N images; valid as long as this object lives."""
+        """Returns the C struct, for N images; valid as long as this object lives."""
         columns = self.addresses, self.lengths, self.file_bytes, self.modified_ns, self.uses
         if any(each is not None and (len(each) != count or not each.flags.c_contiguous) for each in columns):
             raise ValueError(f"indexes of {len(self.addresses)} images for {count}")
@@ -270,7 +271,7 @@ class JpegIndexes:
 
 
 def joined(paths: Sequence[str | os.PathLike[str]]) -> bytes:
-    """Each path, ended by NUL."""
+    """Returns the encoded paths, each ended by NUL."""
     if not paths:
         return b""
     try:

@@ -1,4 +1,4 @@
-"""From files, or from an array, to finished images in a batch: one call of the core per batch."""
+"""Loads images from files, or from an array, into a finished batch, with one call of the core per batch."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ Pixels: TypeAlias = npt.NDArray[np.uint8]
 
 
 class _Loader:
-    """What is the same for every batch, wherever its images come from.
+    """Base class of loaders: the settings that are the same for every batch.
 
     Args:
         core: the core.
-        pool: who works; None for the calling thread.
-        geometry: how views are drawn.
-        format: how pixels are stored.
-        options: how to decode and resize.
+        pool: threads that decode; None for the calling thread.
+        geometry: steps with which views are drawn.
+        format: format of the stored pixels.
+        options: options of decoding and resizing.
         size: (height, width) of every finished image.
     """
 
-    _function: str  # of the core
+    _function: str  # name of the core's function
 
     def __init__(
         self,
@@ -60,7 +60,7 @@ class _Loader:
         self._stride_bytes = format.channels * size[0] * size[1] * format.element_bytes
 
     def _into(self, out: int, results: Results) -> tuple[Any, ...]:
-        """The members of a struct that say where images, statuses and messages go."""
+        """Returns the members of a struct for the addresses of images, statuses and messages."""
         addresses = results.statuses.ctypes.data, ctypes.addressof(results.messages)
         return out, self._stride_bytes, self._size, *addresses
 
@@ -75,7 +75,7 @@ class _Loader:
 
 
 class BatchLoader(_Loader):
-    """Files to finished images in a batch."""
+    """Loads files into a finished batch."""
 
     _function = "fd_load"
 
@@ -95,15 +95,15 @@ class BatchLoader(_Loader):
         """Loads N images.
 
         Args:
-            paths: of the files.
-            offsets: where each image begins in its file; None for 0.
-            lengths: of each in bytes; None, and -1, for the rest of the file.
-            indices: what views are drawn for.
-            copies: tells apart several views of one sample.
+            paths: paths of the files.
+            offsets: offset in bytes of each image in its file; None for 0.
+            lengths: length of each image in bytes; None, and -1, for the rest of the file.
+            indices: indices of the samples, for which views are drawn.
+            copies: distinguishes several views of one sample.
             out: address of the batch, which holds N images one after the other.
-            crcs: CRC-32C of each, which another makes an image CORRUPT; None, and -1, where it is not known.
-            effects: what is done to the pixels of each image before they are stored.
-            indexes: of JPEGs, where there are some.
+            crcs: CRC-32C of each image, CORRUPT if it differs; None, and -1, if it is not known.
+            effects: effects on each image's pixels before they are stored, (N, any number); None for none.
+            indexes: indexes of JPEGs; None if there are none.
         """
         count = len(paths)
         described = Effects(effects, count)
@@ -131,7 +131,7 @@ class BatchLoader(_Loader):
 
 
 class ArrayLoader(_Loader):
-    """Images of one array to finished images in a batch."""
+    """Loads images of one array into a finished batch."""
 
     _function = "fd_load_arrays"
 
@@ -149,14 +149,14 @@ class ArrayLoader(_Loader):
 
         Args:
             images: uint8, (images, height, width, channels) with any strides; 3 channels or 1.
-            rows: which image each is.
-            indices: what views are drawn for.
-            copies: tells apart several views of one sample.
+            rows: row of each image in `images`.
+            indices: indices of the samples, for which views are drawn.
+            copies: distinguishes several views of one sample.
             out: address of the batch, which holds N images one after the other.
-            effects: what is done to the pixels of each image before they are stored.
+            effects: effects on each image's pixels before they are stored, (N, any number); None for none.
 
         Returns:
-            What became of each, and seconds spent, summed over threads.
+            The outcome for each image, and seconds spent, summed over threads.
         """
         columns = [np.ascontiguousarray(column, np.int64) for column in (rows, indices, copies)]
         count = len(columns[0])
@@ -185,7 +185,7 @@ class ArrayLoader(_Loader):
 
 
 def _byte_bounds(array: Pixels) -> tuple[int, int]:
-    """Addresses of an array's first byte in memory and of that behind its last."""
+    """Returns the addresses of an array's first byte in memory and of the byte after its last."""
     reaches = [(size - 1) * stride for size, stride in zip(array.shape, array.strides, strict=True)]
     first: int = array.ctypes.data
     return first + sum(min(0, reach) for reach in reaches), first + sum(max(0, reach) for reach in reaches) + 1

@@ -1,1 +1,1 @@
-"""Which sample comes when, and how to go on in the middle of an epoch."""
+"""Order of the samples, and how to resume in the middle of an epoch."""

@@ -1,15 +1,14 @@
-"""Which samples come when, and how to continue after any of them.
+"""Order of an epoch's samples, and how to resume after any of them.
 
 The order of an epoch is a pure function of a few integers for the samplers known here, so resuming is slicing.  An
 unknown sampler is run again from the recorded states of the generators it may draw from, and fast-forwarded by index;
-no sample is read for it.  That it gives what it gave before is checked by a checksum of the indices passed over.
+no sample is read for it.  A checksum of the indices passed over checks that they are the same as before.
 """
 
 from __future__ import annotations
 
 import itertools
 import operator
-import zlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import nullcontext
@@ -30,6 +29,7 @@ from torch.utils.data import (
 
 from fastdata.errors import PipelineError, StateMismatch
 from fastdata.order.epoch_sampler import EpochSampler
+from fastdata.order.index_checksum import checksum_of, plain
 from fastdata.order.random_states import CANNOT_BE_STATES, GlobalStates, set_states_of, states_of
 from fastdata.order.sampler_chain import own_generators, visits_each_sample_once
 from fastdata.order.state import LoaderState
@@ -83,7 +83,7 @@ class EpochBatches:
         draw_due: bool = False,
     ) -> None:
         """Args:
-        batches: what to iterate: a batch sampler, or a plain sampler for unbatched loading.
+        batches: the batch sampler, or a plain sampler for unbatched loading.
         start: the state to begin from; `delivered` is 0 for a fresh epoch.
         order_seed: decides the order of samplers that draw from global generators; None lets them draw as they do.
         batched: False if each item is one index.
@@ -160,7 +160,7 @@ class EpochBatches:
             return [0 for _ in batch]
         rank = dist.get_rank() if dist.is_available() and dist.is_initialized() else 0
         copies = []
-        for index in map(_plain, batch):
+        for index in map(plain, batch):
             copies.append((rank << 16 | self._seen[index] & 0xFFFF) & 0xFFFFFFFF)
             self._seen[index] += 1
         return copies
@@ -180,14 +180,14 @@ class EpochBatches:
     def _note(self, indices: Sequence[Any]) -> None:
         if self._is_known:
             return
-        self._checksum = _checksum_of(indices, self._checksum)
+        self._checksum = checksum_of(indices, self._checksum)
 
     def _was_early(self, early: dict[int, int], at: int, indices: Sequence[Any]) -> bool:
         """True for a batch that was handed over before those in front of it, by a loader with in_order=False."""
         size = len(indices)
         if early.get(at) == size:
             if self._seen is not None:
-                self._seen.update(map(_plain, indices))
+                self._seen.update(map(plain, indices))
             return True
         if any(at < between + count and between < at + size for between, count in early.items()):
             raise StateMismatch(
@@ -277,7 +277,7 @@ class EpochBatches:
         return self._after_in_batches(map(_as_batch, self._batches), skip)
 
     def _after_in_batches(self, batches: Iterator[Any], skip: int) -> Iterator[Any]:
-        """The same of whole batches; one that is cut in the middle keeps its rest."""
+        """The remaining batches behind the first `skip` indices; a batch that is cut in the middle keeps its rest."""
         passed: list[Any] = []
         rest: list[Any] = []
         while len(passed) < skip:
@@ -293,7 +293,7 @@ class EpochBatches:
     def _pass_over(self, passed: list[Any], skip: int) -> None:
         self._note(passed)
         if self._seen is not None:
-            self._seen.update(index for index in map(_plain, passed) if isinstance(index, int))
+            self._seen.update(index for index in map(plain, passed) if isinstance(index, int))
         if len(passed) < skip or (self.state.checksum is not None and self.state.checksum != self._checksum):
             raise StateMismatch(
                 f"the sampler does not repeat the {skip} samples that were delivered before the state was saved "
@@ -306,12 +306,12 @@ class EpochBatches:
 def recorded(
     state: LoaderState, sampler: object, generator: torch.Generator | None = None, *, drawn: bool = False
 ) -> LoaderState:
-    """The state with those of all generators that a sampler may draw its next order from.
+    """Returns the state with the states of all generators from which a sampler may draw its next order.
 
     Args:
-        state: of the loader.
-        sampler: whose order is meant.
-        generator: the loader's own.
+        state: state of the loader.
+        sampler: the sampler that draws the order.
+        generator: the loader's own generator.
         drawn: say what they will be once torch's iterator has drawn its base seed, from that generator or globally.
     """
     before = generator.get_state() if drawn and generator is not None else None
@@ -333,7 +333,7 @@ def planned(
     """A state before its epoch has begun, with what will decide the epoch's order and views if nobody draws before.
 
     Args:
-        state: of the loader.
+        state: state of the loader.
         sampler: the loader's batch sampler, or plain sampler; None for an iterable dataset.
         generator: the loader's own.
         drawn: torch's iterator will draw a base seed first, from that generator or globally.
@@ -382,29 +382,3 @@ def _as_batch(batch: Any) -> Any:
     if isinstance(batch, list | tuple | torch.Tensor) or type(batch).__module__ == "numpy":
         return batch
     return list(batch)
-
-
-def _plain(index: Any) -> Any:
-    """A whole number as Python's; other indices as they are."""
-    try:
-        return operator.index(index)
-    except TypeError:
-        return index
-
-
-def _checksum_of(indices: Iterable[Any], begun: int) -> int:
-    """CRC-32 of indices one after the other, whatever batches they came in."""
-    array = indices.numpy() if isinstance(indices, torch.Tensor) else np.asarray(indices) if _is_flat(indices) else None
-    if array is not None and array.dtype.kind in "iu":
-        return zlib.crc32(np.ascontiguousarray(array, np.int64).tobytes(), begun)
-    for index in map(_plain, indices):
-        text = index.to_bytes(8, "little", signed=True) if isinstance(index, int) else f"{index}\n".encode()
-        begun = zlib.crc32(text, begun)
-    return begun
-
-
-def _is_flat(indices: Any) -> bool:
-    """True for arrays, and lists and tuples that begin with a plain number."""
-    if isinstance(indices, np.ndarray):
-        return True
-    return isinstance(indices, list | tuple) and len(indices) > 0 and type(indices[0]) is int

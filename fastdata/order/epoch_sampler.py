@@ -1,4 +1,4 @@
-"""EpochSampler: which samples a rank sees in an epoch, in which order, as pure functions of a few integers.
+"""EpochSampler: the samples that a rank sees in an epoch and their order, as pure functions of a few integers.
 
 A dataset of N samples has a base sequence of N positions: for "random" a permutation of all samples, for "windowed"
 the shards in random order with their samples in a row, for "sequential" the dataset as it is.  Ranks take disjoint
@@ -44,7 +44,7 @@ class EpochSampler(Sampler[int]):
             that a disk reads large pieces), or "sequential".
         window: shards that are mixed with each other, for "windowed".
         num_replicas: number of ranks; None asks torch.distributed, and is 1 where it is not in use.
-        rank: this one's number; None likewise.
+        rank: number of this rank; None asks torch.distributed, and is 0 where it is not in use.
         seed: the order is a function of it and of the epoch.
         uneven: when samples do not divide evenly: "keep" (some ranks have one more; no sample is left out or comes
             twice), "pad" (the others repeat one), or "drop" (what is over is left out).
@@ -179,7 +179,7 @@ class EpochSampler(Sampler[int]):
         return random_words(numbers, stream, Key(seed=self.seed, epoch=self.epoch))
 
     def _share(self, count: int, ranks: int, rank: int) -> int:
-        """How many of `count` samples a rank sees."""
+        """Number of samples that a rank sees, of `count`."""
         if self.uneven == "drop":
             return count // ranks
         if self.uneven == "pad":

@@ -38,9 +38,9 @@ class GlobalStates:
     """States of the three global generators; `drawing` lends them to a piece of code.
 
     Attributes:
-        torch_state: as torch.get_rng_state() gives it.
-        python_state: as random.getstate() gives it.
-        numpy_state: as numpy.random.get_state(legacy=False) gives it.
+        torch_state: result of torch.get_rng_state().
+        python_state: result of random.getstate().
+        numpy_state: result of numpy.random.get_state(legacy=False).
     """
 
     torch_state: torch.Tensor
@@ -49,12 +49,12 @@ class GlobalStates:
 
     @classmethod
     def now(cls) -> GlobalStates:
-        """The present states."""
+        """Returns the present states."""
         return cls(torch.get_rng_state(), random.getstate(), np.random.get_state(legacy=False))
 
     @classmethod
     def of_seed(cls, seed: int) -> GlobalStates:
-        """As after seeding all three."""
+        """States of the three generators after seeding them with `seed`."""
         numpys = np.random.RandomState(seed % 2**32).get_state(legacy=False)
         return cls(torch.Generator().manual_seed(seed).get_state(), random.Random(seed).getstate(), numpys)
 
@@ -66,7 +66,7 @@ class GlobalStates:
 
     @contextmanager
     def drawing(self) -> Iterator[None]:
-        """Within it, global draws come from these states and move them on; afterwards nobody has noticed."""
+        """Lends these states to global draws inside the block, which advance them; then restores the global states."""
         outside = GlobalStates.now()
         self.put_back()
         try:
@@ -93,7 +93,7 @@ class GlobalStates:
         )
 
     def to_json(self) -> list[Any]:
-        """Plain values."""
+        """Returns the states as plain values."""
         return [encoded(each) for each in (self.torch_state, self.python_state, self.numpy_state)]
 
     @classmethod
@@ -130,7 +130,7 @@ def encoded(value: Any) -> Any:
 
 
 def decoded(value: Any) -> Any:
-    """What was `encoded`."""
+    """Generator state from the plain values that `encoded` returned."""
     if not isinstance(value, dict):
         return value
     if "tensor" in value:
@@ -168,7 +168,7 @@ def set_states_of(generators: Sequence[Any], states: Sequence[Any]) -> None:
 
 
 def _check_place(state: dict[str, Any]) -> None:
-    """NumPy takes any number for the place among the words of MT19937, and reads there."""
+    """Checks the place among the words of MT19937, since NumPy takes any number and reads there."""
     inner = state["state"]
     if "pos" in inner and not 0 <= inner["pos"] <= len(inner["key"]):
         raise ValueError(f"place {inner['pos']} among {len(inner['key'])} words")
@@ -225,6 +225,6 @@ def seed_anew(seed: int) -> None:
 
 
 def _generators(loader: Any) -> list[torch.Generator]:
-    """The loader's and its samplers', from the outside in; each once."""
+    """Generators of the loader and its samplers, from the outside in; each once."""
     found = filter(None, map(generator_of, samplers_in(loader)))
     return list({id(generator): generator for generator in found}.values())

@@ -1,4 +1,4 @@
-"""Where a loader stands, as plain values that are checked when they come back."""
+"""State of a loader, as plain values that are checked when they are loaded."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _OF_TORCH = ("worker_seed", "order_seed", "sampler_epoch")  # which seed torch's
 
 @dataclass(frozen=True, kw_only=True)
 class LoaderState:
-    """Where a loader stands, as plain JSON-able values.
+    """Position of a loader in its epochs, as plain JSON-able values.
 
     Attributes:
         version: format version of this state.
@@ -26,19 +26,19 @@ class LoaderState:
         epoch: the epoch under way.
         delivered: samples of that epoch handed to the caller (skipped bad ones included).
         batches: batches of that epoch handed to the caller.
-        ahead: with in_order=False, batches behind those that have been handed over, too: (samples between, samples).
+        ahead: batches handed over before earlier ones, with in_order=False: (samples between, samples) of each.
         checksum: CRC-32 of the delivered indices, for samplers whose order cannot be computed; compared when they are
             run again.
         view_seed: seed of the random views of that epoch.
-        worker_seed: what the random numbers of torch's worker processes followed from.
-        order_seed: what the epoch's order was drawn from: `seed`, or for a RandomSampler torch's generator.
+        worker_seed: base seed of the random numbers of torch's worker processes.
+        order_seed: seed of the epoch's order: `seed`, or for a RandomSampler a number drawn from torch's generator.
         sampler_random: states of the global generators when the epoch's order was drawn, for other samplers.
-        sampler_own: likewise those of generators that the sampler has as attributes.
+        sampler_own: states at that time of the generators that the sampler has as attributes.
         sampler_epoch: the `epoch` of the sampler, or of one inside it, that has `set_epoch` (DistributedSampler).
         dataset_random: states of the global generators now, where samples are made in the training process.
         dataset_state: the dataset's own state, or its iterator's, where it has one.
-        dataset_first: that state after the first batch, by which a dataset is found out that starts anew.
-        worker_states: where each of torch's worker processes stands; see `fastdata.dataloader.worker_states`.
+        dataset_first: the same object's state after the first batch, which shows if a dataset starts anew.
+        worker_states: states of torch's worker processes; see `fastdata.dataloader.worker_states`.
         workers: worker processes, for iterable datasets, whose order depends on them.
         ranks: number of ranks of an EpochSampler; `delivered` counts one rank's samples since the last change of it.
         history: (ranks, samples delivered by each) before that.

@@ -23,11 +23,11 @@ _MOST_AHEAD = 32
 
 
 class Setting(NamedTuple):
-    """What is tuned.
+    """Values that the autotuner sets.
 
     Attributes:
-        threads: that decode.
-        ahead: batches in flight.
+        threads: number of decode threads.
+        ahead: number of batches in flight.
     """
 
     threads: int
@@ -36,11 +36,11 @@ class Setting(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """What the tuner may use.
+    """Upper limits of the autotuner's settings.
 
     Attributes:
-        threads: the most; storage that is slow to answer may need more of them than there are CPUs.
-        memory: bytes of all batches in flight.
+        threads: largest number of threads; storage that is slow to answer may need more threads than there are CPUs.
+        memory: largest size in bytes of all batches in flight.
     """
 
     threads: int
@@ -51,9 +51,9 @@ class Autotuner:
     """Watches a loader's statistics and says which setting to use from now on.
 
     Args:
-        setting: to begin with.
-        limits: that no setting exceeds, but for the first.
-        stats: of the loader, which `PipelineStats` describes.
+        setting: the first setting.
+        limits: limits that no setting exceeds, but for the first.
+        stats: statistics of the loader; see `PipelineStats`.
     """
 
     def __init__(self, setting: Setting, limits: Limits, stats: PipelineStats) -> None:
@@ -70,11 +70,11 @@ class Autotuner:
         self._begin_window()
 
     def begin_epoch(self) -> bool:
-        """Leaves the first batches of an epoch out, which nobody could have made ahead.
+        """Leaves out the first batches of an epoch, which could not be made ahead.
 
         Returns:
-            True when `setting` has changed: what was tried when the last epoch ended is undone, as nobody can judge it;
-            the second time for good.
+            True when `setting` has changed: a change that was on trial when the last epoch ended is undone, since it
+            cannot be judged; the second time for good.
         """
         before = self.setting
         if self._trying is not None:
@@ -84,15 +84,15 @@ class Autotuner:
         return self.setting != before
 
     def stay_at(self, setting: Setting) -> None:
-        """What was asked for last is not to be had."""
+        """Keeps `setting`, since the threads that were asked for cannot be had; no later setting has more threads."""
         self.setting, self._trying = setting, None
         self.limits = replace(self.limits, threads=setting.threads)
 
     def note_batch(self, nbytes: int) -> bool:
-        """To be called after each batch.
+        """Notes a batch; call it after each one.
 
         Args:
-            nbytes: of its tensors; 0 if that is not known.
+            nbytes: size of its tensors in bytes; 0 if that is not known.
 
         Returns:
             True when `setting` has changed.
@@ -120,7 +120,7 @@ class Autotuner:
         return self.setting != before
 
     def told(self) -> str:
-        """In words."""
+        """Describes the tuning in words."""
         began, limits = self.began_with, self.limits
         most = f"{limits.threads} threads, {limits.memory / 2**20:.0f} MiB of batches"
         start = f"{began.threads} threads and {began.ahead} batches ahead"

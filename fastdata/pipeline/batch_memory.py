@@ -53,9 +53,9 @@ class BatchMemory:
 
         Args:
             shape: (N, channels, height, width).
-            dtype: of the elements.
+            dtype: dtype of the elements.
             memory_format: torch.contiguous_format or torch.channels_last.
-            pin: in pinned memory, which torch keeps and gives out again, instead of a returned block.
+            pin: use pinned memory, which torch keeps and gives out again, instead of a returned block.
         """
         count, channels, height, width = shape
         last = memory_format is torch.channels_last
@@ -115,7 +115,10 @@ class Refusal:
 
 
 def made_or_refused(make: Callable[[], _T]) -> tuple[_T | None, Refusal | None]:
-    """What `make` allocates, or the refusal.  Raised where a batch is created, it would end the order of batches."""
+    """Returns (result of `make`, None), or (None, refusal) if memory is refused.
+
+    An error raised where a batch is created would end the order of batches.
+    """
     try:
         return make(), None
     except (MemoryError, RuntimeError) as error:  # NumPy's; torch's, for pinned memory and on a device

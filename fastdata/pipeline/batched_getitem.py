@@ -31,9 +31,9 @@ def fetch_samples(source: ImageSource, indices: Sequence[int], *, threads: int) 
     """Decodes and transforms samples of a source.
 
     Args:
-        source: where they come from; its transform must compile.
-        indices: which ones.
-        threads: how many to use; 0 for the calling thread.
+        source: source of the samples; its transform must compile.
+        indices: indices of the samples.
+        threads: number of threads; 0 for the calling thread.
 
     Returns:
         One (object, target) per index, as the dataset's `__getitem__` would give.  Random views are seeded from

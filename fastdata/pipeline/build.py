@@ -20,11 +20,11 @@ def open_pipeline(
     """Yields (number, batch, what is drawn for steps left to the device), in order; its `close` stops it.
 
     Args:
-        resources: what all batches share.
+        resources: resources that all batches share.
         batches: the indices of each.
         depth: batches in flight in the decode threads.
         timeout_s: longest wait for one; 0 waits for ever.
-        batch_size: of the largest batch, None if unknown.
+        batch_size: size of the largest batch; None if unknown.
     """
     jobs = OrderedJobs(
         _jobs(resources, batches),

@@ -15,11 +15,11 @@ IN_MEMORY = "pixels are in memory, nothing is decoded"
 
 @dataclass(frozen=True, kw_only=True)
 class BackendChoice:
-    """Which backend was chosen, and why.
+    """The chosen backend, and the reason for the choice.
 
     Attributes:
-        backend: ready to decode.
-        reason: in words, for `explain()`.
+        backend: the backend, ready to decode.
+        reason: the reason in words, for `explain()`.
     """
 
     backend: Backend
@@ -31,7 +31,7 @@ def choose_backend(source: ImageSource, *, fidelity: Fidelity) -> BackendChoice:
 
     Args:
         source: the samples; those in memory are made into batches by the native core.
-        fidelity: as for DataLoader.
+        fidelity: see `fastdata.DataLoader`.
     """
     if isinstance(source, ArraySource):
         return BackendChoice(backend=create_backend("native"), reason=IN_MEMORY)

@@ -14,7 +14,7 @@ from fastdata.pipeline.jobs import run_all
 from fastdata.pipeline.resources import EpochResources
 from fastdata.sources.arrays import ArraySource
 from fastdata.sources.protocol import ImageSource, some_indices
-from fastdata.system.waiting import WaitingTime
+from fastdata.system.io_wait import WaitingTime
 from fastdata.views.philox import Key
 
 __all__ = ["MOST_PER_CPU", "ThreadChoice", "choose_threads"]
@@ -27,7 +27,7 @@ _BUDGET_S = 0.2  # for reading, and again for making samples; one is enough
 
 @dataclass(frozen=True)
 class ThreadChoice:
-    """How many threads, and why, in words, for `explain()`."""
+    """The chosen number of threads, and the reason in words, for `explain()`."""
 
     threads: int
     reason: str
@@ -40,8 +40,8 @@ def choose_threads(config: PipelineConfig, *, cpus: int) -> ThreadChoice:
     are CPUs, and at most `MOST_PER_CPU` times as many.  Samples that cannot be read or made are left out.
 
     Args:
-        config: how batches are made.
-        cpus: that may be used.
+        config: configuration of the epoch.
+        cpus: number of CPUs that may be used.
     """
     if isinstance(config.source, ArraySource):
         return ThreadChoice(cpus, "as many as CPUs: pixels are in memory")
@@ -62,7 +62,7 @@ def choose_threads(config: PipelineConfig, *, cpus: int) -> ThreadChoice:
 
 
 def _tried(samples: Sequence[int]) -> Iterator[tuple[int, bool]]:
-    """Samples, and whether to count them: the first comes twice, as it has to load libraries and to open stores."""
+    """Yields samples, and True for those to count.  The first comes twice: it has to load libraries and open stores."""
     if not samples:
         return
     yield samples[0], False

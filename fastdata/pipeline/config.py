@@ -1,4 +1,4 @@
-"""How the image pipeline makes an epoch's batches, as data."""
+"""Configuration of the image pipeline for one epoch, as data."""
 
 from __future__ import annotations
 
@@ -32,17 +32,17 @@ class PipelineConfig:
 
     Attributes:
         source: encoded bytes and targets.
-        plan: what happens to each image.
-        backend: who decodes.
+        plan: the view and the transforms of each image.
+        backend: the backend that decodes.
         key: seed and epoch of the random views.
         collate_fn: merges samples; what is known to stack images makes whole batches in place where the plan allows it.
-        on_error: what to do with a sample that cannot be decoded, one of `ON_ERROR`.
-        memory_format: of the batch, torch.contiguous_format or torch.channels_last.
-        device: where batches go; None is host memory.  A CUDA device also does what is left after decoding.
-        decode_device: where a backend that decodes whole batches does so, "cpu" or "mixed" (the GPU).
+        on_error: policy for a sample that cannot be decoded, one of `ON_ERROR`.
+        memory_format: memory format of the batch, torch.contiguous_format or torch.channels_last.
+        device: device to which batches go; None is host memory.  A CUDA device also does the steps after decoding.
+        decode_device: device on which a backend decodes whole batches, "cpu" or "mixed" (the GPU).
         backend_options: further choices for that backend, of its own type.
         pin: allocate batches in pinned memory.
-        threads: how many will share a batch's tasks.
+        threads: number of threads that share a batch's tasks.
         order: the epoch's batches, which know from what substitutes for bad samples are taken.
     """
 
@@ -72,7 +72,7 @@ class PipelineConfig:
 
     @property
     def channels(self) -> int:
-        """Of every image: 3, or 1 for grey ones, which only arrays have."""
+        """Channels of every image: 3, or 1 for grey images, which only arrays have."""
         return self.arrays.channels if self.arrays is not None else 3
 
     @property

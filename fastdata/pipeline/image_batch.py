@@ -19,8 +19,8 @@ from fastdata.loaders.backend import LoadedFiles, Pixels, Scratch, as_numpy
 from fastdata.loaders.per_image import inspect
 from fastdata.pipeline.batch_memory import made_or_refused
 from fastdata.pipeline.collate import collate_targets, join, naming_unlabelled
-from fastdata.pipeline.finish import Drawn
 from fastdata.pipeline.jobs import SkipResult, Task, stop_if_cancelled
+from fastdata.pipeline.postprocess import Drawn
 from fastdata.pipeline.resources import EpochResources
 from fastdata.pipeline.seeded_draws import SeededDraws
 from fastdata.pipeline.stats import BatchTimes
@@ -45,10 +45,10 @@ class Sample:
 
 
 class Failure:
-    """What stopped a sample, and its place in the batch; lets go of its error when that is taken.
+    """Error of one sample, and the sample's position in the batch; `take` returns the error and lets go of it.
 
-    The error's cause remembers frames of this file, which refer to the failure: they would keep each other alive, and
-    the pipeline's threads with them.
+    The error's cause refers to frames of this file, and they refer to the failure.  This cycle would keep the
+    pipeline's threads alive.
     """
 
     def __init__(self, position: int, error: DecodeError) -> None:
@@ -136,7 +136,7 @@ class ImageBatch:
     # ---- the whole batch in one task
 
     def _load_files(self) -> Sequence[Task]:
-        """Files to the batch inside the backend; what it leaves over becomes tasks of its own."""
+        """Loads files into the batch inside the backend; samples that it leaves over become tasks of their own."""
         loader = self._resources.file_loader
         assert loader is not None
         assert self._images is not None
@@ -150,7 +150,7 @@ class ImageBatch:
         return self._finish_loading(loaded)
 
     def _load_arrays(self) -> Sequence[Task]:
-        """The same for images in memory."""
+        """Loads images in memory into the batch; samples that the loader leaves over become tasks of their own."""
         arrays, loader = self._config.arrays, self._resources.array_loader
         assert arrays is not None
         assert loader is not None
@@ -283,7 +283,7 @@ class ImageBatch:
         return failures
 
     def _places(self, samples: Sequence[Sample], views: Sequence[View]) -> list[Pixels]:
-        """Where each image is decoded to: the batch itself if it is uint8 in channels_last, else scratch memory."""
+        """Buffers to decode the images to: the batch itself if it is uint8 in channels_last, else scratch memory."""
         if self._images is not None and self._decodes_into_batch:
             rows = self._images.permute(0, 2, 3, 1).numpy()
             return [rows[sample.position] for sample in samples]
@@ -325,7 +325,7 @@ class ImageBatch:
                 self._loaded[sample.position] = True
 
     def _as_object(self, sample: Sample, view: View, pixels: Pixels) -> Any:
-        """What torchvision would have at the end of the fused prefix, owning its memory."""
+        """Image as torchvision gives it after the fused prefix (PIL image, array or tensor), owning its memory."""
         plan = self._config.plan
         if plan.output is Output.PIL:
             return pillow.as_seen(sample.image.data, view, pixels)
@@ -383,7 +383,7 @@ class ImageBatch:
             return self._pinned(collate_targets(self._config.collate_fn, targets))
 
     def _draw_steps(self, good: Sequence[int]) -> Drawn:
-        """What is drawn for the batch's augmentations, by sample."""
+        """Draws the parameters of the batch's augmentations, by sample; () if there are no augmentations."""
         if not (self._config.plan.augmentations or self._config.plan.float_augmentations):
             return ()
         columns = ([column[position] for position in good] for column in (self._indices, self._copies))

@@ -65,7 +65,7 @@ class Job(Protocol):
         """Called once, in the thread that ran the last task."""
 
     def result(self) -> Any:
-        """What the batch is; called once, in the consumer's thread, after `finish`.
+        """Returns the batch; called once, in the consumer's thread, after `finish`.
 
         Raises:
             SkipResult: there is nothing to yield for this job.
@@ -81,7 +81,7 @@ class _Cancelled(Exception):
 
 
 def stop_if_cancelled() -> None:
-    """To be called by tasks between two steps that may take long: ends the task if its pipeline is closing."""
+    """Ends the task if its pipeline is closing; tasks call it between two steps that may take long."""
     shared: _Shared | None = getattr(_of_this_thread, "shared", None)
     if shared is not None and shared.closing:
         raise _Cancelled
@@ -160,7 +160,7 @@ class _InFlight:
 
 
 class _Shared:
-    """What the threads and the consumer share.  Threads refer to this, never to the iterator."""
+    """State that the threads and the consumer share.  Threads refer to this, never to the iterator."""
 
     def __init__(self, on_close: Callable[[bool], object] | None, wanted: int) -> None:
         self.owner_pid = os.getpid()

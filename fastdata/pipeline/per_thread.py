@@ -21,8 +21,8 @@ class PerThread(Generic[Called]):
     be the whole dataset.
 
     Args:
-        callables: what is called; an object in several of them stays one object in each copy.
-        threads: how many will ask; with 0 the caller's own thread gets the originals.
+        callables: the callables; an object in several of them stays one object in each copy.
+        threads: number of threads that will ask; with 0 the caller's own thread gets the originals.
     """
 
     def __init__(self, callables: Sequence[Called], threads: int) -> None:
@@ -32,7 +32,7 @@ class PerThread(Generic[Called]):
         self._this_thread = threading.local()
 
     def of_this_thread(self) -> tuple[Called, ...]:
-        """The calling thread's own, always the same."""
+        """The calling thread's own copies, always the same."""
         if self._threads == 0:
             return self._callables
         own: tuple[Called, ...] | None = getattr(self._this_thread, "own", None)

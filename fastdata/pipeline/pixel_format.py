@@ -9,7 +9,7 @@ import numpy.typing as npt
 import torch
 
 from fastdata.native import Format, available
-from fastdata.system.lazy import lazy
+from fastdata.system.cached_property import lazy
 from fastdata.views.levels import Levels, stored_format
 from fastdata.views.plan import Output, Plan
 
@@ -20,13 +20,13 @@ class PixelFormat:
     """Stores decoded images in a batch.
 
     Args:
-        plan: its output and normalisation count.
+        plan: the plan; only its output and normalisation are used.
         leave_uint8: stop before the float arithmetic.
-        channels_last: how the batch lies in memory.
-        channels: of the batch: 3, or 1 to store the first alone.
+        channels_last: the batch is channels_last in memory, not contiguous.
+        channels: number of channels of the batch: 3, or 1 to store only the first.
 
     Attributes:
-        dtype: of the batch.
+        dtype: dtype of the batch.
         is_decoded_form: decoded pixels are what the batch holds, so images are decoded straight into it, unconverted.
     """
 
@@ -40,7 +40,7 @@ class PixelFormat:
 
     @lazy
     def native(self) -> Format:
-        """The same for the native core."""
+        """Format in which the native core stores the pixels."""
         levels = Levels.of(self._normalisation)
         return stored_format(levels, channels_first=not self.channels_last, channels=self.channels)
 

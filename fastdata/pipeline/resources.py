@@ -1,4 +1,4 @@
-"""What the batches of one epoch share while they are made: memory, threads of the core, copies of callables."""
+"""Resources that the batches of one epoch share: memory, threads of the native core, copies of callables."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from fastdata.loaders.backend import BatchDecoder, FileLoader, ReadyBatches
 from fastdata.pipeline.batch_memory import BatchMemory
 from fastdata.pipeline.collate import is_known_collation
 from fastdata.pipeline.config import PipelineConfig
-from fastdata.pipeline.finish import Finish
 from fastdata.pipeline.per_thread import PerThread
 from fastdata.pipeline.pixel_format import PixelFormat
+from fastdata.pipeline.postprocess import Finish
 from fastdata.pipeline.seeded_draws import redirect_draws
 from fastdata.pipeline.stats import PipelineStats
 from fastdata.sources.recognise import has_file_ranges, transforms_targets
@@ -25,19 +25,19 @@ __all__ = ["EpochResources"]
 
 
 class EpochResources:
-    """Made once for an epoch, in the consumer's thread, and closed with it.
+    """Resources of one epoch, opened in the consumer's thread and closed with the epoch.
 
     Args:
-        config: what is to be made.
-        stats: where each batch reports what it cost.
+        config: configuration of the epoch.
+        stats: statistics to which each batch adds its costs.
 
     Attributes:
         finish: the steps after decoding, when the batch is left uint8.
         steps: the rest of the transform, and behind it `collate_fn`, for each thread.
         draws_targets: reading a target calls code of the user's, which may draw random numbers.
         target_turn: held while a target_transform is called, of which there is only one.
-        batch_format: how decoded images are stored in the batch.
-        sample_format: how a sample of its own is stored, before the rest of the transform.
+        batch_format: format in which decoded images are stored in the batch.
+        sample_format: format of a single sample, before the rest of the transform.
         ready_batches: the backend's finished batches, if it has such.
         batch_decoder: the backend's pipeline of whole batches, where it has one that can do this.
         file_loader: the backend's way from files to the batch, where it has one and the samples are files.
@@ -80,10 +80,10 @@ class EpochResources:
         return self._opened[config.threads]
 
     def use_threads(self, threads: int) -> None:
-        """For the batches that are begun from now on; what is under way keeps the threads it has.
+        """Sets the number of threads for batches begun from now on; batches under way keep their threads.
 
         Raises:
-            MemoryError, OSError, RuntimeError: there are no more threads to be had; nothing has changed.
+            MemoryError, OSError, RuntimeError: no more threads can be started; nothing has changed.
         """
         config = replace(self.config, threads=threads)
         self.file_loader, self.array_loader = self._core_loaders(config)

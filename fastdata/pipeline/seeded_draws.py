@@ -32,7 +32,7 @@ import torch.nn.functional as F  # noqa: N812 - as torch's own documentation doe
 from torch.overrides import TorchFunctionMode
 from torch.utils.data import get_worker_info
 
-from fastdata.system.lazy import lazy
+from fastdata.system.cached_property import lazy
 
 __all__ = ["SeededDraws", "redirect_draws"]
 
@@ -80,12 +80,12 @@ class _Streams:
 
     @lazy
     def python(self) -> random.Random:
-        """In the place of the functions of Python's `random`."""
+        """Generator that stands in for the functions of Python's `random`."""
         return random.Random(self._seed)
 
     @lazy
     def numpy(self) -> np.random.RandomState:
-        """In the place of the functions of `numpy.random`."""
+        """Generator that stands in for the functions of `numpy.random`."""
         return np.random.RandomState(self._seed % 2**32)
 
 
@@ -155,7 +155,7 @@ class _WithGenerator(TorchFunctionMode):
 def _without_like(
     func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]:
-    """The same draw by a function that takes a generator."""
+    """Replaces a call of a `*_like` function by the same draw with a function that takes a generator."""
     kwargs = dict(kwargs)
     tensor, rest = (kwargs.pop("input"), args) if "input" in kwargs else (args[0], args[1:])
     kwargs.pop("memory_format", None)
@@ -218,7 +218,7 @@ def _leave() -> None:
 
 
 def _unlock() -> None:
-    """In a process that was forked, perhaps while another thread held the lock."""
+    """Replaces the lock in a forked process, since another thread may have held it when the process was forked."""
     global _lock
     _lock = threading.Lock()
 

@@ -27,10 +27,10 @@ def stages(plan: Plan, pixels: Pixels, index: int, copy: int, *, key: Key) -> Pi
     """RGB pixels (height, width, 3) of one image after all stages.
 
     Args:
-        plan: of the transform.
+        plan: plan of the transform.
         pixels: contiguous, after the geometry of the first stage; may be changed.
         index: the sample.
-        copy: how often it has come before in the epoch.
+        copy: number of times that the sample came before in the epoch.
         key: seed and epoch of the draws.
 
     Raises:

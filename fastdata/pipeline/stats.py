@@ -1,4 +1,4 @@
-"""What each stage of the pipeline cost, and which samples failed."""
+"""Costs of each stage of the pipeline, and the samples that failed."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class PipelineStats:
         samples: samples delivered; those that were skipped are not.
         encoded_bytes: bytes read.
         failures: samples that could not be decoded.
-        kinds: how many of them of each kind, in words.
+        kinds: number of failures of each kind, by the kind in words.
         quarantine: (index, location, reason) of the first thousand of them.
     """
 
@@ -96,7 +96,7 @@ class PipelineStats:
 
 
 def _kind_of(failure: DecodeError) -> str:
-    """What is the matter with a sample, in a word or two, for counting."""
+    """Kind of a sample's failure in a few words, for counting."""
     if isinstance(failure, ViewError):
         return "smaller than the crop"
     if isinstance(failure, FileNotFoundError):

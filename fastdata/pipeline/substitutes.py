@@ -1,4 +1,4 @@
-"""Which samples of an epoch come in place of one that cannot be decoded, with on_error="replace"."""
+"""Samples that replace one that cannot be decoded, with on_error="replace"."""
 
 from __future__ import annotations
 
@@ -27,5 +27,5 @@ def substitutes(candidates: Sequence[int], index: int, key: Key) -> Iterator[int
 
 
 def none_decoded() -> PipelineError:
-    """Why there is no substitute, once all have been tried."""
+    """Error for a sample without a substitute, once all have been tried."""
     return PipelineError(f"{_TRIED} substitutes could not be decoded either")

@@ -25,9 +25,9 @@ from fastdata.loaders import pillow
 from fastdata.loaders.backend import BatchDecoder, BatchFeed, BatchRequest, Decoded, Pixels
 from fastdata.loaders.per_image import by_pillow
 from fastdata.pipeline.collate import join
-from fastdata.pipeline.finish import Drawn
 from fastdata.pipeline.image_batch import Failure, ImageBatch, Sample
 from fastdata.pipeline.jobs import OrderedJobs, SkipResult, Task
+from fastdata.pipeline.postprocess import Drawn
 from fastdata.pipeline.resources import EpochResources
 from fastdata.pipeline.stats import BatchTimes
 from fastdata.system.stack_level import users_level
@@ -62,7 +62,7 @@ class WholeBatch(ImageBatch):
         return self
 
     def feed(self) -> BatchFeed:
-        """What the backend's pipeline decodes; a tiny image stands for each position that is not its own."""
+        """Input of the backend's pipeline; a tiny image fills each position that the backend does not decode."""
         encoded, views = [], []
         for position in range(len(self._indices)):
             if position in self._to_feed:
@@ -120,7 +120,7 @@ class WholeBatch(ImageBatch):
         return join(config.collate_fn, finished, _moved(targets, finished)), None
 
     def _converted(self, images: torch.Tensor) -> torch.Tensor:
-        """On the host, with the arithmetic of every other backend."""
+        """Converts on the host, with the arithmetic of every other backend."""
         resources = self._resources
         if resources.batch_format.is_decoded_form:
             return self._pinned(images)  # type: ignore[no-any-return]
@@ -160,7 +160,7 @@ class WholeBatch(ImageBatch):
         return failures
 
     def _decode_singly(self, times: BatchTimes, refusal: RuntimeError) -> torch.Tensor:
-        """After the pipeline gave up on the batch: finds the damaged images; the others are unharmed."""
+        """Decodes the images one by one after the pipeline gave up on the batch, to find the damaged ones."""
         self._given_up = True
         with times.stage("decode"):
             failures = self._decode_here(list(self._to_feed.values()))
@@ -183,7 +183,7 @@ class WholeBatches:
     """Yields (number, batch, what is to be drawn on the device) in order, with several batches in the pipeline.
 
     Args:
-        resources: what all batches share.
+        resources: resources that all batches share.
         decoder: the backend's.
         jobs: yields `WholeBatch`.
         largest_batch: images; None if unknown.
@@ -227,7 +227,7 @@ class WholeBatches:
 
 
 class _Feeds:
-    """What the backend decodes, batch by batch; something tiny for one that could not be made, to keep its place."""
+    """Iterator over the backend's input batches; a tiny image keeps the place of a batch that could not be made."""
 
     def __init__(self, jobs: OrderedJobs, plan: Plan) -> None:
         self._jobs, self._plan = jobs, plan

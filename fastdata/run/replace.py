@@ -15,12 +15,12 @@ from typing import Any
 import torch.utils.data
 
 from fastdata.dataloader import loader
-from fastdata.run.report import Report
+from fastdata.run.report import RunReport
 from fastdata.system.stack_level import users_level
 
 __all__ = ["replace_dataloader"]
 
-_report = Report()  # of this process
+_report = RunReport()  # of this process
 
 
 def replace_dataloader(*, quiet: bool = False) -> None:

@@ -1,4 +1,4 @@
-"""What is printed about an unchanged program: the path that each loader takes, and at the end what was measured."""
+"""Report on an unchanged program: the path that each loader takes, and at the end the measurements."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from fastdata.dataloader.verdict import NOT_ACCELERATED
 from fastdata.errors import in_words
 from fastdata.pipeline.stats import PipelineStats
 
-__all__ = ["Report", "cpu_seconds", "is_first_rank"]
+__all__ = ["RunReport", "cpu_seconds", "is_first_rank"]
 
 
-class Report:
+class RunReport:
     """Collects the loaders of one process; prints to stderr, and on rank 0 only.
 
     Only the loaders' totals are kept, and loaders only while somebody else has them.
@@ -47,7 +47,7 @@ class Report:
         self._print_path(loader, is_new=is_new)
 
     def _print_path(self, loader: Any, *, is_new: bool) -> None:
-        """Later only what a dataset's images have shown to be faster than was known before the first of them."""
+        """Prints the path; after the first time only if the dataset's images turned out to be accelerated."""
         try:
             line = describe(loader)
         except Exception as error:  # noqa: BLE001 - of the user's dataset; a report must not end a program
@@ -57,7 +57,7 @@ class Report:
             _print(line)
 
     def summary(self) -> str | None:
-        """What all loaders of this process delivered, and what that cost; None if they delivered nothing."""
+        """Summary of what all loaders of this process delivered, and its cost; None if they delivered nothing."""
         images, batches = (sum(getattr(one, name) for one in self._totals) for name in ("samples", "batches"))
         wait_s, busy_s = (sum(getattr(one, name) for one in self._totals) for name in ("wait_s", "busy_s"))
         if images == 0 or self._process != os.getpid():

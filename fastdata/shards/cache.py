@@ -242,10 +242,10 @@ def _bytes_of(path: Path) -> bytes | None:
 
 
 def _checked_index(data: bytes, name: str, expected_crc: int | None) -> tuple[bytes, ShardIndex]:
-    """The index, and its bytes.
+    """Returns the bytes of an index, and the index.
 
     Raises:
-        ShardError: it is damaged, or does not have the checksum in the manifest.
+        ShardError: the index is damaged, or does not have the checksum in the manifest.
     """
     if expected_crc not in (None, crc32c(data)):
         raise ShardError(

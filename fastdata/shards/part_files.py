@@ -44,7 +44,7 @@ def check_part(size_bytes: int, shard: str, *, what: str = "it") -> None:
     """Refuses to read a part of a shard that is too large, before memory is taken for it.
 
     Args:
-        size_bytes: of the part.
+        size_bytes: size of the part.
         shard: the file.
         what: the part and where it begins, for the message.
 

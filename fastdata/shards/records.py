@@ -26,7 +26,7 @@ __all__ = ["Part", "Ref", "TarSample", "list_tar", "listing", "tar_samples"]
 
 
 class Part(NamedTuple):
-    """Where another part of a sample, such as a caption, lies in the tar file of its image."""
+    """Location of another part of a sample, such as a caption, in the tar file of its image."""
 
     extension: str
     offset: int
@@ -34,11 +34,10 @@ class Part(NamedTuple):
 
 
 class Ref(NamedTuple):
-    """Where one sample's encoded image lies (offset 0: it is the whole file), and the other parts of the sample.
+    """Location of one sample's encoded image (offset 0: it is the whole file) and of the sample's other parts.
 
-    The path in the source, relative and with slashes, is "" where there is none.
-    The checksum of the image is known for samples of a stream, whose bytes have been read, and of tar files that have
-    an index.
+    `source_path` is the path in the source, relative and with slashes; "" if there is none.
+    `crc32c` is known for samples of a stream, whose bytes have been read, and of tar files that have an index.
     """
 
     key: str
@@ -133,7 +132,7 @@ def _read(file: IO[bytes], member: Member) -> bytes:
 
 
 def _class_in(data: bytes, where: str) -> int | str:
-    """What a .cls member holds: a number, a name, or nothing."""
+    """Class in a .cls member: a number, a name, or NO_LABEL if it is empty."""
     try:
         text = data.decode().strip()
     except UnicodeDecodeError as error:

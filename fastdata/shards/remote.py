@@ -171,7 +171,7 @@ class _Ahead(threading.Thread):
         self._reached, self._stopped = 0, False
 
     def reached(self, number: int) -> None:
-        """The consumer has asked for a shard."""
+        """Notes that the consumer has asked for a shard."""
         position = self._position.get(number, 0)
         if position > self._reached:
             with self._changed:
@@ -210,7 +210,7 @@ class _Refetches:
         self._shards, self._seen, self._count, self._told = shards, set[int](), 0, False
 
     def begin_anew(self) -> None:
-        """Another epoch begins."""
+        """Begins another epoch."""
         self._seen, self._count = set(), 0
 
     def seen_before(self, number: int) -> bool:

@@ -58,7 +58,7 @@ class RemoteFiles:
         """Reads a small file as `check` does, once more if it is damaged: it may have been read while it was replaced.
 
         Args:
-            url: of the file.
+            url: URL of the file.
             check: makes something of the bytes, or raises ShardError.
         """
         try:

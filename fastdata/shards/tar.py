@@ -65,7 +65,7 @@ class _Bounded:
         self.seek, self.tell = file.seek, file.tell
 
     def read(self, size: int) -> bytes:
-        """As of the file; an error if the size is negative, which would mean all of it."""
+        """Reads at most `size` bytes of the file; raises ValueError if `size` is negative, which would mean all."""
         if size < 0:
             raise ValueError(f"a header of {size} bytes")
         return self._file.read(size if size <= BLOCK else min(size, max(0, self._end - self._file.tell())))

@@ -35,13 +35,13 @@ __all__ = ["Fault", "index_folder", "verify_folder"]
 
 @dataclass(frozen=True)
 class Fault:
-    """Something wrong with a shard.
+    """A fault of a shard.
 
     Attributes:
         shard: path of the tar file.
         offset: byte in the tar file; None if the fault concerns the whole file.
-        problem: what is wrong, with the expected and the found value.
-        only_slows: it concerns an index without which images are decoded, too.
+        problem: the problem, with the expected and the found value.
+        only_slows: the fault concerns an index without which images are still decoded, more slowly.
     """
 
     shard: str

@@ -54,10 +54,10 @@ class IndexBuilder:
         """Writes the index file of a tar file.
 
         Args:
-            path: of the tar file.
-            tar_bytes: its size.
-            tar_crc32c: its checksum.
-            jpegs: what `write_jpegs` has returned.
+            path: path of the tar file.
+            tar_bytes: size of the tar file.
+            tar_crc32c: checksum of the tar file.
+            jpegs: result of `write_jpegs`.
         """
         names = names_text(self._keys, self._paths)
         index = ShardIndex(

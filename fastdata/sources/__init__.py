@@ -1,1 +1,1 @@
-"""Where encoded images and their targets come from: the kinds of datasets that the image pipeline understands."""
+"""Sources of encoded images and their targets: the kinds of datasets that the image pipeline understands."""

@@ -1,12 +1,12 @@
-"""What a dataset's own `__getitem__` does with an array of images, if that is as simple as it usually is.
+"""Reads the code of a dataset's `__getitem__`, to recognise datasets that give out the rows of an array of images.
 
-Most datasets that keep their images in memory give them out as torchvision's do: a row of the array becomes a PIL
-image, a transform is called on it, and a label comes with it.  That much is read here from the source code of
-`__getitem__`, by following what its names stand for; nothing of it is run.  Whatever else is found there ends the
-reading, and the dataset's own code makes its samples.
+Most datasets that keep their images in memory work as torchvision's do: a row of the array becomes a PIL image, a
+transform is called on it, and a label is returned with it.  This is found by following the names in the source code of
+`__getitem__`; nothing of it is run.  If the code holds anything else, the reading stops, and the dataset's own code
+makes its samples.
 
-The source code counts only if it compiles to the very code that the class has, so a file that has been edited since it
-was imported, or a function that has been replaced, is not mistaken for it.
+The source code is used only if it compiles to exactly the code that the class has, so a file that was edited after the
+import, or a function that was replaced, is not mistaken for it.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ __all__ = ["ArrayLayout", "method_body", "read_layout"]
 
 @dataclass(frozen=True, kw_only=True)
 class ArrayLayout:
-    """Where a dataset keeps its samples, by the names of its attributes.
+    """The names of the attributes in which a dataset keeps its samples.
 
     Attributes:
-        axes: of the array, as letters: "NHWC", "NHW" (grey) or "NCHW".
-        data: the array.
-        targets: the targets; None gives the sample's index.
-        as_int: targets are given out as Python integers; else as they are.
-        transform: called on images, unless it is None.
-        target_transform: called on targets, unless it is None.
+        axes: axes of the array, as letters: "NHWC", "NHW" (grey) or "NCHW".
+        data: name of the array.
+        targets: name of the targets; None if the target is the sample's index.
+        as_int: targets are converted to Python integers; else returned unchanged.
+        transform: name of the transform of images; None if none is called.
+        target_transform: name of the transform of targets; None if none is called.
     """
 
     axes: str
@@ -49,7 +49,7 @@ class ArrayLayout:
 
 
 def read_layout(dataset: Any) -> ArrayLayout | None:
-    """Reads the class's `__getitem__`; None where it does more, or other things, than is understood."""
+    """Reads the class's `__getitem__`; returns None if it does anything that is not understood."""
     cls = type(dataset)
     function = inspect.getattr_static(cls, "__getitem__", None)
     plain_attributes = inspect.getattr_static(cls, "__getattribute__", None) is object.__getattribute__
@@ -65,7 +65,7 @@ def read_layout(dataset: Any) -> ArrayLayout | None:
 
 
 class _NotUnderstood(Exception):
-    """Ends the reading."""
+    """Raised to stop the reading."""
 
 
 @dataclass(frozen=True)
@@ -75,14 +75,14 @@ class _Index:
 
 @dataclass(frozen=True)
 class _Attribute:
-    """Of the dataset."""
+    """An attribute of the dataset."""
 
     name: str
 
 
 @dataclass(frozen=True)
 class _Row:
-    """What an attribute has at the sample's index; `axes` are in the order in which they are seen."""
+    """The row of an attribute at the sample's index."""
 
     name: str
     moved: bool = False  # from (C, H, W) to (H, W, C)
@@ -91,7 +91,7 @@ class _Row:
 
 @dataclass(frozen=True)
 class _Image:
-    """A row as a PIL image, and the transform called on it."""
+    """A row as a PIL image, with the transform called on it."""
 
     row: _Row
     transform: str | None = None
@@ -99,7 +99,7 @@ class _Image:
 
 @dataclass(frozen=True)
 class _Target:
-    """A row or the index, after a target transform."""
+    """A row or the index, with the target transform called on it."""
 
     value: _Row | _Index
     transform: str | None = None
@@ -107,7 +107,7 @@ class _Target:
 
 @lru_cache(maxsize=64)
 def method_body(function: FunctionType) -> list[ast.stmt] | None:
-    """The statements of a method with one argument; None where its source code is not at hand."""
+    """Returns the statements of a method with one argument; None if its source code is not available."""
     own = function.__code__
     plain = own.co_argcount == 2 and not own.co_flags & (inspect.CO_VARARGS | inspect.CO_VARKEYWORDS)
     if not plain or own.co_kwonlyargcount or function.__defaults__ or function.__closure__:
@@ -125,7 +125,7 @@ def method_body(function: FunctionType) -> list[ast.stmt] | None:
 
 
 def _codes(code: CodeType) -> Iterator[CodeType]:
-    """A module's code, and that of everything in it."""
+    """Yields a module's code object, and all code objects nested in it."""
     yield code
     for each in code.co_consts:
         if isinstance(each, CodeType):
@@ -133,7 +133,7 @@ def _codes(code: CodeType) -> Iterator[CodeType]:
 
 
 class _Reader:
-    """Follows the names of one `__getitem__`."""
+    """Reads one `__getitem__` and tracks the value of each name."""
 
     def __init__(self, dataset: Any, function: FunctionType) -> None:
         self._dataset, self._globals = dataset, function.__globals__
@@ -142,7 +142,7 @@ class _Reader:
         self._known: dict[str, Any] = {index: _Index()}
 
     def layout(self, body: Sequence[ast.stmt]) -> ArrayLayout:
-        """From what is returned."""
+        """Returns the layout that follows from the returned value."""
         match self._run(body):
             case (_Image(row, transform), _Target() as target):
                 pass
@@ -161,7 +161,7 @@ class _Reader:
         )
 
     def _targets(self, label: _Row | _Index) -> tuple[str | None, bool]:
-        """The attribute, if it is one, and whether its values are made integers."""
+        """Returns the attribute of the targets, None for the index, and True if its values are made integers."""
         if isinstance(label, _Index):
             return None, False
         kind = type(self._value(label.name))
@@ -172,7 +172,7 @@ class _Reader:
     # ---- statements
 
     def _run(self, body: Sequence[ast.stmt]) -> Any:
-        """What some statements return; None if they do not."""
+        """Returns the value that some statements return; None if they do not return."""
         for statement in body:
             match statement:
                 case ast.Expr(ast.Constant(str())):  # a docstring
@@ -202,7 +202,7 @@ class _Reader:
                 raise _NotUnderstood
 
     def _holds(self, test: ast.expr) -> bool:
-        """Whether an attribute is set, which is asked of it now."""
+        """Evaluates a test whether an attribute is set, with its current value."""
         match test:
             case ast.Compare(value, [ast.IsNot() | ast.Is() as how], [ast.Constant(None)]):
                 is_none = self._value(self._attribute(value)) is None
@@ -210,7 +210,7 @@ class _Reader:
             case ast.Attribute():
                 value = self._value(self._attribute(test))
                 if value is not None and (type(value).__module__ == "builtins" or hasattr(value, "__len__")):
-                    raise _NotUnderstood  # its truth may be anything
+                    raise _NotUnderstood  # its truth value may depend on its content
                 return value is not None
         raise _NotUnderstood
 
@@ -264,7 +264,7 @@ class _Reader:
         raise _NotUnderstood
 
     def _transformed(self, name: str, arguments: list[Any]) -> Any:
-        """The result of a call of one of the dataset's attributes."""
+        """Returns the result of a call of one of the dataset's attributes."""
         match arguments:
             case [_Image(row, None)]:
                 return _Image(row, name)
@@ -273,7 +273,7 @@ class _Reader:
         raise _NotUnderstood
 
     def _function(self, node: ast.expr) -> str | None:
-        """What a name outside of the method stands for: "fromarray", "transpose" or "int"; None for other places."""
+        """Returns "fromarray", "transpose" or "int" for a name that means this function; None for others."""
         match node:
             case ast.Name(name) if name not in self._known:
                 value = self._globals.get(name, getattr(builtins, name, None))
@@ -296,14 +296,14 @@ class _Reader:
         return isinstance(self._value(name), np.ndarray)
 
     def _is_mode(self, row: _Row, mode: str) -> bool:
-        """True for the mode that an array's rows have anyway."""
+        """True for the mode that an image of the array's rows has by default."""
         return mode == ("L" if self._is_grey(row) else "RGB")
 
     def _is_grey(self, row: _Row) -> bool:
         return getattr(self._value(row.name), "ndim", 0) == 3
 
     def _attribute(self, node: ast.expr) -> str:
-        """The name of an attribute that the dataset itself keeps."""
+        """Returns the name of an attribute that is stored in the dataset itself."""
         match node:
             case ast.Attribute(ast.Name(own), name) if own == self._own and name in vars(self._dataset):
                 if not hasattr(getattr(type(self._dataset), name, None), "__get__"):

@@ -1,8 +1,7 @@
 """Datasets that keep their images as one array of pixels in memory: CIFAR, SVHN, MNIST and the like.
 
-torchvision's are recognised by the function that gives their samples, so that torchvision is not imported; a class of
-the user's by the code of that function (array_code.py).  Attributes are read when they are used, so later changes
-count.
+torchvision's classes are recognised by the name of their `__getitem__`, so torchvision is not imported; the user's by
+its code (array_code.py).  Attributes are read when they are used, so later changes count.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ __all__ = ["ArraySource", "array_source"]
 _KEEP_DATA = "keep the images in one array of uint8, as torchvision's datasets do"
 
 
-# By the module and the qualified name of __getitem__.
+# Layouts by the module and the qualified name of __getitem__.
 _LAYOUTS = {
     ("torchvision.datasets.cifar", "CIFAR10.__getitem__"): ArrayLayout(axes="NHWC", targets="targets"),
     ("torchvision.datasets.mnist", "MNIST.__getitem__"): ArrayLayout(axes="NHW", targets="targets", as_int=True),
@@ -36,10 +35,10 @@ _LAYOUTS = {
 
 
 def array_source(dataset: Any) -> ArraySource | None:
-    """The source of a dataset whose images are one array; None for all others.
+    """Returns the source of a dataset whose images are one array; None for all others.
 
     Raises:
-        NotASource: its array is none of uint8 images; the text says why.
+        NotASource: the array does not hold uint8 images; the text says why.
     """
     getter = getattr(type(dataset), "__getitem__", None)
     if getattr(type(dataset), "__getitems__", None) is not None:
@@ -75,9 +74,9 @@ class ArraySource:
     """A source whose images are in memory; see `fastdata.sources.protocol`.
 
     Attributes:
-        dataset: torchvision's, or the user's.
-        layout: how it keeps its samples.
-        parts: indices that choose from it, from the innermost Subset to the outermost.
+        dataset: torchvision's or the user's dataset.
+        layout: names of the dataset's attributes.
+        parts: indices of each Subset of it, from the innermost to the outermost.
     """
 
     dataset: Any
@@ -86,18 +85,18 @@ class ArraySource:
 
     @property
     def transform(self) -> Callable[[Any], Any] | None:
-        """The dataset's own."""
+        """The dataset's transform."""
         return None if self.layout.transform is None else getattr(self.dataset, self.layout.transform)
 
     @property
     def target_transform(self) -> Callable[[Any], Any] | None:
-        """The dataset's own."""
+        """The dataset's target transform."""
         name = self.layout.target_transform
         return None if name is None else getattr(self.dataset, name)
 
     @property
     def images(self) -> npt.NDArray[np.uint8]:
-        """All of the dataset's images as a view of its memory: uint8, (images, H, W, C), 3 channels or 1."""
+        """A view of all of the dataset's images: uint8, (images, H, W, C), 3 channels or 1."""
         data = getattr(self.dataset, self.layout.data)
         array: npt.NDArray[np.uint8] = data.detach().numpy() if isinstance(data, torch.Tensor) else data
         if self.layout.axes == "NHW":
@@ -106,7 +105,7 @@ class ArraySource:
 
     @property
     def channels(self) -> int:
-        """Of every image: 3, or 1 for grey."""
+        """Number of channels of every image: 3, or 1 for grey."""
         return int(self.images.shape[3])
 
     @property
@@ -116,14 +115,14 @@ class ArraySource:
         return height, width
 
     def part(self, indices: Sequence[int]) -> ArraySource:
-        """The samples at given indices."""
+        """Returns the source of the samples at given indices."""
         return ArraySource(self.dataset, self.layout, (*self.parts, indices))
 
     def __len__(self) -> int:
         return len(self.parts[-1] if self.parts else self.dataset)
 
     def rows(self, indices: Sequence[int]) -> npt.NDArray[np.int64]:
-        """Which images of the array some samples are; what lies outside of the array stays as it is."""
+        """int64, (N,): array row of each sample; negative indices count from the end, others are not checked."""
         for part in reversed(self.parts):
             indices = [operator.index(part[index]) for index in indices]
         rows = np.array(indices, np.int64)
@@ -135,26 +134,26 @@ class ArraySource:
         return index
 
     def read_encoded(self, index: int) -> bytes:
-        """An image in NumPy's format, (H, W, 3)."""
+        """Returns an image in NumPy's file format, (H, W, 3)."""
         pixels = self.images[self._row(index)]
         buffer = io.BytesIO()
         np.save(buffer, np.ascontiguousarray(np.broadcast_to(pixels, (*pixels.shape[:2], 3))))
         return buffer.getvalue()
 
     def read_target(self, index: int) -> Any:
-        """The target as the dataset gives it."""
+        """Returns the target, after target_transform."""
         target = self._plain_targets([self._row(index)])[0]
         transform = self.target_transform
         return target if transform is None else transform(target)
 
     def read_targets(self, indices: Sequence[int]) -> list[Any]:
-        """The same for many."""
+        """Returns the targets of many samples, after target_transform."""
         targets = self._plain_targets([self._row(index) for index in indices])
         transform = self.target_transform
         return targets if transform is None else [transform(target) for target in targets]
 
     def _plain_targets(self, rows: Sequence[int]) -> list[Any]:
-        """Before target_transform."""
+        """Returns the targets before target_transform."""
         if self.layout.targets is None:
             return list(rows)
         targets = getattr(self.dataset, self.layout.targets)
@@ -167,5 +166,5 @@ class ArraySource:
         return [int(targets[row]) for row in rows]
 
     def location(self, index: int) -> str:
-        """For messages: the class and the place in its array."""
+        """Returns the class and the row in its array, for messages."""
         return f"{type(self.dataset).__name__}[{self._row(index)}]"

@@ -1,4 +1,4 @@
-"""Where encoded images and their targets come from.
+"""The protocol of sources of encoded images and their targets.
 
 A source is anything that maps an index to encoded bytes and a target:
 
@@ -17,7 +17,7 @@ A source is anything that maps an index to encoded bytes and a target:
         def check_source(self) -> None: ...          # optional: raises NotASource to decline
 
 A dataset that offers these methods goes through the image pipeline as it is.  torchvision's ImageFolder and
-DatasetFolder, and Subset and ConcatDataset of any of these, are recognised without it; so are its datasets in memory
+DatasetFolder, and Subset and ConcatDataset of any of these, do not need these methods; nor do its datasets in memory
 (arrays.py) and Subsets of them.
 """
 
@@ -45,7 +45,7 @@ __all__ = [
 
 
 class ImageSource(Protocol):
-    """The source protocol; see the module's text."""
+    """The source protocol; see the module docstring."""
 
     @property
     def transform(self) -> Callable[[Any], Any] | None:
@@ -57,23 +57,23 @@ class ImageSource(Protocol):
         ...
 
     def read_encoded(self, index: int) -> bytes:
-        """The encoded image at `index`: the file's bytes.  Called from several threads at once."""
+        """Returns the file's bytes of the image at `index`.  Called from several threads at once."""
         ...
 
     def read_target(self, index: int) -> Any:
-        """The target at `index`, after any target_transform."""
+        """Returns the target at `index`, after any target_transform."""
         ...
 
 
 @dataclass(frozen=True)
 class FileRanges:
-    """Where N encoded images lie.
+    """The files and byte ranges of N encoded images.
 
     Attributes:
-        paths: of the files.
-        offsets: int64, (N,): where each begins in its file; None for 0.
-        lengths: int64, (N,): bytes of each; None, and -1, for the rest of the file.
-        crcs: int64, (N,): CRC-32C of each; None, and -1, where it is not known.
+        paths: paths of the files.
+        offsets: int64, (N,): offset in bytes of each image in its file; None for 0.
+        lengths: int64, (N,): length in bytes of each; None, and -1, for the rest of the file.
+        crcs: int64, (N,): CRC-32C of each; None, and -1, if it is not known.
     """
 
     paths: list[Any]
@@ -83,7 +83,7 @@ class FileRanges:
 
     @classmethod
     def of(cls, ranges: Sequence[tuple[Any, ...]]) -> FileRanges:
-        """Columns from (path, offset, length), and a CRC-32C where it is known, of each."""
+        """Makes columns from one (path, offset, length), or (path, offset, length, CRC-32C), for each image."""
         offsets, lengths = (np.array([each[column] for each in ranges], np.int64) for column in (1, 2))
         crcs = None
         if any(len(each) > 3 for each in ranges):
@@ -98,10 +98,10 @@ OFFER = (
 
 
 class NotASource(Exception):
-    """Says in words why a dataset cannot go through the image pipeline.
+    """Raised with the reason why a dataset cannot go through the image pipeline.
 
     Attributes:
-        advice: what would change that.
+        advice: change that would make it one.
     """
 
     def __init__(self, reason: str, advice: str = "") -> None:
@@ -110,14 +110,14 @@ class NotASource(Exception):
 
 
 def file_ranges(source: ImageSource, indices: Sequence[int]) -> FileRanges:
-    """Where the encoded images of some samples lie, for a source that `has_file_ranges`."""
+    """Returns the byte ranges of some samples' encoded images, for a source that `has_file_ranges`."""
     if defines_with(source, "file_range", "file_ranges"):
         return source.file_ranges(indices)  # type: ignore[attr-defined, no-any-return]
     return FileRanges.of([source.file_range(index) for index in indices])  # type: ignore[attr-defined]
 
 
 def some_indices(source: ImageSource, count: int) -> Sequence[int]:
-    """Up to `count` samples to try something on: spread over the source, or where it says that they are at hand."""
+    """Returns up to `count` indices for a trial: the source's `near_indices`, else spread over the source."""
     near = getattr(source, "near_indices", None)
     if near is not None:
         return near(count)  # type: ignore[no-any-return]
@@ -125,7 +125,7 @@ def some_indices(source: ImageSource, count: int) -> Sequence[int]:
 
 
 def read_targets(source: ImageSource, indices: Sequence[int]) -> list[Any]:
-    """The targets of some samples."""
+    """Returns the targets of some samples."""
     if defines_with(source, "read_target", "read_targets"):
         return source.read_targets(indices)  # type: ignore[attr-defined, no-any-return]
     return [source.read_target(index) for index in indices]
@@ -138,11 +138,11 @@ def _class_defines_with(cls: type, method: str, companion: str) -> bool:
 
 
 def defines_with(source: ImageSource, method: str, companion: str) -> bool:
-    """True when the class that gives a source its `method` gives it a `companion`, too."""
+    """True if the class that defines a source's `method` also defines `companion`."""
     return _class_defines_with(type(source), method, companion)
 
 
 def location_of(source: ImageSource, index: int) -> str:
-    """Where a sample comes from, for messages."""
+    """Returns the name of a sample in messages: its `location`, else its class and index."""
     locate = getattr(source, "location", None)
     return str(locate(index)) if locate is not None else f"{type(source).__name__}[{index}]"

@@ -1,4 +1,4 @@
-"""Finds the source inside a dataset: torchvision's folders and arrays, parts and concatenations of sources."""
+"""Finds the source inside a dataset: torchvision's folders and arrays, subsets and concatenations of sources."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def recognise(dataset: Any) -> ImageSource:
         A source with the dataset's indices and transform.
 
     Raises:
-        NotASource: it is none; the text says why.
+        NotASource: the dataset has none; the text says why.
     """
     if type(dataset) is Subset:
         source = recognise(dataset.dataset)
@@ -71,12 +71,12 @@ def has_file_ranges(source: ImageSource) -> bool:
         return has_file_ranges(source.source)
     if isinstance(source, _ConcatSource):
         return all(has_file_ranges(part) for part in source.parts)
-    # A subclass that reads in its own way must say itself which files that amounts to.
+    # A subclass with its own read_encoded must also define file_range.
     return defines_with(source, "read_encoded", "file_range")
 
 
 def transforms_targets(source: ImageSource) -> bool:
-    """True when reading a target calls code of the user's: a target_transform, or a source that is not ours."""
+    """True when reading a target calls user code: a target_transform, or a source class that is not ours."""
     if isinstance(source, _SubsetSource):
         return transforms_targets(source.source)
     if isinstance(source, _ConcatSource):
@@ -95,7 +95,7 @@ def has_target_transform(source: ImageSource) -> bool:
 
 
 def makes_samples(dataset: Any) -> bool:
-    """True when the class of a dataset, or of its parts, makes samples; False where it only offers encoded ones."""
+    """True when the dataset's class, or that of its parts, has a `__getitem__` of its own."""
     if type(dataset) is Subset:
         return makes_samples(dataset.dataset)
     if type(dataset) is ConcatDataset:
@@ -133,10 +133,10 @@ def _is_torchvision_folder(dataset: Any) -> bool:
 
 
 def frozen(source: ImageSource) -> ImageSource:
-    """A source as it is now, as worker processes would have a copy of it: what the loop changes does not reach it.
+    """Copies a source as it is now, as worker processes would: later changes in the training loop do not affect it.
 
-    Lists of files and indices are copied, and relative paths begin in the folder that is the working folder now.
-    Arrays in memory, shards and sources of the user's own classes stay as they are.
+    Lists of files and indices are copied, and relative paths start from the current working folder.
+    Arrays in memory, shards and sources of the user's own classes are not copied.
     """
     if isinstance(source, _SubsetSource):
         return _SubsetSource(frozen(source.source), copy.copy(source.indices))
@@ -150,18 +150,18 @@ def frozen(source: ImageSource) -> ImageSource:
 
 
 def _read_encoded_of_ours() -> Any:
-    """`fastdata.ImageFolder.read_encoded`, if that class is in use: a subclass with its own reads in its own way."""
+    """Returns `fastdata.ImageFolder.read_encoded` if that class is imported; it shows if a subclass overrides it."""
     module = sys.modules.get("fastdata.image_folder")
     return None if module is None else module.ImageFolder.read_encoded
 
 
 @dataclass(frozen=True)
 class _TorchvisionFolder:
-    """torchvision's DatasetFolder and ImageFolder; reads its live attributes, so later changes count.
+    """The source of a torchvision DatasetFolder or ImageFolder; attributes are read when used, so later changes count.
 
     Args:
-        folder: the dataset, or what was frozen of it.
-        working_folder: in which relative paths begin; "" for the process's own.
+        folder: the dataset, or a frozen copy of its attributes.
+        working_folder: folder from which relative paths start; "" for the process's own.
     """
 
     folder: Any
@@ -204,7 +204,7 @@ class _TorchvisionFolder:
 
 @dataclass(frozen=True)
 class _SubsetSource:
-    """The samples of another source at given indices."""
+    """The source of some samples of another source, by their indices."""
 
     source: ImageSource
     indices: Sequence[int]
@@ -237,7 +237,7 @@ class _SubsetSource:
 
 @dataclass(frozen=True)
 class _ConcatSource:
-    """Several sources one after the other; they must share their transform."""
+    """Several sources one after the other, which must share one transform object."""
 
     parts: Sequence[ImageSource]
     ends: Sequence[int]

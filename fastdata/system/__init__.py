@@ -1,1 +1,1 @@
-"""What the machine is: its files, CPUs and storage, and which optional packages are installed."""
+"""Properties of the machine: files, CPUs, storage, and installed optional packages."""

@@ -1,4 +1,4 @@
-"""How many CPUs this process may use: affinity, cgroup quota, share among processes, and the user's choice."""
+"""CPUs that this process may use: affinity, cgroup quota, share among processes, and the user's choice."""
 
 from __future__ import annotations
 

@@ -24,8 +24,8 @@ def no_space(error: OSError, folder: str | os.PathLike[str]) -> str | None:
     """Says which file a full disk did not take, and how much is free there; None for another error.
 
     Args:
-        error: that was raised.
-        folder: where the file was to be, in case that the error does not name it.
+        error: the error that was raised.
+        folder: folder of the file, in case that the error does not name it.
     """
     if not is_full(error) or isinstance(error, ConversionError):
         return None
@@ -39,7 +39,7 @@ def is_full(error: OSError) -> bool:
 
 
 def free_space(place: Path) -> str:
-    """How much is free where a file is or was to be, in words."""
+    """Describes the free space in the place of a file that is or was to be there."""
     existing = next((each for each in (place, *place.parents) if each.exists()), Path("/"))
     return f"{shutil.disk_usage(existing).free / 1e6:.1f} MB are free there"
 
@@ -49,8 +49,8 @@ def space_errors(folder: str | os.PathLike[str], advice: str) -> Iterator[None]:
     """Turns an error about a full disk into a ConversionError that says what to do.
 
     Args:
-        folder: that is written to.
-        advice: what is kept, and how to go on.
+        folder: folder that is written to.
+        advice: text that says what is kept, and how to go on.
     """
     try:
         yield

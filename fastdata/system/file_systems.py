@@ -1,4 +1,4 @@
-"""Which devices are disks of this machine, on which nobody else changes files unnoticed."""
+"""Recognises devices that are disks of this machine, on which nobody else changes files unnoticed."""
 
 from __future__ import annotations
 
@@ -39,5 +39,5 @@ def is_on_this_machine(device: int) -> bool:
 
 
 def _is_local(mount: str) -> bool:
-    """Of a line of mountinfo, whose file system follows a hyphen."""
+    """True if a line of mountinfo names a local file system, which follows a hyphen there."""
     return mount.partition(" - ")[2].split(" ", 1)[0] in _LOCAL

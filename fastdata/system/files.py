@@ -38,10 +38,10 @@ with suppress(ImportError):
 
 
 def cache_folder() -> Path:
-    """Where this package keeps what it can make again: `$XDG_CACHE_HOME/fastdata`.
+    """Folder of the files that this package can make again: `$XDG_CACHE_HOME/fastdata`, else `~/.cache/fastdata`.
 
     Raises:
-        RuntimeError: it is not set, and the user has no home.
+        RuntimeError: XDG_CACHE_HOME is not set, and the user has no home.
     """
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "fastdata"
 
@@ -64,8 +64,8 @@ def check_regular(status: os.stat_result, path: str | bytes | os.PathLike[str]) 
     """Refuses what is not a regular file.
 
     Args:
-        status: of an open file, so that nobody can put another in its place, or of its path.
-        path: for the message.
+        status: status of an open file, so that nobody can put another in its place, or of its path.
+        path: path for the message.
 
     Raises:
         IsADirectoryError: it is a folder.
@@ -117,7 +117,7 @@ def read_file(path: str | os.PathLike[str]) -> bytes:
 
 
 def _check_head(head: bytes, path: str) -> None:
-    """Every format that Pillow reads has something in its head; in a sparse file there is nothing."""
+    """Raises OSError for a head of zeros, as in a sparse file; every format that Pillow reads has something there."""
     if not any(head):
         raise OSError(f"{path} is not an image: it begins with {len(head)} zeros")
 

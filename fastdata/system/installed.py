@@ -66,5 +66,5 @@ def _path_of(url: str) -> Path:
 
 
 def _quoted(requirement: str) -> str:
-    """In quotes where a shell would read the brackets as a pattern."""
+    """Quotes a requirement if a shell would read its brackets as a pattern."""
     return f"'{requirement}'" if "[" in requirement else requirement

@@ -1,4 +1,4 @@
-"""How much memory this process may still take."""
+"""Memory that this process may still take."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ _WHERE_UNKNOWN = 4 << 30
 
 
 def available_memory(meminfo: Path = _MEMINFO, cgroup: Path = _CGROUP, own: Path = _OWN) -> int:
-    """Bytes: the least of what the system has available and what the cgroups leave; 4 GiB where nothing is known.
+    """Bytes available to this process: the least of the system's and the cgroups'; 4 GiB if nothing is known.
 
     Args:
-        meminfo: of the system.
-        cgroup: where cgroups are mounted.
-        own: which of them this process is in.
+        meminfo: the system's file of that name.
+        cgroup: folder in which cgroups are mounted.
+        own: file that names the cgroups of this process.
     """
     known = [amount for amount in (_of_system(meminfo), *_of_cgroups(cgroup, own)) if amount is not None]
     return max(0, min(known)) if known else _WHERE_UNKNOWN
@@ -34,7 +34,7 @@ def _of_system(meminfo: Path) -> int | None:
 
 
 def _of_cgroups(root: Path, own: Path) -> Iterator[int | None]:
-    """What the cgroup of this process and those around it leave, under both versions of cgroups."""
+    """Yields the bytes left in the cgroup of this process and in each around it, under both versions of cgroups."""
     try:
         lines = [line.split(":", 2) for line in own.read_text().splitlines()]
     except OSError:
@@ -49,7 +49,7 @@ def _of_cgroups(root: Path, own: Path) -> Iterator[int | None]:
 
 
 def _left_in(folder: Path, limit: str, used: str) -> int | None:
-    """What one leaves, with files that the system keeps in memory and can drop."""
+    """Bytes left in one cgroup, with cached files that the system can drop; None if that is not known."""
     try:
         left = int((folder / limit).read_text()) - int((folder / used).read_text())
     except (OSError, ValueError):  # another version of cgroups, or "max"

@@ -22,13 +22,12 @@ _UNTOUCHED = 77  # every byte of memory before a backend fills it
 _SIZES = ((97, 61), (160, 120), (33, 200), (16, 16), (7, 5))
 
 
-def check_backend(backend: str | type[Backend], *, tolerance: float = 0.0, fidelity: Fidelity = "exact") -> None:
+def check_backend(backend: str | type[Backend], *, fidelity: Fidelity = "exact") -> None:
     """Runs all `CHECKS` against a backend.
 
     Args:
         backend: its class, or its name if it is registered.
-        tolerance: mean absolute difference from Pillow that is allowed, in grey levels of 255.
-        fidelity: what the backend is made with.
+        fidelity: what the backend is made with; its `mean_tolerance` for it says how near to Pillow pixels must be.
 
     Raises:
         AssertionError: it does not keep the contract.
@@ -36,15 +35,17 @@ def check_backend(backend: str | type[Backend], *, tolerance: float = 0.0, fidel
 
     Example:
         >>> def test_mine():
-        ...     fastdata.testing.check_backend(MyBackend, tolerance=0.5)
+        ...     fastdata.testing.check_backend(MyBackend)
     """
     if isinstance(backend, str):
         made = create_backend(backend, fidelity=fidelity)
     else:
         backend.version()
         made = backend(fidelity=fidelity)
+    allowed = made.mean_tolerance
+    assert allowed is not None, f"{made.name} states no mean_tolerance, which says how near to Pillow pixels must be"
     for check in CHECKS.values():
-        check(made, tolerance)
+        check(made, allowed[fidelity])
 
 
 def check_windows(backend: Backend, tolerance: float) -> None:

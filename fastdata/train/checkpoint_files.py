@@ -108,7 +108,7 @@ def _set_aside(path: Path) -> Path:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    """What a checkpoint holds; a _DamagedError if it is damaged, a TrainError if it cannot be used otherwise."""
+    """Reads a checkpoint; raises _DamagedError if it is damaged, TrainError if it cannot be used for another reason."""
     has_checksum = _check_sum(path)
     try:
         state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
@@ -201,7 +201,7 @@ class _Summed:
         return len(view)
 
     def flush(self) -> None:
-        """Nothing: the whole file is flushed once it is complete."""
+        """Does nothing: the whole file is flushed once it is complete."""
 
     def finish(self) -> None:
         """Writes the end record, with the checksum as its comment."""

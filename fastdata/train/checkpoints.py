@@ -175,7 +175,7 @@ class Checkpointer:
         return found
 
     def _random_states(self, loader: Any) -> list[dict[str, Any]]:
-        """Of every process, in order: now, and when its epoch began."""
+        """Random states of every process, by rank: now, and when its epoch began."""
         own = {"now": random_state(loader, self.training.device), "began": self._began}
         if self.training.ranks.world_size == 1:
             return [own]

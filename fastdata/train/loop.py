@@ -134,7 +134,7 @@ def _checked(options: TrainOptions | None) -> TrainOptions:
 def _end_epoch(
     training: Training, loader: Any, val_loader: Any, *, checkpointer: Checkpointer, monitor: Monitor, result: Result
 ) -> None:
-    """What follows an epoch's training: the validation, the epoch's line, a checkpoint with both."""
+    """Ends an epoch: validates, shows the epoch's line, and saves a checkpoint with both."""
     entry = result.epochs[-1]
     if val_loader is not None:
         training.share_buffers()
@@ -162,7 +162,7 @@ def train_epoch(
         loader: yields (images, labels).
         monitor: measures and logs; None makes one.
         checkpointer: saves checkpoints when they are due; None saves none.
-        result: where losses are appended, and what is returned; None makes a new one.
+        result: result to which losses are appended, and which is returned; None makes a new one.
     """
     options, result = training.options, result if result is not None else Result()
     monitor, losses = monitor or Monitor(training), []

@@ -116,7 +116,7 @@ class Monitor:
             print(f"\r{self._line(rates[-1])} ", end="", file=sys.stderr)
 
     def tell(self) -> None:
-        """In a log, prints a line now and then, with the loss last read, so that nothing waits for the device."""
+        """Prints a line to a log now and then, with the loss last read, so that nothing waits for the device."""
         if not self.is_main or self._has_bars or time.perf_counter() - self._told_at < _LINE_EVERY_S:
             return
         self._told_at = time.perf_counter()

@@ -23,9 +23,9 @@ class Peer:
 
     Attributes:
         host: name of its machine, for messages.
-        space: what process ids are unique in: the machine since it was started, and the container.
-        pid: process id there.
-        started: its start time, in seconds since 1970; ids are used again.
+        space: scope in which process ids are unique: the machine since it was started, and the container.
+        pid: process id in that scope.
+        started: start time of the process, in seconds since 1970; ids are used again.
     """
 
     host: str
@@ -45,7 +45,7 @@ class Peer:
 
 
 def this_peer() -> Peer:
-    """This process."""
+    """Describes this process as a Peer."""
     space = socket.gethostname()
     with suppress(OSError):  # not on Linux
         space += Path("/proc/sys/kernel/random/boot_id").read_text().strip() + os.readlink("/proc/self/ns/pid")

@@ -56,7 +56,7 @@ class Schedule:
                 _set_momentum(group, self._momentum())
 
     def _share(self) -> float:
-        """Of the peak."""
+        """Learning rate at `place`, as a share of the peak."""
         options = self._options
         if options.lr_scheduler == "onecycle":
             rising, pct = self._phase()
@@ -85,7 +85,7 @@ class Schedule:
         return _along_a_cosine(high, low, pct) if rising else _along_a_cosine(low, high, pct)
 
     def _phase(self) -> tuple[bool, float]:
-        """Of onecycle: whether the rate rises, and that phase's share that is over; the last update has its end."""
+        """Phase of onecycle: (True if the rate rises, share of the phase that is over); the last update ends it."""
         total = max(2, self.total)
         turn = _ONECYCLE["rises"] * total - 1
         if turn > 0 and self.place <= turn:
@@ -93,13 +93,13 @@ class Schedule:
         return False, min(1.0, (self.place - turn) / (total - 1 - turn))
 
     def _height(self) -> float:
-        """Of cyclic: 0 at the lowest rate, 1 at the peak, in straight lines."""
+        """Height of the cyclic schedule: 0 at the lowest rate, 1 at the peak, linear between them."""
         halves = self.place / self.updates_per_epoch / self._options.lr_step_size
         return 1 - abs(halves % 2 - 1)
 
 
 def _momentum_range(optimizer: torch.optim.Optimizer, options: TrainOptions) -> tuple[float, float] | None:
-    """What momentum, or the first beta, moves between; 0.9 gives torch's own defaults, and none stays none."""
+    """Lowest and highest momentum, or first beta; None if it stays constant.  0.9 gives torch's own defaults."""
     by_betas = "betas" in optimizer.defaults
     momentum = optimizer.defaults["betas"][0] if by_betas else options.momentum
     if momentum <= 0 or not (by_betas or "momentum" in optimizer.defaults):

@@ -29,7 +29,7 @@ class Training:
         model: returns one value per class.
         options: the training options.
         ranks: the processes that train together.
-        batches_per_epoch: of the process that has the most batches.
+        batches_per_epoch: number of batches on the process that has the most.
         num_classes: number of classes, needed for mixup and cutmix.
 
     Attributes:
@@ -241,7 +241,7 @@ class Training:
         self.scheduler.go_to(place)
 
     def _plan(self) -> dict[str, int]:
-        """What a place is counted in."""
+        """Updates and batches of an epoch, the units in which a place in the run is counted."""
         return {"updates_per_epoch": self.scheduler.updates_per_epoch, "batches_per_epoch": self.batches_per_epoch}
 
     def load_weights(self, state: dict[str, Any]) -> None:

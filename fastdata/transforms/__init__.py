@@ -15,13 +15,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from fastdata.augment.auto_augment import RandAugment, TrivialAugmentWide
 from fastdata.augment.base import Printable
-from fastdata.augment.erasing import RandomErasing
-from fastdata.augment.mix import CutMix, MixUp
-from fastdata.augment.policies import RandAugment, TrivialAugmentWide
-from fastdata.augment.several import RandomApply, RandomChoice, RandomOrder
-from fastdata.augment.single import ColorJitter, GaussianBlur
-from fastdata.augment.sometimes import (
+from fastdata.augment.color import (
+    ColorJitter,
+    GaussianBlur,
     Grayscale,
     RandomAdjustSharpness,
     RandomAutocontrast,
@@ -31,6 +29,9 @@ from fastdata.augment.sometimes import (
     RandomPosterize,
     RandomSolarize,
 )
+from fastdata.augment.container import RandomApply, RandomChoice, RandomOrder
+from fastdata.augment.erasing import RandomErasing
+from fastdata.augment.mix import CutMix, MixUp
 from fastdata.errors import OptionError
 from fastdata.loaders import pillow
 from fastdata.transforms.compile import compile_transform
@@ -159,7 +160,7 @@ class Resize(_Geometry):
 
 
 class CenterCrop(_Geometry):
-    """The middle `size` pixels; smaller images are padded with black."""
+    """Crops the middle `size` pixels; smaller images are padded with black."""
 
     def __init__(self, size: int | Sequence[int]) -> None:
         self.size = _size_pair(size)
@@ -172,7 +173,7 @@ class RandomCrop(_Geometry):
         size: pixels, one number for a square or (height, width).
         padding: black pixels added before: on all sides, (left and right, top and bottom), or (left, top, right,
             bottom); less than `size`.
-        pad_if_needed: where that is still smaller than `size`, add what is missing on both sides.
+        pad_if_needed: if the image is still smaller than `size`, add what is missing on both sides.
     """
 
     def __init__(
@@ -213,7 +214,7 @@ class ToTensor(Printable):
 
 
 class ConvertImageDtype(Printable):
-    """uint8 as float32 from 0 to 1.
+    """Converts uint8 to float32 from 0 to 1.
 
     Args:
         dtype: torch.float32.

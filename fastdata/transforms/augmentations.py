@@ -7,11 +7,11 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, TypeAlias
 
-from fastdata.augment import erasing, policies, several, single, sometimes, timms, warps
+from fastdata.augment import auto_augment, color, container, erasing, geometry, timm_auto_augment
 from fastdata.augment.base import Augmentation
 from fastdata.errors import OptionError
-from fastdata.transforms.draft import NotFusable
 from fastdata.transforms.known import is_hooked, is_known_transform, is_timms, name_of
+from fastdata.transforms.plan_builder import NotFusable
 
 __all__ = [
     "augmentation_of",
@@ -26,28 +26,28 @@ _MAP = ("interpolation", "fill")
 _CHANNELS = ("brightness", "contrast", "saturation", "hue")
 # Augmentations and the attributes that are their arguments, in torchvision as here.
 _AUGMENTATIONS: dict[str, tuple[type[Augmentation], tuple[str, ...]]] = {
-    "AutoAugment": (policies.AutoAugment, ("policies", *_MAP)),
-    "ColorJitter": (single.ColorJitter, _CHANNELS),
-    "GaussianBlur": (single.GaussianBlur, ("kernel_size", "sigma")),
-    "Grayscale": (sometimes.Grayscale, ("num_output_channels",)),
-    "RandAugment": (policies.RandAugment, ("num_ops", "magnitude", "num_magnitude_bins", *_MAP)),
-    "RandomAdjustSharpness": (sometimes.RandomAdjustSharpness, ("sharpness_factor", "p")),
-    "RandomAffine": (warps.RandomAffine, ("degrees", "translate", "scale", "shear", *_MAP, "center")),
-    "RandomApply": (several.RandomApply, ("transforms", "p")),
-    "RandomAutocontrast": (sometimes.RandomAutocontrast, ("p",)),
-    "RandomChannelPermutation": (single.RandomChannelPermutation, ()),
-    "RandomChoice": (several.RandomChoice, ("transforms", "p")),
-    "RandomEqualize": (sometimes.RandomEqualize, ("p",)),
+    "AutoAugment": (auto_augment.AutoAugment, ("policies", *_MAP)),
+    "ColorJitter": (color.ColorJitter, _CHANNELS),
+    "GaussianBlur": (color.GaussianBlur, ("kernel_size", "sigma")),
+    "Grayscale": (color.Grayscale, ("num_output_channels",)),
+    "RandAugment": (auto_augment.RandAugment, ("num_ops", "magnitude", "num_magnitude_bins", *_MAP)),
+    "RandomAdjustSharpness": (color.RandomAdjustSharpness, ("sharpness_factor", "p")),
+    "RandomAffine": (geometry.RandomAffine, ("degrees", "translate", "scale", "shear", *_MAP, "center")),
+    "RandomApply": (container.RandomApply, ("transforms", "p")),
+    "RandomAutocontrast": (color.RandomAutocontrast, ("p",)),
+    "RandomChannelPermutation": (color.RandomChannelPermutation, ()),
+    "RandomChoice": (container.RandomChoice, ("transforms", "p")),
+    "RandomEqualize": (color.RandomEqualize, ("p",)),
     "RandomErasing": (erasing.RandomErasing, ("p", "scale", "ratio", "value")),
-    "RandomGrayscale": (sometimes.RandomGrayscale, ("p",)),
-    "RandomInvert": (sometimes.RandomInvert, ("p",)),
-    "RandomOrder": (several.RandomOrder, ("transforms",)),
-    "RandomPerspective": (warps.RandomPerspective, ("distortion_scale", "p", *_MAP)),
-    "RandomPhotometricDistort": (single.RandomPhotometricDistort, (*_CHANNELS, "p")),
-    "RandomPosterize": (sometimes.RandomPosterize, ("bits", "p")),
-    "RandomRotation": (warps.RandomRotation, ("degrees", "interpolation", "expand", "center", "fill")),
-    "RandomSolarize": (sometimes.RandomSolarize, ("threshold", "p")),
-    "TrivialAugmentWide": (policies.TrivialAugmentWide, ("num_magnitude_bins", *_MAP)),
+    "RandomGrayscale": (color.RandomGrayscale, ("p",)),
+    "RandomInvert": (color.RandomInvert, ("p",)),
+    "RandomOrder": (container.RandomOrder, ("transforms",)),
+    "RandomPerspective": (geometry.RandomPerspective, ("distortion_scale", "p", *_MAP)),
+    "RandomPhotometricDistort": (color.RandomPhotometricDistort, (*_CHANNELS, "p")),
+    "RandomPosterize": (color.RandomPosterize, ("bits", "p")),
+    "RandomRotation": (geometry.RandomRotation, ("degrees", "interpolation", "expand", "center", "fill")),
+    "RandomSolarize": (color.RandomSolarize, ("threshold", "p")),
+    "TrivialAugmentWide": (auto_augment.TrivialAugmentWide, ("num_magnitude_bins", *_MAP)),
 }
 _OTHER_NAMES = {"policies": "_policies", "fill": "_fill"}  # of attributes, in torchvision's v2
 _FLIPS = {"RandomHorizontalFlip": "horizontal", "RandomVerticalFlip": "vertical"}
@@ -65,7 +65,7 @@ def has_batch_form(step: object) -> bool:
 
 
 def is_augmentation(step: object) -> bool:
-    """True for a library's own class of which there is one here."""
+    """True for a library's own class that has a counterpart in this package."""
     known = _TIMMS if is_timms(step) else _AUGMENTATIONS
     return is_known_transform(step) and type(step).__name__ in known
 
@@ -80,11 +80,11 @@ def has_tensors_arithmetic(step: object) -> bool:
 def flip_later(step: object) -> Augmentation | None:
     """A flip that comes behind augmentations; None for anything else."""
     axis = _FLIPS.get(type(step).__name__) if is_known_transform(step) and not is_timms(step) else None
-    return None if axis is None else sometimes.FlipLater(float(step.p), axis)  # type: ignore[attr-defined]
+    return None if axis is None else color.FlipLater(float(step.p), axis)  # type: ignore[attr-defined]
 
 
 def augmentation_of(step: Any) -> Augmentation:
-    """The same augmentation of this package.
+    """Returns this package's augmentation that does the same as `step`.
 
     Raises:
         NotFusable: there is none, or not with these arguments.
@@ -108,7 +108,7 @@ def _torchvisions(step: Any) -> Augmentation:
     if "transforms" in arguments:
         arguments["transforms"] = [augmentation_of(each) for each in arguments["transforms"]]
     made = cls(**arguments)
-    if isinstance(made, policies.Policy) and ".v2." not in type(step).__module__:
+    if isinstance(made, auto_augment.Policy) and ".v2." not in type(step).__module__:
         made.of_v1 = True
     return made
 
@@ -117,7 +117,7 @@ def _attribute(step: Any, name: str) -> Any:
     return getattr(step, name) if hasattr(step, name) else getattr(step, _OTHER_NAMES.get(name, name))
 
 
-def _timms_operation(step: Any) -> timms.Operation:
+def _timms_operation(step: Any) -> timm_auto_augment.Operation:
     """Timm's AugmentOp, if nobody has changed what it does."""
     module = sys.modules[type(step).__module__]
     own = type(step).__name__ == "AugmentOp" and is_timms(step) and not is_hooked(step)
@@ -131,7 +131,7 @@ def _timms_operation(step: Any) -> timms.Operation:
     filters = step.kwargs["resample"]
     several_filters = tuple(filters) if isinstance(filters, list | tuple) else (filters,)
     red, green, blue = (int(level) for level in step.kwargs["fillcolor"])
-    return timms.Operation(
+    return timm_auto_augment.Operation(
         name=step.name,
         prob=float(step.prob),
         magnitude=float(step.magnitude),
@@ -145,16 +145,18 @@ def _timms_operation(step: Any) -> timms.Operation:
 
 
 def _timms_rand_augment(step: Any) -> Augmentation:
-    return timms.TimmsRandAugment([_timms_operation(each) for each in step.ops], step.num_layers, step.choice_weights)
+    return timm_auto_augment.TimmsRandAugment(
+        [_timms_operation(each) for each in step.ops], step.num_layers, step.choice_weights
+    )
 
 
 def _timms_auto_augment(step: Any) -> Augmentation:
-    return timms.TimmsAutoAugment([[_timms_operation(each) for each in part] for part in step.policy])
+    return timm_auto_augment.TimmsAutoAugment([[_timms_operation(each) for each in part] for part in step.policy])
 
 
 def _timms_aug_mix(step: Any) -> Augmentation:
     operations = [_timms_operation(each) for each in step.ops]
-    return timms.TimmsAugMix(operations, step.width, step.depth, step.blended, step.alpha)
+    return timm_auto_augment.TimmsAugMix(operations, step.width, step.depth, step.blended, step.alpha)
 
 
 def _timms_random_erasing(step: Any) -> Augmentation:

@@ -19,8 +19,8 @@ from fastdata.transforms.augmentations import (
     has_tensors_arithmetic,
     is_augmentation,
 )
-from fastdata.transforms.draft import Draft, NotFusable
 from fastdata.transforms.known import is_hooked, is_known_transform, is_timms, name_of
+from fastdata.transforms.plan_builder import Draft, NotFusable
 from fastdata.transforms.readers import READERS, TIMM_READERS
 from fastdata.views.plan import Output, Plan
 
@@ -71,8 +71,8 @@ def compile_steps(
     """Compiles the steps of a transform, one after the other.
 
     Args:
-        steps: as `flatten` gives them.
-        augment_on: as above.
+        steps: result of `flatten`.
+        augment_on: see `compile_transform`.
         effects: False calls augmentations per sample in any case, and allows no further stages.
         given: the class of the uint8 tensors (3, H, W) that the first is called with; None for PIL images.
         ends_with_pil: a prefix may end with an augmented PIL image.
@@ -118,7 +118,7 @@ def flatten(transform: object) -> list[Any]:
 
 
 def _preset_steps(preset: Any) -> list[Any]:
-    """What `weights.transforms()` does.  Source: torchvision.transforms._presets.ImageClassification."""
+    """Steps of `weights.transforms()`.  Source: torchvision.transforms._presets.ImageClassification."""
     from torchvision import transforms  # the preset is torchvision's, so it is installed
 
     return [

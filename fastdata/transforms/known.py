@@ -1,4 +1,4 @@
-"""Which transforms are known by their names, since they are a library's own and nobody has changed them."""
+"""Recognises transforms by their names, if they are a library's own and nobody has changed them."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ __all__ = ["is_hooked", "is_known_transform", "is_timms", "is_tv_image", "name_o
 _OWN_MODULES = (
     "fastdata.transforms",
     "fastdata.augment.erasing",
-    "fastdata.augment.policies",
-    "fastdata.augment.several",
-    "fastdata.augment.single",
-    "fastdata.augment.sometimes",
-    "fastdata.augment.timms",
-    "fastdata.augment.warps",
+    "fastdata.augment.auto_augment",
+    "fastdata.augment.container",
+    "fastdata.augment.color",
+    "fastdata.augment.color",
+    "fastdata.augment.timm_auto_augment",
+    "fastdata.augment.geometry",
 )
 _TIMMS_MODULES = ("timm.data.transforms", "timm.data.auto_augment", "timm.data.random_erasing")
 
@@ -36,7 +36,7 @@ def is_tv_image(cls: type) -> bool:
 
 
 def name_of(step: object) -> str:
-    """As people call it."""
+    """Display name: `__name__`, else the class name."""
     return getattr(step, "__name__", type(step).__name__)
 
 

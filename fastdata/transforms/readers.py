@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import torch
 
-from fastdata.transforms.draft import Draft, NotFusable
+from fastdata.transforms.plan_builder import Draft, NotFusable
 from fastdata.views.plan import (
     CenterCrop,
     Flip,
@@ -42,7 +42,7 @@ def _size(size: int | Sequence[int]) -> Size:
 
 
 def _filters(step: Any) -> tuple[Interpolation, ...]:
-    """The filters of which each sample draws one; nearly always there is one."""
+    """Interpolation filters, from which each sample draws one; nearly always there is only one."""
     modes = step.interpolation
     several = tuple(modes) if isinstance(modes, tuple | list) else (modes,)
     if not 0 < len(several) <= _MOST_FILTERS:
@@ -129,7 +129,7 @@ def _padding(step: Any) -> tuple[int, int, int, int]:
 
 
 def _outside(step: Any) -> Outside:
-    """What is added to images of every class."""
+    """Padding of a crop; its fill must be the same for images of every class."""
     mode = str(getattr(step, "padding_mode", "constant")).upper()
     if mode not in Padding.__members__:
         raise NotFusable(f"padding_mode={step.padding_mode!r} is not understood")
@@ -193,7 +193,7 @@ def _read_resize_keep_ratio(step: Any, draft: Draft) -> None:
 
 
 def _read_nothing(step: Any, draft: Draft) -> None:
-    """Of RGB images it leaves all as it is."""
+    """Reads a step that leaves RGB images as they are."""
 
 
 def _read_horizontal_flip(step: Any, draft: Draft) -> None:

@@ -58,7 +58,7 @@ class Settings:
             return False
 
     def _copy(self, value: Any, depth: int) -> Any:
-        """What a value is compared with later: itself, or of containers a copy; notes what lies in it."""
+        """Returns the value to compare with later: a copy of a container, else the value; notes its contents."""
         if depth > _DEEPEST:
             return value
         if isinstance(value, dict):

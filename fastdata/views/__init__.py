@@ -1,1 +1,1 @@
-"""Which part of an image is seen: the plan, the views drawn from it, the numbers they are drawn from, image headers."""
+"""Views: the plan of each image's steps, the views drawn from it, the random generator, and image headers."""

@@ -1,7 +1,7 @@
-"""Views: which window of each image is seen, how it is resized, cropped and flipped.
+"""Draws views: the window of each image, its resize, crop and flips.
 
-Drawn for many samples at once by a counter-based generator keyed by (seed, epoch, sample index), so a view does not
-depend on the backend, on the number of threads, or on which samples were drawn before it.
+Views are drawn for many samples at once by a counter-based generator keyed by (seed, epoch, sample index), so a view
+does not depend on the backend, on the number of threads, or on which samples were drawn before it.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _TRIES = 10  # torchvision's RandomResizedCrop gives up after ten windows that d
 
 
 class ImageTooSmall(ValueError):
-    """A RandomCrop is larger than the image; torchvision raises a ValueError of the same text."""
+    """Raised if a RandomCrop is larger than the image; torchvision raises a ValueError of the same text."""
 
 
 def draw_views(ops: Sequence[Op], sizes_px: Ints, indices: Ints, *, key: Key, copies: Ints | int = 0) -> Views:
@@ -83,7 +83,7 @@ def _geometry(ops: tuple[Op, ...], key: Key) -> native.Geometry:
 
 
 def draw_view(ops: tuple[Op, ...], size_px: tuple[int, int], index: int, copy: int, *, key: Key) -> View:
-    """The view of one sample, as `draw_views` draws it; `size_px` is the image's width and height.
+    """Draws the view of one sample, as `draw_views` does; `size_px` is the image's (width, height).
 
     Raises:
         ValueError: a RandomCrop is larger than the image, as in torchvision.
@@ -97,9 +97,9 @@ def draw_view(ops: tuple[Op, ...], size_px: tuple[int, int], index: int, copy: i
 
 
 def _draw_with_numpy(ops: Sequence[Op], sizes_px: Ints, indices: Ints, copies: Ints, *, key: Key) -> Views:
-    """The same without the native core, bit for bit; views.cpp repeats every line of it."""
+    """Draws views without the native core, with identical bits; views.cpp repeats every line of it."""
     frame = _Frame.whole(sizes_px)
-    draws = _Draws(indices=indices, copies=copies, key=key.words())
+    draws = _ViewDraws(indices=indices, copies=copies, key=key.words())
     for number, op in enumerate(ops):
         match op:
             case RandomResizedCrop():
@@ -119,7 +119,7 @@ def _draw_with_numpy(ops: Sequence[Op], sizes_px: Ints, indices: Ints, copies: I
 
 
 @dataclass(frozen=True)
-class _Draws:
+class _ViewDraws:
     """Random words for N samples, numbered by operation and by draw within it."""
 
     indices: Ints
@@ -129,11 +129,11 @@ class _Draws:
     def words(self, op: int, draw: npt.ArrayLike) -> list[Words]:
         return philox4x32((self.indices, self.copies, draw, op), self.key)
 
-    def at(self, rows: npt.NDArray[np.intp]) -> _Draws:
+    def at(self, rows: npt.NDArray[np.intp]) -> _ViewDraws:
         return replace(self, indices=self.indices[rows], copies=self.copies[rows])
 
     def filters(self, op: Resizing, number: int) -> Ints:
-        """One of the step's filters for each."""
+        """Returns one of the step's filters for each sample: (N,)."""
         known = np.array([each.value for each in op.filters], np.int64)
         if len(known) == 1:
             return np.repeat(known, len(self.indices))
@@ -145,13 +145,13 @@ class _Frame:
     """Views under construction: a window in the source, an optional resize, a crop of the result, and flips.
 
     Attributes:
-        window: (N, 4), in the source.
-        window_flips: bool, (N, 2), before the resize.
-        resize: (N, 2), if there is one.
-        filters: (N,), of the resize.
-        crop: (N, 4), of what is resized.
-        flips: bool, (N, 2), at last: left to right, top to bottom.
-        outside: (N, 4), numbers of `Outside`.
+        window: (N, 4), box in the source.
+        window_flips: bool, (N, 2), flips before the resize.
+        resize: (N, 2), width and height after the resize; None if there is none.
+        filters: (N,), numbers of the resize's filters.
+        crop: (N, 4), box in the resized window.
+        flips: bool, (N, 2), final flips: left to right, top to bottom.
+        outside: (N, 4), numbers of `Outside`, the fill of pixels outside the image.
     """
 
     window: Ints
@@ -164,7 +164,7 @@ class _Frame:
 
     @classmethod
     def whole(cls, sizes_px: Ints) -> _Frame:
-        """All of images of (width, height)."""
+        """Returns views of whole images, of sizes (N, 2): width and height."""
         count = len(sizes_px)
         whole = np.concatenate([np.zeros((count, 2), np.int64), sizes_px], axis=1)
         no_flips = np.zeros((count, 2), np.bool_)
@@ -179,7 +179,7 @@ class _Frame:
         return Views(columns.contiguous())
 
     def sizes(self) -> Ints:
-        """(N, 2): width and height as the next operation sees them."""
+        """(N, 2): width and height of the image for the next operation."""
         return self.crop[:, 2:] - self.crop[:, :2]
 
     def sizes_of_window(self) -> Ints:
@@ -201,7 +201,7 @@ class _Frame:
         return replace(self, flips=self.flips ^ (chosen[:, np.newaxis] & column))
 
     def cropped(self, box: Ints, outside: Outside = BLACK) -> _Frame:
-        """To a box of what is seen, which may be in a mirror."""
+        """Crops to a box (N, 4) in pixels of the current image, which may be mirrored."""
         sizes = self.sizes()
         reaches_out = np.any(box[:, :2] < 0, axis=1) | np.any(box[:, 2:] > sizes, axis=1)
         mirrored = np.concatenate([sizes - box[:, 2:], sizes - box[:, :2]], axis=1)
@@ -212,7 +212,7 @@ class _Frame:
     def folded(self) -> _Frame:
         """Moves crops of unresized images into the window, so that only the window is decoded.
 
-        Where what is outside repeats the image, all of it is the window.
+        If the padding repeats pixels of the image, the window stays as it is.
         """
         if self.resize is not None:
             return self
@@ -226,8 +226,8 @@ class _Frame:
         )
 
 
-def _box(op: CenterCrop | RandomCrop | RandomCropOrPad | Pad, sizes: Ints, draws: _Draws, number: int) -> Ints:
-    """(N, 4): what a crop or padding shows, in pixels of the image."""
+def _box(op: CenterCrop | RandomCrop | RandomCropOrPad | Pad, sizes: Ints, draws: _ViewDraws, number: int) -> Ints:
+    """(N, 4): box of a crop or padding, in pixels of the image."""
     match op:
         case CenterCrop():
             return _center_box(op, sizes)
@@ -241,8 +241,8 @@ def _box(op: CenterCrop | RandomCrop | RandomCropOrPad | Pad, sizes: Ints, draws
             return np.concatenate([np.full_like(sizes, -1) * [left, top], sizes + more], axis=1)
 
 
-def _random_window(op: RandomResizedCrop, sizes: Ints, draws: _Draws, number: int) -> Ints:
-    """RandomResizedCrop's window: up to ten tries, then the central fallback.
+def _random_window(op: RandomResizedCrop, sizes: Ints, draws: _ViewDraws, number: int) -> Ints:
+    """Draws RandomResizedCrop's window: up to ten tries, then the central fallback.
 
     Source: torchvision.transforms.RandomResizedCrop.get_params.
     """
@@ -282,13 +282,13 @@ def _fallback_window(op: RandomResizedCrop, sizes: Ints) -> Ints:
 
 
 def _resized_sizes(op: Resize, sizes: Ints) -> Ints:
-    """Output (width, height) of a resize."""
+    """(N, 2): width and height after a resize."""
     resized = [op.size_from((height, width)) for width, height in sizes.tolist()]
     return np.array(resized, np.int64).reshape(-1, 2)[:, ::-1]
 
 
 def _center_box(op: CenterCrop, sizes: Ints) -> Ints:
-    """The middle box, outside the image where that is smaller.  Source: torchvision's center_crop."""
+    """(N, 4): centred box, which reaches outside images that are smaller.  Source: torchvision's center_crop."""
     crop = np.array([[op.size[1], op.size[0]]], np.int64)
     before = np.maximum(crop - sizes, 0) // 2  # columns and rows added left and above
     padded = np.maximum(sizes, crop)
@@ -296,8 +296,8 @@ def _center_box(op: CenterCrop, sizes: Ints) -> Ints:
     return np.concatenate([start, start + crop], axis=1)
 
 
-def _random_box(op: RandomCrop, sizes: Ints, draws: _Draws, number: int) -> Ints:
-    """A box of the padded image, in pixels of the image itself.  Source: torchvision.transforms.RandomCrop."""
+def _random_box(op: RandomCrop, sizes: Ints, draws: _ViewDraws, number: int) -> Ints:
+    """Draws a box of the padded image, in pixels of the image itself.  Source: torchvision.transforms.RandomCrop."""
     crop = np.array([[op.size[1], op.size[0]]], np.int64)
     before, after = np.array(op.padding, np.int64).reshape(2, 1, 2)
     padded = sizes + before + after
@@ -313,7 +313,7 @@ def _random_box(op: RandomCrop, sizes: Ints, draws: _Draws, number: int) -> Ints
 
 
 def _box_or_pad(op: RandomCropOrPad, sizes: Ints, words: list[Words]) -> Ints:
-    """Source: timm's RandomCropOrPad."""
+    """Draws a box that lies in a larger image, or contains a smaller one.  Source: timm's RandomCropOrPad."""
     crop = np.array([[op.size[1], op.size[0]]], np.int64)
     more = np.abs(sizes - crop)
     start = (np.stack([uniform(word) for word in words[:2]], axis=1) * (more + 1)).astype(np.int64)
@@ -322,7 +322,7 @@ def _box_or_pad(op: RandomCropOrPad, sizes: Ints, words: list[Words]) -> Ints:
 
 
 def _sizes_keeping_ratio(op: ResizeKeepRatio, sizes: Ints, words: list[Words]) -> Ints:
-    """Source: timm's ResizeKeepRatio."""
+    """Draws (N, 2): width and height after a resize.  Source: timm's ResizeKeepRatio."""
     width, height = sizes[:, 0].astype(np.float64), sizes[:, 1].astype(np.float64)
     tall, wide = height / op.size[0], width / op.size[1]
     ratio = np.maximum(tall, wide) * op.longest + np.minimum(tall, wide) * (1.0 - op.longest)

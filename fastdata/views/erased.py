@@ -13,7 +13,7 @@ __all__ = ["Erased", "Noise"]
 
 
 class Noise(NamedTuple):
-    """Where normally distributed numbers come from: the generator's key, a sample, which copy of it, and a stream."""
+    """A stream of normally distributed numbers: the generator's key, a sample, its copy, and a stream number."""
 
     key: int
     other_key: int
@@ -22,20 +22,20 @@ class Noise(NamedTuple):
     stream: int
 
     def numbers(self, *shape: int) -> torch.Tensor:
-        """float32 of some shape."""
+        """Returns float32 standard normal numbers of a given shape."""
         drawn = load().normals(math.prod(shape), self.sample, self.copy, self.stream, (self.key, self.other_key))
         return torch.from_numpy(drawn).view(shape)
 
 
 class Erased(NamedTuple):
-    """A rectangle of a finished image, and what it is filled with."""
+    """A rectangle of a finished image, and its fill."""
 
     box: tuple[int, ...]  # left, top, right, bottom
     value: tuple[float, ...]  # one number, or one for each channel
-    noise: Noise | None = None  # instead of that
+    noise: Noise | None = None  # used instead of `value`
 
     def apply(self, image: torch.Tensor) -> None:
-        """Fills it in an image (3, height, width)."""
+        """Fills the rectangle in an image (3, height, width)."""
         left, top, right, bottom = self.box
         if self.noise is not None:
             fill = self.noise.numbers(len(image), bottom - top, right - left)

@@ -1,8 +1,8 @@
-"""Width, height and kind of an image from its first bytes, without decoding.
+"""Reads width, height and kind of an image from its first bytes, without decoding.
 
 A view can only be drawn when the image's size is known, and parsing twenty bytes in place is a hundred times
-cheaper than opening a decoder.  Formats not known here, those whose frames may be larger than the header says (GIF),
-and headers that make no sense, give ``None``: Pillow is then asked, and its verdict counts.
+cheaper than opening a decoder.  The result is ``None`` for formats not known here, for those whose frames may
+be larger than the header says (GIF), and for headers that make no sense: Pillow then decides.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _BETWEEN_SCANS = frozenset({0xC4, 0xDB, _SCAN_MARKER, 0xDD, 0xFE, *range(0xE0, 0
 
 @dataclass(frozen=True, kw_only=True)
 class JpegFrame:
-    """What a JPEG's frame and first scan header say about how it is coded (ITU T.81, B.2.2 and B.2.3).
+    """Coding details from a JPEG's frame header and first scan header (ITU T.81, B.2.2 and B.2.3).
 
     Attributes:
         height_at: offset in bytes of the 16-bit big-endian height inside the file.
@@ -91,9 +91,9 @@ def parse_header(data: bytes) -> ImageHeader | None:
 
 
 def has_whole_scans(data: bytes, frame: JpegFrame) -> bool:
-    """True if a JPEG's entropy-coded data runs to an end marker, and holds no marker that has no place there.
+    """True if a JPEG's entropy-coded data runs to an end marker, and holds no marker that may not occur there.
 
-    Some libraries make up what is missing, or stop where they stumble, and say nothing; Pillow refuses such a file.
+    Some libraries fill in missing data, or stop at an error, without reporting it; Pillow refuses such a file.
     """
     allowed = frozenset() if frame.sequential and frame.single_scan else _BETWEEN_SCANS
     at = frame.scan_at
@@ -166,7 +166,7 @@ def _parse_bmp(data: bytes) -> ImageHeader | None:
 
 
 def _parse_npy(data: bytes) -> ImageHeader | None:
-    """NumPy's file format, version 1.0, of uint8 (height, width, 3)."""
+    """Parses NumPy's file format, version 1.0, of uint8 (height, width, 3)."""
     header = data[10 : 10 + int.from_bytes(data[8:10], "little")]
     shape = re.search(rb"'shape': \((\d{1,9}), (\d{1,9}), 3\)", header)
     plain = b"'descr': '|u1'" in header and b"'fortran_order': False" in header
@@ -174,7 +174,7 @@ def _parse_npy(data: bytes) -> ImageHeader | None:
 
 
 def _parse_unpacked(data: bytes) -> ImageHeader | None:
-    """A record of open coefficients, which holds the beginning of its file."""
+    """Parses an unpacked JPEG's record, which holds the first bytes of its file."""
     size = int.from_bytes(data[20:24], "little")
     of_file = _parse_jpeg(data[_UNPACKED_HEAD_BYTES : _UNPACKED_HEAD_BYTES + size])
     return _checked("unpacked", of_file.width, of_file.height) if of_file is not None else None

@@ -1,8 +1,8 @@
-"""Arithmetic on every pixel's level, as data: what a channel's 256 levels become.
+"""Arithmetic on pixel levels, as data: a table of the results for each channel's 256 levels.
 
 Converting an image to float and normalising it gives each pixel a value that depends on its channel and level alone.
-So a chain of such steps is a table of channels x 256 values, computed by torch itself, step by step, which gives the
-bits that torch would give for the whole image.
+So a chain of such steps is a table of channels x 256 values, computed by torch itself, step by step: the same bits
+that torch would compute for the whole image.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 import torch
 
 from fastdata.native import Format
-from fastdata.system.lazy import lazy
+from fastdata.system.cached_property import lazy
 from fastdata.views.plan import Normalisation
 
 __all__ = ["UINT8", "Constant", "Levels", "stored_format"]
@@ -26,17 +26,17 @@ _MOST_KEPT = 256
 
 @dataclass(frozen=True, eq=False)
 class Levels:
-    """What is done to uint8 RGB levels.
+    """A chain of arithmetic steps on uint8 RGB levels.
 
     Attributes:
-        steps: in order: ("to", dtype), or ("add" | "sub" | "mul" | "div", constant).
+        steps: the steps in order, each ("to", dtype), or ("add" | "sub" | "mul" | "div", constant).
     """
 
     steps: tuple[tuple[str, Any], ...] = ()
 
     @classmethod
     def of(cls, normalisation: Normalisation | None) -> Levels:
-        """The steps of a plan's float arithmetic; none for uint8 output."""
+        """Returns the steps of a plan's float arithmetic; none for uint8 output."""
         if normalisation is None:
             return UINT8
         steps: list[tuple[str, Any]] = [("to", normalisation.dtype)]
@@ -50,7 +50,7 @@ class Levels:
         return cls(tuple(steps))
 
     def then(self, step: str, argument: torch.dtype | Constant) -> Levels | None:
-        """With one step more; None where the result is no float that the native core stores (16 or 32 bits)."""
+        """Returns the chain with one more step; None unless the result is a 16 or 32-bit float, as the core stores."""
         return _longer(self, step, argument)
 
     def __eq__(self, other: object) -> bool:
@@ -61,16 +61,16 @@ class Levels:
 
     @lazy
     def key(self) -> tuple[Any, ...]:
-        """What tells chains of steps apart."""
+        """The value by which chains are compared and hashed: the steps, and the dtype of the result."""
         return (*(_spelled(*step) for step in self.steps), self.dtype)
 
     @property
     def dtype(self) -> torch.dtype:
-        """Of the result."""
+        """The dtype of the result."""
         return self.table().dtype
 
     def table(self, channels: int = 3) -> torch.Tensor:
-        """The value of every (channel, uint8 level): shape (channels, 256); not to be written to."""
+        """Returns the value of every (channel, uint8 level): shape (channels, 256); not to be written to."""
         return self._table if channels == 3 else _table_of(self.steps, channels)
 
     @lazy
@@ -81,7 +81,7 @@ class Levels:
         return Levels, (self.steps,)
 
 
-UINT8 = Levels()  # nothing is done
+UINT8 = Levels()  # no steps
 
 _longer_of: dict[Any, Levels | None] = {}  # one object for equal chains, so a batch is pickled with one of each
 
@@ -99,7 +99,7 @@ def _longer(levels: Levels, step: str, argument: Any) -> Levels | None:
 
 
 def _spelled(step: str, argument: Any) -> str:
-    """What tells steps apart: 1 and 1.0, and 0.0 and -0.0, are equal to Python, and not to torch."""
+    """Returns a step as text: Python takes 1 and 1.0, and 0.0 and -0.0, for equal, torch does not."""
     return f"{step} {argument!r}"
 
 
@@ -117,7 +117,7 @@ def _table_of(steps: tuple[tuple[str, Any], ...], channels: int) -> torch.Tensor
 
 
 def stored_format(levels: Levels, *, channels_first: bool = True, channels: int = 3) -> Format:
-    """How the native core stores pixels after some arithmetic: three channels, or the first alone."""
+    """Returns the native core's pixel format for some arithmetic; `channels` is 3, or 1 to store the first alone."""
     if not levels.steps:
         return Format(channels_first=channels_first, channels=channels)
     table = levels.table(channels)

@@ -1,6 +1,6 @@
-"""The counter-based generator behind everything random here: a number is a function of what it is for.
+"""The counter-based random number generator (Philox): each number is a pure function of a key and a counter.
 
-Keyed by (seed, epoch) and counted by sample, so that nothing depends on who draws first.
+The key is (seed, epoch) and the counter holds the sample, so no number depends on the order of draws.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _LOW_32 = np.uint64(0xFFFFFFFF)
 
 @dataclass(frozen=True, kw_only=True)
 class Key:
-    """What the generator is keyed by, besides the sample.
+    """The generator's key: seed and epoch.
 
     Attributes:
         seed: any integer; its low 64 bits count.
@@ -35,11 +35,11 @@ class Key:
     epoch: int
 
     def derived(self, number: int, purpose: int) -> Key:
-        """Another key for each number but 0; `purpose` is a large odd constant."""
+        """Returns a different key for each number, and the key itself for 0; `purpose` is a large odd constant."""
         return Key(seed=self.seed + number * purpose, epoch=self.epoch)
 
     def words(self) -> tuple[int, int]:
-        """Two 32-bit Philox keys, mixed from seed and epoch by SplitMix64's finaliser."""
+        """Returns two 32-bit Philox keys, mixed from seed and epoch by SplitMix64's finaliser."""
         x = (self.seed + 0x9E3779B97F4A7C15 * (self.epoch + 1)) & 0xFFFFFFFFFFFFFFFF
         x = ((x ^ x >> 30) * 0xBF58476D1CE4E5B9) & 0xFFFFFFFFFFFFFFFF
         x = ((x ^ x >> 27) * 0x94D049BB133111EB) & 0xFFFFFFFFFFFFFFFF
@@ -48,7 +48,7 @@ class Key:
 
 
 def philox4x32(counter: Sequence[npt.ArrayLike], key: tuple[int, int]) -> list[Words]:
-    """Ten rounds of Philox-4x32.
+    """Computes ten rounds of Philox-4x32.
 
     Args:
         counter: four arrays of 32-bit counters that broadcast together.
@@ -80,7 +80,7 @@ def philox4x32(counter: Sequence[npt.ArrayLike], key: tuple[int, int]) -> list[W
 
 
 def random_words(numbers: npt.ArrayLike, stream: int, key: Key) -> Words:
-    """64 random bits for each of N numbers, of a stream of their own: uint64, (N,)."""
+    """uint64, (N,): 64 random bits for each of N numbers, in one stream."""
     high, low = philox4x32((numbers, 0, 0, stream), key.words())[:2]
     return np.asarray(high << np.uint64(32) | low, np.uint64)
 
@@ -91,17 +91,17 @@ def uniform(words: Words) -> Floats:
 
 
 def normal(share: Floats, other: Floats) -> Floats:
-    """Standard normal numbers from two of [0, 1) for each.  Source: Box and Muller, 1958."""
+    """Computes standard normal numbers from two uniform ones in [0, 1) for each.  Source: Box and Muller, 1958."""
     return np.asarray(np.sqrt(-2.0 * np.log(1.0 - share)) * np.cos(2 * np.pi * other), dtype=np.float64)
 
 
 def portable_exp(x: Floats) -> Floats:
-    """E to the power of x, from additions, multiplications and divisions alone.
+    """Computes e to the power of x with additions, multiplications and divisions alone.
 
     Library functions differ in the last bit from machine to machine, and a view must not.
 
     Args:
-        x: below 700 in size.
+        x: exponents of absolute value below 700.
     """
     turns = np.rint(x * 1.4426950408889634)  # 1 / ln 2
     rest = (x - turns * 0.6931471803691238) - turns * 1.9082149292705877e-10  # ln 2 in two parts

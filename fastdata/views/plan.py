@@ -1,15 +1,15 @@
-"""What happens to each image, as data.
+"""Plans: the steps that are done to each image, as data.
 
-A `Plan` is compiled from a transform (fastdata/transforms/compile.py).  What a backend can do while it decodes is
-fused; the rest, `Plan.tail`, is called per sample on the very object torchvision would have handed it.
+A `Plan` is compiled from a transform (fastdata/transforms/compile.py).  Steps that a backend can do while it decodes
+are fused; the rest, `Plan.tail`, is called per sample on the object that torchvision would have passed on.
 
-What is done while an image is decoded is always of one shape:
+The fused steps always have this order:
 
     crops in source pixels → at most one resize → crops → augmentations → tensor → float → normalise
 
-with flips anywhere among the crops.  A step that would break this shape (a crop behind augmentations, a second resize,
-padding before a resize) begins another `Stage` of the same shape, which works on the pixels of the one before; what no
-stage can do (a resize of a float tensor) ends the prefix.
+with flips anywhere among the crops.  A step that would break this order (a crop behind augmentations, a second resize,
+padding before a resize) begins another `Stage` of the same order, which works on the pixels of the one before.  A step
+that no stage can do (a resize of a float tensor) ends the fused prefix.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ __all__ = [
 
 
 class Interpolation(Enum):
-    """Pillow's resampling filters, with Pillow's numbers; and torch's antialiased ones for uint8 tensors."""
+    """Resampling filters: Pillow's, with Pillow's numbers, and torch's antialiased ones for uint8 tensors."""
 
     NEAREST = 0
     LANCZOS = 1
@@ -60,12 +60,12 @@ class Interpolation(Enum):
 
     @property
     def is_tensors(self) -> bool:
-        """True for torch's."""
+        """True for torch's filters."""
         return self in (Interpolation.TENSOR_BILINEAR, Interpolation.TENSOR_BICUBIC)
 
 
 class Padding(Enum):
-    """What is seen beside an image: one colour, or the image again as NumPy's pad repeats it."""
+    """The fill of pixels outside an image: one colour, or the image repeated by a mode of NumPy's pad."""
 
     CONSTANT = 0
     EDGE = 1
@@ -74,7 +74,7 @@ class Padding(Enum):
 
 
 class Outside(NamedTuple):
-    """What is seen beside an image: red, green and blue count for one colour."""
+    """The fill of pixels outside an image: a padding mode, and the colour for `Padding.CONSTANT`."""
 
     padding: Padding = Padding.CONSTANT
     red: int = 0
@@ -82,7 +82,7 @@ class Outside(NamedTuple):
     blue: int = 0
 
     def numbers(self) -> tuple[int, int, int, int]:
-        """As the native core has it."""
+        """Returns the four numbers that the native core takes: padding mode, red, green, blue."""
         return (self.padding.value, *self[1:])
 
 
@@ -91,7 +91,7 @@ BLACK = Outside()
 
 @dataclass(frozen=True, kw_only=True)
 class RandomResizedCrop:
-    """A random window of the source, resized to `size` by one of some filters."""
+    """A random window of the source, resized to `size`; the filter is drawn from `filters`."""
 
     size: Size
     scale: tuple[float, float]
@@ -101,7 +101,7 @@ class RandomResizedCrop:
 
 @dataclass(frozen=True, kw_only=True)
 class Resize:
-    """Resize to `size`, or so that the sides are `shorter` and at most `longest`, by one of `filters`."""
+    """A resize to `size`, or to sides of `shorter` and at most `longest` pixels; the filter is drawn from `filters`."""
 
     size: Size | None = None
     shorter: int | None = None
@@ -109,7 +109,7 @@ class Resize:
     filters: tuple[Interpolation, ...]
 
     def size_from(self, size: Size) -> Size:
-        """What an image of some size is resized to.  Source: torchvision's _compute_resized_output_size."""
+        """Returns the size after the resize, (height, width).  Source: torchvision's _compute_resized_output_size."""
         if self.size is not None:
             return self.size
         assert self.shorter is not None
@@ -122,17 +122,17 @@ class Resize:
 
 @dataclass(frozen=True, kw_only=True)
 class ResizeKeepRatio:
-    """timm's: resize so that the image fits `size`, by its longer and shorter side, and at random a bit differently.
+    """timm's ResizeKeepRatio: a resize that fits the image to `size`, with a random scale and aspect ratio.
 
     Attributes:
-        size: pixels that are wanted.
-        longest: from 0, the shorter side fits, to 1, the longer.
-        scale: range of a factor, of the area that is seen or of the size.
-        scale_chance: probability that there is one.
-        scale_is_of_area: which of both.
-        ratio: range of a change of width to height.
-        ratio_chance: probability that there is one.
-        filters: one of which resizes.
+        size: (height, width) to fit the image to.
+        longest: 0 to 1: 0 fits the relatively shorter side, 1 the longer one.
+        scale: range of a random factor, of the area that is seen or of the size.
+        scale_chance: probability that the factor is applied.
+        scale_is_of_area: `scale` is a factor of the area; else of the size.
+        ratio: range of a random factor of width to height.
+        ratio_chance: probability that this factor is applied.
+        filters: filters of the resize, of which one is drawn.
     """
 
     size: Size
@@ -147,7 +147,7 @@ class ResizeKeepRatio:
 
 @dataclass(frozen=True, kw_only=True)
 class _CropOrPad:
-    """`size` pixels of any image: a crop of a larger one, a smaller one with something around it."""
+    """A crop of `size` pixels; a smaller image is padded."""
 
     size: Size
     outside: Outside = BLACK
@@ -159,22 +159,22 @@ class _CropOrPad:
 
 
 class CenterCrop(_CropOrPad):
-    """The middle `size` pixels; smaller images are padded."""
+    """A crop of the middle `size` pixels; smaller images are padded."""
 
 
 class RandomCropOrPad(_CropOrPad):
-    """timm's: `size` pixels at a random place, or a smaller image at a random place of so many padded pixels."""
+    """timm's RandomCropOrPad: a crop at a random place; a smaller image is padded, at a random place."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RandomCrop:
-    """`size` pixels at a random place of the padded image.
+    """A crop of `size` pixels at a random place of the padded image.
 
     Attributes:
-        size: of the crop.
+        size: (height, width) of the crop.
         padding: columns and rows added at the left, top, right and bottom.
-        pad_if_needed: where the padded image is still smaller than the crop, add what is missing on both sides.
-        outside: what is added.
+        pad_if_needed: add the missing pixels on both sides if the padded image is smaller than the crop.
+        outside: fill of the added pixels.
     """
 
     size: Size
@@ -190,25 +190,25 @@ class RandomCrop:
 
 @dataclass(frozen=True, kw_only=True)
 class Pad:
-    """Columns and rows added at the left, top, right and bottom."""
+    """Padding of columns and rows at the left, top, right and bottom."""
 
     padding: tuple[int, int, int, int]
     outside: Outside = BLACK
 
     @property
     def pads(self) -> bool:
-        """True when something is added."""
+        """True when the padding is not zero."""
         return any(self.padding)
 
     def size_from(self, size: Size) -> Size:
-        """Of a padded image."""
+        """Returns (height, width) of the padded image."""
         left, top, right, bottom = self.padding
         return size[0] + top + bottom, size[1] + left + right
 
 
 @dataclass(frozen=True, kw_only=True)
 class Flip:
-    """Mirror with probability `p`, left to right ("horizontal") or top to bottom ("vertical")."""
+    """A mirroring with probability `p`, left to right ("horizontal") or top to bottom ("vertical")."""
 
     axis: str
     p: float
@@ -219,7 +219,7 @@ Op: TypeAlias = Resizing | CenterCrop | RandomCrop | RandomCropOrPad | Pad | Fli
 
 
 class Output(Enum):
-    """What the fused prefix hands on for each sample."""
+    """The type that the fused prefix yields for each sample."""
 
     PIL = "PIL image"
     UINT8 = "uint8 tensor (C, H, W)"
@@ -232,10 +232,10 @@ class Normalisation:
     """The float arithmetic after decoding, operation by operation, so that every bit can be repeated.
 
     Attributes:
-        dtype: float32, or what v2's ToDtype names: float16 or bfloat16.
+        dtype: float32; float16 or bfloat16 if v2's ToDtype names it.
         scaling: "divide" (ToTensor: x / 255), "multiply" (v2 ToDtype: x * (1 / 255)) or "none".
-        mean: one for each channel or one for all, subtracted after scaling; None when there is no Normalize.
-        std: likewise, divided by last; None when there is no Normalize.
+        mean: one value per channel or one for all, subtracted after scaling; None when there is no Normalize.
+        std: one value per channel or one for all, divided by last; None when there is no Normalize.
     """
 
     dtype: torch.dtype = torch.float32
@@ -244,18 +244,18 @@ class Normalisation:
     std: tuple[float, ...] | None = None
 
     def suits(self, channels: int) -> bool:
-        """True for images of so many channels; others would be broadcast, or refused."""
+        """True for images of this number of channels; for others torch would broadcast, or raise."""
         return all(values is None or len(values) in (1, channels) for values in (self.mean, self.std))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Stage:
-    """Geometry that works on the pixels of an earlier stage, and augmentations of what it shows.
+    """Geometry on the pixels of an earlier stage, followed by augmentations.
 
     Attributes:
-        turn: what comes before the geometry, and changes sizes; never in the first stage.
-        ops: geometry, in order.
-        effects: what the native core does on the host after that.
+        turn: a step before the geometry that changes sizes; None if there is none, as in the first stage.
+        ops: geometric steps, in order.
+        effects: steps that the native core does on the host after the geometry.
     """
 
     turn: SizeStep | None = None
@@ -264,26 +264,26 @@ class Stage:
 
     @property
     def steps(self) -> tuple[HostStep, ...]:
-        """Its random steps, but for the geometry, in order."""
+        """The stage's random steps except the geometry, in order."""
         return (*(() if self.turn is None else (self.turn,)), *self.effects)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """What a backend and the pipeline do to each image.
+    """The steps that a backend and the pipeline do to each image.
 
     Attributes:
-        ops: geometry, in order.
-        effects: what the native core does on the host to the pixels of each image after that.
-        later: further stages behind that.
-        output: what the fused prefix yields.
+        ops: geometric steps, in order.
+        effects: steps on each image's pixels after the geometry, done by the native core on the host.
+        later: further stages after that.
+        output: the type that the fused prefix yields.
         normalisation: float arithmetic, for `Output.FLOAT`.
         augmentations: steps for the whole batch after decoding, on uint8 images.
-        float_augmentations: likewise, after the float arithmetic; on the host in the batch's own memory.
-        tail: callables run per sample on what the prefix yields.
+        float_augmentations: steps after the float arithmetic; on the host in the batch's own memory.
+        tail: callables run per sample on the prefix's result.
         tensor_class: class to view tensors as before the tail (torchvision's tv_tensors.Image), if any.
         fused: names of the transforms in the prefix.
-        source_size: (height, width) of every image before the prefix, where it is the same for all.
+        source_size: (height, width) of every image before the prefix; None if it differs from image to image.
     """
 
     ops: tuple[Op, ...] = ()
@@ -300,7 +300,7 @@ class Plan:
 
     @property
     def filters(self) -> tuple[Interpolation, ...]:
-        """One of which is that of the one resize; bilinear where there is none."""
+        """The filters from which the one resize draws; bilinear if there is no resize."""
         for op in self.ops:
             if isinstance(op, Resizing):
                 return op.filters
@@ -316,27 +316,27 @@ class Plan:
 
     @property
     def all_effects(self) -> tuple[HostStep, ...]:
-        """Of all stages."""
+        """The host steps of all stages, in order."""
         return (*self.effects, *(step for stage in self.later for step in stage.steps))
 
     @property
     def in_one_pass(self) -> bool:
-        """True when all that is fused can be done while decoding, for images of one size in one call."""
+        """True when all fused steps can be done while decoding, for images of one size in one call."""
         return not self.later and (not self.effects or _size_after(self.ops, self.source_size) is not None)
 
     @property
     def output_dtype(self) -> torch.dtype:
-        """Of finished images, where they are tensors."""
+        """The dtype of finished images that are tensors."""
         return self.normalisation.dtype if self.normalisation is not None else torch.uint8
 
     @property
     def augments(self) -> bool:
-        """True when whole batches are augmented after decoding, or images while that is done."""
+        """True when there are augmentations, of single images or of whole batches."""
         return bool(self.all_effects or self.augmentations or self.float_augmentations)
 
     @property
     def draws(self) -> bool:
-        """True when something of it is random."""
+        """True when a step is random."""
         ops = (*self.ops, *(op for stage in self.later for op in stage.ops))
         return self.augments or any(not isinstance(op, Resize | CenterCrop | Pad) or _is_choice(op) for op in ops)
 
@@ -347,7 +347,7 @@ class Plan:
 
 
 def _size_after(ops: tuple[Op, ...], size: Size | None) -> Size | None:
-    """(height, width) of all images after some geometry; None where it is not the same for all, as before."""
+    """Returns (height, width) of all images after geometric steps; None if it differs from image to image."""
     for op in ops:
         if isinstance(op, ResizeKeepRatio):
             size = None

@@ -1,4 +1,4 @@
-"""What a plan needs of random steps behind its geometry; the augmentations of fastdata/augment are such."""
+"""Protocols of a plan's random steps after its geometry, which the augmentations of fastdata/augment implement."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ class BatchStep(Protocol):
 
     @property
     def label(self) -> str:
-        """What people call it."""
+        """The display name."""
         ...
 
     def draw(self, draws: Draws, size: Size) -> Mapping[str, npt.NDArray[Any]]:
-        """The parameters of N samples, N rows each."""
+        """Draws the parameters of N samples, N rows each."""
         ...
 
     def apply(self, images: torch.Tensor, parameters: Mapping[str, npt.NDArray[Any]]) -> torch.Tensor:
-        """The step done to images (N, 3, H, W)."""
+        """Applies the step to images (N, 3, H, W)."""
         ...
 
 
@@ -37,25 +37,25 @@ class EraseStep(BatchStep, Protocol):
     """A random step on finished float images; `fastdata.augment.erasing.Eraser` is one."""
 
     def erased(self, parameters: Mapping[str, npt.NDArray[Any]]) -> list[list[Any]]:
-        """What is filled in each of N images; each has a method `apply(image)`."""
+        """Returns the rectangles to fill in each of N images; each has a method `apply(image)`."""
         ...
 
 
 class HostStep(Protocol):
-    """A random step that the native core does; `fastdata.augment.base.Augmentation` is one."""
+    """A random step that the native core does on the host; `fastdata.augment.base.Augmentation` is one."""
 
     def draw(self, draws: Draws, size: Size) -> Mapping[str, npt.NDArray[Any]]:
-        """The parameters of N samples, N rows each."""
+        """Draws the parameters of N samples, N rows each."""
         ...
 
     def effects(self, parameters: Mapping[str, npt.NDArray[Any]], size: Size) -> EffectTable:
-        """The same in the core's terms: (N, any number)."""
+        """Converts parameters to the core's effect table: (N, any number)."""
         ...
 
 
 class SizeStep(HostStep, Protocol):
-    """A random step that maps each image to one of another size; a rotation that shows all of it is one."""
+    """A random step that changes each image's size; a rotation that shows all of it is one."""
 
     def new_size(self, parameters: Mapping[str, npt.NDArray[Any]], size: Size) -> Size:
-        """(height, width) of one image after the step, with its parameters."""
+        """Returns (height, width) of one image after the step, with its parameters."""
         ...

@@ -1,6 +1,6 @@
-"""Which stream of random numbers is for what: the fourth word of the generator's counter, given out here alone.
+"""Numbers of the random streams, one per purpose: the fourth word of the generator's counter, assigned only here.
 
-Two purposes with one number would draw the same values for a sample.
+Two purposes with the same number would draw the same values for a sample.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ Ints: TypeAlias = npt.NDArray[np.int64]
 
 
 class Stream(IntEnum):
-    """Numbers of streams; the native core has GEOMETRY's."""
+    """Numbers of streams; the native core repeats GEOMETRY's."""
 
     GEOMETRY = 0  # steps of a plan's geometry are numbered from here
     TAIL = 1001  # seeds of transforms that are called per sample
-    COLLATE = 1002  # of collate_fn
+    COLLATE = 1002  # seeds of collate_fn
     SUBSTITUTE = 1003  # samples in place of damaged ones
     TARGET = 1004  # seeds of target_transform
     SAMPLES = 2001  # EpochSampler's order
-    SHARDS = 2002  # the same of whole shards
+    SHARDS = 2002  # order of whole shards
     MIX_SHARES = 3001  # MixUp's and CutMix's shares
     CUT_ACROSS = 3002  # CutMix's box
     CUT_DOWN = 3003
@@ -38,13 +38,13 @@ class Stream(IntEnum):
 
 
 def seeds(key: Key, stream: Stream, indices: Sequence[int], copies: Sequence[int]) -> list[int]:
-    """A seed for each of N samples, for code with a generator of its own.
+    """Returns a seed for each of N samples, for code with a generator of its own.
 
     Args:
         key: seed and epoch.
-        stream: what the seeds are for.
-        indices: the samples.
-        copies: tells apart several seeds of one sample.
+        stream: purpose of the seeds.
+        indices: indices of the samples.
+        copies: distinguishes several seeds of one sample.
 
     Returns:
         Integers of 63 bits, so that they fit into an int64: the 32 bits of the generator's first word, and below them
@@ -61,7 +61,7 @@ class Draws:
 
     Attributes:
         key: seed and epoch.
-        indices: int64, (N,): the samples.
+        indices: int64, (N,): indices of the samples.
         copies: int64, (N,): how often each has come before in the epoch.
         step: place of the augmentation in the transform.
     """
@@ -72,6 +72,6 @@ class Draws:
     step: int = 0
 
     def four(self, number: int) -> list[Floats]:
-        """The step's draw of some number: four arrays (N,) of [0, 1)."""
+        """Returns four arrays (N,) of uniform numbers in [0, 1), for the step's draw of this number."""
         counter = (self.indices, self.copies, number, Stream.AUGMENTATIONS + self.step)
         return [uniform(words) for words in philox4x32(counter, self.key.words())]

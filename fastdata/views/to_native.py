@@ -1,4 +1,4 @@
-"""A plan's geometry in the terms of the native core."""
+"""Converts a plan's geometry to the native core's structs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ __all__ = ["geometry"]
 
 
 def geometry(ops: Sequence[Op], key: Key) -> Geometry:
-    """What the core needs to draw views as `fastdata.views.draw` does."""
+    """Converts geometric steps and a key to the core's struct, for views as `fastdata.views.draw` draws them."""
     return Geometry([_op_to_c(op) for op in ops], key.words())
 
 
@@ -67,5 +67,5 @@ def _filters(op: Resizing) -> dict[str, Any]:
 
 
 def _width_height(size: Size | None) -> tuple[int, int]:
-    """A size in the order of the C interface; zeros for none."""
+    """Returns a size as (width, height), the order of the C interface; zeros for None."""
     return (0, 0) if size is None else (size[1], size[0])

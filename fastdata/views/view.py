@@ -1,4 +1,4 @@
-"""How images are seen: which window, resized to what, cropped and flipped."""
+"""Views: the window of an image, its resize, crop and flips."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ __all__ = ["View", "Views"]
 
 @dataclass(frozen=True, kw_only=True)
 class View:
-    """How one image is seen.
+    """The window of one image, its resize, crop and flips.
 
     Attributes:
         window_px: (left, top, right, bottom) in source pixels, half-open, inside the image.
         resize_px: (width, height) the window is resized to.
-        crop_px: (left, top, right, bottom) in resized pixels, half-open; `outside` says what is seen beyond them.
+        crop_px: (left, top, right, bottom) in resized pixels, half-open; `outside` fills the pixels beyond them.
         flip_horizontal: mirror left to right, last.
         flip_vertical: mirror top to bottom, last.
         interpolation: the resize's filter, always antialiased.
         window_flips: mirror the window left to right, and top to bottom, before it is resized.
-        outside: what is seen beside the resized window.
+        outside: fill of pixels outside the resized window.
     """
 
     window_px: tuple[int, int, int, int]
@@ -39,7 +39,7 @@ class View:
 
     @classmethod
     def whole(cls, width: int, height: int) -> View:
-        """All of an image, as it is."""
+        """Returns the view of a whole image, unchanged."""
         return cls(
             window_px=(0, 0, width, height),
             resize_px=(width, height),
@@ -57,20 +57,20 @@ class View:
 
     @property
     def is_beside(self) -> bool:
-        """True if nothing of the image is seen, but only what is beside it."""
+        """True if the view contains no pixel of the image, only padding."""
         left, top, right, bottom = self.window_px
         return left >= right or top >= bottom
 
     @property
     def reaches_out(self) -> bool:
-        """True if something beside the resized window is seen."""
+        """True if the crop reaches outside the resized window."""
         left, top, right, bottom = self.crop_px
         return left < 0 or top < 0 or right > self.resize_px[0] or bottom > self.resize_px[1]
 
 
 @dataclass(frozen=True)
 class Views:
-    """The views of N samples, as the native core has them."""
+    """The views of N samples, in the native core's columns."""
 
     columns: native.Windows
 
@@ -79,7 +79,7 @@ class Views:
 
     @classmethod
     def of(cls, views: Sequence[View]) -> Views:
-        """Columns from views."""
+        """Converts single views to columns."""
         return cls(
             native.Windows(
                 np.array([view.window_px for view in views], np.int32).reshape(-1, 4),
@@ -94,7 +94,7 @@ class Views:
         )
 
     def row(self, number: int) -> View:
-        """One view."""
+        """Returns one sample's view."""
         window, resize, crop, flips, filter_, outside = (column[number].tolist() for column in self.columns)
         padding, *levels = outside
         return View(
@@ -109,7 +109,7 @@ class Views:
         )
 
     def rows(self) -> list[View]:
-        """One `View` per sample."""
+        """Returns one `View` per sample."""
         return [self.row(number) for number in range(len(self))]
 
 

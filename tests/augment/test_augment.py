@@ -15,8 +15,7 @@ from torchvision.transforms import v2
 from torchvision.transforms.v2 import functional
 
 from fastdata import DataLoader
-from fastdata.augment import erasing, mix, policies, sometimes
-from fastdata.augment import single as augment
+from fastdata.augment import auto_augment, color, erasing, mix
 from fastdata.augment.base import Augmentation
 from fastdata.errors import OptionError
 from fastdata.views.philox import Key
@@ -24,12 +23,12 @@ from fastdata.views.streams import Draws
 
 N = 40
 AUGMENTATIONS: dict[str, Augmentation] = {
-    "jitter": augment.ColorJitter(0.4, 0.4, 0.4, 0.1),
-    "grey": sometimes.RandomGrayscale(0.5),
-    "blur": augment.GaussianBlur(5, (0.1, 2.0)),
+    "jitter": color.ColorJitter(0.4, 0.4, 0.4, 0.1),
+    "grey": color.RandomGrayscale(0.5),
+    "blur": color.GaussianBlur(5, (0.1, 2.0)),
     "erasing": erasing.RandomErasing(0.7, value=3),
-    "rand": policies.RandAugment(),
-    "trivial": policies.TrivialAugmentWide(),
+    "rand": auto_augment.RandAugment(),
+    "trivial": auto_augment.TrivialAugmentWide(),
 }
 
 
@@ -67,7 +66,7 @@ def test_every_operation_and_magnitude_of_the_policies(
 ) -> None:
     mode = v2.InterpolationMode(interpolation)
     theirs = getattr(v2, name)(interpolation=mode, fill=fill)
-    ours = getattr(policies, name)(interpolation=mode, fill=fill)
+    ours = getattr(auto_augment, name)(interpolation=mode, fill=fill)
     table = ours.magnitudes(size)
     images = batch(31, size)
     for row, (operation, (magnitudes_of, signed)) in enumerate(theirs._AUGMENTATION_SPACE.items()):
@@ -86,7 +85,7 @@ def test_every_operation_and_magnitude_of_the_policies(
 
 
 def test_colour_jitter_in_the_drawn_order() -> None:
-    ours, images = augment.ColorJitter(0.4, (0.5, 1.5), 0.7, 0.2), batch()
+    ours, images = color.ColorJitter(0.4, (0.5, 1.5), 0.7, 0.2), batch()
     parameters = ours.draw(draws(range(N)), (33, 41))
     steps = (functional.adjust_brightness, functional.adjust_contrast)
     steps += (functional.adjust_saturation, functional.adjust_hue)
@@ -102,9 +101,9 @@ def test_colour_jitter_in_the_drawn_order() -> None:
 @pytest.mark.parametrize("name", ["brightness", "contrast", "saturation", "hue"])
 def test_jitter_ranges_are_torchvisions(name: str) -> None:
     for value in (0, 0.3, (0.1, 0.4), None):
-        assert getattr(augment.ColorJitter(**{name: value}), name) == getattr(v2.ColorJitter(**{name: value}), name)
+        assert getattr(color.ColorJitter(**{name: value}), name) == getattr(v2.ColorJitter(**{name: value}), name)
     with pytest.raises(OptionError, match=f"{name}=-1"):
-        augment.ColorJitter(**{name: -1})
+        color.ColorJitter(**{name: -1})
 
 
 def test_erased_boxes_are_distributed_as_torchvisions() -> None:
@@ -138,17 +137,17 @@ def test_a_single_image_by_hand() -> None:
 
 def test_wrong_arguments_are_named() -> None:
     with pytest.raises(OptionError, match="magnitude=31"):
-        policies.RandAugment(magnitude=31)
+        auto_augment.RandAugment(magnitude=31)
     with pytest.raises(OptionError, match="kernel_size=4"):
-        augment.GaussianBlur(4)
+        color.GaussianBlur(4)
     with pytest.raises(OptionError, match="sigma=0"):
-        augment.GaussianBlur(3, 0)
+        color.GaussianBlur(3, 0)
     with pytest.raises(OptionError, match="value='grey'"):
         erasing.RandomErasing(value="grey")
     with pytest.raises(OptionError, match="interpolation='cubic'"):
-        policies.TrivialAugmentWide(interpolation="cubic")
+        auto_augment.TrivialAugmentWide(interpolation="cubic")
     with pytest.raises(OptionError, match=r"p=1\.5"):
-        sometimes.RandomGrayscale(1.5)
+        color.RandomGrayscale(1.5)
 
 
 # ---- in a loader
@@ -157,7 +156,7 @@ def test_wrong_arguments_are_named() -> None:
 STEPS: dict[str, list[Any]] = {
     "before float": [v2.RandAugment(), v2.ColorJitter(0.3, 0.3, 0.3, 0.1), v2.RandomGrayscale(0.3)],
     "trivial": [v1.TrivialAugmentWide(), v1.GaussianBlur(3)],
-    "own names": [policies.RandAugment(), augment.GaussianBlur(3)],
+    "own names": [auto_augment.RandAugment(), color.GaussianBlur(3)],
 }
 
 

@@ -19,7 +19,7 @@ from same_distribution import p_of_counts, p_of_ends, p_of_gap
 from torchvision.transforms import autoaugment, v2
 
 from fastdata.augment.base import Augmentation, Parameters
-from fastdata.pipeline.finish import Finish
+from fastdata.pipeline.postprocess import Finish
 from fastdata.transforms.augmentations import _AUGMENTATIONS
 from fastdata.transforms.compile import compile_transform
 from fastdata.views.philox import Key

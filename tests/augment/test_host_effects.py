@@ -20,7 +20,7 @@ from torchvision.datasets import CIFAR10, ImageFolder
 from torchvision.transforms import autoaugment, functional, v2
 
 from fastdata import DataLoader, native, transforms
-from fastdata.augment.warps import RandomRotation
+from fastdata.augment.geometry import RandomRotation
 from fastdata.loaders import pillow_effects
 from fastdata.views.philox import Key
 from fastdata.views.streams import Draws

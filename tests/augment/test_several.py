@@ -17,8 +17,8 @@ from torchvision.transforms import functional, v2
 
 from fastdata import DataLoader
 from fastdata.augment.base import Augmentation
+from fastdata.augment.container import RandomChoice
 from fastdata.augment.erasing import Eraser, RandomErasing
-from fastdata.augment.several import RandomChoice
 from fastdata.transforms.compile import compile_transform
 from fastdata.views.philox import Key
 from fastdata.views.streams import Draws

@@ -21,7 +21,7 @@ from fastdata import DataLoader, native
 from fastdata.augment import tensors
 from fastdata.native import EFFECT, EffectKind, Format
 from fastdata.transforms import compile as compiling
-from fastdata.transforms import draft
+from fastdata.transforms import plan_builder
 
 IMAGES = st.one_of(
     arrays.arrays(np.uint8, st.tuples(st.integers(1, 40), st.integers(1, 40), st.just(3))),
@@ -225,7 +225,7 @@ def test_what_is_left_to_torchvision_says_why(folder: Path, name: str) -> None:
 
 
 def test_where_torch_has_other_bits_it_does_it_itself(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(draft, "core_agrees_on_tensors", lambda: False)
+    monkeypatch.setattr(plan_builder, "core_agrees_on_tensors", lambda: False)
     told = loader(folder, [v2.ToImage(), v2.Resize((8, 8)), v2.ColorJitter(0.2)]).explain()
     assert "per sample: ColorJitter" in told
     assert "torch's bits" in told

@@ -17,10 +17,10 @@ from torchvision.datasets import ImageFolder
 from fastdata import DataLoader, native
 from fastdata.augment.base import Augmentation
 from fastdata.augment.erasing import Eraser
-from fastdata.augment.timms import Operation, TimmsAugMix, TimmsAutoAugment, TimmsRandAugment
+from fastdata.augment.timm_auto_augment import Operation, TimmsAugMix, TimmsAutoAugment, TimmsRandAugment
 from fastdata.transforms.augmentations import augmentation_of
 from fastdata.transforms.compile import compile_transform
-from fastdata.transforms.draft import NotFusable
+from fastdata.transforms.plan_builder import NotFusable
 from fastdata.views.philox import Key
 from fastdata.views.streams import Draws
 

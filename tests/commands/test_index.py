@@ -29,7 +29,7 @@ from fastdata.jpeg_index.folder_index import index_in, is_writable
 from fastdata.jpeg_index.index_file import IndexFile, index_beside
 from fastdata.jpeg_index.make import images_below, make_index
 from fastdata.lazy import opening as opening_encoded
-from fastdata.system import ahead
+from fastdata.system import ordered_map
 
 CROP = transforms.Compose(
     [transforms.RandomResizedCrop(32), transforms.RandomHorizontalFlip(), transforms.PILToTensor()]
@@ -442,6 +442,6 @@ def test_long_names_and_links_that_lead_back(tmp_path: Path) -> None:
 
 
 def test_images_are_made_in_order_and_not_far_ahead(copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ahead, "_AHEAD", 1)
+    monkeypatch.setattr(ordered_map, "_AHEAD", 1)
     done = make_index(copy, images_below(copy), threads=3)
     assert done.indexed == 39

@@ -16,7 +16,7 @@ from torch.utils.data import TensorDataset
 from fastdata import DataLoader
 from fastdata.cli.main import main
 from fastdata.pipeline.stats import PipelineStats
-from fastdata.run.report import Report, cpu_seconds
+from fastdata.run.report import RunReport, cpu_seconds
 from fastdata.run.startup import SITE, follow_children
 
 RUN = ["-m", "fastdata", "run"]
@@ -431,7 +431,7 @@ def test_the_summary_adds_up(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Cap
     for name in ("RANK", "LOCAL_RANK"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr("atexit.register", lambda _: None)
-    report, loader = Report(), DataLoader(TensorDataset(torch.arange(10)), 4)
+    report, loader = RunReport(), DataLoader(TensorDataset(torch.arange(10)), 4)
     assert report.summary() is None
     for _ in range(2):
         report.observe(loader, PipelineStats(samples=30, batches=3, wait_s=0.5, busy_s=1.5, encoded_bytes=1))
@@ -445,7 +445,7 @@ def test_the_summary_adds_up(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Cap
 
 def test_other_ranks_are_silent(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setenv("RANK", "1")
-    report = Report()
+    report = RunReport()
     report.observe(DataLoader(TensorDataset(torch.arange(10)), 4), PipelineStats(samples=3, wait_s=1.0))
     assert report.summary() is None
     assert capsys.readouterr().err == ""

@@ -21,7 +21,7 @@ from torchvision.datasets import ImageFolder
 
 from fastdata import DaliOptions, DataLoader, DecodeError, OptionError
 from fastdata.errors import BackendError
-from fastdata.loaders import MEAN_TOLERANCE, create_backend, dali
+from fastdata.loaders import create_backend, dali, mean_tolerance
 from fastdata.loaders.backend import BatchFeed, BatchRequest
 from fastdata.loaders.per_image import inspect
 from fastdata.views.plan import Interpolation
@@ -56,7 +56,7 @@ def check_alike(ours: list[Any], pils: list[Any], scale: float = 1.0) -> None:
             images_.dtype,
         )
         difference = (our_images.float() - images_.float()).abs().mean(dim=(1, 2, 3))
-        assert difference.max() <= MEAN_TOLERANCE["exact"]["dali"] / scale
+        assert difference.max() <= mean_tolerance("dali") / scale
 
 
 @pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])

@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+import textwrap
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
@@ -238,3 +239,54 @@ def test_only_a_backend_that_says_so_is_asked_to_decode_on_a_gpu(folder: Path) -
             decode_device="mixed",
         )
         assert EpochResources(config).decodes_on_gpu is on_gpu
+
+
+PLUGIN = """
+from fastdata.loaders.pil import PilBackend
+
+class Ours(PilBackend):
+    name = "ours"
+
+class Pil(PilBackend):
+    pass
+"""
+ENTRIES = """[fastdata.backends]
+ours = fastdata_ours:Ours
+other = fastdata_ours:Ours
+broken = fastdata_ours:Missing
+pil = fastdata_ours:Pil
+"""
+
+
+def test_installed_packages_offer_backends_by_entry_points(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "fastdata_ours.py").write_text(PLUGIN)
+    (tmp_path / "fastdata_ours-1.0.dist-info").mkdir()
+    (tmp_path / "fastdata_ours-1.0.dist-info" / "METADATA").write_text("Name: fastdata-ours\nVersion: 1.0\n")
+    (tmp_path / "fastdata_ours-1.0.dist-info" / "entry_points.txt").write_text(ENTRIES)
+    program = """
+        import sys
+        from fastdata import DataLoader, ImageFolder, OptionError
+        from fastdata.loaders import available_backends, backend_class, describe_backends
+        assert "fastdata_ours" not in sys.modules
+        assert "ours" in available_backends() and "broken" not in available_backends()
+        problems = {each.name: each.problem for each in describe_backends()}
+        assert "package fastdata-ours cannot be imported" in problems["broken"], problems
+        assert "no subclass of fastdata.loaders.Backend whose name is 'other'" in problems["other"], problems
+        assert backend_class("pil").__module__ == "fastdata.loaders.pil"
+        loader = DataLoader(ImageFolder(sys.argv[1], SMALL), 4, backend="ours")
+        assert len(list(loader)) and "ours" in str(loader.explain())
+        try:
+            DataLoader(ImageFolder(sys.argv[1]), 4, backend="our")
+        except OptionError as error:
+            assert "did you mean 'ours'?" in str(error), error
+    """
+    code = "from fastdata.transforms import Compose, Resize, ToTensor\nSMALL = Compose([Resize((8, 8)), ToTensor()])\n"
+    path = os.pathsep.join(each for each in (str(tmp_path), os.environ.get("PYTHONPATH", "")) if each)
+    done = subprocess.run(
+        [sys.executable, "-c", code + textwrap.dedent(program), str(folder)],
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr

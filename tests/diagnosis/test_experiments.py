@@ -18,10 +18,10 @@ from fastdata.dataloader.loader import DataLoader as OwnLoader
 from fastdata.diagnosis.examine import examine_loader
 from fastdata.diagnosis.experiments import Delivery, Experiments
 from fastdata.diagnosis.loading import loaders_to_try, may_start_workers, torchs_with
-from fastdata.diagnosis.look import Look
+from fastdata.diagnosis.loop_monitor import LoopMonitor, Stopped
+from fastdata.diagnosis.model_inspector import Look
 from fastdata.diagnosis.observation import Facts, Step, Stretch
 from fastdata.diagnosis.trials import trials_for
-from fastdata.diagnosis.watch import Stopped, Watch
 
 
 def delivery() -> Delivery:
@@ -92,7 +92,7 @@ def test_what_goes_wrong_while_measuring_does_not_end_the_program(monkeypatch: p
         raise RuntimeError("out of luck")
 
     monkeypatch.setattr(Look, "facts", facts)
-    watch = Watch(seconds=0.2)
+    watch = LoopMonitor(seconds=0.2)
     with pytest.raises(Stopped), watch.watching():
         train(nn.Linear(4, 3), batches())
     assert watch.unseen == ["measuring ended early: out of luck"]
@@ -181,7 +181,7 @@ def test_settings_that_torch_refuses_to_tell() -> None:
 
 def test_a_first_pass_over_the_data_is_given_time() -> None:
     """Statistics of a dataset, or a validation, before the training."""
-    watch, network = Watch(seconds=10.0, clock=map(float, itertools.count()).__next__), nn.Linear(4, 3)
+    watch, network = LoopMonitor(seconds=10.0, clock=map(float, itertools.count()).__next__), nn.Linear(4, 3)
     with suppress(Stopped), watch.watching():
         for _ in batches():
             pass

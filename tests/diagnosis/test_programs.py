@@ -17,8 +17,7 @@ from torch import nn
 from torch.utils.data import DataLoader, Subset, TensorDataset
 from watched_programs import dataset, model, step, train, watched
 
-from fastdata.diagnosis.advice import advise
-from fastdata.diagnosis.watch import Stopped, Watch
+from fastdata.diagnosis.loop_monitor import LoopMonitor, Stopped
 
 SLOW_S = 0.003  # per sample
 
@@ -37,7 +36,7 @@ def test_loaders_and_their_workers_live_no_longer_than_without() -> None:
     network = model()
     optimiser = optimiser_of(network)
     gone: list[weakref.ref[Any]] = []
-    with Watch(seconds=1e6).watching():
+    with LoopMonitor(seconds=1e6).watching():
         for epoch in range(4):
             loader = DataLoader(Subset(dataset(), range(64 + 16 * (epoch % 2))), 16, num_workers=1)
             for images, labels in loader:
@@ -108,7 +107,7 @@ def test_batches_that_another_thread_asks_for_are_not_taken_for_steps() -> None:
             with suppress(queue.Empty):
                 step(network, optimiser, *filled.get(timeout=1))
 
-    watch, told = Watch(seconds=0.3), threading.Event()
+    watch, told = LoopMonitor(seconds=0.3), threading.Event()
     ended: list[bool] = []
 
     def stop() -> None:
@@ -167,17 +166,14 @@ def test_an_iterator_for_each_batch_is_told() -> None:
             step(network, optimiser, *next(iter(loader)))
 
     _, seen = watched(program, seconds=2.0)
-    assert seen.restarts_in_each_step
-    first = advise(seen)[0]
-    assert first.key == "iterators"
-    assert "batches = iter(loader)" in first.change
+    assert seen.restarts_in_each_step  # what that gains is in test_verdict: on a busy machine it may be nothing
 
 
 def test_a_loop_that_was_left_keeps_what_its_own_batches_have_trained() -> None:
     """Also what no function that saves is told of."""
     network, own = model(), list[torch.Tensor]()
     optimiser, known = optimiser_of(network), set[float]()
-    watch = Watch(seconds=1.0, tries=True)
+    watch = LoopMonitor(seconds=1.0, tries=True)
     with watch.watching():
         for images, labels in DataLoader(dataset(16 * 4096), 16):
             step(network, optimiser, images, labels)
@@ -195,7 +191,7 @@ def test_weights_that_are_saved_by_safetensors_are_the_programs_own(tmp_path: Pa
     pytest.importorskip("safetensors.torch")
     network, own = model(), dict[str, torch.Tensor]()
     optimiser, known = optimiser_of(network), set[float]()
-    watch = Watch(seconds=1.0)
+    watch = LoopMonitor(seconds=1.0)
     with watch.watching():
         from safetensors.torch import load_file, save_file  # as programs do, once they are watched
 

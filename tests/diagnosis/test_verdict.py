@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from fastdata.diagnosis.cpu_use import Load
-from fastdata.diagnosis.gains import expected_step_s, wait_share
-from fastdata.diagnosis.observation import Facts, Loading, Observation, Sample, Step, Stretch, SyncPlace
-from fastdata.diagnosis.page import as_html
+from fastdata.diagnosis.html_report import as_html
+from fastdata.diagnosis.observation import Facts, Loading, Observation, SampleTimes, Step, Stretch, SyncPlace
+from fastdata.diagnosis.speedup_model import expected_step_s, wait_share
 from fastdata.diagnosis.verdict import diagnose
 
 
@@ -41,7 +41,7 @@ def observed(**changes: Any) -> Observation:
 
 
 SLOW = {"real": stretch(0.3), "alone": loading(0.4, cores=4.0)}  # 75 % of the step waits
-SAMPLE = Sample(samples=50, total_ms=10, idle_ms=0, decode_ms=8, width=500, height=375, shown_px=224 * 224)
+SAMPLE = SampleTimes(samples=50, total_ms=10, idle_ms=0, decode_ms=8, width=500, height=375, shown_px=224 * 224)
 
 CASES: dict[str, tuple[Observation, str]] = {
     "nothing": (observed(), "compute"),
@@ -138,7 +138,7 @@ def test_the_load_average_bears_witness_where_the_system_tells_nothing_else(load
     assert diagnose(busy(None, load=load)).is_reliable is reliable
 
 
-BLUR = Sample(samples=50, total_ms=31, idle_ms=0, decode_ms=2, rest_ms=29, own_step="Blur", own_step_ms=27.2)
+BLUR = SampleTimes(samples=50, total_ms=31, idle_ms=0, decode_ms=2, rest_ms=29, own_step="Blur", own_step_ms=27.2)
 
 
 def test_the_users_slowest_step_is_named_where_loading_is_the_limit() -> None:
@@ -376,8 +376,12 @@ def test_workers_that_start_in_each_epoch_are_told_where_epochs_are_short(batche
 def test_workers_that_start_for_each_batch_are_no_matter_of_their_own() -> None:
     """They are what `iterators` tells."""
     alone = replace(loading(0.02), first_s=1.08)
-    seen = observed(alone=alone, restarts_workers=True, restarts_in_each_step=True, epoch_batches=10)
-    assert "persistent_workers" not in [each.key for each in diagnose(seen).advice]
+    restarts = {"alone": alone, "restarts_workers": True, "restarts_in_each_step": True, "epoch_batches": 10}
+    assert "persistent_workers" not in [each.key for each in diagnose(observed(**restarts)).advice]
+    (advice,) = diagnose(observed(real=stretch(0.3), **restarts)).advice
+    assert advice.key == "iterators"
+    assert advice.gain == pytest.approx(4.0)  # 0.3 s of waiting before 0.1 s of computing
+    assert "batches = iter(loader)" in advice.change
 
 
 def test_ranks_that_wait_for_one_are_told() -> None:

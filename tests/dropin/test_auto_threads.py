@@ -15,13 +15,13 @@ from PIL import Image
 from torch.utils.data import Dataset, default_collate
 
 from fastdata import DataLoader, DecodeError, ImageFolder, ShardDataset
-from fastdata.dataloader.rebuilt import asked_workers
+from fastdata.dataloader.accelerate_compat import asked_workers
 from fastdata.diagnosis.loading import changed_loader
 from fastdata.pipeline.choose_threads import MOST_PER_CPU
 from fastdata.shards.conversion.convert import ConvertOptions, convert
 from fastdata.shards.conversion.recode import Recoding
 from fastdata.system.cpus import auto_threads
-from fastdata.system.waiting import WaitingTime
+from fastdata.system.io_wait import WaitingTime
 
 CROP = v1.Compose([v1.RandomResizedCrop(24), v1.RandomHorizontalFlip(), v1.ToTensor()])
 

@@ -18,7 +18,7 @@ from torchvision.datasets import ImageFolder
 
 from fastdata import BackendError, BackendUnavailable, DaliOptions, DataLoader, DatasetError, OptionError
 from fastdata.dataloader.arguments import check_decode_device
-from fastdata.loaders import AUTO_ORDER, MEAN_TOLERANCE, Backend, Fidelity, backend_class
+from fastdata.loaders import AUTO_ORDER, Backend, Fidelity, backend_class, mean_tolerance
 from fastdata.pipeline.choose_backend import choose_backend
 
 SMALL = v1.Compose([v1.Resize((8, 8)), v1.ToTensor()])
@@ -114,8 +114,8 @@ def test_opencv_and_dali_are_not_chosen_even_where_nothing_else_is_there(
 
 
 def test_whatever_is_chosen_gives_pillows_pixels() -> None:
-    assert all(MEAN_TOLERANCE["exact"][name] == 0 for name in AUTO_ORDER)
-    assert set(AUTO_ORDER) <= set(MEAN_TOLERANCE["fast"])
+    assert all(mean_tolerance(name) == 0 for name in AUTO_ORDER)
+    assert all(mean_tolerance(name, "fast") is not None for name in AUTO_ORDER)
 
 
 def test_damaged_samples_do_not_change_the_choice(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import torchvision.transforms as v1
 from torchvision.datasets import ImageFolder
 
 from fastdata import DataLoader, DevicePrefetcher, doctor
-from fastdata.loaders import MEAN_TOLERANCE
+from fastdata.loaders import mean_tolerance
 
 pytestmark = pytest.mark.gpu
 
@@ -77,7 +77,7 @@ def test_dali_gives_the_batches_of_the_others(folder: Path, decode_device: str, 
         assert our_labels.is_cuda
         assert ours.is_contiguous(memory_format=layout)
         assert torch.equal(our_labels.cpu(), labels)
-        assert (ours.cpu() - pils).abs().mean() * 255 * 0.224 <= 2 * MEAN_TOLERANCE["exact"]["dali"]
+        assert (ours.cpu() - pils).abs().mean() * 255 * 0.224 <= 2 * mean_tolerance("dali")
 
 
 def test_dalis_batches_survive_slow_kernels_and_being_kept(folder: Path) -> None:

@@ -39,7 +39,7 @@ class Device:
         self.blocks: dict[int, np.ndarray] = {}
         self.used: dict[int, int] = {}  # address of a block: kernels that must be done before it is free
 
-    # ---- what `Streams` asks
+    # ---- what `CopyStreams` asks
 
     def copying(self) -> Any:
         return contextlib.nullcontext()

@@ -9,8 +9,8 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 from fastdata.diagnosis.examine import examine_watched
+from fastdata.diagnosis.loop_monitor import LoopMonitor, Stopped
 from fastdata.diagnosis.observation import Observation
-from fastdata.diagnosis.watch import Stopped, Watch
 
 __all__ = ["dataset", "model", "step", "train", "watched"]
 
@@ -46,8 +46,8 @@ def train(network: nn.Module, loader: Any, epochs: int = 1, **zero: Any) -> list
     return given
 
 
-def watched(program: Any, **options: Any) -> tuple[Watch, Observation]:
-    watch = Watch(**{"seconds": 0.3, **options})
+def watched(program: Any, **options: Any) -> tuple[LoopMonitor, Observation]:
+    watch = LoopMonitor(**{"seconds": 0.3, **options})
     try:
         with watch.watching():
             program()

@@ -14,7 +14,7 @@ from photographs import PHOTOS, photographs
 from torchvision.datasets import ImageFolder
 
 from fastdata import DataLoader
-from fastdata.loaders import MEAN_TOLERANCE, create_backend, pillow
+from fastdata.loaders import create_backend, mean_tolerance, pillow
 from fastdata.loaders.per_image import inspect
 from fastdata.transforms.compile import compile_transform
 from fastdata.views.draw import draw_views
@@ -40,7 +40,7 @@ def check_file(path: Path, backend: Any, reference: Any) -> None:
         ours, theirs = backend.decode([image], [view], out[:1])[0], reference.decode([image], [view], out[1:])[0]
         assert (ours is None) == (theirs is None), f"{path.name}: {ours!r} but Pillow: {theirs!r}"
         difference = np.abs(out[0].astype(int) - out[1]).mean()
-        assert difference <= MEAN_TOLERANCE["exact"][backend.name], path.name
+        assert difference <= mean_tolerance(backend.name), path.name
 
 
 @pytest.mark.photos("imagenet-sample")

@@ -46,7 +46,7 @@ class Summary:
         ignored: number of files in the source that were ignored because their names are not those of images, by split.
         unlabelled: number of samples without a label, by split.
         unpacked: number of JPEGs that were unpacked, by split; None if that was not asked for.
-        was_finished: by an earlier run, so nothing was written.
+        was_finished: an earlier run had finished the conversion, so nothing was written.
     """
 
     manifests: dict[str, Manifest] = field(default_factory=dict)
@@ -117,7 +117,7 @@ def convert(
     Args:
         source: see `inputs.open_source`.
         destination: a local folder; splits become folders inside of it.
-        options: how to convert.
+        options: options of the conversion.
         workers: number of worker processes.
         engine: "processes" on this machine, or "ray", whose workers must have access to the same files.
         overwrite: remove an earlier conversion from `destination` first.
@@ -224,7 +224,7 @@ def _manifest(source: str, split: Split, options: ConvertOptions, done: Sequence
 
 
 def _finished_before(folder: Path, splits: dict[str, Split], options: ConvertOptions) -> Summary | None:
-    """What this very conversion has already made, if it is whole and the source can be told from another."""
+    """Summary of an earlier run of this conversion; None if it is not whole or the source has no fingerprint."""
     if (folder / STATE_FOLDER).exists():
         return None
     summary = Summary()
@@ -242,7 +242,7 @@ def _finished_before(folder: Path, splits: dict[str, Split], options: ConvertOpt
 
 
 def _unlabelled(folder: Path, manifest: Manifest) -> int:
-    """How many samples have no label, by the indices."""
+    """Number of samples without a label, by the shards' indices."""
     count = 0
     for shard in manifest.shards:
         path = folder / shard.index_name

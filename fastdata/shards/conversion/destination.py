@@ -33,7 +33,7 @@ class Destination:
     Args:
         folder: the destination.
         source: the source, as the user named it.
-        options: how to convert.
+        options: options of the conversion.
         splits: the splits of the source.
         overwrite: remove an earlier conversion first.
         resume: fail unless there is an unfinished conversion.
@@ -194,18 +194,18 @@ def _read_job(path: Path) -> dict[str, Any]:
 
 
 def _is_same(begun: dict[str, Any], now: dict[str, Any]) -> bool:
-    """The same samples, wherever they lie now, and the same options."""
+    """True if two jobs have the same samples, wherever they lie now, and the same options."""
     return all(begun.get(entry) == now[entry] for entry in ("sources", "options"))
 
 
 def _is_same_place(begun: dict[str, Any], now: dict[str, Any]) -> bool:
-    """The same options, splits and place, whatever lies there now: a shard says itself of which samples it is."""
+    """True if two jobs have the same options, splits and place; the samples may differ, as each shard lists its own."""
     same = all(begun.get(entry) == now[entry] for entry in ("place", "options"))
     return same and set(begun.get("sources", ())) == set(now["sources"])
 
 
 def _differences(before: dict[str, Any], now: dict[str, Any]) -> str:
-    """Which entries of two jobs differ, in words."""
+    """Describes the entries in which two jobs differ, in words."""
     old, new = (dict(_entries(job)) for job in (before, now))
     names = [name for name in {**old, **new} if old.get(name) != new.get(name)]
     return ", ".join(f"{name} was {old.get(name)!r}, now {new.get(name)!r}" for name in names)

@@ -29,13 +29,13 @@ ON_ERROR: tuple[OnUnreadable, ...] = ("raise", "skip")
 
 @dataclass(frozen=True, kw_only=True)
 class ConvertOptions:
-    """How to convert.
+    """Options of a conversion.
 
     Attributes:
         shard_bytes: largest amount of source data in a shard, in bytes.
         shuffle_seed: random seed for the order in which samples are written; None keeps the order of the source.
-        recoding: what to do to every image.
-        on_error: what to do with an unreadable image: "raise", or "skip", which lists it in the manifest.
+        recoding: conversion of every image.
+        on_error: policy for an unreadable image: "raise", or "skip", which lists it in the manifest.
     """
 
     shard_bytes: int = 256 << 20
@@ -67,9 +67,9 @@ class ShardJob:
 
     Attributes:
         folder: the shard's folder.
-        name: its file name.
-        refs: its samples.
-        options: how to convert.
+        name: file name of the shard.
+        refs: samples of the shard.
+        options: options of the conversion.
         note: the file that says the shard is finished.
         stage: a temporary file with the samples of this shard only, removed when the shard is finished; or None.
     """
@@ -157,7 +157,7 @@ def _make_shard(job: ShardJob) -> ShardDone:
 
 
 def _in_words(error: Exception) -> str:
-    """What went wrong, the same in every run: no addresses of objects, no paths."""
+    """Describes an error in the same words in every run: no addresses of objects, no paths."""
     return error.strerror if isinstance(error, OSError) and error.strerror else in_words(error)
 
 

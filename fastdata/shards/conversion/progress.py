@@ -29,7 +29,7 @@ class ConversionProgress:
             self._shown.expect(images)
 
     def add(self, done: ShardDone) -> None:
-        """Called when a shard is finished."""
+        """Adds a finished shard."""
         self._bytes += done.source_bytes
         seconds = max(self._clock() - self._began, 1e-9)
         self._shown.update(f"{self._bytes / 1e6 / seconds:.0f} MB/s", steps=done.source_samples)

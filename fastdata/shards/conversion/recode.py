@@ -1,4 +1,4 @@
-"""What a conversion can do to an image: keep it, repack it losslessly, shrink it, unpack it, or store raw pixels."""
+"""Conversion of one image: keep it, repack it losslessly, shrink it, unpack it, or store raw pixels."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Image(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Recoding:
-    """What to do to every image; by default its bytes are kept.
+    """Conversion to apply to every image; by default its bytes are kept.
 
     Attributes:
         max_side: shrink images whose longer side exceeds this many pixels.
@@ -121,7 +121,7 @@ class Recoding:
         return Image("jpg", encoded, *pixels.size)
 
     def _size_for(self, width: int, height: int) -> tuple[int, int] | None:
-        """What an image is shrunk to; None to leave it."""
+        """(width, height) that an image is shrunk to; None to leave it."""
         limits = [(self.max_side, max(width, height)), (self.min_side, min(width, height))]
         ratios = [limit / side for limit, side in limits if limit is not None and side > limit]
         if not ratios:

@@ -11,19 +11,19 @@ from typing import Literal, NamedTuple
 from fastdata.errors import ConversionError, ShardError
 from fastdata.shards.conversion.recode import described
 from fastdata.shards.dataset import ShardDataset
-from fastdata.system.ahead import in_order
 from fastdata.system.disk_space import space_errors
 from fastdata.system.files import read_file
+from fastdata.system.ordered_map import in_order
 
 __all__ = ["Restored", "check_empty", "restore_folder"]
 
 
 class Restored(NamedTuple):
-    """What was done.
+    """Result of restoring a folder.
 
     Attributes:
-        files: how many there are now.
-        damaged: the images of which there is none, each with the reason.
+        files: number of files that exist now.
+        damaged: the images that have no file, each with the reason.
     """
 
     files: int
@@ -57,9 +57,9 @@ def restore_folder(
     Args:
         dataset: the shards.
         destination: a folder that is empty or does not exist.
-        threads: that read and write.
+        threads: number of threads that read and write.
         resume: go on in a destination with files of an earlier run; those with the right bytes are kept.
-        on_error: what to do with a damaged image: "raise", or "skip", which lists it.
+        on_error: policy for a damaged image: "raise", or "skip", which lists it.
         on_image: called after each image.
 
     Raises:
@@ -130,7 +130,7 @@ class _Files:
             return any(entry.name == path.name for entry in entries)
 
     def _write(self, path: Path, partial: Path, data: bytes) -> bool:
-        """False if there is such a file, which nobody has taken: where IMG and img are one name."""
+        """Writes a file; False if one exists under another spelling, on file systems where IMG and img are one name."""
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
             with space_errors(path, "free some space and go on with --resume (resume=True)"):

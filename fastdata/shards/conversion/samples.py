@@ -29,7 +29,7 @@ class Split:
     Attributes:
         classes: class names by label, or None if the source has none.
         refs: the samples of a listed source.
-        stream: for a streamed source: yields its samples.
+        stream: yields the samples of a streamed source.
         fingerprint: identifies the data, as its `listing` does; None if that is impossible.
         ignored: number of files ignored because their names are not those of images, or they are not regular files.
     """

@@ -21,9 +21,9 @@ from torch import nn
 from torch.nn.modules import module as torch_module
 from torch.utils._pytree import tree_leaves
 
+from fastdata.diagnosis.batch_replay import ranks
 from fastdata.diagnosis.layers import Like, bias_cost_s, eval_ms, float64_slowdown, is_in_channels_last
 from fastdata.diagnosis.observation import Facts, SyncPlace
-from fastdata.diagnosis.repeating import ranks
 
 __all__ = ["Look"]
 
@@ -81,7 +81,7 @@ class Look:
                 self._before_norm.clear()
 
     def facts(self, batch: Any) -> Facts:
-        """What was found; batch: one of the loader's."""
+        """Returns the facts found; `batch` is one of the loader's."""
         facts = self._facts
         parameters = [each for model in self.models for each in model.parameters()]
         facts.models = sorted({_class_name(model) for model in self.models})[:_MOST_NAMED]
@@ -123,7 +123,7 @@ class Look:
         return list(found.values())[:_MOST_NAMED]
 
     def note_compiled(self, optimizers: list[torch.optim.Optimizer]) -> None:
-        """What is known of a program without looking at its models: from the parameters that it trains."""
+        """Notes the facts that the trained parameters give, without a look at the models; for compiled programs."""
         trained = [each for one in optimizers for group in one.param_groups for each in group["params"]]
         self._facts.compiled = True
         self._facts.parameters = sum(each.numel() for each in trained)
@@ -185,7 +185,7 @@ class Look:
         return noted
 
     def _note_biases(self, tensors: list[Any]) -> None:
-        """Of the layers whose output goes to a normalisation and nowhere else in the graph."""
+        """Notes biased layers whose output goes to a normalisation and nowhere else in the graph."""
         found = list(self._before_norm.values())
         self._before_norm.clear()
         uses = _uses(
@@ -319,7 +319,7 @@ class Look:
 
 
 def _uses(nodes: list[Any], roots: list[Any]) -> list[int]:
-    """How many times the output of each node is taken within a graph of autograd."""
+    """Number of uses of each node's output within an autograd graph."""
     counts = {id(node): 0 for node in nodes}
     seen, left = set(roots), [root for root in roots if root is not None]
     while left:
@@ -364,7 +364,7 @@ def _uses_tensor_cores() -> bool:
 
 
 def _tracers() -> list[str]:
-    """What Python calls for each line or function: debuggers, coverage, profilers."""
+    """Names of the tools that Python calls for each line or function: debuggers, coverage, profilers."""
     found = [each for each in (sys.gettrace(), sys.getprofile()) if each is not None]
     names = [f"{getattr(each, '__module__', None) or type(each).__module__}" for each in found]
     monitoring = getattr(sys, "monitoring", None)  # Python 3.12

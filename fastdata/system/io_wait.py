@@ -1,4 +1,4 @@
-"""How long a thread waits, for storage or network, while it does something, instead of computing."""
+"""Measures the time that a thread waits for storage or network instead of computing."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class WaitingTime:
 
     @property
     def typical_s(self) -> float:
-        """The same of one block: the median."""
+        """Seconds of one block in which nothing was computed, though a CPU was free: the median."""
         return statistics.median(self._waited_s() or [0.0])
 
     @property

@@ -19,13 +19,13 @@ from watched_programs import dataset, model, step, train, watched
 
 import fastdata
 from fastdata.diagnosis.advice import advise
+from fastdata.diagnosis.batch_replay import is_compiled
 from fastdata.diagnosis.examine import examine_loader, examine_watched
 from fastdata.diagnosis.experiments import Delivery, Experiments
-from fastdata.diagnosis.marks import Marks
+from fastdata.diagnosis.loop_monitor import LoopMonitor, Stopped
 from fastdata.diagnosis.observation import Observation, Step, Stretch
-from fastdata.diagnosis.repeating import is_compiled
+from fastdata.diagnosis.step_timer import Marks
 from fastdata.diagnosis.trials import Trial
-from fastdata.diagnosis.watch import Stopped, Watch
 from fastdata.errors import OptionError
 
 
@@ -57,7 +57,7 @@ def test_how_long_worker_processes_take_to_start_is_measured(persistent: bool) -
 
 @pytest.mark.parametrize("kind", [DataLoader, fastdata.DataLoader])
 def test_a_program_that_ends_before_the_measurements_has_its_own_result(kind: Any) -> None:
-    def weights(watch: Watch | None) -> list[torch.Tensor]:
+    def weights(watch: LoopMonitor | None) -> list[torch.Tensor]:
         network = model(bias=True)
         torch.manual_seed(2)
         loader = kind(dataset(), 16, shuffle=True)
@@ -68,7 +68,7 @@ def test_a_program_that_ends_before_the_measurements_has_its_own_result(kind: An
                 train(network, loader, 2)
         return list(network.state_dict().values())
 
-    watch = Watch(seconds=1e6)
+    watch = LoopMonitor(seconds=1e6)
     assert all(torch.equal(*pair) for pair in zip(weights(None), weights(watch), strict=True))
     assert [(each.batches, each.trained) for each in watch.seen] == [(12, 12)]
 
@@ -106,7 +106,7 @@ def test_what_repeated_batches_train_is_put_back(make: Any, batches: int) -> Non
 
     network, loader, steps = model(), DataLoader(dataset(16 * batches), 16), set()
     optimiser = make(network.parameters(), lr=0.01)
-    watch = Watch(seconds=100.0, clock=map(float, itertools.count()).__next__)
+    watch = LoopMonitor(seconds=100.0, clock=map(float, itertools.count()).__next__)
     with suppress(Stopped), watch.watching():
         try:
             for images, labels in loader:
@@ -224,7 +224,7 @@ def test_what_is_wrong_with_a_program_is_found() -> None:
     (place,) = facts.syncs
     assert place.calls == ".item()"
     assert place.per_step == 3
-    assert "test_watch.py:" in place.place
+    assert "test_loop_monitor.py:" in place.place
     assert "anomaly" in seen.trials
 
 
@@ -569,7 +569,7 @@ def test_what_the_program_closes_at_its_end_is_measured_before() -> None:
         finally:
             opened.clear()
 
-    watch, found = Watch(seconds=0.3), list[Observation]()
+    watch, found = LoopMonitor(seconds=0.3), list[Observation]()
     watch.when_done = lambda: found.append(examine_watched(watch, "a program"))
     with pytest.raises(Stopped), watch.watching():
         program()

@@ -1,4 +1,4 @@
-"""What must be known of a loader, and of the program, before one of its batches is delivered again and again."""
+"""Facts about a loader and a program that are needed before one batch is delivered again and again."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def is_plain(loader: Any) -> bool:
 
 
 def likeness(loader: Any) -> tuple[Any, ...]:
-    """What two loaders have in common if one of them was made anew."""
+    """Properties that a loader keeps when it is made anew: (type, type of its dataset, batch size, num_workers)."""
     batch_size = getattr(loader.batch_sampler, "batch_size", loader.batch_size)
     return type(loader), type(loader.dataset), batch_size, loader.num_workers
 
@@ -95,7 +95,7 @@ def handover_ms(batch: Any) -> tuple[float, float, float]:
 
 
 def epoch_length(*known: Any) -> float:
-    """The length of the first that can tell; infinite if none can, or if a stream only claims to have one."""
+    """Length of the first object that has one; infinite if none has, or if it belongs to an iterable dataset."""
     for each in known:
         if isinstance(getattr(each, "dataset", None), torch.utils.data.IterableDataset):
             return math.inf

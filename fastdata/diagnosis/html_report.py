@@ -7,9 +7,9 @@ import math
 import time
 from typing import Any
 
-from fastdata.diagnosis.gains import step_seconds
 from fastdata.diagnosis.observation import Observation
-from fastdata.diagnosis.show import tables, times
+from fastdata.diagnosis.speedup_model import step_seconds
+from fastdata.diagnosis.text_report import tables, times
 from fastdata.diagnosis.verdict import Diagnosis
 from fastdata.pages.render import render
 
@@ -17,12 +17,12 @@ __all__ = ["as_html"]
 
 
 def as_html(told: Diagnosis, machine: dict[str, Any], *, command: str = "") -> str:
-    """The page.
+    """Renders a diagnosis as an HTML page.
 
     Args:
         told: the diagnosis.
-        command: that made it; "" for `fastdata doctor PROGRAM`.
-        machine: as `fastdata.diagnosis.measure.machine` describes it.
+        command: the command that made it; "" for `fastdata doctor PROGRAM`.
+        machine: description from `fastdata.diagnosis.measure.machine`.
     """
     return render(
         "doctor.html",

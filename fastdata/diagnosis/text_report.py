@@ -6,8 +6,8 @@ import math
 import textwrap
 from collections.abc import Iterator
 
-from fastdata.diagnosis.gains import Advice, others_used, step_seconds, wait_share
 from fastdata.diagnosis.observation import Observation
+from fastdata.diagnosis.speedup_model import Advice, others_used, step_seconds, wait_share
 
 __all__ = ["as_text", "in_ms", "tables", "times"]
 

@@ -1,4 +1,4 @@
-"""What steps with a repeated batch train is put back, so that a program keeps what its own batches have made of it."""
+"""Snapshots and restores models, optimizers, scalers and random states around steps with a repeated batch."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ _MOST_OF_MEMORY = 0.5  # of what is available to a process, for copies
 
 
 class Undo:
-    """Puts back what a program's models and optimisers were when it was noted.
+    """Restores a program's models and optimisers to the state in which they were noted.
 
     All modules and optimisers of the process are noted, whoever has them: averages of weights, teachers and losses are
     trained, too.
 
     Args:
-        unseen: told of what cannot be put back.
+        unseen: list to which the reasons are added if something cannot be put back.
     """
 
     def __init__(self, unseen: list[str]) -> None:
@@ -59,19 +59,19 @@ class Undo:
         return None
 
     def note(self) -> None:
-        """Everything as it is now, if nothing has been noted since it was put back."""
+        """Notes everything as it is now, if nothing has been noted since the last `put_back`."""
         if self._before is None and (reason := self.why_not()) is not None:
             self._tell(reason)
 
     def put_back(self) -> None:
-        """What was noted last."""
+        """Restores what was noted last."""
         if self._before is not None:
             before, self._before = self._before, None
             if failures := before.put_back():
                 self._tell(failures[0])
 
     def before_saving(self, stack: ExitStack) -> None:
-        """Until the stack is left: in place, before a function that saves is called; also in what it was given."""
+        """Wraps save functions to restore the state before each save, in place; undone when `stack` closes."""
         for owner, name in _savers():
             original = getattr(owner, name)
             setattr(owner, name, self._putting_back(original))
@@ -110,12 +110,12 @@ def _savers() -> Iterator[tuple[Any, str]]:
 class _Before:
     """Parameters, their gradients, buffers, optimisers' states and loss scales, as they are when this is made.
 
-    Copies lie in host memory: devices seldom have room for a second model.  What an optimiser is told (as its learning
-    rate) is left alone: schedulers count the program's steps, and there are no more of these than without.
+    Copies lie in host memory: devices seldom have room for a second model.  Options of an optimiser (as its learning
+    rate) are left alone: schedulers count the program's steps, and there are no more of these than without.
 
     Args:
-        trained: modules, of which their own parameters and buffers are meant, not those of the modules within;
-            optimisers, with the parameters that they update; and scalers of gradients.
+        trained: modules, each with its own parameters and buffers, not those of the modules within it; optimisers, with
+            the parameters that they update; and scalers of gradients.
     """
 
     def __init__(self, trained: list[Any]) -> None:
@@ -133,7 +133,7 @@ class _Before:
         self._on_mps = torch.mps.get_rng_state() if torch.backends.mps.is_available() else None
 
     def put_back(self) -> list[str]:
-        """Everything is as it was; parameters stay the same objects.  What could not be put back."""
+        """Restores everything; parameters stay the same objects.  Returns the reasons if something was not restored."""
         failures = list[str]()
         for place, name, tensor, was, gradient in self._held:
             try:
@@ -167,7 +167,7 @@ class _Before:
 
 
 def _optimizers_in(trained: Iterable[Any]) -> list[torch.optim.Optimizer]:
-    """Those that are made: one that is being made has no `state` yet."""
+    """Optimizers that are completely made: one that is being made has no `state` yet."""
     return [each for each in trained if isinstance(each, torch.optim.Optimizer) and hasattr(each, "state")]
 
 
@@ -219,7 +219,7 @@ def _put_back_state(now: dict[str, Any], states: dict[str, Any]) -> None:
 
 
 def _write(tensor: torch.Tensor, was: torch.Tensor) -> None:
-    """In place, and unseen by autograd: a program may have called its model already."""
+    """Writes values in place, unseen by autograd, since a program may have called its model already."""
     if not torch.equal(tensor.data, there := was.to(tensor.device)):
         tensor.data.copy_(there)
 

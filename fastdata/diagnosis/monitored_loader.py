@@ -8,11 +8,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from fastdata.diagnosis.batch_replay import epoch_length, likeness
 from fastdata.diagnosis.loading import settings_of
 from fastdata.diagnosis.observation import Step
-from fastdata.diagnosis.repeating import epoch_length, likeness
 
-__all__ = ["Seen", "Turn", "WatchedIterator"]
+__all__ = ["UsedLoader", "Turn", "MonitoredIterator"]
 
 
 @dataclass
@@ -38,21 +38,21 @@ class Turn:
     asked_by: int = 0
 
 
-class Seen:
+class UsedLoader:
     """A loader that was iterated.
 
     Attributes:
-        dataset: its class's name.
+        dataset: name of the dataset's class.
         settings: the loader's arguments that decide the speed.
-        likeness: what one that was made anew has in common with it.
+        likeness: properties that the loader keeps when it is made anew; see `batch_replay.likeness`.
         batches: delivered.
         trained: batches that were followed by a backward pass or an update.
         first_batch_s: seconds until the first one.
-        steps: of all iterations so far, until the script begins.
+        steps: steps of all iterations so far, until the script begins.
         turn: the iteration that began last.
-        turns: how many there were.
+        turns: number of iterations.
         epoch: batches of the latest epoch that came to its end; infinite before.
-        waited_s: for its batches, of which there was one in each step.
+        waited_s: seconds waited for its batches, of which there was one in each step.
         feeds: steps of another loader in which there was one of its batches, as with zip().
     """
 
@@ -73,11 +73,11 @@ class Seen:
 
     @property
     def loader(self) -> Any:
-        """Itself; None if the program has let go of it, and it was not kept."""
+        """The loader; None if the program has let go of it, and it was not kept."""
         return self._loader()
 
     def keep(self, keeps: bool) -> None:
-        """It lives on for us, or no longer than the program wants."""
+        """Holds the loader strongly if `keeps`, else weakly."""
         self._kept = self._loader() if keeps else None
 
     @property
@@ -91,22 +91,22 @@ class Seen:
         return self.turns > 2 and self.batches <= self.turns and self.turn.length > 1
 
 
-class WatchedIterator:
+class MonitoredIterator:
     """Wraps an iterator of a loader; everything that is not iterating is the iterator's own.
 
     Args:
         ask: called for the next batch, in the iterator's place.
         leave: called when nobody has the iterator any more.
-        seen: whose iterator it is.
+        seen: the loader of the iterator.
         inner: the iterator.
         made_s: seconds that making it took.
     """
 
     def __init__(
         self,
-        ask: Callable[[Seen, WatchedIterator], Any],
-        leave: Callable[[Seen, Turn], None],
-        seen: Seen,
+        ask: Callable[[UsedLoader, MonitoredIterator], Any],
+        leave: Callable[[UsedLoader, Turn], None],
+        seen: UsedLoader,
         inner: Any,
         *,
         made_s: float,
@@ -116,7 +116,7 @@ class WatchedIterator:
         self.turn = seen.turn = Turn(epoch_length(seen.loader, inner), made_s)
         seen.turns += 1
 
-    def __iter__(self) -> WatchedIterator:
+    def __iter__(self) -> MonitoredIterator:
         return self
 
     def __next__(self) -> Any:

@@ -66,7 +66,7 @@ def remember(loader: Any, make: Callable[..., Any]) -> None:
 
 def _in_place_of(torchs: type[Any], make: Callable[..., Any]) -> type[Any]:
     class Rebuilding(type):
-        """What passes for torch's class, and makes a loader of ours where one of ours is rebuilt."""
+        """Metaclass of a stand-in for torch's DataLoader; it builds a loader of ours if one of ours is rebuilt."""
 
         def __call__(cls, dataset: Any, *arguments: Any, **named: Any) -> Any:
             origin = _origin(dataset, named.get("batch_sampler"))

@@ -5,14 +5,14 @@ Life cycle; any deviation is a bug:
            process alone.  What is delivered, and to whom, is as without.
   Main     the loader between whose batches there is a backward pass.  If none comes for a long while: the one iterated.
            It is kept; whatever else the program lets go of goes.  A program that trains on another loader for some
-           steps is in its next stage: that loader takes the main one's place, and a new script begins.
-  Script   then each request for one of its batches asks the script (script.py) what to deliver: the next batch, or once
+           steps is in its next stage: that loader takes the main one's place, and a new plan begins.
+  Plan     then each request for one of its batches asks measurement_plan.py what to deliver: the next batch, or once
            more the same one.  Never more batches than the epoch has; where its length is not known, or a batch cannot
            be copied, none is repeated.  What repeated ones have trained is put back when a loop begins or ends, when
            the program saves something, and before it is stopped.
   Elsewhere  where the loop is in another thread than the one that asks for batches, steps cannot be timed: the loader
            alone is measured.
-  Stop     at the end of the script `when_done` measures what is left, while all that the program has opened is still
+  Stop     at the end of the plan `when_done` measures what is left, while all that the program has opened is still
            open; then the request raises `Stopped`, which ends the program.  A program that ends earlier leaves what has
            been measured.
 """
@@ -32,16 +32,16 @@ import torch
 import torch.utils.data
 
 from fastdata.dataloader import loader as our_loaders
+from fastdata.diagnosis.batch_replay import is_compiled, ranks
 from fastdata.diagnosis.budget import PROGRAM_AT_MOST, UNTRAINED, Alarm, Budget
-from fastdata.diagnosis.marks import Marks
+from fastdata.diagnosis.measurement_plan import MeasurementPlan
+from fastdata.diagnosis.monitored_loader import MonitoredIterator, Turn, UsedLoader
 from fastdata.diagnosis.observation import Step
-from fastdata.diagnosis.put_back import Undo
-from fastdata.diagnosis.repeating import is_compiled, ranks
-from fastdata.diagnosis.script import Script
-from fastdata.diagnosis.watched import Seen, Turn, WatchedIterator
+from fastdata.diagnosis.step_timer import Marks
+from fastdata.diagnosis.training_snapshot import Undo
 from fastdata.run.report import cpu_seconds
 
-__all__ = ["Stopped", "Watch"]
+__all__ = ["Stopped", "LoopMonitor"]
 
 _GLANCED_AT = 2  # batches of each other loader, which may be a validation's
 # Steps, and times of `seconds`, after which no backward pass is expected: in a second pass, and in the first.
@@ -55,14 +55,14 @@ class Stopped(BaseException):
     """Ends a program of which everything has been measured."""
 
 
-class Watch:
-    """What happens in one process.
+class LoopMonitor:
+    """Monitor of the loaders and the training loop of one process.
 
     Args:
-        seconds: for all steps that are timed.
+        seconds: time for all steps that are timed.
         tries: also try changes that are no faults.
-        clock: seconds.
-        budget: for all of it; None for no limit.
+        clock: returns the time in seconds.
+        budget: time limit for the whole program; None for no limit.
     """
 
     def __init__(
@@ -76,10 +76,12 @@ class Watch:
         self.budget = budget or Budget()
         self._alarm: Alarm | None = None
         self.seconds, self._tries, self._clock = seconds, tries, clock
-        self.seen: list[Seen] = []
-        self.main: Seen | None = None
-        self.partner: Seen | None = None  # whose batches are taken within the main one's steps, and waited for most
-        self._most_used: Seen | None = None  # before there is a main one
+        self.seen: list[UsedLoader] = []
+        self.main: UsedLoader | None = None
+        self.partner: UsedLoader | None = (
+            None  # whose batches are taken within the main one's steps, and waited for most
+        )
+        self._most_used: UsedLoader | None = None  # before there is a main one
         self.unseen: list[str] = []
         self.is_done = False
         self.when_done: Callable[[], None] | None = None  # before the program is stopped
@@ -88,9 +90,9 @@ class Watch:
         self._marks = Marks(clock)
         self._undo = Undo(self.unseen)  # of what repeated batches train
         self._others = 0  # batches of other loaders within a step of the main one
-        self._other: tuple[Seen, float]  # that had the first of them, and how long it was waited for
+        self._other: tuple[UsedLoader, float]  # that had the first of them, and how long it was waited for
         self._stages = 1
-        self._other_stage: Seen | None = None  # which may take the main one's place
+        self._other_stage: UsedLoader | None = None  # which may take the main one's place
         self._other_steps = 0
         self.started = 0  # processes, but for those of loaders
         self._depth = threading.local()
@@ -103,7 +105,7 @@ class Watch:
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """The program runs inside of this block."""
+        """Watches a program that runs inside this block."""
         with ExitStack() as stack:
             for owner in (torch.utils.data.DataLoader, our_loaders.StatelessDataLoader):
                 if "__iter__" in vars(owner):
@@ -147,19 +149,19 @@ class Watch:
             finally:
                 self._depth.inside = False
             seen.began_at = seen.began_at or began
-            return WatchedIterator(self.ask, self._leave, seen, inner, made_s=self._clock() - began)
+            return MonitoredIterator(self.ask, self._leave, seen, inner, made_s=self._clock() - began)
 
         return iterate
 
-    def _seen(self, loader: Any) -> Seen:
+    def _seen(self, loader: Any) -> UsedLoader:
         known = next((each for each in self.seen if each.loader is loader), None)
         if known is None:
-            known = Seen(loader)
+            known = UsedLoader(loader)
             self.seen.append(known)
         return known
 
     @property
-    def examined(self) -> Seen | None:
+    def examined(self) -> UsedLoader | None:
         """The loader that is to be measured alone: the main one, or the one that it is combined with and waits for."""
         main, partner = self.main or self._most_used, self.partner
         if main is not None and partner is not None:
@@ -167,7 +169,7 @@ class Watch:
             return partner if feeds and partner.waited_s > main.waited_s else main
         return main
 
-    def take_what_there_is(self, seen: Seen) -> None:
+    def take_what_there_is(self, seen: UsedLoader) -> None:
         """Means of the steps of a program that ended before all could be timed, the first one left out."""
         if self._trains_elsewhere(seen):
             return
@@ -181,7 +183,7 @@ class Watch:
 
     # ---- in the program's loop
 
-    def ask(self, seen: Seen, iterator: WatchedIterator) -> Any:
+    def ask(self, seen: UsedLoader, iterator: MonitoredIterator) -> Any:
         """The next batch for the program.
 
         Raises:
@@ -224,7 +226,7 @@ class Watch:
             self._marks.begin(self._clock())
         return batch
 
-    def _next_of(self, seen: Seen, iterator: WatchedIterator) -> Any:
+    def _next_of(self, seen: UsedLoader, iterator: MonitoredIterator) -> Any:
         try:
             batch = next(iterator.inner)
         except StopIteration:
@@ -237,7 +239,7 @@ class Watch:
                 self.script.delivery.keep(batch)
         return batch
 
-    def _note_other(self, other: Seen, wait_s: float) -> None:
+    def _note_other(self, other: UsedLoader, wait_s: float) -> None:
         """A batch of another loader within a step: one belongs to it, as with zip(); more are a validation's."""
         self._others += 1
         assert self.main is not None
@@ -249,7 +251,7 @@ class Watch:
             self._marks.delivered_at += wait_s
             self._other = other, wait_s
 
-    def _note_partner(self, other: Seen, wait_s: float) -> None:
+    def _note_partner(self, other: UsedLoader, wait_s: float) -> None:
         """A step of the main loader had exactly one batch of this one."""
         other.feeds += 1
         other.waited_s += wait_s
@@ -258,12 +260,12 @@ class Watch:
             self._let_go_of_others()
 
     def _let_go_of_others(self) -> None:
-        """Only those live on that may be measured alone."""
+        """Lets go of all loaders but those that may be measured alone."""
         for seen in self.seen:
             seen.keep(seen in (self.main or self._most_used, self.partner))
 
-    def _close_step(self, seen: Seen, turn: Turn, asked_at: float) -> None:
-        """The program has asked for the next batch, or left the iterator."""
+    def _close_step(self, seen: UsedLoader, turn: Turn, asked_at: float) -> None:
+        """Ends the step: the program has asked for the next batch, or left the iterator."""
         if not turn.is_out:
             return
         turn.is_out = False
@@ -273,8 +275,8 @@ class Watch:
                 self._note_partner(*self._other)
             self._end_step(seen, self._marks.end(asked_at, turn.wait_s), trained)
 
-    def _leave(self, seen: Seen, turn: Turn) -> None:
-        """Nobody has the iterator any more: the program has left its loop, if it has trained on the latest batch."""
+    def _leave(self, seen: UsedLoader, turn: Turn) -> None:
+        """Notes that nobody has the iterator any more; ends the loop if it has trained on the latest batch."""
         turn.is_left = True
         is_here = os.getpid() == self._process and threading.get_ident() == turn.asked_by
         if is_here and not self._is_over and seen.turn is turn and turn.is_out and self._marks.trains:
@@ -296,7 +298,7 @@ class Watch:
         raise Stopped
 
     def _is_too_late(self) -> bool:
-        """For what the program does between two requests: it is not waited for any more."""
+        """Ends the measurement if the program takes too long between two requests; False for one of several ranks."""
         if ranks() > 1:
             return False
         if not self.is_done:
@@ -308,7 +310,7 @@ class Watch:
         if self._alarm is not None:
             self._alarm.stop()
 
-    def _end_step(self, seen: Seen, step: Step, trained: bool) -> None:
+    def _end_step(self, seen: UsedLoader, step: Step, trained: bool) -> None:
         seen.trained += trained
         if self.main is None:
             seen.steps.append(step)
@@ -328,14 +330,14 @@ class Watch:
             self.script.take(step)
             self.is_done = not self.script.is_running
 
-    def _new_script(self) -> Script:
-        return Script(
+    def _new_script(self) -> MeasurementPlan:
+        return MeasurementPlan(
             self._undo, self._marks, self._depth,
             seconds=self.seconds, tries=self._tries, unseen=self.unseen, clock=self._clock,
             budget=self.budget,
         )  # fmt: skip
 
-    def _begin(self, seen: Seen) -> None:
+    def _begin(self, seen: UsedLoader) -> None:
         if self._trains_elsewhere(seen):
             self.is_done = True
             self.unseen.append(
@@ -346,12 +348,12 @@ class Watch:
         self.script.begin(seen)
         self.is_done = not self.script.is_running
 
-    def _trains_elsewhere(self, seen: Seen) -> bool:
-        """The training loop is in another thread than the one that asks for batches."""
+    def _trains_elsewhere(self, seen: UsedLoader) -> bool:
+        """True if the training loop is in another thread than the one that asks for batches."""
         return self._marks.backward_in not in (None, seen.turn.asked_by)
 
-    def _succeed(self, seen: Seen) -> None:
-        """Another loader is trained on: one that was made for the next epoch, or that of the program's next stage."""
+    def _succeed(self, seen: UsedLoader) -> None:
+        """Makes this the main loader: one that was made for the next epoch, or that of the program's next stage."""
         main = self.main
         assert main is not None
         if main.likeness == seen.likeness:
@@ -370,7 +372,7 @@ class Watch:
         if self._other_steps >= _NEXT_STAGE and self._stages < _MOST_STAGES and self.script.is_running:
             self._begin_stage(seen)
 
-    def _begin_stage(self, seen: Seen) -> None:
+    def _begin_stage(self, seen: UsedLoader) -> None:
         assert self.main is not None
         self.script.end()
         self._undo.put_back()

@@ -40,10 +40,10 @@ class Policy(Augmentation):
 
     @abstractmethod
     def magnitudes(self, size: tuple[int, int]) -> Floats:
-        """Of every operation and bin: (14, bins)."""
+        """Magnitudes of every operation and bin: (14, bins)."""
 
     def _signed(self, choices: Ints, amounts: Floats, share: Floats) -> Floats:
-        """Amounts of which every other one that may be negative is so."""
+        """Amounts, made negative with probability 1/2 if the operation's amount may be negative."""
         return np.where(np.isin(choices, list(self._symmetric)) & (share < 0.5), -amounts, amounts)
 
     def apply(self, images: torch.Tensor, parameters: Parameters) -> torch.Tensor:
@@ -64,7 +64,7 @@ class Policy(Augmentation):
         return table
 
     def _put(self, table: EffectTable, row: int, turn: int, name: str, amount: float, size: tuple[int, int]) -> None:
-        """One operation for one image."""
+        """Fills in one operation for one image."""
         place: dict[str, Any] = {"interpolation": self.interpolation, "fill": self.fill}
         if name == "Rotate":
             rotate(table, row, turn, float(amount), size, **place)
@@ -84,11 +84,11 @@ class Policy(Augmentation):
 
 
 class _AnyOperations(Policy):
-    """Any of the fourteen operations, all as likely, one after the other."""
+    """Applies any of the fourteen operations, all as likely, one after the other."""
 
     @abstractmethod
     def _bins(self, share: Floats) -> Ints:
-        """Which bin of magnitudes each sample takes."""
+        """Bin of magnitudes that each sample takes."""
 
     def draw(self, draws: Draws, size: tuple[int, int]) -> Parameters:
         """See `Augmentation.draw`."""
@@ -103,12 +103,12 @@ class _AnyOperations(Policy):
 
 
 class RandAugment(_AnyOperations):
-    """`num_ops` operations per sample, all of one magnitude; torchvision's operations and magnitudes.
+    """Applies `num_ops` operations per sample, all of one magnitude; torchvision's operations and magnitudes.
 
     Args:
         num_ops: operations one after the other.
         magnitude: bin, from 0.
-        num_magnitude_bins: how many there are.
+        num_magnitude_bins: number of magnitudes.
         interpolation: "nearest" or "bilinear".
         fill: level, or three, for what comes from outside of the image; None is black.
 
@@ -139,10 +139,10 @@ class RandAugment(_AnyOperations):
 
 
 class TrivialAugmentWide(_AnyOperations):
-    """One operation per sample, of a random magnitude from a wide range; torchvision's operations and magnitudes.
+    """Applies one operation per sample, of a random magnitude from a wide range, as in torchvision.
 
     Args:
-        num_magnitude_bins: how many magnitudes there are.
+        num_magnitude_bins: number of magnitudes.
         interpolation: "nearest" or "bilinear".
         fill: level, or three, for what comes from outside of the image; None is black.
 
@@ -170,10 +170,10 @@ class TrivialAugmentWide(_AnyOperations):
 
 
 class AutoAugment(Policy):
-    """One of several learnt pairs of operations per sample, each done with a probability of its own.
+    """Applies one of several learnt pairs of operations per sample, each operation with its own probability.
 
     Args:
-        policies: of each pair the two operations' names, probabilities, and bins of their magnitudes out of ten, as
+        policies: for each pair the two operations' names, probabilities, and bins of their magnitudes out of ten, as
             torchvision's AutoAugment has them.
         interpolation: "nearest" or "bilinear".
         fill: level, or three, for what comes from outside of the image; None is black.
@@ -225,7 +225,7 @@ _ALL = (*_NAMES, "Invert")  # which only AutoAugment has
 
 
 def _moderate(size: tuple[int, int], bins: int, *, of_v1: bool) -> Floats:
-    """RandAugment's magnitudes, which AutoAugment has, too."""
+    """Magnitudes of RandAugment and AutoAugment."""
     height, width = size
     tops = (0, 0.3, 0.3, 150.0 / 331.0 * width, 150.0 / 331.0 * height, 30.0, 0.9, 0.9, 0.9, 0.9)
     return _table(tops, bins, fewest_bits=4, of_v1=of_v1)

@@ -14,9 +14,9 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from fastdata.diagnosis import put_back
-from fastdata.diagnosis.put_back import Undo
-from fastdata.diagnosis.watch import Stopped, Watch
+from fastdata.diagnosis import training_snapshot
+from fastdata.diagnosis.loop_monitor import LoopMonitor, Stopped
+from fastdata.diagnosis.training_snapshot import Undo
 
 BATCHES, STEPS = 60, 20  # of an epoch; and after which the loop is left, in the middle of repeating
 
@@ -151,7 +151,7 @@ def crash(training: Training) -> None:
 )
 def test_however_a_loop_ends(program: Callable[[Training], None], make: Callable[..., Any]) -> None:
     training = Training(make)
-    watch = Watch(seconds=230.0, clock=map(float, itertools.count()).__next__)
+    watch = LoopMonitor(seconds=230.0, clock=map(float, itertools.count()).__next__)
     with suppress(Stopped, ZeroDivisionError), watch.watching():
         program(training)
     assert training.checks or program is crash
@@ -175,7 +175,7 @@ def test_a_program_that_asks_for_a_batch_before_its_backward_pass() -> None:
                 optimiser.step()
             yield epoch
 
-    watch = Watch(seconds=230.0, clock=map(float, itertools.count()).__next__)
+    watch = LoopMonitor(seconds=230.0, clock=map(float, itertools.count()).__next__)
     with suppress(Stopped), watch.watching():
         assert list(program()) == [0, 1, 2]
     assert watch.repeats
@@ -183,7 +183,7 @@ def test_a_program_that_asks_for_a_batch_before_its_backward_pass() -> None:
 
 def test_a_program_that_ends_by_itself_is_told_that_it_has_trained_less() -> None:
     training = Training(torch.optim.Adam)
-    watch = Watch(seconds=230.0, clock=map(float, itertools.count()).__next__)
+    watch = LoopMonitor(seconds=230.0, clock=map(float, itertools.count()).__next__)
     with watch.watching():
         beside_a_shorter_loader(training)
     assert watch.main is not None
@@ -195,9 +195,9 @@ def test_a_program_that_ends_by_itself_is_told_that_it_has_trained_less() -> Non
 
 
 def test_models_that_are_too_large_to_be_copied(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(put_back, "_MOST_OF_MEMORY", 0.0)
+    monkeypatch.setattr(training_snapshot, "_MOST_OF_MEMORY", 0.0)
     training = Training(torch.optim.Adam)
-    watch = Watch(seconds=230.0, clock=map(float, itertools.count()).__next__)
+    watch = LoopMonitor(seconds=230.0, clock=map(float, itertools.count()).__next__)
     with suppress(Stopped), watch.watching():
         for given, labels in images():
             training.step(given, labels)

@@ -20,7 +20,7 @@ __all__ = ["RandomAffine", "RandomPerspective", "RandomRotation"]
 
 
 class _Warp(Augmentation):
-    """Pixels that change places."""
+    """Augmentation that moves pixels."""
 
     def __init__(self, interpolation: Any, fill: Any, center: Sequence[float] | None) -> None:
         values = {0: "nearest", 2: "bilinear", 3: "bicubic"}
@@ -35,7 +35,7 @@ class _Warp(Augmentation):
 
 
 class RandomRotation(_Warp):
-    """Turned about the middle or another point by a random angle.
+    """Rotates by a random angle about the middle or another point.
 
     Args:
         degrees: smallest and largest angle, counterclockwise.
@@ -62,7 +62,7 @@ class RandomRotation(_Warp):
         return self.expand
 
     def new_size(self, parameters: Parameters, size: tuple[int, int]) -> tuple[int, int]:
-        """(height, width) of one image of some size, with the parameters of that."""
+        """(height, width) of one augmented image, from its size and its parameters."""
         (angle,) = parameters["angles"].tolist()
         return rotation(angle, size, self.center, expand=self.expand)[2]
 
@@ -81,7 +81,7 @@ class RandomRotation(_Warp):
 
 
 class RandomAffine(_Warp):
-    """Turned, moved, scaled and sheared by random amounts.
+    """Rotates, moves, scales and shears by random amounts.
 
     Args:
         degrees: smallest and largest angle.
@@ -136,7 +136,7 @@ class RandomAffine(_Warp):
 
 
 class RandomPerspective(_Warp):
-    """Seen from another place with probability `p`: the corners move inwards.
+    """Changes the perspective with probability `p`: the corners move inwards.
 
     Args:
         distortion_scale: largest way of a corner as a share of half the width or height.
@@ -194,9 +194,9 @@ def _between(range_: Sequence[float], share: Floats) -> Floats:
 def _inverse(
     center: Sequence[float], angle: float, move: Sequence[float], scale: float, shear: Sequence[float]
 ) -> Matrix:
-    """Where each pixel comes from when an image is turned, scaled and sheared about a point, and moved.
+    """Inverse affine matrix, output to source pixels, of an image turned, scaled and sheared about a point, and moved.
 
-    Source: torchvision's _get_inverse_affine_matrix, in whose order everything is rounded.
+    Source: torchvision's _get_inverse_affine_matrix, with the same order of rounding.
     """
     turn, along_x, along_y = (math.radians(each) for each in (angle, *shear))
     cosine = math.cos(along_y)

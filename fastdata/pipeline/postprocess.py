@@ -1,4 +1,4 @@
-"""What is left to do on a batch of decoded images: augmentations and float arithmetic, wherever the batch is."""
+"""Steps after decoding: augmentations and float arithmetic on a batch of images, on the host or on a device."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Finish:
     """The steps of a plan after decoding.
 
     Attributes:
-        plan: whose augmentations and normalisation they are.
+        plan: the plan with the augmentations and the normalisation.
         key: seed and epoch of the draws.
     """
 
@@ -48,7 +48,7 @@ class Finish:
         )
 
     def effects(self, indices: Sequence[int], copies: Sequence[int]) -> EffectTable | None:
-        """What the native core is to do to the pixels of N samples, if in one pass; None for nothing."""
+        """Effects that the native core applies to the pixels of N samples in one pass; None if there are none."""
         size = self.plan.size
         if not (self.plan.effects and self.plan.in_one_pass) or not len(indices):
             return None
@@ -64,9 +64,9 @@ class Finish:
     def augmented(
         self, images: Sequence[Pixels], indices: Sequence[int], copies: Sequence[int]
     ) -> list[Pixels | ValueError]:
-        """RGB pixels of N images that are seen as the plan begins, with all that is fused behind that.
+        """Applies the fused steps after the first view to the RGB pixels of N images, which may be changed in place.
 
-        They may be changed in place.  Of an image that a later crop cannot be taken from there is torchvision's error.
+        An image in which a later crop does not fit is replaced by torchvision's error.
         """
         if not self.plan.in_one_pass:
             return [self._staged(*each) for each in zip(images, indices, copies, strict=True)]
@@ -95,7 +95,7 @@ class Finish:
         return bool(self.plan.float_augmentations)
 
     def erased(self, indices: Sequence[int], copies: Sequence[int]) -> list[Sequence[Erased]]:
-        """What `erase` would fill in N images that are still to be decoded."""
+        """Rectangles that `erase` would fill in N images that are still to be decoded."""
         steps = self.plan.float_augmentations
         found: list[list[Erased]] = [[] for _ in indices]
         for step, parameters in zip(steps, self.draw(indices, copies) if steps else (), strict=True):

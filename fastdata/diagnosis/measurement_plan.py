@@ -1,4 +1,4 @@
-"""What is done with the steps of a watched program: a close look, timing, one batch repeated, changes tried."""
+"""Plan of the measurements in a watched program's steps: a close look, timing, one batch repeated, changes tried."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ import time
 from collections.abc import Callable, Generator
 from typing import Any
 
+from fastdata.diagnosis.batch_replay import handover_ms, is_compiled, is_plain, queued, ranks
 from fastdata.diagnosis.budget import Budget
 from fastdata.diagnosis.experiments import Delivery, Experiments
-from fastdata.diagnosis.gains import BUSY
-from fastdata.diagnosis.look import Look
-from fastdata.diagnosis.marks import Marks
+from fastdata.diagnosis.model_inspector import Look
+from fastdata.diagnosis.monitored_loader import UsedLoader
 from fastdata.diagnosis.observation import Facts, Step, Stretch
-from fastdata.diagnosis.put_back import Undo
-from fastdata.diagnosis.repeating import handover_ms, is_compiled, is_plain, queued, ranks
+from fastdata.diagnosis.speedup_model import BUSY
+from fastdata.diagnosis.step_timer import Marks
+from fastdata.diagnosis.training_snapshot import Undo
 from fastdata.diagnosis.trials import trials_for
-from fastdata.diagnosis.watched import Seen
 from fastdata.errors import in_words
 from fastdata.system.cpus import auto_threads
 
-__all__ = ["Script"]
+__all__ = ["MeasurementPlan"]
 
 _LOOKED_AT = 2  # steps
 _REAL, _REPEATED = 0.45, 0.25  # shares of the time
@@ -29,23 +29,23 @@ _WAITS = 0.05  # share of a step, from which on other loaders are tried
 _WARMING = 2  # repeated steps that are not timed
 
 
-class Script:
+class MeasurementPlan:
     """The steps of one loader, from the first that is looked at to the last that is timed.
 
     Attributes:
-        repeats: what is to be delivered next: the batch that is kept once more, or the loader's next one.
-        facts, real, repeated: what was found so far.
+        repeats: True if the kept batch is to be delivered next, False for the loader's next one.
+        facts, real, repeated: the results so far.
         latest: the loader's latest batch.
 
     Args:
         undo: puts back what repeated batches train.
-        marks: of the parts of a step.
+        marks: timer of the parts of a step.
         inside: see `Delivery`.
-        seconds: for all steps that are timed.
+        seconds: time for all steps that are timed.
         tries: also try changes that are no faults.
-        unseen: told of what could not be measured.
-        clock: seconds.
-        budget: for all of it.
+        unseen: list to which the reasons are added if something could not be measured.
+        clock: returns the time in seconds.
+        budget: time limit for the whole program.
     """
 
     def __init__(
@@ -77,17 +77,17 @@ class Script:
 
     @property
     def is_running(self) -> bool:
-        """It has begun, and is not done."""
+        """True if the plan has begun and is not done."""
         return self._runs is not None
 
-    def begin(self, seen: Seen) -> None:
-        """The next step of this loader is the first one that is looked at."""
+    def begin(self, seen: UsedLoader) -> None:
+        """Begins the plan with the next step of this loader."""
         self._seen = seen
         self._runs = self._steps()
         self._go_on(None)
 
-    def follow(self, seen: Seen) -> None:
-        """Another loader has taken the place of the one whose steps these are."""
+    def follow(self, seen: UsedLoader) -> None:
+        """Continues with the steps of another loader, which has taken the place of the first one."""
         self._seen = seen
 
     def end(self) -> None:
@@ -98,7 +98,7 @@ class Script:
         self._runs = None
 
     def take(self, step: Step) -> None:
-        """A step has ended; says by `repeats` what is to be delivered next."""
+        """Notes that a step has ended; sets `repeats`, which says what is to be delivered next."""
         if not self.repeats:
             self._real_so_far.append(step)
         elif self.experiments.now is None:
@@ -172,7 +172,7 @@ class Script:
             yield from self._try(self._seen.loader)
 
     def _is_missed(self, what: str) -> bool:
-        """The steps' share of the budget is used up."""
+        """True if the steps' share of the budget is used up; then notes that `what` was missed."""
         if not self._budget.is_past_for_steps():
             return False
         self._unseen.append(self._budget.missed(what))
@@ -207,7 +207,7 @@ class Script:
                 yield from self.experiments.change(trial)
 
 
-def _why_not_repeat(seen: Seen) -> str | None:
+def _why_not_repeat(seen: UsedLoader) -> str | None:
     if not is_plain(seen.loader):
         return f"{type(seen.loader).__name__} has an __iter__ of its own"
     if math.isinf(min(seen.turn.length, seen.epoch)):

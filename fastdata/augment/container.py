@@ -22,7 +22,7 @@ _INNER_STEPS = 64
 
 
 class _Several(Augmentation):
-    """Augmentations of which some are done to each image, in turns."""
+    """Applies some of several augmentations to each image, in turns."""
 
     def __init__(self, transforms: Sequence[Augmentation]) -> None:
         self.transforms = list(transforms)
@@ -45,7 +45,7 @@ class _Several(Augmentation):
 
     @abstractmethod
     def _draw_turns(self, draws: Draws) -> Ints:
-        """(N, turns): which of them is done in each turn; -1 for none."""
+        """Numbers (N, turns) of the augmentation that is done in each turn; -1 for none."""
 
     def draw(self, draws: Draws, size: tuple[int, int]) -> Parameters:
         """See `Augmentation.draw`."""
@@ -79,18 +79,18 @@ class _Several(Augmentation):
         return result
 
     def _own(self, parameters: Parameters, number: int) -> dict[str, Any]:
-        """Those of one of the augmentations."""
+        """Parameters of the augmentation with this number."""
         prefix = f"{number} "
         return {name.removeprefix(prefix): each for name, each in parameters.items() if name.startswith(prefix)}
 
 
 def parts_of(augmentation: Augmentation) -> list[Augmentation]:
-    """Those that another is made of."""
+    """Augmentations that another one contains; [] if it contains none."""
     return augmentation.transforms if isinstance(augmentation, _Several) else []
 
 
 class RandomApply(_Several):
-    """Several augmentations, all done with probability `p`, or none.
+    """Applies all of several augmentations with probability `p`, else none.
 
     Args:
         transforms: the augmentations, in order.
@@ -107,11 +107,11 @@ class RandomApply(_Several):
 
 
 class RandomChoice(_Several):
-    """One of several augmentations.
+    """Applies one of several augmentations.
 
     Args:
         transforms: the augmentations.
-        p: how likely each is, in any unit; None for all alike.
+        p: relative probability of each; None for all alike.
     """
 
     def __init__(self, transforms: Sequence[Augmentation], p: Sequence[float] | None = None) -> None:
@@ -130,7 +130,7 @@ class RandomChoice(_Several):
 
 
 class RandomOrder(_Several):
-    """All of several augmentations, in random order."""
+    """Applies all of several augmentations, in random order."""
 
     def _draw_turns(self, draws: Draws) -> Ints:
         count = len(self.transforms)

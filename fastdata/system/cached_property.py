@@ -11,10 +11,10 @@ Value = TypeVar("Value")
 
 
 class lazy(Generic[Value]):  # noqa: N801 - used like functools.cached_property
-    """As `functools.cached_property` is since Python 3.12: without a lock.
+    """Cached property without a lock, as `functools.cached_property` is since Python 3.12.
 
-    The older one holds a lock that all instances share.  If a thread is in it when a process is forked, the new
-    process waits for ever.
+    Before 3.12, `functools.cached_property` has a lock that all instances share.  If a thread holds it when a process
+    is forked, the new process waits for ever.
     """
 
     def __init__(self, make: Callable[[Any], Value]) -> None:

@@ -29,14 +29,14 @@ class Operation:
     """timm's AugmentOp.
 
     Attributes:
-        name: in timm's table.
+        name: name in timm's table.
         prob: probability that it is done.
-        magnitude: from 0 to `magnitude_max`.
-        magnitude_std: of a normal distribution around the magnitude; infinite for a uniform one below it.
+        magnitude: magnitude from 0 to `magnitude_max`.
+        magnitude_std: deviation of a normal distribution around the magnitude; infinite for a uniform one below it.
         magnitude_max: None for 10.
         translate_const: largest move in pixels.
-        translate_pct: the same as a share of the size.
-        filters: names, of which one is drawn where pixels are moved.
+        translate_pct: largest move as a share of the size.
+        filters: names of filters; one is drawn for each operation that moves pixels.
         fill: red, green and blue of what comes from outside.
     """
 
@@ -68,7 +68,7 @@ class Operation:
 
 
 class _Operations(Augmentation):
-    """Some operations one after the other, by number; -1 is none."""
+    """Applies operations one after the other, by number; -1 is none."""
 
     def __init__(self, operations: Sequence[Operation]) -> None:
         self.operations = list(operations)
@@ -105,12 +105,12 @@ class _Operations(Augmentation):
 
 
 class TimmsRandAugment(_Operations):
-    """`num_layers` operations per sample, any of them or by weights.
+    """Applies `num_layers` operations per sample, drawn uniformly or by weights.
 
     Args:
         operations: the operations.
-        num_layers: how many are done to each.
-        choice_weights: how likely each is; then none is done twice.
+        num_layers: number of operations applied to each image.
+        choice_weights: relative probability of each operation; with weights no operation is applied twice.
 
     Source: Cubuk et al., "RandAugment: Practical automated data augmentation with a reduced search space", 2019.
     """
@@ -141,7 +141,7 @@ class TimmsRandAugment(_Operations):
 
 
 class TimmsAutoAugment(_Operations):
-    """One of several lists of operations per sample.
+    """Applies one of several lists of operations per sample.
 
     Args:
         policy: the lists.
@@ -172,8 +172,8 @@ class TimmsAugMix(_Operations):
         width: chains.
         depth: operations in each; -1 for 1 to 3.
         blended: mixes the chains into the image one after the other, with the same shares but for rounding.
-        alpha: of the Dirichlet distribution of the chains' weights, and of the Beta distribution of their share; above
-            0.  1 draws both uniformly.
+        alpha: parameter, above 0, of the Dirichlet distribution of the chains' weights and of the Beta distribution of
+            their share.  1 draws both uniformly.
 
     Source: Hendrycks et al., "AugMix: A simple data processing method to improve robustness and uncertainty", 2020.
     """
@@ -220,7 +220,7 @@ class TimmsAugMix(_Operations):
         return drawn
 
     def _weights_and_share(self, words: Sequence[Floats]) -> tuple[Float32s, Float32s]:
-        """Of N images, by NumPy's generators, one for each image."""
+        """Weights (N, width) and shares (N,) of N images, drawn by one NumPy generator for each image."""
         count = len(words[0])
         weights, share = np.empty((count, self.width), np.float32), np.empty(count, np.float32)
         seeds = (np.stack(words, axis=1) * 2**32).astype(np.uint64).tolist()
@@ -255,16 +255,16 @@ def _weights_one_by_one(weights: Float32s) -> Float32s:
 
 @dataclass(frozen=True)
 class _Place:
-    """Where one operation's effects go in a table, and what else it needs.
+    """Rows and turns of an effect table that one operation fills, and the values that it needs.
 
     Attributes:
-        table: of all images.
+        table: effects of all images.
         rows: the images for which the operation was drawn.
-        turns: in which turns.
+        turns: for each of `rows`, the turn in which it was drawn.
         size: (height, width).
-        operation: it.
-        filters: which of its filters each has drawn.
-        radii: numbers of [0, 1).
+        operation: the operation.
+        filters: for each of `rows`, the index of the filter that was drawn.
+        radii: random numbers of [0, 1).
     """
 
     table: EffectTable
@@ -276,13 +276,13 @@ class _Place:
     radii: Floats
 
     def put(self, kind: EffectKind, value: Any = 0.0, other: float = 0.0) -> None:
-        """The same kind of effect for all."""
+        """Fills in the same kind of effect for all rows."""
         self.table["kind"][self.rows, self.turns] = kind
         self.table["values"][self.rows, self.turns, 0] = value
         self.table["values"][self.rows, self.turns, 1] = other
 
     def move(self, *, x: tuple[Any, Any] = (0.0, 0.0), y: tuple[Any, Any] = (0.0, 0.0)) -> None:
-        """Shears and moves: what is added to a place, in shares of the other coordinate and in pixels."""
+        """Shears and moves: adds to each of x and y a share of the other coordinate, and a number of pixels."""
         self.table["kind"][self.rows, self.turns] = EffectKind.AFFINE
         numbers = np.array([FILTERS[name] for name in self.operation.filters])
         self.table["filter"][self.rows, self.turns] = numbers[self.filters]

@@ -1,6 +1,6 @@
-"""What a change is expected to gain: a step takes the longer of computing and loading, and a change shortens one.
+"""Expected gain of a change: a step takes the longer of computing and loading, and a change shortens one of them.
 
-(The sum of both where the loader works in the caller's thread.)
+If the loader works in the caller's thread, a step takes the sum of both.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ class Advice:
     """One change.
 
     Attributes:
-        key: its name, the same in every release.
-        side: what it makes faster: "data" or "compute".
-        why: what was measured.
-        change: what to do, as it is to be typed where that is possible.
-        gain: how many times faster the program is expected to be; NaN if that was not measured.
-        measured: how many times faster the step was when the change was made; NaN if it was not tried.
-        reach: how many times faster the side alone is, whatever the other allows.
+        key: name of the change, stable over releases.
+        side: side of the step that it makes faster: "data" or "compute".
+        why: the measurement behind it, in words.
+        change: the change to make, as it is to be typed where that is possible.
+        gain: expected speedup of the program; NaN if that was not measured.
+        measured: speedup of the step when the change was tried; NaN if it was not tried.
+        reach: speedup of the side alone, without regard to the other side.
         is_fault: something that nobody wants, as opposed to a choice.
         converts: the data must be written anew, or read once, for it.
     """
@@ -54,7 +54,7 @@ class Advice:
 
 
 def tried(seen: Observation, key: str) -> float:
-    """How many times faster a step was with a change; NaN if it was not tried."""
+    """Measured speedup of a step with a change; NaN if it was not tried."""
     before, after = seen.trials.get(key, (math.nan, math.nan))
     return before / after
 
@@ -110,7 +110,7 @@ def expected_step_s(
 
 
 def _share_cores(seen: Observation) -> bool:
-    """Computing and loading want the same cores; where some are idle, neither makes the other slower."""
+    """True if computing and loading compete for the same cores; where some are idle, neither slows the other."""
     in_use = cores_in_use(seen.real)
     return seen.real is not None and (in_use if in_use is not None else seen.cpus) > BUSY * seen.cpus
 
@@ -118,7 +118,7 @@ def _share_cores(seen: Observation) -> bool:
 def gain_of(
     seen: Observation, *, compute_times: float = 1.0, data_times: float = 1.0, with_workers: bool = False
 ) -> float:
-    """How many times faster a step with compute and data that are so many times faster is; NaN if that is not known."""
+    """Expected speedup of a step whose compute and data are so many times faster; NaN if that is not known."""
     if math.isnan(compute_times) or math.isnan(data_times):
         return math.nan
     now = expected_step_s(seen)
@@ -127,7 +127,7 @@ def gain_of(
 
 
 def most_gain(seen: Observation, side: str) -> float:
-    """How many times faster a step is if computing ("compute") or loading ("data") takes no time; NaN if unknown."""
+    """Speedup of a step if computing ("compute") or loading ("data") takes no time; NaN if unknown."""
     if side == "compute":
         return gain_of(seen, compute_times=math.inf)
     return gain_of(seen, data_times=math.inf)

@@ -18,7 +18,7 @@ __all__ = ["Marks", "device_use", "finish_device_work"]
 
 
 class Marks:
-    """The parts of the step that runs.
+    """Times of the parts of the step that runs.
 
     Host times: on a device that computes in the background they say when work was given to it.
 
@@ -43,11 +43,11 @@ class Marks:
         return self._backward_began is not None or self._update_s > 0
 
     def begin(self, delivered_at: float) -> None:
-        """The program has its batch."""
+        """Begins a step: the program has its batch."""
         self.delivered_at, self._backward_began, self._backward_s, self._update_s = delivered_at, None, 0.0, 0.0
 
     def end(self, asked_at: float, wait_s: float) -> Step:
-        """The program asks for the next batch."""
+        """Ends a step, when the program asks for the next batch, and returns its times."""
         assert self.delivered_at is not None
         busy_s = asked_at - self.delivered_at
         forward_s = (self._backward_began if self._backward_began is not None else asked_at) - self.delivered_at

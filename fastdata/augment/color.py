@@ -1,11 +1,11 @@
-"""Single augmentations of colours, and GaussianBlur; augment/base.py says what augmentations have in common."""
+"""Augmentations of colours, and GaussianBlur; augment/base.py says what augmentations have in common."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,9 +18,21 @@ from fastdata.native import EffectKind, EffectTable
 from fastdata.views.philox import Floats
 from fastdata.views.streams import Draws
 
-__all__ = ["ColorJitter", "GaussianBlur", "RandomChannelPermutation", "RandomPhotometricDistort"]
-
-Range: TypeAlias = tuple[float, float] | None
+__all__ = [
+    "ColorJitter",
+    "FlipLater",
+    "Grayscale",
+    "RandomAdjustSharpness",
+    "RandomAutocontrast",
+    "RandomEqualize",
+    "RandomGrayscale",
+    "RandomInvert",
+    "RandomPosterize",
+    "RandomSolarize",
+    "GaussianBlur",
+    "RandomChannelPermutation",
+    "RandomPhotometricDistort",
+]
 
 
 def _adjust(operation: Levels, amounts: Floats, images: torch.Tensor, rows: Ints) -> torch.Tensor:
@@ -28,12 +40,12 @@ def _adjust(operation: Levels, amounts: Floats, images: torch.Tensor, rows: Ints
 
 
 class ColorJitter(Augmentation):
-    """Brightness, contrast, saturation and hue changed by random amounts in random order.
+    """Changes brightness, contrast, saturation and hue by random amounts, in random order.
 
     Args:
         brightness: largest change, or the smallest and largest factor.
-        contrast: likewise.
-        saturation: likewise.
+        contrast: largest change, or the smallest and largest factor.
+        saturation: largest change, or the smallest and largest factor.
         hue: largest turn, at most 0.5, or smallest and largest.
     """
 
@@ -95,7 +107,7 @@ _JITTERS = {
 
 
 class GaussianBlur(Augmentation):
-    """Blurred by a Gaussian of random width.
+    """Blurs with a Gaussian of random width.
 
     Args:
         kernel_size: pixels, odd.
@@ -132,12 +144,12 @@ class GaussianBlur(Augmentation):
 
 
 class RandomPhotometricDistort(Augmentation):
-    """Brightness, contrast, saturation and hue, each with probability `p`, and channels in another order.
+    """Changes brightness, contrast, saturation, hue and the order of channels, each with probability `p`.
 
     Args:
         brightness: smallest and largest factor.
-        contrast: likewise; before or behind saturation and hue.
-        saturation: likewise.
+        contrast: smallest and largest factor; applied before or after saturation and hue.
+        saturation: smallest and largest factor.
         hue: smallest and largest turn.
         p: probability of each.
 
@@ -189,7 +201,7 @@ class RandomPhotometricDistort(Augmentation):
 
 
 class RandomChannelPermutation(Augmentation):
-    """Channels in random order."""
+    """Puts the channels in random order."""
 
     def draw(self, draws: Draws, size: tuple[int, int]) -> Parameters:
         """See `Augmentation.draw`."""
@@ -204,24 +216,24 @@ class RandomChannelPermutation(Augmentation):
 
 
 def _permutations(draws: Draws, number: int) -> Ints:
-    """(N, 3): of channels."""
+    """Permutations of the channels: (N, 3)."""
     return np.argsort(np.stack(draws.four(number)[:3], axis=1), axis=1, kind="stable")
 
 
 def _as_torchs(amounts: Floats) -> Floats:
-    """Rounded as those that torchvision draws, which are float32."""
+    """Rounds amounts to float32, the dtype that torchvision draws."""
     return amounts.astype(np.float32).astype(np.float64)
 
 
 def _amounts(kind: EffectKind, amount: Floats) -> Sequence[Any]:
-    """As the native core has them: Pillow's hue is a byte, a tensor's a share of the circle."""
+    """Amounts in the native core's form; for hue a byte (Pillow's), and a share of the circle (a tensor's)."""
     return ((amount * 255).astype(np.int32) & 255, amount) if kind is EffectKind.HUE else (amount,)
 
 
 def _range(
     name: str, given: float | Sequence[float] | None, *, middle: float, least: float, most: float = math.inf
-) -> Range:
-    """Smallest and largest from one number or two; None when nothing would change."""
+) -> tuple[float, float] | None:
+    """Smallest and largest value from one number or two; None when nothing would change."""
     if given is None:
         return None
     if isinstance(given, int | float):
@@ -234,3 +246,155 @@ def _range(
             f"{name}={given!r}; accepted: a number of at least 0, or two in ascending order from {least} to {most}"
         )
     return None if low == high == middle else (float(low), float(high))
+
+
+class _Sometimes(Augmentation):
+    """One operation, done with probability `p`."""
+
+    _effect: EffectKind
+
+    def __init__(self, p: float = 0.5) -> None:
+        self.p = check_probability(p)
+
+    def draw(self, draws: Draws, size: tuple[int, int]) -> Parameters:
+        """See `Augmentation.draw`."""
+        return {"chosen": draws.four(0)[0] < self.p}
+
+    def effects(self, parameters: Parameters, size: tuple[int, int]) -> EffectTable:
+        """See `Augmentation.effects`."""
+        chosen = parameters["chosen"]
+        table = nothing(len(chosen), 1)
+        put(table, np.flatnonzero(chosen), 0, self._effect, *self._values())
+        return table
+
+    def _values(self) -> Sequence[float]:
+        """Values of the effect."""
+        return ()
+
+
+class RandomGrayscale(_Sometimes):
+    """Converts to grey with probability `p`."""
+
+    _effect = EffectKind.GREY
+
+    def __init__(self, p: float = 0.1) -> None:
+        super().__init__(p)
+
+    def apply(self, images: torch.Tensor, parameters: Parameters) -> torch.Tensor:
+        """See `Augmentation.apply`."""
+        return ops.grayscale(images, as_tensor(parameters["chosen"]))
+
+
+class Grayscale(RandomGrayscale):
+    """Converts to grey, with three channels."""
+
+    def __init__(self, num_output_channels: int = 1) -> None:
+        if num_output_channels != 3:
+            raise OptionError(f"num_output_channels={num_output_channels}; accepted: 3")
+        super().__init__(1.0)
+        self.num_output_channels = num_output_channels
+
+
+class RandomInvert(_Sometimes):
+    """Inverts the levels with probability `p`."""
+
+    _effect = EffectKind.INVERT
+
+    def apply(self, images: torch.Tensor, parameters: Parameters) -> torch.Tensor:
+        """See `Augmentation.apply`."""
+        return ops.solarize(images, as_tensor(np.where(parameters["chosen"], 0.0, 256.0)))
+
+
+class RandomPosterize(_Sometimes):
+    """Keeps only the highest `bits` of each level, with probability `p`."""
+
+    _effect = EffectKind.POSTERIZE
+
+    def __init__(self, bits: int, p: float = 0.5) -> None:
+        if not isinstance(bits, int) or not 1 <= bits <= 8:
+            raise OptionError(f"bits={bits}; accepted: an integer from 1 to 8")
+        self.bits, self.p = bits, check_probability(p)
+
+    def _values(self) -> Sequence[float]:
+        return (self.bits,)
+
+    def apply(self, images: torch.Tensor, parameters: Parameters) -> torch.Tensor:
+        """See `Augmentation.apply`."""
+        return ops.posterize(images, as_tensor(np.where(parameters["chosen"], self.bits, 8)))
+
+
+class RandomSolarize(_Sometimes):
+    """Inverts the levels from `threshold` on, with probability `p`."""
+
+    _effect = EffectKind.SOLARIZE
+
+    def __init__(self, threshold: float, p: float = 0.5) -> None:
+        self.threshold, self.p = float(threshold), check_probability(p)
+
+    def _values(self) -> Sequence[float]:
+        return (self.threshold,)
+
+    def apply(self, images: torch.Tensor, parameters: Parameters) -> torch.Tensor:
+        """See `Augmentation.apply`."""
+        return ops.solarize(images, as_tensor(np.where(parameters["chosen"], self.threshold, 256.0)))
+
+
+class RandomAdjustSharpness(_Sometimes):
+    """Sharpens (a factor above 1) or smooths, with probability `p`."""
+
+    _effect = EffectKind.SHARPNESS
+
+    def __init__(self, sharpness_factor: float, p: float = 0.5) -> None:
+        if not sharpness_factor >= 0:
+            raise OptionError(f"sharpness_factor={sharpness_factor}; accepted: at least 0")
+        self.sharpness_factor, self.p = float(sharpness_factor), check_probability(p)
+
+    def _values(self) -> Sequence[float]:
+        return (self.sharpness_factor,)
+
+    def apply(self, images: torch.Tensor, parameters: Parameters) -> torch.Tensor:
+        """See `Augmentation.apply`."""
+        return ops.adjust_sharpness(images, as_tensor(np.where(parameters["chosen"], self.sharpness_factor, 1.0)))
+
+
+class RandomAutocontrast(_Sometimes):
+    """Stretches each channel to all levels, with probability `p`."""
+
+    _effect = EffectKind.AUTOCONTRAST
+
+    def apply(self, images: torch.Tensor, parameters: Parameters) -> torch.Tensor:
+        """See `Augmentation.apply`."""
+        return ops.autocontrast(images, as_tensor(parameters["chosen"]))
+
+
+class RandomEqualize(_Sometimes):
+    """Equalises the histograms, with probability `p`."""
+
+    _effect = EffectKind.EQUALIZE
+
+    def apply(self, images: torch.Tensor, parameters: Parameters) -> torch.Tensor:
+        """See `Augmentation.apply`."""
+        return ops.equalize(images, as_tensor(parameters["chosen"]))
+
+
+class FlipLater(_Sometimes):
+    """Mirrors after other augmentations, with probability `p`; a flip before them is part of the view."""
+
+    _effect = EffectKind.FLIP
+
+    def __init__(self, p: float, axis: str) -> None:
+        super().__init__(p)
+        self.axis = axis
+
+    @property
+    def label(self) -> str:
+        """See `Augmentation.label`."""
+        return f"Random{self.axis.capitalize()}Flip"
+
+    def _values(self) -> Sequence[float]:
+        return float(self.axis == "horizontal"), float(self.axis == "vertical")
+
+    def apply(self, images: torch.Tensor, parameters: Parameters) -> torch.Tensor:
+        """See `Augmentation.apply`."""
+        across = 3 if self.axis == "horizontal" else 2
+        return by_choice(images, parameters["chosen"].astype(np.int64), [None, lambda some, _: some.flip(across)])

@@ -17,13 +17,13 @@ _AHEAD = 64  # items for each thread
 
 
 def in_order(work: Callable[[Item], Result], items: Iterable[Item], *, threads: int, name: str) -> Iterator[Result]:
-    """Results in the order of the items, some of which are worked on ahead; after an error nothing more is begun.
+    """Yields results in the order of the items and works on some of them ahead; no more are begun after an error.
 
     Args:
         work: called in threads.
-        items: its arguments, one for each call; drawn as they are needed.
-        threads: number of them, at least 1.
-        name: what the names of the threads begin with.
+        items: arguments of `work`, one for each call; drawn as they are needed.
+        threads: number of threads, at least 1.
+        name: prefix of the threads' names.
     """
     waiting, count = iter(items), max(1, threads)
     with ThreadPoolExecutor(count, thread_name_prefix=name) as pool:

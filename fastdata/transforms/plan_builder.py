@@ -56,11 +56,11 @@ class Draft:
 
     Attributes:
         may_stage: further stages may begin.
-        stages: those before the one that is built.
-        turn: what begins it and changes sizes, if anything.
-        ops: its geometry.
-        effects: what is done on the host behind that.
-        output, normalisation, augmentations, float_augmentations, tensor_class: as in `Plan`.
+        stages: stages before the one under construction.
+        turn: the augmentation that begins this stage and changes sizes, if any.
+        ops: geometry of this stage.
+        effects: augmentations on the host after that geometry.
+        output, normalisation, augmentations, float_augmentations, tensor_class: see `Plan`.
     """
 
     may_stage: bool = True
@@ -116,7 +116,7 @@ class Draft:
             self.effects.append(augmentation)
 
     def plan(self) -> Plan:
-        """What has been read so far."""
+        """Plan of the steps read so far."""
         first, *later = (*self.stages, self.stage)
         return Plan(
             ops=first.ops,
@@ -131,7 +131,7 @@ class Draft:
 
     @property
     def stage(self) -> Stage:
-        """That which is built."""
+        """The stage under construction."""
         return Stage(turn=self.turn, ops=tuple(self.ops), effects=tuple(self.effects))
 
     def _begin_stage(self, turn: Any = None) -> None:
@@ -164,7 +164,7 @@ class Draft:
         self.ops.append(op)
 
     def _not_here(self, op: Op) -> str | None:
-        """Why a step cannot be done by the stage that is built, if so."""
+        """Reason why the stage under construction cannot do a step; None if it can."""
         if self.effects:
             return "it comes after an augmentation; put crops, resizes and flips first"
         if isinstance(op, Flip):
