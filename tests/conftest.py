@@ -108,3 +108,11 @@ def _skip_or_fail(missing: str, promise: str) -> None:
     if os.environ.get(promise) == "1":
         pytest.fail(f"{promise}=1, but {missing}", pytrace=False)
     pytest.skip(f"{missing}; with {promise}=1 this is a failure")
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Fourteen JPEGs, grey and progressive ones among them, for `own_tables.Table` and for ImageFolder."""
+    from own_tables import make_table
+
+    return make_table(tmp_path_factory.mktemp("table"))
