@@ -21,6 +21,9 @@ from browsers import browser
 from folders import SHARD_BYTES
 from photographs import PHOTOS, photographs
 
+from fastdata.errors import BackendUnavailable
+from fastdata.loaders import describe_backends
+
 _NUMBERS = itertools.count()
 
 
@@ -96,12 +99,41 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     """Tests that need a GPU, photographs or a browser skip where there is none, and fail where it was promised."""
     if item.get_closest_marker("gpu") is not None and not torch.cuda.is_available():
         _skip_or_fail("torch sees no CUDA device", "FASTDATA_REQUIRE_CUDA")
+    marker = item.get_closest_marker("backend")
+    if marker is not None and (problem := backend_problem(marker.args[0])) is not None:
+        _skip_or_fail(problem, "FASTDATA_REQUIRE_BACKENDS")
     marker = item.get_closest_marker("photos")
     if marker is not None and not photographs(folder := marker.args[0]):
         missing = f"{PHOTOS} holds no photographs in {folder} (FASTDATA_PHOTOS may name another place)"
         _skip_or_fail(missing, "FASTDATA_REQUIRE_PHOTOS")
     if item.get_closest_marker("browser") is not None and browser() is None:
         _skip_or_fail("there is no Chromium", "FASTDATA_REQUIRE_BROWSER")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Any:
+    """A test of a backend that is not installed skips, and says which one."""
+    return (yield from _skipping_what_is_not_installed())
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_fixture_setup(fixturedef: Any, request: pytest.FixtureRequest) -> Any:
+    """The same where a fixture makes the backend."""
+    return (yield from _skipping_what_is_not_installed())
+
+
+def _skipping_what_is_not_installed() -> Any:
+    try:
+        return (yield)
+    except BackendUnavailable as error:
+        if os.environ.get("FASTDATA_REQUIRE_BACKENDS") == "1":
+            raise
+        _skip_or_fail(str(error), "FASTDATA_REQUIRE_BACKENDS")
+
+
+def backend_problem(name: str) -> str | None:
+    """Why a backend cannot be used here; None if it can."""
+    return next(info.problem for info in describe_backends() if info.name == name)
 
 
 def _skip_or_fail(missing: str, promise: str) -> None:

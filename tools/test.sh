@@ -7,10 +7,12 @@
 #   bash tools/test.sh tests/order  only these tests; arguments are passed to pytest
 set -euo pipefail
 export FASTDATA_REQUIRE_NATIVE=1
+[ "${FASTDATA_EXTRA:-dev}" != dev ] || export FASTDATA_REQUIRE_BACKENDS=1
 source "$(dirname "${BASH_SOURCE[0]}")/setup.sh"
 
 # Pixels, order, resuming, the same behaviour as torch's loader, clean ends, the layers of the code.
-QUICK=(tests/augment tests/contracts tests/device tests/dropin tests/lifecycle tests/native tests/order tests/pixels tests/structure)
+QUICK=(tests/augment tests/contracts tests/device tests/dropin tests/lifecycle tests/native tests/order tests/pixels
+    tests/shards tests/structure)
 
 .venv/bin/ruff format --check fastdata tests tools benchmarks examples
 .venv/bin/ruff check fastdata tests tools benchmarks examples

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import fields, replace
-from functools import partial
+from collections.abc import Callable, Iterable
+from dataclasses import fields
 from multiprocessing.context import BaseContext
 from typing import Any, Literal, TypeVar, cast
 
@@ -25,45 +24,32 @@ from fastdata.dataloader.arguments import (
     check_dali,
     check_decode_device,
     check_seed,
-    may_pin,
     thread_count,
 )
+from fastdata.dataloader.epoch_paths import EpochPaths
 from fastdata.dataloader.explain import explain, without_effect
 from fastdata.dataloader.iterators import (
-    EpochIterator,
-    Numbered,
     SingleProcessIterator,
 )
-from fastdata.dataloader.live import LiveJobs
-from fastdata.dataloader.map_style import Samples, open_in_threads
-from fastdata.dataloader.prepare import pipeline_config
-from fastdata.dataloader.record import EpochRecord
 from fastdata.dataloader.results import BatchIterator, LoaderStats
 from fastdata.dataloader.routes import Route, find_route
-from fastdata.dataloader.stateful import StatefulEpochs
-from fastdata.dataloader.tuning import begin_with_all_cpus, check_tuning, tuned
+from fastdata.dataloader.tuning import begin_with_all_cpus, check_tuning
 from fastdata.dataloader.verdict import Findings, verdict
 from fastdata.dataloader.worker_iterator import MultiProcessIterator
-from fastdata.device.prefetch import DevicePrefetcher, check_device
+from fastdata.device.prefetch import check_device
 from fastdata.loaders import (
     FIDELITIES,
     BackendName,
     RegisteredBackend,
     check_backend_name,
     create_backend,
-    warn_without_native,
 )
 from fastdata.loaders.backend import Fidelity
 from fastdata.loaders.dali_options import DaliOptions
-from fastdata.pipeline.build import open_pipeline
 from fastdata.pipeline.choose_backend import BackendChoice
 from fastdata.pipeline.config import ON_ERROR, OnError
-from fastdata.pipeline.jobs import OrderedJobs
-from fastdata.pipeline.resources import EpochResources
 from fastdata.pipeline.stats import PipelineStats
-from fastdata.sources.recognise import frozen
 from fastdata.system.stack_level import users_level
-from fastdata.views.philox import Key
 
 __all__ = ["DataLoader", "StatelessDataLoader", "observers"]
 
@@ -74,10 +60,17 @@ Sample = TypeVar("Sample", covariant=True)
 _MEMORY_FORMATS = (torch.contiguous_format, torch.channels_last)
 
 
-class StatelessDataLoader(StatefulEpochs, torch.utils.data.DataLoader[Sample]):
+class StatelessDataLoader(EpochPaths, torch.utils.data.DataLoader[Sample]):
     """torch.utils.data.DataLoader with an image pipeline behind it.
 
-    All of torch's arguments mean what they mean there.  Where the dataset is an image folder or keeps its images in
+    All of torch's arguments mean what they mean there, and a batch is what torch's DataLoader would give: with
+    torchvision's transforms for training, `images` of float32 (or of uint8 after PILToTensor), shape (N, 3, H, W), RGB,
+    contiguous or channels_last (`memory_format`), in host memory, pinned if `pin_memory`, or on `device`; `labels` of
+    int64, shape (N,).  The caller owns it: it is never overwritten, and its memory is used again only once nobody holds
+    it.  The last batch is smaller unless `drop_last`.  A batch that failed raises its error at its place, and the next
+    call gives the batch behind it.
+
+    Where the dataset is an image folder or keeps its images in
     memory (see `sources/protocol.py`), all steps of its transform can be fused (see `views/plan.py`) and no code of the
     user's is called for samples or batches, `num_workers` counts threads of this process instead of worker processes,
     and batches are decoded straight into their memory.  All other samples are made by the dataset's own code, where
@@ -86,12 +79,27 @@ class StatelessDataLoader(StatefulEpochs, torch.utils.data.DataLoader[Sample]):
     why.
 
     Args:
-        dataset: the argument of torch's DataLoader, as are all further arguments up to `in_order`.
+        dataset: map-style or iterable dataset.
+        batch_size: samples in a batch; None gives single samples, by the dataset's own code.
+        shuffle: a new order in each epoch, which after `torch.manual_seed` is the order of torch's DataLoader.
+        sampler: order of the samples; `fastdata.EpochSampler` divides it among ranks and resumes with other ranks.
+        batch_sampler: index batches, instead of the four arguments before.
         num_workers: decode threads; if code of the user's runs, worker processes and as many threads.  0 works in the
             caller's thread; "auto" takes the CPUs of this process, divided by LOCAL_WORLD_SIZE, and in the image
             pipeline up to four times as many threads if reading some samples waits for storage.
+        collate_fn: makes a batch of samples.  torch's and timm's are done natively; another one is called where torch
+            would call it.
+        pin_memory: deliver in pinned memory, for copies that do not block.  Without an accelerator it has no effect.
+        drop_last: leave out a last batch that is smaller.
+        timeout: longest wait for one batch, in seconds; 0 waits for ever.
+        worker_init_fn: called in each worker process.  If it does more than set seeds, there will be such processes.
+        multiprocessing_context: start method of worker processes; given one, there will be such processes.
+        generator: draws the order and the base seed, as with torch.
         prefetch_factor: batches ahead per worker on torch's path; in the image pipeline, where all threads work on the
             same batch, batches ahead in all.
+        persistent_workers: keep worker processes from epoch to epoch, with the dataset as it was in the first.
+        pin_memory_device: device whose memory is pinned, as with torch; "" for the current accelerator.
+        in_order: False lets worker processes hand batches over as they are ready; threads keep the order.
         backend: decode backend: one of `fastdata.loaders.BACKENDS`, or "auto", which takes the first of native,
             turbojpeg and pil that is available (`fastdata bench` measures all of them).  For type checkers the name of
             a registered backend is the one that `register_backend` returned.
@@ -120,8 +128,14 @@ class StatelessDataLoader(StatefulEpochs, torch.utils.data.DataLoader[Sample]):
         memory_budget: bytes for batches in flight under autotune; None is an eighth of the memory available.
 
     Raises:
-        OptionError: an argument has a value that cannot work.
-        BackendUnavailable: the backend's library is missing.
+        OptionError: an argument has a value that cannot work, at once.
+        BackendUnavailable: the backend's library is missing, at once.
+        ValueError, TypeError: arguments that torch refuses, with torch's words.
+        DecodeError: while iterating with on_error="raise": it names sample, file and reason.
+        DatasetError: while iterating: every sample of an epoch failed and was left out, or a shard is damaged.
+        PipelineError: while iterating: a batch took longer than `timeout`, a worker process ended, or the iterator is
+            used in another process than it was made in.
+        StateMismatch: while iterating: the sampler or dataset does not repeat what a loaded state says was delivered.
 
     Example:
         >>> from fastdata import DataLoader
@@ -215,7 +229,7 @@ class StatelessDataLoader(StatefulEpochs, torch.utils.data.DataLoader[Sample]):
         self._begin_counting()
         self._warned_of_torch_path = False
         self._kept_route: Route | None = None  # of persistent workers
-        self._route_now: Route | None = None  # of the iterator that was made last
+        self._route_now: Route | None = None  # of the iterator that torch's code is about to make
 
     # ---- what to ask a loader
 
@@ -265,7 +279,7 @@ class StatelessDataLoader(StatefulEpochs, torch.utils.data.DataLoader[Sample]):
 
     def __iter__(self) -> BatchIterator:  # type: ignore[override] # torch's, whose attributes are private
         self._show_to_observers()
-        self._route_now = route = self._kept_route or self._route()
+        route = self._kept_route or self._route()
         begin_with_all_cpus(self, route)
         if route.is_image_pipeline:
             return self._iterate_images(route)
@@ -274,6 +288,7 @@ class StatelessDataLoader(StatefulEpochs, torch.utils.data.DataLoader[Sample]):
             warnings.warn(f"{', '.join(ignored)} has no effect: {route.reason}", stacklevel=users_level())
         if route.in_threads:
             return self._iterate_in_threads(route)
+        self._route_now = route
         if self._device is None and not self.progress and not route.fused:
             return super().__iter__()
         return self._iterate_torch()
@@ -283,7 +298,7 @@ class StatelessDataLoader(StatefulEpochs, torch.utils.data.DataLoader[Sample]):
             observe(self, self._stats)
 
     def _get_iterator(self) -> Any:
-        route = self._route_now or self._route()
+        route, self._route_now = self._route_now or self._route(), None
         samples, plans = self._samples(route), route.fused.values()
         by_sample = samples.fused and not any(plan.tail for plan in plans)  # what is fused draws so
         if self._resume_from is not None and not by_sample:
@@ -292,111 +307,6 @@ class StatelessDataLoader(StatefulEpochs, torch.utils.data.DataLoader[Sample]):
             return SingleProcessIterator(self, self.begin_epoch(), samples)
         super().check_worker_number_rationality()
         return MultiProcessIterator(self, self.begin_epoch(), samples)
-
-    def _samples(self, route: Route) -> Samples:
-        on_gpu = self._device is not None and self._device.type == "cuda"
-        return Samples(
-            self._arguments(),
-            self._stats,
-            self._findings,
-            route=route,
-            pin=self.pin_memory or on_gpu,
-        )
-
-    def _iterate_torch(self) -> EpochIterator:
-        inner: Any = super().__iter__()  # one of the two above
-        ahead = self.num_workers == 0 and self._device is not None and self._device.type != "cpu"
-        return EpochIterator(
-            self._to_device(Numbered(inner, ahead=ahead), None),
-            record=inner.record,
-            stats=self._stats,
-            length=self._length(),
-            progress=self.progress,
-        )
-
-    def _iterate_in_threads(self, route: Route) -> EpochIterator:
-        record = self.begin_epoch(by_torchs_code=False)
-        assert record.batches is not None
-        self._draw_view_seed(record.batches)
-        pipeline = open_in_threads(self._samples(route), record, timeout_s=self.timeout)
-        return EpochIterator(
-            self._to_device(pipeline, None),
-            record=record,
-            stats=self._stats,
-            length=self._length(),
-            pipeline=pipeline,
-            progress=self.progress,
-        )
-
-    def _iterate_images(self, route: Route) -> EpochIterator:
-        if self.num_workers:
-            route = self._as_workers_see_it(route)
-        record = self.begin_epoch(by_torchs_code=False)
-        assert record.batches is not None
-        warn_without_native()
-        key = Key(seed=self._draw_view_seed(record.batches), epoch=record.start.epoch)
-        open_resources = partial(self._open_resources, record=record, key=key)
-        resources = open_resources(route)
-        if self.num_workers or resources.batch_decoder is not None or resources.ready_batches is not None:
-            depth = max(1, self.prefetch_factor or 1)
-            size = getattr(self.batch_sampler, "batch_size", None)
-            pipeline = open_pipeline(resources, record.batches, depth=depth, timeout_s=self.timeout, batch_size=size)
-        else:
-            jobs = LiveJobs(self._samples(route), route, resources, record, key, open_resources)
-            pipeline = OrderedJobs(jobs, threads=0, depth=1, timeout_s=self.timeout, on_close=jobs.close)
-        return EpochIterator(
-            pipeline if resources.decodes_on_gpu else self._to_device(pipeline, resources),
-            record=record,
-            stats=self._stats,
-            length=self._length(),
-            pipeline=pipeline,
-            progress=self.progress,
-            after_batch=tuned(self, self._findings, pipeline, resources) if self.autotune else None,
-        )
-
-    def _as_workers_see_it(self, route: Route) -> Route:
-        """A route whose source is as it is now; persistent workers would keep that of their first epoch."""
-        assert route.source is not None
-        if not self.persistent_workers:
-            return replace(route, source=frozen(route.source))
-        if self._kept_route is None:
-            self._kept_route = replace(route, source=frozen(route.source))
-        return self._kept_route
-
-    def _open_resources(self, route: Route, record: EpochRecord, key: Key) -> EpochResources:
-        on_gpu = self._device is not None and self._device.type == "cuda"
-        config = pipeline_config(
-            self._arguments(),
-            route,
-            self._findings,
-            key=key,
-            device=self._device,
-            pin=may_pin(self.pin_memory or on_gpu),
-            order=record.batches,
-        )
-        return EpochResources(config, stats=self._stats)
-
-    def _length(self) -> int | None:
-        try:
-            return len(self)
-        except (TypeError, NotImplementedError):  # a custom batch sampler or iterable dataset need not have one
-            return None
-
-    def _to_device(
-        self, numbered: Iterator[tuple[Any, ...]], resources: EpochResources | None
-    ) -> Iterator[tuple[Any, ...]]:
-        """Copies (number, batch, drawn) ahead, and does what was left to the device."""
-        if self._device is None or self._device.type == "cpu":
-            return numbered
-
-        def finish(item: tuple[Any, ...]) -> tuple[Any, ...]:
-            number, batch, drawn = item
-            if resources is not None and drawn is not None:
-                images, targets = batch
-                batch = type(batch)((resources.finish.apply(images, drawn), targets))
-            return number, batch
-
-        return iter(DevicePrefetcher(numbered, self._device, transform=finish))
 
     def check_worker_number_rationality(self) -> None:
         """Warns of too many worker processes, as torch does, if it is the caller who has asked for them."""

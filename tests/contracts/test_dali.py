@@ -26,6 +26,8 @@ from fastdata.loaders.backend import BatchFeed, BatchRequest
 from fastdata.loaders.per_image import inspect
 from fastdata.views.plan import Interpolation
 
+pytestmark = pytest.mark.backend("dali")
+
 BICUBIC, BOX = v1.InterpolationMode.BICUBIC, v1.InterpolationMode.BOX
 NORMALISE = v1.Normalize([0.485, 0.456, 0.406], [0.229, 0.224, 0.225])
 TRAIN = v1.Compose([v1.RandomResizedCrop(48), v1.RandomHorizontalFlip(), v1.PILToTensor()])

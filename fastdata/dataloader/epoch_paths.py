@@ -1,0 +1,151 @@
+"""Iterators of one epoch on each path: torch's own iterators, threads for a dataset's code, the image pipeline."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import torch
+
+from fastdata.dataloader.arguments import LoaderArguments, may_pin
+from fastdata.dataloader.iterators import EpochIterator, Numbered
+from fastdata.dataloader.live import LiveJobs
+from fastdata.dataloader.map_style import Samples, open_in_threads
+from fastdata.dataloader.prepare import pipeline_config
+from fastdata.dataloader.record import EpochRecord
+from fastdata.dataloader.routes import Route
+from fastdata.dataloader.stateful import StatefulEpochs
+from fastdata.dataloader.tuning import tuned
+from fastdata.dataloader.verdict import Findings
+from fastdata.device.prefetch import DevicePrefetcher
+from fastdata.loaders import warn_without_native
+from fastdata.pipeline.build import open_pipeline
+from fastdata.pipeline.jobs import OrderedJobs
+from fastdata.pipeline.resources import EpochResources
+from fastdata.sources.recognise import frozen
+from fastdata.views.philox import Key
+
+__all__ = ["EpochPaths"]
+
+
+class EpochPaths(StatefulEpochs):
+    """The part of a DataLoader that opens the iterator of an epoch; expects torch's attributes and methods."""
+
+    pin_memory: bool
+    prefetch_factor: int | None
+    timeout: float
+    progress: bool
+    autotune: bool
+    _device: torch.device | None
+    _findings: Findings
+    _kept_route: Route | None
+
+    def _arguments(self) -> LoaderArguments:
+        raise NotImplementedError
+
+    def _samples(self, route: Route) -> Samples:
+        on_gpu = self._device is not None and self._device.type == "cuda"
+        return Samples(
+            self._arguments(),
+            self._stats,
+            self._findings,
+            route=route,
+            pin=self.pin_memory or on_gpu,
+        )
+
+    def _iterate_torch(self) -> EpochIterator:
+        inner: Any = super().__iter__()  # type: ignore[misc] # that of `_get_iterator`
+        ahead = self.num_workers == 0 and self._device is not None and self._device.type != "cpu"
+        return EpochIterator(
+            self._to_device(Numbered(inner, ahead=ahead), None),
+            record=inner.record,
+            stats=self._stats,
+            length=self._length(),
+            progress=self.progress,
+        )
+
+    def _iterate_in_threads(self, route: Route) -> EpochIterator:
+        record = self.begin_epoch(by_torchs_code=False)
+        assert record.batches is not None
+        self._draw_view_seed(record.batches)
+        pipeline = open_in_threads(self._samples(route), record, timeout_s=self.timeout)
+        return EpochIterator(
+            self._to_device(pipeline, None),
+            record=record,
+            stats=self._stats,
+            length=self._length(),
+            pipeline=pipeline,
+            progress=self.progress,
+        )
+
+    def _iterate_images(self, route: Route) -> EpochIterator:
+        if self.num_workers:
+            route = self._as_workers_see_it(route)
+        record = self.begin_epoch(by_torchs_code=False)
+        assert record.batches is not None
+        warn_without_native()
+        key = Key(seed=self._draw_view_seed(record.batches), epoch=record.start.epoch)
+        open_resources = partial(self._open_resources, record=record, key=key)
+        resources = open_resources(route)
+        if self.num_workers or resources.batch_decoder is not None or resources.ready_batches is not None:
+            depth = max(1, self.prefetch_factor or 1)
+            size = getattr(self.batch_sampler, "batch_size", None)
+            pipeline = open_pipeline(resources, record.batches, depth=depth, timeout_s=self.timeout, batch_size=size)
+        else:
+            jobs = LiveJobs(self._samples(route), route, resources, record, key, open_resources)
+            pipeline = OrderedJobs(jobs, threads=0, depth=1, timeout_s=self.timeout, on_close=jobs.close)
+        return EpochIterator(
+            pipeline if resources.decodes_on_gpu else self._to_device(pipeline, resources),
+            record=record,
+            stats=self._stats,
+            length=self._length(),
+            pipeline=pipeline,
+            progress=self.progress,
+            after_batch=tuned(self, self._findings, pipeline, resources) if self.autotune else None,
+        )
+
+    def _as_workers_see_it(self, route: Route) -> Route:
+        """A route whose source is as it is now; persistent workers would keep that of their first epoch."""
+        assert route.source is not None
+        if not self.persistent_workers:
+            return replace(route, source=frozen(route.source))
+        if self._kept_route is None:
+            self._kept_route = replace(route, source=frozen(route.source))
+        return self._kept_route
+
+    def _open_resources(self, route: Route, record: EpochRecord, key: Key) -> EpochResources:
+        on_gpu = self._device is not None and self._device.type == "cuda"
+        config = pipeline_config(
+            self._arguments(),
+            route,
+            self._findings,
+            key=key,
+            device=self._device,
+            pin=may_pin(self.pin_memory or on_gpu),
+            order=record.batches,
+        )
+        return EpochResources(config, stats=self._stats)
+
+    def _length(self) -> int | None:
+        try:
+            return len(self)  # type: ignore[arg-type]
+        except (TypeError, NotImplementedError):  # a custom batch sampler or iterable dataset need not have one
+            return None
+
+    def _to_device(
+        self, numbered: Iterator[tuple[Any, ...]], resources: EpochResources | None
+    ) -> Iterator[tuple[Any, ...]]:
+        """Copies (number, batch, drawn) ahead, and does what was left to the device."""
+        if self._device is None or self._device.type == "cpu":
+            return numbered
+
+        def finish(item: tuple[Any, ...]) -> tuple[Any, ...]:
+            number, batch, drawn = item
+            if resources is not None and drawn is not None:
+                images, targets = batch
+                batch = type(batch)((resources.finish.apply(images, drawn), targets))
+            return number, batch
+
+        return iter(DevicePrefetcher(numbered, self._device, transform=finish))
