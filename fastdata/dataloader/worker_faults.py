@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import multiprocessing
 import os
 import queue
 import signal
@@ -23,7 +24,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
-from multiprocessing import queues, reduction
+from multiprocessing import connection, queues, reduction
 from typing import Any
 
 from torch._utils import ExceptionWrapper
@@ -197,15 +198,15 @@ class TakeCare:
     def __init__(self, own: Callable[[int], None] | None) -> None:
         self._own = own
         in_main = threading.current_thread() is threading.main_thread()
-        self._parent = os.getpid() if in_main else 0  # the signal below comes with the end of the thread that forks
+        self._starter = os.getpid() if in_main else 0  # Linux's signal comes with the end of the thread that forks
 
     def __call__(self, worker: int) -> None:
-        """Has a batch that cannot be sent become an error, and this process end with its parent."""
+        """Has a batch that cannot be sent become an error, and this process end with the training process."""
         queues.Queue._on_queue_feeder_error = _send_the_reason  # type: ignore[attr-defined]
         with suppress(OSError):
             _spare.extend(os.open(os.devnull, os.O_RDONLY) for _ in range(_SPARE))
         sys.excepthook = partial(_retry_with_spare, sys.excepthook)
-        _end_with_the_parent(self._parent)
+        _end_with_the_training_process(self._starter)
         if self._own is not None:
             self._own(worker)
 
@@ -266,15 +267,32 @@ def _shared_memory() -> str:
     return ""
 
 
-def _end_with_the_parent(parent: int) -> None:
-    """Lets Linux kill this process as soon as its parent ends; elsewhere torch's worker looks every five seconds.
+def _end_with_the_training_process(starter: int) -> None:
+    """Ends this process as soon as the training process ends, however that does.
+
+    Linux kills it, where the training process is its parent; else a thread waits for the end of the training process.
+    torch looks every five seconds for another parent.  A process of the start method forkserver never gets one, and one
+    that began to look after the training process had ended does not either.
 
     Args:
-        parent: the process whose main thread has started this one; 0 if another thread has.
+        starter: the process whose main thread has started this one; 0 if another thread has.
     """
-    if not sys.platform.startswith("linux") or os.getppid() != parent:
+    if sys.platform.startswith("linux") and os.getppid() == starter and _killed_with_its_parent():
+        if os.getppid() != starter:  # it ended meanwhile
+            os._exit(1)
         return
-    with suppress(OSError, AttributeError):
-        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() != parent:  # it ended meanwhile
-        os._exit(1)
+    training = multiprocessing.parent_process()
+    if training is not None:
+        threading.Thread(target=_end_behind, args=(training.sentinel,), name="fastdata-end", daemon=True).start()
+
+
+def _killed_with_its_parent() -> bool:
+    try:
+        return int(ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)) == 0
+    except (OSError, AttributeError):
+        return False
+
+
+def _end_behind(sentinel: int) -> None:
+    connection.wait([sentinel])
+    os._exit(1)

@@ -113,28 +113,39 @@ def test_with_too_little_shared_memory_the_limit_is_named(folder: Path) -> None:
 
 
 ORPHANS = """
-import sys
+import sys, threading, time
 sys.path.insert(0, sys.argv[2])
 from pathlib import Path
 from own_code import OwnCode
 from fastdata import DataLoader
-iterator = iter(DataLoader(OwnCode(Path(sys.argv[1])), 4, num_workers=2))
-next(iterator)
-print(*(worker.pid for worker in iterator._workers), flush=True)
-import time
-time.sleep(60)
+
+def main():
+    iterator = iter(DataLoader(OwnCode(Path(sys.argv[1])), 4, num_workers=2, multiprocessing_context=sys.argv[3]))
+    if sys.argv[4] != "starting":
+        next(iterator)
+        next(iterator)
+    print(*(worker.pid for worker in iterator._workers), flush=True)
+    time.sleep(60)
+
+if sys.argv[4] == "in another thread":
+    threading.Thread(target=main).start()
+else:
+    main()
 """
+WHEN = [("fork", "running"), ("fork", "in another thread"), ("spawn", "running"), ("spawn", "starting")]
+WHEN += [("forkserver", "running"), ("forkserver", "starting")]
 
 
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="a signal that Linux has")
-def test_workers_end_with_a_killed_main_process(folder: Path) -> None:
-    command = [sys.executable, "-c", ORPHANS, str(folder), HELPERS]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as main:
+@pytest.mark.skipif(os.name != "posix", reason="has no fork")
+@pytest.mark.parametrize(("start", "when"), WHEN)
+def test_workers_end_with_a_killed_main_process(folder: Path, start: str, when: str) -> None:
+    command = [sys.executable, "-c", ORPHANS, str(folder), HELPERS, start, when]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as main:
         assert main.stdout is not None
         workers = [psutil.Process(int(pid)) for pid in main.stdout.readline().split()]
         assert len(workers) == 2
         main.kill()
-    until = time.monotonic() + 1
+    until = time.monotonic() + (LIMIT_S if when == "starting" else 1)  # one that still imports notices behind that
     while any(_runs(worker) for worker in workers) and time.monotonic() < until:
         time.sleep(0.01)
     assert not any(_runs(worker) for worker in workers)
