@@ -111,7 +111,7 @@ def ablation_table(record: dict[str, Any]) -> str:
 
 def faults_table(record: dict[str, Any]) -> str:
     """Rounds of the fault campaigns, by promise."""
-    lines = ["| campaign | rounds | failures | minutes | what came of them |", "|---|---:|---:|---:|---|"]
+    lines = ["| campaign | seed | rounds | failures | minutes | what came of them |", "|---|---:|---:|---:|---:|---|"]
     for name, found in record["campaigns"].items():
         outcomes = sorted(found["outcomes"].items(), key=lambda entry: -entry[1])
         told = ", ".join(f"{count:,} {what}" for what, count in outcomes[:4])
@@ -119,7 +119,8 @@ def faults_table(record: dict[str, Any]) -> str:
         if all(what.endswith(" transitions") for what in found["outcomes"]):
             told, more = f"{sum(count * int(what.split()[0]) for what, count in outcomes):,} transitions", ""
         failures = int("failure" in found)
-        lines.append(f"| `{name}` | {found['rounds']:,} | {failures} | {found['seconds'] / 60:.0f} | {told}{more} |")
+        rounds, minutes = f"{found['rounds']:,}", f"{found['seconds'] / 60:.0f}"
+        lines.append(f"| `{name}` | {found['seed']} | {rounds} | {failures} | {minutes} | {told}{more} |")
     return "\n".join([*lines, "", f"{record['setup']}; {record['date']}."])
 
 
