@@ -82,7 +82,7 @@ def _by_the_datasets_code(loader: LoaderArguments, route: Route, findings: Findi
         "path": f"{code}, with fused transforms" if route.fused else code,
         "why": f"it is not for the image pipeline: {route.reason}" if route.fused else route.reason,
         "fused": "; ".join(f"{place} ({', '.join(plan.fused)})" for place, plan in route.fused.items()) or None,
-        "per sample": "; ".join(" → ".join(map(name_of, plan.tail)) for plan in route.fused.values() if plan.tail)
+        "per sample": "; ".join(" → ".join(map(name_of, plan.unfused)) for plan in route.fused.values() if plan.unfused)
         or None,
         "workers": _workers(loader, route),
         "decoding": _decoding(loader, route),
@@ -131,7 +131,7 @@ def _in_the_pipeline(loader: LoaderArguments, route: Route, findings: Findings) 
         "source": _source(loader, route),
         "fused": " → ".join(([] if _in_memory(route) else ["decode"]) + _fused(plan)),
         "on batches": " → ".join(_augmentations(plan)) or "nothing",
-        "per sample": " → ".join(map(name_of, plan.tail)) or "nothing",
+        "per sample": " → ".join(map(name_of, plan.unfused)) or "nothing",
         "why": route.reason,
         "output": _output(loader, route, plan),
         "backend": f"none: {IN_MEMORY}" if _in_memory(route) else f"{choice.backend.name}: {choice.reason}",
@@ -182,7 +182,7 @@ def _advice(loader: LoaderArguments, route: Route) -> list[str]:
     changes = []
     if loader.num_workers == 0 and not loader.autotune:
         changes.append("num_workers='auto' decodes with all CPUs, ahead of the training loop")
-    if any(map(has_batch_form, plan.tail)) and loader.augment_on == "host":
+    if any(map(has_batch_form, plan.unfused)) and loader.augment_on == "host":
         changes.append(
             "augment_on='device' applies the augmentations to whole batches, if no step per sample comes before them"
         )

@@ -300,7 +300,7 @@ class StatelessDataLoader(EpochPaths, torch.utils.data.DataLoader[Sample]):
     def _get_iterator(self) -> Any:
         route, self._route_now = self._route_now or self._route(), None
         samples, plans = self._samples(route), route.fused.values()
-        by_sample = samples.fused and not any(plan.tail for plan in plans)  # what is fused draws so
+        by_sample = samples.fused and not any(plan.unfused for plan in plans)  # what is fused draws so
         if self._resume_from is not None and not by_sample:
             self._warn_of_other_draws(self._resume_from)
         if self.num_workers == 0:

@@ -112,7 +112,7 @@ def _to_the_pipeline(loader: LoaderArguments) -> Route:
     if loader.workers != "threads" and (code := _users_code(loader, source, compiled.plan, compiled.reason)):
         where = "in worker processes" if loader.num_workers else "for one sample after the other"
         advice = None
-        if any(map(has_batch_form, compiled.plan.tail)) and loader.augment_on == "host":
+        if any(map(has_batch_form, compiled.plan.unfused)) and loader.augment_on == "host":
             advice = "augment_on='device' applies the augmentations to whole batches, if no step of yours comes before"
         return Route(
             reason=f"{code}; code that is called per sample runs where torch would run it, {where}", advice=advice
@@ -129,7 +129,7 @@ def _users_code(loader: LoaderArguments, source: ImageSource, plan: Plan, reason
     """
     if not makes_samples(loader.dataset):
         return None
-    if plan.tail:
+    if plan.unfused:
         return reason
     if not is_known_collation(loader.collate_fn):
         return f"{name_of(loader.collate_fn)} collates samples"
@@ -143,9 +143,9 @@ def _array_route(loader: LoaderArguments, source: ArraySource, plan: Plan, reaso
     plan = replace(plan, source_size=source.image_size)
     if (problem := native_problem()) is not None:
         return Route(reason="images in memory need the native core", advice=problem)
-    if plan.tail:
+    if plan.unfused:
         advice = "end the transform with ToTensor or PILToTensor, and Normalize"
-        if has_batch_form(plan.tail[0]) and loader.augment_on == "host":
+        if has_batch_form(plan.unfused[0]) and loader.augment_on == "host":
             advice = "augment_on='device' applies the augmentations to whole batches"
         return Route(reason=f"images in memory are only done in whole batches, and {reason}", advice=advice)
     if not plan.in_one_pass:
@@ -205,5 +205,5 @@ def _goes_to_threads(loader: LoaderArguments, fused: Mapping[str, Plan]) -> bool
         _asks_for_processes(loader) is None
         and is_safe_in_threads(loader.dataset)
         and is_known_collation(loader.collate_fn)
-        and not any(plan.tail for plan in fused.values())
+        and not any(plan.unfused for plan in fused.values())
     )

@@ -98,7 +98,7 @@ def verdict(loader: LoaderArguments, route: Route, findings: Findings) -> str:
         return f"{NOT_ACCELERATED}: the native core is missing: {problem}"
     if route.plan is not None:
         what = "in memory are made into batches" if isinstance(route.source, ArraySource) else "are decoded"
-        word = "partly accelerated" if route.plan.tail else "accelerated"
+        word = "partly accelerated" if route.plan.unfused else "accelerated"
         return f"{word}: images {what} by the image pipeline; {_share(route.plan)}"
     if _is_torchs(loader):
         return f"{NOT_ACCELERATED}: {_why_torchs(loader, route)}; {_change(loader, route)}"
@@ -123,7 +123,7 @@ def _by_what_happened(loader: LoaderArguments, route: Route, happened: Happened)
     if not happened.fused:
         why = f": {'; '.join(sorted(happened.plain))}" if happened.plain else ""
         return f"partly accelerated: {decoded}, without any step of a transform{why}"
-    some = happened.plain or route.fused_parts or any(plan.tail for plan in steps)
+    some = happened.plain or route.fused_parts or any(plan.unfused for plan in steps)
     rest = f"; some calls were left to the transform: {'; '.join(sorted(happened.plain))}" if happened.plain else ""
     word = "partly accelerated" if some else "accelerated"
     return f"{word}: {decoded}, with the dataset's own transforms ({shares or 'conversions to tensors'}){rest}"
@@ -148,8 +148,8 @@ def _why_torchs(loader: LoaderArguments, route: Route) -> str:
 def _share(plan: Plan) -> str:
     """Describes the part of a transform that is done in one go with decoding."""
     done = len(plan.fused)
-    rest = ", ".join(getattr(step, "__name__", type(step).__name__) for step in plan.tail)
-    return f"{done} of {done + len(plan.tail)} steps fused" + (f", then {rest} per sample" if rest else "")
+    rest = ", ".join(getattr(step, "__name__", type(step).__name__) for step in plan.unfused)
+    return f"{done} of {done + len(plan.unfused)} steps fused" + (f", then {rest} per sample" if rest else "")
 
 
 def _no_images(loader: LoaderArguments, happened: Happened) -> str:

@@ -38,7 +38,7 @@ class Fused:
 
     Args:
         steps: all steps of the transform.
-        plan: compiled from them; its tail holds the steps that follow.
+        plan: compiled from them; its `unfused` holds the steps that follow.
         per_thread: it will be called in several threads, so each gets steps of its own.
 
     Attributes:
@@ -46,14 +46,14 @@ class Fused:
     """
 
     def __init__(self, steps: Sequence[Callable[[Any], Any]], plan: Plan, *, per_thread: bool) -> None:
-        self._known, self._plan, self._per_thread = steps[: len(steps) - len(plan.tail)], plan, per_thread
-        self._tail = _segments(plan.tail, per_thread=per_thread)
+        self._known, self._plan, self._per_thread = steps[: len(steps) - len(plan.unfused)], plan, per_thread
+        self._rest = _segments(plan.unfused, per_thread=per_thread)
         self._levels = Levels.of(plan.normalisation)
         self._may_wait = plan.in_one_pass and plan.output not in (Output.NUMPY, Output.PIL)
         changes = plan.augments or plan.output is Output.NUMPY
         self._pixels = np.array if changes else np.asarray  # a copy if pixels are changed in place
         self._only_stores = not (plan.ops or plan.augments or plan.output is Output.NUMPY)
-        self.draws: bool = plan.draws or any(isinstance(each, Fused) and each.draws for each in self._tail)
+        self.draws: bool = plan.draws or any(isinstance(each, Fused) and each.draws for each in self._rest)
         self._own = threading.local()
         self._finishes: dict[Key, Finish] = {}
         self._of_tensors: dict[type[torch.Tensor], Fused | None] = {}
@@ -88,9 +88,9 @@ class Fused:
 
     def _behind(self, value: Any, draw: Draw) -> Any:
         """Calls the steps that follow the known run."""
-        if not self._tail:
+        if not self._rest:
             return value
-        for number, step in enumerate(self._own_tail(), start=1):
+        for number, step in enumerate(self._own_rest(), start=1):
             if isinstance(step, Fused):
                 value = step(value, replace(draw, key=draw.key.derived(number, _NEXT_SEGMENT)))
             else:
@@ -111,7 +111,7 @@ class Fused:
     def _for_tensors(self, given: type[torch.Tensor]) -> Fused | None:
         """Returns the same steps compiled for tensors of a class; None if none of them can be fused."""
         if given not in self._of_tensors:
-            steps = (*self._known, *self._plan.tail)
+            steps = (*self._known, *self._plan.unfused)
             keeps_class = given is torch.Tensor or all(map(has_tensors_arithmetic, steps))  # v1's give plain tensors
             plan = compile_steps(steps, given=given).plan if keeps_class else None
             self._of_tensors[given] = None if plan is None else Fused(steps, plan, per_thread=self._per_thread)
@@ -173,8 +173,8 @@ class Fused:
         """Returns this thread's own copies of the known steps if `per_thread`, else the steps themselves."""
         return self._of_this_thread("steps", self._known)
 
-    def _own_tail(self) -> Sequence[Any]:
-        return self._of_this_thread("tail", self._tail)
+    def _own_rest(self) -> Sequence[Any]:
+        return self._of_this_thread("rest", self._rest)
 
     def _of_this_thread(self, name: str, steps: Sequence[Any]) -> Sequence[Any]:
         if not self._per_thread:
@@ -200,7 +200,7 @@ def _segments(steps: Sequence[Callable[[Any], Any]], *, per_thread: bool) -> lis
             at += 1
         else:
             run = steps[at : at + len(plan.fused)]
-            made.append(Fused(run, replace(plan, tail=()), per_thread=per_thread))
+            made.append(Fused(run, replace(plan, unfused=()), per_thread=per_thread))
             at += len(run)
     return made
 

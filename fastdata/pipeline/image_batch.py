@@ -308,7 +308,7 @@ class ImageBatch:
         plan = self._config.plan
         with times.stage("convert"):
             objects = [self._as_object(*each) for each in good]
-        *tail, _ = self._resources.steps.of_this_thread()
+        *unfused, _ = self._resources.steps.of_this_thread()
         with times.stage("transform"):
             indices, copies = [s.index for s, *_ in good], [s.copy for s, *_ in good]
             drawn = seeds(self._config.key, Stream.TAIL, indices, copies)
@@ -316,10 +316,10 @@ class ImageBatch:
             for (sample, *_), value, own, seed in zip(good, objects, erased, drawn, strict=True):
                 for each in own:
                     each.apply(value)
-                if plan.tail:
+                if plan.unfused:
                     stop_if_cancelled()
                     with SeededDraws(seed):
-                        for step in tail:
+                        for step in unfused:
                             value = step(value)
                 self._samples[sample.position] = value
                 self._loaded[sample.position] = True

@@ -48,10 +48,10 @@ class EpochResources:
         self.config, self.stats = config, stats if stats is not None else PipelineStats()
         plan, backend = config.plan, config.backend
         self.finish = Finish(plan=plan, key=config.key)
-        self.steps: PerThread[Callable[[Any], Any]] = PerThread((*plan.tail, config.collate_fn), config.threads)
+        self.steps: PerThread[Callable[[Any], Any]] = PerThread((*plan.unfused, config.collate_fn), config.threads)
         self.draws_targets = transforms_targets(config.source)
         self.target_turn = threading.Lock()
-        needs_seeds = self.draws_targets or plan.tail or not is_known_collation(config.collate_fn)
+        needs_seeds = self.draws_targets or plan.unfused or not is_known_collation(config.collate_fn)
         self._stop_redirecting = redirect_draws() if needs_seeds else None
         channels_last = config.memory_format is torch.channels_last
         self.batch_format = PixelFormat(

@@ -97,7 +97,7 @@ def compile_steps(
         on_batches = draft.augmentations or draft.float_augmentations
         if on_batches or (host.plan is not None and len(host.plan.fused) > fused):
             return replace(host, reason=f"augmentations stay on the host, since {why}")
-    plan = replace(draft.plan(), tail=tuple(steps[fused:]), fused=tuple(map(name_of, steps[:fused])))
+    plan = replace(draft.plan(), unfused=tuple(steps[fused:]), fused=tuple(map(name_of, steps[:fused])))
     return PlanResult(plan=plan, reason=reason)
 
 

@@ -1,7 +1,7 @@
 """Plans: the steps that are done to each image, as data.
 
 A `Plan` is compiled from a transform (fastdata/transforms/compile.py).  Steps that a backend can do while it decodes
-are fused; the rest, `Plan.tail`, is called per sample on the object that torchvision would have passed on.
+are fused; the rest, `Plan.unfused`, is called per sample on the object that torchvision would have passed on.
 
 The fused steps always have this order:
 
@@ -280,8 +280,8 @@ class Plan:
         normalisation: float arithmetic, for `Output.FLOAT`.
         augmentations: steps for the whole batch after decoding, on uint8 images.
         float_augmentations: steps after the float arithmetic; on the host in the batch's own memory.
-        tail: callables run per sample on the prefix's result.
-        tensor_class: class to view tensors as before the tail (torchvision's tv_tensors.Image), if any.
+        unfused: callables run per sample on the prefix's result.
+        tensor_class: class to view tensors as before those (torchvision's tv_tensors.Image), if any.
         fused: names of the transforms in the prefix.
         source_size: (height, width) of every image before the prefix; None if it differs from image to image.
     """
@@ -293,7 +293,7 @@ class Plan:
     normalisation: Normalisation | None = None
     augmentations: tuple[BatchStep, ...] = ()
     float_augmentations: tuple[EraseStep, ...] = ()
-    tail: tuple[Callable[[Any], Any], ...] = ()
+    unfused: tuple[Callable[[Any], Any], ...] = ()
     tensor_class: type[torch.Tensor] | None = None
     fused: tuple[str, ...] = ()
     source_size: Size | None = None
@@ -343,7 +343,7 @@ class Plan:
     @property
     def batchable(self) -> bool:
         """True when decoded images go straight into one batch tensor."""
-        return self.size is not None and self.output in (Output.UINT8, Output.FLOAT) and not self.tail
+        return self.size is not None and self.output in (Output.UINT8, Output.FLOAT) and not self.unfused
 
 
 def _size_after(ops: tuple[Op, ...], size: Size | None) -> Size | None:

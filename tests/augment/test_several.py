@@ -69,7 +69,7 @@ def test_flips_behind_augmentations(step: Any, where: str) -> None:
         v1.Compose([v1.Resize(SIZE), v1.RandomInvert(), step, v1.PILToTensor()]), augment_on=where
     ).plan
     assert plan is not None
-    assert not plan.tail
+    assert not plan.unfused
     _, ours = plan.effects or plan.augmentations
     assert isinstance(ours, Augmentation)
     parameters, pixels = drawn(ours), images()
@@ -182,7 +182,7 @@ def test_what_is_only_done_on_the_host_keeps_all_there() -> None:
     for some in (steps, steps[:1] + steps[2:]):
         result = compile_transform(v1.Compose(some), augment_on="device")
         assert result.plan is not None
-        assert not result.plan.tail
+        assert not result.plan.unfused
         assert not result.plan.augmentations
         assert "augmentations stay on the host, since RandomErasing is" in result.reason
 

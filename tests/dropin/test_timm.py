@@ -59,7 +59,7 @@ def test_names_that_mean_something_else_in_timm(folder: Path) -> None:
     assert ours[0].max() > 1
     plan = compile_transform(dataset.transform).plan
     assert plan is not None
-    assert not plan.tail
+    assert not plan.unfused
 
 
 DRAWN = {
@@ -102,7 +102,7 @@ def test_resizes_that_keep_the_ratio_are_timms(mode: str, monkeypatch: pytest.Mo
     step = timm_data.create_transform(48, is_training=True, train_crop_mode=mode, hflip=0, color_jitter=None)
     plan = compile_transform(step).plan
     assert plan is not None
-    assert not plan.tail
+    assert not plan.unfused
     resize, crop = step.transforms[:2]
     for index in range(40):
         image = Image.fromarray(np.random.default_rng(index).integers(0, 256, (40 + index, 75, 3), dtype=np.uint8))
@@ -179,4 +179,4 @@ def test_arrays_behind_augmentations(folder: Path, own: bool) -> None:
 def test_nothing_is_fused_behind_an_array() -> None:
     plan = compile_transform(transforms.Compose([timm_transforms.ToNumpy(), transforms.CenterCrop(3)])).plan
     assert plan is not None
-    assert len(plan.tail) == 1
+    assert len(plan.unfused) == 1

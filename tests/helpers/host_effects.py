@@ -23,7 +23,7 @@ def augmentation_of(step: Any, size: tuple[int, int] = SIZE) -> Augmentation:
     """What the step of a transform becomes."""
     plan = compile_transform(v1.Compose([v1.Resize(size), step, v1.PILToTensor()])).plan
     assert plan is not None
-    assert not plan.tail
+    assert not plan.unfused
     (effect,) = plan.effects
     assert isinstance(effect, Augmentation)
     return effect
