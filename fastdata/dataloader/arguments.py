@@ -24,6 +24,7 @@ from fastdata.system.cpus import auto_threads
 from fastdata.system.stack_level import users_level
 
 __all__ = [
+    "OWN_ARGUMENTS",
     "AUGMENT_ON",
     "DECODE_DEVICES",
     "WORKERS",
@@ -46,6 +47,23 @@ AugmentOn: TypeAlias = Literal["host", "device"]
 AUGMENT_ON: tuple[AugmentOn, ...] = ("host", "device")
 Workers: TypeAlias = Literal["auto", "processes", "threads"]
 WORKERS: tuple[Workers, ...] = ("auto", "processes", "threads")
+
+OWN_ARGUMENTS = (  # of fastdata's loader, and not of torch's
+    "backend",
+    "fidelity",
+    "device",
+    "seed",
+    "on_error",
+    "memory_format",
+    "augment_on",
+    "workers",
+    "decode_device",
+    "dali",
+    "progress",
+    "defer",
+    "autotune",
+    "memory_budget",
+)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,9 +12,9 @@ import torch
 import torch.utils.data
 from torch.utils.data import Dataset, Sampler
 
-from fastdata.dataloader.accelerate_compat import remember
 from fastdata.dataloader.arguments import (
     AUGMENT_ON,
+    OWN_ARGUMENTS,
     WORKERS,
     AugmentOn,
     DecodeDevice,
@@ -34,7 +34,7 @@ from fastdata.dataloader.iterators import (
 from fastdata.dataloader.results import BatchIterator, LoaderStats
 from fastdata.dataloader.routes import Route, find_route
 from fastdata.dataloader.tuning import begin_with_all_cpus, check_tuning
-from fastdata.dataloader.verdict import Findings, verdict
+from fastdata.dataloader.verdict import Findings, asked_workers, verdict
 from fastdata.dataloader.worker_iterator import MultiProcessIterator
 from fastdata.device.prefetch import check_device
 from fastdata.loaders import (
@@ -46,6 +46,8 @@ from fastdata.loaders import (
 )
 from fastdata.loaders.backend import Fidelity
 from fastdata.loaders.dali_options import DaliOptions
+from fastdata.patches.accelerate import remember
+from fastdata.patches.torch_internals import check_torch
 from fastdata.pipeline.choose_backend import BackendChoice
 from fastdata.pipeline.config import ON_ERROR, OnError
 from fastdata.pipeline.stats import PipelineStats
@@ -182,6 +184,7 @@ class StatelessDataLoader(EpochPaths, torch.utils.data.DataLoader[Sample]):
         autotune: bool = False,
         memory_budget: int | None = None,
     ) -> None:
+        check_torch()
         check_backend_name(backend)
         check_choice("fidelity", fidelity, FIDELITIES)
         check_choice("on_error", on_error, ON_ERROR)
@@ -217,7 +220,7 @@ class StatelessDataLoader(EpochPaths, torch.utils.data.DataLoader[Sample]):
             pin_memory_device=pin_memory_device,
             in_order=in_order,
         )
-        remember(self, StatelessDataLoader)
+        remember(self, _made_anew)
 
     def _begin_state(self, *, is_auto: bool) -> None:
         self._findings = Findings(is_auto=is_auto)
@@ -315,6 +318,14 @@ class StatelessDataLoader(EpochPaths, torch.utils.data.DataLoader[Sample]):
 
 
 StatelessDataLoader.__init__.__qualname__ = "DataLoader.__init__"  # Python's message on wrong arguments has it
+
+
+def _made_anew(loader: Any, dataset: Any, *arguments: Any, **named: Any) -> Any:
+    """Makes a loader of the arguments that accelerate gives torch's class, with the choices of one of ours."""
+    if named.get("num_workers") == loader.num_workers:
+        named["num_workers"] = asked_workers(loader)
+    named |= {name: getattr(loader, name) for name in OWN_ARGUMENTS}
+    return StatelessDataLoader(dataset, *arguments, **named)
 
 
 class DataLoader(StatelessDataLoader[Sample]):  # noqa: D101

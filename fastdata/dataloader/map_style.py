@@ -14,7 +14,6 @@ from typing import Any
 
 from torch._utils import ExceptionWrapper
 from torch.utils.data import default_collate, get_worker_info
-from torch.utils.data._utils import fetch as torch_fetch
 
 from fastdata.dataloader.arguments import LoaderArguments, may_defer, may_pin
 from fastdata.dataloader.record import EpochRecord
@@ -33,10 +32,11 @@ from fastdata.lazy.fetch import (
 )
 from fastdata.lazy.find import copy_with_fused_transforms, find_transforms
 from fastdata.loaders import create_backend
+from fastdata.patches.random_functions import redirect_draws
+from fastdata.patches.worker_process import replace_fetcher
 from fastdata.pipeline.choose_backend import BackendChoice
 from fastdata.pipeline.config import OnError
 from fastdata.pipeline.jobs import OrderedJobs
-from fastdata.pipeline.seeded_draws import redirect_draws
 from fastdata.pipeline.stats import PipelineStats
 from fastdata.views.philox import Key
 
@@ -206,7 +206,7 @@ class _BeginWorker:
             assert info is not None
             if self._fused:
                 find_transforms(info.dataset).install()  # the process has an object of its own
-            torch_fetch._MapDatasetFetcher = _Fetchers(info.dataset, self._fetcher)  # type: ignore[misc,assignment]
+            replace_fetcher("_MapDatasetFetcher", partial(_Fetchers, info.dataset, self._fetcher))
         if self._own is not None:
             self._own(worker)
 
@@ -221,8 +221,8 @@ def program_began() -> float:
 class _Fetchers:
     """Stands in for torch's fetcher class in a worker process: ours for its dataset, torch's for loaders inside it."""
 
-    def __init__(self, dataset: Any, ours: Callable[..., SampleFetcher]) -> None:
-        self._dataset, self._ours, self._torchs = dataset, ours, torch_fetch._MapDatasetFetcher
+    def __init__(self, dataset: Any, ours: Callable[..., SampleFetcher], torchs: Callable[..., Any]) -> None:
+        self._dataset, self._ours, self._torchs = dataset, ours, torchs
 
     def __call__(self, dataset: Any, *arguments: Any) -> Any:
         if dataset is self._dataset:

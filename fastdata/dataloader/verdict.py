@@ -26,7 +26,7 @@ from fastdata.system.cpus import auto_threads
 from fastdata.system.stack_level import users_level
 from fastdata.views.plan import Plan
 
-__all__ = ["Findings", "counts_threads", "verdict", "warn_if_images"]
+__all__ = ["Findings", "asked_workers", "counts_threads", "verdict", "warn_if_images"]
 
 
 NOT_ACCELERATED = "not accelerated"
@@ -90,6 +90,11 @@ class Findings:
 def counts_threads(loader: LoaderArguments, findings: Findings) -> bool:
     """True where the number of threads is measured: num_workers="auto", and nobody has set another number since."""
     return findings.is_auto and not loader.autotune and loader.num_workers == auto_threads()
+
+
+def asked_workers(loader: Any) -> int | str:
+    """The `num_workers` of a loader of ours as it was asked for: "auto", unless another number has been set since."""
+    return "auto" if counts_threads(loader, loader._findings) else int(loader.num_workers)
 
 
 def verdict(loader: LoaderArguments, route: Route, findings: Findings) -> str:

@@ -23,13 +23,13 @@ import time
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from functools import partial
-from multiprocessing import connection, queues, reduction
+from multiprocessing import connection, reduction
 from typing import Any
 
 from torch._utils import ExceptionWrapper
 
 from fastdata.errors import PipelineError
+from fastdata.patches.worker_process import send_errors_of_queues, wrap_excepthook
 
 __all__ = ["Receiver", "TakeCare"]
 
@@ -202,10 +202,10 @@ class TakeCare:
 
     def __call__(self, worker: int) -> None:
         """Has a batch that cannot be sent become an error, and this process end with the training process."""
-        queues.Queue._on_queue_feeder_error = _send_the_reason  # type: ignore[attr-defined]
+        send_errors_of_queues(_send_the_reason)
         with suppress(OSError):
             _spare.extend(os.open(os.devnull, os.O_RDONLY) for _ in range(_SPARE))
-        sys.excepthook = partial(_retry_with_spare, sys.excepthook)
+        wrap_excepthook(_retry_with_spare)
         _end_with_the_training_process(self._starter)
         if self._own is not None:
             self._own(worker)

@@ -14,13 +14,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from torch.utils.data import get_worker_info
-from torch.utils.data._utils import fetch as torch_fetch
 from torch.utils.data._utils.pin_memory import pin_memory
 
 from fastdata.dataloader.record import keeps_state, same_state
 from fastdata.errors import StateMismatch
 from fastdata.lazy.fetch import MakeAgain
 from fastdata.order.random_states import GlobalStates
+from fastdata.patches.worker_process import FETCHERS, replace_fetcher
 
 __all__ = [
     "END",
@@ -34,7 +34,6 @@ __all__ = [
 ]
 
 END = object()  # in the place of a batch
-_FETCHERS = ("_MapDatasetFetcher", "_IterableDatasetFetcher")
 
 
 @dataclass(frozen=True)
@@ -85,8 +84,8 @@ class KeepStates:
         is_iterated_first = hasattr(info.dataset, "__next__") and state.get("made")  # it is its own iterator
         if keeps_state(info.dataset) and state.get("dataset") is not None and not is_iterated_first:
             info.dataset.load_state_dict(state["dataset"])  # type: ignore[attr-defined]
-        for name in _FETCHERS:
-            setattr(torch_fetch, name, _Noting(info.dataset, worker, getattr(torch_fetch, name), state))
+        for name in FETCHERS:
+            replace_fetcher(name, lambda inner: _Noting(info.dataset, worker, inner, state))
 
 
 class _Noting:

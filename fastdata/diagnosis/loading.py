@@ -13,8 +13,9 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_leaves
 
-from fastdata.dataloader.accelerate_compat import CHOICES, asked_workers
+from fastdata.dataloader.arguments import OWN_ARGUMENTS
 from fastdata.dataloader.loader import DataLoader, StatelessDataLoader
+from fastdata.dataloader.verdict import asked_workers
 from fastdata.diagnosis.batch_replay import is_plain
 from fastdata.diagnosis.cpu_use import CpuMeter
 from fastdata.diagnosis.observation import Loading
@@ -60,7 +61,7 @@ def changed_loader(loader: Any, **changes: Any) -> Any:
         loader: torch's or ours, of a dataset with indices.
         changes: arguments that differ.
     """
-    names = _KEPT + (CHOICES if is_ours(loader) else ())
+    names = _KEPT + (OWN_ARGUMENTS if is_ours(loader) else ())
     arguments = {name: getattr(loader, name) for name in names}
     if is_ours(loader):
         arguments["num_workers"] = asked_workers(loader)

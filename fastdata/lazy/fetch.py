@@ -39,9 +39,9 @@ from fastdata.lazy.sample_context import (
 from fastdata.loaders import pillow
 from fastdata.loaders.per_image import asking_pillow
 from fastdata.order.random_states import GlobalStates
+from fastdata.patches.random_functions import SeededDraws
 from fastdata.pipeline.batched_getitem import FetchesMany
 from fastdata.pipeline.config import OnError
-from fastdata.pipeline.seeded_draws import SeededDraws
 from fastdata.pipeline.substitutes import none_decoded
 from fastdata.views.draw import ImageTooSmall
 from fastdata.views.philox import Key

@@ -6,8 +6,6 @@ only make samples.  Each replacement checks the calling thread: for other thread
 
 from __future__ import annotations
 
-import os
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -17,7 +15,6 @@ from typing import Any
 import PIL.Image
 import torch
 from PIL.Image import Image
-from torch.utils.data._utils import collate as torch_collate
 
 from fastdata.errors import BackendUnavailable
 from fastdata.lazy.encoded_image import EncodedImage
@@ -32,6 +29,7 @@ from fastdata.lazy.sample_context import (
     set_opens_encoded,
 )
 from fastdata.loaders import create_backend
+from fastdata.patches.image_opening import image_opening
 from fastdata.views.levels import UINT8, Levels
 
 __all__ = ["can_open_encoded", "open_encoded_from_now_on", "open_record", "opening_encoded"]
@@ -39,9 +37,6 @@ __all__ = ["can_open_encoded", "open_encoded_from_now_on", "open_record", "openi
 _CLOCKS_DIFFER_S = 1.0  # tolerance for coarse file timestamps
 
 _this_thread = threading.local()
-_lock = threading.Lock()
-_in_force = 0  # contexts that have replaced functions
-_replaced: list[tuple[dict[Any, Any], Any, Callable[..., Any], Callable[..., Any]]] = []  # where, name, original, ours
 
 
 @cache
@@ -58,11 +53,11 @@ def can_open_encoded() -> bool:
 def opening_encoded() -> Iterator[None]:
     """Makes `PIL.Image.open` leave ordinary images encoded in this thread, within a `with` block."""
     before = set_opens_encoded(True)
-    _change(+1)
+    _replacements.install()
     try:
         yield
     finally:
-        _change(-1)
+        _replacements.uninstall()
         set_opens_encoded(before)
 
 
@@ -76,53 +71,12 @@ def open_encoded_from_now_on(program_began: float) -> None:
     """
     set_opens_encoded(True)
     _this_thread.began = program_began - _CLOCKS_DIFFER_S
-    _change(+1)
+    _replacements.install()
 
 
 def open_record(record: bytes) -> Image | None:
     """Returns an image of an unpacked JPEG that stays encoded; None where images do not stay encoded now."""
     return EncodedImage.of_record(record) if opens_encoded() else None
-
-
-def _unlock() -> None:
-    """Replaces the lock in a forked child: another thread may have held it during the fork."""
-    global _lock
-    _lock = threading.Lock()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_unlock)
-
-
-def _change(by: int) -> None:
-    global _in_force
-    with _lock:
-        _in_force += by
-        if _in_force and not _replaced:
-            _replace_all()
-        elif not _in_force:
-            for where, name, original, ours in _replaced:
-                if where.get(name) is ours:  # unless somebody has replaced it meanwhile
-                    where[name] = original
-            _replaced.clear()
-
-
-def _replace_all() -> None:
-    """Replaces the functions that are there now; replacements made earlier by other code are still called."""
-    _replace(vars(PIL.Image), "open", _leaving_encoded)
-    for module in ("torchvision.transforms.functional", "torchvision.transforms.v2.functional"):
-        for name, levels in (("to_tensor", _float_levels), ("pil_to_tensor", lambda: UINT8)):
-            if hasattr(sys.modules.get(module), name):
-                _replace(vars(sys.modules[module]), name, partial(_leaving_pending, levels=levels))
-    collations = torch_collate.default_collate_fn_map
-    if collations.get(torch.Tensor) is torch_collate.collate_tensor_fn:  # not if it is the program's own
-        _replace(collations, torch.Tensor, stacking_pending)
-
-
-def _replace(where: dict[Any, Any], name: Any, ours_for: Callable[..., Callable[..., Any]]) -> None:
-    original = where[name]
-    where[name] = ours_for(original)
-    _replaced.append((where, name, original, where[name]))
 
 
 def _leaving_encoded(original: Callable[..., Image]) -> Callable[..., Image]:
@@ -164,3 +118,14 @@ def _leaving_pending(original: Callable[..., Any], levels: Callable[[], Levels |
         return original(pic)
 
     return convert
+
+
+_replacements = image_opening(
+    pillow=PIL.Image,
+    open_for=_leaving_encoded,
+    conversions_for={
+        "to_tensor": partial(_leaving_pending, levels=_float_levels),
+        "pil_to_tensor": partial(_leaving_pending, levels=lambda: UINT8),
+    },
+    stacking_for=stacking_pending,
+)

@@ -17,12 +17,12 @@ from fastdata.errors import DecodeError, ReadError, ViewError
 from fastdata.loaders import Encoded, pillow
 from fastdata.loaders.backend import LoadedFiles, Pixels, Scratch, as_numpy
 from fastdata.loaders.per_image import inspect
+from fastdata.patches.random_functions import SeededDraws
 from fastdata.pipeline.batch_memory import made_or_refused
 from fastdata.pipeline.collate import collate_targets, join, naming_unlabelled
 from fastdata.pipeline.jobs import SkipResult, Task, stop_if_cancelled
 from fastdata.pipeline.postprocess import Drawn
 from fastdata.pipeline.resources import EpochResources
-from fastdata.pipeline.seeded_draws import SeededDraws
 from fastdata.pipeline.stats import BatchTimes
 from fastdata.pipeline.substitutes import none_decoded, substitutes
 from fastdata.sources.protocol import file_ranges, location_of, read_targets

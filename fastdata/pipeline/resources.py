@@ -11,13 +11,13 @@ import torch
 
 from fastdata.loaders.arrays import NativeArrayLoader
 from fastdata.loaders.backend import BatchDecoder, FileLoader, ReadyBatches
+from fastdata.patches.random_functions import redirect_draws
 from fastdata.pipeline.batch_memory import BatchMemory
 from fastdata.pipeline.collate import is_known_collation
 from fastdata.pipeline.config import PipelineConfig
 from fastdata.pipeline.per_thread import PerThread
 from fastdata.pipeline.pixel_format import PixelFormat
 from fastdata.pipeline.postprocess import Finish
-from fastdata.pipeline.seeded_draws import redirect_draws
 from fastdata.pipeline.stats import PipelineStats
 from fastdata.sources.recognise import has_file_ranges, transforms_targets
 

@@ -15,7 +15,7 @@ from PIL import Image
 from torch.utils.data import Dataset, default_collate
 
 from fastdata import DataLoader, DecodeError, ImageFolder, ShardDataset
-from fastdata.dataloader.accelerate_compat import asked_workers
+from fastdata.dataloader.verdict import asked_workers
 from fastdata.diagnosis.loading import changed_loader
 from fastdata.pipeline.choose_threads import MOST_PER_CPU
 from fastdata.shards.conversion.convert import ConvertOptions, convert

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from fastdata.pipeline.seeded_draws import SeededDraws
+from fastdata.patches.random_functions import SeededDraws
 
 DRAWS: dict[str, Callable[[], torch.Tensor]] = {
     "rand": lambda: torch.rand(3),

@@ -98,7 +98,7 @@ DRAWS: dict[str, Callable[[], Any]] = {
     "Gamma": lambda: torch.distributions.Gamma(0.5, 0.5).sample().item(),
     "dropout": lambda: torch.nn.functional.dropout(torch.ones(40)).tolist(),
 }
-del DRAWS["random"]  # a name bound before: see pipeline/seeded_draws.py
+del DRAWS["random"]  # a name bound before: see patches/random_functions.py
 
 
 def states() -> list[str]:

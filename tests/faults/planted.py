@@ -155,7 +155,7 @@ GUARDS = {
     ),
     "a batch that a worker cannot send is an error": Guard(
         "fastdata/dataloader/worker_faults.py",
-        "        queues.Queue._on_queue_feeder_error = _send_the_reason  # type: ignore[attr-defined]\n",
+        "        send_errors_of_queues(_send_the_reason)\n",
         "",
         pytest_of("faults/test_worker_processes.py", "shared_memory"),
     ),

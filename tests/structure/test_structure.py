@@ -19,6 +19,7 @@ FLOORS = [
     {"errors"},
     {"limits"},
     {"system", "terminal"},
+    {"patches"},
     {"pages"},
     {"native"},
     {"jpeg_index", "views"},
@@ -141,6 +142,35 @@ def test_no_modules_import_each_other_in_a_circle() -> None:
         for path in free:
             del needs[path]
     assert sorted(str(path.relative_to(PACKAGE)) for path in needs) == []
+
+
+def assigned_elsewhere(path: Path) -> list[str]:
+    """Attributes and entries of other libraries that a file assigns."""
+    tree, names = ast.parse(path.read_text()), set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names |= {each.asname or each.name.split(".")[0] for each in node.names if "fastdata" not in each.name}
+        elif isinstance(node, ast.ImportFrom) and not (node.module or "").startswith(("fastdata", "__future__")):
+            names |= {each.asname or each.name for each in node.names}
+    found = []
+    for node in ast.walk(tree):
+        targets = (
+            node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AugAssign) else []
+        )
+        for target in targets:
+            root = target
+            while isinstance(root, ast.Attribute | ast.Subscript):
+                root = root.value
+            if root is not target and isinstance(root, ast.Name) and root.id in names:
+                found.append(ast.unparse(target))
+    return found
+
+
+@pytest.mark.parametrize("path", modules(), ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_other_libraries_are_changed_in_patches_only(path: Path) -> None:
+    """But by those that start programs (run/), watch them (diagnosis/), or set torch's switches (train/)."""
+    if room_of(path).split(".")[0] not in ("patches", "run", "diagnosis", "train"):
+        assert assigned_elsewhere(path) == []
 
 
 @pytest.mark.parametrize("path", sorted((PACKAGE / "loaders").glob("*.py")), ids=lambda path: path.name)

@@ -16,36 +16,12 @@ from typing import Any
 
 import torch.utils.data
 
-from fastdata.dataloader.verdict import counts_threads
-
-__all__ = ["CHOICES", "asked_workers", "remember"]
+__all__ = ["remember"]
 
 _MODULE = "accelerate.data_loader"
 _MOST_WRAPPERS = 8  # around a batch sampler
-CHOICES = (  # arguments that are not torch's
-    "backend",
-    "fidelity",
-    "device",
-    "seed",
-    "on_error",
-    "memory_format",
-    "augment_on",
-    "workers",
-    "decode_device",
-    "dali",
-    "progress",
-    "defer",
-    "autotune",
-    "memory_budget",
-)
-
 _alive: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()  # by id: a class may be unhashable
 _turn = threading.Lock()
-
-
-def asked_workers(loader: Any) -> int | str:
-    """The `num_workers` of a loader of ours as it was asked for: "auto", unless another number has been set since."""
-    return "auto" if counts_threads(loader, loader._findings) else int(loader.num_workers)
 
 
 def remember(loader: Any, make: Callable[..., Any]) -> None:
@@ -53,7 +29,7 @@ def remember(loader: Any, make: Callable[..., Any]) -> None:
 
     Args:
         loader: the loader.
-        make: our class, which makes another with the same arguments.
+        make: called with a loader of ours, and what accelerate gives torch's class; makes another with its arguments.
     """
     module = sys.modules.get(_MODULE)
     if module is None:
@@ -72,9 +48,7 @@ def _in_place_of(torchs: type[Any], make: Callable[..., Any]) -> type[Any]:
             origin = _origin(dataset, named.get("batch_sampler"))
             if origin is None:
                 return torchs(dataset, *arguments, **named)
-            if named.get("num_workers") == origin.num_workers:
-                named["num_workers"] = asked_workers(origin)
-            return make(dataset, *arguments, **named, **{choice: getattr(origin, choice) for choice in CHOICES})
+            return make(origin, dataset, *arguments, **named)
 
         def __instancecheck__(cls, instance: Any) -> bool:
             return isinstance(instance, torchs)

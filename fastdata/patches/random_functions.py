@@ -10,8 +10,8 @@ global generators are what they were.
 torch's draws are found by a `TorchFunctionMode`, which costs some microseconds for every function of torch that is
 called.  In a worker process, and in the main thread (`num_workers=0`), torch's global generator is seeded instead, and
 set back afterwards; a thread of the user's own that draws from it at the same time gets other numbers.  Python's and
-NumPy's global functions, and torch's functions about its global generator, are replaced while somebody is inside of
-`redirecting`, for the length of an epoch, by functions that ask which thread is calling and otherwise call what they
+NumPy's global functions, and torch's functions about its global generator, are replaced from `redirect_draws` on, for
+the length of an epoch, by functions that ask which thread is calling and otherwise call what they
 have replaced.  What escapes: `from random import random` (or `getrandbits`) and `from numpy.random import ...` that
 were executed before that, `numpy.random.default_rng()` without a seed, and torch's alpha dropout and rrelu, which take
 no generator.
@@ -20,7 +20,6 @@ no generator.
 from __future__ import annotations
 
 import functools
-import os
 import random
 import threading
 from collections.abc import Callable
@@ -32,6 +31,7 @@ import torch.nn.functional as F  # noqa: N812 - as torch's own documentation doe
 from torch.overrides import TorchFunctionMode
 from torch.utils.data import get_worker_info
 
+from fastdata.patches.replacements import Replacements
 from fastdata.system.cached_property import lazy
 
 __all__ = ["SeededDraws", "redirect_draws"]
@@ -194,67 +194,34 @@ def _on_cpu(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
 # ---- functions about global generators
 
 
-_lock = threading.Lock()
-_users = 0  # pipelines that need the replacements
-_replaced: list[tuple[Any, str, Callable[..., Any], Callable[..., Any]]] = []  # module, name, original, ours
-
-
 def redirect_draws() -> Callable[[], None]:
     """Makes global random functions ask which thread calls, until the function that is returned has been called."""
-    global _users
-    with _lock:
-        _users += 1
-        if not _replaced:
-            _replace_global_functions()
-    return functools.cache(_leave)  # each user leaves once
+    _replacements.install()
+    return functools.cache(_replacements.uninstall)  # each user leaves once
 
 
-def _leave() -> None:
-    global _users
-    with _lock:
-        _users -= 1
-        if _users == 0:
-            _put_back()
-
-
-def _unlock() -> None:
-    """Replaces the lock in a forked process, since another thread may have held it when the process was forked."""
-    global _lock
-    _lock = threading.Lock()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_unlock)
-
-
-def _replace_global_functions() -> None:
-    """Replaces what is there now, so that what another library has put there goes on being called."""
+def _replace_global_functions(replacements: Replacements) -> None:
     for name, draw in list(vars(random).items()):
         if getattr(draw, "__self__", None) is random._inst:
-            _replace(random, name, _redirected(draw, "python", name))
+            replacements.replace(vars(random), name, functools.partial(_redirected, kind="python", name=name))
     random._inst.__class__ = _PythonDraws  # for names imported from the module before
     numpys = np.random.mtrand._rand
     for module in (np.random, np.random.mtrand):
         for name, draw in list(vars(module).items()):
             if getattr(draw, "__self__", None) is numpys or name in _NUMPYS_FUNCTIONS:
-                _replace(module, name, _redirected(draw, "numpy", _NUMPYS_FUNCTIONS.get(name, name)))
+                like = functools.partial(_redirected, kind="numpy", name=_NUMPYS_FUNCTIONS.get(name, name))
+                replacements.replace(vars(module), name, like)
     for name, redirected in _TORCHS.items():
         for module in (torch, torch.random):
-            _replace(module, name, _bound(redirected, getattr(module, name)))
+            replacements.replace(vars(module), name, functools.partial(_bound, redirected))
 
 
-def _replace(module: Any, name: str, ours: Callable[..., Any]) -> None:
-    _replaced.append((module, name, getattr(module, name), ours))
-    setattr(module, name, ours)
-
-
-def _put_back() -> None:
-    for module, name, original, ours in _replaced:
-        if getattr(module, name) is ours:  # unless somebody has replaced it meanwhile
-            setattr(module, name, original)
-    _replaced.clear()
+def _put_back_the_class() -> None:
     if type(random._inst) is _PythonDraws:
         random._inst.__class__ = random.Random  # type: ignore[assignment]
+
+
+_replacements = Replacements(_replace_global_functions, _put_back_the_class)
 
 
 # Those that are no methods of the global generator, and the methods that they stand for.
