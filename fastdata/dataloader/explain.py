@@ -230,10 +230,9 @@ def _fidelity(loader: LoaderArguments, plan: Plan, choice: BackendChoice) -> str
 
 
 def _fidelity_of_decoding(loader: LoaderArguments, choice: BackendChoice) -> str:
-    allowed = choice.backend.mean_tolerance
-    if allowed is None:
+    tolerance = (choice.backend.mean_tolerance or {}).get(loader.fidelity)
+    if tolerance is None:
         return str(loader.fidelity)
-    tolerance = allowed[loader.fidelity]
     if tolerance == 0:
         return f"{loader.fidelity}: identical to Pillow's pixels"
     if loader.fidelity == "exact":

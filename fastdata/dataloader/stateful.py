@@ -146,7 +146,7 @@ class StatefulEpochs:
             return len(self)  # type: ignore[arg-type]
         if type(batches) is not BatchSampler or self.batch_sampler is None:
             return max(0, len(self) - state.batches - len(state.ahead or []))  # type: ignore[arg-type]
-        early = sum(size for _, size in state.ahead or [])
+        early = sum(each[1] for each in state.ahead or [])
         left = max(0, len(batches.sampler) - state.delivered - early)  # type: ignore[arg-type]
         return left // batches.batch_size if batches.drop_last else -(-left // batches.batch_size)
 
@@ -198,6 +198,7 @@ class StatefulEpochs:
             sampler.set_epoch(start.epoch)
             self._epoch_set = start.epoch
         batches = None
+        in_order = self.in_order or self._is_iterable() or self.num_workers == 0 or not by_torchs_code
         if not self._is_iterable():
             batches = EpochBatches(
                 self._index_sampler,
@@ -208,6 +209,7 @@ class StatefulEpochs:
                 and start.delivered == 0
                 and start.dataset_random is None  # else it is of a moment after that draw
                 and self.seed is None,
+                in_order=in_order,
             )
         self._resume_from, self._planned, self._next_epoch = None, None, start.epoch + 1
         worker_seed = start.worker_seed
@@ -222,7 +224,7 @@ class StatefulEpochs:
             skips=skips,
             after_break=after_break,
             by_torchs_code=by_torchs_code,
-            in_order=self.in_order or batches is None or self.num_workers == 0 or not by_torchs_code,
+            in_order=in_order,
         )
         return self._record
 

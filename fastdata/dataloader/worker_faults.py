@@ -198,7 +198,8 @@ class TakeCare:
     def __init__(self, own: Callable[[int], None] | None) -> None:
         self._own = own
         in_main = threading.current_thread() is threading.main_thread()
-        self._starter = os.getpid() if in_main else 0  # Linux's signal comes with the end of the thread that forks
+        self._training = os.getpid()
+        self._starter = self._training if in_main else 0  # Linux's signal comes with the end of the thread that forks
 
     def __call__(self, worker: int) -> None:
         """Has a batch that cannot be sent become an error, and this process end with the training process."""
@@ -206,7 +207,7 @@ class TakeCare:
         with suppress(OSError):
             _spare.extend(os.open(os.devnull, os.O_RDONLY) for _ in range(_SPARE))
         wrap_excepthook(_retry_with_spare)
-        _end_with_the_training_process(self._starter)
+        _end_with_the_training_process(self._training, self._starter)
         if self._own is not None:
             self._own(worker)
 
@@ -267,7 +268,7 @@ def _shared_memory() -> str:
     return ""
 
 
-def _end_with_the_training_process(starter: int) -> None:
+def _end_with_the_training_process(training: int, starter: int) -> None:
     """Ends this process as soon as the training process ends, however that does.
 
     Linux kills it, where the training process is its parent; else a thread waits for the end of the training process.
@@ -275,15 +276,19 @@ def _end_with_the_training_process(starter: int) -> None:
     that began to look after the training process had ended does not either.
 
     Args:
-        starter: the process whose main thread has started this one; 0 if another thread has.
+        training: id of the training process.
+        starter: the same, if its main thread has started this process; 0 if another thread has.
     """
     if sys.platform.startswith("linux") and os.getppid() == starter and _killed_with_its_parent():
         if os.getppid() != starter:  # it ended meanwhile
             os._exit(1)
         return
-    training = multiprocessing.parent_process()
-    if training is not None:
-        threading.Thread(target=_end_behind, args=(training.sentinel,), name="fastdata-end", daemon=True).start()
+    parent = multiprocessing.parent_process()
+    ends: list[Any] = [parent.sentinel] if parent is not None else []
+    with suppress(OSError, AttributeError):  # a pipe has no end while a process that was forked since holds it open
+        ends.append(os.pidfd_open(training))  # Linux
+    if ends:
+        threading.Thread(target=_end_behind, args=(ends,), name="fastdata-end", daemon=True).start()
 
 
 def _killed_with_its_parent() -> bool:
@@ -293,6 +298,6 @@ def _killed_with_its_parent() -> bool:
         return False
 
 
-def _end_behind(sentinel: int) -> None:
-    connection.wait([sentinel])
+def _end_behind(ends: list[Any]) -> None:
+    connection.wait(ends)
     os._exit(1)

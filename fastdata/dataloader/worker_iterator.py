@@ -42,6 +42,7 @@ class MultiProcessIterator(CountedIterator, torch_dataloader._MultiProcessingDat
     _completed = 0
     _sent: frozenset[int] | set[int] = frozenset()  # numbers of batches that have been asked for, and where they end
     _sent_before = 0
+    _got = -1  # number of the batch that came last
 
     @property
     def _worker_queue_idx_cycle(self) -> itertools.cycle[int]:
@@ -83,7 +84,7 @@ class MultiProcessIterator(CountedIterator, torch_dataloader._MultiProcessingDat
             waiting -= {each.worker for each in arrived if isinstance(each, FromWorker)}
             if not waiting or self._tasks_outstanding <= 0 or self._shutdown:
                 return arrived
-            number, data = self._get_data()  # type: ignore[no-untyped-call]
+            number, data = self._get_data()
             self._tasks_outstanding -= 1
             if isinstance(data, torch_worker._IterableDatasetStopIteration):  # as torch's _next_data does
                 waiting.discard(data.worker_id)
@@ -152,11 +153,22 @@ class MultiProcessIterator(CountedIterator, torch_dataloader._MultiProcessingDat
         return int(self._rcvd_idx) if arrived is None else len(arrived)
 
     def _number_taken(self) -> int:
-        """The number of the batch that torch's code has just taken, of those that it has sent for."""
+        """The number of the batch that torch's code has just taken; it may have given up a dead worker's as well."""
         sent = self._sent | set(range(self._sent_before, self._send_idx))
         self._sent, self._sent_before = sent & self._task_info.keys(), self._send_idx
-        (number,) = sent - self._sent
-        return number
+        gone = sent - self._sent
+        return self._got if self._got in gone else int(self._rcvd_idx) - 1
+
+    def _get_data(self) -> Any:
+        timeout = self._timeout
+        if self._record.workers is not None and self._record.workers.passing_over:
+            self._timeout = 0  # it is meant for one batch, and they make many; torch looks if they are alive
+        try:
+            number, data = super()._get_data()  # type: ignore[no-untyped-call]
+        finally:
+            self._timeout = timeout
+        self._got = number
+        return number, data
 
 
 # torch names its profiler ranges after the class.

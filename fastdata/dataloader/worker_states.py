@@ -237,6 +237,8 @@ class WorkerStates:
         self._ahead: deque[tuple[int, int, FromWorker | None]] = deque()
         self._count, self._heard = 0, [False] * workers
         self._knows_begin = True  # also of workers that have sent nothing yet
+        # Workers that have not sent anything since they were to make, and drop, what was delivered before.
+        self.passing_over = {worker for worker, each in enumerate(self._latest) if (each or {}).get("pass_over")}
         self.wait_for_all: Callable[[list[bool]], list[Any]] = lambda heard: []  # see `at`
 
     @property
@@ -266,6 +268,7 @@ class WorkerStates:
             worker: number of the worker that has sent it.
         """
         self._advance(delivered)
+        self.passing_over.discard(worker)
         is_end = isinstance(data, FromWorker) and data.is_end
         self._count += not is_end
         if not isinstance(data, FromWorker):  # an error

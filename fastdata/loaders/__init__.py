@@ -125,9 +125,10 @@ def _plugin_class(name: str) -> type[Backend]:
     package = entry.dist.name if entry.dist is not None else entry.module
     try:
         cls = entry.load()
-    except Exception as error:
+    except (Exception, SystemExit) as error:
+        reason = in_words(error) if isinstance(error, Exception) else "it ends the process"
         raise BackendUnavailable(
-            f"backend {name!r} of the package {package} cannot be imported ({in_words(error)}); update or uninstall it"
+            f"backend {name!r} of the package {package} cannot be imported ({reason}); update or uninstall it"
         ) from error
     if not (isinstance(cls, type) and issubclass(cls, Backend) and cls.name == name):
         raise BackendUnavailable(
@@ -161,7 +162,7 @@ def backend_class(name: str) -> type[Backend]:
 def mean_tolerance(name: str, fidelity: Fidelity = "exact") -> float | None:
     """Mean absolute difference from Pillow's pixels that a backend may have; see `Backend.mean_tolerance`."""
     allowed = backend_class(name).mean_tolerance
-    return None if allowed is None else allowed[fidelity]
+    return None if allowed is None else allowed.get(fidelity)
 
 
 def auto_backend(fidelity: Fidelity = "exact") -> Backend:
@@ -193,7 +194,7 @@ def create_backend(name: str, *, fidelity: Fidelity = "exact") -> Backend:
 
 def describe_backends() -> list[BackendInfo]:
     """Returns every known backend with its version, or with the reason why it is not available."""
-    return [_describe(name) for name in (*BACKENDS, *_plugins())]
+    return [_describe(name) for name in dict.fromkeys((*BACKENDS, *_plugins()))]
 
 
 def native_problem() -> str | None:
@@ -218,3 +219,5 @@ def _describe(name: str) -> BackendInfo:
         return BackendInfo(name=name, version=backend_class(name).version(), problem=None)
     except BackendUnavailable as error:
         return BackendInfo(name=name, version=None, problem=str(error))
+    except Exception as error:  # noqa: BLE001 - of a backend from outside, which must not hide the others
+        return BackendInfo(name=name, version=None, problem=f"backend {name!r} fails ({in_words(error)})")

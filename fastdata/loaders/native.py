@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -39,6 +40,7 @@ class NativeBackend(Backend):
     """The native core for JPEGs, PNGs and raw pixels, Pillow for the rest; it reads files itself."""
 
     name = "native"
+    mean_tolerance = MappingProxyType({"exact": 0.0, "fast": 4.0})
     install_hint = (
         "it is part of the wheels; to build it from source install a C++20 compiler and libjpeg-turbo's headers: "
         "apt-get install g++ libjpeg-dev libdeflate-dev (Debian and Ubuntu), "

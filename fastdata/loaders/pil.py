@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import MappingProxyType
+
 from fastdata.loaders import pillow
 from fastdata.loaders.backend import Encoded, Pixels, dct_denominator
 from fastdata.loaders.per_image import PerImageBackend
@@ -14,6 +16,7 @@ class PilBackend(PerImageBackend):
     """Pillow; always available, and the reference for every other backend's pixels."""
 
     name = "pil"
+    mean_tolerance = MappingProxyType({"exact": 0.0, "fast": 4.0})
     install_hint = "install it with: pip install Pillow"
 
     @classmethod

@@ -14,6 +14,7 @@ from __future__ import annotations
 import re
 import struct
 from functools import cache
+from types import MappingProxyType
 from typing import Any
 
 from fastdata.loaders import pillow, resample
@@ -31,6 +32,7 @@ class TurboJpegBackend(PerImageBackend):
     """libjpeg-turbo for JPEGs, Pillow for the rest."""
 
     name = "turbojpeg"
+    mean_tolerance = MappingProxyType({"exact": 0.0, "fast": 4.0})
     install_hint = (
         f"install PyTurboJPEG and the TurboJPEG library: {install_command('turbojpeg')}, then "
         "apt-get install libturbojpeg0 (Debian; libturbojpeg on Ubuntu), dnf install turbojpeg (Fedora), "

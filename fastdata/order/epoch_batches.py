@@ -37,6 +37,11 @@ from fastdata.order.state import LoaderState
 __all__ = ["EpochBatches", "planned", "recorded", "resumed_with"]
 
 _MOST_RANKS = 1 << 20
+_OTHER_BATCHES = (
+    " than the loader with in_order=False had made whose state this is: batches that it handed over before those in "
+    "front of them are not among these. Create the loader with that batch size and sampler, and give the sampler a "
+    "generator or a seed, or start the epoch from the beginning"
+)
 _NOTHING = object()
 _ARRAYS = (list, tuple, range, np.ndarray, torch.Tensor)
 _DRAWING_AT_ONCE = (SubsetRandomSampler, WeightedRandomSampler)  # all of an epoch with its first index
@@ -49,7 +54,7 @@ def resumed_with(state: LoaderState, sampler: EpochSampler) -> LoaderState:
         history = [[int(ranks), int(delivered)] for ranks, delivered in state.history or []]
     except (TypeError, ValueError, OverflowError) as error:
         raise StateMismatch(f"the state's history is {state.history!r}, not pairs of ranks and samples") from error
-    if state.ranks not in (None, sampler.num_replicas) and state.ahead:
+    if state.ranks not in (None, sampler.num_replicas) and state.ahead is not None and (state.delivered or state.ahead):
         raise StateMismatch(
             f"the state is of {state.ranks} ranks whose loaders have in_order=False, this run has "
             f"{sampler.num_replicas}: batches that were handed over early cannot be divided anew; resume with as many "
@@ -81,15 +86,17 @@ class EpochBatches:
         order_seed: int | None,
         batched: bool = True,
         draw_due: bool = False,
+        in_order: bool = True,
     ) -> None:
         """Args:
         batches: the batch sampler, or a plain sampler for unbatched loading.
         start: the state to begin from; `delivered` is 0 for a fresh epoch.
         order_seed: decides the order of samplers that draw from global generators; None lets them draw as they do.
         batched: False if each item is one index.
+        in_order: batches are handed over in this order.
         draw_due: the order is known, but torch's sampler would draw from the global generator now, which then moves on.
         """
-        self._batches, self._batched, self._draw_due = batches, batched, draw_due
+        self._batches, self._batched, self._draw_due, self._in_order = batches, batched, draw_due, in_order
         self._sampler = batches.sampler if batched and type(batches) is BatchSampler else batches
         self._seen: Counter[Any] | None = None if visits_each_sample_once(self._sampler) else Counter()
         self._is_random = type(self._sampler) is RandomSampler and (
@@ -100,6 +107,7 @@ class EpochBatches:
         self._candidates: Sequence[int] | None = None
         self.sizes: list[int] = []  # of all batches behind `state.delivered`, also of those in `state.ahead`
         self._yielded: list[int] = []  # which of them were yielded
+        self._own_checksums: list[int] = []  # of each batch alone, where they may be handed over in any order
         self._checksum = 0
         self.checksums: list[int] = []
         self.broken = False  # the sampler raised, so its end is not the epoch's
@@ -109,8 +117,8 @@ class EpochBatches:
         return len(self._batches)  # type: ignore[arg-type]
 
     def __iter__(self) -> Iterator[Any]:
-        self.sizes, self._yielded, self.checksums, self._checksum = [], [], [], 0
-        early, at = {each[0]: each[1] for each in self.state.ahead or []}, 0
+        self.sizes, self._yielded, self.checksums, self._checksum, self._own_checksums = [], [], [], 0, []
+        early, at = {each[0]: each for each in self.state.ahead or []}, 0
         self.broken = True
         remaining = self._remaining()
         while True:
@@ -119,12 +127,16 @@ class EpochBatches:
             if type(self._sampler) in _DRAWING_AT_ONCE:
                 self._streams = None
             if batch is _NOTHING:
+                if any(between >= at for between in early):
+                    raise StateMismatch(f"the sampler ended after {at} samples{_OTHER_BATCHES}")
                 self.broken = False
                 return
             indices = batch if self._batched else [batch]
             self._note(indices)
             self.sizes.append(len(indices))
             self.checksums.append(self._checksum)
+            if not self._in_order:
+                self._own_checksums.append(checksum_of(indices, 0))
             if early and self._was_early(early, at, indices):
                 at += len(indices)
                 continue
@@ -146,10 +158,20 @@ class EpochBatches:
             first = min(waiting, default=len(self.sizes))
             early = [each for each in range(first, len(self.sizes)) if each not in waiting]
         before, ends = sum(self.sizes[:first]), list(itertools.accumulate(self.sizes if early else []))
-        ahead = [[ends[each] - self.sizes[each] - before, self.sizes[each]] for each in early]
-        checksum = None if self._is_known else self.checksums[first - 1] if first else self.state.checksum or 0
-        batches, delivered = self.state.batches + first, self.state.delivered + before
-        return replace(self.state, batches=batches, delivered=delivered, ahead=ahead or None, checksum=checksum)
+        ahead = [
+            [ends[each] - self.sizes[each] - before, self.sizes[each], *self._checksum_of_early(each, ends)]
+            for each in early
+        ]
+        for each in self.state.ahead or []:  # those that the sampler has not come to yet
+            if each[0] >= sum(self.sizes):
+                ahead.append([each[0] - before, *each[1:]])
+        return replace(
+            self.state,
+            batches=self.state.batches + first,
+            delivered=self.state.delivered + before,
+            ahead=ahead if self.state.ahead is not None or not self._in_order else None,
+            checksum=None if self._is_known else self.checksums[first - 1] if first else self.state.checksum or 0,
+        )
 
     def copies_of(self, batch: Iterable[Any]) -> list[int]:
         """Numbers that tell apart several visits of one sample in this epoch, on this rank and on others.
@@ -182,18 +204,22 @@ class EpochBatches:
             return
         self._checksum = checksum_of(indices, self._checksum)
 
-    def _was_early(self, early: dict[int, int], at: int, indices: Sequence[Any]) -> bool:
+    def _checksum_of_early(self, number: int, ends: list[int]) -> list[int]:
+        """CRC-32 of a batch that was handed over early, also of one that was so before this state was loaded."""
+        if self._own_checksums:
+            return [self._own_checksums[number]]
+        begin = ends[number] - self.sizes[number]
+        return next(each[2:] for each in self.state.ahead or [] if each[0] == begin)
+
+    def _was_early(self, early: dict[int, list[int]], at: int, indices: Sequence[Any]) -> bool:
         """True for a batch that was handed over before those in front of it, by a loader with in_order=False."""
         size = len(indices)
-        if early.get(at) == size:
+        if at in early and early[at][1:] == [size, checksum_of(indices, 0)]:
             if self._seen is not None:
                 self._seen.update(map(plain, indices))
             return True
-        if any(at < between + count and between < at + size for between, count in early.items()):
-            raise StateMismatch(
-                "the state is of a loader with in_order=False that made other batches: some were handed over before "
-                "those in front of them, and are not among these; create the loader with that batch size and sampler"
-            )
+        if any(at < between + count and between < at + size for between, count, _ in early.values()):
+            raise StateMismatch(f"the sampler gives other samples{_OTHER_BATCHES}")
         return False
 
     # ---- in which order

@@ -26,7 +26,8 @@ class LoaderState:
         epoch: the epoch under way.
         delivered: samples of that epoch handed to the caller (skipped bad ones included).
         batches: batches of that epoch handed to the caller.
-        ahead: batches handed over before earlier ones, with in_order=False: (samples between, samples) of each.
+        ahead: with in_order=False in worker processes, the batches that were handed over before earlier ones: samples
+            from `delivered` to each, its samples, and the CRC-32 of their indices; None with in_order=True.
         checksum: CRC-32 of the delivered indices, for samplers whose order cannot be computed; compared when they are
             run again.
         view_seed: seed of the random views of that epoch.
@@ -115,8 +116,8 @@ class LoaderState:
             if states is not None:
                 GlobalStates.from_json(states)
         for each in self.ahead or []:
-            if not isinstance(each, list | tuple) or len(each) != 2 or not all(_is_count(count, 0) for count in each):
-                raise StateMismatch(f"state has {each!r:.100} in ahead; expected two counts of samples")
+            if not isinstance(each, list | tuple) or len(each) != 3 or not all(_is_count(count, 0) for count in each):
+                raise StateMismatch(f"state has {each!r:.100} in ahead; expected two counts of samples and a checksum")
         if not isinstance(self.sampler, str):
             raise StateMismatch(f"state has sampler = {self.sampler!r}; expected a string")
         if self.batches > self.delivered and self.dataset_size >= 0 and not self.history:

@@ -249,17 +249,32 @@ class Ours(PilBackend):
 
 class Pil(PilBackend):
     pass
+
+class Fails(PilBackend):
+    name = "fails"
+
+    @classmethod
+    def version(cls):
+        raise RuntimeError("no licence")
+
+class ExactOnly(PilBackend):
+    name = "exactly"
+    mean_tolerance = {"exact": 0.0}
 """
 ENTRIES = """[fastdata.backends]
 ours = fastdata_ours:Ours
 other = fastdata_ours:Ours
 broken = fastdata_ours:Missing
+fails = fastdata_ours:Fails
+exactly = fastdata_ours:ExactOnly
+ends = fastdata_ends
 pil = fastdata_ours:Pil
 """
 
 
 def test_installed_packages_offer_backends_by_entry_points(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "fastdata_ours.py").write_text(PLUGIN)
+    (tmp_path / "fastdata_ends.py").write_text("import sys\nsys.exit(3)\n")
     (tmp_path / "fastdata_ours-1.0.dist-info").mkdir()
     (tmp_path / "fastdata_ours-1.0.dist-info" / "METADATA").write_text("Name: fastdata-ours\nVersion: 1.0\n")
     (tmp_path / "fastdata_ours-1.0.dist-info" / "entry_points.txt").write_text(ENTRIES)
@@ -267,11 +282,19 @@ def test_installed_packages_offer_backends_by_entry_points(folder: Path, tmp_pat
         import sys
         from fastdata import DataLoader, ImageFolder, OptionError
         from fastdata.loaders import available_backends, backend_class, describe_backends
+        from fastdata.loaders import mean_tolerance, register_backend
         assert "fastdata_ours" not in sys.modules
         assert "ours" in available_backends() and "broken" not in available_backends()
         problems = {each.name: each.problem for each in describe_backends()}
         assert "package fastdata-ours cannot be imported" in problems["broken"], problems
         assert "no subclass of fastdata.loaders.Backend whose name is 'other'" in problems["other"], problems
+        assert "fails (no licence)" in problems["fails"], problems
+        assert "cannot be imported (it ends the process)" in problems["ends"], problems
+        assert mean_tolerance("exactly", "fast") is None
+        loader = DataLoader(ImageFolder(sys.argv[1], SMALL), 4, backend="exactly", fidelity="fast")
+        assert "fast" in str(loader.explain())
+        register_backend(backend_class("ours"))
+        assert available_backends().count("ours") == 1
         assert backend_class("pil").__module__ == "fastdata.loaders.pil"
         loader = DataLoader(ImageFolder(sys.argv[1], SMALL), 4, backend="ours")
         assert len(list(loader)) and "ours" in str(loader.explain())

@@ -161,7 +161,7 @@ GUARDS = {
     ),
     "workers end with their parent": Guard(
         "fastdata/dataloader/worker_faults.py",
-        "        _end_with_the_training_process(self._starter)\n",
+        "        _end_with_the_training_process(self._training, self._starter)\n",
         "",
         pytest_of("faults/test_worker_processes.py", "killed_main"),
     ),

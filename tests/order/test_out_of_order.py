@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -11,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import images
+import numpy as np
 import pytest
 import torch
 import torchvision.transforms as v1
@@ -116,7 +119,7 @@ def resumed_at_every_place(dataset: Any, **options: Any) -> bool:
         for _ in range(place):
             given.append(numbers_in(next(iterator)))
         state = json.loads(json.dumps(loader.state_dict()))
-        came_late |= state["ahead"] is not None
+        came_late |= bool(state["ahead"])
         del iterator
         again = loader_of(dataset, **options)
         again.load_state_dict(state)
@@ -182,6 +185,109 @@ def test_a_second_resume_goes_on_from_the_first() -> None:
         assert Counter(chain(*given)) == Counter(range(SIZE))
 
 
+@pytest.mark.parametrize(
+    "then", [{"num_workers": 0, "prefetch_factor": None}, {"num_workers": 1, "prefetch_factor": 1}, {"in_order": True}]
+)
+@pytest.mark.parametrize("shuffle", [False, True])
+@pytest.mark.filterwarnings("ignore:the order continues exactly")
+def test_early_batches_are_known_until_the_sampler_comes_to_them(then: dict[str, Any], shuffle: bool) -> None:
+    loader = loader_of(Uneven(0), batch_size=2, shuffle=shuffle)
+    given = [numbers_in(batch) for _, batch in zip(range(5), loader, strict=False)]
+    state = loader.state_dict()
+    assert state["ahead"] or shuffle
+    while sum(map(len, given)) < SIZE:
+        loader = loader_of(Uneven(-1), **{"batch_size": 2, "shuffle": shuffle, **then})
+        loader.load_state_dict(json.loads(json.dumps(state)))
+        given.append(numbers_in(next(iter(loader))))
+        state = loader.state_dict()
+    assert Counter(chain(*given)) == Counter(range(SIZE))
+
+
+class FirstWorkerIsSlow(Uneven):
+    def __getitem__(self, index: int) -> int:
+        info = get_worker_info()
+        if info is not None and info.id == 0:
+            time.sleep(2 * SLOW_S)
+        return index
+
+
+def test_a_sampler_that_does_not_repeat_what_came_early_is_refused() -> None:
+    class Never:
+        def __iter__(self) -> Iterator[int]:
+            return iter(np.random.default_rng().permutation(SIZE).tolist())
+
+        def __len__(self) -> int:
+            return SIZE
+
+    loader = loader_of(FirstWorkerIsSlow(), batch_size=2, sampler=Never())
+    for _ in zip(range(4), loader, strict=False):
+        pass
+    state = loader.state_dict()
+    assert state["ahead"]
+    again = loader_of(Uneven(-1), batch_size=2, sampler=Never())
+    again.load_state_dict({**state, "delivered": 0, "batches": 0, "checksum": 0})
+    with pytest.raises(StateMismatch, match=r"in_order=False.* give the sampler a generator"):
+        list(again)
+
+
+def test_a_dataset_that_ends_before_what_came_early_is_refused() -> None:
+    loader = loader_of(Uneven(), batch_size=2)
+    for _ in zip(range(4), loader, strict=False):
+        pass
+    state = loader.state_dict()
+    ahead = [[between + SIZE, *each] for between, *each in state["ahead"]]
+    again = loader_of(Uneven(-1), batch_size=2)
+    again.load_state_dict({**state, "ahead": ahead})
+    with pytest.raises(StateMismatch, match=r"the sampler ended after \d+ samples than|ended after"):
+        list(again)
+
+
+class Deadly(Uneven):
+    """One of the workers is killed, while the other goes on."""
+
+    def __getitem__(self, index: int) -> int:
+        if index == 4:
+            os.kill(os.getpid(), signal.SIGKILL)
+        time.sleep(0.02)
+        return index
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_batches_of_a_living_worker_come_after_the_end_of_another() -> None:
+    iterator, given, errors = iter(loader_of(Deadly(), batch_size=2)), list[int](), []
+    while True:
+        try:
+            given += numbers_in(next(iterator))
+        except StopIteration:
+            break
+        except Exception as error:  # noqa: BLE001 - each must be of the worker's end
+            errors.append(str(error))
+    assert errors
+    assert all("pid" in error for error in errors)
+    assert len(given) == len(set(given)) >= 10
+
+
+class SlowStream(IterableDataset[int]):
+    def __iter__(self) -> Iterator[int]:
+        info = get_worker_info()
+        assert info is not None
+        for number in range(info.id, 40, info.num_workers):
+            time.sleep(0.1)
+            yield number
+
+
+@pytest.mark.slow
+def test_the_time_limit_of_a_batch_is_none_for_what_is_passed_over() -> None:
+    def loader() -> DataLoader[Any]:
+        return DataLoader(SlowStream(), 2, num_workers=2, timeout=1)
+
+    first = loader()
+    given = [numbers_in(batch) for _, batch in zip(range(16), first, strict=False)]
+    again = loader()
+    again.load_state_dict(first.state_dict())
+    assert sorted(chain(*given, *map(numbers_in, again))) == list(range(40))
+
+
 def test_a_batch_that_failed_is_behind_whoever_goes_on() -> None:
     loader = loader_of(Uneven(fails=4), batch_size=None)
     iterator, given = iter(loader), list[int]()
@@ -222,7 +328,9 @@ def test_another_batch_size_is_refused() -> None:
     assert state["ahead"]
     again = DataLoader(Uneven(), 5, num_workers=2, in_order=False)
     again.load_state_dict(state)
-    with pytest.raises(StateMismatch, match=r"in_order=False that made other batches.*same|that batch size"):
+    with pytest.raises(
+        StateMismatch, match=r"gives other samples than the loader with in_order=False.* that batch size"
+    ):
         list(again)
 
 
@@ -236,9 +344,11 @@ def test_another_number_of_ranks_is_refused() -> None:
     again = loader_of(Uneven(), sampler=EpochSampler(range(SIZE), num_replicas=2, rank=0))
     with pytest.raises(StateMismatch, match="as many ranks"):
         again.load_state_dict(state)
+    with pytest.raises(StateMismatch, match="as many ranks"):  # of this rank nothing came early, but of others
+        again.load_state_dict({**state, "ahead": [], "delivered": 3, "batches": 1})
 
 
-@pytest.mark.parametrize("ahead", [[[1]], [["a", 1]], [3], [[-1, 2]], [[1, True]]])
+@pytest.mark.parametrize("ahead", [[[1, 2]], [["a", 1, 0]], [3], [[-1, 2, 0]], [[1, True, 0]]])
 def test_what_cannot_be_ahead_is_refused(ahead: Any) -> None:
     loader = loader_of(Uneven())
     state = {**loader.state_dict(), "ahead": ahead}
