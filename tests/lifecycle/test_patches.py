@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import random
 import threading
@@ -18,7 +19,7 @@ from torch.utils.data._utils import collate
 
 from fastdata import DataLoader, FastdataError
 from fastdata.lazy.opening import opening_encoded
-from fastdata.patches import torch_internals
+from fastdata.patches import random_functions, torch_internals
 from fastdata.patches.random_functions import redirect_draws
 from fastdata.patches.replacements import Replacements
 
@@ -41,12 +42,15 @@ def snapshot() -> list[dict[Any, Any]]:
 
 @pytest.mark.parametrize("fails", [False, True])
 def test_nothing_is_left_behind(fails: bool) -> None:
+    gc.collect()
+    others = random_functions._replacements._users
     before, kind = snapshot(), type(random._inst)  # type: ignore[attr-defined]
     stop = redirect_draws()
     try:
         with opening_encoded():
             changed = [each != other for each, other in zip(snapshot(), before, strict=True)]
-            assert all(changed)
+            assert all(changed[:4])
+            assert all(changed[4:]) or others  # an iterator of another test may still need the random functions
             if fails:
                 raise KeyError
     except KeyError:

@@ -29,15 +29,15 @@ SLOW_S = 0.15
 class Uneven(Dataset[int]):
     """Samples of which one holds its worker up while the other goes on."""
 
-    def __init__(self, slow: int = 3, fails: int | None = None) -> None:
-        self._slow, self._fails = slow, fails
+    def __init__(self, slow: int = 3, fails: int | None = None, slow_s: float = SLOW_S) -> None:
+        self._slow, self._fails, self._slow_s = slow, fails, slow_s
 
     def __len__(self) -> int:
         return SIZE
 
     def __getitem__(self, index: int) -> int:
         if index == self._slow:
-            time.sleep(SLOW_S)
+            time.sleep(self._slow_s)
         if index == self._fails:
             raise ValueError(f"sample {index}")
         return index
@@ -146,7 +146,7 @@ def test_batches_of_a_sampler_that_nobody_knows() -> None:
             return len(batches)
 
     def loader() -> DataLoader[Any]:
-        return DataLoader(Uneven(), batch_sampler=Own(), num_workers=2, in_order=False)  # type: ignore[arg-type]
+        return DataLoader(Uneven(slow_s=1.0), batch_sampler=Own(), num_workers=2, in_order=False)  # type: ignore[arg-type]
 
     first = loader()
     iterator = iter(first)
@@ -231,7 +231,7 @@ def test_a_sampler_that_does_not_repeat_what_came_early_is_refused() -> None:
 
 
 def test_a_dataset_that_ends_before_what_came_early_is_refused() -> None:
-    loader = loader_of(Uneven(), batch_size=2)
+    loader = loader_of(Uneven(slow_s=1.0), batch_size=2)
     for _ in zip(range(4), loader, strict=False):
         pass
     state = loader.state_dict()
@@ -304,7 +304,7 @@ def test_a_batch_that_failed_is_behind_whoever_goes_on() -> None:
 
 
 def test_the_state_continues_in_order_as_well() -> None:
-    loader = loader_of(Uneven())
+    loader = loader_of(Uneven(slow_s=1.0))
     iterator = iter(loader)
     given = [numbers_in(next(iterator)) for _ in range(4)]
     state = loader.state_dict()
@@ -320,7 +320,7 @@ def test_the_state_continues_in_order_as_well() -> None:
 
 
 def test_another_batch_size_is_refused() -> None:
-    loader = loader_of(Uneven())
+    loader = loader_of(Uneven(slow_s=1.0))
     iterator = iter(loader)
     for _ in range(4):
         next(iterator)
@@ -335,13 +335,14 @@ def test_another_batch_size_is_refused() -> None:
 
 
 def test_another_number_of_ranks_is_refused() -> None:
-    loader = loader_of(Uneven(), sampler=EpochSampler(range(SIZE), num_replicas=1, rank=0))
+    sampler = EpochSampler(range(SIZE), num_replicas=1, rank=0, order="sequential")
+    loader = loader_of(Uneven(slow_s=1.0), sampler=sampler)
     iterator = iter(loader)
     for _ in range(4):
         next(iterator)
     state = loader.state_dict()
     assert state["ahead"]
-    again = loader_of(Uneven(), sampler=EpochSampler(range(SIZE), num_replicas=2, rank=0))
+    again = loader_of(Uneven(), sampler=EpochSampler(range(SIZE), num_replicas=2, rank=0, order="sequential"))
     with pytest.raises(StateMismatch, match="as many ranks"):
         again.load_state_dict(state)
     with pytest.raises(StateMismatch, match="as many ranks"):  # of this rank nothing came early, but of others
