@@ -119,8 +119,7 @@ class EpochRecord:
             then = replace(self.start, batches=self.start.batches + self.delivered_batches)
         else:
             self.batches.settle()
-            in_turn = range(self.delivered_batches)
-            then = self.batches.state_after(in_turn if self.arrived is None else self.arrived[: len(in_turn)])
+            then = self.batches.state_after(self.delivered_batches, self.arrived)
         return replace(then, dataset_random=None, dataset_state=None, worker_states=self.worker_states_then())
 
     def size_of(self, turn: int) -> int | None:

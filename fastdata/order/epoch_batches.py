@@ -28,6 +28,7 @@ from torch.utils.data import (
 )
 
 from fastdata.errors import PipelineError, StateMismatch
+from fastdata.order.early_batches import EarlyBatches, HandOver
 from fastdata.order.epoch_sampler import EpochSampler
 from fastdata.order.index_checksum import checksum_of, plain
 from fastdata.order.random_states import CANNOT_BE_STATES, GlobalStates, set_states_of, states_of
@@ -37,11 +38,6 @@ from fastdata.order.state import LoaderState
 __all__ = ["EpochBatches", "planned", "recorded", "resumed_with"]
 
 _MOST_RANKS = 1 << 20
-_OTHER_BATCHES = (
-    " than the loader with in_order=False had made whose state this is: batches that it handed over before those in "
-    "front of them are not among these. Create the loader with that batch size and sampler, and give the sampler a "
-    "generator or a seed, or start the epoch from the beginning"
-)
 _NOTHING = object()
 _ARRAYS = (list, tuple, range, np.ndarray, torch.Tensor)
 _DRAWING_AT_ONCE = (SubsetRandomSampler, WeightedRandomSampler)  # all of an epoch with its first index
@@ -107,7 +103,9 @@ class EpochBatches:
         self._candidates: Sequence[int] | None = None
         self.sizes: list[int] = []  # of all batches behind `state.delivered`, also of those in `state.ahead`
         self._yielded: list[int] = []  # which of them were yielded
-        self._own_checksums: list[int] = []  # of each batch alone, where they may be handed over in any order
+        self._begins = [0]  # samples in front of each of them, and behind the last
+        self._own_checksums: dict[int, int] = {}  # of batches alone that may be handed over early, by their places
+        self._early, self._handed, self._counted = EarlyBatches(()), HandOver(), 0
         self._checksum = 0
         self.checksums: list[int] = []
         self.broken = False  # the sampler raised, so its end is not the epoch's
@@ -117,8 +115,9 @@ class EpochBatches:
         return len(self._batches)  # type: ignore[arg-type]
 
     def __iter__(self) -> Iterator[Any]:
-        self.sizes, self._yielded, self.checksums, self._checksum, self._own_checksums = [], [], [], 0, []
-        early, at = {each[0]: each for each in self.state.ahead or []}, 0
+        self.sizes, self._begins, self._yielded, self.checksums, self._checksum = [], [0], [], [], 0
+        self._own_checksums, self._early = {}, EarlyBatches(self.state.ahead or ())
+        self._handed, self._counted = HandOver(), 0
         self.broken = True
         remaining = self._remaining()
         while True:
@@ -127,22 +126,28 @@ class EpochBatches:
             if type(self._sampler) in _DRAWING_AT_ONCE:
                 self._streams = None
             if batch is _NOTHING:
-                if any(between >= at for between in early):
-                    raise StateMismatch(f"the sampler ended after {at} samples{_OTHER_BATCHES}")
+                self._early.check_end(self._begins[-1])
                 self.broken = False
                 return
-            indices = batch if self._batched else [batch]
-            self._note(indices)
-            self.sizes.append(len(indices))
-            self.checksums.append(self._checksum)
-            if not self._in_order:
-                self._own_checksums.append(checksum_of(indices, 0))
-            if early and self._was_early(early, at, indices):
-                at += len(indices)
-                continue
-            at += len(indices)
-            self._yielded.append(len(self.sizes) - 1)
-            yield batch
+            if not self._is_early(batch if self._batched else [batch]):
+                self._yielded.append(len(self.sizes) - 1)
+                yield batch
+
+    def _is_early(self, indices: Sequence[Any]) -> bool:
+        """Notes the next batch of the sampler; returns whether it was handed over before the state was saved."""
+        self._note(indices)
+        place, begin = len(self.sizes), self._begins[-1]
+        self.sizes.append(len(indices))
+        self._begins.append(begin + len(indices))
+        self.checksums.append(self._checksum)
+        is_early = self._early.has(begin, indices)
+        if is_early or not self._in_order:
+            self._own_checksums[place] = checksum_of(indices, 0)
+        if is_early:
+            self._handed.add(place)
+            if self._seen is not None:
+                self._seen.update(map(plain, indices))
+        return is_early
 
     # ---- what has been given
 
@@ -150,26 +155,28 @@ class EpochBatches:
         """Samples in batch `number` of those yielded; None if it was not."""
         return self.sizes[self._yielded[number]] if number < len(self._yielded) else None
 
-    def state_after(self, numbers: Sequence[int]) -> LoaderState:
-        """`state` once batches of these numbers, of those yielded, have been handed over."""
-        first, early = len(numbers), list[int]()  # the first that has not been, and those behind it that have
-        if numbers != range(first) or len(self._yielded) < len(self.sizes):
-            waiting = set(self._yielded) - {self._yielded[number] for number in numbers}
-            first = min(waiting, default=len(self.sizes))
-            early = [each for each in range(first, len(self.sizes)) if each not in waiting]
-        before, ends = sum(self.sizes[:first]), list(itertools.accumulate(self.sizes if early else []))
+    def state_after(self, count: int, order: Sequence[int] | None = None) -> LoaderState:
+        """`state` once batches yielded here have been handed over; call it with counts that do not fall.
+
+        Args:
+            count: number of these batches.
+            order: numbers of the yielded batches in the order of their hand-over; None for that of the sampler.
+        """
+        for turn in range(self._counted, count):
+            self._handed.add(self._yielded[turn if order is None else order[turn]])
+        self._counted = count
+        first, any_order = self._handed.first, not self._in_order or self.state.ahead is not None
+        begin = self._begins[first]
         ahead = [
-            [ends[each] - self.sizes[each] - before, self.sizes[each], *self._checksum_of_early(each, ends)]
-            for each in early
+            [self._begins[place] - begin, self.sizes[place], self._own_checksums[place]]
+            for place in sorted(self._handed.early)
         ]
-        for each in self.state.ahead or []:  # those that the sampler has not come to yet
-            if each[0] >= sum(self.sizes):
-                ahead.append([each[0] - before, *each[1:]])
+        ahead += [[place - begin, *each] for place, *each in self._early.behind(self._begins[-1])]
         return replace(
             self.state,
             batches=self.state.batches + first,
-            delivered=self.state.delivered + before,
-            ahead=ahead if self.state.ahead is not None or not self._in_order else None,
+            delivered=self.state.delivered + begin,
+            ahead=ahead if any_order else None,
             checksum=None if self._is_known else self.checksums[first - 1] if first else self.state.checksum or 0,
         )
 
@@ -203,24 +210,6 @@ class EpochBatches:
         if self._is_known:
             return
         self._checksum = checksum_of(indices, self._checksum)
-
-    def _checksum_of_early(self, number: int, ends: list[int]) -> list[int]:
-        """CRC-32 of a batch that was handed over early, also of one that was so before this state was loaded."""
-        if self._own_checksums:
-            return [self._own_checksums[number]]
-        begin = ends[number] - self.sizes[number]
-        return next(each[2:] for each in self.state.ahead or [] if each[0] == begin)
-
-    def _was_early(self, early: dict[int, list[int]], at: int, indices: Sequence[Any]) -> bool:
-        """True for a batch that was handed over before those in front of it, by a loader with in_order=False."""
-        size = len(indices)
-        if at in early and early[at][1:] == [size, checksum_of(indices, 0)]:
-            if self._seen is not None:
-                self._seen.update(map(plain, indices))
-            return True
-        if any(at < between + count and between < at + size for between, count, _ in early.values()):
-            raise StateMismatch(f"the sampler gives other samples{_OTHER_BATCHES}")
-        return False
 
     # ---- in which order
 
