@@ -15,10 +15,10 @@ import torch
 from torch.utils.data import dataloader as torch_dataloader
 
 from fastdata.dataloader.map_style import MapStyle, Orders, Samples, opening_encoded
-from fastdata.dataloader.record import EpochRecord, keeps_state, same_state
+from fastdata.dataloader.record import EpochRecord, keeps_state, pass_over, same_state
 from fastdata.dataloader.worker_faults import TakeCare
 from fastdata.dataloader.worker_states import KeepStates, WithWorkerInit, WorkerStates
-from fastdata.errors import DatasetError, StateMismatch
+from fastdata.errors import DatasetError
 from fastdata.lazy.complete import CompletedBatch, Completion
 from fastdata.lazy.fetch import MadeAgain, MakeAgain, SampleFetcher, UnfinishedBatch
 from fastdata.lazy.find import FusedTransforms, find_transforms
@@ -206,18 +206,8 @@ class CountedIterator(torch_dataloader._BaseDataLoaderIter):
 
     def _pass_over(self, start: LoaderState) -> None:
         """Drops the batches of an iterable dataset that were delivered before the state was saved."""
-        if self._record.workers is not None:  # each does that itself, or begins where its dataset was
-            return
-        for number in range(start.batches):
-            try:
-                super().__next__()
-            except StopIteration:
-                raise StateMismatch(
-                    f"the dataset ended after {number} of the {start.batches} batches that were delivered before the "
-                    "state was saved; it gives other samples than it did"
-                ) from None
-            except Exception:  # noqa: BLE001 - it counted when it was delivered, too
-                continue
+        if self._record.workers is None:  # else each worker process does that, or begins where its dataset was
+            pass_over(start.batches, super().__next__)
 
     def _reset(self, loader: Any, first_iter: bool = False) -> None:
         if not first_iter:  # persistent workers begin another epoch

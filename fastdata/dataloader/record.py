@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import torch
 
+from fastdata.errors import StateMismatch
 from fastdata.order.epoch_batches import EpochBatches
 from fastdata.order.random_states import GlobalStates
 from fastdata.order.state import LoaderState
 from fastdata.pipeline.stats import EpochSkips
 
-__all__ = ["EpochRecord", "keeps_state", "same_state"]
+__all__ = ["EpochRecord", "keeps_state", "pass_over", "same_state"]
 
 
 class EpochRecord:
@@ -127,6 +128,29 @@ class EpochRecord:
         if self.batches is None:
             return None
         return self.batches.size_of(turn if self.arrived is None else self.arrived[turn])
+
+
+def pass_over(count: int, take: Callable[[], object], *, whose: str = "") -> None:
+    """Drops the batches of an iterable dataset that were delivered before the state was saved.
+
+    Args:
+        count: number of batches.
+        take: makes the next batch; an error of it is passed over, since it counted when it was delivered, too.
+        whose: for the message: in which process they are made.
+
+    Raises:
+        StateMismatch: the dataset ends before.
+    """
+    for number in range(count):
+        try:
+            take()
+        except StopIteration:
+            raise StateMismatch(
+                f"the dataset ended after {number} of the {count} batches{whose} that were delivered before the state "
+                "was saved; it gives other samples than it did"
+            ) from None
+        except Exception:  # noqa: BLE001 - see `take`
+            pass
 
 
 def keeps_state(thing: object) -> bool:

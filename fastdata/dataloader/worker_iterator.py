@@ -140,7 +140,7 @@ class MultiProcessIterator(CountedIterator, torch_dataloader._MultiProcessingDat
         if self._completing is not None:
             self._completing.close()
             self._completing, self._completed = None, 0
-        self._sent, self._sent_before = frozenset(), 0
+        self._sent, self._sent_before, self._got = frozenset(), 0, -1
         super()._reset(loader, first_iter)
 
     def _taken(self) -> int:

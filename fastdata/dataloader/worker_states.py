@@ -11,12 +11,13 @@ import copy
 from collections import deque
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from torch.utils.data import get_worker_info
 from torch.utils.data._utils.pin_memory import pin_memory
 
-from fastdata.dataloader.record import keeps_state, same_state
+from fastdata.dataloader.record import keeps_state, pass_over, same_state
 from fastdata.errors import StateMismatch
 from fastdata.lazy.fetch import MakeAgain
 from fastdata.order.random_states import GlobalStates
@@ -153,7 +154,9 @@ class _NotingFetcher:
             return self._inner.fetch(possibly_batched_index)
         if self.has_ended:
             raise StopIteration
-        self._pass_over(possibly_batched_index)
+        count, self._to_pass_over = self._to_pass_over, 0
+        take = partial(self._inner.fetch, possibly_batched_index)
+        pass_over(count, take, whose=f" of worker process {self._worker}")
         try:
             batch, is_end = self._fetch_next(possibly_batched_index), False
         except StopIteration:
@@ -172,20 +175,6 @@ class _NotingFetcher:
             state["ended"] = True
         self._began = None
         return FromWorker(batch, self._worker, state, began, is_end)
-
-    def _pass_over(self, index: Any) -> None:
-        """Drops the batches that this worker had made, and the loader delivered, before the state was saved."""
-        count, self._to_pass_over = self._to_pass_over, 0
-        for number in range(count):
-            try:
-                self._inner.fetch(index)
-            except StopIteration:
-                raise StateMismatch(
-                    f"the dataset ended after {number} of the {count} batches of worker process {self._worker} that "
-                    "were delivered before the state was saved; it gives other samples than it did"
-                ) from None
-            except Exception:  # noqa: BLE001 - it counted when it was delivered, too
-                continue
 
     def _fetch_next(self, index: Any) -> Any:
         """The next batch, also of a dataset that was given its state back and begins anew all the same."""
