@@ -19,8 +19,9 @@ from fastdata.dataloader.record import EpochRecord, keeps_state, pass_over, same
 from fastdata.dataloader.worker_faults import TakeCare
 from fastdata.dataloader.worker_states import KeepStates, WithWorkerInit, WorkerStates
 from fastdata.errors import DatasetError
+from fastdata.lazy.batch_messages import MadeAgain, MakeAgain, UnfinishedBatch
 from fastdata.lazy.complete import CompletedBatch, Completion
-from fastdata.lazy.fetch import MadeAgain, MakeAgain, SampleFetcher, UnfinishedBatch
+from fastdata.lazy.fetch import SampleFetcher
 from fastdata.lazy.find import FusedTransforms, find_transforms
 from fastdata.order.random_states import GlobalStates
 from fastdata.order.state import LoaderState

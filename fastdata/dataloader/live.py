@@ -11,8 +11,9 @@ from collections.abc import Callable, Iterator
 from fastdata.dataloader.map_style import Samples
 from fastdata.dataloader.record import EpochRecord
 from fastdata.dataloader.routes import Route, find_route
+from fastdata.lazy.batch_messages import SampleOrder
 from fastdata.lazy.complete import Completion, FetchedBatch
-from fastdata.lazy.fetch import SampleFetcher, SampleOrder
+from fastdata.lazy.fetch import SampleFetcher
 from fastdata.pipeline.collate import is_known_collation
 from fastdata.pipeline.image_batch import ImageBatch
 from fastdata.pipeline.jobs import Job

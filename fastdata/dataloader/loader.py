@@ -134,9 +134,10 @@ class StatelessDataLoader(EpochPaths, torch.utils.data.DataLoader[Sample]):
         BackendUnavailable: the backend's library is missing, at once.
         ValueError, TypeError: arguments that torch refuses, with torch's words.
         DecodeError: while iterating with on_error="raise": it names sample, file and reason.
-        DatasetError: while iterating: every sample of an epoch failed and was left out, or a shard is damaged.
-        PipelineError: while iterating: a batch took longer than `timeout`, a worker process ended, or the iterator is
-            used in another process than it was made in.
+        DatasetError: while iterating: every sample of an epoch failed and was left out.
+        ShardError: while iterating: a shard is damaged or has changed.
+        RuntimeError: while iterating: a batch took longer than `timeout`, or a worker process ended, as with torch;
+            PipelineError, a subclass, also if the iterator is used in another process than it was made in.
         StateMismatch: while iterating: the sampler or dataset does not repeat what a loaded state says was delivered.
 
     Example:

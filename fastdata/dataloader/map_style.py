@@ -20,16 +20,9 @@ from fastdata.dataloader.record import EpochRecord
 from fastdata.dataloader.routes import Route
 from fastdata.dataloader.verdict import Findings, warn_if_images
 from fastdata.errors import PipelineError
+from fastdata.lazy.batch_messages import MadeAgain, MakeAgain, ReportedBatch, SampleOrder, UnfinishedBatch
 from fastdata.lazy.complete import CompletedBatch, Completion, FailedBatch, FetchedBatch
-from fastdata.lazy.fetch import (
-    REPORTED,
-    MadeAgain,
-    MakeAgain,
-    ReportedBatch,
-    SampleFetcher,
-    SampleOrder,
-    UnfinishedBatch,
-)
+from fastdata.lazy.fetch import REPORTED, SampleFetcher
 from fastdata.lazy.find import copy_with_fused_transforms, find_transforms
 from fastdata.loaders import create_backend
 from fastdata.patches.random_functions import redirect_draws

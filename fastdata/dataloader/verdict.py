@@ -15,7 +15,7 @@ from torch.utils.data import IterableDataset, Subset
 from fastdata.dataloader.arguments import LoaderArguments, may_defer
 from fastdata.dataloader.routes import MAP_STYLE, Route
 from fastdata.errors import NotAccelerated
-from fastdata.lazy.fetch import Report
+from fastdata.lazy.batch_messages import Report
 from fastdata.lazy.find import looks_like_images
 from fastdata.loaders import native_problem
 from fastdata.pipeline.autotune import Autotuner

@@ -15,7 +15,7 @@ from fastdata.dataloader.iterators import CountedIterator
 from fastdata.dataloader.map_style import AskWorker, WorkerJobs
 from fastdata.dataloader.worker_faults import Receiver
 from fastdata.dataloader.worker_states import END, FromWorker
-from fastdata.lazy.fetch import MadeAgain, UnfinishedBatch
+from fastdata.lazy.batch_messages import MadeAgain, UnfinishedBatch
 from fastdata.pipeline.jobs import OrderedJobs
 
 __all__ = ["MultiProcessIterator"]

@@ -19,7 +19,7 @@ from torch.utils.data._utils.pin_memory import pin_memory
 
 from fastdata.dataloader.record import keeps_state, pass_over, same_state
 from fastdata.errors import StateMismatch
-from fastdata.lazy.fetch import MakeAgain
+from fastdata.lazy.batch_messages import MakeAgain
 from fastdata.order.random_states import GlobalStates
 from fastdata.patches.worker_process import FETCHERS, replace_fetcher
 

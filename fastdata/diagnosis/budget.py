@@ -126,9 +126,7 @@ class Alarm:
             try:
                 with self._lock:
                     self._is_off = True
-                for _ in range(
-                    _FLUSH
-                ):  # Python raises what has rung between two turns; to cancel it can hang profilers
+                for _ in range(_FLUSH):  # Python raises what has rung in between; to cancel it can hang profilers
                     pass
                 return
             except self._raised:  # in the last moment

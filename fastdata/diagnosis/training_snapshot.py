@@ -172,7 +172,7 @@ def _optimizers_in(trained: Iterable[Any]) -> list[torch.optim.Optimizer]:
 
 
 def _copied_tensors(trained: list[Any]) -> Iterator[torch.Tensor]:
-    """All that `_Before` copies."""
+    """Tensors that `_Before` copies, with their gradients."""
     for _, _, tensor in _held(trained):
         yield tensor
         if tensor.grad is not None:

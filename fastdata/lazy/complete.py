@@ -10,7 +10,8 @@ from typing import Any
 import torch
 
 from fastdata.device.prefetch import map_tensors
-from fastdata.lazy.fetch import MadeAgain, MakeAgain, ReportedBatch, SampleFetcher, SampleOrder, UnfinishedBatch
+from fastdata.lazy.batch_messages import MadeAgain, MakeAgain, ReportedBatch, SampleOrder, UnfinishedBatch
+from fastdata.lazy.fetch import SampleFetcher
 from fastdata.lazy.fill import SeenImages, StoredRows, decode_row, decode_together
 from fastdata.lazy.pending_tensor import PendingBatch, PendingImage
 from fastdata.loaders import Backend

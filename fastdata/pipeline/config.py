@@ -28,7 +28,7 @@ _TASKS_PER_THREAD = 4
 
 @dataclass(frozen=True, kw_only=True)
 class PipelineConfig:
-    """All that is the same for every batch of an epoch.
+    """Configuration of an epoch: what every batch of it has in common.
 
     Attributes:
         source: encoded bytes and targets.

@@ -1,4 +1,4 @@
-"""Whether a loader goes on exactly where another one has stopped."""
+"""Checks that a loader goes on exactly where another one has stopped."""
 
 from __future__ import annotations
 

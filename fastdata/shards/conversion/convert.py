@@ -136,8 +136,7 @@ def convert(
     """
     folder = local_folder(destination)
     _check_apart(source, folder)
-    for left in folder.glob(f"{STATE_FOLDER}-done-*"):  # a run was killed while it removed its notes
-        shutil.rmtree(left, ignore_errors=True)
+    _remove_leftovers(folder)
     splits = _open(source, columns, classes, left_out)
     if not overwrite and (finished := _finished_before(folder, splits, options)) is not None:
         return replace(finished, was_finished=True)
@@ -151,10 +150,9 @@ def convert(
             jobs = place.jobs(name, split)
             done = list(_reported(run_jobs(write_shard, jobs, workers=workers, engine=engine), progress))
             place.remove_others(name, [each.info.name for each in done])
-            summary.manifests[name] = _manifest(source, split, options, done)
-            summary.ignored[name] = split.ignored
+            manifest = summary.manifests[name] = _manifest(source, split, options, done)
+            summary.ignored[name], summary.unlabelled[name] = split.ignored, _unlabelled(folder / name, manifest)
             summary.unpacked[name] = sum(each.unpacked for each in done) if options.recoding.unpacked else None
-            summary.unlabelled[name] = _unlabelled(folder / name, summary.manifests[name])
         for name, manifest in summary.manifests.items():
             write_whole(folder / name / MANIFEST_NAME, manifest.to_text().encode())
         place.finish()
@@ -175,6 +173,12 @@ def local_folder(destination: str | os.PathLike[str]) -> Path:
             "reads URLs"
         )
     return Path(given)
+
+
+def _remove_leftovers(folder: Path) -> None:
+    """Removes the notes of a run that was killed while it removed them."""
+    for left in folder.glob(f"{STATE_FOLDER}-done-*"):
+        shutil.rmtree(left, ignore_errors=True)
 
 
 def _check_apart(source: str, folder: Path) -> None:
