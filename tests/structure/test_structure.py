@@ -154,11 +154,15 @@ def assigned_elsewhere(path: Path) -> list[str]:
             names |= {each.asname or each.name for each in node.names}
     found = []
     for node in ast.walk(tree):
-        targets = (
-            node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AugAssign) else []
-        )
+        targets: list[ast.expr] = []
+        if isinstance(node, ast.Assign):
+            targets = node.targets
+        elif isinstance(node, ast.AugAssign):
+            targets = [node.target]
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "setattr":
+            targets = [ast.Attribute(value=node.args[0], attr="...")]
         for target in targets:
-            root = target
+            root: ast.expr = target
             while isinstance(root, ast.Attribute | ast.Subscript):
                 root = root.value
             if root is not target and isinstance(root, ast.Name) and root.id in names:
@@ -171,6 +175,17 @@ def test_other_libraries_are_changed_in_patches_only(path: Path) -> None:
     """But by those that start programs (run/), watch them (diagnosis/), or set torch's switches (train/)."""
     if room_of(path).split(".")[0] not in ("patches", "run", "diagnosis", "train"):
         assert assigned_elsewhere(path) == []
+
+
+@pytest.mark.parametrize(
+    "planted", ["torch.rand = None", "torch.random.seed.x['a'] = 1", "setattr(torch, 'rand', None)"]
+)
+def test_a_replacement_elsewhere_is_found(planted: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = PACKAGE / "order" / "random_states.py"
+    source = path.read_text() + f"\nimport torch\n{planted}\n"
+    assert assigned_elsewhere(path) == []
+    monkeypatch.setattr(Path, "read_text", lambda _: source)
+    assert len(assigned_elsewhere(path)) == 1
 
 
 @pytest.mark.parametrize("path", sorted((PACKAGE / "loaders").glob("*.py")), ids=lambda path: path.name)
