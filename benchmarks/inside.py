@@ -37,6 +37,7 @@ from fastdata.loaders.native import NativeBackend
 from fastdata.loaders.per_image import inspect
 from fastdata.pipeline.batch_memory import BatchMemory
 from fastdata.pipeline.image_batch import ImageBatch
+from fastdata.tables import FileBatch, Format
 from fastdata.transforms import Compose, Normalize, ToTensor
 from fastdata.transforms import RandomResizedCrop as CropTransform
 from fastdata.transforms.compile import compile_transform
@@ -74,7 +75,7 @@ def tiny_copies(folder: Path, to: Path, kind: str) -> Path:
     return to / kind
 
 
-def decoder(images: list[bytes]) -> tuple[Callable[[native.Format], None], np.ndarray]:
+def decoder(images: list[bytes]) -> tuple[Callable[[Format], None], np.ndarray]:
     """A function that decodes one window of every image in one thread, and where their uint8 pixels are then."""
     core, order = resample.exact_core()
     data = [np.frombuffer(image, np.uint8) for image in images]
@@ -89,7 +90,7 @@ def decoder(images: list[bytes]) -> tuple[Callable[[native.Format], None], np.nd
     places = (out.ctypes.data + rows * out[0].nbytes).astype(np.uint64)
     options = resample.options_for(order, "exact")
 
-    def decode(format_: native.Format) -> None:
+    def decode(format_: Format) -> None:
         core.decode(addresses, lengths, views.columns, places, format=format_, options=options)
         assert len(data) == len(images)  # what the addresses point to lives as long as this function
 
@@ -108,7 +109,7 @@ def core_ms(folder: Path, rounds: int) -> dict[str, Any]:
     count = len(images)
     decode, _ = decoder(images)
     table = np.random.default_rng(0).normal(size=(3, 256)).astype(np.float32)
-    formats = {"uint8": native.Format(), "float32": native.Format(channels_first=True, table=table)}
+    formats = {"uint8": Format(), "float32": Format(channels_first=True, table=table)}
     took: dict[str, list[float]] = {name: [] for name in formats}
     for round_ in range(rounds + 1):
         for name, format_ in formats.items():
@@ -182,15 +183,16 @@ def small_images_us(folder: Path, rounds: int) -> dict[str, Any]:
     """Microseconds per image of 32 to 64 px in one thread of the core, and what inflating alone takes of a PNG's."""
     backend = NativeBackend(fidelity="exact")
     plan = compile_transform(Compose([CropTransform(32), ToTensor()])).plan
-    format_ = native.Format(channels_first=True, table=np.zeros((3, 256), np.float32))
+    format_ = Format(channels_first=True, table=np.zeros((3, 256), np.float32))
     found: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as scratch:
         for kind in ("JPEG", "PNG"):
             paths = [path for path, _ in ImageFolder(tiny_copies(folder, Path(scratch), kind)).samples]
             out = np.zeros((len(paths), 3, 32, 32), np.float32)
             loader = backend.core_loader(plan, Key(seed=1, epoch=1), format=format_, pool=None)
-            rows = range(len(paths))
-            times = [loader.load(paths, None, None, rows, rows, out.ctypes.data) for _ in range(rounds)]
+            rows, address = range(len(paths)), out.ctypes.data
+            batch = FileBatch(paths=paths, indices=rows, copies=rows, out=address, store=lambda row, pixels: None)
+            times = [loader.load(batch) for _ in range(rounds)]
             found[f"{kind}, reading"] = spread([loaded.read_s / len(paths) * 1e6 for loaded in times])
             found[f"{kind}, decoding"] = spread([loaded.decode_s / len(paths) * 1e6 for loaded in times])
         streams = [inflatable(Path(path).read_bytes()) for path in paths]
@@ -248,7 +250,7 @@ def main() -> None:
         decode, _ = decoder(all_images(given.folder))
         until = time.monotonic() + 10
         while time.monotonic() < until:
-            decode(native.Format())
+            decode(Format())
         return
     results = {
         "core_ms_per_image": core_ms(given.folder, given.rounds),

@@ -21,6 +21,7 @@ from fastdata import native
 from fastdata.diagnosis.measure import write_json
 from fastdata.loaders import resample
 from fastdata.loaders.per_image import inspect
+from fastdata.tables import Format
 from fastdata.transforms import RandomResizedCrop
 from fastdata.transforms.compile import compile_transform
 from fastdata.views.draw import draw_views
@@ -56,7 +57,7 @@ class Images:
         indexes = None if index is None else native.JpegIndexes.of([index])
         window = self.views.at(row)
         began = time.perf_counter()
-        self.core.decode(*given, window, place, format=native.Format(), options=self.options, indexes=indexes)
+        self.core.decode(*given, window, place, format=Format(), options=self.options, indexes=indexes)
         took = (time.perf_counter() - began) * 1e3
         assert indexes is None or indexes.uses[0] == native.IndexUse.USED
         return took

@@ -34,12 +34,13 @@ import psutil
 from inside import decoder
 from torchvision import transforms
 
-from fastdata import DataLoader, EpochSampler, ImageFolder, ShardDataset, native
+from fastdata import DataLoader, EpochSampler, ImageFolder, ShardDataset
 from fastdata.diagnosis.measure import Contender, installed, measure, ratios, spread, table, tree_cpu_s, write_json
 from fastdata.shards.conversion.convert import ConvertOptions, convert
 from fastdata.shards.conversion.recode import Recoding
 from fastdata.shards.format import RECORD, Manifest, ShardIndex, ShardInfo, crc32c, index_name
 from fastdata.shards.store import read_range
+from fastdata.tables import Format
 
 WORKERS = 2
 CROP = transforms.Compose(
@@ -171,7 +172,7 @@ def lossless(folder: Path, scratch: Path, rounds: int) -> dict[str, Any]:
     for _ in range(rounds):
         for name, (decode, _) in decoders.items():
             began = time.process_time()
-            decode(native.Format())
+            decode(Format())
             took[name].append((time.process_time() - began) / len(before) * 1e3)
     seen = [pixels for _, pixels in decoders.values()]
     a, b = took.values()

@@ -22,6 +22,7 @@ from torchvision.transforms import functional
 
 from fastdata import native
 from fastdata.augment.erasing import RandomErasing
+from fastdata.tables import Format
 from fastdata.transforms.compile import compile_transform
 from fastdata.views.philox import Key
 from fastdata.views.streams import Draws
@@ -114,7 +115,7 @@ def by_fastdata(step: Any, pixels: Pixels) -> tuple[Pixels, dict[str, Any]]:
             erased.apply(torch.from_numpy(result).permute(2, 0, 1))
     else:
         table = augmentation.effects(parameters, (SIDE, SIDE))
-        native.load().convert(pixels, result.ctypes.data, native.Format(), table)
+        native.load().convert(pixels, result.ctypes.data, Format(), table)
     return result, {name: values[0] for name, values in parameters.items()}
 
 

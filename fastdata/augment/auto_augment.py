@@ -15,7 +15,7 @@ from fastdata.augment import ops
 from fastdata.augment.base import Augmentation, Ints, Levels, Parameters, as_tensor, by_choice
 from fastdata.augment.effects import Matrix, nothing, put, rotate, warp
 from fastdata.errors import OptionError
-from fastdata.native import EffectKind, EffectTable
+from fastdata.tables import EffectKind, EffectTable
 from fastdata.views.philox import Floats
 from fastdata.views.streams import Draws
 

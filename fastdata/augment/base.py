@@ -23,7 +23,7 @@ import torch
 from fastdata import native
 from fastdata.augment import ops
 from fastdata.errors import OptionError
-from fastdata.native import EffectTable
+from fastdata.tables import EffectTable, Format
 from fastdata.views.philox import Key
 from fastdata.views.streams import Draws
 
@@ -104,7 +104,7 @@ class Augmentation(Printable, ABC):
         height, width = pixels.shape[:2]
         parameters, core = self.draw(draws, (height, width)), native.available()
         if core is not None and self.on_host:
-            core.convert(pixels, pixels.ctypes.data, native.Format(), self.effects(parameters, (height, width)))
+            core.convert(pixels, pixels.ctypes.data, Format(), self.effects(parameters, (height, width)))
             return pillow.from_pixels(pixels)
         batch = torch.from_numpy(pixels).permute(2, 0, 1).unsqueeze(0)
         return pillow.from_pixels(self.apply(batch, parameters)[0].permute(1, 2, 0).contiguous().numpy())

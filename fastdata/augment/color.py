@@ -14,7 +14,7 @@ from fastdata.augment import ops
 from fastdata.augment.base import Augmentation, Ints, Levels, Parameters, as_tensor, by_choice, check_probability
 from fastdata.augment.effects import nothing, put
 from fastdata.errors import OptionError
-from fastdata.native import EffectKind, EffectTable
+from fastdata.tables import EffectKind, EffectTable
 from fastdata.views.philox import Floats
 from fastdata.views.streams import Draws
 

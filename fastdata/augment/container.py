@@ -13,7 +13,7 @@ import torch
 from fastdata.augment.base import Augmentation, Ints, Operation, Parameters, by_choice, check_probability
 from fastdata.augment.effects import nothing
 from fastdata.errors import OptionError
-from fastdata.native import EffectTable
+from fastdata.tables import EffectTable
 from fastdata.views.streams import Draws
 
 __all__ = ["RandomApply", "RandomChoice", "RandomOrder", "parts_of"]

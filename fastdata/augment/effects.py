@@ -1,4 +1,4 @@
-"""Augmentations in the terms of the native core, which does them with Pillow's arithmetic; see `native.EffectKind`."""
+"""Augmentations in the terms of the native core, which does them with Pillow's arithmetic; see `EffectKind`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from fastdata.native import EFFECT, EffectKind, EffectTable
+from fastdata.tables import EFFECT, EffectKind, EffectTable
 
 __all__ = ["FILTERS", "Matrix", "nothing", "put", "rotate", "rotation", "warp"]
 

@@ -12,7 +12,7 @@ import torch
 from fastdata.augment.base import Augmentation, Parameters, check_probability
 from fastdata.augment.effects import FILTERS, Matrix, nothing, rotate, rotation, warp
 from fastdata.errors import OptionError
-from fastdata.native import EffectTable
+from fastdata.tables import EffectTable
 from fastdata.views.philox import Floats
 from fastdata.views.streams import Draws
 

@@ -21,7 +21,7 @@ from fastdata.augment.container import parts_of
 from fastdata.augment.effects import nothing, put
 from fastdata.augment.geometry import RandomAffine, RandomPerspective, RandomRotation
 from fastdata.errors import OptionError
-from fastdata.native import EffectKind, EffectTable, Format
+from fastdata.tables import EffectKind, EffectTable, Format
 from fastdata.views.streams import Draws
 
 __all__ = ["OfTensors", "core_agrees_on_tensors", "refusal"]

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from fastdata.augment.base import Augmentation, Ints, Parameters
 from fastdata.augment.effects import FILTERS, nothing, rotate
 from fastdata.errors import OptionError
-from fastdata.native import EffectKind, EffectTable
+from fastdata.tables import EffectKind, EffectTable
 from fastdata.views.philox import Floats, normal
 from fastdata.views.streams import Draws
 

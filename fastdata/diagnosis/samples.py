@@ -20,12 +20,13 @@ from fastdata.diagnosis.observation import SampleTimes
 from fastdata.diagnosis.own_steps import profiled, slowest_step
 from fastdata.loaders import resample
 from fastdata.loaders.per_image import inspect
-from fastdata.native import Format, IndexUse, JpegIndexes, available
+from fastdata.native import IndexUse, JpegIndexes, available
 from fastdata.sources.protocol import NotASource, file_ranges
 from fastdata.sources.recognise import has_file_ranges, recognise
 from fastdata.system.files import open_descriptor, open_file
 from fastdata.system.interleaved_timing import least_ms
 from fastdata.system.io_wait import WaitingTime
+from fastdata.tables import Format
 from fastdata.transforms import RandomResizedCrop
 from fastdata.transforms.compile import compile_transform
 from fastdata.views.draw import draw_views

@@ -15,8 +15,7 @@ from fastdata.lazy.fetch import SampleFetcher
 from fastdata.lazy.fill import SeenImages, StoredRows, decode_row, decode_together
 from fastdata.lazy.pending_tensor import PendingBatch, PendingImage
 from fastdata.loaders import Backend
-from fastdata.loaders.backend import SourceDecoder
-from fastdata.native import Pool
+from fastdata.loaders.backend import DecodeThreads, SourceDecoder
 from fastdata.order.epoch_batches import EpochBatches
 from fastdata.pipeline.batch_memory import BatchMemory
 from fastdata.pipeline.config import OnError
@@ -52,7 +51,7 @@ class Completion:
     order: EpochBatches | None
     again: Callable[[int | None, MakeAgain], MadeAgain]
     decoder: SourceDecoder | None = field(init=False)
-    pool: Pool | None = None
+    pool: DecodeThreads | None = None
     memory: BatchMemory = field(default_factory=BatchMemory, init=False)
 
     def __post_init__(self) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import Any, Protocol
 
 import numpy as np
@@ -14,10 +14,11 @@ import torch
 from fastdata.lazy.encoded_source import EncodedSource
 from fastdata.lazy.sample_context import count_decoded, expects_several_views
 from fastdata.loaders import create_backend
-from fastdata.loaders.backend import Backend, Ints, Pixels, SourceDecoder
+from fastdata.loaders.backend import Backend, DecodeThreads, Ints, Pixels, SourceBatch, SourceDecoder
 from fastdata.loaders.per_image import HandBack, by_pillow
 from fastdata.loaders.resample import see
-from fastdata.native import EFFECT, EffectTable, Format, Pool, Windows, load
+from fastdata.native import load
+from fastdata.tables import EFFECT, EffectTable, Format, Windows
 from fastdata.views.erased import Erased
 from fastdata.views.levels import Levels, stored_format
 from fastdata.views.view import View, Views
@@ -189,7 +190,7 @@ def decode_rows(part: StoredRows) -> dict[int, Exception]:
 
 
 def decode_together(
-    parts: Sequence[StoredRows], decoder: SourceDecoder, *, pool: Pool | None = None
+    parts: Sequence[StoredRows], decoder: SourceDecoder, *, pool: DecodeThreads | None = None
 ) -> tuple[list[dict[int, Exception]], int]:
     """Decodes all parts in one call per pixel format; several views of one image are decoded once.
 
@@ -211,20 +212,19 @@ def decode_together(
     read = np.zeros(len(places), np.int64)
     for format_, rows in _alike(parts).items():
         chosen, same_as = _neighbours(sources, rows)
-        read_bytes = np.zeros(len(chosen), np.int64)
-        errors = decoder.decode_sources(
-            [sources[row].path if sources[row].data is None else "" for row in chosen],
-            [sources[row].data for row in chosen],
-            whole.views.columns.at(chosen),
-            addresses[chosen],
-            effects=effects[chosen] if effects is not None else None,
-            format=parts[format_].format,
+        format_of_rows, own_effects = parts[format_].format, effects[chosen] if effects is not None else None
+        batch = SourceBatch(
+            paths=[sources[row].path if sources[row].data is None else "" for row in chosen],
+            data=[sources[row].data for row in chosen],
             origins=[sources[row].origin for row in chosen],
-            pool=pool,
+            views=Views(whole.views.columns.at(chosen)),
+            out=addresses[chosen],
+            format=format_of_rows,
+            effects=own_effects,
             same_as=same_as,
-            read_bytes=read_bytes,
+            store=partial(_store, addresses[chosen], format_of_rows, own_effects),
         )
-        read[chosen] = read_bytes
+        errors, read[chosen] = decoder.decode_sources(batch, pool=pool)
         for at, error in zip(chosen.tolist(), errors, strict=True):
             number, row = places[at]
             if error is not None:
@@ -234,6 +234,11 @@ def decode_together(
             else:
                 parts[number].erase(row)
     return refused, int(read.sum())
+
+
+def _store(out: npt.NDArray[np.uint64], format_: Format, effects: EffectTable | None, row: int, pixels: Pixels) -> None:
+    """Applies a row's effects to contiguous RGB pixels (height, width, 3), and stores them at its address."""
+    load().convert(pixels, int(out[row]), format_, None if effects is None else effects[row : row + 1])
 
 
 def _alike(parts: Sequence[StoredRows]) -> dict[int, list[int]]:

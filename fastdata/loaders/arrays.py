@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TypeAlias
-
 import numpy as np
-import numpy.typing as npt
 
 from fastdata.loaders import resample
 from fastdata.loaders.backend import LoadedFiles
-from fastdata.native import ArrayLoader, EffectTable, Format, Pool, Status
+from fastdata.native import ArrayLoader, Pool, Status
+from fastdata.tables import ArrayBatch, Format
 from fastdata.views.philox import Key
 from fastdata.views.plan import Plan
 from fastdata.views.to_native import geometry
 
 __all__ = ["NativeArrayLoader"]
-
-Ints: TypeAlias = npt.NDArray[np.int64]
 
 
 class NativeArrayLoader:
@@ -46,29 +41,12 @@ class NativeArrayLoader:
             size=plan.size,
         )
 
-    def load(
-        self,
-        images: npt.NDArray[np.uint8],
-        rows: Ints,
-        *,
-        indices: Sequence[int],
-        copies: Sequence[int],
-        out: int,
-        effects: EffectTable | None = None,
-    ) -> LoadedFiles:
-        """Crops, resizes, flips and stores N images, with one call of the core.
-
-        Args:
-            images: uint8, (images, height, width, channels), 3 channels or 1, with any strides.
-            rows: int64, (N,): row of each image in `images`.
-            indices: indices of the samples, for which views are drawn.
-            copies: distinguishes several views of one sample.
-            out: address of the batch, which holds N images one after the other.
-            effects: effects on each image's pixels, (N, any number); None for none.
-        """
-        results, decode_s = self._loader.load(images, rows, indices, copies, out, effects=effects)
-        image_bytes = int(np.prod(images.shape[1:]))
-        return LoadedFiles(results.statuses == Status.OK, np.full(len(rows), image_bytes, np.int64), 0.0, decode_s)
+    def load(self, batch: ArrayBatch) -> LoadedFiles:
+        """Crops, resizes, flips and stores N images, with one call of the core."""
+        results, decode_s = self._loader.load(batch)
+        image_bytes = int(np.prod(batch.images.shape[1:]))
+        sizes = np.full(len(results.statuses), image_bytes, np.int64)
+        return LoadedFiles(ok=results.statuses == Status.OK, data_bytes=sizes, read_s=0.0, decode_s=decode_s)
 
     def close(self, ended: bool) -> None:
         """Gives up its threads; waits for them if the work has ended."""

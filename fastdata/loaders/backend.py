@@ -46,14 +46,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar, Literal, Protocol, TypeAlias
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
 from fastdata.errors import BackendUnavailable
-from fastdata.native import EffectTable, Format, Pool, Windows
+from fastdata.tables import EffectTable, FileBatch, Format
 from fastdata.views.header import ImageHeader, JpegFrame, has_whole_scans
 from fastdata.views.philox import Key
 from fastdata.views.plan import Interpolation, Plan
@@ -65,14 +65,19 @@ __all__ = [
     "BatchDecoder",
     "BatchFeed",
     "BatchRequest",
+    "DecodeThreads",
     "Decoded",
     "DecodedBatches",
+    "DecodedSources",
     "Encoded",
     "Fidelity",
+    "FileBatch",
     "FileLoader",
+    "Format",
     "LoadedFiles",
     "ReadyBatches",
     "Scratch",
+    "SourceBatch",
     "SourceDecoder",
     "as_numpy",
     "dct_denominator",
@@ -181,7 +186,7 @@ class Backend(ABC):
         return BackendUnavailable(f"backend '{cls.name}' is not available ({reason}); {cls.install_hint}")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class LoadedFiles:
     """Results of N images that a `FileLoader` read.
 
@@ -195,37 +200,15 @@ class LoadedFiles:
 
     ok: npt.NDArray[np.bool_]
     data_bytes: Ints
-    read_s: float
-    decode_s: float
+    read_s: float = 0.0
+    decode_s: float = 0.0
 
 
 class FileLoader(Protocol):
     """Loads files into a finished batch, with one call per batch."""
 
-    def load(
-        self,
-        paths: Sequence[Any],
-        offsets: Ints | None,
-        lengths: Ints | None,
-        crcs: Ints | None,
-        *,
-        indices: Sequence[int],
-        copies: Sequence[int],
-        out: int,
-        effects: EffectTable | None = None,
-    ) -> LoadedFiles:
-        """Loads N images.
-
-        Args:
-            paths: paths of the files.
-            offsets: offset in bytes of each image in its file; None for 0.
-            lengths: length of each image in bytes; None, and -1, for the rest of the file.
-            crcs: CRC-32C of each image, to be compared; None, and -1, if it is not known.
-            indices: indices of the samples, for which views are drawn.
-            copies: distinguishes several views of one sample.
-            out: address of the batch, which holds N images one after the other.
-            effects: effects on each image's pixels; None if the transform has no such steps.
-        """
+    def load(self, batch: FileBatch) -> LoadedFiles:
+        """Loads N images; `fastdata.tables.FileBatch` says what is given."""
         ...
 
     def close(self, ended: bool) -> None:
@@ -233,44 +216,68 @@ class FileLoader(Protocol):
         ...
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SourceBatch:
+    """N images in files or in memory, each with its own view and its own place.
+
+    Attributes:
+        paths: paths of the files; "" where `data` is given.
+        data: encoded bytes where there is no path, else None.
+        origins: the file that each image was read from; "" if it is not known.
+        views: views of the images, drawn for the sizes in their headers.
+        out: uint64, (N,): address of each result.
+        format: format of the stored pixels.
+        effects: effects on each image's pixels before they are stored; None for none.
+        same_as: int64, (N,): the first row of the same encoded image; such rows are adjacent.
+        store: `store(row, pixels)` applies a row's effects to contiguous RGB pixels, uint8 (height, width, 3), which
+            may change, and stores the result at its address.
+    """
+
+    paths: Sequence[str]
+    data: Sequence[bytes | None]
+    origins: Sequence[str]
+    views: Views
+    out: npt.NDArray[np.uint64]
+    format: Format
+    effects: EffectTable | None
+    same_as: Ints
+    store: Callable[[int, Pixels], None]
+
+
+class DecodedSources(NamedTuple):
+    """Results of N images that a `SourceDecoder` decoded.
+
+    Attributes:
+        errors: N entries: None, an error that is final, or `fastdata.loaders.per_image.HandBack` for an image that
+            Pillow must decode or refuse.
+        read_bytes: int64, (N,): encoded bytes of each image, in the first of the rows that share it.
+    """
+
+    errors: Sequence[Exception | None]
+    read_bytes: Ints
+
+
+class DecodeThreads(Protocol):
+    """Threads that a `SourceDecoder` made."""
+
+    def close(self) -> object:
+        """Ends the threads and waits for them."""
+        ...
+
+    def abandon(self) -> None:
+        """Gives up threads of which one may hang; waits for none."""
+        ...
+
+
 class SourceDecoder(Protocol):
     """Decodes images in files or in memory to given addresses, each with its own view, with one call."""
 
-    def pool(self, threads: int) -> Pool:
+    def pool(self, threads: int) -> DecodeThreads:
         """Returns threads for `decode_sources`; the caller closes them."""
         ...
 
-    def decode_sources(
-        self,
-        paths: Sequence[str],
-        data: Sequence[bytes | None],
-        windows: Windows,
-        out: npt.NDArray[np.uint64],
-        *,
-        format: Format,  # noqa: A002
-        origins: Sequence[str] | None = None,
-        pool: Pool | None = None,
-        same_as: Ints | None = None,
-        read_bytes: Ints | None = None,
-        effects: EffectTable | None = None,
-    ) -> list[Exception | None]:
-        """Decodes N images.
-
-        Args:
-            paths: paths of the files; "" where `data` is given.
-            data: encoded bytes where there is no path, else None.
-            windows: views of the images.
-            out: uint64, (N,): address of each result.
-            format: format of the stored pixels.
-            origins: the file that each image was read from, "" if it is not known; None if `paths` say it.
-            pool: threads that decode; None for the calling thread.
-            same_as: int64, (N,): the first row of the same encoded image; such rows must be adjacent.
-            read_bytes: int64, (N,): receives the encoded bytes of each image, in its first row.
-            effects: effects on each image's pixels, (N, any number); None for none.
-
-        Returns:
-            N entries: None, an error that is final, or HandBack for an image that Pillow must decode or refuse.
-        """
+    def decode_sources(self, batch: SourceBatch, *, pool: Any = None) -> DecodedSources:
+        """Decodes N images, in threads that `pool` made; None decodes in the calling thread."""
         ...
 
 

@@ -4,28 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from types import MappingProxyType
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from fastdata.jpeg_index.find import Indexes, open_indexes
 from fastdata.loaders import resample
-from fastdata.loaders.backend import Backend, Encoded, Fidelity, Ints, LoadedFiles, Pixels
+from fastdata.loaders.backend import Backend, DecodedSources, Encoded, Fidelity, LoadedFiles, Pixels, SourceBatch
 from fastdata.loaders.per_image import HandBack, by_pillow
-from fastdata.native import (
-    BatchLoader,
-    Core,
-    EffectTable,
-    Format,
-    NativeMissing,
-    PassOrder,
-    Pool,
-    Results,
-    Status,
-    Windows,
-)
+from fastdata.native import BatchLoader, Core, NativeMissing, PassOrder, Pool, Results, Status
 from fastdata.system.installed import install_command
+from fastdata.tables import FileBatch, Format
 from fastdata.views.philox import Key
 from fastdata.views.plan import Plan
 from fastdata.views.to_native import geometry
@@ -88,39 +76,27 @@ class NativeBackend(Backend):
         """Returns threads for `decode_sources`; see `fastdata.loaders.backend.SourceDecoder`."""
         return Pool(self._core, threads)
 
-    def decode_sources(
-        self,
-        paths: Sequence[str],
-        data: Sequence[bytes | None],
-        windows: Windows,
-        out: npt.NDArray[np.uint64],
-        *,
-        format: Format,  # noqa: A002
-        origins: Sequence[str] | None = None,
-        pool: Pool | None = None,
-        same_as: Ints | None = None,
-        read_bytes: Ints | None = None,
-        effects: EffectTable | None = None,
-    ) -> list[Exception | None]:
+    def decode_sources(self, batch: SourceBatch, *, pool: Pool | None = None) -> DecodedSources:
         """Decodes N images in files or in memory; see `fastdata.loaders.backend.SourceDecoder`."""
-        given = [np.frombuffer(each, np.uint8) if each else None for each in data]
-        indexes = self._indexes.of(paths if origins is None else origins)
+        given = [np.frombuffer(each, np.uint8) if each else None for each in batch.data]
+        indexes = self._indexes.of(batch.origins)
+        read_bytes = np.zeros(len(batch.paths), np.int64)
         results = self._core.decode(
             np.array([0 if each is None else each.ctypes.data for each in given], np.uint64),
             np.array([0 if each is None else each.size for each in given], np.int64),
-            windows,
-            out,
-            format=format,
+            batch.views.columns,
+            batch.out,
+            format=batch.format,
             options=resample.options_for(self._order, self.fidelity),
             pool=pool,
-            paths=paths,
-            same_as=same_as if self.fidelity == "exact" else None,  # "fast" decodes each view at its own scale
+            paths=batch.paths,
+            same_as=batch.same_as if self.fidelity == "exact" else None,  # "fast" decodes each view at its own scale
             read_bytes=read_bytes,
-            effects=effects,
+            effects=batch.effects,
             indexes=indexes,
         )
         self._indexes.note(indexes)
-        return [_error_of(results, at) for at in range(len(paths))]
+        return DecodedSources([_error_of(results, at) for at in range(len(batch.paths))], read_bytes)
 
     def file_loader(self, plan: Plan, key: Key, *, format: Format, threads: int) -> NativeFileLoader:  # noqa: A002
         pool = self.pool(threads) if threads else None
@@ -151,24 +127,16 @@ class NativeFileLoader:
         self._loader, self._pool = loader, pool
         self._indexes = open_indexes()
 
-    def load(
-        self,
-        paths: Sequence[Any],
-        offsets: Ints | None,
-        lengths: Ints | None,
-        crcs: Ints | None,
-        *,
-        indices: Sequence[int],
-        copies: Sequence[int],
-        out: int,
-        effects: EffectTable | None = None,
-    ) -> LoadedFiles:
-        indexes = self._indexes.of(paths, offsets)
-        loaded = self._loader.load(
-            paths, offsets, lengths, indices, copies, out, crcs=crcs, effects=effects, indexes=indexes
-        )
+    def load(self, batch: FileBatch) -> LoadedFiles:
+        indexes = self._indexes.of(batch.paths, batch.offsets)
+        loaded = self._loader.load(batch, indexes=indexes)
         self._indexes.note(indexes)
-        return LoadedFiles(loaded.results.statuses == Status.OK, loaded.data_bytes, loaded.read_s, loaded.decode_s)
+        return LoadedFiles(
+            ok=loaded.results.statuses == Status.OK,
+            data_bytes=loaded.data_bytes,
+            read_s=loaded.read_s,
+            decode_s=loaded.decode_s,
+        )
 
     def close(self, ended: bool) -> None:
         if self._pool is not None:

@@ -14,7 +14,7 @@ from PIL.Image import Image
 
 from fastdata import native
 from fastdata.loaders.backend import Pixels
-from fastdata.native import EFFECT, EffectKind, EffectTable, Format
+from fastdata.tables import EFFECT, EffectKind, EffectTable, Format
 
 __all__ = ["MIXES", "NOT_PILLOWS", "apply", "core_agrees"]
 

@@ -6,20 +6,16 @@ describe the work to it.  The package works without it: `load` then raises with 
 
 from __future__ import annotations
 
-from fastdata.native.abi import EFFECT, COp, EffectKind, IndexUse, NativeMissing, OpKind, PassOrder, Status
+from fastdata.native.abi import COp, IndexUse, NativeMissing, OpKind, PassOrder, Status
 from fastdata.native.core import Core, OneView, Pool, available, load
-from fastdata.native.describe import EffectTable, Format, Geometry, JpegIndexes, Loaded, Options, Results, Windows
+from fastdata.native.describe import Geometry, JpegIndexes, Loaded, Options, Results
 from fastdata.native.loaders import ArrayLoader, BatchLoader
 
 __all__ = [
-    "EFFECT",
     "ArrayLoader",
     "COp",
     "BatchLoader",
     "Core",
-    "EffectKind",
-    "EffectTable",
-    "Format",
     "Geometry",
     "IndexUse",
     "JpegIndexes",
@@ -32,7 +28,6 @@ __all__ = [
     "Pool",
     "Results",
     "Status",
-    "Windows",
     "available",
     "load",
 ]

@@ -9,10 +9,7 @@ from enum import IntEnum
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 __all__ = [
-    "EFFECT",
     "MESSAGE_BYTES",
     "CArrays",
     "CFiles",
@@ -23,7 +20,6 @@ __all__ = [
     "CViews",
     "COp",
     "COptions",
-    "EffectKind",
     "IndexUse",
     "NativeMissing",
     "OpKind",
@@ -82,42 +78,6 @@ class OpKind(IntEnum):
     RESIZE_KEEP_RATIO = 7
     RANDOM_CROP_OR_PAD = 8
 
-
-class EffectKind(IntEnum):
-    """The kind of an effect on pixels; `fd_effect_kind` in the header."""
-
-    NONE = 0
-    BRIGHTNESS = 1
-    CONTRAST = 2
-    SATURATION = 3
-    HUE = 4
-    SHARPNESS = 5
-    GREY = 6
-    INVERT = 7
-    POSTERIZE = 8
-    SOLARIZE = 9
-    AUTOCONTRAST = 10
-    EQUALIZE = 11
-    BLUR = 12
-    PERMUTE = 13
-    AFFINE = 14
-    PERSPECTIVE = 15
-    BOX_BLUR = 16
-    SOLARIZE_ADD = 17
-    FLIP = 18
-    MIX_BEGIN = 19
-    MIX_ADD = 20
-    MIX_END = 21
-    MIX_BLEND = 22
-    TENSOR_CONTRAST = 23
-    TENSOR_SATURATION = 24
-    TENSOR_HUE = 25
-    TENSOR_SHARPNESS = 26
-    TENSOR_GREY = 27
-    TENSOR_AUTOCONTRAST = 28
-
-
-EFFECT = np.dtype([("kind", np.int32), ("filter", np.int32), ("values", np.float64, 11)], align=True)  # fd_effect
 
 _i32, _i64, _pointer = ctypes.c_int32, ctypes.c_int64, ctypes.c_void_p
 _EFFECTS: list[tuple[str, Any]] = [("effects", _pointer), ("effects_per_image", _i64)]

@@ -16,15 +16,15 @@ import numpy.typing as npt
 from fastdata.native.abi import MESSAGE_BYTES, CImages, NativeMissing, Status, open_library
 from fastdata.native.describe import (
     Effects,
-    EffectTable,
-    Format,
     Geometry,
     JpegIndexes,
     Options,
     Results,
-    Windows,
+    format_to_c,
     joined,
+    windows_to_c,
 )
+from fastdata.tables import EffectTable, Format, Windows
 
 __all__ = ["Core", "OneView", "Pool", "available", "load"]
 
@@ -57,7 +57,7 @@ class OneView(threading.local):
 
     def __init__(self) -> None:
         self._given, self._drawn = np.zeros(4, np.int64), Windows.empty(1)
-        given, self._views = self._given.ctypes.data, self._drawn.to_c()
+        given, self._views = self._given.ctypes.data, windows_to_c(self._drawn)
         self._arguments = (given, given + 16, given + 24)
 
     def draw(self, core: Core, size_px: tuple[int, int], index: int, copy: int, geometry: Geometry) -> Windows | None:
@@ -87,7 +87,7 @@ class Core:
             count,
             *(column.ctypes.data for column in ints),
             geometry.pointer,
-            ctypes.byref(drawn.to_c()),
+            ctypes.byref(windows_to_c(drawn)),
         )
         if row < -1:
             raise ValueError(f"sizes or geometry make no sense: {sizes_px.tolist()}")
@@ -145,11 +145,11 @@ class Core:
         given, places = ([column.ctypes.data for column in some] for some in (columns[:2], columns[2:]))
         more, indexes_c = [_data(each) for each in extra], None if indexes is None else indexes.to_c(count)
         ends = ctypes.addressof(results.messages), *described.to_c(), _address(indexes_c)
-        images = CImages(count, names, len(names or b""), *given, *more, seen.to_c(), *places, *ends)
+        images = CImages(count, names, len(names or b""), *given, *more, windows_to_c(seen), *places, *ends)
         self.library.fd_decode(
             pool.handle if pool is not None else None,
             ctypes.byref(images),
-            ctypes.byref(format.to_c()),
+            ctypes.byref(format_to_c(format)),
             ctypes.byref(options.to_c()),
         )
         return results
@@ -201,9 +201,9 @@ class Core:
             pixels.nbytes,
             pixel_bytes,
             pixel_bytes * stride_px,
-            ctypes.byref(seen.to_c()),
+            ctypes.byref(windows_to_c(seen)),
             out.ctypes.data,
-            ctypes.byref(Format().to_c()),
+            ctypes.byref(format_to_c(Format())),
             ctypes.byref(options.to_c()),
         )
         if status == Status.OUT_OF_MEMORY:
@@ -306,7 +306,7 @@ class Core:
         if not rgb.flags.c_contiguous:
             raise ValueError("pixels must be contiguous")
         status = self.library.fd_convert(
-            rgb.ctypes.data, width, height, *described.to_c(), out, ctypes.byref(format.to_c())
+            rgb.ctypes.data, width, height, *described.to_c(), out, ctypes.byref(format_to_c(format))
         )
         _check(status, f"cannot convert {rgb.shape} pixels")
 

@@ -6,13 +6,12 @@ import ctypes
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from fastdata.native.abi import (
-    EFFECT,
     MESSAGE_BYTES,
     CFormat,
     CGeometry,
@@ -23,58 +22,34 @@ from fastdata.native.abi import (
     PassOrder,
     Status,
 )
+from fastdata.tables import EFFECT, EffectTable, Format, Windows
 
 __all__ = [
-    "EffectTable",
     "Effects",
-    "Format",
     "Geometry",
     "JpegIndexes",
     "Loaded",
     "Options",
     "Results",
-    "Windows",
+    "format_to_c",
     "joined",
+    "windows_to_c",
 ]
 
 Ints: TypeAlias = npt.NDArray[np.int64]
-EffectTable: TypeAlias = npt.NDArray[np.void]
 
 _NO_LIMIT = (1 << 63) - 1
 
 
-@dataclass(frozen=True, kw_only=True)
-class Format:
-    """The format in which finished pixels are stored.
+def format_to_c(format: Format) -> CFormat:  # noqa: A002 - the C interface's word
+    """Returns the C struct of a format; valid as long as the format lives."""
+    address = None if format.table is None else format.table.ctypes.data
+    return CFormat(int(format.channels_first), format.element_bytes, format.channels, address)
 
-    Attributes:
-        channels_first: (channels, height, width) instead of (height, width, channels).
-        table: the element of every (channel, level), shape (channels, 256), 16 or 32 bits wide; None for uint8 pixels.
-        channels: 3, or 1 to store the first alone.
-    """
 
-    channels_first: bool = False
-    table: npt.NDArray[Any] | None = None
-    channels: int = 3
-
-    def __post_init__(self) -> None:
-        table = self.table
-        if self.channels not in (1, 3):
-            raise ValueError(f"one channel or three are stored, not {self.channels}")
-        if table is not None and (table.shape != (self.channels, 256) or not table.flags.c_contiguous):
-            raise ValueError(f"a table has shape ({self.channels}, 256) and is contiguous, not {table.shape}")
-        if table is not None and table.itemsize not in (2, 4):
-            raise ValueError(f"elements have 16 or 32 bits, not {8 * table.itemsize}")
-
-    def to_c(self) -> CFormat:
-        """Returns the C struct; valid as long as this object lives."""
-        address = None if self.table is None else self.table.ctypes.data
-        return CFormat(int(self.channels_first), self.element_bytes, self.channels, address)
-
-    @property
-    def element_bytes(self) -> int:
-        """Bytes of one stored element."""
-        return 1 if self.table is None else self.table.itemsize
+def windows_to_c(windows: Windows) -> CViews:
+    """Returns the C struct of contiguous columns; valid as long as they live."""
+    return CViews(*(column.ctypes.data for column in windows))
 
 
 class Effects:
@@ -160,57 +135,6 @@ class Geometry:
     def __init__(self, ops: Sequence[COp], key: tuple[int, int]) -> None:
         self._struct = CGeometry((COp * len(ops))(*ops), len(ops), key)
         self.pointer = ctypes.addressof(self._struct)
-
-
-class Windows(NamedTuple):
-    """The views of N images, in columns; `fd_views` in the header.
-
-    Attributes:
-        window_px: int32, (N, 4): left, top, right, bottom in the image.
-        resize_px: int32, (N, 2): width and height the window is resized to.
-        crop_px: int32, (N, 4): left, top, right, bottom in the resized window, or outside it.
-        flips: uint8, (N, 4): mirror the result left to right, top to bottom; mirror the window left to right,
-            top to bottom, before its resize.
-        filters: int32, (N,): numbers of the resize filters.
-        outside: uint8, (N, 4): fill of pixels outside the image: padding mode, red, green, blue.
-    """
-
-    window_px: npt.NDArray[np.int32]
-    resize_px: npt.NDArray[np.int32]
-    crop_px: npt.NDArray[np.int32]
-    flips: npt.NDArray[np.uint8]
-    filters: npt.NDArray[np.int32]
-    outside: npt.NDArray[np.uint8]
-
-    @classmethod
-    def empty(cls, count: int) -> Windows:
-        """Allocates memory for N views."""
-        columns: Any = (np.empty((count, *shape), dtype) for shape, dtype in _COLUMNS)
-        return cls(*columns)
-
-    def at(self, rows: npt.NDArray[np.intp]) -> Windows:
-        """Returns the views of some rows."""
-        columns: Any = (column[rows] for column in self)
-        return Windows(*columns)
-
-    def contiguous(self) -> Windows:
-        """Returns contiguous columns with the dtypes that the core reads."""
-        columns: Any = (np.ascontiguousarray(column, dtype) for column, (_, dtype) in zip(self, _COLUMNS, strict=True))
-        return Windows(*columns)
-
-    def to_c(self) -> CViews:
-        """Returns the C struct, for contiguous columns; valid as long as they live."""
-        return CViews(*(column.ctypes.data for column in self))
-
-
-_COLUMNS: tuple[tuple[tuple[int, ...], Any], ...] = (
-    ((4,), np.int32),
-    ((2,), np.int32),
-    ((4,), np.int32),
-    ((4,), np.uint8),
-    ((), np.int32),
-    ((4,), np.uint8),
-)
 
 
 @dataclass(frozen=True)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import os
-from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -14,15 +12,15 @@ from fastdata.native.abi import CArrays, CFiles
 from fastdata.native.core import Core, Pool
 from fastdata.native.describe import (
     Effects,
-    EffectTable,
-    Format,
     Geometry,
     JpegIndexes,
     Loaded,
     Options,
     Results,
+    format_to_c,
     joined,
 )
+from fastdata.tables import ArrayBatch, FileBatch, Format
 
 __all__ = ["ArrayLoader", "BatchLoader"]
 
@@ -55,7 +53,7 @@ class _Loader:
         size: tuple[int, int],
     ) -> None:
         self._load, self._pool = getattr(core.library, self._function), pool
-        self._geometry, self._format, self._format_c = geometry, format, format.to_c()
+        self._geometry, self._format, self._format_c = geometry, format, format_to_c(format)
         self._options_c, self._size = options.to_c(), (size[1], size[0])
         self._stride_bytes = format.channels * size[0] * size[1] * format.element_bytes
 
@@ -79,37 +77,13 @@ class BatchLoader(_Loader):
 
     _function = "fd_load"
 
-    def load(
-        self,
-        paths: Sequence[str | os.PathLike[str]],
-        offsets: Ints | None,
-        lengths: Ints | None,
-        indices: Sequence[int],
-        copies: Sequence[int],
-        out: int,
-        *,
-        crcs: Ints | None = None,
-        effects: EffectTable | None = None,
-        indexes: JpegIndexes | None = None,
-    ) -> Loaded:
-        """Loads N images.
-
-        Args:
-            paths: paths of the files.
-            offsets: offset in bytes of each image in its file; None for 0.
-            lengths: length of each image in bytes; None, and -1, for the rest of the file.
-            indices: indices of the samples, for which views are drawn.
-            copies: distinguishes several views of one sample.
-            out: address of the batch, which holds N images one after the other.
-            crcs: CRC-32C of each image, CORRUPT if it differs; None, and -1, if it is not known.
-            effects: effects on each image's pixels before they are stored, (N, any number); None for none.
-            indexes: indexes of JPEGs; None if there are none.
-        """
-        count = len(paths)
-        described = Effects(effects, count)
-        names = joined(paths)
+    def load(self, batch: FileBatch, *, indexes: JpegIndexes | None = None) -> Loaded:
+        """Loads a batch; `indexes` are the indexes of its JPEGs, None if there are none."""
+        count = len(batch.paths)
+        described = Effects(batch.effects, count)
+        names = joined(batch.paths)
         results, data_bytes = Results.empty(count), np.zeros(count, np.int64)
-        given = offsets, lengths, crcs, indices, copies
+        given = batch.offsets, batch.lengths, batch.crcs, batch.indices, batch.copies
         columns = [None if column is None else np.ascontiguousarray(column, np.int64) for column in given]
         if any(column is not None and len(column) != count for column in columns):
             raise ValueError(f"columns of other lengths than {count} paths")
@@ -119,7 +93,7 @@ class BatchLoader(_Loader):
             names,
             len(names),
             *(None if column is None else column.ctypes.data for column in columns),
-            *self._into(out, results),
+            *self._into(batch.out, results),
             data_bytes.ctypes.data,
             0,
             0,
@@ -135,36 +109,16 @@ class ArrayLoader(_Loader):
 
     _function = "fd_load_arrays"
 
-    def load(
-        self,
-        images: Pixels,
-        rows: Sequence[int] | Ints,
-        indices: Sequence[int],
-        copies: Sequence[int],
-        out: int,
-        *,
-        effects: EffectTable | None = None,
-    ) -> tuple[Results, float]:
-        """Loads N images.
-
-        Args:
-            images: uint8, (images, height, width, channels) with any strides; 3 channels or 1.
-            rows: row of each image in `images`.
-            indices: indices of the samples, for which views are drawn.
-            copies: distinguishes several views of one sample.
-            out: address of the batch, which holds N images one after the other.
-            effects: effects on each image's pixels before they are stored, (N, any number); None for none.
-
-        Returns:
-            The outcome for each image, and seconds spent, summed over threads.
-        """
-        columns = [np.ascontiguousarray(column, np.int64) for column in (rows, indices, copies)]
+    def load(self, batch: ArrayBatch) -> tuple[Results, float]:
+        """Loads a batch; returns the outcome for each image, and seconds spent, summed over threads."""
+        images = batch.images
+        columns = [np.ascontiguousarray(column, np.int64) for column in (batch.rows, batch.indices, batch.copies)]
         count = len(columns[0])
         if images.dtype != np.uint8 or images.ndim != 4 or any(len(column) != count for column in columns):
             raise ValueError(
                 f"{images.dtype} {images.shape} with columns of {[len(column) for column in columns]} rows"
             )
-        results, described = Results.empty(count), Effects(effects, count)
+        results, described = Results.empty(count), Effects(batch.effects, count)
         begin, end = _byte_bounds(images)
         arrays = CArrays(
             count,
@@ -176,7 +130,7 @@ class ArrayLoader(_Loader):
             *(images.shape[axis] for axis in (2, 1, 3)),
             0,
             *(column.ctypes.data for column in columns),
-            *self._into(out, results),
+            *self._into(batch.out, results),
             0,
             *described.to_c(),
         )

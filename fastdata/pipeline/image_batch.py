@@ -26,6 +26,7 @@ from fastdata.pipeline.resources import EpochResources
 from fastdata.pipeline.stats import BatchTimes
 from fastdata.pipeline.substitutes import none_decoded, substitutes
 from fastdata.sources.protocol import file_ranges, location_of, read_targets
+from fastdata.tables import ArrayBatch, FileBatch
 from fastdata.views.draw import draw_views
 from fastdata.views.plan import Output
 from fastdata.views.streams import Stream, seeds
@@ -142,11 +143,19 @@ class ImageBatch:
         assert self._images is not None
         with record_function("fastdata.load"):
             files = file_ranges(self._config.source, self._indices)
-            ranges, out = (files.paths, files.offsets, files.lengths, files.crcs), self._images.data_ptr()
-            columns: dict[str, Any] = {"indices": self._indices, "copies": self._copies}
-            if (effects := self._resources.finish.effects(self._indices, self._copies)) is not None:
-                columns["effects"] = effects
-            loaded = loader.load(*ranges, out=out, **columns)
+            effects = self._resources.finish.effects(self._indices, self._copies)
+            batch = FileBatch(
+                paths=files.paths,
+                offsets=files.offsets,
+                lengths=files.lengths,
+                crcs=files.crcs,
+                indices=self._indices,
+                copies=self._copies,
+                out=self._images.data_ptr(),
+                effects=effects,
+                store=partial(self._resources.batch_format.store_row, self._images, effects),
+            )
+            loaded = loader.load(batch)
         return self._finish_loading(loaded)
 
     def _load_arrays(self) -> Sequence[Task]:
@@ -156,11 +165,15 @@ class ImageBatch:
         assert loader is not None
         assert self._images is not None
         with record_function("fastdata.load"):
-            out, rows = self._images.data_ptr(), arrays.rows(self._indices)
-            columns: dict[str, Any] = {"indices": self._indices, "copies": self._copies}
-            loaded = loader.load(
-                arrays.images, rows, out=out, effects=self._resources.finish.effects(**columns), **columns
+            batch = ArrayBatch(
+                images=arrays.images,
+                rows=arrays.rows(self._indices),
+                indices=self._indices,
+                copies=self._copies,
+                out=self._images.data_ptr(),
+                effects=self._resources.finish.effects(self._indices, self._copies),
             )
+            loaded = loader.load(batch)
         return self._finish_loading(loaded)
 
     def _finish_loading(self, loaded: LoadedFiles) -> Sequence[Task]:

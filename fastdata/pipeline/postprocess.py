@@ -12,8 +12,9 @@ import torch
 from fastdata.augment.base import Parameters
 from fastdata.augment.ops import normalise
 from fastdata.loaders.backend import Pixels
-from fastdata.native import EffectTable, Format, load
+from fastdata.native import load
 from fastdata.pipeline.stages import stages
+from fastdata.tables import EffectTable, Format
 from fastdata.views.erased import Erased
 from fastdata.views.philox import Key
 from fastdata.views.plan import Plan

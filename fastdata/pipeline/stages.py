@@ -11,7 +11,8 @@ import numpy as np
 
 from fastdata.loaders.backend import Pixels
 from fastdata.loaders.resample import see
-from fastdata.native import EffectKind, Format, load
+from fastdata.native import load
+from fastdata.tables import EffectKind, Format
 from fastdata.views.draw import draw_view
 from fastdata.views.philox import Key
 from fastdata.views.plan import Plan, Stage

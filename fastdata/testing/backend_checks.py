@@ -12,6 +12,7 @@ import numpy.typing as npt
 from fastdata.loaders import Backend, create_backend
 from fastdata.loaders.backend import Fidelity
 from fastdata.loaders.per_image import inspect
+from fastdata.testing.capability_checks import check_file_loader, check_source_decoder
 from fastdata.testing.pictures import encoded, pillows_view, valid_files
 from fastdata.views.plan import Interpolation
 from fastdata.views.view import View
@@ -153,6 +154,8 @@ CHECKS: dict[str, Callable[[Backend, float], None]] = {
     "damage": check_damage,
     "threads": check_threads,
     "copies": check_copies,
+    "file loader": check_file_loader,
+    "source decoder": check_source_decoder,
 }
 """The checks by name, each called with a backend and its tolerance."""
 

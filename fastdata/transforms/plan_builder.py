@@ -14,7 +14,8 @@ from fastdata.augment.erasing import Eraser
 from fastdata.augment.tensors import OfTensors, core_agrees_on_tensors, refusal
 from fastdata.errors import OptionError
 from fastdata.loaders.resample import has_tensors_bits
-from fastdata.native import Format, load
+from fastdata.native import load
+from fastdata.tables import Format
 from fastdata.views.philox import Key
 from fastdata.views.plan import (
     BLACK,

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fastdata import native
+from fastdata.tables import Windows
 from fastdata.views.philox import Key, Words, philox4x32, portable_exp, uniform
 from fastdata.views.plan import (
     BLACK,
@@ -175,7 +176,7 @@ class _Frame:
         folded = self.folded()
         resize = folded.sizes_of_window() if folded.resize is None else folded.resize
         flips = np.concatenate([folded.flips, folded.window_flips], axis=1)
-        columns = native.Windows(folded.window, resize, folded.crop, flips, folded.filters, folded.outside)  # type: ignore[arg-type]
+        columns = Windows(folded.window, resize, folded.crop, flips, folded.filters, folded.outside)  # type: ignore[arg-type]
         return Views(columns.contiguous())
 
     def sizes(self) -> Ints:

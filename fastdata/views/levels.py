@@ -12,8 +12,8 @@ from typing import Any, TypeAlias
 
 import torch
 
-from fastdata.native import Format
 from fastdata.system.cached_property import lazy
+from fastdata.tables import Format
 from fastdata.views.plan import Normalisation
 
 __all__ = ["UINT8", "Constant", "Levels", "stored_format"]

@@ -8,7 +8,7 @@ from typing import Any, Protocol, TypeAlias
 import numpy.typing as npt
 import torch
 
-from fastdata.native import EffectTable
+from fastdata.tables import EffectTable
 from fastdata.views.streams import Draws
 
 __all__ = ["BatchStep", "EraseStep", "HostStep", "Size", "SizeStep"]

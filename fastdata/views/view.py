@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fastdata import native
+from fastdata.tables import Windows
 from fastdata.views.plan import BLACK, Interpolation, Outside, Padding
 
 __all__ = ["View", "Views"]
@@ -72,7 +72,7 @@ class View:
 class Views:
     """The views of N samples, in the native core's columns."""
 
-    columns: native.Windows
+    columns: Windows
 
     def __len__(self) -> int:
         return len(self.columns.window_px)
@@ -81,7 +81,7 @@ class Views:
     def of(cls, views: Sequence[View]) -> Views:
         """Converts single views to columns."""
         return cls(
-            native.Windows(
+            Windows(
                 np.array([view.window_px for view in views], np.int32).reshape(-1, 4),
                 np.array([view.resize_px for view in views], np.int32).reshape(-1, 2),
                 np.array([view.crop_px for view in views], np.int32).reshape(-1, 4),

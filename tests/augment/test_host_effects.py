@@ -22,6 +22,7 @@ from torchvision.transforms import autoaugment, functional, v2
 from fastdata import DataLoader, native, transforms
 from fastdata.augment.geometry import RandomRotation
 from fastdata.loaders import pillow_effects
+from fastdata.tables import EffectKind
 from fastdata.views.philox import Key
 from fastdata.views.streams import Draws
 
@@ -428,7 +429,7 @@ def test_turns_that_show_all_of_an_image_are_pillows(size: Any, angle: float, fi
     step = RandomRotation((angle, angle), int(filter_), True, center, (7, 80, 200))
     parameters = {"angles": np.array([angle])}
     effect, new_size = step.effects(parameters, size), step.new_size(parameters, size)
-    if effect["kind"][0, 0] != native.EffectKind.NONE:
+    if effect["kind"][0, 0] != EffectKind.NONE:
         pixels = native.load().warp(pixels, effect, new_size)
     assert new_size == pixels.shape[:2]
     assert np.array_equal(pixels, np.asarray(expected))

@@ -19,7 +19,7 @@ from torchvision.transforms.v2 import functional
 
 from fastdata import DataLoader, native
 from fastdata.augment import tensors
-from fastdata.native import EFFECT, EffectKind, Format
+from fastdata.tables import EFFECT, EffectKind, Format
 from fastdata.transforms import compile as compiling
 from fastdata.transforms import plan_builder
 

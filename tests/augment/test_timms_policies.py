@@ -18,6 +18,7 @@ from fastdata import DataLoader, native
 from fastdata.augment.base import Augmentation
 from fastdata.augment.erasing import Eraser
 from fastdata.augment.timm_auto_augment import Operation, TimmsAugMix, TimmsAutoAugment, TimmsRandAugment
+from fastdata.tables import Format
 from fastdata.transforms.augmentations import augmentation_of
 from fastdata.transforms.compile import compile_transform
 from fastdata.transforms.plan_builder import NotFusable
@@ -47,7 +48,7 @@ def images(size: tuple[int, int] = SIZE) -> np.ndarray:
 
 def by_core(pixels: np.ndarray, table: Any) -> np.ndarray:
     result = np.empty_like(pixels)
-    native.load().convert(np.ascontiguousarray(pixels), result.ctypes.data, native.Format(), table)
+    native.load().convert(np.ascontiguousarray(pixels), result.ctypes.data, Format(), table)
     return result
 
 

@@ -17,10 +17,12 @@ from torchvision.datasets import ImageFolder
 
 from fastdata import DataLoader, OptionError
 from fastdata.loaders import Encoded, register_backend
+from fastdata.loaders.backend import DecodedSources, SourceBatch
+from fastdata.loaders.native import NativeBackend
 from fastdata.loaders.pil import PilBackend
 from fastdata.testing import CHECKS, check_backend, check_resume, synthetic_dataset
 from fastdata.views.plan import Interpolation
-from fastdata.views.view import View
+from fastdata.views.view import View, Views
 
 
 class Faulty(PilBackend):
@@ -96,6 +98,24 @@ class Mirrored(Faulty):
         return error
 
 
+class TrustsFiles(NativeBackend):
+    """Loads files without comparing checksums."""
+
+    def file_loader(self, *args: Any, **options: Any) -> Any:
+        loader = super().file_loader(*args, **options)
+        load = loader.load
+        loader.load = lambda batch: load(replace(batch, crcs=None))  # type: ignore[method-assign]
+        return loader
+
+
+class SharesViews(NativeBackend):
+    """Shows every image of a file as the first one."""
+
+    def decode_sources(self, batch: SourceBatch, *, pool: Any = None) -> DecodedSources:
+        rows = np.asarray(batch.same_as)
+        return super().decode_sources(replace(batch, views=Views(batch.views.columns.at(rows))), pool=pool)
+
+
 FAULTS = {
     "windows": Mirrors,
     "filters": OneFilter,
@@ -105,6 +125,8 @@ FAULTS = {
     "damage": Accepts,
     "threads": SharesMemory,
     "copies": CopiesWithout,
+    "file loader": TrustsFiles,
+    "source decoder": SharesViews,
 }
 
 

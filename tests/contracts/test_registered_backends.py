@@ -11,19 +11,36 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
+import google_crc32c
+import numpy as np
 import pytest
 import torch
+import torch.utils.data
+from PIL import Image
 from torchvision.transforms import v2
 
 import fastdata
 from fastdata import DataLoader, DecodeError, ImageFolder, OptionError
 from fastdata.loaders import BACKENDS, available_backends, register_backend
-from fastdata.loaders.backend import Backend, BatchFeed, BatchRequest, Decoded, Encoded, Pixels
-from fastdata.loaders.per_image import by_pillow
+from fastdata.loaders.backend import (
+    Backend,
+    BatchFeed,
+    BatchRequest,
+    Decoded,
+    DecodedSources,
+    Encoded,
+    LoadedFiles,
+    Pixels,
+    SourceBatch,
+)
+from fastdata.loaders.per_image import HandBack, by_pillow, inspect
 from fastdata.loaders.pillow import decode_view
 from fastdata.pipeline.config import PipelineConfig
 from fastdata.pipeline.resources import EpochResources
+from fastdata.tables import FileBatch, Format
+from fastdata.testing import check_backend
 from fastdata.transforms.compile import compile_transform
+from fastdata.views.draw import draw_views
 from fastdata.views.philox import Key
 from fastdata.views.plan import Plan
 from fastdata.views.view import View
@@ -111,6 +128,76 @@ class PlainBackend(ToyBackend):
         return None
 
 
+class ReadingBackend(PlainBackend):
+    """Offers what the native core does: reads files itself, and decodes images of a dataset's own code."""
+
+    name = "reading"
+    mean_tolerance: ClassVar[Any] = {"exact": 0.0}
+    calls: ClassVar[list[str]] = []
+
+    def file_loader(self, plan: Plan, key: Key, *, format: Format, threads: int) -> ReadingLoader:  # noqa: A002
+        return ReadingLoader(plan, key)
+
+    def source_decoder(self) -> ReadingBackend:  # type: ignore[override]
+        return self
+
+    def pool(self, threads: int) -> ReadingBackend:
+        return self
+
+    def close(self) -> None:
+        pass
+
+    abandon = close
+
+    def decode_sources(self, batch: SourceBatch, *, pool: Any = None) -> DecodedSources:
+        ReadingBackend.calls.append("decode_sources")
+        errors: list[Exception | None] = []
+        for row, (path, data) in enumerate(zip(batch.paths, batch.data, strict=True)):
+            view = batch.views.row(row)
+            pixels = np.empty((*view.size, 3), np.uint8)
+            try:
+                image = inspect(Path(path).read_bytes() if data is None else data)
+            except OSError as error:
+                errors.append(HandBack(str(error)))
+                continue
+            errors.append(by_pillow(image, view, pixels))
+            if errors[-1] is None:
+                batch.store(row, pixels)
+        return DecodedSources(errors, np.zeros(len(errors), np.int64))
+
+
+class ReadingLoader:
+    def __init__(self, plan: Plan, key: Key) -> None:
+        self._plan, self._key = plan, key
+
+    def load(self, batch: FileBatch) -> LoadedFiles:
+        ReadingBackend.calls.append("load")
+        count = len(batch.paths)
+        ok, read = np.zeros(count, bool), np.zeros(count, np.int64)
+        for row, path in enumerate(batch.paths):
+            begin = 0 if batch.offsets is None else int(batch.offsets[row])
+            length = -1 if batch.lengths is None else int(batch.lengths[row])
+            try:
+                data = Path(path).read_bytes()[begin:][: None if length < 0 else length]
+                image = inspect(data)
+            except OSError:
+                continue
+            crc = -1 if batch.crcs is None else int(batch.crcs[row])
+            if crc not in (-1, google_crc32c.value(data)):
+                continue
+            columns = np.array([batch.indices[row]]), np.array([batch.copies[row]])
+            sizes = np.array([(image.width, image.height)], np.int64)
+            view = draw_views(self._plan.ops, sizes, columns[0], key=self._key, copies=columns[1]).row(0)
+            pixels = np.empty((*view.size, 3), np.uint8)
+            ok[row], read[row] = by_pillow(image, view, pixels) is None, len(data)
+            if ok[row]:
+                batch.store(row, pixels)
+        return LoadedFiles(ok=ok, data_bytes=read)
+
+    def close(self, ended: bool) -> None:
+        pass
+
+
 class NoiseBackend(PlainBackend):
     name = "noise"
 
@@ -124,7 +211,7 @@ class NoiseBackend(PlainBackend):
 @pytest.fixture(autouse=True)
 def _registered() -> Iterator[None]:
     before = dict(BACKENDS)
-    for backend in (ToyBackend, PlainBackend, NoiseBackend):
+    for backend in (ToyBackend, PlainBackend, ReadingBackend, NoiseBackend):
         register_backend(backend)
     yield
     for name in BACKENDS.keys() - before.keys():
@@ -137,13 +224,42 @@ def batches(folder: Path, backend: str, **options: Any) -> list[Any]:
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-@pytest.mark.parametrize("backend", ["toy", "plain"])
+@pytest.mark.parametrize("backend", ["toy", "plain", "reading"])
 def test_a_backend_from_outside_gives_pillows_batches(folder: Path, backend: str, workers: int) -> None:
     ToyBatches.opened.clear()
     ours, expected = batches(folder, backend, num_workers=workers), batches(folder, "pil")
     assert all(torch.equal(a, b) for pair in zip(ours, expected, strict=True) for a, b in zip(*pair, strict=True))
     assert len(ToyBatches.opened) == (backend == "toy")
     assert ToyBatches.running == 0
+
+
+def test_a_backend_from_outside_can_offer_what_the_native_core_does(folder: Path) -> None:
+    check_backend("reading")
+    steps = v2.RandomResizedCrop(24), v2.ColorJitter(0.4, 0.4), v2.PILToTensor(), v2.ToDtype(torch.float32, scale=True)
+    changed = v2.Compose([*steps, v2.RandomErasing(1.0)])
+
+    class Own(torch.utils.data.Dataset[Any]):
+        def __init__(self, transform: Any) -> None:
+            self.samples, self.transform = ImageFolder(folder).samples, transform
+
+        def __len__(self) -> int:
+            return len(self.samples)
+
+        def __getitem__(self, index: int) -> Any:
+            path, target = self.samples[index]
+            return self.transform(Image.open(path).convert("RGB")), target
+
+    for transform in (TRAIN, changed):
+        for dataset, call in ((ImageFolder(folder, transform), "load"), (Own(transform), "decode_sources")):
+            found = {}
+            for backend in ("reading", "native"):
+                ReadingBackend.calls.clear()
+                loader = DataLoader(dataset, 6, backend=backend, seed=3, shuffle=True, num_workers=2)
+                found[backend] = list(loader)
+                assert (call in ReadingBackend.calls) == (backend == "reading"), loader.explain()
+            for ours, theirs in zip(found["reading"], found["native"], strict=True):
+                assert torch.equal(ours[0], theirs[0])
+                assert torch.equal(ours[1], theirs[1])
 
 
 @pytest.mark.parametrize("on_error", ["raise", "skip", "replace"])

@@ -16,13 +16,14 @@ from torch.utils.data import ConcatDataset, Subset
 from torchvision import datasets
 from torchvision.datasets import ImageFolder
 
-from fastdata import DataLoader, DatasetError, DecodeError, native
+from fastdata import DataLoader, DatasetError, DecodeError
 from fastdata import transforms as own
 from fastdata.loaders.arrays import NativeArrayLoader
 from fastdata.native import loaders as native_loaders
 from fastdata.pipeline.pixel_format import PixelFormat
 from fastdata.sources.protocol import location_of
 from fastdata.sources.recognise import recognise
+from fastdata.tables import ArrayBatch, Format
 from fastdata.transforms.compile import compile_transform
 from fastdata.views.draw import _draw_with_numpy
 from fastdata.views.philox import Key
@@ -449,7 +450,12 @@ def test_one_channel_is_stored_alone(has_core: bool, monkeypatch: pytest.MonkeyP
 
 def array_loader(size: tuple[int, int] = (4, 4)) -> NativeArrayLoader:
     plan = Plan(ops=(CenterCrop(size=size),), output=Output.UINT8)
-    return NativeArrayLoader(plan, Key(seed=0, epoch=0), format=native.Format(), threads=0)
+    return NativeArrayLoader(plan, Key(seed=0, epoch=0), format=Format(), threads=0)
+
+
+def array_batch(images: Any, rows: np.ndarray, out: np.ndarray) -> ArrayBatch:
+    zeros = [0] * len(rows)
+    return ArrayBatch(images=images, rows=rows, indices=zeros, copies=zeros, out=out.ctypes.data)
 
 
 @pytest.mark.parametrize("change", [{"strides_bytes": (1 << 62, 96, 3, 1)}, {"first_byte": -1}, {"height": 33}])
@@ -462,7 +468,7 @@ def test_the_core_refuses_pixels_outside_of_the_array(change: Any, monkeypatch: 
 
     monkeypatch.setattr(native_loaders, "CArrays", Wrong)
     out = np.zeros((1, 4, 4, 3), np.uint8)
-    loaded = array_loader().load(HWC["data"][:2], np.array([0]), indices=[0], copies=[0], out=out.ctypes.data)
+    loaded = array_loader().load(array_batch(HWC["data"][:2], np.array([0]), out))
     assert not loaded.ok.any()
     assert not out.any()
 
@@ -470,11 +476,11 @@ def test_the_core_refuses_pixels_outside_of_the_array(change: Any, monkeypatch: 
 def test_the_core_refuses_rows_that_the_array_does_not_have() -> None:
     out = np.zeros((3, 4, 4, 3), np.uint8)
     rows = np.array([-1, 22, 23])
-    loaded = array_loader().load(HWC["data"], rows, indices=[0] * 3, copies=[0] * 3, out=out.ctypes.data)
+    loaded = array_loader().load(array_batch(HWC["data"], rows, out))
     assert loaded.ok.tolist() == [False, True, False]
     assert np.array_equal(out[1], HWC["data"][22, 14:18, 14:18])
     with pytest.raises(ValueError, match="float32"):
-        array_loader().load(np.zeros((1, 4, 4, 3), np.float32), rows, indices=[], copies=[], out=0)  # type: ignore[arg-type]
+        array_loader().load(array_batch(np.zeros((1, 4, 4, 3), np.float32), rows, out))
 
 
 def test_a_grey_image_resized_is_its_only_channel_as_colour(folder: Path) -> None:

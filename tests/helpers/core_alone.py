@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 from fastdata import native
 from fastdata.loaders import create_backend, pillow, resample
 from fastdata.loaders.native import NativeBackend
+from fastdata.tables import FileBatch, Format
 from fastdata.views.philox import Key
 from fastdata.views.plan import Interpolation, Output, Plan, Resize
 from fastdata.views.view import View, Views
@@ -39,13 +41,13 @@ def windows(draw: st.DrawFn, width: int, height: int) -> tuple[int, int, int, in
 def decode(
     data: bytes,
     view: View,
-    format_: native.Format | None = None,
+    format_: Format | None = None,
     fidelity: str = "exact",
     indexes: native.JpegIndexes | None = None,
 ) -> np.ndarray:
     """One image by the core alone; fails if the core hands it back."""
     core, order = resample.exact_core()
-    format_ = format_ or native.Format()
+    format_ = format_ or Format()
     dtype = np.uint8 if format_.table is None else format_.table.dtype
     out = np.zeros((3, *view.size) if format_.channels_first else (*view.size, 3), dtype)
     results = core.decode(
@@ -73,13 +75,21 @@ def file_loader(op: Any = TINY, *, pool: native.Pool | None = None) -> native.Ba
     plan = Plan(ops=(op,), output=Output.UINT8)
     backend = create_backend("native", fidelity="exact")
     assert isinstance(backend, NativeBackend)
-    return backend.core_loader(plan, Key(seed=1, epoch=1), format=native.Format(), pool=pool)
+    return backend.core_loader(plan, Key(seed=1, epoch=1), format=Format(), pool=pool)
 
 
 def load(paths: list[str], *, pool: native.Pool | None = None, **ranges: Any) -> native.Loaded:
     """Files, or ranges of them, as 8 × 8 pixels."""
     out = np.zeros((len(paths), 8, 8, 3), np.uint8)
-    columns = {name: np.array(values) for name, values in ranges.items()}
-    return file_loader(pool=pool).load(
-        paths, columns.get("offsets"), columns.get("lengths"), range(len(paths)), [0] * len(paths), out.ctypes.data
-    )
+    return file_loader(pool=pool).load(file_batch(paths, out, **ranges))
+
+
+def file_batch(paths: Sequence[str], out: np.ndarray, **columns: Any) -> FileBatch:
+    """Files, or ranges of them, to be stored in `out` by a loader that does this itself."""
+    ranges = {name: None if values is None else np.array(values) for name, values in columns.items()}
+    given: dict[str, Any] = {"indices": range(len(paths)), "copies": [0] * len(paths), **ranges}
+    return FileBatch(paths=paths, out=out.ctypes.data, store=_not_called, **given)
+
+
+def _not_called(row: int, pixels: np.ndarray) -> None:
+    raise AssertionError("the core stores pixels itself")

@@ -11,6 +11,7 @@ from PIL import Image
 
 from fastdata import native
 from fastdata.augment.base import Augmentation
+from fastdata.tables import Format
 from fastdata.transforms.compile import compile_transform
 from fastdata.views.philox import Key
 from fastdata.views.streams import Draws
@@ -43,7 +44,7 @@ def drawn(step: Augmentation, size: tuple[int, int] = SIZE, seed: int = 3) -> An
 def done(step: Augmentation, parameters: Any, pixels: np.ndarray) -> np.ndarray:
     table, result = step.effects(parameters, pixels.shape[1:3]), np.empty_like(pixels)
     for row, (image, place) in enumerate(zip(pixels, result, strict=True)):
-        native.load().convert(image, place.ctypes.data, native.Format(), table[row : row + 1])
+        native.load().convert(image, place.ctypes.data, Format(), table[row : row + 1])
     return result
 
 

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import torch
 import torchvision.transforms as v1
-from core_alone import decode, file_loader, load, view_of
+from core_alone import decode, file_batch, file_loader, load, view_of
 from folders import changed_copy
 from places import HELPERS
 from torch.utils.data import ConcatDataset, Subset
@@ -164,7 +164,7 @@ def test_a_crop_larger_than_the_image_has_no_view(folder: Path) -> None:
     loader = file_loader(RandomCrop(size=(500, 500)))
     out = np.zeros((500, 500, 3), np.uint8)
     path = ImageFolder(folder).samples[0][0]
-    assert loader.load([path], None, None, [0], [0], out.ctypes.data).results.statuses == [native.Status.NO_VIEW]
+    assert loader.load(file_batch([path], out)).results.statuses == [native.Status.NO_VIEW]
 
 
 def core_threads() -> int:

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from core_alone import file_loader
+from core_alone import file_batch, file_loader
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
@@ -16,7 +16,7 @@ from torchvision.transforms import functional
 
 from fastdata import native
 from fastdata.loaders.pillow_effects import MIXES, NOT_PILLOWS, apply, core_agrees
-from fastdata.native import EFFECT, EffectKind, Format
+from fastdata.tables import EFFECT, EffectKind, Format
 
 KINDS = [kind for kind in EffectKind if kind not in NOT_PILLOWS]
 MAPS = (EffectKind.AFFINE, EffectKind.PERSPECTIVE)
@@ -203,7 +203,7 @@ def test_in_a_batch_every_image_has_its_own(tmp_path: Any) -> None:
     out = [np.zeros((4, 8, 8, 3), np.uint8) for _ in range(2)]
     loader = file_loader()
     for given_, place in zip((None, table), out, strict=True):
-        loader.load(paths, None, None, range(4), [0] * 4, place.ctypes.data, effects=given_)
+        loader.load(file_batch(paths, place, effects=given_))
     plain, changed = out
     assert plain.any()
     assert np.array_equal(changed[[0, 3]], plain[[0, 3]])

@@ -21,7 +21,7 @@ from places import GOLDEN
 
 from fastdata import native
 from fastdata.loaders.pillow_effects import MIXES
-from fastdata.native import EFFECT, EffectKind, EffectTable, Format
+from fastdata.tables import EFFECT, EffectKind, EffectTable, Format
 
 FROZEN = GOLDEN / "effects.json"
 FILTERS = {0: "nearest", 2: "bilinear", 3: "bicubic"}

@@ -18,9 +18,9 @@ from hypothesis import strategies as st
 from PIL import Image
 from places import GOLDEN
 
-from fastdata import native
 from fastdata.loaders import resample
 from fastdata.native import Status
+from fastdata.tables import Format
 from fastdata.views.view import View, Views
 
 HEAD = struct.Struct("<8sIIIIIHBB")
@@ -51,7 +51,7 @@ def status_of(record: bytes, view: View) -> Status:
         np.array([len(record)], np.int64),
         Views.of([view]).columns,
         np.array([out.ctypes.data], np.uint64),
-        format=native.Format(),
+        format=Format(),
         options=resample.options_for(order, "exact"),
     )
     return Status(int(results.statuses[0]))

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from places import GOLDEN
 
 from fastdata import native
+from fastdata.tables import Format
 from fastdata.views.plan import Interpolation
 
 KERNELS = ["AVX2", "NEON", "plain"]
@@ -175,5 +176,5 @@ def test_every_output_format(channels_first: bool, dtype: type | None, width: in
     expected = reference(encoded, view)
     if table is not None:
         expected = np.stack([table[c][expected[..., c]] for c in range(3)], axis=-1)
-    out = decode(encoded, view, native.Format(channels_first=channels_first, table=table))
+    out = decode(encoded, view, Format(channels_first=channels_first, table=table))
     assert (out == (expected.transpose(2, 0, 1) if channels_first else expected)).all()

@@ -17,7 +17,7 @@ PACKAGE = Path(fastdata.__file__).parent
 # From the ground up.  A room is a folder, or a file beside the folders; imports go to rooms on lower floors only.
 FLOORS = [
     {"errors"},
-    {"limits"},
+    {"limits", "tables"},
     {"system", "terminal"},
     {"patches"},
     {"pages"},
@@ -287,3 +287,9 @@ def test_the_loader_imports_neither_decoders_nor_torchvision() -> None:
 
 def test_loaders_at_the_top_is_a_link_to_the_package() -> None:
     assert (PACKAGE.parent / "loaders").resolve() == PACKAGE / "loaders"
+
+
+def test_the_contract_of_backends_knows_no_backend() -> None:
+    for file in ("loaders/backend.py", "tables.py"):
+        own = [name for name in imports(PACKAGE / file) if name.startswith("fastdata")]
+        assert not [name for name in own if ".native" in name or ".loaders" in name], file

@@ -25,6 +25,7 @@ from fastdata.jpeg_index.find import open_indexes
 from fastdata.loaders import pillow, resample
 from fastdata.native import IndexUse, Status
 from fastdata.shards.writer import ShardWriter
+from fastdata.tables import Format
 from fastdata.views.draw import draw_view
 from fastdata.views.philox import Key
 from fastdata.views.plan import RandomCrop
@@ -113,7 +114,7 @@ class _Core:
             np.array([len(data)], np.int64),
             Views.of([view]).columns,
             np.array([out.ctypes.data], np.uint64),
-            format=native.Format(),
+            format=Format(),
             options=self._options,
             indexes=indexes,
         )
@@ -137,13 +138,14 @@ class _Core:
         indexes = open_indexes().of(ranges.paths, ranges.offsets)
         index = rng.randrange(1000)
         loaded = self._loaders[number].load(
-            ranges.paths,
-            ranges.offsets,
-            ranges.lengths,
-            [index] * len(dataset),
-            [0] * len(dataset),
-            out.ctypes.data,
-            crcs=ranges.crcs,
+            core_alone.file_batch(
+                ranges.paths,
+                out,
+                offsets=ranges.offsets,
+                lengths=ranges.lengths,
+                crcs=ranges.crcs,
+                indices=[index] * len(dataset),
+            ),
             indexes=indexes,
         )
         found = [pixels for pixels, status in zip(out, loaded.results.statuses, strict=True) if status == Status.OK]

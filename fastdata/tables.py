@@ -1,0 +1,184 @@
+"""Tables that describe the images of a batch to whatever decodes it: where they are, their windows, effects and format.
+
+The layouts of rows are those of the structs in `fastdata/native/fastdata_native.h`, which says what each number means.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["EFFECT", "ArrayBatch", "EffectKind", "EffectTable", "FileBatch", "Format", "Windows"]
+
+Ints: TypeAlias = npt.NDArray[np.int64]
+Pixels: TypeAlias = npt.NDArray[np.uint8]
+
+EffectTable: TypeAlias = npt.NDArray[np.void]  # dtype EFFECT, (images, effects of each, in order)
+
+
+class EffectKind(IntEnum):
+    """The kind of an effect on pixels; `fastdata/native/fastdata_native.h` says what each does with its values."""
+
+    NONE = 0
+    BRIGHTNESS = 1
+    CONTRAST = 2
+    SATURATION = 3
+    HUE = 4
+    SHARPNESS = 5
+    GREY = 6
+    INVERT = 7
+    POSTERIZE = 8
+    SOLARIZE = 9
+    AUTOCONTRAST = 10
+    EQUALIZE = 11
+    BLUR = 12
+    PERMUTE = 13
+    AFFINE = 14
+    PERSPECTIVE = 15
+    BOX_BLUR = 16
+    SOLARIZE_ADD = 17
+    FLIP = 18
+    MIX_BEGIN = 19
+    MIX_ADD = 20
+    MIX_END = 21
+    MIX_BLEND = 22
+    TENSOR_CONTRAST = 23
+    TENSOR_SATURATION = 24
+    TENSOR_HUE = 25
+    TENSOR_SHARPNESS = 26
+    TENSOR_GREY = 27
+    TENSOR_AUTOCONTRAST = 28
+
+
+EFFECT = np.dtype([("kind", np.int32), ("filter", np.int32), ("values", np.float64, 11)], align=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Format:
+    """The format in which finished pixels are stored.
+
+    Attributes:
+        channels_first: (channels, height, width) instead of (height, width, channels).
+        table: the element of every (channel, level), shape (channels, 256), 16 or 32 bits wide; None for uint8 pixels.
+        channels: 3, or 1 to store the first alone.
+    """
+
+    channels_first: bool = False
+    table: npt.NDArray[Any] | None = None
+    channels: int = 3
+
+    def __post_init__(self) -> None:
+        table = self.table
+        if self.channels not in (1, 3):
+            raise ValueError(f"one channel or three are stored, not {self.channels}")
+        if table is not None and (table.shape != (self.channels, 256) or not table.flags.c_contiguous):
+            raise ValueError(f"a table has shape ({self.channels}, 256) and is contiguous, not {table.shape}")
+        if table is not None and table.itemsize not in (2, 4):
+            raise ValueError(f"elements have 16 or 32 bits, not {8 * table.itemsize}")
+
+    @property
+    def element_bytes(self) -> int:
+        """Bytes of one stored element."""
+        return 1 if self.table is None else self.table.itemsize
+
+
+class Windows(NamedTuple):
+    """The views of N images, in columns.
+
+    Attributes:
+        window_px: int32, (N, 4): left, top, right, bottom in the image.
+        resize_px: int32, (N, 2): width and height the window is resized to.
+        crop_px: int32, (N, 4): left, top, right, bottom in the resized window, or outside it.
+        flips: uint8, (N, 4): mirror the result left to right, top to bottom; mirror the window left to right,
+            top to bottom, before its resize.
+        filters: int32, (N,): numbers of the resize filters.
+        outside: uint8, (N, 4): fill of pixels outside the image: padding mode, red, green, blue.
+    """
+
+    window_px: npt.NDArray[np.int32]
+    resize_px: npt.NDArray[np.int32]
+    crop_px: npt.NDArray[np.int32]
+    flips: npt.NDArray[np.uint8]
+    filters: npt.NDArray[np.int32]
+    outside: npt.NDArray[np.uint8]
+
+    @classmethod
+    def empty(cls, count: int) -> Windows:
+        """Allocates memory for N views."""
+        columns: Any = (np.empty((count, *shape), dtype) for shape, dtype in _COLUMNS)
+        return cls(*columns)
+
+    def at(self, rows: npt.NDArray[np.intp]) -> Windows:
+        """Returns the views of some rows."""
+        columns: Any = (column[rows] for column in self)
+        return Windows(*columns)
+
+    def contiguous(self) -> Windows:
+        """Returns contiguous columns with the dtypes that the core reads."""
+        columns: Any = (np.ascontiguousarray(column, dtype) for column, (_, dtype) in zip(self, _COLUMNS, strict=True))
+        return Windows(*columns)
+
+
+_COLUMNS: tuple[tuple[tuple[int, ...], Any], ...] = (
+    ((4,), np.int32),
+    ((2,), np.int32),
+    ((4,), np.int32),
+    ((4,), np.uint8),
+    ((), np.int32),
+    ((4,), np.uint8),
+)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FileBatch:
+    """N images in files, and the batch into which they are loaded.
+
+    Attributes:
+        paths: paths of the files.
+        offsets: int64, (N,): offset in bytes of each image in its file; None for 0.
+        lengths: int64, (N,): length of each image in bytes; None, and -1, for the rest of the file.
+        crcs: int64, (N,): CRC-32C of each image, to be compared; None, and -1, if it is not known.
+        indices: indices of the samples, for which views are drawn.
+        copies: distinguishes several views of one sample.
+        out: address of the batch, which holds N images one after the other.
+        effects: effects on each image's pixels before they are stored; None if the transform has no such steps.
+        store: `store(row, pixels)` applies a row's effects to contiguous RGB pixels, uint8 (height, width, 3), which
+            may change, and stores the result in the batch.
+    """
+
+    paths: Sequence[str | os.PathLike[str]]
+    offsets: Ints | None = None
+    lengths: Ints | None = None
+    crcs: Ints | None = None
+    indices: Sequence[int]
+    copies: Sequence[int]
+    out: int
+    effects: EffectTable | None = None
+    store: Callable[[int, Pixels], None]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ArrayBatch:
+    """N images of one array, and the batch into which they are loaded.
+
+    Attributes:
+        images: uint8, (images, height, width, channels), 3 channels or 1, with any strides.
+        rows: int64, (N,): row of each image in `images`.
+        indices: indices of the samples, for which views are drawn.
+        copies: distinguishes several views of one sample.
+        out: address of the batch, which holds N images one after the other.
+        effects: effects on each image's pixels before they are stored; None if the transform has no such steps.
+    """
+
+    images: Pixels
+    rows: Sequence[int] | Ints
+    indices: Sequence[int]
+    copies: Sequence[int]
+    out: int
+    effects: EffectTable | None = None

@@ -1,0 +1,138 @@
+"""Checks of what a backend may offer beside `decode`: a `file_loader` and a `source_decoder`."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeAlias
+
+import google_crc32c
+import numpy as np
+import numpy.typing as npt
+
+from fastdata.loaders.backend import Backend, SourceBatch
+from fastdata.loaders.per_image import HandBack
+from fastdata.tables import FileBatch, Format
+from fastdata.testing.pictures import encoded, pillows_view
+from fastdata.views.draw import draw_views
+from fastdata.views.philox import Key
+from fastdata.views.plan import Interpolation, Output, Plan, RandomResizedCrop
+from fastdata.views.view import Views
+
+__all__ = ["check_file_loader", "check_source_decoder"]
+
+Pixels: TypeAlias = npt.NDArray[np.uint8]
+
+_SIZES = ((97, 61), (160, 120), (33, 200))
+_KEY = Key(seed=3, epoch=2)
+_PLAN = Plan(
+    ops=(RandomResizedCrop(size=(24, 32), scale=(0.2, 1.0), ratio=(0.75, 1.33), filters=(Interpolation.BILINEAR,)),),
+    output=Output.UINT8,
+)
+
+
+def check_file_loader(backend: Backend, tolerance: float) -> None:
+    """A `file_loader` fills the rows of whole files and of parts of files; damaged and missing ones are not `ok`."""
+    loader = backend.file_loader(_PLAN, _KEY, format=Format(), threads=2)
+    if loader is None:
+        return
+    images = [encoded(*size) for size in _SIZES]
+    begins = np.cumsum([0, *map(len, images)])
+    crcs = [int(google_crc32c.value(image)) for image in images]
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        contents = {"whole": images[0], "joined": b"".join(images), "cut": images[0][: len(images[0]) // 2]}
+        for file, content in contents.items():
+            (folder / file).write_bytes(content)
+        rows = [  # file, offset, length, CRC-32C, the image that is there
+            ("whole", 0, -1, -1, 0),
+            ("joined", begins[1], len(images[1]), crcs[1], 1),
+            ("joined", begins[2], len(images[2]), -1, 2),
+            ("joined", begins[2], len(images[2]), crcs[1], None),
+            ("cut", 0, -1, -1, None),
+            ("missing", 0, -1, -1, None),
+        ]
+        files, *columns, expected = zip(*rows, strict=True)
+        offsets, lengths, checksums = (np.array(column, np.int64) for column in columns)
+        indices, out = range(10, 10 + len(rows)), np.zeros((len(rows), 24, 32, 3), np.uint8)
+        try:
+            loaded = loader.load(
+                FileBatch(
+                    paths=[str(folder / file) for file in files],
+                    offsets=offsets,
+                    lengths=lengths,
+                    crcs=checksums,
+                    indices=indices,
+                    copies=[1] * len(rows),
+                    out=out.ctypes.data,
+                    store=_storing_in(out),
+                )
+            )
+        finally:
+            loader.close(True)
+    assert loaded.ok.tolist() == [each is not None for each in expected], (
+        f"of {', '.join(files)} {loaded.ok.tolist()} were loaded"
+    )
+    for row, image in enumerate(expected):
+        if image is not None:
+            sizes = np.array([_SIZES[image]], np.int64)
+            views = draw_views(_PLAN.ops, sizes, np.array([indices[row]]), key=_KEY, copies=np.array([1]))
+            _check_close(out[row], pillows_view(images[image], views.row(0)), tolerance, f"row {row} of {files[row]}")
+            assert int(loaded.data_bytes[row]) == len(images[image]), f"row {row}: wrong number of bytes read"
+
+
+def check_source_decoder(backend: Backend, tolerance: float) -> None:
+    """A `source_decoder` fills rows from files and from memory, several of one image too, and reports the rest."""
+    decoder = backend.source_decoder()
+    if decoder is None:
+        return
+    images = [encoded(*size) for size in _SIZES[:2]]
+    shown = [0, 0, 1, None]
+    sizes = np.array([_SIZES[0 if image is None else image] for image in shown], np.int64)
+    rows = np.arange(len(shown))
+    views = draw_views(_PLAN.ops, sizes, rows, key=_KEY, copies=rows)
+    out = np.zeros((len(shown), 24, 32, 3), np.uint8)
+    with tempfile.TemporaryDirectory() as name:
+        path = str(Path(name) / "image.jpg")
+        Path(path).write_bytes(images[0])
+        paths = [path, path, "", ""]
+        batch = SourceBatch(
+            paths=paths,
+            data=[None, None, images[1], images[0][:300]],
+            origins=paths,
+            views=Views(views.columns),
+            out=(out.ctypes.data + out.strides[0] * rows).astype(np.uint64),
+            format=Format(),
+            effects=None,
+            same_as=np.array([0, 0, 2, 3]),
+            store=_storing_in(out),
+        )
+        for threads in (0, 2):
+            out[:] = 0
+            pool = decoder.pool(threads) if threads else None
+            try:
+                errors, read_bytes = decoder.decode_sources(batch, pool=pool)
+            finally:
+                if pool is not None:
+                    pool.close()
+            for row, image in enumerate(shown):
+                if image is None:
+                    assert errors[row] is not None, "no error for a damaged image"
+                elif not isinstance(errors[row], HandBack):
+                    assert errors[row] is None, f"row {row}: {errors[row]}"
+                    expected = pillows_view(images[image], views.row(row))
+                    _check_close(out[row], expected, tolerance, f"row {row} by {threads} threads")
+            assert len(read_bytes) == len(shown), f"{len(read_bytes)} numbers of bytes for {len(shown)} images"
+
+
+def _storing_in(out: Pixels) -> Callable[[int, Pixels], None]:
+    def store(row: int, pixels: Pixels) -> None:
+        out[row] = pixels
+
+    return store
+
+
+def _check_close(pixels: Pixels, expected: Pixels, tolerance: float, what: str) -> None:
+    difference = float(np.abs(pixels.astype(int) - expected).mean())
+    assert difference <= tolerance, f"{what}: {difference:.3f} grey levels from Pillow, allowed are {tolerance}"
