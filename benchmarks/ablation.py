@@ -103,7 +103,7 @@ def run(folder: Path, shards: Path, name: str, seed: int) -> dict[str, float]:
     return {
         "images_per_s": max(entry["images_per_s"] for entry in epochs[1:]),
         "wait_share": min(entry["wait_share"] for entry in epochs[1:]),
-        "peak_mb": usage.ru_maxrss / 1024,
+        "peak_mb": max((entry.get("device_peak_mb", 0.0) for entry in epochs), default=0.0) or usage.ru_maxrss / 1024,
         "val_accuracy": epochs[-1]["val_accuracy"],
     }
 

@@ -20,6 +20,7 @@ from fastdata.loaders import backend_class
 from fastdata.loaders.backend import Fidelity
 from fastdata.loaders.dali_options import DaliOptions
 from fastdata.pipeline.config import OnError
+from fastdata.system import cuda
 from fastdata.system.cpus import auto_threads
 from fastdata.system.stack_level import users_level
 
@@ -118,8 +119,10 @@ def check_decode_device(decode_device: str, backend: str, device: torch.device |
         raise OptionError(
             f"decode_device='mixed' needs backend='dali' and a CUDA device; got backend={backend!r} and device={device}"
         )
+    if decode_device == "mixed" and cuda.is_rocm():
+        raise OptionError("decode_device='mixed' needs an NVIDIA GPU, but this torch was built for AMD's; use 'cpu'")
     if decode_device == "auto":
-        return "mixed" if on_gpu else "cpu"
+        return "mixed" if on_gpu and not cuda.is_rocm() else "cpu"
     return decode_device
 
 

@@ -152,6 +152,18 @@ class EpochIterator:
             self._shown = None
 
 
+class Pinning:
+    """A loader as torch's iterator reads it, which pins batches in a thread of its own: they go on to a GPU."""
+
+    pin_memory = True
+
+    def __init__(self, loader: Any) -> None:
+        self._loader = loader
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._loader, name)
+
+
 class CountedIterator(torch_dataloader._BaseDataLoaderIter):
     """torch's own iterator, keeping an `EpochRecord` and the loader's totals up to date.
 
@@ -181,6 +193,8 @@ class CountedIterator(torch_dataloader._BaseDataLoaderIter):
                 record.workers = WorkerStates(loader.num_workers, start.worker_states)
                 begin = KeepStates(begin, record.workers.resumed())
             as_torch_reads_it = WithWorkerInit(as_torch_reads_it, begin)
+        if samples.pins and not loader.pin_memory:
+            as_torch_reads_it = Pinning(as_torch_reads_it)
         if record.batches is not None or start.batches == 0:
             super().__init__(as_torch_reads_it)
         else:  # an iterable dataset, which is run again with the random numbers that it had

@@ -61,6 +61,11 @@ class Samples:
         self.base_seed: int | None = None  # that torch's iterator has drawn
 
     @property
+    def pins(self) -> bool:
+        """True if batches are to be pinned, if they can be."""
+        return self._pin
+
+    @property
     def fused(self) -> bool:
         """True if transforms of the dataset are fused."""
         return bool(self.route.fused)

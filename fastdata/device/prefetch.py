@@ -9,6 +9,9 @@ stream, and handed over like this:
   copy stream's pool, and the mark keeps the allocator from giving it to the next copy while the consumer's kernels
   may still read it.  A ring of buffers would save the allocator's event, but would overwrite a batch that the
   caller kept; a batch the caller holds is never overwritten here.
+* Before a copy begins, the host waits for what the consumer's stream had been given ``depth`` + 1 batches earlier.
+  A host that only launches kernels runs ahead of the device; memory that is marked is not free before its kernels are
+  done, so each batch would take new memory.  The device still has the work of ``depth`` + 1 batches before it.
 * Pinned memory comes from torch's caching host allocator, which records the copy and gives a block out again only
   when that is done.  The host batch may therefore be dropped at once.
 
@@ -30,6 +33,7 @@ import torch
 
 from fastdata.errors import OptionError
 from fastdata.order.sampler_chain import epoch_sampler
+from fastdata.system import cuda
 
 __all__ = ["DevicePrefetcher", "CopyStreams", "check_device", "index_of", "map_tensors"]
 
@@ -45,7 +49,7 @@ def check_device(device: str | torch.device | int) -> torch.device:
     except RuntimeError as error:
         raise OptionError(f"device={device!r} is not a valid device; use 'cpu', 'cuda' or 'cuda:N'") from error
     if checked.type == "cuda":
-        count = torch.cuda.device_count()
+        count = cuda.device_count()
         if count == 0:
             raise OptionError(f"device={device!r}, but torch sees no CUDA device; use device='cpu' or leave it out")
         if checked.index is not None and checked.index >= count:
@@ -56,7 +60,7 @@ def check_device(device: str | torch.device | int) -> torch.device:
 def index_of(device: torch.device | None) -> int:
     """A CUDA device's number; the current one's when it has none."""
     assert device is not None
-    return device.index if device.index is not None else torch.cuda.current_device()
+    return device.index if device.index is not None else cuda.current_device()
 
 
 class CopyStreams(Protocol):
@@ -77,37 +81,47 @@ class CopyStreams(Protocol):
     def consumer_uses(self, tensor: torch.Tensor) -> None:
         """Keeps the tensor's memory from being given out again before the consumer's present work is done."""
 
+    def consumer_passed(self) -> Any:
+        """An event after all work given to the consumer's stream so far."""
+
+    def host_waits_for(self, event: Any) -> None:
+        """Blocks the calling thread until the event."""
+
 
 class _CudaStreams:
     """`CopyStreams` of a CUDA device."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
-        self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
-        self._producer = torch.cuda.current_stream(device)
+        self._stream = cuda.new_stream(device)
+        self._producer = cuda.current_stream(device)
 
     def copying(self) -> AbstractContextManager[Any]:
-        self._producer = torch.cuda.current_stream(self._device)
-        return torch.cuda.stream(self._stream)
+        self._producer = cuda.current_stream(self._device)
+        return cuda.stream(self._stream)
 
     def to_device(self, tensor: torch.Tensor) -> torch.Tensor:
         if tensor.is_cuda:  # made by kernels that may still run, on the stream the loader was asked from
             self._stream.wait_stream(self._producer)
-            tensor.record_stream(self._stream)
-        elif not tensor.is_pinned():
-            tensor = tensor.pin_memory()
-        return tensor.to(self._device, non_blocking=True)
+            cuda.keep_for(tensor, self._stream)
+        else:
+            tensor = cuda.pinned(tensor)
+        return cuda.copied(tensor, self._device)
 
-    def copied(self) -> torch.cuda.Event:
-        event = torch.cuda.Event()  # type: ignore[no-untyped-call]
-        event.record(self._stream)
-        return event
+    def copied(self) -> cuda.Event:
+        return cuda.recorded_event(self._stream)
 
-    def consumer_waits_for(self, event: torch.cuda.Event) -> None:
-        torch.cuda.current_stream(self._device).wait_event(event)
+    def consumer_waits_for(self, event: cuda.Event) -> None:
+        cuda.current_stream(self._device).wait_event(event)
 
     def consumer_uses(self, tensor: torch.Tensor) -> None:
-        tensor.record_stream(torch.cuda.current_stream(self._device))
+        cuda.keep_for(tensor, cuda.current_stream(self._device))
+
+    def consumer_passed(self) -> cuda.Event:
+        return cuda.recorded_event(cuda.current_stream(self._device))
+
+    def host_waits_for(self, event: cuda.Event) -> None:
+        event.synchronize()
 
 
 class DevicePrefetcher:
@@ -185,12 +199,14 @@ class _CopiedAhead:
     def __init__(self, prefetcher: DevicePrefetcher, batches: Iterator[Any], streams: CopyStreams) -> None:
         self._prefetcher, self._batches, self._streams = prefetcher, batches, streams
         self._ready: deque[tuple[Any, Any] | Exception] = deque()
-        self._ended = False
+        self._passed: deque[Any] = deque()  # of the batches handed over last: events after the consumer's work on each
+        self._handed_over = self._ended = False
 
     def __iter__(self) -> Iterator[Any]:
         return self
 
     def __next__(self) -> Any:
+        self._wait_for_the_device()
         while not self._ended and len(self._ready) <= self._prefetcher.depth:
             try:
                 self._ready.append(self._start_copy(next(self._batches)))
@@ -205,9 +221,18 @@ class _CopiedAhead:
             raise oldest
         return self._hand_over(*oldest)
 
+    def _wait_for_the_device(self) -> None:
+        """Keeps the host from running further ahead of the device than the batches that are copied ahead."""
+        if self._handed_over:  # the caller has launched its work on that batch
+            self._passed.append(self._streams.consumer_passed())
+            self._handed_over = False
+        while len(self._passed) > self._prefetcher.depth + 1:
+            self._streams.host_waits_for(self._passed.popleft())
+
     def close(self) -> None:
         """Drops what was copied ahead, and the iterator behind it."""
         self._ready.clear()
+        self._passed.clear()
         self._batches, self._ended = iter(()), True
 
     def _start_copy(self, batch: Any) -> tuple[Any, Any]:
@@ -226,6 +251,7 @@ class _CopiedAhead:
             return tensor
 
         batch = map_tensors(batch, mark)
+        self._handed_over = True
         return self._prefetcher._into_kept(batch) if self._prefetcher.static else batch
 
 

@@ -6,10 +6,12 @@ import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
+
+from fastdata.system import cuda
 
 __all__ = ["SyncFinder"]
 
@@ -78,9 +80,9 @@ class SyncFinder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return on_device and name in self._WAITING
 
 
-def _set_cuda_mode(device: torch.device, mode: str) -> None:
+def _set_cuda_mode(device: torch.device, mode: Literal["default", "warn"]) -> None:
     if device.type == "cuda":
-        torch.cuda.set_sync_debug_mode(mode)
+        cuda.set_sync_debug_mode(mode)
 
 
 def _place_outside_torch() -> str | None:

@@ -15,6 +15,7 @@ import torch.utils.data
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from fastdata.dataloader.loader import StatelessDataLoader
+from fastdata.system import cuda
 
 __all__ = [
     "COPIED_AS_THEY_ARE",
@@ -87,7 +88,7 @@ def handover_ms(batch: Any) -> tuple[float, float, float]:
         for batches in (pinned, pageable):
             for each in batches:
                 each.to("cuda", non_blocking=True)
-            torch.cuda.synchronize()
+            cuda.synchronize()
             times.append(time.perf_counter())
         took.append((times[1] - times[0], times[2] - times[1], times[3] - times[2]))
     pin_s, copy_s, pageable_s = (statistics.median(part) for part in zip(*took, strict=True))

@@ -11,6 +11,8 @@ import torch
 from torch import nn
 from torch.utils._pytree import tree_map_only
 
+from fastdata.system import cuda
+
 __all__ = ["Like", "bias_cost_s", "eval_ms", "float64_slowdown", "is_in_channels_last"]
 
 _EVAL_ROUNDS, _MATRIX_ROUNDS = 3, 3
@@ -113,4 +115,6 @@ def float64_slowdown(device: str) -> float:
 
 def _wait_for(device: torch.device) -> None:
     if device.type == "cuda":
-        torch.cuda.synchronize(device)
+        cuda.synchronize(device)
+    elif device.type != "cpu" and torch.accelerator.is_available():
+        torch.accelerator.synchronize(device)

@@ -19,6 +19,7 @@ from fastdata.dataloader.verdict import asked_workers
 from fastdata.diagnosis.batch_replay import is_plain
 from fastdata.diagnosis.cpu_use import CpuMeter
 from fastdata.diagnosis.observation import Loading
+from fastdata.diagnosis.step_timer import finish_device_work
 from fastdata.system.cpus import auto_threads
 
 __all__ = [
@@ -185,8 +186,8 @@ def measure_loading(loader: Any, *, seconds: float, what: str = "") -> Loading:
                 break
         if counted + skipped == before:  # an epoch of nothing
             break
-    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]  # batches may be made on the device
-        torch.cuda.synchronize()
+    if getattr(loader, "device", None) is not None:  # batches are made on it
+        finish_device_work()
         latest = time.perf_counter()
     total_s, use = max(1e-9, latest - began), meter.use()
     stages = {name: value - stages_before.get(name, 0.0) for name, value in _stages(loader).items()}

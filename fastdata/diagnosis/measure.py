@@ -20,6 +20,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from fastdata.system import cuda
+
 __all__ = [
     "Contender",
     "Measurement",
@@ -224,7 +226,7 @@ def machine() -> dict[str, Any]:
     return {
         "cpu": _cpu_name(),
         "usable_cpus": usable_cpus(),
-        "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
+        "gpu": cuda.get_device_name() if cuda.is_available() else None,
         "system": platform.platform(terse=True),
         "python": platform.python_version(),
         "torch": torch.__version__,

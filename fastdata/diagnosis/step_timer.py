@@ -13,6 +13,7 @@ import torch
 from torch.optim import optimizer as torch_optimizer
 
 from fastdata.diagnosis.observation import Step
+from fastdata.system import cuda
 
 __all__ = ["Marks", "device_use", "finish_device_work"]
 
@@ -106,18 +107,18 @@ class Marks:
 
 def device_use() -> float | None:
     """Share of the last moments in which the GPU computed; None if unknown (it needs nvidia-ml-py)."""
-    if not (torch.cuda.is_available() and torch.cuda.is_initialized()):  # type: ignore[no-untyped-call]
+    if not (cuda.is_available() and cuda.is_initialized()):  # type: ignore[no-untyped-call]
         return None
     try:
-        return torch.cuda.utilization() / 100
+        return cuda.utilization() / 100
     except Exception:  # noqa: BLE001 - not installed, or the driver does not tell, as for parts of a GPU
         return None
 
 
 def finish_device_work() -> None:
     """Waits for what the device still has to do."""
-    if torch.cuda.is_available():
-        if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
-            torch.cuda.synchronize()
+    if cuda.is_available():
+        if cuda.is_initialized():  # type: ignore[no-untyped-call]
+            cuda.synchronize()
     elif torch.accelerator.is_available():
         torch.accelerator.synchronize()

@@ -19,6 +19,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 
 from fastdata.errors import in_words
 from fastdata.order.random_states import GlobalStates
+from fastdata.system import cuda
 from fastdata.system.cpus import local_processes
 
 __all__ = ["Undo"]
@@ -129,7 +130,7 @@ class _Before:
         scalers = [each for each in trained if isinstance(each, torch.amp.GradScaler)]
         self._scalers = [(each, each.state_dict()) for each in scalers if each.is_enabled()]
         self._random = GlobalStates.now()
-        self._on_gpus = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []  # type: ignore[no-untyped-call]
+        self._on_gpus = cuda.get_rng_state_all() if cuda.is_initialized() else []  # type: ignore[no-untyped-call]
         self._on_mps = torch.mps.get_rng_state() if torch.backends.mps.is_available() else None
 
     def put_back(self) -> list[str]:
@@ -160,7 +161,7 @@ class _Before:
             scaler.load_state_dict(state)
         self._random.put_back()
         if self._on_gpus:
-            torch.cuda.set_rng_state_all(self._on_gpus)
+            cuda.set_rng_state_all(self._on_gpus)
         if self._on_mps is not None:
             torch.mps.set_rng_state(self._on_mps)
         return failures

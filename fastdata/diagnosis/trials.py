@@ -17,6 +17,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 
 from fastdata.diagnosis.batch_replay import COPIED_AS_THEY_ARE
 from fastdata.diagnosis.observation import TENSOR_CORES_WANT, Facts
+from fastdata.system import cuda
 
 __all__ = ["Trial", "trials_for"]
 
@@ -73,9 +74,9 @@ def trials_for(facts: Facts, models: Sequence[nn.Module], *, tries: bool) -> lis
 def _has_room(device: str) -> bool:
     """True if twice as much as the program has now would fit into memory, with some to spare."""
     if device == "cuda":
-        free, _ = torch.cuda.mem_get_info()
-        reserved = torch.cuda.memory_reserved() - torch.cuda.memory_allocated()
-        return bool(free + reserved > 1.25 * torch.cuda.max_memory_allocated())
+        free, _ = cuda.mem_get_info()
+        reserved = cuda.memory_reserved() - cuda.memory_allocated()
+        return bool(free + reserved > 1.25 * cuda.max_memory_allocated())
     return bool(psutil.virtual_memory().available > 2 * psutil.Process().memory_info().rss)
 
 
@@ -142,7 +143,7 @@ def _with_gradients_of_none(stack: ExitStack) -> None:
 
 
 def _with_autocast(stack: ExitStack, device: str) -> None:
-    dtype = torch.bfloat16 if device != "cuda" or torch.cuda.is_bf16_supported() else torch.float16
+    dtype = torch.bfloat16 if device != "cuda" or cuda.is_bf16_supported() else torch.float16
     stack.enter_context(torch.autocast(device, dtype=dtype))
 
 

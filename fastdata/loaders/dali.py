@@ -28,6 +28,7 @@ from fastdata.loaders import pillow
 from fastdata.loaders.backend import Backend, BatchFeed, BatchRequest, Decoded, Encoded, Fidelity, Pixels
 from fastdata.loaders.dali_options import DaliOptions
 from fastdata.loaders.per_image import by_pillow
+from fastdata.system import cuda
 from fastdata.system.cpus import usable_cpus
 from fastdata.system.installed import install_command
 from fastdata.views.plan import BLACK, Interpolation, Plan
@@ -38,6 +39,9 @@ __all__ = ["FILTERS", "DaliBackend", "DaliBatches", "DaliPipeline", "is_for_dali
 _LARGEST_BATCH = 64
 _LARGEST_UNKNOWN_BATCH = 4096  # for batch samplers that do not say; DALI needs a bound
 _MOST_THREADS = 16
+_MOST_RETIRED = 3  # outputs that the consumer's stream may still read
+# Parts of DALI's messages when the GPU's memory does not suffice, in small letters.
+_OUT_OF_MEMORY = ("out of memory", "memory allocation", "can't allocate", "cuda allocation failed")
 # Pillow's filters that DALI has, too; images with other filters are decoded by Pillow.
 FILTERS = {
     Interpolation.NEAREST: "INTERP_NN",
@@ -128,13 +132,14 @@ class DaliPipeline:
     Args:
         feeds: yields the batches; may raise, and its error is raised at its place in the order.
         request: the requirements on the pipeline.
+        fidelity: "exact" upsamples chroma as Pillow does, on a GPU, too.
     """
 
-    def __init__(self, feeds: Iterator[BatchFeed], request: BatchRequest) -> None:
-        self._flow, self._request = _Flow(feeds, request), request
+    def __init__(self, feeds: Iterator[BatchFeed], request: BatchRequest, *, fidelity: Fidelity = "exact") -> None:
+        self._flow, self._request, self._fidelity = _Flow(feeds, request), request, fidelity
         self._pipeline: Any = None
         self._latest: Any = None
-        self._retired: deque[tuple[Any, torch.cuda.Event]] = deque()
+        self._retired: deque[tuple[Any, cuda.Event]] = deque()
         self._pid = os.getpid()
 
     def __iter__(self) -> Iterator[tuple[BatchFeed, Decoded]]:
@@ -149,8 +154,9 @@ class DaliPipeline:
         self._retire()
         try:
             if self._pipeline is None:
+                prefetch = _options(self._request).prefetch
                 self._pipeline = build_pipeline(
-                    self._request, self._flow.next_columns, prefetch=_options(self._request).prefetch
+                    self._request, self._flow.next_columns, prefetch=prefetch, fidelity=self._fidelity
                 )
             (output,) = self._pipeline.run(self._stream())
         except StopIteration:
@@ -189,7 +195,7 @@ class DaliPipeline:
     def _stream(self) -> Any:
         """Returns the consumer's stream, on which outputs are ordered without waiting on the host; None on the CPU."""
         index = self._request.device_index
-        return None if index is None else torch.cuda.current_stream(index)
+        return None if index is None else cuda.current_stream(index)
 
     def _retire(self) -> None:
         """Keeps the latest output until the consumer's stream has passed this point; see the module docstring."""
@@ -197,9 +203,10 @@ class DaliPipeline:
             return
         while self._retired and self._retired[0][1].query():  # type: ignore[no-untyped-call]
             self._retired.popleft()
+        if len(self._retired) > _MOST_RETIRED:  # the host has run ahead; DALI would take new memory for each batch
+            self._retired.popleft()[1].synchronize()
         if self._latest is not None:
-            event = torch.cuda.Event()  # type: ignore[no-untyped-call]
-            event.record(torch.cuda.current_stream(self._request.device_index))
+            event = cuda.recorded_event(cuda.current_stream(self._request.device_index))
             self._retired.append((self._latest, event))
             self._latest = None
 
@@ -244,7 +251,7 @@ class DaliBackend(Backend):
         ]
 
     def batch_decoder(self) -> DaliBatches:
-        return DaliBatches()
+        return DaliBatches(self.fidelity)
 
     def _decode_some(
         self, rows: Sequence[int], images: Sequence[Encoded], views: Sequence[View], out: Sequence[Pixels]
@@ -273,7 +280,9 @@ class DaliBackend(Backend):
         request = BatchRequest(interpolation=interpolation, threads=threads, largest_batch=_LARGEST_BATCH)
         with self._lock:
             if key not in self._pipelines:
-                self._pipelines[key] = build_pipeline(request, lambda: self._columns, prefetch=1)
+                self._pipelines[key] = build_pipeline(
+                    request, lambda: self._columns, prefetch=1, fidelity=self.fidelity
+                )
             self._columns = _columns(feed, request)
             try:
                 return self._pipelines[key].run()[0]
@@ -285,6 +294,9 @@ class DaliBackend(Backend):
 class DaliBatches:
     """A batch decoder; see `fastdata.loaders.backend.BatchDecoder`."""
 
+    def __init__(self, fidelity: Fidelity = "exact") -> None:
+        self._fidelity = fidelity
+
     def suits(self, plan: Plan) -> bool:
         return len(plan.filters) == 1 and plan.filters[0] in FILTERS
 
@@ -292,7 +304,7 @@ class DaliBatches:
         return is_for_dali(image, view)
 
     def open(self, feeds: Iterator[BatchFeed], request: BatchRequest) -> DaliPipeline:
-        return DaliPipeline(feeds, request)
+        return DaliPipeline(feeds, request, fidelity=self._fidelity)
 
 
 def _options(request: BatchRequest) -> DaliOptions:
@@ -311,7 +323,9 @@ def is_for_dali(image: Encoded, view: View) -> bool:
     return image.is_whole_jpeg()
 
 
-def build_pipeline(request: BatchRequest, source: Callable[[], tuple[Any, ...]], *, prefetch: int) -> Any:
+def build_pipeline(
+    request: BatchRequest, source: Callable[[], tuple[Any, ...]], *, prefetch: int, fidelity: Fidelity
+) -> Any:
     """Builds a pipeline from the inputs of `_columns` to uint8 images (H, W, 3)."""
     from nvidia.dali import fn, pipeline_def, types
 
@@ -339,6 +353,7 @@ def build_pipeline(request: BatchRequest, source: Callable[[], tuple[Any, ...]],
             normalized_shape=False,
             output_type=types.RGB,
             adjust_orientation=False,
+            jpeg_fancy_upsampling=fidelity == "exact",  # the CPU's decoder always does it
             hw_decoder_load=_options(request).hw_decoder_load if on_gpu else None,
         )
         filter_ = getattr(types, FILTERS[request.interpolation])
@@ -358,7 +373,7 @@ def build_pipeline(request: BatchRequest, source: Callable[[], tuple[Any, ...]],
 def _check_memory(error: RuntimeError, feed: BatchFeed, request: BatchRequest) -> None:
     """Raises BackendError if the GPU ran out of memory, which decoding the images one by one would not solve."""
     text = str(error).lower()
-    if request.device_index is None or not ("out of memory" in text or "memory allocation" in text):
+    if request.device_index is None or not any(sign in text for sign in _OUT_OF_MEMORY):
         return
     raise BackendError(
         f"DALI ran out of memory on cuda:{request.device_index} while decoding {feed.name} "

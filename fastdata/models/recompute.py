@@ -91,8 +91,10 @@ def _statistics_off(block: nn.Module) -> Iterator[None]:
     """Keeps BatchNorms from counting a batch a second time."""
     norms = [each for each in block.modules() if isinstance(each, nn.modules.batchnorm._BatchNorm)]
     before = [(norm.momentum, norm.num_batches_tracked) for norm in norms]
-    for norm in norms:
+    for norm, (_, tracked) in zip(norms, before, strict=True):
         norm.momentum, norm.num_batches_tracked = 0.0, None
+        if isinstance(norm, nn.SyncBatchNorm) and tracked is not None:  # it insists on a number to count up
+            norm.num_batches_tracked = tracked.clone()
     try:
         yield
     finally:

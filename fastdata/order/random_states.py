@@ -14,6 +14,7 @@ import torch
 
 from fastdata.errors import StateMismatch
 from fastdata.order.sampler_chain import generator_of, samplers_in
+from fastdata.system import cuda
 
 __all__ = [
     "CANNOT_BE_STATES",
@@ -197,7 +198,7 @@ def random_state(loader: Any, device: torch.device) -> dict[str, Any]:
         "loader": [generator.get_state() for generator in _generators(loader)],
     }
     if device.type == "cuda":
-        state["cuda"] = torch.cuda.get_rng_state(device)
+        state["cuda"] = cuda.get_rng_state(device)
     return state
 
 
@@ -208,7 +209,7 @@ def set_random_state(state: dict[str, Any], device: torch.device) -> None:
     name, keys, *rest = state["numpy"]
     np.random.set_state((name, keys.numpy().astype(np.uint32), *rest))
     if "cuda" in state and device.type == "cuda":
-        torch.cuda.set_rng_state(state["cuda"], device)
+        cuda.set_rng_state(state["cuda"], device)
 
 
 def set_generators(state: dict[str, Any], loader: Any) -> None:

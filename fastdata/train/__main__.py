@@ -9,6 +9,7 @@ if __name__ == "__main__":
 
 import argparse
 import sys
+import traceback
 import warnings
 from collections.abc import Sequence
 
@@ -23,7 +24,14 @@ from fastdata.train.checkpoint_files import load_checkpoint, naming
 from fastdata.train.data import DataOptions, make_loaders
 from fastdata.train.loop import evaluate, fit
 from fastdata.train.options import TrainOptions
-from fastdata.train.ranks import Ranks, join_ranks, launched_ranks, leave_ranks
+from fastdata.train.ranks import (
+    Ranks,
+    end_at_once,
+    is_one_of_several,
+    join_ranks,
+    launched_ranks,
+    leave_ranks,
+)
 from fastdata.train.training import Training
 
 __all__ = ["main"]
@@ -68,10 +76,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command and returns its exit status."""
     given = parser().parse_args(argv)
     format_before, warnings.formatwarning = warnings.formatwarning, _one_line
+    has_ended_well = False
     try:
         data, options = (from_flags(cls, given) for cls in (DataOptions, TrainOptions))
         with interrupts.raised():
-            return _run(given, data, options)
+            status = _run(given, data, options)
+            has_ended_well = True
+            return status
     except KeyboardInterrupt:
         kept = "nothing was saved"
         if given.output_dir is not None:
@@ -81,7 +92,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (FastdataError, OSError) as error:
         print(f"{type(error).__name__}: {error}", file=sys.stderr)
         return 1
+    except BaseException:
+        if is_one_of_several():  # nobody would print it
+            traceback.print_exc()
+        raise
     finally:
+        if is_one_of_several() and not has_ended_well:
+            end_at_once()
         leave_ranks()
         warnings.formatwarning = format_before
 

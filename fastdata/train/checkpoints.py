@@ -80,6 +80,10 @@ class Checkpointer:
             return True
         return options.save_every > 0 and training.updates % options.save_every == 0
 
+    def is_signalled(self) -> bool:
+        """True if this process received a signal to stop."""
+        return self._signalled
+
     def save(self, loader: Any, result: Any, *, validated: bool = True) -> None:
         """Writes a checkpoint atomically and removes the oldest ones.
 

@@ -18,6 +18,7 @@ from fastdata.errors import OptionError, TrainError
 from fastdata.order.sampler_chain import epoch_sampler
 from fastdata.system.stack_level import users_level
 from fastdata.train.checkpoints import Checkpointer
+from fastdata.train.model import set_switches
 from fastdata.train.monitor import Monitor, monitored
 from fastdata.train.options import TrainOptions
 from fastdata.train.ranks import Ranks
@@ -35,9 +36,9 @@ class Result:
     """The results of a run.
 
     Attributes:
-        epochs: one dict per epoch: epoch, loss, images_per_s, wait_share (share of the epoch spent waiting for data),
-            with a validation loader val_loss and val_accuracy (0 to 1), and failures if images were skipped or
-            replaced.
+        epochs: one dict per epoch: epoch, loss, images_per_s, wait_share (share of the epoch in which the device waited
+            for data), with a validation loader val_loss and val_accuracy (0 to 1), on CUDA device_peak_mb (the most
+            memory of the device that torch allocated, in 10⁶ bytes), and failures if images were skipped or replaced.
         losses: the mean loss of every update, over all processes.
         epoch_totals: number of samples of the current epoch so far, and the sum of their losses.
         stopped: True if a signal stopped the run early; a checkpoint was saved if output_dir is set.
@@ -85,7 +86,7 @@ def _prepared(
     model: nn.Module, loader_of: Callable[[int], Any], options: TrainOptions, ranks: Ranks, num_classes: int | None
 ) -> Training:
     """A run's state before its first update."""
-    _set_switches(options)
+    set_switches(options)
     torch.manual_seed(options.seed + ranks.rank)  # of dropout; DDP gives everybody rank 0's weights
     batches = ranks.largest(_length(loader_of(0)))
     if batches == 0:
@@ -106,7 +107,7 @@ def _run(training: Training, loader_of: Callable[[int], Any], val_loader: Any) -
             checkpointer.begin_validation(loader, loader_state)
             with monitor.may_sync():
                 _end_epoch(training, loader, val_loader, checkpointer=checkpointer, monitor=monitor, result=result)
-        while training.epoch < options.epochs:
+        while training.epoch < options.epochs and not result.stopped:
             loader = loader_of(training.epoch)
             _begin_epoch(loader, training, loader_state)
             loader_state = None
@@ -138,7 +139,12 @@ def _end_epoch(
     entry = result.epochs[-1]
     if val_loader is not None:
         training.share_buffers()
-        entry |= evaluate(training.best_weights, val_loader, training=training)
+        found = evaluate(training.best_weights, val_loader, training=training, is_stopped=checkpointer.is_signalled)
+        if not found:  # the checkpoint from before the validation stays the latest
+            result.stopped = True
+            monitor.say(checkpointer.stop_message())
+            return
+        entry |= found
         monitor.count_failures(entry, val_loader)
     monitor.show_epoch(entry)
     checkpointer.save(loader, result)
@@ -204,32 +210,40 @@ def train_epoch(
     return result
 
 
-def evaluate(model: nn.Module, loader: Iterable[Any], *, training: Training) -> dict[str, float]:
+def evaluate(
+    model: nn.Module, loader: Iterable[Any], *, training: Training, is_stopped: Callable[[], bool] = lambda: False
+) -> dict[str, float]:
     """Loss and accuracy over all samples of all processes, each sample counted once.
 
     Args:
         model: the model to validate; its training mode is restored afterwards.
         loader: yields (images, labels) of this process's share of the samples, without padding.
         training: gives device, precision and ranks.
+        is_stopped: asked after each batch; if it says so on any process, there is no result.
 
     Returns:
-        "val_loss" and "val_accuracy" (0 to 1).
+        "val_loss" and "val_accuracy" (0 to 1); empty if it was stopped.
     """
     was_training = model.training
     model.eval()
-    # Created on the device; sums of loss, hits, images.
-    totals = torch.zeros(3, dtype=torch.float64, device=training.device)
+    # Created on the device; sums of loss, hits, images, and of processes that were stopped.
+    totals = torch.zeros(4, dtype=training.sum_dtype, device=training.device)
     with torch.inference_mode():
         for images, labels in map(_pair, loader):
             images, labels = training.to_device(images, labels)
             with training.autocast():
                 outputs = model(images)
             losses = nn.functional.cross_entropy(outputs.float(), labels, reduction="none")
-            totals[0] += (losses.double() * _UNITS).round().sum()
+            totals[0] += (losses.to(totals.dtype) * _UNITS).round().sum()
             totals[1] += (outputs.argmax(1) == labels).sum()
             totals[2] += len(labels)
+            if is_stopped():
+                totals[3] += 1
+                break
     model.train(was_training)
-    loss, hits, images_seen = training.ranks.sum(totals).tolist()  # waits
+    loss, hits, images_seen, stopped = training.ranks.sum(totals).tolist()  # waits
+    if stopped:
+        return {}
     if not images_seen:
         raise TrainError("the validation loader has no images; pass None for no validation")
     return {"val_loss": loss / _UNITS / images_seen, "val_accuracy": hits / images_seen}
@@ -364,10 +378,3 @@ def _begin_epoch(loader: Any, training: Training, state: Any) -> None:
     knowing = epoch_sampler(loader)
     if knowing is not None and not (restored and knowing is loader):  # its state has the epoch
         knowing.set_epoch(training.epoch)
-
-
-def _set_switches(options: TrainOptions) -> None:
-    torch.backends.cudnn.benchmark = options.cudnn_benchmark
-    torch.set_float32_matmul_precision("high" if options.tf32 else "highest")
-    torch.backends.cudnn.allow_tf32 = options.tf32
-    torch.autograd.set_detect_anomaly(options.detect_anomaly)

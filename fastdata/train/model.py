@@ -12,7 +12,7 @@ from fastdata.system.optional import need
 from fastdata.train.options import TrainOptions
 from fastdata.train.ranks import Ranks
 
-__all__ = ["prepare_model"]
+__all__ = ["prepare_model", "set_switches"]
 
 
 def prepare_model(
@@ -38,7 +38,7 @@ def prepare_model(
     if options.sync_bn and ranks.world_size > 1:
         model = nn.SyncBatchNorm.convert_sync_batchnorm(model)  # type: ignore[no-untyped-call]
     if options.amp == "fp8":
-        model = need("torchao.float8", "amp='fp8'").convert_to_float8_training(model)
+        model = _in_float8(model)
     layout = torch.channels_last if options.channels_last else torch.contiguous_format
     model = model.to(device, memory_format=layout)  # type: ignore[call-overload]
     ddp = None
@@ -49,6 +49,7 @@ def prepare_model(
             gradient_as_bucket_view=True,
             static_graph=options.static_graph,
             find_unused_parameters=options.find_unused_parameters,
+            broadcast_buffers=not _only_statistics(model),
         )
         if options.bf16_gradients:
             from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook
@@ -58,3 +59,44 @@ def prepare_model(
     if options.compile != "none":
         called = torch.compile(called, mode=options.compile)  # type: ignore[assignment]
     return model, ddp, called
+
+
+def _in_float8(model: nn.Module) -> nn.Module:
+    """Lets linear layers multiply in float8, where their sizes are multiples of 16, as the GPU's instructions need.
+
+    A batch of another size, as the last one may be, is padded by torchao.
+
+    Raises:
+        OptionError: torchao is not installed, or no layer has such sizes.
+    """
+    float8 = need("torchao.float8", "amp='fp8'")
+
+    def fits(module: nn.Module, name: str) -> bool:
+        return isinstance(module, nn.Linear) and not (module.in_features % 16 or module.out_features % 16)
+
+    if not any(fits(module, name) for name, module in model.named_modules()):
+        raise OptionError(
+            "amp='fp8' finds no linear layer whose sizes are multiples of 16, and nothing else is computed in float8; "
+            "use amp='bf16'"
+        )
+    config = float8.Float8LinearConfig(pad_inner_dim=True)
+    converted: nn.Module = float8.convert_to_float8_training(model, module_filter_fn=fits, config=config)
+    return converted
+
+
+def _only_statistics(model: nn.Module) -> bool:
+    """True if all buffers are BatchNorms' statistics, which training steps do not read.
+
+    They need not be sent to all ranks in each step: those of rank 0 are shared before they are validated and saved.
+    """
+    norms = [each for each in model.modules() if isinstance(each, nn.modules.batchnorm._NormBase)]
+    known = {id(buffer) for norm in norms for buffer in norm.buffers(recurse=False)}
+    return all(id(buffer) in known for buffer in model.buffers())
+
+
+def set_switches(options: TrainOptions) -> None:
+    """Sets the global switches of torch that the options name."""
+    torch.backends.cudnn.benchmark = options.cudnn_benchmark
+    torch.set_float32_matmul_precision("high" if options.tf32 else "highest")
+    torch.backends.cudnn.allow_tf32 = options.tf32
+    torch.autograd.set_detect_anomaly(options.detect_anomaly)

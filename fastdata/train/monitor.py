@@ -20,12 +20,14 @@ import torch
 from fastdata.dataloader.loader import DataLoader
 from fastdata.device.syncs import SyncFinder
 from fastdata.errors import OptionError
+from fastdata.system import cuda
 from fastdata.system.files import write_whole
 from fastdata.system.optional import need
 from fastdata.terminal.progress import clock_time, shows_bars
 from fastdata.train.checkpoint_files import writing
 from fastdata.train.plots import plot_run
 from fastdata.train.training import Training
+from fastdata.train.wait_clock import WaitClock
 
 __all__ = ["Monitor", "monitored"]
 
@@ -63,23 +65,26 @@ class Monitor:
         """Sets the clocks to zero; the time to create the loader's iterator counts as waiting for data."""
         self.seconds = dict.fromkeys(("wait", "forward", "backward", "update", "rest"), 0.0)
         self._at = self._epoch_began = self._looked_at = time.perf_counter()
-        self._waited_before = 0.0
+        self._waits, self._waited_before = WaitClock(self.training.device), 0.0
+        self._waits.ask()
         self._images = self._images_before = 0
 
     def waits_for(self, loader: Iterable[Any]) -> Iterator[Any]:
         """Yields the loader's batches; the time until each arrives is booked as "wait"."""
         for batch in loader:
+            self._waits.came()
             self.book("wait", always=True)
             self._images += len(batch[1])
             yield batch
             self.book("rest", always=True)
+            self._waits.ask()
 
     def book(self, phase: str, *, always: bool = False) -> None:
         """Books the time since the last call; phases of the step only with profile="steps", which waits for them."""
         if not (always or self._profiled):
             return
         if self._profiled and self.training.device.type == "cuda":
-            torch.cuda.synchronize(self.training.device)
+            cuda.synchronize(self.training.device)
         now = time.perf_counter()
         self.seconds[phase] += now - self._at
         self._at = now
@@ -100,8 +105,9 @@ class Monitor:
         """Logs the updates since the losses were last read."""
         training, now = self.training, time.perf_counter()
         rate = (self._images - self._images_before) * training.ranks.world_size / max(1e-9, now - self._looked_at)
-        share = (self.seconds["wait"] - self._waited_before) / max(1e-9, now - self._looked_at)
-        self._looked_at, self._images_before, self._waited_before = now, self._images, self.seconds["wait"]
+        waited = self._waits.seconds()
+        share = (waited - self._waited_before) / max(1e-9, now - self._looked_at)
+        self._looked_at, self._images_before, self._waited_before = now, self._images, waited
         rates, training.rates = training.rates[-len(losses) :], []
         first = training.updates - len(losses) + 1
         for number, (loss, lr) in enumerate(zip(losses, rates, strict=True), start=first):
@@ -140,8 +146,8 @@ class Monitor:
         return "  ".join(filter(None, parts))
 
     def wait_share(self) -> float:
-        """Share of the epoch so far that was spent waiting for data."""
-        return self.seconds["wait"] / max(1e-9, sum(self.seconds.values()))
+        """Share of the epoch so far in which the device waited for data."""
+        return self._waits.seconds() / max(1e-9, sum(self.seconds.values()))
 
     # ---- around it
 
@@ -161,6 +167,8 @@ class Monitor:
             "images_per_s": self._images * self.training.ranks.world_size / seconds,
             "wait_share": self.wait_share(),
         }
+        if self.training.device.type == "cuda":
+            entry["device_peak_mb"] = cuda.max_memory_allocated(self.training.device) / 1e6
         result.epochs.append(entry)
         return entry
 

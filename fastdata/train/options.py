@@ -8,6 +8,7 @@ from typing import Literal, TypeAlias
 import torch
 
 from fastdata.device.prefetch import check_device
+from fastdata.system import cuda
 from fastdata.terminal.flags import check, check_flags, flag
 
 __all__ = ["TrainOptions"]
@@ -144,8 +145,8 @@ class TrainOptions:
             "amp='fp16' needs a CUDA device, since float16 overflows easily on others; amp='bf16' works anywhere",
         )
         check(
-            self.amp != "fp8" or (on_cuda and torch.cuda.get_device_capability() >= (8, 9)),
-            "amp='fp8' needs a CUDA device of compute capability 8.9 or more (Ada, Hopper); amp='bf16' works anywhere",
+            self.amp != "fp8" or (on_cuda and not cuda.is_rocm() and cuda.get_device_capability() >= (8, 9)),
+            "amp='fp8' needs an NVIDIA GPU of compute capability 8.9 or more (Ada, Hopper); amp='bf16' works anywhere",
         )
         check(
             not self.sync_bn or on_cuda,
@@ -167,5 +168,5 @@ class TrainOptions:
             OptionError: the device is not available.
         """
         if self.device == "auto":
-            return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+            return torch.device("cuda" if cuda.is_available() else "cpu")
         return check_device(self.device)

@@ -6,21 +6,37 @@ import gc
 import importlib
 import os
 import socket
-from collections.abc import Iterator
-from contextlib import contextmanager
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 import torch.distributed as dist
 
 from fastdata.errors import FastdataError, OptionError, TrainError
+from fastdata.system import cuda
 from fastdata.train.peers import Peer, ended_ranks, this_peer
 from fastdata.train.rendezvous import meet
 
-__all__ = ["Ranks", "Vote", "join_ranks", "leave_ranks", "launched_ranks"]
+__all__ = [
+    "SHARE_GPU",
+    "Ranks",
+    "Vote",
+    "end_at_once",
+    "is_one_of_several",
+    "join_ranks",
+    "launched_ranks",
+    "leave_ranks",
+]
 
+SHARE_GPU = "FASTDATA_RANKS_SHARE_GPU"
+"""Environment variable: "1" lets the processes of one machine share its GPUs, with gloo instead of NCCL."""
+
+_GRACE_S = 20.0  # after a process of this machine has ended, and before one that still waits is ended
 _LOST = ("connection closed", "connection reset", "broken pipe", "timed out", "gloo", "nccl", "socket")  # in messages
 
 
@@ -64,16 +80,20 @@ class Ranks:
 
     @contextmanager
     def together(self) -> Iterator[None]:
-        """Turns communication errors into a clear TrainError.
+        """Turns communication errors into a clear TrainError; all processes leave it together.
 
-        gloo notices a closed connection at once, and a process that hangs after `timeout_s`.  NCCL's watchdog ends the
-        process itself after that time, with its own message.
+        gloo notices a closed connection at once, and a process that hangs after `timeout_s`.  NCCL notices nothing
+        before that time, and this process cannot be interrupted while it waits for the device; so a thread looks after
+        the other processes of this machine, and ends this one with the same message.
 
         Raises:
             TrainError: another process was lost.
         """
         try:
-            yield
+            with self._watching():
+                yield
+                if self.world_size > 1 and dist.is_initialized():
+                    self.largest(0)  # else whoever has ended well would be taken for lost by those who save or plot
         except RuntimeError as error:
             if (
                 self.world_size == 1
@@ -82,14 +102,42 @@ class Ranks:
             ):
                 raise
             told = str(error).partition("\n")[0]
-            raise TrainError(
-                f"rank {self.rank} of {self.world_size} lost {self._lost()}.  Start again with resume='auto', with any "
-                f"number of processes.  ({told})"
-            ) from error
+            raise TrainError(self._lost_message(self._lost(ended_ranks(self.peers)), told)) from error
 
-    def _lost(self) -> str:
-        """The lost ranks, as far as this machine can tell."""
-        if ended := ended_ranks(self.peers):
+    @contextmanager
+    def _watching(self) -> Iterator[None]:
+        """Ends this process if another one of this machine has ended `_GRACE_S` ago and the block still waits."""
+        if len(self.peers) < 2:
+            yield
+            return
+        left = threading.Event()
+        thread = threading.Thread(target=self._watch, args=(left,), name="fastdata-ranks", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            left.set()
+            thread.join()
+
+    def _watch(self, left: threading.Event) -> None:
+        ended: list[int] = []
+        while not ended:
+            if left.wait(1.0):
+                return
+            ended = ended_ranks(self.peers, patience_s=0.0)
+        if not left.wait(_GRACE_S):
+            message = self._lost_message(self._lost(ended), f"this process still waited {_GRACE_S:.0f} s later")
+            end_at_once(f"TrainError: {message}")
+
+    def _lost_message(self, lost: str, told: str) -> str:
+        return (
+            f"rank {self.rank} of {self.world_size} lost {lost}.  Start again with resume='auto', with any number of "
+            f"processes.  ({told})"
+        )
+
+    def _lost(self, ended: Sequence[int]) -> str:
+        """The lost ranks in words, as far as this machine can tell."""
+        if ended:
             if len(ended) == 1:
                 return f"rank {ended[0]}, which was killed or failed; see its message"
             return f"ranks {', '.join(map(str, ended))}, which were killed or failed; see their messages"
@@ -135,24 +183,67 @@ def join_ranks(device: torch.device, timeout_s: float) -> Ranks:
         return Ranks()
     if ":" in str(device):
         raise OptionError(f"device={device} under torchrun would put every process on the same GPU; use device=cuda")
-    if device.type == "cuda":
-        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
+    shares = os.environ.get(SHARE_GPU, "0") not in ("", "0")
+    number = _gpu_of(int(os.environ.get("LOCAL_RANK", "0")), shares) if device.type == "cuda" else None
+    if number is not None:
+        cuda.set_device(number)
     # Functions there take the group as a default when they are imported, which DDP does, and would keep it for ever.
     importlib.import_module("torch.distributed.nn.functional")
-    backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"  # what is on the host waits for no device
+    by_nccl = number is not None and not shares  # which refuses two processes on one GPU
+    backend = "cpu:gloo,cuda:nccl" if by_nccl else "gloo"  # what is on the host waits for no device
     ranks = launched_ranks()
     store = meet(ranks.rank, ranks.world_size, timeout_s)
     with ranks.together():
         dist.init_process_group(
-            backend, store=store, rank=ranks.rank, world_size=ranks.world_size, timeout=timedelta(seconds=timeout_s)
+            backend,
+            store=store,
+            rank=ranks.rank,
+            world_size=ranks.world_size,
+            timeout=timedelta(seconds=timeout_s),
+            device_id=torch.device("cuda", number) if by_nccl and number is not None else None,
         )
         peers: list[Any] = [None] * ranks.world_size
         dist.all_gather_object(peers, this_peer())
     return replace(ranks, peers=tuple(peers))
 
 
+def _gpu_of(local_rank: int, shares: bool) -> int:
+    """The number of the GPU of this process.
+
+    Raises:
+        OptionError: there are fewer GPUs than processes on this machine.
+    """
+    count = cuda.device_count()
+    if count and shares:
+        return local_rank % count
+    if local_rank >= count:
+        raise OptionError(
+            f"this is process {local_rank} of this machine (LOCAL_RANK), but there are only {count} GPUs; start with "
+            f"--nproc-per-node={max(1, count)}, or set {SHARE_GPU}=1 to let processes share a GPU, for tests"
+        )
+    return local_rank
+
+
+def is_one_of_several() -> bool:
+    """True if this process has joined a group with other processes."""
+    return dist.is_initialized() and dist.get_world_size() > 1
+
+
+def end_at_once(message: str | None = None) -> NoReturn:
+    """Ends this process without leaving its group: that would wait for processes which are in a collective, for ever.
+
+    Its connections are closed by the system, which the others notice.
+    """
+    if message is not None:
+        print(message, file=sys.stderr)
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(1)
+
+
 def leave_ranks() -> None:
-    """Leaves the process group, if there is one; call it when training has ended.
+    """Leaves the process group, if there is one; call it when training has ended well.
 
     gloo's threads end with the last reference to the group, and must not outlive the interpreter.
     """

@@ -14,7 +14,9 @@ import torch
 from torch import nn
 
 from fastdata.errors import OptionError, TrainError
+from fastdata.system import cuda
 from fastdata.train.checkpoint_files import make_output_dir
+from fastdata.train.model import set_switches
 from fastdata.train.optim import scaled_lr
 from fastdata.train.options import TrainOptions
 from fastdata.train.plots import plot_rates
@@ -23,6 +25,8 @@ from fastdata.train.training import Training
 __all__ = ["FoundLr", "find_batch_size", "find_lr", "largest_that_fits"]
 
 _HEAD_ROOM = 0.9
+_BATCHES_AHEAD = 3  # that the device prefetcher holds beside the one in use: copied ahead, and not freed yet
+_OUT_OF_MEMORY = ("out of memory", "CUBLAS_STATUS_ALLOC_FAILED", "CUDNN_STATUS_ALLOC_FAILED", "MIOPEN_STATUS_ALLOC")
 
 
 def largest_that_fits(fits: Callable[[int], bool], *, start: int = 8, most: int = 65536) -> int:
@@ -56,23 +60,33 @@ def find_batch_size(model: nn.Module, options: TrainOptions, side: int, classes:
             "process"
         )
 
+    set_switches(options)  # with which cuDNN takes other algorithms, and other memory for them
+
     def fits(size: int) -> bool:
-        training = None
+        training = waiting = None
         try:
             training = Training(copy.deepcopy(model), options, batches_per_epoch=1, num_classes=classes)
             images = torch.zeros(size, 3, side, side, device=device)
             labels = torch.zeros(size, dtype=torch.int64, device=device)
+            waiting = [images.clone() for _ in range(_BATCHES_AHEAD)]
             for _ in range(2):  # the second update has the optimiser's state, too
                 training.learn(images, labels)
-            torch.cuda.synchronize(device)
+            cuda.synchronize(device)
             return True
-        except torch.cuda.OutOfMemoryError:
+        except RuntimeError as error:
+            if not _is_out_of_memory(error):
+                raise
             return False
         finally:
-            del training
-            torch.cuda.empty_cache()
+            del training, waiting
+            cuda.empty_cache()
 
     return largest_that_fits(fits)
+
+
+def _is_out_of_memory(error: RuntimeError) -> bool:
+    """True for torch's error, and for those of libraries that allocate by themselves."""
+    return isinstance(error, cuda.OutOfMemoryError) or any(sign in str(error) for sign in _OUT_OF_MEMORY)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -68,7 +68,8 @@ class Training:
         self.rates: list[float] = []
         self.pending = False  # gradients have been summed since the last update
         # Created on the device, and left there: (weight, weighted loss) of the update at hand, updates skipped by fp16.
-        self._totals = torch.zeros(2, dtype=torch.float64, device=self.device)
+        self.sum_dtype = torch.float32 if self.device.type == "mps" else torch.float64  # MPS has no float64
+        self._totals = torch.zeros(2, dtype=self.sum_dtype, device=self.device)
         self.skipped = torch.zeros((), dtype=torch.int64, device=self.device)
 
     # ---- the parts of a step, in the order of loop.py
@@ -227,7 +228,8 @@ class Training:
             self.optimizer.load_state_dict(state["optimizer"])
         except (RuntimeError, ValueError, KeyError) as error:
             raise TrainError(f"the checkpoint was saved with another optimiser: {error}") from error
-        self.scaler.load_state_dict(state["scaler"])
+        if state["scaler"]:  # else the checkpoint is of another precision than fp16, and scaling begins anew
+            self.scaler.load_state_dict(state["scaler"])
         for name, count in state["counts"].items():
             setattr(self, name, count)
         # The options are this run's; what else an optimiser keeps there, as timm's Lamb its step, is the checkpoint's.

@@ -36,6 +36,22 @@ def test_without_the_mark_memory_is_given_out_too_early() -> None:
     assert sums(NoMark(late="consumer")) != list(range(12))
 
 
+class NoHostWait(Device):
+    def host_waits_for(self, event: int) -> None:
+        pass
+
+
+@pytest.mark.parametrize("depth", [1, 3])
+def test_a_host_that_runs_ahead_of_the_device_takes_no_more_memory(depth: int) -> None:
+    lagging = Device(late="consumer")
+    assert sums(lagging, depth=depth, size=60) == list(range(60))
+    # Two blocks a batch: those copied ahead, those whose work is awaited, and the one in use.
+    assert lagging.made <= 2 * (2 * depth + 4)
+    unbounded = NoHostWait(late="consumer")
+    assert sums(unbounded, depth=depth, size=60) == list(range(60))
+    assert unbounded.made == 2 * 60
+
+
 def test_memory_is_given_out_again_at_all() -> None:
     device = Device(late="neither")
     blocks = set()

@@ -13,6 +13,7 @@ from torchvision.datasets import ImageFolder
 
 from fastdata import DataLoader, DevicePrefetcher, doctor
 from fastdata.loaders import mean_tolerance
+from fastdata.system import cuda
 
 pytestmark = pytest.mark.gpu
 
@@ -58,11 +59,11 @@ def test_pin_memory_pins(folder: Path) -> None:
 def test_no_synchronisation_in_the_loop(folder: Path) -> None:
     loader = DataLoader(ImageFolder(folder, TRAIN), 5, device="cuda", num_workers=2)
     list(loader)
-    torch.cuda.set_sync_debug_mode("error")
+    cuda.set_sync_debug_mode("error")
     try:
         count = sum(1 for _ in loader)
     finally:
-        torch.cuda.set_sync_debug_mode("default")
+        cuda.set_sync_debug_mode("default")
     assert count == len(loader)
 
 
@@ -144,11 +145,11 @@ def test_no_synchronisation_while_decoding_or_augmenting(folder: Path, options: 
     transform = v1.Compose(steps) if "augment_on" in options else TRAIN
     loader = DataLoader(ImageFolder(folder, transform), 5, device="cuda", num_workers=2, **options)
     list(loader)
-    torch.cuda.set_sync_debug_mode("error")
+    cuda.set_sync_debug_mode("error")
     try:
         assert sum(1 for _ in loader) == len(loader)
     finally:
-        torch.cuda.set_sync_debug_mode("default")
+        cuda.set_sync_debug_mode("default")
 
 
 def test_the_doctor_times_augmentations_on_the_device(folder: Path) -> None:

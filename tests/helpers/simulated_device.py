@@ -38,6 +38,8 @@ class Device:
         self.free: list[np.ndarray] = []
         self.blocks: dict[int, np.ndarray] = {}
         self.used: dict[int, int] = {}  # address of a block: kernels that must be done before it is free
+        self.made = 0  # blocks of memory ever made
+        self.launched = 0  # kernels ever launched
 
     # ---- what `CopyStreams` asks
 
@@ -45,6 +47,7 @@ class Device:
         return contextlib.nullcontext()
 
     def to_device(self, tensor: torch.Tensor) -> torch.Tensor:
+        self.made += not self.free
         block = self.free.pop() if self.free else np.full(SIZE, -1.0, np.float32)
         result = torch.from_numpy(block[:])
         weakref.finalize(result, self._freed, block)
@@ -77,11 +80,19 @@ class Device:
     def consumer_uses(self, tensor: torch.Tensor) -> None:
         self.used[tensor.data_ptr()] = 1
 
+    def consumer_passed(self) -> int:
+        return self.launched
+
+    def host_waits_for(self, event: int) -> None:
+        while len(self.kernels) > self.launched - event:
+            self.kernels.pop(0)()
+
     # ---- the device itself
 
     def launch(self, kernel: Callable[[], None]) -> None:
         """Queues work on the consumer's stream."""
         self.kernels.append(kernel)
+        self.launched += 1
         if self.late == "by chance":
             self.run_some()
         elif self.late != "consumer":

@@ -62,7 +62,7 @@ def whole(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, A
 
 def result_of(output: Path) -> dict[str, Any]:
     result: dict[str, Any] = json.loads((output / "result.json").read_text())
-    result["val"] = [(entry["val_loss"], entry["val_accuracy"], entry["loss"]) for entry in result["epochs"]]
+    result["val"] = [(entry.get("val_loss"), entry.get("val_accuracy"), entry["loss"]) for entry in result["epochs"]]
     return result
 
 

@@ -1,0 +1,136 @@
+"""Which calls of CUDA are made, and in which order, on a stand-in for a device."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.utils.data
+from fake_cuda import FakeCuda
+from torch.utils.data import TensorDataset
+from torchvision.transforms import v2
+
+from fastdata import DataLoader, DevicePrefetcher, ImageFolder, OptionError
+from fastdata.dataloader.arguments import check_decode_device
+from fastdata.device.syncs import SyncFinder
+from fastdata.loaders.dali import DaliPipeline
+from fastdata.system import cuda
+from fastdata.train.wait_clock import WaitClock
+
+PROTOTYPE = "Synchronization debug mode is a prototype feature and does not yet detect all synchronizing operations"
+
+
+def test_a_batch_is_pinned_copied_and_waited_for_in_this_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    fake = FakeCuda(monkeypatch)
+    batches = iter(DevicePrefetcher([torch.zeros(2) for _ in range(6)], "cuda", depth=1))
+    next(batches)
+    first_two = ["pin", "copy", "copies records event 0", "pin", "copy", "copies records event 1"]
+    assert fake.calls == [*first_two, "consumer waits for event 0", "keep for consumer"]
+    fake.calls.clear()
+    next(batches)
+    assert fake.calls == [
+        "consumer records event 2",  # after the work on the first batch
+        "pin",
+        "copy",
+        "copies records event 3",
+        "consumer waits for event 1",
+        "keep for consumer",
+    ]
+    next(batches)
+    fake.calls.clear()
+    next(batches)  # the host is depth + 1 batches ahead of what it knows to be done
+    assert fake.calls[:4] == ["consumer records event 6", "host waits for event 2", "pin", "copy"]
+
+
+def test_a_batch_from_the_device_is_waited_for_and_kept_for_the_copies(monkeypatch: pytest.MonkeyPatch) -> None:
+    class OnDevice(torch.Tensor):
+        is_cuda = True
+
+    fake = FakeCuda(monkeypatch)
+    next(iter(DevicePrefetcher([torch.zeros(2).as_subclass(OnDevice)], "cuda")))
+    assert fake.calls[:3] == ["copies waits for consumer", "keep for copies", "copy"]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_loader_gives_all_batches_to_a_device(folder: Path, monkeypatch: pytest.MonkeyPatch, workers: int) -> None:
+    fake = FakeCuda(monkeypatch)
+    transform = v2.Compose([v2.Resize((16, 16)), v2.ToImage(), v2.ToDtype(torch.float32, scale=True)])
+    dataset = ImageFolder(folder, transform)
+    monkeypatch.setattr("fastdata.dataloader.epoch_paths.may_pin", lambda wanted: False)
+    options: dict[str, Any] = {"batch_size": 5, "num_workers": workers, "backend": "native"}
+    loader = DataLoader(dataset, device="cuda", **options)
+    for (ours, labels), (theirs, others) in zip(loader, DataLoader(dataset, **options), strict=True):
+        assert torch.equal(ours, theirs)
+        assert torch.equal(labels, others)
+    assert fake.calls.count("copy") == 2 * len(loader)
+    assert len([call for call in fake.calls if call.startswith("host waits")]) == len(loader) - 2
+
+
+@pytest.mark.filterwarnings("ignore:'pin_memory' argument")
+@pytest.mark.parametrize("workers", [0, 2])
+def test_batches_for_a_device_are_pinned_by_torchs_thread(monkeypatch: pytest.MonkeyPatch, workers: int) -> None:
+    FakeCuda(monkeypatch)
+    asked = []
+    begin = torch.utils.data.dataloader._BaseDataLoaderIter.__init__
+
+    def noting(self: Any, loader: Any) -> None:
+        asked.append(loader.pin_memory)
+        begin(self, loader)
+
+    monkeypatch.setattr(torch.utils.data.dataloader._BaseDataLoaderIter, "__init__", noting)
+    dataset = TensorDataset(torch.arange(8))
+    for device, pins in (("cuda", True), (None, False)):
+        assert len(list(DataLoader(dataset, 2, num_workers=workers, device=device))) == 4
+        assert asked.pop() is pins
+
+
+def test_torchs_warning_of_a_prototype_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    modes = []
+
+    def set_mode(mode: str) -> None:
+        modes.append(mode)
+        warnings.warn(PROTOTYPE, stacklevel=2)
+
+    monkeypatch.setattr(torch.cuda, "set_sync_debug_mode", set_mode)
+    with SyncFinder(torch.device("cuda")):
+        torch.zeros(1).item()
+    assert modes == ["warn", "default"]
+    cuda.set_sync_debug_mode("error")
+    assert modes[-1] == "error"
+
+
+def test_what_the_host_waits_for_while_the_device_computes_is_no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    fake, waits = FakeCuda(monkeypatch), WaitClock(torch.device("cuda"))
+    for idle_ms in (0.0, 0.0, 40.0):
+        fake.now_ms += 100.0  # a step
+        waits.ask()
+        fake.now_ms += idle_ms  # the device has nothing to do
+        waits.came()
+    assert waits.seconds() == pytest.approx(0.04)
+
+
+def test_outputs_of_dali_that_the_device_still_reads_are_few(monkeypatch: pytest.MonkeyPatch) -> None:
+    fake = FakeCuda(monkeypatch)
+    monkeypatch.setattr("fake_cuda.Event.query", lambda self: False)
+
+    class OnGpu:
+        device_index = 0
+
+    pipeline = DaliPipeline(iter(()), OnGpu())  # type: ignore[arg-type]
+    for number in range(20):
+        pipeline._latest = number
+        pipeline._retire()
+    assert len(pipeline._retired) == 4
+    assert [call for call in fake.calls if call.startswith("host")] == [f"host waits for event {n}" for n in range(16)]
+    pipeline._retired.clear()
+
+
+def test_gpus_of_amd_do_not_decode_by_nvidias_library(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cuda, "is_rocm", lambda: True)
+    device = torch.device("cuda")
+    with pytest.raises(OptionError, match="NVIDIA GPU, but this torch was built for AMD's; use 'cpu'"):
+        check_decode_device("mixed", "dali", device)
+    assert check_decode_device("auto", "dali", device) == "cpu"
