@@ -51,7 +51,7 @@ from fastdata.views.view import View
 __all__ = [
     "REPORTED",
     "SampleFetcher",
-    "is_of_an_image",
+    "counts_as_image_error",
 ]
 
 REPORTED = 3  # batches per fetcher that are reported although nothing in them is decoded natively
@@ -96,15 +96,16 @@ class SampleFetcher(_MapDatasetFetcher):
             return self._made_again(given)
         if not isinstance(given, SampleOrder):
             given = SampleOrder(next(self._numbers), given if self.auto_collation else [given])
-        may_defer = self._defers or self._fetched < REPORTED  # later batches without native decoding skip this cost
-        before = GlobalStates.now() if may_defer and not self._seeded else None
+        saves_states = self._defers or self._fetched < REPORTED
+        # A copy of three generators' states per batch; not made any more if the first batches decoded nothing natively.
+        before = GlobalStates.now() if saves_states and not self._seeded else None
         notes = Notes()
         try:
             with noting(notes):
                 batch = self._batch_of(given, before)
             _leave_to_the_loader(batch, notes.pending)
         except Exception as error:
-            if not (is_of_an_image(error) and (notes.natively or self._on_error != "raise")):
+            if not (counts_as_image_error(error) and (notes.natively or self._on_error != "raise")):
                 raise
             self._keep(given, before)
             if self._on_error != "replace":
@@ -122,7 +123,9 @@ class SampleFetcher(_MapDatasetFetcher):
     def _batch_of(self, order: SampleOrder, before: GlobalStates | None) -> Any:
         fuse_draws(self._fuses_draws)
         samples = self._samples(order)
-        if draws_repeated():  # images of one sample are to be seen alike: by torch's own draws, from the beginning
+        if draws_repeated():
+            # The user's code has set torch's generator back, to give two images of a sample the same crop: all samples
+            # are made again, and from now on the original transforms draw.
             self._fuses_draws = False
             fuse_draws(False)
             if before is not None:
@@ -148,11 +151,11 @@ class SampleFetcher(_MapDatasetFetcher):
             return self.collate_fn(samples)
 
     def _samples(self, order: SampleOrder) -> list[Any]:
-        at_once = self.auto_collation and _takes_indices_at_once(self.dataset)
-        if at_once:
+        getitems = _getitems_of(self.dataset) if self.auto_collation else None
+        if getitems:
             index, copy = next(iter(order.samples()), (None, 0))
             with making(index, copy, order.key):
-                return at_once(order.indices)  # type: ignore[no-any-return]
+                return getitems(order.indices)  # type: ignore[no-any-return]
         return [self.sample(index, copy, order.key) for index, copy in order.samples()]
 
     def sample(self, index: Any, copy: int = 0, key: Key | None = None) -> Any:
@@ -170,14 +173,22 @@ class SampleFetcher(_MapDatasetFetcher):
                 _decode_what_nobody_used(left_so_far()[left:])
                 return sample
         except Exception as error:
-            if is_of_an_image(error) and hasattr(error, "add_note"):  # since Python 3.11
+            if counts_as_image_error(error) and hasattr(error, "add_note"):  # since Python 3.11
                 error.add_note(f"while making sample {index} of {type(self.dataset).__name__}")
             raise
 
     # ---- again, without leaving images encoded
 
     def _made_again(self, request: MakeAgain, *, in_turn: bool = False) -> MadeAgain:
-        """Makes a batch again from its random states; then restores the current ones if later batches may exist."""
+        """Makes a batch again, with every image opened by Pillow at once.
+
+        If the random states from before its first attempt were saved, it starts from these.
+
+        Args:
+            request: the batch's samples, and substitutes for them.
+            in_turn: no later batch has been made, so the next one goes on from the random states that this leaves.  If
+                False in a worker process, the states from before this call are put back instead.
+        """
         in_turn |= get_worker_info() is None
         now, before = GlobalStates.now(), self._states.get(request.order.number)
         fuse_draws(self._fuses_draws)
@@ -185,18 +196,19 @@ class SampleFetcher(_MapDatasetFetcher):
             if before is not None:
                 before.put_back()
             with asking_pillow():
-                return self._without_those_that_fail(request)
+                return self._make_handling_failures(request)
         finally:
             if before is not None and not in_turn:
                 now.put_back()
 
-    def _without_those_that_fail(self, request: MakeAgain) -> MadeAgain:
+    def _make_handling_failures(self, request: MakeAgain) -> MadeAgain:
+        """Makes samples one by one, and treats each failure as on_error says: stop, leave out, or substitute."""
         order, samples, failures, left_out = request.order, [], [], 0
         for row, (index, copy) in enumerate(order.samples()):
             try:
                 samples.append(self.sample(index, copy, order.key))
             except Exception as error:
-                if not is_of_an_image(error):
+                if not counts_as_image_error(error):
                     raise
                 failures.append(_failure(error, index))
                 if self._on_error == "raise":
@@ -213,14 +225,18 @@ class SampleFetcher(_MapDatasetFetcher):
         for other in candidates:
             try:
                 return self.sample(other, copy, key)
-            except Exception as error:  # reported when that sample's own turn comes
-                if not is_of_an_image(error):
+            except Exception as error:
+                if not counts_as_image_error(error):
                     raise
+                # This candidate fails, too: try the next.  Its error is reported when the sampler gives its index.
         raise failure from none_decoded()
 
 
 def _decode_what_is_held(left: list[Any]) -> None:
-    """Decodes, as a whole, images that user code still holds, as a dataset does that keeps the images it has opened."""
+    """Decodes the whole image of each pending tensor if user code still holds that image.
+
+    A dataset that keeps the images it has opened will probably use them again, from the pixels that are kept here.
+    """
     for reference in left:
         tensor = reference()
         if isinstance(tensor, PendingImage) and (source := tensor.undecoded.source).is_held():
@@ -277,7 +293,7 @@ def _this_worker() -> int | None:
     return None if info is None else info.id
 
 
-def _takes_indices_at_once(dataset: Any) -> Any:
+def _getitems_of(dataset: Any) -> Any:
     """Returns the dataset's `__getitems__`; None if the innermost dataset has none, or only ours, added for torch."""
     inner = dataset
     while type(inner) is Subset:
@@ -328,6 +344,10 @@ def _replace_in_objects(value: Any, depth: int = 0) -> None:
                 _replace_in_objects(each, depth + 1)
 
 
-def is_of_an_image(error: Exception) -> bool:
-    """True for errors about an image file: missing, no image, damaged, too large, or smaller than a crop."""
+def counts_as_image_error(error: Exception) -> bool:
+    """True for errors that are treated as on_error says, as if an image caused them.
+
+    These are OSError, SyntaxError and EOFError, whatever in the user's code raised them, Pillow's
+    DecompressionBombError, and ImageTooSmall (an image smaller than a crop).
+    """
     return isinstance(error, OSError | SyntaxError | EOFError | ImageTooSmall | pillow.bomb_error())
