@@ -1,8 +1,9 @@
 """A fused transform, which replaces a transform of the user's dataset while the loader makes samples.
 
 It applies the transform's compiled plan to an image, with views drawn by (seed, epoch, sample).  An image that is still
-encoded is not decoded for it; any other is transformed with Pillow's pixels.  Attributes are read from and set on the
-original transform, and the plan is compiled again as soon as a setting of the transform has changed.
+encoded stays so if the plan permits: the result is then a pending tensor, or another encoded image.  Pixels that an
+image already has are transformed at once.  Attributes are read from and set on the original transform, and the plan is
+compiled again as soon as a setting of the transform has changed.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from fastdata.views.plan import Plan
 
 __all__ = ["FusedTransform", "fused_transform", "plan_of"]
 
-_OWN = ("_fastdata", "_made")
+_OWN = ("_fastdata", "_made")  # attributes of the fused transform itself; all others are its original's
 # Special methods, which Python looks for in the class: forwarded where the transform's class has them.
 _SPECIAL = (
     "__add__",
@@ -37,7 +38,7 @@ _SPECIAL = (
 
 
 def plan_of(transform: Callable[..., Any]) -> Plan | None:
-    """Compiles the steps that can be fused of a transform called with images; returns None if there are none."""
+    """Compiles the leading steps of a transform that can be fused; returns None if its first step cannot."""
     return compile_steps(flatten(transform), ends_with_pil=True).plan
 
 
@@ -53,7 +54,7 @@ def fused_transform(transform: Callable[..., Any], *, per_thread: bool) -> Fused
 
 
 class FusedTransform:
-    """A callable that replaces a transform; `isinstance` sees an instance of the transform's class.
+    """A proxy of the user's transform: attributes, repr, ==, hash, isinstance are the original's; only calling differs.
 
     Args:
         transform: the user's transform.
@@ -62,12 +63,15 @@ class FusedTransform:
 
     __slots__ = ("__weakref__", "_fastdata", "_made")
 
-    _fastdata: tuple[Callable[..., Any], bool]
-    _made: tuple[Settings, Fused | None]
-    _users_class: type
+    _fastdata: tuple[Callable[..., Any], bool]  # the original transform, and per_thread
+    _made: tuple[Settings, Fused | None]  # compiled from the transform, with its settings at that time
+    _users_class: type  # the original transform's class
 
     def __new__(cls, *args: Any, per_thread: bool | None = None, **kwargs: Any) -> Any:
-        """Creates a fused transform; for ``type(self.transform)(...)``, an object of the user's class."""
+        """Creates a fused transform if `per_thread` is given, else an object of the user's class.
+
+        User code that calls ``type(self.transform)(...)`` comes here, since that is the fused transform's class.
+        """
         return object.__new__(cls) if per_thread is not None else cls._users_class(*args, **kwargs)
 
     def __init__(self, transform: Callable[..., Any], *, per_thread: bool) -> None:
@@ -83,7 +87,7 @@ class FusedTransform:
         return vars(self._fastdata[0])
 
     def __getattr__(self, name: str) -> Any:
-        if name in _OWN:  # in a copy that is being made
+        if name in _OWN:  # asked for before __init__, as copy and pickle may: else an endless recursion
             raise AttributeError(name)
         return getattr(self._fastdata[0], name)
 
@@ -106,13 +110,13 @@ class FusedTransform:
         return bool(self._fastdata[0])
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _again, self._fastdata
+        return _rebuilt, self._fastdata
 
     def __copy__(self) -> FusedTransform:
-        return _again(copy.copy(self._fastdata[0]), self._fastdata[1])
+        return _rebuilt(copy.copy(self._fastdata[0]), self._fastdata[1])
 
     def __deepcopy__(self, memo: dict[int, Any]) -> FusedTransform:
-        return _again(*copy.deepcopy(self._fastdata, memo))
+        return _rebuilt(*copy.deepcopy(self._fastdata, memo))
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Returns the transform's result; a pending tensor if the image is still encoded and a tensor is wanted."""
@@ -122,7 +126,7 @@ class FusedTransform:
             settings, fused = made = _compiled(transform, per_thread)
             object.__setattr__(self, "_made", made)
         if len(args) != 1 or kwargs:
-            count_plain(f"it is called with {len(args) + len(kwargs)} arguments, not with one image")
+            count_plain("it is not called with exactly one positional argument")
         elif fused is None:
             count_plain("none of its steps can be fused as it is now")
         elif (draw := next_draw(draws=fused.draws)) is not None:
@@ -153,5 +157,6 @@ def _class_for(cls: type) -> type[FusedTransform]:
     return type(cls.__name__, (FusedTransform,), {**own, "_users_class": cls})
 
 
-def _again(transform: Callable[..., Any], per_thread: bool) -> FusedTransform:
+def _rebuilt(transform: Callable[..., Any], per_thread: bool) -> FusedTransform:
+    """Makes a copied or unpickled fused transform from its copy of the original; pickle needs a function."""
     return fused_transform(transform, per_thread=per_thread)
