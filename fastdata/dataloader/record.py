@@ -109,7 +109,7 @@ class EpochRecord:
 
     def end(self) -> None:
         """Notes that the iterator has come to its end; this ends the epoch, unless the sampler raised."""
-        self.ended = self.batches is None or not self.batches.broken
+        self.ended = self.batches is None or not self.batches.unfinished
         skips, self._skips = self._skips, None
         if skips is not None:
             skips.tell(self.start.epoch)

@@ -13,7 +13,7 @@ from torch.utils.data import BatchSampler, IterableDataset, TensorDataset
 from fastdata.dataloader.record import EpochRecord
 from fastdata.dataloader.worker_states import WorkerStates, all_known, has_datasets, passed_over
 from fastdata.errors import StateMismatch
-from fastdata.order.epoch_batches import EpochBatches, planned, resumed_with
+from fastdata.order.epoch_batches import EpochBatches, predicted_state, resumed_with
 from fastdata.order.epoch_sampler import EpochSampler
 from fastdata.order.random_states import GlobalStates
 from fastdata.order.sampler_chain import describe_sampler, epoch_sampler, own_generators
@@ -182,7 +182,7 @@ class StatefulEpochs:
         sampler = None if self._is_iterable() else self._index_sampler
         alive = self.persistent_workers and self.num_workers > 0 and self._iterator is not None
         drawn = self._persistent_seed is None and not alive
-        return planned(state, sampler, self.generator, drawn=drawn, batched=self.batch_sampler is not None)
+        return predicted_state(state, sampler, self.generator, drawn=drawn, batched=self.batch_sampler is not None)
 
     def begin_epoch(self, *, by_torchs_code: bool = True) -> EpochRecord:
         """Begins the epoch that comes next: a loaded one where it was, else a new one.

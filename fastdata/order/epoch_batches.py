@@ -34,8 +34,9 @@ from fastdata.order.index_checksum import checksum_of, plain
 from fastdata.order.random_states import CANNOT_BE_STATES, GlobalStates, set_states_of, states_of
 from fastdata.order.sampler_chain import own_generators, visits_each_sample_once
 from fastdata.order.state import LoaderState
+from fastdata.terminal.words import counted
 
-__all__ = ["EpochBatches", "planned", "recorded", "resumed_with"]
+__all__ = ["EpochBatches", "predicted_state", "recorded", "resumed_with"]
 
 _MOST_RANKS = 1 << 20
 _NOTHING = object()
@@ -45,16 +46,17 @@ _STATELESS = (SequentialSampler, DistributedSampler, EpochSampler)  # their orde
 
 
 def resumed_with(state: LoaderState, sampler: EpochSampler) -> LoaderState:
-    """The state for a sampler of perhaps another number of ranks, which it sets to continue there."""
+    """Sets a sampler to continue from a state, perhaps saved with another number of ranks; returns the state for it."""
     try:
         history = [[int(ranks), int(delivered)] for ranks, delivered in state.history or []]
     except (TypeError, ValueError, OverflowError) as error:
         raise StateMismatch(f"the state's history is {state.history!r}, not pairs of ranks and samples") from error
     if state.ranks not in (None, sampler.num_replicas) and state.ahead is not None and (state.delivered or state.ahead):
         raise StateMismatch(
-            f"the state is of {state.ranks} ranks whose loaders have in_order=False, this run has "
-            f"{sampler.num_replicas}: batches that were handed over early cannot be divided anew; resume with as many "
-            "ranks, or start the epoch from the beginning"
+            f"the state was saved with {counted(state.ranks or 1, 'rank')} and in_order=False, but this run has "
+            f"{counted(sampler.num_replicas, 'rank')}. Batches that were delivered out of order cannot be distributed "
+            f"over another number of ranks: resume with {counted(state.ranks or 1, 'rank')}, or start the epoch from "
+            "the beginning"
         )
     if state.ranks not in (None, sampler.num_replicas) and state.delivered:
         history.append([state.ranks or 1, state.delivered])
@@ -72,6 +74,15 @@ class EpochBatches:
 
     Iterating yields what the wrapped sampler yields, less the first `state.delivered` indices and the batches in
     `state.ahead`.  `state` then also holds what is needed to do that again.
+
+    Args:
+        batches: the batch sampler, or a plain sampler for unbatched loading.
+        start: the state to begin from; `delivered` is 0 for a fresh epoch.
+        order_seed: decides the order of samplers that draw from global generators; None lets them draw as they do.
+        batched: False if each item is one index.
+        draw_due: the order is known in advance, but torch's sampler would now draw its seed from the global generator;
+            so one number is drawn there and not used.
+        in_order: batches are handed over in this order.
     """
 
     def __init__(
@@ -84,14 +95,6 @@ class EpochBatches:
         draw_due: bool = False,
         in_order: bool = True,
     ) -> None:
-        """Args:
-        batches: the batch sampler, or a plain sampler for unbatched loading.
-        start: the state to begin from; `delivered` is 0 for a fresh epoch.
-        order_seed: decides the order of samplers that draw from global generators; None lets them draw as they do.
-        batched: False if each item is one index.
-        in_order: batches are handed over in this order.
-        draw_due: the order is known, but torch's sampler would draw from the global generator now, which then moves on.
-        """
         self._batches, self._batched, self._draw_due, self._in_order = batches, batched, draw_due, in_order
         self._sampler = batches.sampler if batched and type(batches) is BatchSampler else batches
         self._seen: Counter[Any] | None = None if visits_each_sample_once(self._sampler) else Counter()
@@ -101,14 +104,14 @@ class EpochBatches:
         self._is_known = self._is_random or type(self._sampler) in _STATELESS
         self._streams: GlobalStates | None = None  # what an unknown sampler draws from, if not the global generators
         self._candidates: Sequence[int] | None = None
-        self.sizes: list[int] = []  # of all batches behind `state.delivered`, also of those in `state.ahead`
-        self._yielded: list[int] = []  # which of them were yielded
-        self._begins = [0]  # samples in front of each of them, and behind the last
-        self._own_checksums: dict[int, int] = {}  # of batches alone that may be handed over early, by their places
+        self.sizes: list[int] = []  # of all batches after the first `state.delivered` samples, `state.ahead` included
+        self._yielded: list[int] = []  # places in `sizes` of the batches that were yielded
+        self._begins = [0]  # samples before each batch of `sizes`, and after the last
+        self._own_checksums: dict[int, int] = {}  # of single batches that may be handed over early, by their places
         self._early, self._handed, self._counted = EarlyBatches(()), HandOver(), 0
         self._checksum = 0
         self.checksums: list[int] = []
-        self.broken = False  # the sampler raised, so its end is not the epoch's
+        self.unfinished = False  # iteration has begun, and the sampler has not come to its end (it may have raised)
         self.state = start if start.order_seed is not None else replace(start, order_seed=order_seed)
 
     def __len__(self) -> int:
@@ -118,7 +121,7 @@ class EpochBatches:
         self.sizes, self._begins, self._yielded, self.checksums, self._checksum = [], [0], [], [], 0
         self._own_checksums, self._early = {}, EarlyBatches(self.state.ahead or ())
         self._handed, self._counted = HandOver(), 0
-        self.broken = True
+        self.unfinished = True
         remaining = self._remaining()
         while True:
             with self._drawing():
@@ -127,7 +130,7 @@ class EpochBatches:
                 self._streams = None
             if batch is _NOTHING:
                 self._early.check_end(self._begins[-1])
-                self.broken = False
+                self.unfinished = False
                 return
             if not self._is_early(batch if self._batched else [batch]):
                 self._yielded.append(len(self.sizes) - 1)
@@ -156,11 +159,11 @@ class EpochBatches:
         return self.sizes[self._yielded[number]] if number < len(self._yielded) else None
 
     def state_after(self, count: int, order: Sequence[int] | None = None) -> LoaderState:
-        """`state` once batches yielded here have been handed over; call it with counts that do not fall.
+        """Returns the state after `count` of the batches yielded here were handed over.
 
         Args:
-            count: number of these batches.
-            order: numbers of the yielded batches in the order of their hand-over; None for that of the sampler.
+            count: number of batches handed over; never smaller than in an earlier call.
+            order: numbers of the yielded batches in the order in which they were handed over; None if as yielded.
         """
         for turn in range(self._counted, count):
             self._handed.add(self._yielded[turn if order is None else order[turn]])
@@ -292,7 +295,7 @@ class EpochBatches:
         return self._after_in_batches(map(_as_batch, self._batches), skip)
 
     def _after_in_batches(self, batches: Iterator[Any], skip: int) -> Iterator[Any]:
-        """The remaining batches behind the first `skip` indices; a batch that is cut in the middle keeps its rest."""
+        """The remaining batches after the first `skip` indices; a batch that is cut in the middle keeps its rest."""
         passed: list[Any] = []
         rest: list[Any] = []
         while len(passed) < skip:
@@ -327,7 +330,8 @@ def recorded(
         state: state of the loader.
         sampler: the sampler that draws the order.
         generator: the loader's own generator.
-        drawn: say what they will be once torch's iterator has drawn its base seed, from that generator or globally.
+        drawn: True for the states after torch's iterator will have drawn its base seed, from `generator`, or from the
+            global generator if that is None.
     """
     before = generator.get_state() if drawn and generator is not None else None
     if drawn and generator is not None:
@@ -342,16 +346,19 @@ def recorded(
     return replace(state, sampler_own=own_states, sampler_random=globally)
 
 
-def planned(
+def predicted_state(
     state: LoaderState, sampler: Any, generator: torch.Generator | None, *, drawn: bool, batched: bool
 ) -> LoaderState:
-    """A state before its epoch has begun, with what will decide the epoch's order and views if nobody draws before.
+    """Predicts the state of an epoch that has not begun: with the seeds and generator states that decide it.
+
+    The prediction holds if nobody draws from these generators before; it does not change them.
 
     Args:
         state: state of the loader.
         sampler: the loader's batch sampler, or plain sampler; None for an iterable dataset.
-        generator: the loader's own.
-        drawn: torch's iterator will draw a base seed first, from that generator or globally.
+        generator: the loader's own generator; None if it has none.
+        drawn: torch's iterator will draw its base seed first, from `generator`, or from the global generator if that
+            is None.
         batched: False if the sampler's items are single indices, or batches for a dataset that takes such.
     """
     inner = sampler.sampler if batched and type(sampler) is BatchSampler else sampler
