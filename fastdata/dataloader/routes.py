@@ -1,4 +1,4 @@
-"""Choice of a loader's path: the image pipeline, or torch's own iterators."""
+"""Choice of a loader's route: the image pipeline, the dataset's own code in threads, or torch's own iterators."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from fastdata.lazy.find import find_transforms, is_safe_in_threads
 from fastdata.loaders import native_problem
 from fastdata.pipeline.collate import is_known_collation, stacks_images
 from fastdata.sources.arrays import ArraySource
-from fastdata.sources.protocol import OFFER, ImageSource, NotASource
+from fastdata.sources.protocol import ADVICE_SOURCE, ImageSource, NotASource
 from fastdata.sources.recognise import has_target_transform, makes_samples, recognise
 from fastdata.transforms.augmentations import has_batch_form
-from fastdata.transforms.compile import BEGIN_WITH, compile_transform
+from fastdata.transforms.compile import ADVICE_FIRST_STEP, compile_transform
 from fastdata.transforms.known import name_of
 from fastdata.views.plan import Plan
 
-__all__ = ["MAP_STYLE", "Route", "find_route"]
+__all__ = ["ADVICE_MAP_STYLE", "Route", "find_route"]
 
 
 # Functions of frameworks that only seed the random generators of a worker process.
@@ -33,7 +33,9 @@ _SEEDING = {
 }
 
 
-MAP_STYLE = "use a map-style dataset that opens images with PIL.Image.open, or tar shards with fastdata.ShardDataset"
+ADVICE_MAP_STYLE = (
+    "use a map-style dataset that opens images with PIL.Image.open, or tar shards with fastdata.ShardDataset"
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,10 +75,10 @@ def find_route(loader: LoaderArguments) -> Route:
     """Decides the route of a loader from its arguments."""
     if isinstance(loader.dataset, IterableDataset):
         reason = f"{type(loader.dataset).__name__} is an iterable dataset, which torch's own code iterates"
-        return Route(reason=reason, advice=MAP_STYLE)
+        return Route(reason=reason, advice=ADVICE_MAP_STYLE)
     if loader.batch_sampler is None:
         return Route(reason="batch_size=None asks for single samples", advice="pass a batch_size")
-    route = _to_the_pipeline(loader)
+    route = _pipeline_route(loader)
     if route.plan is not None:
         return route
     if not may_defer(loader):
@@ -85,13 +87,14 @@ def find_route(loader: LoaderArguments) -> Route:
     fused = found.plans
     if not fused or native_problem() is not None:  # asked last, since it imports Pillow
         return route
-    if route.advice in (OFFER, BEGIN_WITH):  # little more would be gained
+    if route.advice in (ADVICE_SOURCE, ADVICE_FIRST_STEP):  # the image pipeline would gain little more
         route = replace(route, advice=None)
     in_threads = _goes_to_threads(loader, fused)
     return replace(route, fused=fused, fused_parts=frozenset(found.parts), in_threads=in_threads)
 
 
-def _to_the_pipeline(loader: LoaderArguments) -> Route:
+def _pipeline_route(loader: LoaderArguments) -> Route:
+    """Returns the route through the image pipeline; a route without plan, with the reason, if that cannot be taken."""
     if problem := _asks_for_processes(loader):
         return Route(reason=problem[0], advice=problem[1])
     try:
@@ -125,7 +128,8 @@ def _to_the_pipeline(loader: LoaderArguments) -> Route:
 def _users_code(loader: LoaderArguments, source: ImageSource, plan: Plan, reason: str) -> str | None:
     """Code that would be called for each sample or batch and is not known to be pure, in words; None for none.
 
-    Sources whose class makes no samples are asked for bytes and targets in threads, as they offer, and so is the rest.
+    None also for a dataset whose class has no `__getitem__`: it offers encoded bytes and targets (sources/protocol.py),
+    for which threads ask, and they call its transforms and the collate function as well.
     """
     if not makes_samples(loader.dataset):
         return None
@@ -139,7 +143,10 @@ def _users_code(loader: LoaderArguments, source: ImageSource, plan: Plan, reason
 
 
 def _array_route(loader: LoaderArguments, source: ArraySource, plan: Plan, reason: str) -> Route:
-    """Images in memory, which are only worth taking from torch when whole batches of them are made."""
+    """Returns the image pipeline's route for images in memory; one without plan if it cannot make whole batches.
+
+    Taking over single images from torch would gain little.
+    """
     plan = replace(plan, source_size=source.image_size)
     if (problem := native_problem()) is not None:
         return Route(reason="images in memory need the native core", advice=problem)
@@ -147,16 +154,16 @@ def _array_route(loader: LoaderArguments, source: ArraySource, plan: Plan, reaso
         advice = "end the transform with ToTensor or PILToTensor, and Normalize"
         if has_batch_form(plan.unfused[0]) and loader.augment_on == "host":
             advice = "augment_on='device' applies the augmentations to whole batches"
-        return Route(reason=f"images in memory are only done in whole batches, and {reason}", advice=advice)
+        return Route(reason=f"images in memory are only transformed in whole batches, and {reason}", advice=advice)
     if not plan.in_one_pass:
-        advice = "put crops, resizes and flips before augmentations"
-        return Route(reason="images in memory are only done in one pass, and a crop comes later", advice=advice)
+        reason = "images in memory are only transformed in one pass, which cannot do the steps in this order"
+        return Route(reason=reason, advice="put crops, resizes and flips before augmentations, with at most one resize")
     if not plan.batchable:
         return Route(reason="the transform ends with a PIL image", advice="end it with ToTensor or PILToTensor")
     if not stacks_images(loader.collate_fn, plan.output_dtype):
         name = getattr(loader.collate_fn, "__name__", type(loader.collate_fn).__name__)
         return Route(
-            reason=f"images in memory are only done in whole batches, and {name} collates samples",
+            reason=f"images in memory are only transformed in whole batches, and {name} collates samples",
             advice="leave collate_fn out, and do its work on the batch",
         )
     if plan.augments and source.channels == 1:
@@ -196,7 +203,11 @@ def _only_seeds(function: Any) -> bool:
 
 
 def _goes_to_threads(loader: LoaderArguments, fused: Mapping[str, Plan]) -> bool:
-    """True where decode threads make the samples: wanted so, or known to be safe, and quick without processes."""
+    """True if decode threads make the samples: `num_workers` is above 0, and `workers="threads"` or all of this holds.
+
+    No argument asks for processes, the dataset is known to be safe in threads, the collate function is known, and the
+    transforms are fused to their ends.
+    """
     if loader.num_workers == 0 or loader.workers == "processes":
         return False
     if loader.workers == "threads":

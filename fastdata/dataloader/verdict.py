@@ -13,7 +13,7 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.data import IterableDataset, Subset
 
 from fastdata.dataloader.arguments import LoaderArguments, may_defer
-from fastdata.dataloader.routes import MAP_STYLE, Route
+from fastdata.dataloader.routes import ADVICE_MAP_STYLE, Route
 from fastdata.errors import NotAccelerated
 from fastdata.lazy.batch_messages import Report
 from fastdata.lazy.find import looks_like_images
@@ -239,7 +239,7 @@ def _change(loader: LoaderArguments, route: Route) -> str:
     if not may_defer(loader):
         return "leave defer=False and FASTDATA_DEFER=0 out"
     if _is_torchs(loader):
-        return route.advice or MAP_STYLE
+        return route.advice or ADVICE_MAP_STYLE
     return _OPEN_WITH_PILLOW
 
 

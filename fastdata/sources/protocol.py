@@ -32,7 +32,7 @@ import numpy as np
 import numpy.typing as npt
 
 __all__ = [
-    "OFFER",
+    "ADVICE_SOURCE",
     "FileRanges",
     "ImageSource",
     "NotASource",
@@ -91,7 +91,7 @@ class FileRanges:
         return cls([each[0] for each in ranges], offsets, lengths, crcs)
 
 
-OFFER = (
+ADVICE_SOURCE = (
     "use torchvision.datasets.ImageFolder or fastdata.ImageFolder, or give the dataset read_encoded(index), "
     "read_target(index) and transform (see fastdata/sources/protocol.py)"
 )
@@ -106,7 +106,7 @@ class NotASource(Exception):
 
     def __init__(self, reason: str, advice: str = "") -> None:
         super().__init__(reason)
-        self.advice = advice or OFFER
+        self.advice = advice or ADVICE_SOURCE
 
 
 def file_ranges(source: ImageSource, indices: Sequence[int]) -> FileRanges:

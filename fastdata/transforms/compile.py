@@ -24,7 +24,7 @@ from fastdata.transforms.plan_builder import Draft, NotFusable
 from fastdata.transforms.readers import READERS, TIMM_READERS
 from fastdata.views.plan import Output, Plan
 
-__all__ = ["BEGIN_WITH", "PlanResult", "compile_steps", "compile_transform", "flatten"]
+__all__ = ["ADVICE_FIRST_STEP", "PlanResult", "compile_steps", "compile_transform", "flatten"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,7 +36,7 @@ class PlanResult:
     advice: str | None = None
 
 
-BEGIN_WITH = (
+ADVICE_FIRST_STEP = (
     "use a transform that begins with RandomResizedCrop, Resize, CenterCrop, RandomCrop or a flip of "
     "torchvision.transforms; your own steps can follow in the same Compose"
 )
@@ -56,7 +56,7 @@ def compile_transform(transform: object, *, augment_on: str = "host") -> PlanRes
     """
     if transform is None:
         reason = "the dataset has no transform, so its samples are PIL images"
-        return PlanResult(plan=None, reason=reason, advice=BEGIN_WITH)
+        return PlanResult(plan=None, reason=reason, advice=ADVICE_FIRST_STEP)
     return compile_steps(flatten(transform), augment_on=augment_on)
 
 
@@ -88,7 +88,7 @@ def compile_steps(
             break
         fused += 1
     if fused == 0:
-        return PlanResult(plan=None, reason=f"nothing can be fused: {reason}", advice=BEGIN_WITH)
+        return PlanResult(plan=None, reason=f"nothing can be fused: {reason}", advice=ADVICE_FIRST_STEP)
     why = reason if fused < len(steps) else "the transform does not end with a tensor"
     if (draft.effects or draft.stages) and draft.output is Output.PIL and not ends_with_pil:
         return replace(compile_steps(steps, effects=False), reason=f"augmentations are called per sample: {why}")
