@@ -20,7 +20,7 @@ from fastdata.pipeline.jobs import Job
 from fastdata.pipeline.resources import EpochResources
 from fastdata.sources.protocol import ImageSource, NotASource
 from fastdata.sources.recognise import has_target_transform, makes_samples, recognise
-from fastdata.transforms.settings import Settings
+from fastdata.transforms.settings import TransformSnapshot
 from fastdata.views.philox import Key
 
 __all__ = ["LiveJobs"]
@@ -75,7 +75,7 @@ class LiveJobs:
         """Goes on with a route, and notes what it depends on."""
         self._resources, self._source = resources, route.source
         self._transform = getattr(route.source, "transform", None)
-        self._settings = Settings(self._transform)
+        self._snapshot = TransformSnapshot(self._transform)
         self._is_known_collation = is_known_collation(self._samples.arguments.collate_fn)
 
     def _close_resources(self, ended: bool = True) -> None:
@@ -96,7 +96,7 @@ class LiveJobs:
         return (
             is_same
             and now.transform is self._transform
-            and self._settings.are_unchanged()
+            and self._snapshot.is_current()
             and not (makes_samples(arguments.dataset) and has_target_transform(now))
             and is_known_collation(arguments.collate_fn) == self._is_known_collation
         )

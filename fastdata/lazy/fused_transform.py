@@ -16,7 +16,7 @@ from typing import Any
 from fastdata.lazy.fused_steps import Fused
 from fastdata.lazy.sample_context import count_plain, next_draw
 from fastdata.transforms.compile import compile_steps, flatten
-from fastdata.transforms.settings import Settings
+from fastdata.transforms.settings import TransformSnapshot
 from fastdata.views.plan import Plan
 
 __all__ = ["FusedTransform", "fused_transform", "plan_of"]
@@ -38,7 +38,7 @@ _SPECIAL = (
 
 
 def plan_of(transform: Callable[..., Any]) -> Plan | None:
-    """Compiles the leading steps of a transform that can be fused; returns None if its first step cannot."""
+    """Compiles the leading steps of a transform that can be fused; returns None if there are none."""
     return compile_steps(flatten(transform), ends_with_pil=True).plan
 
 
@@ -64,7 +64,7 @@ class FusedTransform:
     __slots__ = ("__weakref__", "_fastdata", "_made")
 
     _fastdata: tuple[Callable[..., Any], bool]  # the original transform, and per_thread
-    _made: tuple[Settings, Fused | None]  # compiled from the transform, with its settings at that time
+    _made: tuple[TransformSnapshot, Fused | None]  # compiled from the transform, with a snapshot of it at that time
     _users_class: type  # the original transform's class
 
     def __new__(cls, *args: Any, per_thread: bool | None = None, **kwargs: Any) -> Any:
@@ -121,9 +121,9 @@ class FusedTransform:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Returns the transform's result; a pending tensor if the image is still encoded and a tensor is wanted."""
         transform, per_thread = self._fastdata
-        settings, fused = self._made
-        if not settings.are_unchanged():
-            settings, fused = made = _compiled(transform, per_thread)
+        snapshot, fused = self._made
+        if not snapshot.is_current():
+            snapshot, fused = made = _compiled(transform, per_thread)
             object.__setattr__(self, "_made", made)
         if len(args) != 1 or kwargs:
             count_plain("it is not called with exactly one positional argument")
@@ -134,11 +134,11 @@ class FusedTransform:
         return transform(*args, **kwargs)
 
 
-def _compiled(transform: Callable[..., Any], per_thread: bool) -> tuple[Settings, Fused | None]:
-    """Compiles a transform; its settings are read first, so that a change meanwhile is noticed at the next call."""
-    settings, steps = Settings(transform), flatten(transform)
+def _compiled(transform: Callable[..., Any], per_thread: bool) -> tuple[TransformSnapshot, Fused | None]:
+    """Compiles a transform; its snapshot is taken first, so that a change meanwhile is noticed at the next call."""
+    snapshot, steps = TransformSnapshot(transform), flatten(transform)
     plan = compile_steps(steps, ends_with_pil=True).plan
-    return settings, None if plan is None else Fused(steps, plan, per_thread=per_thread)
+    return snapshot, None if plan is None else Fused(steps, plan, per_thread=per_thread)
 
 
 @cache

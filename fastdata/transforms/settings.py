@@ -1,4 +1,4 @@
-"""Settings: a record of all that a plan was compiled from, to notice when somebody changes any of it.
+"""A snapshot of the settings that a plan was compiled from, to notice when somebody changes any of them.
 
 A dataset may change its own transform at any time: a size in ``__getitem__``, the list of a Compose between two epochs,
 the mean of a Normalize from another thread.  torch's loader obeys at once, so a plan is compared with the transform
@@ -14,15 +14,17 @@ import torch
 
 from fastdata.transforms.known import is_known_transform
 
-__all__ = ["Settings"]
+__all__ = ["TransformSnapshot"]
 
-_DEEPEST = 16  # transforms and containers inside of each other
+_DEEPEST = 16  # levels of nested transforms and containers that are recorded; deeper values are compared by identity
 
 
-class Settings:
-    """All attributes of a transform, and of the transforms, containers, tensors and arrays in it, as they are now.
+class TransformSnapshot:
+    """All attributes of a transform, and of known transforms inside of it, as they are now.
 
-    Steps of classes that are not known are compared by identity: they are called, never read.
+    Lists, tuples, dictionaries and sets are copied, and arrays compared by their bytes.  Tensors are compared by their
+    version counters, which writes through `.data` or NumPy do not change.  Of any other value only a replacement is
+    noticed: steps of classes that are not known are called, and no plan depends on their attributes.
 
     Args:
         transform: any object.
@@ -36,13 +38,14 @@ class Settings:
         self._tensors: list[tuple[torch.Tensor, int]] = []
         self._arrays: list[tuple[np.ndarray[Any, Any], bytes]] = []
         self._seen: dict[int, Any] = {}  # keeps what was noted, so that no other object gets its id
-        everywhere = torch.nn.modules.module
-        for hooks in (everywhere._global_forward_hooks, everywhere._global_forward_pre_hooks):
+        # Forward hooks of all modules: while there are any, transforms that are modules are not fused.
+        modules = torch.nn.modules.module
+        for hooks in (modules._global_forward_hooks, modules._global_forward_pre_hooks):
             self._dicts.append((hooks, dict(hooks)))
-        self._copy(transform, 0)
+        self._record(transform, 0)
 
-    def are_unchanged(self) -> bool:
-        """True if every object has the attributes that it had, with equal values."""
+    def is_current(self) -> bool:
+        """True if no attribute of a recorded object has changed; False if one has, or cannot be compared."""
         try:
             for owner, kind, kept in self._objects:
                 if type(owner) is not kind or owner.__dict__ != kept:
@@ -57,16 +60,16 @@ class Settings:
         except Exception:  # noqa: BLE001 - of values of the user's, which may not be comparable
             return False
 
-    def _copy(self, value: Any, depth: int) -> Any:
+    def _record(self, value: Any, depth: int) -> Any:
         """Returns the value to compare with later: a copy of a container, else the value; notes its contents."""
         if depth > _DEEPEST:
             return value
         if isinstance(value, dict):
-            return {key: self._copy(each, depth + 1) for key, each in list(value.items())}
+            return {key: self._record(each, depth + 1) for key, each in list(value.items())}
         if type(value) is list:
-            return [self._copy(each, depth + 1) for each in list(value)]
+            return [self._record(each, depth + 1) for each in list(value)]
         if type(value) is tuple:
-            return tuple(self._copy(each, depth + 1) for each in value)
+            return tuple(self._record(each, depth + 1) for each in value)
         if isinstance(value, set):
             return set(value)
         if id(value) not in self._seen:
@@ -79,11 +82,11 @@ class Settings:
             self._tensors.append((value, value._version))
         elif isinstance(value, np.ndarray):
             self._arrays.append((value, value.tobytes()))
-        elif _is_read(value):
-            self._objects.append((value, type(value), self._copy(vars(value), depth + 1)))
+        elif _has_recorded_attributes(value):
+            self._objects.append((value, type(value), self._record(vars(value), depth + 1)))
 
 
-def _is_read(value: object) -> bool:
-    """True for objects whose attributes decide what is compiled."""
+def _has_recorded_attributes(value: object) -> bool:
+    """True for objects whose attributes decide what is compiled: known transforms and torch's module containers."""
     is_container = type(value).__module__ == "torch.nn.modules.container"
     return (is_container or is_known_transform(value)) and hasattr(value, "__dict__") and not isinstance(value, type)

@@ -27,7 +27,7 @@ from torchvision.datasets import ImageFolder
 import fastdata
 from fastdata import DataLoader
 from fastdata.dataloader import map_style
-from fastdata.transforms.settings import Settings
+from fastdata.transforms.settings import TransformSnapshot
 
 TORCHS = torch.utils.data.DataLoader
 SMALL = [v1.Resize((16, 16)), v1.ToTensor()]
@@ -163,23 +163,23 @@ def test_settings_notice_every_change() -> None:
         (lambda: std.__setitem__(1, 0.4), lambda: std.__setitem__(1, 0.5)),
     ]
     for change, back in changes:
-        settings = Settings(transform)
-        assert settings.are_unchanged()
+        snapshot = TransformSnapshot(transform)
+        assert snapshot.is_current()
         change()
-        assert not settings.are_unchanged()
+        assert not snapshot.is_current()
         back()
-        assert settings.are_unchanged()
-    settings = Settings(transform)
+        assert snapshot.is_current()
+    snapshot = TransformSnapshot(transform)
     mean.mul_(2)  # in place
-    assert not settings.are_unchanged()
-    settings = Settings(transform)
+    assert not snapshot.is_current()
+    snapshot = TransformSnapshot(transform)
     handle = steps[0].register_forward_hook(lambda *_: None)
-    assert not settings.are_unchanged()
+    assert not snapshot.is_current()
     handle.remove()
     handle = torch.nn.modules.module.register_module_forward_hook(lambda *_: None)
-    assert not settings.are_unchanged()
+    assert not snapshot.is_current()
     handle.remove()
-    assert settings.are_unchanged()
+    assert snapshot.is_current()
 
 
 class Seeded(Own):
