@@ -2,11 +2,11 @@
 
 Most datasets that keep their images in memory work as torchvision's do: a row of the array becomes a PIL image, a
 transform is called on it, and a label is returned with it.  This is found by following the names in the source code of
-`__getitem__`; nothing of it is run.  If the code holds anything else, the reading stops, and the dataset's own code
-makes its samples.
+`__getitem__`; no code of it is run, but values of the dataset's attributes are looked at.  If the code holds anything
+else, the reading stops, and the dataset's own code makes its samples.
 
-The source code is used only if it compiles to exactly the code that the class has, so a file that was edited after the
-import, or a function that was replaced, is not mistaken for it.
+The source code is used only if it compiles to exactly the code that the class has.  So it is not used if the file was
+edited after the import, or the function was replaced.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ __all__ = ["ArrayLayout", "method_body", "read_layout"]
 
 @dataclass(frozen=True, kw_only=True)
 class ArrayLayout:
-    """The names of the attributes in which a dataset keeps its samples.
+    """How a dataset makes a sample from its attributes: which array, which targets, which transforms.
 
     Attributes:
         axes: axes of the array, as letters: "NHWC", "NHW" (grey) or "NCHW".
@@ -107,20 +107,23 @@ class _Target:
 
 @lru_cache(maxsize=64)
 def method_body(function: FunctionType) -> list[ast.stmt] | None:
-    """Returns the statements of a method with one argument; None if its source code is not available."""
-    own = function.__code__
-    plain = own.co_argcount == 2 and not own.co_flags & (inspect.CO_VARARGS | inspect.CO_VARKEYWORDS)
-    if not plain or own.co_kwonlyargcount or function.__defaults__ or function.__closure__:
+    """Returns the statements of a method with one argument besides `self`; None if they cannot be known.
+
+    That is so if it has other parameters, defaults or a closure, or if its source code is missing or is not what runs.
+    """
+    code = function.__code__
+    plain = code.co_argcount == 2 and not code.co_flags & (inspect.CO_VARARGS | inspect.CO_VARKEYWORDS)
+    if not plain or code.co_kwonlyargcount or function.__defaults__ or function.__closure__:
         return None
     try:
         module = ast.parse("".join(inspect.findsource(function)[0]))
-        if own not in _codes(compile(module, own.co_filename, "exec", dont_inherit=True)):
+        if code not in _codes(compile(module, code.co_filename, "exec", dont_inherit=True)):
             return None
     except (OSError, TypeError, SyntaxError, ValueError):
         return None
     definitions = (node for node in ast.walk(module) if isinstance(node, ast.FunctionDef))
     return next(
-        (node.body for node in definitions if (node.name, node.lineno) == (own.co_name, own.co_firstlineno)), None
+        (node.body for node in definitions if (node.name, node.lineno) == (code.co_name, code.co_firstlineno)), None
     )
 
 
@@ -133,12 +136,14 @@ def _codes(code: CodeType) -> Iterator[CodeType]:
 
 
 class _Reader:
-    """Reads one `__getitem__` and tracks the value of each name."""
+    """Reads one `__getitem__` and tracks the symbolic value of each name.
+
+    Symbolic values are `_Index`, `_Attribute`, `_Row`, `_Image`, `_Target` and tuples of them; nothing is called.
+    """
 
     def __init__(self, dataset: Any, function: FunctionType) -> None:
         self._dataset, self._globals = dataset, function.__globals__
-        own, index = function.__code__.co_varnames[:2]
-        self._own = own
+        self._self_name, index = function.__code__.co_varnames[:2]
         self._known: dict[str, Any] = {index: _Index()}
 
     def layout(self, body: Sequence[ast.stmt]) -> ArrayLayout:
@@ -161,7 +166,7 @@ class _Reader:
         )
 
     def _targets(self, label: _Row | _Index) -> tuple[str | None, bool]:
-        """Returns the attribute of the targets, None for the index, and True if its values are made integers."""
+        """Returns (name, as_int): the attribute of the targets, None for the index; and if values become integers."""
         if isinstance(label, _Index):
             return None, False
         kind = type(self._value(label.name))
@@ -172,7 +177,7 @@ class _Reader:
     # ---- statements
 
     def _run(self, body: Sequence[ast.stmt]) -> Any:
-        """Returns the value that some statements return; None if they do not return."""
+        """Returns the symbolic value that some statements return; None if they do not return."""
         for statement in body:
             match statement:
                 case ast.Expr(ast.Constant(str())):  # a docstring
@@ -193,7 +198,7 @@ class _Reader:
 
     def _assign(self, target: ast.expr, value: Any) -> None:
         match target:
-            case ast.Name(name) if name != self._own:
+            case ast.Name(name) if name != self._self_name:
                 self._known[name] = value
             case ast.Tuple(targets) if isinstance(value, tuple) and len(targets) == len(value):
                 for each, part in zip(targets, value, strict=True):
@@ -202,7 +207,10 @@ class _Reader:
                 raise _NotUnderstood
 
     def _holds(self, test: ast.expr) -> bool:
-        """Evaluates a test whether an attribute is set, with its current value."""
+        """Evaluates `self.x is None`, `self.x is not None` or `self.x` with the attribute's current value.
+
+        Other tests are not understood, nor is `self.x` alone if its truth value may depend on its content.
+        """
         match test:
             case ast.Compare(value, [ast.IsNot() | ast.Is() as how], [ast.Constant(None)]):
                 is_none = self._value(self._attribute(value)) is None
@@ -210,13 +218,14 @@ class _Reader:
             case ast.Attribute():
                 value = self._value(self._attribute(test))
                 if value is not None and (type(value).__module__ == "builtins" or hasattr(value, "__len__")):
-                    raise _NotUnderstood  # its truth value may depend on its content
+                    raise _NotUnderstood
                 return value is not None
         raise _NotUnderstood
 
     # ---- expressions
 
     def _read(self, node: ast.expr) -> Any:
+        """Returns the symbolic value of an expression."""
         match node:
             case ast.Name(name) if name in self._known:
                 return self._known[name]
@@ -233,6 +242,7 @@ class _Reader:
         raise _NotUnderstood
 
     def _called(self, function: ast.expr, arguments: list[ast.expr], keywords: list[ast.keyword]) -> Any:
+        """Returns the symbolic value of a call's result."""
         known = self._function(function)
         if known is not None:
             value = self._read(arguments[0]) if arguments else None
@@ -252,7 +262,7 @@ class _Reader:
             raise _NotUnderstood
         if not isinstance(function, ast.Attribute) or keywords:
             raise _NotUnderstood
-        if isinstance(function.value, ast.Name) and function.value.id == self._own:
+        if isinstance(function.value, ast.Name) and function.value.id == self._self_name:
             return self._transformed(self._attribute(function), [self._read(each) for each in arguments])
         match (self._read(function.value), function.attr, [_constant(each) for each in arguments]):
             case (_Row(name, moved=False, as_int=False), "transpose", [(1, 2, 0)] | [1, 2, 0]) if self._is_array(name):
@@ -264,7 +274,7 @@ class _Reader:
         raise _NotUnderstood
 
     def _transformed(self, name: str, arguments: list[Any]) -> Any:
-        """Returns the result of a call of one of the dataset's attributes."""
+        """Returns the symbolic result of calling attribute `name`, as a transform of an image or of a target."""
         match arguments:
             case [_Image(row, None)]:
                 return _Image(row, name)
@@ -277,7 +287,7 @@ class _Reader:
         match node:
             case ast.Name(name) if name not in self._known:
                 value = self._globals.get(name, getattr(builtins, name, None))
-            case ast.Attribute(ast.Name(module), name) if module not in self._known and module != self._own:
+            case ast.Attribute(ast.Name(module), name) if module not in self._known and module != self._self_name:
                 value = getattr(self._globals.get(module), name, None)
             case ast.Attribute(ast.Attribute(ast.Name(package), module), name) if package not in self._known:
                 value = getattr(getattr(self._globals.get(package), module, None), name, None)
@@ -296,7 +306,7 @@ class _Reader:
         return isinstance(self._value(name), np.ndarray)
 
     def _is_mode(self, row: _Row, mode: str) -> bool:
-        """True for the mode that an image of the array's rows has by default."""
+        """True for the mode that `Image.fromarray` gives an image of such a row: "L" for grey rows, else "RGB"."""
         return mode == ("L" if self._is_grey(row) else "RGB")
 
     def _is_grey(self, row: _Row) -> bool:
@@ -305,7 +315,7 @@ class _Reader:
     def _attribute(self, node: ast.expr) -> str:
         """Returns the name of an attribute that is stored in the dataset itself."""
         match node:
-            case ast.Attribute(ast.Name(own), name) if own == self._own and name in vars(self._dataset):
+            case ast.Attribute(ast.Name(owner), name) if owner == self._self_name and name in vars(self._dataset):
                 if not hasattr(getattr(type(self._dataset), name, None), "__get__"):
                     return name
         raise _NotUnderstood
