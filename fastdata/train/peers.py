@@ -1,4 +1,4 @@
-"""The processes behind the ranks: whether one on this machine has ended, so that errors can name it."""
+"""Finds out which ranks' processes on this machine have ended, so that an error message can name them."""
 
 from __future__ import annotations
 
@@ -12,29 +12,30 @@ from pathlib import Path
 
 import psutil
 
-__all__ = ["Peer", "ended_ranks", "this_peer"]
+__all__ = ["RankProcess", "ended_ranks", "this_process"]
 
-_PATIENCE_S = 2.0  # a process closes its connections shortly before it ends
+_PATIENCE_S = 2.0  # others may notice a closed connection shortly before its process has ended
 
 
 @dataclass(frozen=True, kw_only=True)
-class Peer:
+class RankProcess:
     """The process of a rank.
 
     Attributes:
         host: name of its machine, for messages.
-        space: scope in which process ids are unique: the machine since it was started, and the container.
+        pid_scope: names the scope in which process ids are unique: this boot of the machine, and the PID namespace (a
+            container has its own); on systems other than Linux only the machine.
         pid: process id in that scope.
-        started: start time of the process, in seconds since 1970; ids are used again.
+        started: start time of the process, in seconds since 1970; tells it from a later process with the same id.
     """
 
     host: str
-    space: str
+    pid_scope: str
     pid: int
     started: float
 
     def has_ended(self) -> bool:
-        """True if the process is gone, or a zombie; only for one of this space."""
+        """True if the process is gone, or a zombie; only valid if its `pid_scope` is that of the calling process."""
         try:
             process = psutil.Process(self.pid)
             return bool(process.create_time() != self.started or process.status() == psutil.STATUS_ZOMBIE)
@@ -44,18 +45,18 @@ class Peer:
             return False
 
 
-def this_peer() -> Peer:
-    """Describes this process as a Peer."""
-    space = socket.gethostname()
-    with suppress(OSError):  # not on Linux
-        space += Path("/proc/sys/kernel/random/boot_id").read_text().strip() + os.readlink("/proc/self/ns/pid")
-    return Peer(host=socket.gethostname(), space=space, pid=os.getpid(), started=psutil.Process().create_time())
+def this_process() -> RankProcess:
+    """Describes this process, for the other ranks."""
+    host = pid_scope = socket.gethostname()
+    with suppress(OSError):  # the files exist only on Linux
+        pid_scope += Path("/proc/sys/kernel/random/boot_id").read_text().strip() + os.readlink("/proc/self/ns/pid")
+    return RankProcess(host=host, pid_scope=pid_scope, pid=os.getpid(), started=psutil.Process().create_time())
 
 
-def ended_ranks(peers: Sequence[Peer], patience_s: float = _PATIENCE_S) -> list[int]:
-    """Ranks on this machine whose process has ended; looks again for a moment while there is none."""
-    until, here = time.monotonic() + patience_s, this_peer().space
-    near = [(rank, peer) for rank, peer in enumerate(peers) if peer.space == here and peer.pid != os.getpid()]
+def ended_ranks(peers: Sequence[RankProcess], patience_s: float = _PATIENCE_S) -> list[int]:
+    """Returns the other ranks on this machine whose processes have ended; waits up to `patience_s` seconds for one."""
+    until, here = time.monotonic() + patience_s, this_process().pid_scope
+    near = [(rank, peer) for rank, peer in enumerate(peers) if peer.pid_scope == here and peer.pid != os.getpid()]
     while not (ended := [rank for rank, peer in near if peer.has_ended()]) and time.monotonic() < until:
         time.sleep(0.05)
     return ended

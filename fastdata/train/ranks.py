@@ -19,7 +19,7 @@ import torch.distributed as dist
 
 from fastdata.errors import FastdataError, OptionError, TrainError
 from fastdata.system import cuda
-from fastdata.train.peers import Peer, ended_ranks, this_peer
+from fastdata.train.peers import RankProcess, ended_ranks, this_process
 from fastdata.train.rendezvous import meet
 
 __all__ = [
@@ -52,7 +52,7 @@ class Ranks:
 
     rank: int = 0
     world_size: int = 1
-    peers: tuple[Peer, ...] = field(default=(), repr=False)
+    peers: tuple[RankProcess, ...] = field(default=(), repr=False)
 
     @property
     def is_main(self) -> bool:
@@ -203,7 +203,7 @@ def join_ranks(device: torch.device, timeout_s: float) -> Ranks:
             device_id=torch.device("cuda", number) if by_nccl and number is not None else None,
         )
         peers: list[Any] = [None] * ranks.world_size
-        dist.all_gather_object(peers, this_peer())
+        dist.all_gather_object(peers, this_process())
     return replace(ranks, peers=tuple(peers))
 
 
