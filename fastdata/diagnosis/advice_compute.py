@@ -26,7 +26,7 @@ def about_compute(seen: Observation) -> Iterator[Advice]:
 def _tried(seen: Observation, key: str, why: str, change: str, *, is_fault: bool = False) -> Advice:
     """Advice whose gain is known if it was tried."""
     before, after = seen.trials.get(key, (math.nan, math.nan))
-    gain = gain_of(seen, compute_times=before / after) if key in seen.trials else math.nan
+    gain = gain_of(seen, compute_speedup=before / after) if key in seen.trials else math.nan
     return Advice(
         key=key, side="compute", why=why, change=change, gain=gain, measured=gain, reach=before / after,
         is_fault=is_fault,
@@ -63,7 +63,7 @@ def _about_float64(seen: Observation) -> Iterator[Advice]:
         side="compute",
         why=f"the model computes in float64{measured}",
         change="model.float(), and .float() on inputs that NumPy made float64",
-        gain=gain_of(seen, compute_times=slowdown),
+        gain=gain_of(seen, compute_speedup=slowdown),
         reach=slowdown,
         is_fault=True,
     )
@@ -81,7 +81,7 @@ def _needless(seen: Observation) -> Iterator[Advice]:
             why=f"{counted(len(facts.biases_before_norm), 'layer')} with a bias that the normalisation behind removes: "
             f"{names}",
             change="bias=False in these layers",
-            gain=gain_of(seen, compute_times=times),
+            gain=gain_of(seen, compute_speedup=times),
             reach=times,
             is_fault=True,
         )
@@ -119,7 +119,7 @@ def _about_syncs(seen: Observation) -> Iterator[Advice]:
             why=f"{place.place} calls {place.calls} {place.per_step:.0f} times per step"
             + (", each of which waits for the device" if on_device else ""),
             change="add up tensors and read their sum once in a while, outside of the step",
-            gain=gain_of(seen, compute_times=compute / max(1e-9, compute - cost)),
+            gain=gain_of(seen, compute_speedup=compute / max(1e-9, compute - cost)),
             reach=compute / max(1e-9, compute - cost),
             is_fault=True,
         )
@@ -221,7 +221,7 @@ def _about_copies(seen: Observation) -> Iterator[Advice]:
             side="compute",
             why="batches are copied to the GPU from memory that is not pinned",
             change="DataLoader(…, pin_memory=True), or device='cuda' of fastdata's loader",
-            gain=gain_of(seen, compute_times=times),
+            gain=gain_of(seen, compute_speedup=times),
             reach=times,
         )
     if facts.blocking_copies:
@@ -231,6 +231,6 @@ def _about_copies(seen: Observation) -> Iterator[Advice]:
             side="compute",
             why="the program waits for each copy to the GPU",
             change=".to(device, non_blocking=True) from pinned memory, or device='cuda' of fastdata's loader",
-            gain=gain_of(seen, compute_times=times),
+            gain=gain_of(seen, compute_speedup=times),
             reach=times,
         )

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from fastdata.dataloader.verdict import NOT_ACCELERATED
 from fastdata.diagnosis.observation import Observation
-from fastdata.diagnosis.speedup_model import BUSY, Advice, cores_in_use, gain_of, step_seconds, tried
+from fastdata.diagnosis.speedup_model import BUSY, Advice, cores_in_use, gain_of, measured_speedup, step_seconds
 
 __all__ = ["about_data"]
 
@@ -45,7 +45,7 @@ def about_data(seen: Observation) -> Iterator[Advice]:
                 why=f"computing takes {slower:.2f} times longer while batches are loaded: torch's "
                 f"{seen.facts.torch_threads} threads and the loader share {seen.cpus} cores",
                 change="fewer workers, or torch.set_num_threads(n) with n + num_workers = the number of cores",
-                measured=tried(seen, "torch_threads"),
+                measured=measured_speedup(seen, "torch_threads"),
             )
 
 
@@ -60,8 +60,8 @@ def _about_switching(seen: Observation) -> Iterator[Advice]:
             why=f"over your dataset fastdata's loader gave {ours.images_per_s:.0f} images/s instead of "
             f"{seen.alone.images_per_s:.0f} ({ours.explain})",
             change="from fastdata import DataLoader (instead of from torch.utils.data), or: fastdata run SCRIPT",
-            gain=gain_of(seen, data_times=times),
-            measured=tried(seen, "fastdata"),
+            gain=gain_of(seen, data_speedup=times),
+            measured=measured_speedup(seen, "fastdata"),
             reach=times,
         )
     if seen.is_ours and NOT_ACCELERATED in what:
@@ -70,7 +70,7 @@ def _about_switching(seen: Observation) -> Iterator[Advice]:
             side="data",
             why=f"the loader is {what}",
             change=_change_in(what),
-            gain=gain_of(seen, data_times=_if_native(seen)) if not math.isnan(_if_native(seen)) else math.nan,
+            gain=gain_of(seen, data_speedup=_if_native(seen)) if not math.isnan(_if_native(seen)) else math.nan,
             reach=_if_native(seen),
             is_fault=True,
         )
@@ -82,8 +82,8 @@ def _about_switching(seen: Observation) -> Iterator[Advice]:
             side="data",
             why=f"backend='auto' gave {backend.images_per_s:.0f} images/s instead of {seen.alone.images_per_s:.0f}",
             change="leave backend out, or write backend='auto'",
-            gain=gain_of(seen, data_times=times),
-            measured=tried(seen, "backend"),
+            gain=gain_of(seen, data_speedup=times),
+            measured=measured_speedup(seen, "backend"),
             reach=times,
         )
     yield from _about_augmenting(seen)
@@ -103,7 +103,7 @@ def _about_augmenting(seen: Observation) -> Iterator[Advice]:
         f"{here.images_per_s:.0f}; they take some of its time",
         change=("" if seen.is_ours else "with fastdata's loader: ")
         + "DataLoader(…, device='cuda', augment_on='device')",
-        gain=gain_of(seen, data_times=times),
+        gain=gain_of(seen, data_speedup=times),
         reach=times,
     )
 
@@ -150,8 +150,8 @@ def _about_workers(seen: Observation) -> Iterator[Advice]:
         side="data",
         why=why,
         change=f"num_workers={seen.cpus}" if not seen.is_ours else "num_workers='auto'",
-        gain=gain_of(seen, data_times=times, with_workers=True),
-        measured=tried(seen, "workers"),
+        gain=gain_of(seen, data_speedup=times, with_workers=True),
+        measured=measured_speedup(seen, "workers"),
         reach=times,
     )
 
@@ -230,7 +230,7 @@ def _about_files(seen: Observation) -> Iterator[Advice]:
             why=f"images have {sample.width} x {sample.height} pixels, {shown:.0f} times those that are shown, and "
             f"decoding them is {data:.0%} of loading",
             change=f"fastdata convert FOLDER SHARDS --max-side {side} (crops of less than half the image get coarser)",
-            gain=gain_of(seen, data_times=times),
+            gain=gain_of(seen, data_speedup=times),
             reach=times,
         )
     now = seen.decode_ms.get("index" if seen.has_index else "file", math.nan)
@@ -253,7 +253,7 @@ def _about_files(seen: Observation) -> Iterator[Advice]:
                 why=f"a random crop of your JPEGs takes {seen.decode_ms[kind]:.2f} ms "
                 f"{'by an index' if kind == 'index' else 'from unpacked records'} instead of {now:.2f}",
                 change=change if seen.is_ours else f"with fastdata's loader: {change}",
-                gain=gain_of(seen, data_times=times) * _as_found(seen),
+                gain=gain_of(seen, data_speedup=times) * _as_found(seen),
                 reach=times,
             )
     if sample.progressive > _PROGRESSIVE and data > 0:
@@ -265,7 +265,7 @@ def _about_files(seen: Observation) -> Iterator[Advice]:
             side="data",
             why=f"{sample.progressive:.0%} of the images are progressive JPEGs, of which all scans must be read",
             change="fastdata convert FOLDER SHARDS --unpacked, or save them as baseline JPEGs",
-            gain=gain_of(seen, data_times=times),
+            gain=gain_of(seen, data_speedup=times),
             reach=times,
             is_fault=True,
         )
@@ -273,10 +273,10 @@ def _about_files(seen: Observation) -> Iterator[Advice]:
 
 def _as_found(seen: Observation) -> float:
     """Ratio of the measured to the expected gain of fastdata's loader, at most 1; 1 if it was not tried."""
-    ours, measured = seen.changed.get("fastdata"), tried(seen, "fastdata")
+    ours, measured = seen.changed.get("fastdata"), measured_speedup(seen, "fastdata")
     if ours is None or seen.alone is None or math.isnan(measured):
         return 1.0
-    return min(1.0, measured / gain_of(seen, data_times=seen.alone.batch_s / ours.batch_s))
+    return min(1.0, measured / gain_of(seen, data_speedup=seen.alone.batch_s / ours.batch_s))
 
 
 def _decoding_share(seen: Observation) -> float:
@@ -310,7 +310,7 @@ def _about_storage(seen: Observation) -> Iterator[Advice]:
             side="data",
             why=f"{share:.0%} of the time of a sample nobody computes: it waits for storage or network{speed}",
             change="fastdata convert FOLDER SHARDS on a local disk, or more workers, which wait side by side",
-            gain=gain_of(seen, data_times=times),
+            gain=gain_of(seen, data_speedup=times),
             reach=times,
         )
     elif seen.slow_storage:

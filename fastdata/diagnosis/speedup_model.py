@@ -16,14 +16,14 @@ __all__ = [
     "cores_in_use",
     "expected_step_s",
     "gain_of",
+    "measured_speedup",
     "most_gain",
     "others_used",
     "step_seconds",
-    "tried",
     "wait_share",
 ]
 
-BUSY = 0.75  # share of the cores from which on who wants more has to take them from somebody
+BUSY = 0.75  # share of cores in use from which on further work takes cores away from other work
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,11 +35,11 @@ class Advice:
         side: side of the step that it makes faster: "data" or "compute".
         why: the measurement behind it, in words.
         change: the change to make, as it is to be typed where that is possible.
-        gain: expected speedup of the program; NaN if that was not measured.
+        gain: expected speedup of a whole step; NaN if measurements for it are missing.
         measured: speedup of the step when the change was tried; NaN if it was not tried.
-        reach: speedup of the side alone, without regard to the other side.
-        is_fault: something that nobody wants, as opposed to a choice.
-        converts: the data must be written anew, or read once, for it.
+        reach: expected speedup of the side alone, however long the other side takes; NaN if not known.
+        is_fault: nobody wants things as they are, so even a small gain is told; False for a choice.
+        converts: all data must be read once for it, or written anew, so it is listed lower.
     """
 
     key: str
@@ -53,8 +53,8 @@ class Advice:
     converts: bool = False
 
 
-def tried(seen: Observation, key: str) -> float:
-    """Measured speedup of a step with a change; NaN if it was not tried."""
+def measured_speedup(seen: Observation, key: str) -> float:
+    """Measured speedup of a step by the change `key`; NaN if it was not tried."""
     before, after = seen.trials.get(key, (math.nan, math.nan))
     return before / after
 
@@ -67,9 +67,9 @@ def cores_in_use(measured: Stretch | Loading | None) -> float | None:
 
 
 def others_used(seen: Observation) -> float:
-    """Cores that other programs used while it was measured: the most of all stretches.
+    """Cores that other programs used while the program was measured: the most in any of its measurements.
 
-    The load average bears witness only where the system's counters tell nothing: threads beyond the program's own.
+    Only if none of these has a count, it is estimated from the load average, less the program's own threads.
     """
     measured = [seen.real, seen.repeated, seen.alone, *seen.changed.values()]
     known = [each.others for each in measured if each is not None and each.others is not None]
@@ -79,9 +79,12 @@ def others_used(seen: Observation) -> float:
 
 
 def step_seconds(seen: Observation) -> tuple[float, float, float]:
-    """A step as it is, its compute, and its data if nobody computed; NaN for what was not measured."""
+    """Returns (real, compute, data), seconds of a step as it is, of its computing, and of loading a batch alone.
+
+    Each is NaN if it was not measured.
+    """
     real = seen.real.step_s if seen.real is not None else math.nan
-    # A repeated batch is there at once; what is waited for is another loader's, which feeds the same steps.
+    # A repeated batch is there at once: such steps only wait for other loaders that feed them, so the wait is left out.
     compute = seen.repeated.busy_s if seen.repeated is not None else math.nan
     if math.isnan(compute) and seen.real is not None:
         compute = seen.real.busy_s
@@ -90,23 +93,31 @@ def step_seconds(seen: Observation) -> tuple[float, float, float]:
 
 
 def expected_step_s(
-    seen: Observation, *, compute_times: float = 1.0, data_times: float = 1.0, with_workers: bool = False
+    seen: Observation, *, compute_speedup: float = 1.0, data_speedup: float = 1.0, with_workers: bool = False
 ) -> float:
-    """Seconds of a step whose compute and data are so many times faster; with_workers: that load meanwhile."""
+    """Expected seconds of a step whose computing and loading take less time.
+
+    Args:
+        seen: the observation.
+        compute_speedup: number of times that computing is faster.
+        data_speedup: number of times that loading is faster.
+        with_workers: worker processes load meanwhile, although the loader now works in the caller's thread.
+    """
     real, compute, data = step_seconds(seen)
     if math.isnan(real) or seen.real is None:
-        return data / data_times
+        return data / data_speedup
     if seen.facts.device == "cpu" and not (_share_cores(seen) and seen.num_workers):
         compute = seen.real.busy_s  # batches may cost unequally, so it is not that of the repeated one
     if math.isnan(data):
         data = max(0.0, real - compute)
-    faster = data / data_times
+    faster = data / data_speedup
     if seen.num_workers == 0:
-        return max(compute / compute_times, faster) if with_workers else compute / compute_times + faster
-    # What a step takes beyond the longer of the two: both want the same cores, or some batches take longer than others.
-    beyond = max(0.0, real - max(compute, data)) if seen.real.wait_s > 0 else 0.0
-    helps = 1.0 if seen.restarts_in_each_step else min(1 / data_times, 1 / compute_times)
-    return max(compute / compute_times, faster) + beyond * helps
+        return max(compute / compute_speedup, faster) if with_workers else compute / compute_speedup + faster
+    # Time beyond the longer of the two: both compete for cores, or some batches take longer than others.  It shrinks
+    # with the side that becomes faster, except where each step begins a new iterator.
+    excess = max(0.0, real - max(compute, data)) if seen.real.wait_s > 0 else 0.0
+    excess_left = 1.0 if seen.restarts_in_each_step else min(1 / data_speedup, 1 / compute_speedup)
+    return max(compute / compute_speedup, faster) + excess * excess_left
 
 
 def _share_cores(seen: Observation) -> bool:
@@ -116,28 +127,28 @@ def _share_cores(seen: Observation) -> bool:
 
 
 def gain_of(
-    seen: Observation, *, compute_times: float = 1.0, data_times: float = 1.0, with_workers: bool = False
+    seen: Observation, *, compute_speedup: float = 1.0, data_speedup: float = 1.0, with_workers: bool = False
 ) -> float:
-    """Expected speedup of a step whose compute and data are so many times faster; NaN if that is not known."""
-    if math.isnan(compute_times) or math.isnan(data_times):
+    """Expected speedup of a step, NaN if that is not known; see `expected_step_s`."""
+    if math.isnan(compute_speedup) or math.isnan(data_speedup):
         return math.nan
     now = expected_step_s(seen)
-    then = expected_step_s(seen, compute_times=compute_times, data_times=data_times, with_workers=with_workers)
+    then = expected_step_s(seen, compute_speedup=compute_speedup, data_speedup=data_speedup, with_workers=with_workers)
     return now / then if then > 0 else math.nan
 
 
 def most_gain(seen: Observation, side: str) -> float:
     """Speedup of a step if computing ("compute") or loading ("data") takes no time; NaN if unknown."""
     if side == "compute":
-        return gain_of(seen, compute_times=math.inf)
-    return gain_of(seen, data_times=math.inf)
+        return gain_of(seen, compute_speedup=math.inf)
+    return gain_of(seen, data_speedup=math.inf)
 
 
 def wait_share(seen: Observation) -> float:
     """Share of a step in which the program waits for data; NaN if no step was seen.
 
-    A step cannot be shorter than loading its batch takes; one that seems to be has lived on batches made before.  On a
-    device that computes in the background, waiting is what a step takes beyond computing on a batch that is there.
+    A step that seems shorter than loading its batch has used batches loaded earlier, so it counts as long as loading.
+    On a device that computes in the background, waiting is what a step takes beyond computing on a repeated batch.
     """
     real, compute, data = step_seconds(seen)
     if math.isnan(real) or seen.real is None:

@@ -171,7 +171,7 @@ def test_a_step_on_a_device_waits_for_what_it_takes_beyond_its_compute() -> None
 )
 def test_loading_in_the_callers_thread_adds_to_the_step(workers: int, expected: float) -> None:
     seen = observed(num_workers=workers, real=stretch(0.4), alone=loading(0.4))
-    assert expected_step_s(seen, data_times=2) == pytest.approx(expected, rel=0.3)
+    assert expected_step_s(seen, data_speedup=2) == pytest.approx(expected, rel=0.3)
 
 
 def test_a_changed_line_comes_before_a_conversion_that_gains_little_more() -> None:
