@@ -222,7 +222,7 @@ def _index_tar(name: str, *, folder: str, force: bool, classes: list[str] | None
     tar_bytes, tar_crc = os.path.getsize(path), file_crc32c(path)
     if not force:
         _check_unchanged(path, tar_crc)
-    return builder.write(Path(path), tar_bytes, tar_crc, builder.write_jpegs(Path(path), tar_bytes))
+    return builder.write_idx(Path(path), tar_bytes, tar_crc, builder.write_jpegindex(Path(path), tar_bytes))
 
 
 def _known_paths(path: str) -> dict[tuple[str, int, int], str]:

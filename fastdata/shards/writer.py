@@ -1,4 +1,8 @@
-"""Writes one shard: a tar file and its indexes, which get their final names only when they are complete."""
+"""Writes one shard: a tar file and two index files, which get their final names only when they are complete.
+
+The `.idx` file says where each image is in the tar file, with its key, label, size and checksum.  The `.jpegindex` file
+holds an index of each JPEG for which one is made: the points at which a decoder can enter that image's data.
+"""
 
 from __future__ import annotations
 
@@ -22,14 +26,14 @@ _BUFFER_BYTES = 1 << 20
 
 
 class IndexBuilder:
-    """Collects what the indexes of one shard say of its images, and writes them."""
+    """Collects the contents of a shard's `.idx` and `.jpegindex` files, and writes both."""
 
     def __init__(self) -> None:
         self._records: list[tuple[int, int, int, int, int, int, int]] = []
         self._keys: list[bytes] = []
         self._keys_bytes = 0
-        self._paths: list[str] = []  # in the source
-        self._jpegs: list[tuple[str, bytes]] = []  # names and indexes of those that have one
+        self._paths: list[str] = []  # of each image in the source of the conversion
+        self._jpegs: list[tuple[str, bytes]] = []  # (name, index) of each JPEG that has an index
         try:
             self._indexer: JpegIndexer | None = JpegIndexer()
         except NativeMissing:
@@ -50,18 +54,18 @@ class IndexBuilder:
         if self._indexer is not None and (index := self._indexer.make(image)):
             self._jpegs.append((name_in_tar(offset), index))
 
-    def write(self, path: Path, tar_bytes: int, tar_crc32c: int, jpegs: tuple[int, int]) -> ShardInfo:
-        """Writes the index file of a tar file.
+    def write_idx(self, path: Path, tar_bytes: int, tar_crc32c: int, jpeg_index: tuple[int, int]) -> ShardInfo:
+        """Writes the `.idx` file of a tar file; returns the shard's entry for the manifest.
 
         Args:
             path: path of the tar file.
             tar_bytes: size of the tar file.
             tar_crc32c: checksum of the tar file.
-            jpegs: result of `write_jpegs`.
+            jpeg_index: size in bytes and CRC-32C of the `.jpegindex` file, from `write_jpegindex`.
         """
         names = names_text(self._keys, self._paths)
         index = ShardIndex(
-            np.array(self._records, RECORD), b"".join(self._keys), tar_bytes, tar_crc32c, *jpegs, names
+            np.array(self._records, RECORD), b"".join(self._keys), tar_bytes, tar_crc32c, *jpeg_index, names
         ).to_bytes()
         write_whole(Path(index_name(str(path))), index)
         return ShardInfo(
@@ -72,10 +76,13 @@ class IndexBuilder:
             index_crc32c=crc32c(index),
         )
 
-    def write_jpegs(self, path: Path, tar_bytes: int) -> tuple[int, int]:
-        """Writes the file with the indexes of JPEGs beside a tar file; returns its size and checksum, or zeros."""
+    def write_jpegindex(self, path: Path, tar_bytes: int) -> tuple[int, int]:
+        """Writes the `.jpegindex` file of a tar file; returns its size in bytes and CRC-32C, or zeros if there is none.
+
+        Without the native core, which makes the indexes, a file that exists is kept.
+        """
         beside = path_beside(path)
-        if self._indexer is None and beside.exists():  # it is checked before it is used
+        if self._indexer is None and beside.exists():  # readers check it
             return beside.stat().st_size, file_crc32c(beside)
         if not self._jpegs:
             beside.unlink(missing_ok=True)
@@ -101,7 +108,7 @@ class ShardWriter:
         self._partial = folder / f".{name}.partial"
         self._file = open(self._partial, "wb", buffering=_BUFFER_BYTES)  # noqa: SIM115 - closed in __exit__
         self._index = IndexBuilder()
-        self._at = self._crc = 0
+        self._tar_bytes = self._tar_crc32c = 0
 
     def add(
         self,
@@ -118,16 +125,16 @@ class ShardWriter:
 
         Args:
             key: the sample's name, unique in the dataset, without a dot after the last slash.
-            extension: the image's extension, which tells its format.
+            extension: the image's extension without dot, which tells its format.
             image: the encoded image.
             label: class number, or `NO_LABEL`.
             width: width of the image in pixels.
             height: height of the image in pixels.
-            parts: extensions and bytes of the sample's other parts.
-            source_path: path of the image in the source, with slashes; "" if it is not known.
+            parts: extensions without dot, and bytes, of the sample's other parts.
+            source_path: path of the image in the source of the conversion, with slashes; "" if it is not known.
         """
         name = f"{key}.{extension}"
-        offset = self._at + len(tar_header(name, len(image)))
+        offset = self._tar_bytes + len(tar_header(name, len(image)))
         self._index.add(key, label, offset, image, width, height, source_path)
         self._write_member(name, image)
         if label != NO_LABEL:
@@ -136,7 +143,9 @@ class ShardWriter:
             self._write_member(f"{key}.{name}", data)
 
     def finish(self) -> ShardInfo:
-        """Writes the indexes and gives all files their final names, the index last.
+        """Writes the index files, and gives all files their final names in this order: `.jpegindex`, tar, `.idx`.
+
+        So where a new `.idx` file is, the other files are complete.
 
         Raises:
             OSError: the disk is full, or writing failed for another reason.
@@ -145,9 +154,9 @@ class ShardWriter:
         sync_file(self._file)
         self._file.close()
         path = self._folder / self._name
-        jpegs = self._index.write_jpegs(path, self._at)
+        jpeg_index = self._index.write_jpegindex(path, self._tar_bytes)
         os.replace(self._partial, path)
-        return self._index.write(path, self._at, self._crc, jpegs)
+        return self._index.write_idx(path, self._tar_bytes, self._tar_crc32c, jpeg_index)
 
     def _write_member(self, name: str, data: bytes) -> None:
         self._write(tar_header(name, len(data)))
@@ -156,8 +165,8 @@ class ShardWriter:
 
     def _write(self, data: bytes) -> None:
         self._file.write(data)
-        self._at += len(data)
-        self._crc = crc32c(data, self._crc)
+        self._tar_bytes += len(data)
+        self._tar_crc32c = crc32c(data, self._tar_crc32c)
 
     def __enter__(self) -> ShardWriter:
         return self
