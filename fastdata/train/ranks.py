@@ -7,11 +7,11 @@ import importlib
 import os
 import socket
 import sys
-import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
+from functools import partial
 from typing import Any, NoReturn
 
 import torch
@@ -21,6 +21,7 @@ from fastdata.errors import FastdataError, OptionError, TrainError
 from fastdata.system import cuda
 from fastdata.train.peers import RankProcess, ended_ranks, this_process
 from fastdata.train.rendezvous import meet
+from fastdata.train.watch import watching
 
 __all__ = [
     "SHARE_GPU",
@@ -104,30 +105,15 @@ class Ranks:
             told = str(error).partition("\n")[0]
             raise TrainError(self._lost_message(self._lost(ended_ranks(self.peers)), told)) from error
 
-    @contextmanager
-    def _watching(self) -> Iterator[None]:
-        """Ends this process if another one of this machine has ended `_GRACE_S` ago and the block still waits."""
+    def _watching(self) -> AbstractContextManager[None]:
+        """Ends this process if another one of this machine has ended and it still waits `_GRACE_S` later."""
         if len(self.peers) < 2:
-            yield
-            return
-        left = threading.Event()
-        thread = threading.Thread(target=self._watch, args=(left,), name="fastdata-ranks", daemon=True)
-        thread.start()
-        try:
-            yield
-        finally:
-            left.set()
-            thread.join()
+            return nullcontext()
+        return watching(partial(ended_ranks, self.peers, patience_s=0.0), self._give_up, grace_s=_GRACE_S)
 
-    def _watch(self, left: threading.Event) -> None:
-        ended: list[int] = []
-        while not ended:
-            if left.wait(1.0):
-                return
-            ended = ended_ranks(self.peers, patience_s=0.0)
-        if not left.wait(_GRACE_S):
-            message = self._lost_message(self._lost(ended), f"this process still waited {_GRACE_S:.0f} s later")
-            end_at_once(f"TrainError: {message}")
+    def _give_up(self, ended: Sequence[int]) -> None:
+        told = f"this process still waited {_GRACE_S:.0f} s later"
+        end_at_once(f"TrainError: {self._lost_message(self._lost(ended), told)}")
 
     def _lost_message(self, lost: str, told: str) -> str:
         return (

@@ -24,7 +24,9 @@ from fastdata.errors import BackendError
 from fastdata.loaders import create_backend, dali, mean_tolerance
 from fastdata.loaders.backend import BatchFeed, BatchRequest
 from fastdata.loaders.per_image import inspect
+from fastdata.testing.pictures import encoded
 from fastdata.views.plan import Interpolation
+from fastdata.views.view import View, Views
 
 pytestmark = pytest.mark.backend("dali")
 
@@ -271,7 +273,15 @@ def test_wrong_dali_options_are_named() -> None:
             DaliOptions(**wrong)
 
 
-@pytest.mark.parametrize("text", ["CUDA runtime API error: out of memory", "Memory allocation failed"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "CUDA runtime API error: out of memory",
+        "Memory allocation failed",
+        "Can't allocate 1048576 bytes on device 1.",
+        "CUDA allocation failed",
+    ],
+)
 def test_a_gpu_without_memory_is_told_from_a_damaged_image(text: str) -> None:
     feed: Any = BatchFeed(encoded=[np.zeros(3, np.uint8)] * 7, views=None, name="batch 4")  # type: ignore[arg-type]
     on_gpu = BatchRequest(interpolation=Interpolation.BILINEAR, device_index=1)
@@ -281,3 +291,21 @@ def test_a_gpu_without_memory_is_told_from_a_damaged_image(text: str) -> None:
         dali._check_memory(RuntimeError(text), feed, on_gpu)
     dali._check_memory(RuntimeError("damaged image"), feed, on_gpu)
     dali._check_memory(RuntimeError(text), feed, BatchRequest(interpolation=Interpolation.BILINEAR))
+
+
+@pytest.mark.parametrize("fidelity", ["exact", "fast"])
+def test_chroma_is_upsampled_as_by_pillow_where_pixels_are_promised(
+    fidelity: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from nvidia.dali import fn
+
+    given = []
+    real = fn.decoders.image_slice
+    monkeypatch.setattr(fn.decoders, "image_slice", lambda *args, **rest: (given.append(rest), real(*args, **rest))[1])
+    data, view = encoded(40, 30), View.whole(40, 30)
+    batches = iter([BatchFeed(encoded=[np.frombuffer(data, np.uint8)], views=Views.of([view]))])
+    decoder = dali.DaliBackend(fidelity=fidelity).batch_decoder()
+    pipeline = decoder.open(batches, BatchRequest(interpolation=Interpolation.BILINEAR, largest_batch=1))
+    next(pipeline)
+    pipeline.close()
+    assert [each["jpeg_fancy_upsampling"] for each in given] == [fidelity == "exact"]

@@ -94,3 +94,15 @@ def test_compiled_blocks_are_recomputed_as_well() -> None:
     assert found == pytest.approx(plain, rel=1e-3)
     for name, value in other.state_dict().items():
         assert torch.allclose(value.float(), model.state_dict()[name].float(), rtol=0.01, atol=1e-3), name
+
+
+def test_synchronised_statistics_count_a_recomputed_batch_once() -> None:
+    torch.manual_seed(0)
+    plain = nn.SyncBatchNorm.convert_sync_batchnorm(small_resnet(CLASSES))
+    model = copy.deepcopy(plain)
+    checkpoint_activations(model, 1)
+    images, labels = next(iter(data()))
+    for each in (plain, model):
+        nn.functional.cross_entropy(each(images), labels).backward()
+    assert all(torch.equal(a.grad, b.grad) for a, b in zip(plain.parameters(), model.parameters(), strict=True))
+    assert all(torch.equal(a, b) for a, b in zip(plain.buffers(), model.buffers(), strict=True))
