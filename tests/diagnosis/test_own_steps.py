@@ -92,7 +92,7 @@ def test_decoding_by_pillow_within_a_step_is_not_the_users(folder: Any) -> None:
 
     found, _ = measure_samples(Files(None), None, seconds=0.5)
     assert found.decode_ms > 0
-    assert found.own_step_ms <= found.total_ms - found.decode_ms - found.resize_ms + 0.25 * found.total_ms
+    assert found.own_step_ms <= found.total_ms - found.decode_ms - found.resize_ms + 0.4 * found.total_ms
 
 
 def test_another_profiler_is_left_in_its_place() -> None:

@@ -8,10 +8,9 @@ from typing import Any
 
 import pytest
 import torch
-import torchvision.transforms as v1
-from torchvision.datasets import ImageFolder
 
-from fastdata import DataLoader, DevicePrefetcher, doctor
+from fastdata import DataLoader, DevicePrefetcher, ImageFolder, doctor
+from fastdata import transforms as v1
 from fastdata.loaders import mean_tolerance
 from fastdata.system import cuda
 

@@ -6,17 +6,10 @@ import io
 from typing import Any
 
 import numpy as np
-import turbojpeg
 from PIL import Image
 
-_SAMPLINGS = {
-    "4:4:4": turbojpeg.TJSAMP_444,
-    "4:2:2": turbojpeg.TJSAMP_422,
-    "4:2:0": turbojpeg.TJSAMP_420,
-    "4:4:0": turbojpeg.TJSAMP_440,
-    "4:1:1": turbojpeg.TJSAMP_411,
-    "grey": turbojpeg.TJSAMP_GRAY,
-}
+# libjpeg-turbo's numbers (TJSAMP_444, ...).
+_SAMPLINGS = {"4:4:4": 0, "4:2:2": 1, "4:2:0": 2, "4:4:0": 4, "4:1:1": 5, "grey": 3}
 SAMPLINGS = tuple(_SAMPLINGS)
 
 
@@ -29,12 +22,24 @@ def picture(width: int, height: int, seed: int = 0) -> np.ndarray:
 
 
 def encoded(pixels: np.ndarray, *, sampling: str = "4:2:0", quality: int = 88) -> bytes:
-    """Pixels as a baseline JPEG by libjpeg-turbo."""
+    """Pixels as a baseline JPEG by libjpeg-turbo; by Pillow, which knows the usual samplings, without PyTurboJPEG."""
+    try:
+        import turbojpeg
+    except ImportError:
+        grey = sampling == "grey"
+        shown = Image.fromarray(np.ascontiguousarray(pixels[..., 0]) if grey else pixels)
+        return _by_pillow(shown, {} if grey else {"subsampling": sampling}, quality)
     encoder, kind = turbojpeg.TurboJPEG(), _SAMPLINGS[sampling]
     if sampling == "grey":
         pixels = np.ascontiguousarray(pixels[..., :1])
         return encoder.encode(pixels, quality, turbojpeg.TJPF_GRAY, kind)
     return encoder.encode(pixels, quality, turbojpeg.TJPF_RGB, kind)
+
+
+def _by_pillow(image: Image.Image, options: dict[str, Any], quality: int) -> bytes:
+    file = io.BytesIO()
+    image.save(file, "JPEG", quality=quality, **options)
+    return file.getvalue()
 
 
 def jpeg(width: int, height: int, *, seed: int = 0, sampling: str = "4:2:0", quality: int = 88) -> bytes:

@@ -294,3 +294,16 @@ def test_the_contract_of_backends_knows_no_backend() -> None:
     for file in ("loaders/backend.py", "tables.py"):
         own = [name for name in imports(PACKAGE / file) if name.startswith("fastdata")]
         assert not [name for name in own if ".native" in name or ".loaders" in name], file
+
+
+def test_cuda_is_called_in_one_file() -> None:
+    for path in modules():
+        called = [
+            node
+            for node in ast.walk(ast.parse(path.read_text()))
+            if isinstance(node, ast.Attribute)
+            and isinstance(node.value, ast.Name)
+            and (node.value.id, node.attr) == ("torch", "cuda")
+        ]
+        named = [name for name in imports(path) if name.startswith("torch.cuda")]
+        assert path.name == "cuda.py" or not (called or named), path
