@@ -105,12 +105,18 @@ class Finish:
         return list(found)
 
     def apply(self, images: torch.Tensor, drawn: Drawn) -> torch.Tensor:
-        """Finishes uint8 images (N, 3, H, W); no step waits for their device."""
-        steps = iter(drawn)
+        """Finishes uint8 images (N, 3, H, W), in their memory format; no step waits for their device."""
+        steps, layout = iter(drawn), memory_format_of(images)
         for augmentation in self.plan.augmentations:
             images = augmentation.apply(images, next(steps))
         if self.plan.normalisation is not None:
             images = normalise(images, self.plan.normalisation)
         for augmentation in self.plan.float_augmentations:
             images = augmentation.apply(images, next(steps))
-        return images
+        return images.contiguous(memory_format=layout)  # which blurring and equalising do not keep
+
+
+def memory_format_of(images: torch.Tensor) -> torch.memory_format:
+    """Returns channels_last for a batch that is so and not contiguous, too; else contiguous."""
+    is_last = images.is_contiguous(memory_format=torch.channels_last) and not images.is_contiguous()
+    return torch.channels_last if is_last else torch.contiguous_format

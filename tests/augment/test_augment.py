@@ -285,3 +285,12 @@ def test_wrong_mixes_are_named() -> None:
         mix.MixUp(num_classes=3, alpha=0)
     with pytest.raises(OptionError, match="num_classes=0"):
         mix.CutMix(num_classes=0)
+
+
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+@pytest.mark.parametrize("step", [v1.GaussianBlur(5), v1.RandomEqualize(1.0), v1.RandomAutocontrast(1.0)], ids=str)
+def test_augmented_batches_keep_their_memory_format(folder: Path, layout: torch.memory_format, step: Any) -> None:
+    transform = v1.Compose([v1.RandomResizedCrop(24), step, v1.ToTensor()])
+    loader = DataLoader(ImageFolder(folder, transform), 6, augment_on="device", memory_format=layout)
+    images, _ = next(iter(loader))
+    assert images.is_contiguous(memory_format=layout)
