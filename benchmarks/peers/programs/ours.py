@@ -52,9 +52,15 @@ def loader(job: Job) -> Loader:
     """With its defaults, the backend named: what a user gets after its first measurement."""
     if job.option == "pixels":
         return opened_by(DataLoader, StoredPixels(job), job)
-    if job.option in ("files", "fast", "gpu", "indexed"):
+    if job.option in ("files", "fast", "indexed") or job.option.startswith("gpu"):
         folder = job.stored / job.option if job.option == "indexed" else job.images
         dataset = ImageFolder(str(folder), transform(job.work))
-        extra = {"fast": {"fidelity": "fast"}, "gpu": {"device": "cuda"}}.get(job.option, {})
-        return opened_by(DataLoader, dataset, job, backend="native", **extra)
+        on_gpu = {"device": "cuda", "augment_on": "device"}
+        extra = {
+            "fast": {"fidelity": "fast"},
+            "gpu": {"device": "cuda"},
+            "gpu augments": on_gpu,
+            "gpu decodes": {**on_gpu, "backend": "dali", "decode_device": "mixed"},
+        }.get(job.option, {})
+        return opened_by(DataLoader, dataset, job, **{"backend": "native", **extra})
     return opened_by(DataLoader, ShardDataset(job.stored / job.option, transform(job.work)), job, backend="native")
