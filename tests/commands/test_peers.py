@@ -61,7 +61,7 @@ def test_what_needs_a_gpu_is_named_where_there_is_none(monkeypatch: pytest.Monke
     monkeypatch.syspath_prepend(PEERS)
     peers, workloads = importlib.import_module("peers"), importlib.import_module("workloads")
     named = {name for name, one in peers.VARIANTS.items() if one.needs_gpu}
-    assert named == {"fastdata, GPU", "DALI, GPU"}
+    assert named == {"fastdata, GPU", "fastdata, GPU augments", "fastdata, DALI on the GPU", "DALI, GPU"}
     for variant in (peers.VARIANTS[name] for name in named):
         assert variant.refusal(workloads.WORKLOADS["train"], has_gpu=True) is None
         assert "CUDA" in variant.refusal(workloads.WORKLOADS["train"], has_gpu=False)
