@@ -103,7 +103,8 @@ def memory(row: Row) -> dict[str, Any]:
     row.wait()
     if row.dry:
         return {"batches": count}
-    most = torch.cuda.max_memory_allocated() / (megabyte << 20)
+    # Not max_memory_allocated, which leaves out memory that waits for its stream.
+    most = torch.cuda.memory_stats()["active_bytes.all.peak"] / (megabyte << 20)
     if most > 2 * depth + 4:
         raise Failed(f"{most:.1f} batches were in memory at once, of {count}")
     return {"batches": count, "most_in_memory": most}

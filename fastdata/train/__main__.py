@@ -76,7 +76,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command and returns its exit status."""
     given = parser().parse_args(argv)
     format_before, warnings.formatwarning = warnings.formatwarning, _one_line
-    has_ended_well = False
+    has_ended_well, status = False, 1
     try:
         data, options = (from_flags(cls, given) for cls in (DataOptions, TrainOptions))
         with interrupts.raised():
@@ -88,7 +88,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         if given.output_dir is not None:
             kept = f"--resume auto continues from the latest checkpoint in {given.output_dir}"
         print(f"\nstopped by Ctrl-C; {kept} (to save a checkpoint first, send SIGTERM)", file=sys.stderr)
-        return interrupts.STATUS
+        status = interrupts.STATUS
+        return status
     except (FastdataError, OSError) as error:
         print(f"{type(error).__name__}: {error}", file=sys.stderr)
         return 1
@@ -98,7 +99,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         raise
     finally:
         if is_one_of_several() and not has_ended_well:
-            end_at_once()
+            end_at_once(status=status)
         leave_ranks()
         warnings.formatwarning = format_before
 

@@ -49,7 +49,6 @@ def prepare_model(
             gradient_as_bucket_view=True,
             static_graph=options.static_graph,
             find_unused_parameters=options.find_unused_parameters,
-            broadcast_buffers=not _only_statistics(model),
         )
         if options.bf16_gradients:
             from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook
@@ -82,16 +81,6 @@ def _in_float8(model: nn.Module) -> nn.Module:
     config = float8.Float8LinearConfig(pad_inner_dim=True)
     converted: nn.Module = float8.convert_to_float8_training(model, module_filter_fn=fits, config=config)
     return converted
-
-
-def _only_statistics(model: nn.Module) -> bool:
-    """True if all buffers are BatchNorms' statistics, which training steps do not read.
-
-    They need not be sent to all ranks in each step: those of rank 0 are shared before they are validated and saved.
-    """
-    norms = [each for each in model.modules() if isinstance(each, nn.modules.batchnorm._NormBase)]
-    known = {id(buffer) for norm in norms for buffer in norm.buffers(recurse=False)}
-    return all(id(buffer) in known for buffer in model.buffers())
 
 
 def set_switches(options: TrainOptions) -> None:

@@ -26,7 +26,7 @@ class RankProcess:
         pid_scope: names the scope in which process ids are unique: this boot of the machine, and the PID namespace (a
             container has its own); on systems other than Linux only the machine.
         pid: process id in that scope.
-        started: start time of the process, in seconds since 1970; tells it from a later process with the same id.
+        started: result of `started_at`; tells it from a later process with the same id.
     """
 
     host: str
@@ -38,11 +38,24 @@ class RankProcess:
         """True if the process is gone, or a zombie; only valid if its `pid_scope` is that of the calling process."""
         try:
             process = psutil.Process(self.pid)
-            return bool(process.create_time() != self.started or process.status() == psutil.STATUS_ZOMBIE)
+            return bool(started_at(self.pid) != self.started or process.status() == psutil.STATUS_ZOMBIE)
         except psutil.NoSuchProcess:
             return True
         except psutil.AccessDenied:
             return False
+
+
+def started_at(pid: int) -> float:
+    """Returns when a process started: on Linux in ticks since the boot, which the system's clock does not move.
+
+    Raises:
+        psutil.NoSuchProcess: there is no such process.
+    """
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+        return float(stat.rpartition(")")[2].split()[19])  # behind the name, which may have spaces: the 22nd field
+    except (OSError, IndexError):
+        return psutil.Process(pid).create_time()
 
 
 def this_process() -> RankProcess:
@@ -50,7 +63,7 @@ def this_process() -> RankProcess:
     host = pid_scope = socket.gethostname()
     with suppress(OSError):  # the files exist only on Linux
         pid_scope += Path("/proc/sys/kernel/random/boot_id").read_text().strip() + os.readlink("/proc/self/ns/pid")
-    return RankProcess(host=host, pid_scope=pid_scope, pid=os.getpid(), started=psutil.Process().create_time())
+    return RankProcess(host=host, pid_scope=pid_scope, pid=os.getpid(), started=started_at(os.getpid()))
 
 
 def ended_ranks(peers: Sequence[RankProcess], patience_s: float = _PATIENCE_S) -> list[int]:

@@ -215,17 +215,19 @@ def is_one_of_several() -> bool:
     return dist.is_initialized() and dist.get_world_size() > 1
 
 
-def end_at_once(message: str | None = None) -> NoReturn:
+def end_at_once(message: str | None = None, *, status: int = 1) -> NoReturn:
     """Ends this process without leaving its group: that would wait for processes which are in a collective, for ever.
 
     Its connections are closed by the system, which the others notice.
     """
-    if message is not None:
-        print(message, file=sys.stderr)
-    for stream in (sys.stdout, sys.stderr):
-        with suppress(OSError, ValueError):
-            stream.flush()
-    os._exit(1)
+    try:
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(Exception):  # a full disk, a closed pipe, no stream at all
+                stream.flush()
+        if message is not None:
+            os.write(2, f"{message}\n".encode())
+    finally:
+        os._exit(status)
 
 
 def leave_ranks() -> None:

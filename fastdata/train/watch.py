@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 __all__ = ["watching"]
 
@@ -37,7 +37,8 @@ def watching(
         while not gone:
             if left.wait(_EVERY_S):
                 return
-            gone = ended()
+            with suppress(OSError):  # no descriptor left, for example: it looks again
+                gone = ended()
         if not left.wait(grace_s):
             lost(gone)
 

@@ -16,7 +16,7 @@ import torch
 from places import HELPERS
 
 from fastdata import OptionError
-from fastdata.train.peers import ended_ranks, this_process
+from fastdata.train.peers import ended_ranks, started_at, this_process
 from fastdata.train.rendezvous import meet
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
@@ -123,7 +123,7 @@ def test_a_rank_lost_while_training_starts_is_named(place: str, world: int, tmp_
 
 def test_only_processes_that_have_ended_are_lost() -> None:
     process = psutil.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
-    peers = [this_process(), replace(this_process(), pid=process.pid, started=process.create_time())]
+    peers = [this_process(), replace(this_process(), pid=process.pid, started=started_at(process.pid))]
     assert ended_ranks(peers, patience_s=0.0) == []
     process.kill()
     assert ended_ranks(peers, patience_s=10.0) == [1]  # a zombie

@@ -6,9 +6,11 @@ import subprocess
 import sys
 import textwrap
 import time
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
+import psutil
 import pytest
 import torch
 from small_training import CLASSES, data, options, plain_model
@@ -19,6 +21,7 @@ from fastdata.system import cuda
 from fastdata.train import TrainOptions, fit, searches
 from fastdata.train import model as models
 from fastdata.train import ranks as joined
+from fastdata.train.peers import started_at, this_process
 from fastdata.train.watch import watching
 
 
@@ -37,14 +40,13 @@ def test_a_process_that_ends_is_told_once_and_only_if_the_block_waits_on() -> No
 WAITS = """
     import os, subprocess, sys, time
     from fastdata.train import ranks
-    from fastdata.train.peers import RankProcess, this_process
-    import psutil
+    from fastdata.train.peers import started_at, this_process
     from dataclasses import replace
 
     ranks._GRACE_S = 1.0
     other = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
     mine = this_process()
-    peer = replace(mine, pid=other.pid, started=psutil.Process(other.pid).create_time())
+    peer = replace(mine, pid=other.pid, started=started_at(other.pid))
     both = ranks.Ranks(rank=0, world_size=2, peers=(mine, peer))
     try:
         with both.together():
@@ -157,15 +159,33 @@ def test_libraries_without_memory_are_told_from_other_errors(text: str, known: b
     assert searches._is_out_of_memory(RuntimeError(text)) is known
 
 
-def test_statistics_of_batchnorm_are_not_sent_in_each_step() -> None:
-    class Own(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.norm = nn.BatchNorm1d(3)
-            self.register_buffer("own", torch.zeros(1))
+def test_a_step_of_the_systems_clock_ends_no_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    other = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    peer = replace(this_process(), pid=other.pid, started=started_at(other.pid))
+    try:
+        monkeypatch.setattr(psutil.Process, "create_time", lambda self: 1.0)
+        assert not peer.has_ended() or sys.platform != "linux"
+    finally:
+        other.kill()
+        other.wait()
+    assert peer.has_ended()
 
-    assert models._only_statistics(nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3)))
-    assert not models._only_statistics(Own())
+
+def test_a_process_ends_even_if_its_message_cannot_be_written() -> None:
+    code = "from fastdata.train.ranks import end_at_once; import sys; sys.stderr = None; end_at_once('x' * 100_000)"
+    with open("/dev/full", "w") as full:
+        done = subprocess.run([sys.executable, "-c", code], stderr=full, check=False, timeout=60)
+    assert done.returncode == 1
+    told: list[Any] = []
+
+    def fails() -> list[int]:
+        told.append("asked")
+        raise OSError("too many open files")
+
+    with watching(fails, told.append, grace_s=0.0):
+        time.sleep(2.5)
+    assert told == ["asked"] * len(told)
+    assert len(told) >= 2
 
 
 def test_a_checkpoint_of_another_precision_starts_scaling_anew(tmp_path: Any) -> None:
