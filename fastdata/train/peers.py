@@ -55,7 +55,7 @@ def started_at(pid: int) -> float:
         stat = Path(f"/proc/{pid}/stat").read_text()
         return float(stat.rpartition(")")[2].split()[19])  # behind the name, which may have spaces: the 22nd field
     except (OSError, IndexError):
-        return psutil.Process(pid).create_time()
+        return float(psutil.Process(pid).create_time())
 
 
 def this_process() -> RankProcess:
