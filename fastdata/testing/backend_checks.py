@@ -13,7 +13,7 @@ from fastdata.loaders import Backend, create_backend
 from fastdata.loaders.backend import Fidelity
 from fastdata.loaders.per_image import inspect
 from fastdata.testing.capability_checks import check_file_loader, check_source_decoder
-from fastdata.testing.pictures import encoded, pillows_view, valid_files
+from fastdata.testing.pictures import check_close, encoded, pillows_view, valid_files
 from fastdata.views.plan import Interpolation
 from fastdata.views.view import View
 
@@ -101,7 +101,7 @@ def check_neighbours(backend: Backend, tolerance: float) -> None:
         assert isinstance(statuses[1], Exception), f"an image that is {told} has no error"
         for place in (0, 2):
             assert statuses[place] is None, f"an image beside one that is {told} has the error {statuses[place]!r}"
-            _check_close(out[place], pillows_view(good, view), tolerance, f"an image beside one that is {told}")
+            check_close(out[place], pillows_view(good, view), tolerance, f"an image beside one that is {told}")
 
 
 def check_damage(backend: Backend, tolerance: float) -> None:
@@ -117,7 +117,7 @@ def check_damage(backend: Backend, tolerance: float) -> None:
         else:
             pixels, error = _decoded(backend, damaged, view)
             assert error is None, f"{told} in the scan: Pillow decodes it, but here is {error!r}"
-            _check_close(pixels, expected, tolerance, f"a JPEG with {told} in its scan")
+            check_close(pixels, expected, tolerance, f"a JPEG with {told} in its scan")
     cut = encoded(200, 400)
     top = _view((0, 0, 200, 40), (32, 32))
     assert _decoded(backend, cut[: len(cut) * 3 // 4], top)[1] is not None, "a missing end below the window is unseen"
@@ -188,9 +188,4 @@ def _decoded(backend: Backend, data: bytes, view: View) -> tuple[npt.NDArray[np.
 def _check_pixels(backend: Backend, data: bytes, view: View, tolerance: float, what: str) -> None:
     pixels, error = _decoded(backend, data, view)
     assert error is None, f"{what}, {view}: {error!r}"
-    _check_close(pixels, pillows_view(data, view), tolerance, f"{what}, {view}")
-
-
-def _check_close(pixels: npt.NDArray[np.uint8], expected: npt.NDArray[np.uint8], tolerance: float, what: str) -> None:
-    difference = float(np.abs(pixels.astype(np.int16) - expected).mean())
-    assert difference <= tolerance, f"{what}: {difference:.3f} grey levels from Pillow, {tolerance} are allowed"
+    check_close(pixels, pillows_view(data, view), tolerance, f"{what}, {view}")

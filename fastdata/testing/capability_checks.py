@@ -14,11 +14,10 @@ import numpy.typing as npt
 from fastdata.loaders.backend import Backend, SourceBatch
 from fastdata.loaders.per_image import HandBack
 from fastdata.tables import FileBatch, Format
-from fastdata.testing.pictures import encoded, pillows_view
+from fastdata.testing.pictures import check_close, encoded, pillows_view
 from fastdata.views.draw import draw_views
 from fastdata.views.philox import Key
 from fastdata.views.plan import Interpolation, Output, Plan, RandomResizedCrop
-from fastdata.views.view import Views
 
 __all__ = ["check_file_loader", "check_source_decoder"]
 
@@ -78,7 +77,7 @@ def check_file_loader(backend: Backend, tolerance: float) -> None:
         if image is not None:
             sizes = np.array([_SIZES[image]], np.int64)
             views = draw_views(_PLAN.ops, sizes, np.array([indices[row]]), key=_KEY, copies=np.array([1]))
-            _check_close(out[row], pillows_view(images[image], views.row(0)), tolerance, f"row {row} of {files[row]}")
+            check_close(out[row], pillows_view(images[image], views.row(0)), tolerance, f"row {row} of {files[row]}")
             assert int(loaded.data_bytes[row]) == len(images[image]), f"row {row}: wrong number of bytes read"
 
 
@@ -101,7 +100,7 @@ def check_source_decoder(backend: Backend, tolerance: float) -> None:
             paths=paths,
             data=[None, None, images[1], images[0][:300]],
             origins=paths,
-            views=Views(views.columns),
+            views=views,
             out=(out.ctypes.data + out.strides[0] * rows).astype(np.uint64),
             format=Format(),
             effects=None,
@@ -122,7 +121,7 @@ def check_source_decoder(backend: Backend, tolerance: float) -> None:
                 elif not isinstance(errors[row], HandBack):
                     assert errors[row] is None, f"row {row}: {errors[row]}"
                     expected = pillows_view(images[image], views.row(row))
-                    _check_close(out[row], expected, tolerance, f"row {row} by {threads} threads")
+                    check_close(out[row], expected, tolerance, f"row {row} by {threads} threads")
             assert len(read_bytes) == len(shown), f"{len(read_bytes)} numbers of bytes for {len(shown)} images"
 
 
@@ -131,8 +130,3 @@ def _storing_in(out: Pixels) -> Callable[[int, Pixels], None]:
         out[row] = pixels
 
     return store
-
-
-def _check_close(pixels: Pixels, expected: Pixels, tolerance: float, what: str) -> None:
-    difference = float(np.abs(pixels.astype(int) - expected).mean())
-    assert difference <= tolerance, f"{what}: {difference:.3f} grey levels from Pillow, allowed are {tolerance}"

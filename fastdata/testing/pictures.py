@@ -14,7 +14,7 @@ from PIL import Image
 from fastdata.errors import OptionError
 from fastdata.views.view import View
 
-__all__ = ["encoded", "pillows_view", "picture", "synthetic_dataset", "valid_files"]
+__all__ = ["check_close", "encoded", "pillows_view", "picture", "synthetic_dataset", "valid_files"]
 
 _SUBSAMPLINGS = {"4:4:4": 0, "4:2:2": 1, "4:2:0": 2}  # as Pillow numbers them
 
@@ -129,3 +129,9 @@ def synthetic_dataset(
         sampling = list(_SUBSAMPLINGS)[number % 3]
         path.write_bytes(encoded(width - number % 7, height - number % 5, seed=seed + number, sampling=sampling))
     return root
+
+
+def check_close(pixels: npt.NDArray[np.uint8], expected: npt.NDArray[np.uint8], tolerance: float, what: str) -> None:
+    """Raises AssertionError if pixels differ from Pillow's by more than `tolerance` grey levels on average."""
+    difference = float(np.abs(pixels.astype(np.int16) - expected).mean())
+    assert difference <= tolerance, f"{what}: {difference:.3f} grey levels from Pillow, {tolerance} are allowed"
