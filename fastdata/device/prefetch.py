@@ -118,7 +118,7 @@ class _CudaStreams:
         cuda.keep_for(tensor, cuda.current_stream(self._device))
 
     def consumer_passed(self) -> cuda.Event:
-        return cuda.recorded_event(cuda.current_stream(self._device))
+        return cuda.recorded_event(cuda.current_stream(self._device), blocking=True)
 
     def host_waits_for(self, event: cuda.Event) -> None:
         event.synchronize()

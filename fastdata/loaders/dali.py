@@ -206,7 +206,7 @@ class DaliPipeline:
         if len(self._retired) > _MOST_RETIRED:  # the host has run ahead; DALI would take new memory for each batch
             self._retired.popleft()[1].synchronize()
         if self._latest is not None:
-            event = cuda.recorded_event(cuda.current_stream(self._request.device_index))
+            event = cuda.recorded_event(cuda.current_stream(self._request.device_index), blocking=True)
             self._retired.append((self._latest, event))
             self._latest = None
 

@@ -52,7 +52,7 @@ class EarlyBatches:
             raise StateMismatch(f"the sampler ended after {samples} samples{_REMEDY}")
 
     def behind(self, samples: int) -> list[list[int]]:
-        """Those behind so many samples, to which the sampler has not come yet, as in `LoaderState.ahead`."""
+        """Returns the early batches after the first `samples`, which the sampler has not reached; see `LoaderState.ahead`."""
         return [[begin, *each] for begin, each in self._at.items() if begin >= samples]
 
 

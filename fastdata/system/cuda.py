@@ -79,9 +79,15 @@ def new_stream(device: torch.device) -> Stream:
     return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
 
-def recorded_event(on: Stream, *, timed: bool = False) -> Event:
-    """Returns an event that is reached when all work given to a stream so far is done; `timed` ones can be compared."""
-    event = Event(enable_timing=timed)  # type: ignore[no-untyped-call]
+def recorded_event(on: Stream, *, timed: bool = False, blocking: bool = False) -> Event:
+    """Returns an event that is reached when all work given to a stream so far is done.
+
+    Args:
+        on: the stream.
+        timed: the time between two such events can be asked for.
+        blocking: a host that waits for it sleeps, where others keep a core busy, which decode threads want.
+    """
+    event = Event(enable_timing=timed, blocking=blocking)  # type: ignore[no-untyped-call]
     event.record(on)
     return event
 

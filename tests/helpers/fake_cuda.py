@@ -76,7 +76,7 @@ class FakeCuda:
     def stream(self, stream: Stream) -> Any:
         return contextlib.nullcontext()
 
-    def recorded_event(self, on: Stream, *, timed: bool = False) -> Event:
+    def recorded_event(self, on: Stream, *, timed: bool = False, blocking: bool = False) -> Event:
         event = Event(self.calls, f"event {next(self._events)}", self.now_ms)
         self.calls.append(f"{on.name} records {event.name}")
         return event
