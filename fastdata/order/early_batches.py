@@ -52,7 +52,7 @@ class EarlyBatches:
             raise StateMismatch(f"the sampler ended after {samples} samples{_REMEDY}")
 
     def behind(self, samples: int) -> list[list[int]]:
-        """Returns the early batches after the first `samples`, which the sampler has not reached; see `LoaderState.ahead`."""
+        """Returns the early batches behind `samples`, not reached by the sampler; see `LoaderState.ahead`."""
         return [[begin, *each] for begin, each in self._at.items() if begin >= samples]
 
 
