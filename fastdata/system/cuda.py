@@ -57,6 +57,7 @@ __all__ = [
     "memory_allocated",
     "memory_reserved",
     "new_stream",
+    "peak_memory",
     "pinned",
     "recorded_event",
     "set_device",
@@ -77,6 +78,14 @@ def is_rocm() -> bool:
 def new_stream(device: torch.device) -> Stream:
     """Creates a stream on a device."""
     return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+
+
+def peak_memory(device: torch.device) -> int:
+    """The most bytes of a device that tensors had at once, with those freed ones that another stream still reads.
+
+    `max_memory_allocated` leaves the latter out, which are what piles up if the host runs ahead of copies.
+    """
+    return int(torch.cuda.memory_stats(device)["active_bytes.all.peak"])
 
 
 def recorded_event(on: Stream, *, timed: bool = False, blocking: bool = False) -> Event:

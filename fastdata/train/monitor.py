@@ -168,7 +168,7 @@ class Monitor:
             "wait_share": self.wait_share(),
         }
         if self.training.device.type == "cuda":
-            entry["device_peak_mb"] = cuda.max_memory_allocated(self.training.device) / 1e6
+            entry["device_peak_mb"] = cuda.peak_memory(self.training.device) / 1e6
         result.epochs.append(entry)
         return entry
 

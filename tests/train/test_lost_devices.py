@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import socket
 import subprocess
 import sys
 import textwrap
@@ -92,20 +94,46 @@ FAILS = """
 def test_a_rank_that_fails_ends_all_soon_and_says_why(folder: Any, tmp_path: Any, error: str) -> None:
     program = tmp_path / "program.py"
     program.write_text(textwrap.dedent(FAILS).format(error=error))
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(program)]
     flags = ["--data-path", str(folder), "--model", "small", "--device", "cpu", "-j", "0"]
-    done = subprocess.run([*launcher, *flags], capture_output=True, text=True, timeout=120, check=False)
-    assert done.returncode != 0
-    assert "no luck" in done.stderr
-    assert ("Traceback" in done.stderr) or error.startswith("TrainError")
+    command = [sys.executable, str(program), *flags]
+    with socket.socket() as free:  # without torchrun, which would end the other rank itself
+        free.bind(("127.0.0.1", 0))
+        known = {**os.environ, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1]), "WORLD_SIZE": "2"}
+    started = [
+        subprocess.Popen(command, env={**known, "RANK": str(rank)}, stderr=subprocess.PIPE, text=True)
+        for rank in range(2)
+    ]
+    try:
+        failed = started[1].communicate(timeout=100)[1]
+        began = time.monotonic()
+        survived = started[0].communicate(timeout=60)[1]
+        assert time.monotonic() - began < 30
+    finally:
+        for process in started:
+            process.kill()
+            process.wait()
+    assert [process.returncode for process in started] == [1, 1]
+    assert "no luck" in failed
+    assert ("Traceback" in failed) or error.startswith("TrainError")
+    assert "TrainError: rank 0 of 2 lost rank 1, which was killed or failed; see its message" in survived
 
 
 def test_more_processes_than_gpus_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "1")
     monkeypatch.setattr(cuda, "device_count", lambda: 2)
     assert [joined._gpu_of(number, False) for number in (0, 1)] == [0, 1]
     with pytest.raises(OptionError, match=r"process 2 of this machine \(LOCAL_RANK\), but there are only 2 GPUs.*=2"):
         joined._gpu_of(2, False)
     assert [joined._gpu_of(number, True) for number in range(4)] == [0, 1, 0, 1]
+
+
+def test_a_process_that_sees_one_gpu_takes_it_unless_torchrun_started_several(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cuda, "device_count", lambda: 1)
+    monkeypatch.delenv("TORCHELASTIC_RUN_ID", raising=False)
+    assert joined._gpu_of(3, False) == 0
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "1")
+    with pytest.raises(OptionError, match="only 1 GPUs"):
+        joined._gpu_of(3, False)
 
 
 class TorchAo:
