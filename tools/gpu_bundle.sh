@@ -26,7 +26,7 @@ download() { # folder, requirements: wheels for the other machine, with what the
         --platform manylinux_2_17_x86_64 --platform manylinux2014_x86_64 "$@"
 }
 download "$bundle/wheels" google-crc32c numpy Pillow psutil pytest pytest-timeout hypothesis
-cp tools/gpu_check.py tools/gpu_rows.py "$bundle/tools"
+cp tools/gpu_*.py "$bundle/tools"
 cp -r tests/conftest.py tests/helpers tests/gpu "$bundle/tests"
 find "$bundle" -name __pycache__ -prune -exec rm -rf {} +
 cp pyproject.toml "$bundle" # pytest's settings

@@ -29,15 +29,16 @@ def test_every_row_runs_in_small(tmp_path: Path) -> None:
     rows = [line.split()[:2] for line in done.stdout.splitlines()[1:]]
     assert [name for name, _ in rows] == [
         "environment",
+        "tests",
         "memory",
         "copies",
+        "nccl",
         "precision",
         "ranks",
-        "tests",
         "resnet50",
-        "augmentations",
-        "batch_size",
         "doctor",
+        "batch_size",
+        "augmentations",
     ]
     assert {outcome for name, outcome in rows if name != "batch_size"} == {"passed"}
     assert (tmp_path / "table.txt").read_text() == done.stdout
