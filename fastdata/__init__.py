@@ -30,6 +30,7 @@ if TYPE_CHECKING:
         TrainError,
     )
     from fastdata.image_folder import ImageFolder
+    from fastdata.lazy.opening import open_image
     from fastdata.loaders.dali_options import DaliOptions
     from fastdata.order.epoch_sampler import EpochSampler
     from fastdata.run.replace import replace_dataloader
@@ -60,6 +61,7 @@ _HOMES = {
     "StoreError": "errors",
     "TrainError": "errors",
     "doctor": "diagnosis.in_code",
+    "open_image": "lazy.opening",
     "replace_dataloader": "run.replace",
 }
 
@@ -86,6 +88,7 @@ __all__ = [
     "StoreError",
     "TrainError",
     "doctor",
+    "open_image",
     "replace_dataloader",
 ]
 

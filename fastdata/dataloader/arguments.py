@@ -27,15 +27,18 @@ from fastdata.system.stack_level import users_level
 __all__ = [
     "OWN_ARGUMENTS",
     "AUGMENT_ON",
+    "DRAWS",
     "DECODE_DEVICES",
     "WORKERS",
     "AugmentOn",
     "DecodeDevice",
+    "Draws",
     "LoaderArguments",
     "Workers",
     "check_choice",
     "check_dali",
     "check_decode_device",
+    "check_draws",
     "check_seed",
     "may_defer",
     "may_pin",
@@ -48,6 +51,8 @@ AugmentOn: TypeAlias = Literal["host", "device"]
 AUGMENT_ON: tuple[AugmentOn, ...] = ("host", "device")
 Workers: TypeAlias = Literal["auto", "processes", "threads"]
 WORKERS: tuple[Workers, ...] = ("auto", "processes", "threads")
+Draws: TypeAlias = Literal["sample", "torch"]
+DRAWS: tuple[Draws, ...] = ("sample", "torch")
 
 OWN_ARGUMENTS = (  # of fastdata's loader, and not of torch's
     "backend",
@@ -58,6 +63,7 @@ OWN_ARGUMENTS = (  # of fastdata's loader, and not of torch's
     "memory_format",
     "augment_on",
     "workers",
+    "draws",
     "decode_device",
     "dali",
     "progress",
@@ -91,6 +97,7 @@ class LoaderArguments:
     memory_format: torch.memory_format
     augment_on: AugmentOn
     workers: Workers
+    draws: Draws
     decode_device: DecodeDevice
     decode_on: str
     dali: DaliOptions
@@ -130,6 +137,20 @@ def check_choice(name: str, value: object, accepted: tuple[Any, ...]) -> None:
     """Raises OptionError unless a value is one of those accepted."""
     if value not in accepted:
         raise OptionError(f"{name}={value!r} is not accepted; use one of {', '.join(map(repr, accepted))}")
+
+
+def check_draws(draws: object, *, workers: Workers, augment_on: AugmentOn) -> None:
+    """Raises OptionError if draws cannot be torch's where they are to be made."""
+    check_choice("draws", draws, DRAWS)
+    if draws == "torch" and workers == "threads":
+        raise OptionError(
+            "draws='torch' follows torch's worker processes, which workers='threads' does not have; leave one of them "
+            "out"
+        )
+    if draws == "torch" and augment_on == "device":
+        raise OptionError(
+            "augment_on='device' draws for whole batches, draws='torch' for samples; leave one of them out"
+        )
 
 
 def check_seed(seed: Any) -> int | None:

@@ -312,7 +312,10 @@ class SingleProcessIterator(CountedIterator, torch_dataloader._SingleProcessData
     def __init__(self, loader: Any, record: EpochRecord, samples: Samples) -> None:
         super().__init__(loader, record, samples)
         self._completion: Completion | None = None
-        self._fused_transforms = find_transforms(self._dataset) if samples.fused else FusedTransforms({}, set(), [])
+        self._fused_transforms = FusedTransforms({}, set(), [])
+        if samples.fused:
+            leave_random = samples.arguments.draws == "torch"
+            self._fused_transforms = find_transforms(self._dataset, leave_random=leave_random)
         self._defers = record.batches is not None and samples.defers
         if self._defers and opening_encoded() is not None:
             parts = self._dataset, self._auto_collation, self._collate_fn, self._drop_last

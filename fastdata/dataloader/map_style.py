@@ -23,7 +23,7 @@ from fastdata.errors import PipelineError
 from fastdata.lazy.batch_messages import MadeAgain, MakeAgain, ReportedBatch, SampleOrder, UnfinishedBatch
 from fastdata.lazy.complete import CompletedBatch, Completion, FailedBatch, FetchedBatch
 from fastdata.lazy.fetch import REPORTED, SampleFetcher
-from fastdata.lazy.find import copy_with_fused_transforms, find_transforms
+from fastdata.lazy.find import FusedTransforms, copy_with_fused_transforms, find_transforms
 from fastdata.loaders import create_backend
 from fastdata.patches.random_functions import redirect_draws
 from fastdata.patches.worker_process import replace_fetcher
@@ -163,7 +163,8 @@ class MapStyle:
         self._loader, self._index_sampler = loader, orders
         if samples.defers:
             fetcher = partial(SampleFetcher, on_error=samples.on_error)
-            self.worker_init_fn = _BeginWorker(loader.worker_init_fn, fetcher, samples.fused)
+            find = partial(find_transforms, leave_random=samples.arguments.draws == "torch")
+            self.worker_init_fn = _BeginWorker(loader.worker_init_fn, fetcher, find if samples.fused else None)
             opening_encoded()  # imported here once, not in every worker process that is forked
 
     def __getattr__(self, name: str) -> Any:
@@ -191,19 +192,24 @@ class Orders:
 class _BeginWorker:
     """A worker_init_fn, and before it: images stay encoded, transforms are fused, batches say what is left to do."""
 
-    def __init__(self, own: Callable[[int], None] | None, fetcher: Callable[..., SampleFetcher], fused: bool) -> None:
-        self._own, self._fetcher, self._fused = own, fetcher, fused
+    def __init__(
+        self,
+        own: Callable[[int], None] | None,
+        fetcher: Callable[..., SampleFetcher],
+        find: Callable[[Any], FusedTransforms] | None,
+    ) -> None:
+        self._own, self._fetcher, self._find = own, fetcher, find
         self._program_began = program_began()
 
     def __call__(self, worker: int) -> None:
-        if self._fused:
+        if self._find is not None:
             import_module("PIL.Image")  # in a spawned process nobody may have done so yet
         if (opening := opening_encoded()) is not None:
             opening.open_encoded_from_now_on(self._program_began)
             info = get_worker_info()
             assert info is not None
-            if self._fused:
-                find_transforms(info.dataset).install()  # the process has an object of its own
+            if self._find is not None:
+                self._find(info.dataset).install()  # the process has an object of its own
             replace_fetcher("_MapDatasetFetcher", partial(_Fetchers, info.dataset, self._fetcher))
         if self._own is not None:
             self._own(worker)

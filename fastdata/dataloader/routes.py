@@ -83,7 +83,7 @@ def find_route(loader: LoaderArguments) -> Route:
         return route
     if not may_defer(loader):
         return route
-    found = find_transforms(loader.dataset)
+    found = find_transforms(loader.dataset, leave_random=loader.draws == "torch")
     fused = found.plans
     if not fused or native_problem() is not None:  # asked last, since it imports Pillow
         return route
@@ -107,6 +107,11 @@ def _pipeline_route(loader: LoaderArguments) -> Route:
         compiled = compile_transform(source.transform)  # there will be no batch of images to augment
     if compiled.plan is None:
         return Route(reason=compiled.reason, advice=compiled.advice)
+    if loader.draws == "torch" and makes_samples(loader.dataset) and (compiled.plan.draws or compiled.plan.unfused):
+        return Route(
+            reason="draws='torch' has random transforms run where torch would run them",
+            advice="leave draws out: draws by (seed, epoch, sample) take less CPU",
+        )
     if (
         isinstance(source, ArraySource)
         and not (route := _array_route(loader, source, compiled.plan, compiled.reason)).plan
@@ -205,10 +210,10 @@ def _only_seeds(function: Any) -> bool:
 def _goes_to_threads(loader: LoaderArguments, fused: Mapping[str, Plan]) -> bool:
     """True if decode threads make the samples: `num_workers` is above 0, and `workers="threads"` or all of this holds.
 
-    No argument asks for processes, the dataset is known to be safe in threads, the collate function is known, and the
-    transforms are fused to their ends.
+    No argument asks for processes or for torch's draws, the dataset is known to be safe in threads, the collate
+    function is known, and the transforms are fused to their ends.
     """
-    if loader.num_workers == 0 or loader.workers == "processes":
+    if loader.num_workers == 0 or loader.workers == "processes" or loader.draws == "torch":
         return False
     if loader.workers == "threads":
         return True

@@ -92,9 +92,14 @@ def _exchange(swap: _Swap, old: Any, new: Any) -> None:
         pass
 
 
-def find_transforms(dataset: Any) -> FusedTransforms:
-    """Searches a dataset for transforms that can be fused; changes nothing."""
-    search = _Search(per_thread=False, copies=False)
+def find_transforms(dataset: Any, *, leave_random: bool = False) -> FusedTransforms:
+    """Searches a dataset for transforms that can be fused; changes nothing.
+
+    Args:
+        dataset: the dataset.
+        leave_random: leave out transforms of which a fused step draws: they draw in their own code.
+    """
+    search = _Search(per_thread=False, copies=False, leave_random=leave_random)
     search.replaced(dataset, "", 0)
     several_views = len(search.plans) > 1 or search.in_callable
     return FusedTransforms(search.plans, search.parts, search.swaps, several_views)
@@ -133,10 +138,11 @@ class _Search:
     Args:
         per_thread: fused transforms will be called in several threads.
         copies: copy what holds a transform, instead of noting its place.
+        leave_random: leave random transforms as they are, with all their steps.
     """
 
-    def __init__(self, *, per_thread: bool, copies: bool) -> None:
-        self._per_thread, self._copies = per_thread, copies
+    def __init__(self, *, per_thread: bool, copies: bool, leave_random: bool = False) -> None:
+        self._per_thread, self._copies, self._leave_random = per_thread, copies, leave_random
         self._done: dict[int, Any] = {}  # result for each object, so that one object stays one
         self._kept: list[Any] = []  # so that no other object gets the id of one that was looked at
         self._in_transform = 0  # how many of a library's transforms the search has gone into
@@ -167,6 +173,8 @@ class _Search:
         self.has_image_transforms |= type(value).__module__.startswith(_OF_IMAGES)
         if callable(value) and is_known_transform(value):
             plan = plan_of(value)
+            if plan is not None and plan.draws and self._leave_random:
+                return value
             if plan is not None:
                 self.plans[place or type(value).__name__] = plan
                 self.in_callable |= self._in_users_callable > 0

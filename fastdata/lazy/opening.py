@@ -6,11 +6,13 @@ only make samples.  Each replacement checks the calling thread: for other thread
 
 from __future__ import annotations
 
+import io
+import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache, partial, wraps
-from typing import Any
+from typing import Any, BinaryIO
 
 import PIL.Image
 import torch
@@ -18,7 +20,7 @@ from PIL.Image import Image
 
 from fastdata.errors import BackendUnavailable
 from fastdata.lazy.encoded_image import EncodedImage
-from fastdata.lazy.encoded_source import find_source
+from fastdata.lazy.encoded_source import EncodedSource, find_source
 from fastdata.lazy.pending_tensor import pending, stacking_pending
 from fastdata.lazy.sample_context import (
     count_fused,
@@ -32,7 +34,7 @@ from fastdata.loaders import create_backend
 from fastdata.patches.image_opening import image_opening
 from fastdata.views.levels import UINT8, Levels
 
-__all__ = ["can_open_encoded", "open_encoded_from_now_on", "open_record", "opening_encoded"]
+__all__ = ["can_open_encoded", "open_encoded_from_now_on", "open_image", "open_record", "opening_encoded"]
 
 _CLOCKS_DIFFER_S = 1.0  # tolerance for coarse file timestamps
 
@@ -74,6 +76,45 @@ def open_encoded_from_now_on(program_began: float) -> None:
     _replacements.install()
 
 
+def open_image(source: str | os.PathLike[str] | bytes | BinaryIO) -> Image:
+    """Opens an image like `PIL.Image.open`, and leaves an ordinary JPEG or PNG encoded until its pixels are needed.
+
+    Crops, one resize, flips and `convert("RGB")` before that are done by the native core in one pass, with Pillow's
+    pixels; only what they leave in view is decoded.  Where a loader of fastdata makes the sample, whole batches of such
+    images are decoded together.  Everything else is Pillow's, as are images of other formats and modes, and all images
+    where the core is missing.  Any thread may call it, in any program: nothing is replaced.
+
+    Args:
+        source: a path; the bytes of an image; or a binary file, which is read from its beginning and may be closed
+            afterwards.  A file is read at once, so it may be changed or deleted.
+
+    Returns:
+        A `PIL.Image.Image`, for an opened file of Pillow's class for its format.  Damage that only the decoder notices
+        is raised with Pillow's type when pixels are first needed.
+
+    Raises:
+        OSError: the file cannot be read.
+        PIL.UnidentifiedImageError: it is no image that Pillow knows.
+        PIL.Image.DecompressionBombError: it has more than twice `PIL.Image.MAX_IMAGE_PIXELS` pixels.
+
+    Example:
+        >>> image = fastdata.open_image("photo.jpg").crop((0, 0, 224, 224))
+    """
+    opened = io.BytesIO(source) if isinstance(source, bytes) else source
+    if opens_encoded() or not can_open_encoded():  # a loader makes the sample, and replaces Pillow's function
+        return PIL.Image.open(opened)
+    found = find_source(opened)
+    return _encoded_image(found) or PIL.Image.open(opened)
+
+
+def _encoded_image(source: EncodedSource | None) -> EncodedImage | None:
+    """The image of a source; None for none, and where Pillow would warn about its size or refuse it."""
+    if source is None:
+        return None
+    image, limit = EncodedImage.opened(source), PIL.Image.MAX_IMAGE_PIXELS
+    return image if limit is None or image.width * image.height <= limit else None
+
+
 def open_record(record: bytes) -> Image | None:
     """Returns an image of an unpacked JPEG that stays encoded; None where images do not stay encoded now."""
     return EncodedImage.of_record(record) if opens_encoded() else None
@@ -87,12 +128,9 @@ def _leaving_encoded(original: Callable[..., Image]) -> Callable[..., Image]:
         note_opened(fp)
         if opens_encoded() and mode == "r" and formats is None:
             source = find_source(fp, keep_paths_before=getattr(_this_thread, "began", 0.0))
-            limit = PIL.Image.MAX_IMAGE_PIXELS  # beyond it Pillow warns or refuses
-            if source is not None:
-                image = EncodedImage.opened(source)
-                if limit is None or image.width * image.height <= limit:
-                    note_source(source)
-                    return image
+            if (image := _encoded_image(source)) is not None:
+                note_source(source)
+                return image
             count_opened_by_pillow()
         return original(fp, mode, formats)
 

@@ -84,9 +84,10 @@ class Ranks:
         """Turns communication errors into a clear TrainError; processes that end well leave it together.
 
         A process whose own error leaves the block must end (`end_at_once`): the others, which may sit in any
-        collective, notice nothing else.  gloo notices a closed connection at once, and a process that hangs after `timeout_s`.  NCCL notices nothing
-        before that time, and this process cannot be interrupted while it waits for the device; so a thread looks after
-        the other processes of this machine, and ends this one with the same message.
+        collective, notice nothing else.  gloo notices a closed connection at once, and a process that hangs after
+        `timeout_s`.  NCCL notices nothing before that time, and this process cannot be interrupted while it waits for
+        the device; so a thread looks after the other processes of this machine, and ends this one with the same
+        message.
 
         Raises:
             TrainError: another process was lost.
@@ -204,7 +205,9 @@ def _gpu_of(local_rank: int, shares: bool) -> int:
     if count and shares:
         return local_rank % count
     if count == 1 and "TORCHELASTIC_RUN_ID" not in os.environ:
-        return 0  # a scheduler started each process by itself and lets it see one GPU, its own; NCCL refuses a shared one
+        return (
+            0  # a scheduler started each process by itself and lets it see one GPU, its own; NCCL refuses a shared one
+        )
     if local_rank >= count:
         raise OptionError(
             f"this is process {local_rank} of this machine (LOCAL_RANK), but there are only {count} GPUs; start with "
