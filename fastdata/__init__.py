@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from fastdata.lazy.opening import open_image
     from fastdata.loaders.dali_options import DaliOptions
     from fastdata.order.epoch_sampler import EpochSampler
+    from fastdata.run.check import check
     from fastdata.run.replace import replace_dataloader
     from fastdata.shards.dataset import ShardDataset
 
@@ -60,6 +61,7 @@ _HOMES = {
     "StateMismatch": "errors",
     "StoreError": "errors",
     "TrainError": "errors",
+    "check": "run.check",
     "doctor": "diagnosis.in_code",
     "open_image": "lazy.opening",
     "replace_dataloader": "run.replace",
@@ -87,6 +89,7 @@ __all__ = [
     "StateMismatch",
     "StoreError",
     "TrainError",
+    "check",
     "doctor",
     "open_image",
     "replace_dataloader",

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from fastdata import __version__
+from fastdata.cli.check import add_check
 from fastdata.cli.doctor import add_doctor
 from fastdata.cli.folders import open_folder, refuse_splits
 from fastdata.cli.output import add_output, log, tell
@@ -84,6 +85,7 @@ def _parser() -> argparse.ArgumentParser:
 
     add_commands(commands)
     add_run(commands)
+    add_check(commands)
     add_doctor(commands)
 
     demo = commands.add_parser(

@@ -6,6 +6,7 @@ import argparse
 import sys
 from typing import Any
 
+from fastdata.cli.check import CHECK_VALUES
 from fastdata.cli.doctor import DOCTOR_VALUES
 from fastdata.errors import OptionError
 from fastdata.run import startup
@@ -13,6 +14,9 @@ from fastdata.run.program import check_script, run_module, run_script
 from fastdata.system import interrupts
 
 __all__ = ["add_run", "run_program", "split_program"]
+
+# Commands that run a program, and their options that take a value.
+_WITH_VALUES = {"run": (), "check": CHECK_VALUES, "doctor": DOCTOR_VALUES}
 
 
 def add_run(commands: Any) -> None:
@@ -35,12 +39,13 @@ def add_run(commands: Any) -> None:
 
 
 def split_program(arguments: list[str]) -> tuple[list[str], list[str]]:
-    """Splits off, after `run` or `doctor` and its options, the program with its own arguments from those to parse."""
-    if arguments[:1] not in (["run"], ["doctor"]):
+    """Splits off, after a command that runs one and its options, the program with its own arguments."""
+    with_values = _WITH_VALUES.get(arguments[0]) if arguments else None
+    if with_values is None:
         return arguments, []
     begin = 1
     while begin < len(arguments) and arguments[begin][:1] == "-" and arguments[begin][:2] != "-m":
-        begin += 2 if arguments[begin] in DOCTOR_VALUES and arguments[0] == "doctor" else 1
+        begin += 2 if arguments[begin] in with_values else 1
     return arguments[:begin], arguments[begin:]
 
 

@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing.context import BaseContext
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, cast
 
 import torch
 
@@ -139,18 +139,26 @@ def check_choice(name: str, value: object, accepted: tuple[Any, ...]) -> None:
         raise OptionError(f"{name}={value!r} is not accepted; use one of {', '.join(map(repr, accepted))}")
 
 
-def check_draws(draws: object, *, workers: Workers, augment_on: AugmentOn) -> None:
-    """Raises OptionError if draws cannot be torch's where they are to be made."""
-    check_choice("draws", draws, DRAWS)
-    if draws == "torch" and workers == "threads":
+def check_draws(draws: object, *, workers: Workers, augment_on: AugmentOn) -> Draws:
+    """Returns who draws for random transforms; None is FASTDATA_DRAWS of the environment, or "sample".
+
+    Raises:
+        OptionError: draws cannot be torch's where they are to be made, or the value is not known.
+    """
+    name, asked = "draws", draws
+    if draws is None:
+        name, asked = "FASTDATA_DRAWS", os.environ.get("FASTDATA_DRAWS") or "sample"
+    check_choice(name, asked, DRAWS)
+    if asked == "torch" and workers == "threads":
         raise OptionError(
-            "draws='torch' follows torch's worker processes, which workers='threads' does not have; leave one of them "
-            "out"
+            f"{name}='torch' follows torch's worker processes, which workers='threads' does not have; leave one of "
+            "them out"
         )
-    if draws == "torch" and augment_on == "device":
+    if asked == "torch" and augment_on == "device":
         raise OptionError(
-            "augment_on='device' draws for whole batches, draws='torch' for samples; leave one of them out"
+            f"augment_on='device' draws for whole batches, {name}='torch' for samples; leave one of them out"
         )
+    return cast(Draws, asked)
 
 
 def check_seed(seed: Any) -> int | None:

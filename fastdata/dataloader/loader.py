@@ -126,7 +126,7 @@ class StatelessDataLoader(EpochPaths, torch.utils.data.DataLoader[Sample]):
             the number of workers, and a resumed epoch repeats them; "torch" leaves them to the transforms' own code,
             where torch would run it: after the same `torch.manual_seed`, and with as many workers, training batches
             equal those of torch's DataLoader to the last bit.  Images stay encoded there, too, but random transforms
-            are run one by one, in worker processes.
+            are run one by one, in worker processes.  None is the environment variable FASTDATA_DRAWS, or "sample".
         defer: leave images encoded in a dataset's own code, and fuse its transforms; False has all of it done by
             torch and Pillow, for code that asks for exact types.  FASTDATA_DEFER=0 does that in a whole process.
         decode_device: device that decodes with backend="dali": "cpu", "mixed" (the GPU of `device`) or "auto" (the GPU
@@ -185,7 +185,7 @@ class StatelessDataLoader(EpochPaths, torch.utils.data.DataLoader[Sample]):
         memory_format: torch.memory_format = torch.contiguous_format,
         augment_on: AugmentOn = "host",
         workers: Workers = "auto",
-        draws: Draws = "sample",
+        draws: Draws | None = None,
         decode_device: DecodeDevice = "auto",
         dali: DaliOptions = DaliOptions(),  # noqa: B008 - frozen
         progress: bool = False,
@@ -200,13 +200,12 @@ class StatelessDataLoader(EpochPaths, torch.utils.data.DataLoader[Sample]):
         check_choice("memory_format", memory_format, _MEMORY_FORMATS)
         check_choice("augment_on", augment_on, AUGMENT_ON)
         check_choice("workers", workers, WORKERS)
-        check_draws(draws, workers=workers, augment_on=augment_on)
         check_choice("defer", defer, (True, False))
         check_tuning(autotune, memory_budget)
         self.backend, self.fidelity, self.device = backend, fidelity, device
         self.seed, self.on_error = check_seed(seed), on_error
         self.memory_format, self.progress, self.workers, self.defer = memory_format, progress, workers, defer
-        self.draws: Draws = draws
+        self.draws = check_draws(draws, workers=workers, augment_on=augment_on)
         self.augment_on, self.decode_device, self.dali = augment_on, decode_device, check_dali(dali)
         self._device = check_device(device) if device is not None else None
         self._decode_on = check_decode_device(decode_device, backend, self._device)

@@ -111,11 +111,16 @@ def test_images_stay_encoded_and_what_does_not_draw_stays_fused(folder: Path) ->
     assert "4 of 4 steps fused" in validation.verdict()
 
 
-def test_draws_that_cannot_be_torchs_are_refused(folder: Path) -> None:
+def test_draws_that_cannot_be_torchs_are_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     dataset = ImageFolder(folder, TRANSFORMS["training"])
     with pytest.raises(OptionError, match=r"workers='threads' does not have; leave one of them out"):
         DataLoader(dataset, draws="torch", workers="threads")
     with pytest.raises(OptionError, match="augment_on='device' draws for whole batches"):
         DataLoader(dataset, draws="torch", augment_on="device")
+    monkeypatch.setenv("FASTDATA_DRAWS", "torch")
+    with pytest.raises(OptionError, match="FASTDATA_DRAWS='torch' follows"):
+        DataLoader(dataset, workers="threads")
+    assert DataLoader(dataset).draws == "torch"
+    assert DataLoader(dataset, draws="sample").draws == "sample"
     with pytest.raises(OptionError, match="draws='numpy' is not accepted; use one of 'sample', 'torch'"):
         DataLoader(dataset, draws="numpy")  # type: ignore[arg-type]

@@ -65,7 +65,7 @@ def test_other_formats_and_bad_files_are_pillows(photo: Path, tmp_path: Path, mo
     with pytest.raises(PIL.UnidentifiedImageError):
         fastdata.open_image(b"no image")
     (tmp_path / "short.jpg").write_bytes(photo.read_bytes()[:600])
-    with pytest.raises(OSError, match="(?i)truncated"):
+    with pytest.raises(OSError, match=r"(?i)truncated"):
         fastdata.open_image(tmp_path / "short.jpg").load()
     monkeypatch.setattr(PIL.Image, "MAX_IMAGE_PIXELS", 1000)
     with pytest.raises(PIL.Image.DecompressionBombError):

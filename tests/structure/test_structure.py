@@ -258,7 +258,9 @@ def test_the_public_names() -> None:
         "StateMismatch",
         "StoreError",
         "TrainError",
+        "check",
         "doctor",
+        "open_image",
         "replace_dataloader",
     }
     for name in fastdata.__all__:

@@ -1,0 +1,229 @@
+"""`fastdata.check` and `fastdata check`: batches beside torch's, what differs named, nothing trained, nothing moved."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torchvision.transforms as v1
+from PIL import Image
+from torch.utils.data import Dataset, IterableDataset
+from torchvision.datasets import ImageFolder
+
+import fastdata
+from fastdata import DataLoader, OptionError
+from fastdata.run.differences import difference
+from fastdata.testing import synthetic_dataset
+
+TRAIN = v1.Compose([v1.RandomResizedCrop(32), v1.RandomHorizontalFlip(), v1.ToTensor()])
+VALIDATION = v1.Compose([v1.Resize(36), v1.CenterCrop(32), v1.ToTensor()])
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    where = tmp_path_factory.mktemp("checked")
+    return synthetic_dataset(where, classes=2, images_per_class=9, size_px=(400, 320))
+
+
+class Rows(Dataset[Any]):
+    """Samples of many kinds, made by a function."""
+
+    def __init__(self, make: Callable[[int], Any], count: int = 10) -> None:
+        self.make, self.count = make, count
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, index: int) -> Any:
+        return self.make(index)
+
+
+def kinds(index: int) -> Any:
+    return {
+        "text": f"row {index}",
+        "number": index / 3,
+        "array": np.arange(index, index + 3),
+        "flags": [True, None == 1],
+    }
+
+
+def fails_at_three(index: int) -> int:
+    if index == 3:
+        raise KeyError("row 3 is missing")
+    return index
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_equal_loaders_are_told_so_and_nothing_has_moved(folder: Path, workers: int) -> None:
+    generator = torch.Generator().manual_seed(5)
+    before = torch.get_rng_state(), random.getstate(), generator.get_state()
+    loader = DataLoader(ImageFolder(folder, TRAIN), 4, shuffle=True, num_workers=workers, generator=generator)
+    assert str(fastdata.check(loader)) == "equal: ImageFolder, 5 batches of 4, training draws included"
+    theirs = torch.utils.data.DataLoader(ImageFolder(folder, VALIDATION), 4, num_workers=workers)
+    found = fastdata.check(theirs, batches=3)
+    assert (str(found), found.equal) == ("equal: ImageFolder, 3 batches of 4", True)
+    assert torch.equal(torch.get_rng_state(), before[0])
+    assert random.getstate() == before[1]
+    assert torch.equal(generator.get_state(), before[2])
+    assert loader.stats()["batches"] == 0
+
+
+class Stream(IterableDataset[int]):
+    def __iter__(self) -> Any:
+        return iter(range(7))
+
+
+@pytest.mark.parametrize(
+    "dataset", [Rows(kinds), Rows(fails_at_three), Rows(lambda index: torch.rand(2, 3)), Stream()], ids=str
+)
+def test_datasets_of_every_kind_and_their_errors_are_compared(dataset: Any) -> None:
+    found = fastdata.check(DataLoader(dataset, 2))
+    assert found.equal, found
+    assert found.batches == (4 if isinstance(dataset, Stream) else 5)
+
+
+def test_a_difference_is_named_by_batch_sample_and_reason(folder: Path) -> None:
+    order = [3, 1, 4, 2, 5, 9, 6, 8]
+    loader = DataLoader(ImageFolder(folder, VALIDATION), 4, sampler=order, fidelity="fast")
+    found = fastdata.check(loader)
+    assert not found.equal
+    assert str(found).startswith("different: ImageFolder, batch 0[0], sample 0 (dataset[3]): ")
+    assert "of 12288 values differ, by up to 0." in str(found)
+
+
+class Counts(Dataset[int]):
+    def __init__(self) -> None:
+        self.asked = 0
+
+    def __len__(self) -> int:
+        return 4
+
+    def __getitem__(self, index: int) -> int:
+        self.asked += 1
+        return self.asked
+
+
+def test_a_dataset_that_never_repeats_itself_cannot_be_compared() -> None:
+    found = fastdata.check(DataLoader(Counts(), 2))
+    assert not found.repeatable
+    assert str(found).startswith(
+        "cannot be compared: Counts: torch's own DataLoader gives other batches the second time"
+    )
+
+
+def test_what_is_no_loader_is_refused(folder: Path) -> None:
+    with pytest.raises(OptionError, match="check compares a DataLoader, not list"):
+        fastdata.check([1, 2])  # type: ignore[arg-type]
+    with pytest.raises(OptionError, match="batches=0; use an integer of at least 1"):
+        fastdata.check(DataLoader(Rows(kinds)), batches=0)
+
+
+class Plain:
+    def __init__(self, **attributes: Any) -> None:
+        vars(self).update(attributes)
+
+
+ONES = torch.ones(2, 3)
+CHANGED = torch.tensor([[1.0, 1, 1], [1, 1, 3]])
+PAIRS: dict[str, tuple[Any, Any, str | None]] = {
+    "a type": (ONES, ONES.numpy(), "torch gives torch.Tensor, fastdata numpy.ndarray"),
+    "a dtype": (ONES, ONES.int(), "dtype torch.float32 with torch, torch.int32 with fastdata"),
+    "a shape": (ONES, ONES[:1], r"shape \(2, 3\) with torch, \(1, 3\) with fastdata"),
+    "strides": (torch.ones(3, 3), torch.ones(3, 3).t(), r"strides \(3, 1\) with torch, \(1, 3\) with fastdata"),
+    "a value": (ONES, CHANGED, "1 of 6 values differ, by up to 2"),
+    "bfloat16": (ONES.bfloat16(), CHANGED.bfloat16(), "1 of 6 values differ, by up to 2"),
+    "not a number": (torch.tensor([torch.nan]), torch.tensor([torch.nan]), None),
+    "a key": ({"a": 1}, {"b": 1}, r"keys \['a'\] with torch, \['b'\] with fastdata"),
+    "a length": ([1, 2], [1], "2 parts with torch, 1 with fastdata"),
+    "a text": (["a", "b"], ["a", "c"], "'b' with torch, 'c' with fastdata"),
+    "a mode": (Image.new("L", (2, 2)), Image.new("RGB", (2, 2)), r"L \(2, 2\) with torch, RGB \(2, 2\)"),
+    "a pixel": (Image.new("L", (2, 2)), Image.new("L", (2, 2), 9), "4 of 4 values differ, by up to 9"),
+    "words": (np.array(["a", None], object), np.array(["a", "b"], object), "1 of 2 values differ"),
+    "an error": (ValueError("no"), KeyError("no"), "torch raises ValueError: no, fastdata KeyError: 'no'"),
+    "an error less": (ValueError("no"), ONES, "torch raises ValueError: no, fastdata gives a batch"),
+    "an error more": (ONES, ValueError("no"), "torch gives a batch, fastdata raises ValueError: no"),
+    "an attribute": (Plain(image=ONES), Plain(image=CHANGED), "1 of 6 values differ"),
+    "a namespace with tensors": (SimpleNamespace(image=ONES), SimpleNamespace(image=CHANGED), "1 of 6 values differ"),
+    "none": ({"a": [ONES, "x", None, 1.5]}, {"a": [ONES.clone(), "x", None, 1.5]}, None),
+}
+
+
+@pytest.mark.parametrize("name", PAIRS)
+def test_differences_of_every_kind_are_seen(name: str) -> None:
+    import re
+
+    torchs, ours, told = PAIRS[name]
+    found = difference(torchs, ours)
+    assert (found is None) == (told is None), found
+    if found is not None and told is not None:
+        assert re.match(told, found.reason), found
+
+
+PROGRAM = """
+    import sys, torch, torchvision.transforms as v1
+    from pathlib import Path
+    from torch.utils.data import DataLoader
+    from torchvision.datasets import ImageFolder
+
+    train = v1.Compose([v1.RandomResizedCrop(32), v1.ToTensor()])
+    validation = v1.Compose([v1.Resize((32, 32)), v1.ToTensor()])
+    loaders = [DataLoader(ImageFolder(sys.argv[1], each), 4, shuffle=True) for each in (train, validation)]
+    if len(sys.argv) > 3:
+        import fastdata
+        loaders.append(fastdata.DataLoader(ImageFolder(sys.argv[1], validation), 4, fidelity="fast"))
+    try:
+        if sys.argv[2] != "nothing":
+            for batch in loaders[0]:
+                Path("trained").touch()
+    finally:
+        Path("ended").touch()
+"""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "lines"),
+    [
+        (
+            ["train"],
+            0,
+            ["equal: ImageFolder, 3 batches of 4, training draws included", "equal: ImageFolder, 3 batches"],
+        ),
+        (["train", "fast"], 1, ["equal: ", "equal: ", "different: ImageFolder, batch 0[0], sample 0 (dataset[0]): "]),
+        (["nothing"], 2, []),
+    ],
+)
+def test_a_programs_loaders_are_compared_and_it_does_not_train(
+    folder: Path, tmp_path: Path, arguments: list[str], status: int, lines: list[str]
+) -> None:
+    (tmp_path / "program.py").write_text(textwrap.dedent(PROGRAM))
+    command = [sys.executable, "-m", "fastdata", "check", "--batches", "3", "program.py", str(folder), *arguments]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=200, check=False)
+    assert done.returncode == status, done.stderr
+    told = done.stdout.splitlines()
+    assert len(told) == len(lines)
+    for wanted in lines:
+        assert any(line.startswith(f"fastdata: {wanted}") for line in told), told
+    assert not (tmp_path / "trained").exists()
+    assert (tmp_path / "ended").exists() == (arguments == ["nothing"])
+    assert ("ended without reading from a DataLoader" in done.stderr) == (status == 2)
+
+
+def test_the_command_says_what_is_wrong_with_its_arguments(tmp_path: Path) -> None:
+    for arguments, told in (
+        ([], "name a SCRIPT, or a module with -m MODULE"),
+        (["missing.py"], "can't open file 'missing.py'"),
+        (["--batches", "0", "x.py"], "'0' is not a positive integer"),
+    ):
+        command = [sys.executable, "-m", "fastdata", "check", *arguments]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=100, check=False)
+        assert done.returncode == 2
+        assert told in done.stderr
