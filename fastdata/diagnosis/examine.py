@@ -230,7 +230,7 @@ def _changes(seen: Observation, loader: Any) -> dict[str, tuple[str, Callable[[]
         else:
             found["workers"] = (what, lambda: torchs_with(loader, num_workers=cpus))
     if seen.facts.device == "cuda" and getattr(loader, "augment_on", "host") == "host":
-        on_device = {"augment_on": "device"}
+        on_device = {"augment_on": "device", "draws": "sample"}  # "torch" draws for samples
         if augments_batches(changed_loader(loader, **on_device)):
             found["augment_on_device"] = (
                 "augment_on='device'",
