@@ -262,11 +262,12 @@ def _doctor_row(row: Row) -> dict[str, Any]:
         row.images(), transforms.Compose([transforms.RandomResizedCrop(size), _Slow(), transforms.ToTensor()])
     )
     tiny = nn.Sequential(nn.Flatten(), nn.Linear(3 * size * size, CLASSES)).to(row.device)
-    starved = doctor(tiny, DataLoader(dataset, 8, num_workers=1), seconds=4.0)
+    seconds = 1.0 if row.dry else 4.0
+    starved = doctor(tiny, DataLoader(dataset, 8, num_workers=1), seconds=seconds)
     data = torch.utils.data.TensorDataset(torch.randn(512, 3, size, size), torch.zeros(512, dtype=torch.int64))
     deep = nn.Sequential(nn.Conv2d(3, 64, 3, padding=1), *(nn.Conv2d(64, 64, 3, padding=1) for _ in range(8)))
     model = small_resnet(CLASSES) if row.dry else nn.Sequential(deep, nn.AdaptiveAvgPool2d(8), nn.Flatten())
-    busy = doctor(model.to(row.device), DataLoader(data, 32 if row.dry else 128), seconds=4.0)
+    busy = doctor(model.to(row.device), DataLoader(data, 32 if row.dry else 128), seconds=seconds)
     found = {"starved": starved.cause, "busy": busy.cause, "starved waits": starved.to_dict()["wait_share"]}
     if not row.dry and (starved.cause == "compute" or found["starved waits"] < 0.5 or busy.cause != "compute"):
         raise Failed(f"a loop that waits for 10 ms a sample, or one that only computes, is judged wrongly: {found}")
