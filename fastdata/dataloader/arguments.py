@@ -149,14 +149,18 @@ def check_draws(draws: object, *, workers: Workers, augment_on: AugmentOn) -> Dr
     if draws is None:
         name, asked = "FASTDATA_DRAWS", os.environ.get("FASTDATA_DRAWS") or "sample"
     check_choice(name, asked, DRAWS)
+    if draws is None and asked == "torch" and (workers == "threads" or augment_on == "device"):
+        given = f"workers={workers!r}" if workers == "threads" else f"augment_on={augment_on!r}"
+        warnings.warn(f"FASTDATA_DRAWS=torch has no effect on a loader with {given}", stacklevel=users_level())
+        return "sample"
     if asked == "torch" and workers == "threads":
         raise OptionError(
-            f"{name}='torch' follows torch's worker processes, which workers='threads' does not have; leave one of "
+            "draws='torch' follows torch's worker processes, which workers='threads' does not have; leave one of "
             "them out"
         )
     if asked == "torch" and augment_on == "device":
         raise OptionError(
-            f"augment_on='device' draws for whole batches, {name}='torch' for samples; leave one of them out"
+            "augment_on='device' draws for whole batches, draws='torch' for samples; leave one of them out"
         )
     return cast(Draws, asked)
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import copy
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -14,24 +17,17 @@ from fastdata.dataloader.arguments import OWN_ARGUMENTS
 from fastdata.dataloader.loader import DataLoader, StatelessDataLoader
 from fastdata.dataloader.verdict import asked_workers
 from fastdata.errors import OptionError
-from fastdata.order.random_states import GlobalStates, set_states_of, states_of
-from fastdata.order.sampler_chain import own_generators
+from fastdata.order.random_states import GlobalStates
+from fastdata.pipeline.batched_getitem import FetchesMany
 from fastdata.run.differences import difference, size_of
 
 __all__ = ["Comparison", "check"]
 
 _MOST_BYTES = 1 << 30  # of torch's batches, which are kept until ours are made
-_BOTH_HAVE = (
-    "collate_fn",
-    "worker_init_fn",
-    "multiprocessing_context",
-    "generator",
-    "prefetch_factor",
-    "timeout",
-    "in_order",
-)
+_BOTH_HAVE = ("collate_fn", "worker_init_fn", "multiprocessing_context", "prefetch_factor", "timeout", "in_order")
 # Of fastdata's arguments those that do not ask for something else than torch gives.
-_KEPT = tuple(name for name in OWN_ARGUMENTS if name not in ("device", "seed", "on_error", "progress", "draws"))
+_LEFT_OUT = ("device", "seed", "on_error", "progress", "draws", "memory_format")
+_KEPT = tuple(name for name in OWN_ARGUMENTS if name not in _LEFT_OUT)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,13 +57,16 @@ class Comparison:
 
     def __str__(self) -> str:
         of = f" of {self.batch_size}" if self.batch_size is not None else ""
-        compared = f"{self.batches} {'batch' if self.batches == 1 else 'batches'}{of}{self.draws}"
+        if not self.batches:
+            return f"cannot be compared: {self.dataset}: the loader gives no batch"
         if self.equal:
-            return f"equal: {self.dataset}, {compared}"
+            return (
+                f"equal: {self.dataset}, {self.batches} {'batch' if self.batches == 1 else 'batches'}{of}{self.draws}"
+            )
         if not self.repeatable:
             return (
                 f"cannot be compared: {self.dataset}: torch's own DataLoader gives other batches the second time "
-                f"({self.difference}): the dataset draws from a generator of its own, or remembers earlier samples"
+                f"({self.difference}): its code draws from a generator of its own, or remembers earlier samples"
             )
         return f"different: {self.dataset}, {self.difference}"
 
@@ -76,17 +75,20 @@ def check(loader: torch.utils.data.DataLoader[Any], *, batches: int = 50) -> Com
     """Makes the same batches with torch's DataLoader and with fastdata's, and compares them.
 
     Values, types, dtypes, shapes, strides, their order and exceptions are compared.  Both begin from the same states of
-    the random generators of torch, Python, NumPy and the samplers, which are put back afterwards; the loader itself is
-    not iterated.  Where random transforms are fused, values are those of `draws="torch"`, and the loader's own batches,
-    whose crops are others, are compared in all but values.  Comparing ends early at 1 GiB of batches.
+    the global random generators, which are put back afterwards, and with copies of the sampler; the loader itself is
+    not iterated.  The dataset is the loader's own, so what it counts or remembers moves on.
+
+    Where fastdata draws for random transforms, values are compared under `draws="torch"`; the loader's own batches,
+    whose views are others, are compared in all but the values of what has two dimensions or more in a batch.
 
     Args:
-        loader: torch's loader or ours.  Its `device`, `seed`, `on_error` and `persistent_workers` are left out, since
-            they ask for something else than torch gives.
-        batches: number of batches to compare, from the first one of an epoch.
+        loader: torch's loader or ours.  Its `device`, `memory_format`, `on_error`, `persistent_workers`, `pin_memory`,
+            `progress` and `seed` are left out, since they ask for something else than torch gives.
+        batches: number of batches to compare, from the first one of an epoch; fewer if they take more than 1 GiB.
 
     Raises:
-        OptionError: `loader` is no DataLoader, or `batches` is below 1.
+        OptionError: `loader` is no DataLoader, `batches` is below 1, or the sampler cannot be copied: an iterator, for
+            example, which can be read only once.  Nothing has been read then.
 
     Example:
         >>> print(fastdata.check(loader))
@@ -106,30 +108,32 @@ class _Check:
         self._loader, self._most = loader, batches
         self._is_ours = isinstance(loader, StatelessDataLoader)
         self._before = GlobalStates.now()
-        self._generators = own_generators(loader.batch_sampler if loader.batch_sampler is not None else loader.sampler)
-        if isinstance(loader.generator, torch.Generator):
-            self._generators = [*self._generators, loader.generator]
-        self._generators_before = states_of(self._generators)
         self._indices: list[Any] = []  # of torch's batches
+        self._order()  # which may be refused
 
     def compared(self) -> Comparison:
         """Makes the batches and compares them."""
         try:
             return self._compared()
         finally:
-            self._put_back()
+            self._before.put_back()
 
     def _compared(self) -> Comparison:
-        torchs = list(_within(self._outcomes(self._torchs()), self._most))
-        ours = self._ours(draws="sample")
+        torchs, ended = self._torchs_batches()
+        ours = self._ours()
         draws = _draws(ours)
-        exact = self._ours(draws="torch", workers="auto") if draws else ours
-        found = self._first_difference(torchs, exact, values=True)
+        exact = self._ours(draws="torch", workers="auto", augment_on="host") if draws else ours
+        find = partial(self._first_difference, torchs, ended)
+        found = find(exact, values=True)
         told, repeatable = "", True
         if found is not None:
-            repeatable = self._first_difference(torchs, self._torchs(), values=True) is None
+            repeatable = find(self._torchs(), values=True) is None
         elif draws:
-            found, told = self._first_difference(torchs, ours, values=False), ", training draws included"
+            told = ", training draws included"
+            if getattr(self._loader, "draws", "sample") != "torch":
+                told += " (draws='torch'; by itself the loader draws others)"
+            found = find(ours, values=False)
+            found = found and f"{found} (by its own draws; equal under draws='torch')"
         return Comparison(
             dataset=type(self._loader.dataset).__name__,
             batches=len(torchs),
@@ -139,11 +143,25 @@ class _Check:
             draws=told,
         )
 
-    def _first_difference(self, torchs: list[Any], loader: Any, *, values: bool) -> str | None:
+    def _torchs_batches(self) -> tuple[list[Any], bool]:
+        """The batches that are compared with, or their errors; True if there are no more."""
+        found: list[Any] = []
+        bytes_ = 0
+        outcomes = self._outcomes(self._torchs())
+        try:
+            for outcome in outcomes:
+                if len(found) == self._most or bytes_ > _MOST_BYTES:
+                    return found, False
+                found.append(outcome)
+                bytes_ += size_of(outcome)
+            return found, True
+        finally:
+            outcomes.close()
+
+    def _first_difference(self, torchs: list[Any], ended: bool, loader: Any, *, values: bool) -> str | None:
         """The first difference between torch's outcomes and those of another loader, in words; None for none."""
-        outcomes = islice(self._outcomes(loader), len(torchs) + (len(torchs) < self._most))
         number = -1
-        for number, outcome in enumerate(outcomes):
+        for number, outcome in enumerate(islice(self._outcomes(loader), len(torchs) + ended)):
             if number == len(torchs):
                 return f"fastdata gives a batch {number} behind torch's last one"
             found = difference(torchs[number], outcome, values=values)
@@ -161,76 +179,78 @@ class _Check:
         except (TypeError, LookupError):
             return f", sample {row}"
 
-    def _outcomes(self, loader: Any) -> Iterator[Any]:
+    def _outcomes(self, loader: Any) -> Generator[Any, None, None]:
         """The batches of a loader, and the errors in their places, from the states that all begin with."""
-        self._put_back()
-        self._indices = self._indices if isinstance(loader, StatelessDataLoader) else []
+        self._before.put_back()
+        is_torchs = not isinstance(loader, StatelessDataLoader)
         iterator = None
         try:
-            while True:
-                try:
-                    iterator = iter(loader) if iterator is None else iterator
-                    batch = next(iterator)
-                except StopIteration:
-                    return
-                except Exception as error:  # noqa: BLE001 - the user's, which is what is compared
-                    yield error
-                    if iterator is None or isinstance(loader.dataset, torch.utils.data.IterableDataset):
+            with _without_our_batch_form(loader.dataset) if is_torchs else nullcontext():
+                while True:
+                    try:
+                        iterator = iter(loader) if iterator is None else iterator
+                        batch = next(iterator)
+                    except StopIteration:
                         return
-                else:
-                    yield batch
+                    except Exception as error:  # noqa: BLE001 - the user's, which is what is compared
+                        yield error
+                        if iterator is None or isinstance(loader.dataset, torch.utils.data.IterableDataset):
+                            return
+                    else:
+                        yield batch
         finally:
             del iterator  # which ends its workers
 
-    def _put_back(self) -> None:
-        self._before.put_back()
-        set_states_of(self._generators, self._generators_before)
+    def _order(self) -> dict[str, Any]:
+        """The arguments that decide which samples come, as copies: reading them leaves the loader's own as they are."""
+        loader = self._loader
+        found = {"generator": loader.generator}
+        if not isinstance(loader.dataset, torch.utils.data.IterableDataset):
+            found |= {"batch_sampler": loader.batch_sampler, "sampler": loader.sampler}
+        try:
+            found = copy.deepcopy(found, {id(loader.dataset): loader.dataset})
+        except Exception as error:
+            raise OptionError(
+                f"the loader's sampler cannot be copied, and reading it would change the loader: {error}; give it a "
+                "sampler that can be iterated more than once"
+            ) from error
+        if found.get("batch_sampler") is not None:
+            del found["sampler"]  # inside of it
+        else:
+            found |= {"batch_size": loader.batch_size}
+            found |= {"drop_last": loader.drop_last} if loader.batch_size is not None else {}
+            found.pop("batch_sampler", None)
+        return found
 
     def _torchs(self) -> Any:
-        torchs = next(
-            each
-            for each in StatelessDataLoader.__mro__
-            if each.__name__ == "DataLoader" and each is not StatelessDataLoader
-        )
+        torchs = next(each for each in StatelessDataLoader.__mro__[1:] if each.__name__ == "DataLoader")
         arguments = self._arguments()
         if "batch_sampler" in arguments:
-            arguments["batch_sampler"] = _Noting(arguments["batch_sampler"], self)
+            self._indices = []
+            arguments["batch_sampler"] = _Noting(arguments["batch_sampler"], self._indices)
         return torchs(self._loader.dataset, **arguments)
 
-    def note(self, indices: Any) -> None:
-        """Keeps the index batches of torch's loader, for the message."""
-        self._indices.append(indices)
-
-    def _ours(self, *, draws: str, **changes: Any) -> Any:
+    def _ours(self, **changes: Any) -> Any:
         own = {name: getattr(self._loader, name) for name in _KEPT} if self._is_ours else {}
         arguments = self._arguments()
         if self._is_ours:
             arguments["num_workers"] = asked_workers(self._loader)
-        if draws == "torch":
-            own["augment_on"] = "host"
-        return DataLoader(self._loader.dataset, **{**arguments, **own, **changes, "draws": draws})
+            own["draws"] = self._loader.draws
+        return DataLoader(self._loader.dataset, **{**arguments, **own, **changes})
 
     def _arguments(self) -> dict[str, Any]:
         loader = self._loader
-        arguments = {name: getattr(loader, name) for name in _BOTH_HAVE}
+        arguments = {name: getattr(loader, name) for name in _BOTH_HAVE} | self._order()
         arguments["num_workers"] = int(loader.num_workers)
         if loader.num_workers == 0:
             arguments.update(prefetch_factor=None, multiprocessing_context=None, timeout=0)
-        if loader.batch_sampler is not None and not isinstance(loader.dataset, torch.utils.data.IterableDataset):
-            arguments["batch_sampler"] = loader.batch_sampler
-        else:
-            arguments |= {"batch_size": loader.batch_size, "drop_last": loader.drop_last}
-            if not isinstance(loader.dataset, torch.utils.data.IterableDataset):
-                arguments["sampler"] = loader.sampler
-        if loader.batch_size is None:
-            arguments.pop("drop_last", None)
         return arguments
 
 
 class _Noting:
     """A batch sampler whose index batches are noted."""
 
-    def __init__(self, batch_sampler: Any, noted: _Check) -> None:
+    def __init__(self, batch_sampler: Any, noted: list[Any]) -> None:
         self._batch_sampler, self._noted = batch_sampler, noted
 
     def __len__(self) -> int:
@@ -238,7 +258,7 @@ class _Noting:
 
     def __iter__(self) -> Iterator[Any]:
         for indices in self._batch_sampler:
-            self._noted.note(indices)
+            self._noted.append(indices)
             yield indices
 
     def __getattr__(self, name: str) -> Any:
@@ -251,14 +271,20 @@ def _draws(loader: Any) -> bool:
     """True if fastdata would draw for the samples of a loader, instead of the user's code."""
     route = loader._route()
     plans = [*route.fused.values(), *([route.plan] if route.plan is not None else [])]
-    return route.in_threads or any(plan.draws or plan.unfused for plan in plans)
+    threads_run_code = route.in_threads or route.is_image_pipeline
+    return any(plan.draws or (threads_run_code and plan.unfused) for plan in plans)
 
 
-def _within(outcomes: Iterable[Any], most: int) -> Iterator[Any]:
-    """The first outcomes: at most so many, and about 1 GiB."""
-    bytes_ = 0
-    for outcome in islice(outcomes, most):
-        yield outcome
-        bytes_ += size_of(outcome)
-        if bytes_ > _MOST_BYTES:
-            return
+@contextmanager
+def _without_our_batch_form(dataset: Any) -> Iterator[None]:
+    """Hides the `__getitems__` that fastdata's datasets have for torch: it draws by (seed, epoch, sample), too."""
+    while type(dataset) is torch.utils.data.Subset:
+        dataset = dataset.dataset
+    if not isinstance(dataset, FetchesMany):
+        yield
+        return
+    vars(dataset)["__getitems__"] = None  # torch then asks for one sample after the other
+    try:
+        yield
+    finally:
+        del vars(dataset)["__getitems__"]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -9,9 +11,11 @@ from typing import Any
 import numpy as np
 import torch
 
+from fastdata.errors import DecodeError, OptionError
+
 __all__ = ["Difference", "difference", "size_of"]
 
-_DEEPEST = 8  # parts inside of each other, since objects may refer to each other
+_DEEPEST = 30  # parts inside of each other, since objects may refer to each other
 
 
 @dataclass(frozen=True)
@@ -35,9 +39,11 @@ def difference(torchs: Any, ours: Any, *, values: bool = True, place: str = "") 
     Args:
         torchs: what torch's loader gave, or the exception that it raised.
         ours: what fastdata's loader gave, or the exception that it raised.
-        values: compare values of tensors, arrays and images; else only types, dtypes, dimensions and order of strides.
+        values: compare all values; else not those of tensors and arrays with two dimensions or more, nor of images.
         place: where both are in their batches.
     """
+    if place.count("[") + place.count(".") > _DEEPEST:
+        raise OptionError(f"parts of a batch that lie deeper than {_DEEPEST} inside of each other are not compared")
     if isinstance(torchs, Exception) or isinstance(ours, Exception):
         return _of_errors(torchs, ours)
     if _class(torchs) is not _class(ours):
@@ -53,18 +59,20 @@ def difference(torchs: Any, ours: Any, *, values: bool = True, place: str = "") 
             return Difference(place, None, f"keys {list(torchs)} with torch, {list(ours)} with fastdata")
         pairs = [(f"[{key!r}]", torchs[key], ours[key]) for key in torchs]
         return _first(pairs, values, place)
-    if isinstance(torchs, list | tuple):
+    if isinstance(torchs, list | tuple | deque):
         if len(torchs) != len(ours):
             return Difference(place, None, f"{len(torchs)} parts with torch, {len(ours)} with fastdata")
         pairs = [(f"[{number}]", *both) for number, both in enumerate(zip(torchs, ours, strict=True))]
         return _first(pairs, values, place)
-    if hasattr(torchs, "__array_interface__"):  # a PIL image
+    if "PIL.Image" in sys.modules and isinstance(torchs, sys.modules["PIL.Image"].Image):
+        if torchs.getpalette() != ours.getpalette():
+            return Difference(place, None, "the palettes differ")
         if (torchs.mode, torchs.size) != (ours.mode, ours.size):
             return Difference(
                 place, None, f"{torchs.mode} {torchs.size} with torch, {ours.mode} {ours.size} with fastdata"
             )
         return _of_arrays(np.asarray(torchs), np.asarray(ours), values, place)
-    return _of_values(torchs, ours, place) if values else None
+    return _of_values(torchs, ours, place)
 
 
 def _first(pairs: list[tuple[str, Any, Any]], values: bool, place: str) -> Difference | None:
@@ -73,11 +81,12 @@ def _first(pairs: list[tuple[str, Any, Any]], values: bool, place: str) -> Diffe
 
 
 def _of_errors(torchs: Any, ours: Any) -> Difference | None:
-    """Both must fail; the types of damaged images' errors differ by design, and the kinds of all others are equal."""
+    """Both must fail; errors of damaged images differ by design, all others have equal types and last lines."""
     if isinstance(torchs, Exception) and isinstance(ours, Exception):
         damaged = isinstance(torchs, OSError | SyntaxError) and isinstance(ours, OSError)
-        by_design = damaged or type(ours).__module__.startswith("fastdata.")
-        if by_design or type(torchs) is type(ours):
+        if damaged or isinstance(ours, DecodeError):
+            return None
+        if type(torchs) is type(ours) and _told(torchs) == _told(ours):
             return None
         return Difference("", None, f"torch raises {_told(torchs)}, fastdata {_told(ours)}")
     if isinstance(torchs, Exception):
@@ -91,33 +100,44 @@ def _of_tensors(torchs: torch.Tensor, ours: torch.Tensor, values: bool, place: s
             return Difference(
                 place, None, f"{name} {getattr(torchs, name)} with torch, {getattr(ours, name)} with fastdata"
             )
-    if torchs.dim() != ours.dim() or (values and torchs.shape != ours.shape):
-        return Difference(place, None, f"shape {tuple(torchs.shape)} with torch, {tuple(ours.shape)} with fastdata")
     if torchs.layout != torch.strided or torchs.is_quantized:
-        return None if not values or torch.equal(torchs, ours) else Difference(place, None, "values differ")
+        one, other = (each.dequantize() if each.is_quantized else each.to_dense() for each in (torchs, ours))
+        return _of_tensors(one, other, values, place)
+    random = not values and torchs.dim() > 1  # views that others draw: only the number of samples must be the same
+    if torchs.dim() != ours.dim() or (torchs.shape[:1] if random else torchs.shape) != (
+        ours.shape[:1] if random else ours.shape
+    ):
+        return Difference(place, None, f"shape {tuple(torchs.shape)} with torch, {tuple(ours.shape)} with fastdata")
     if torchs.shape == ours.shape and torchs.stride() != ours.stride() and torchs.numel():
         return Difference(place, None, f"strides {torchs.stride()} with torch, {ours.stride()} with fastdata")
-    if not values:
+    if type(torchs) is not torch.Tensor:  # such as tv_tensors' format and canvas_size
+        found = _of_attributes(torchs, ours, values, place)
+        if found is not None:
+            return found
+    if random:
         return None
     if torchs.dtype == torch.bfloat16 or (torchs.dtype.itemsize == 1 and torchs.is_floating_point()):
         torchs, ours = torchs.float(), ours.float()
-    return _of_arrays(torchs.detach().cpu().numpy(), ours.detach().cpu().numpy(), values, place)
+    arrays = [each.detach().as_subclass(torch.Tensor).cpu().numpy() for each in (torchs, ours)]
+    return _of_arrays(arrays[0], arrays[1], True, place)
 
 
 def _of_arrays(torchs: Any, ours: Any, values: bool, place: str) -> Difference | None:
+    random = not values and torchs.ndim > 1
     if torchs.shape != ours.shape:
-        return (
-            Difference(place, None, f"shape {torchs.shape} with torch, {ours.shape} with fastdata") if values else None
-        )
-    if not values or torchs.size == 0:
+        if random and torchs.shape[:1] == ours.shape[:1]:
+            return None
+        return Difference(place, None, f"shape {torchs.shape} with torch, {ours.shape} with fastdata")
+    if random or torchs.size == 0:
         return None
+    if torchs.strides != ours.strides:
+        return Difference(place, None, f"strides {torchs.strides} with torch, {ours.strides} with fastdata")
     if torchs.dtype == object:
-        differs = np.array([bool(one != other) for one, other in zip(torchs.flat, ours.flat, strict=True)])
-        differs = differs.reshape(torchs.shape)
-    else:
-        differs = torchs != ours
-        if np.issubdtype(torchs.dtype, np.inexact):
-            differs &= ~(np.isnan(torchs) & np.isnan(ours))
+        pairs = [(f"[{number}]", *both) for number, both in enumerate(zip(torchs.flat, ours.flat, strict=True))]
+        return _first(pairs, values, place)
+    differs = torchs != ours
+    if torchs.dtype.kind in "fcmM":
+        differs = differs & ((torchs == torchs) | (ours == ours))  # not where both are not a number, or no time
     if not differs.any():
         return None
     count = int(differs.sum())
@@ -140,9 +160,25 @@ def _of_values(torchs: Any, ours: Any, place: str) -> Difference | None:
         is_told = False
     if is_told:
         return Difference(place, None, f"{torchs!r:.60} with torch, {ours!r:.60} with fastdata")
-    if place.count("[") > _DEEPEST:
-        return None
-    return difference(getattr(torchs, "__dict__", {}), getattr(ours, "__dict__", {}), place=place)
+    return _of_attributes(torchs, ours, True, place)
+
+
+def _of_attributes(torchs: Any, ours: Any, values: bool, place: str) -> Difference | None:
+    one, other = _attributes(torchs), _attributes(ours)
+    if list(one) != list(other):
+        return Difference(place, None, f"attributes {list(one)} with torch, {list(other)} with fastdata")
+    return _first([(f".{name}", one[name], other[name]) for name in one], values, place)
+
+
+def _attributes(value: Any) -> dict[str, Any]:
+    """The attributes of an object, those in slots, too."""
+    slots = [name for cls in type(value).__mro__ for name in _names(getattr(cls, "__slots__", ()))]
+    found = {name: getattr(value, name) for name in slots if hasattr(value, name) and not name.startswith("__")}
+    return {**found, **getattr(value, "__dict__", {})}
+
+
+def _names(slots: Any) -> tuple[str, ...]:
+    return (slots,) if isinstance(slots, str) else tuple(slots)
 
 
 def size_of(batch: Any) -> int:

@@ -14,6 +14,7 @@ from typing import Any
 __all__ = ["QUIET", "SITE", "VARIABLE", "follow_children", "install", "is_on"]
 
 VARIABLE = "FASTDATA_RUN"  # "" and "0" are off
+_CHECK = "check:"  # the value that compares begins so
 QUIET = "quiet"  # the value that replaces without printing; every other one prints
 SITE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "site")  # comes first in children's PYTHONPATH
 
@@ -28,7 +29,16 @@ def follow_children(*, quiet: bool) -> None:
 
     They are not followed where Python is told to ignore PYTHONPATH (-E, -I) or `site` (-S).
     """
-    os.environ[VARIABLE] = QUIET if quiet else "1"
+    _follow(QUIET if quiet else "1")
+
+
+def follow_children_to_check(*, batches: int, folder: str) -> None:
+    """Like `follow_children`, for `fastdata check`: they compare the first `batches`, and leave results in `folder`."""
+    _follow(f"{_CHECK}{batches}:{folder}")
+
+
+def _follow(value: str) -> None:
+    os.environ[VARIABLE] = value
     former = os.environ.get("PYTHONPATH")
     if not former:
         os.environ["PYTHONPATH"] = SITE  # an empty entry behind it would mean the current folder
@@ -72,9 +82,18 @@ class _AfterTorch:
 
 def _replace() -> None:
     """Replaces, or says why that is not possible; the program goes on in either case."""
+    asked = os.environ.get(VARIABLE, "")
+    if asked.startswith(_CHECK):
+        from pathlib import Path
+
+        from fastdata.run.check_program import compare_when_read
+
+        batches, _, folder = asked.removeprefix(_CHECK).partition(":")
+        compare_when_read(int(batches), Path(folder))
+        return
     try:
         from fastdata.run.replace import replace_dataloader
     except ImportError as error:
         print(f"fastdata: torch's DataLoader is not replaced: {error}", file=sys.stderr)
         return
-    replace_dataloader(quiet=os.environ.get(VARIABLE) == QUIET)
+    replace_dataloader(quiet=asked == QUIET)

@@ -6,6 +6,7 @@ import random
 import subprocess
 import sys
 import textwrap
+from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -67,7 +68,8 @@ def test_equal_loaders_are_told_so_and_nothing_has_moved(folder: Path, workers: 
     generator = torch.Generator().manual_seed(5)
     before = torch.get_rng_state(), random.getstate(), generator.get_state()
     loader = DataLoader(ImageFolder(folder, TRAIN), 4, shuffle=True, num_workers=workers, generator=generator)
-    assert str(fastdata.check(loader)) == "equal: ImageFolder, 5 batches of 4, training draws included"
+    told = str(fastdata.check(loader))
+    assert told.startswith("equal: ImageFolder, 5 batches of 4, training draws included (draws='torch'; by itself")
     theirs = torch.utils.data.DataLoader(ImageFolder(folder, VALIDATION), 4, num_workers=workers)
     found = fastdata.check(theirs, batches=3)
     assert (str(found), found.equal) == ("equal: ImageFolder, 3 batches of 4", True)
@@ -83,7 +85,9 @@ class Stream(IterableDataset[int]):
 
 
 @pytest.mark.parametrize(
-    "dataset", [Rows(kinds), Rows(fails_at_three), Rows(lambda index: torch.rand(2, 3)), Stream()], ids=str
+    "dataset",
+    [Rows(kinds), Rows(fails_at_three), Rows(lambda index: torch.rand(2, 3)), Stream()],
+    ids=["kinds", "an error", "draws", "a stream"],
 )
 def test_datasets_of_every_kind_and_their_errors_are_compared(dataset: Any) -> None:
     found = fastdata.check(DataLoader(dataset, 2))
@@ -120,6 +124,51 @@ def test_a_dataset_that_never_repeats_itself_cannot_be_compared() -> None:
     )
 
 
+def test_large_batches_are_compared_as_far_as_memory_goes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fastdata.run.check._MOST_BYTES", 5000)
+    found = fastdata.check(DataLoader(Rows(lambda index: torch.zeros(500)), 2), batches=4)
+    assert (found.equal, found.batches) == (True, 2), found
+
+
+def test_samplers_are_copied_and_those_that_can_be_read_only_once_refused() -> None:
+    class Counting(torch.utils.data.Sampler[int]):
+        epoch = 0
+
+        def __iter__(self) -> Any:
+            self.epoch += 1
+            return iter(range(10))
+
+    sampler = Counting()
+    assert fastdata.check(DataLoader(Rows(kinds), 2, sampler=sampler)).equal
+    assert sampler.epoch == 0
+    loader = DataLoader(Rows(kinds), 2, sampler=(index for index in range(10)))
+    with pytest.raises(OptionError, match=r"sampler cannot be copied.*iterated more than once"):
+        fastdata.check(loader)
+    assert len(list(loader)) == 5
+
+
+def test_labels_are_compared_whoever_draws(folder: Path) -> None:
+    torchs = [torch.zeros(4, 3, 8, 8), torch.arange(4)]
+    assert difference(torchs, [torch.ones(4, 3, 8, 8), torch.arange(4)], values=False) is None
+    assert difference(torchs, [torch.ones(3, 3, 8, 8), torch.arange(3)], values=False) is not None
+    found = difference(torchs, [torch.ones(4, 3, 8, 8), torch.arange(4) + 1], values=False)
+    assert found is not None
+    assert found.place == "[1]"
+
+
+def test_our_own_datasets_are_compared_with_their_plain_samples(folder: Path) -> None:
+    for dataset in (
+        fastdata.ImageFolder(folder, TRAIN),
+        torch.utils.data.Subset(fastdata.ImageFolder(folder, TRAIN), [3, 1]),
+    ):
+        found = fastdata.check(DataLoader(dataset, 2, shuffle=True))
+        assert found.equal, found
+
+
+def test_a_loader_without_batches_cannot_be_compared() -> None:
+    assert str(fastdata.check(DataLoader(Rows(kinds, 0), 2))) == "cannot be compared: Rows: the loader gives no batch"
+
+
 def test_what_is_no_loader_is_refused(folder: Path) -> None:
     with pytest.raises(OptionError, match="check compares a DataLoader, not list"):
         fastdata.check([1, 2])  # type: ignore[arg-type]
@@ -130,6 +179,19 @@ def test_what_is_no_loader_is_refused(folder: Path) -> None:
 class Plain:
     def __init__(self, **attributes: Any) -> None:
         vars(self).update(attributes)
+
+
+class Slots:
+    __slots__ = ("image",)
+
+    def __init__(self, image: torch.Tensor) -> None:
+        self.image = image
+
+
+def nested(value: int) -> Any:
+    array = np.empty(2, object)
+    array[:] = [np.full(3, value), "x"]
+    return array
 
 
 ONES = torch.ones(2, 3)
@@ -147,11 +209,17 @@ PAIRS: dict[str, tuple[Any, Any, str | None]] = {
     "a text": (["a", "b"], ["a", "c"], "'b' with torch, 'c' with fastdata"),
     "a mode": (Image.new("L", (2, 2)), Image.new("RGB", (2, 2)), r"L \(2, 2\) with torch, RGB \(2, 2\)"),
     "a pixel": (Image.new("L", (2, 2)), Image.new("L", (2, 2), 9), "4 of 4 values differ, by up to 9"),
-    "words": (np.array(["a", None], object), np.array(["a", "b"], object), "1 of 2 values differ"),
+    "words": (np.array(["a", None], object), np.array(["a", "b"], object), "torch gives NoneType, fastdata str"),
     "an error": (ValueError("no"), KeyError("no"), "torch raises ValueError: no, fastdata KeyError: 'no'"),
     "an error less": (ValueError("no"), ONES, "torch raises ValueError: no, fastdata gives a batch"),
     "an error more": (ONES, ValueError("no"), "torch gives a batch, fastdata raises ValueError: no"),
     "an attribute": (Plain(image=ONES), Plain(image=CHANGED), "1 of 6 values differ"),
+    "slots": (Slots(ONES), Slots(CHANGED), "1 of 6 values differ"),
+    "a deque": (deque([ONES]), deque([CHANGED]), "1 of 6 values differ"),
+    "a NumPy number": (np.float32(1), np.float32(2), "1.0 with torch|np.float32"),
+    "sparse": (ONES.to_sparse(), CHANGED.to_sparse(), "1 of 6 values differ"),
+    "another message": (IndexError("row 3"), IndexError("row 9"), "torch raises IndexError: row 3, fastdata"),
+    "arrays of arrays": (nested(1), nested(2), "3 of 3 values differ"),
     "a namespace with tensors": (SimpleNamespace(image=ONES), SimpleNamespace(image=CHANGED), "1 of 6 values differ"),
     "none": ({"a": [ONES, "x", None, 1.5]}, {"a": [ONES.clone(), "x", None, 1.5]}, None),
 }
@@ -177,6 +245,9 @@ PROGRAM = """
     train = v1.Compose([v1.RandomResizedCrop(32), v1.ToTensor()])
     validation = v1.Compose([v1.Resize((32, 32)), v1.ToTensor()])
     loaders = [DataLoader(ImageFolder(sys.argv[1], each), 4, shuffle=True) for each in (train, validation)]
+    if sys.argv[2] == "children":
+        import subprocess
+        sys.exit(subprocess.run([sys.executable, __file__, sys.argv[1], "train"]).returncode)
     if len(sys.argv) > 3:
         import fastdata
         loaders.append(fastdata.DataLoader(ImageFolder(sys.argv[1], validation), 4, fidelity="fast"))
@@ -199,6 +270,11 @@ PROGRAM = """
         ),
         (["train", "fast"], 1, ["equal: ", "equal: ", "different: ImageFolder, batch 0[0], sample 0 (dataset[0]): "]),
         (["nothing"], 2, []),
+        (
+            ["children"],
+            0,
+            ["equal: ImageFolder, 3 batches of 4, training draws included", "equal: ImageFolder, 3 batches"],
+        ),
     ],
 )
 def test_a_programs_loaders_are_compared_and_it_does_not_train(
