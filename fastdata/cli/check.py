@@ -10,9 +10,10 @@ from typing import Any
 
 from fastdata.errors import OptionError
 from fastdata.run import startup
-from fastdata.run.check_program import DIFFERENT, EQUAL, UNKNOWN, results_in
-from fastdata.run.program import check_script, run_module, run_script
+from fastdata.run.check_program import UNKNOWN, joint, results_in
+from fastdata.run.program import check_script, run_named, split_module
 from fastdata.system import interrupts
+from fastdata.terminal.flags import positive
 
 __all__ = ["CHECK_VALUES", "add_check", "run_check"]
 
@@ -33,21 +34,13 @@ def add_check(commands: Any) -> None:
         epilog="Exit status: 0 if all batches are equal, 1 if one is different, 2 if nothing could be compared.",
         allow_abbrev=False,
     )
-    check.add_argument("--batches", type=_count, default=50, help="batches of each loader (default: %(default)s)")
+    check.add_argument("--batches", type=positive, default=50, help="batches of each loader (default: %(default)s)")
     check.set_defaults(is_program=True, parser=check, run_program=run_check)
-
-
-def _count(text: str) -> int:
-    if not text.isdecimal() or int(text) == 0:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a positive integer")
-    return int(text)
 
 
 def run_check(given: argparse.Namespace, program: list[str]) -> int:
     """Runs the program until it reads from a loader, which compares and ends the process; returns if it reads none."""
-    is_module = program[:1] != [] and program[0].startswith("-m")
-    if is_module:
-        program = [*filter(None, [program[0][2:]]), *program[1:]]
+    is_module, program = split_module(program)
     if not program:
         given.parser.error("name a SCRIPT, or a module with -m MODULE")
     try:
@@ -61,22 +54,15 @@ def run_check(given: argparse.Namespace, program: list[str]) -> int:
         startup.install()
         interrupts.raise_again()  # the program's own, from here on
         try:
-            (run_module if is_module else run_script)(program[0], program[1:])
-        except KeyboardInterrupt:
-            raise
+            run_named(program, is_module=is_module)
         except SystemExit as left:
             if isinstance(left.code, str):
                 print(left.code, file=sys.stderr)
-        except BaseException:  # noqa: BLE001 - told as Python would; the status says what was compared
+        except Exception:  # noqa: BLE001 - told as Python would; the status says what was compared
             sys.excepthook(*sys.exc_info())
-        return _status_of(results_in(Path(folder)))
-
-
-def _status_of(results: list[int]) -> int:
-    """The exit status of a program whose own process compared nothing, from those of the processes that it started."""
+        results = results_in(Path(folder))  # of processes that it started
     if not results:
-        print(
-            "fastdata: the program has ended without reading from a DataLoader: nothing was compared", file=sys.stderr
-        )
+        told = "the program has ended without reading from a DataLoader: nothing was compared"
+        print(f"fastdata: {told}", file=sys.stderr)
         return UNKNOWN
-    return DIFFERENT if DIFFERENT in results else max(results, default=EQUAL)
+    return joint(results)

@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 
 from fastdata.cli.folders import open_folder
 from fastdata.errors import FastdataError, OptionError
-from fastdata.run.program import check_script, run_module, run_script
+from fastdata.run.program import check_script, run_named, split_module
 
 __all__ = ["DOCTOR_VALUES", "add_doctor", "run_doctor"]
 
@@ -82,12 +82,10 @@ def run_doctor(given: argparse.Namespace, program: list[str]) -> int:
             seen = _examine_folder(given)
             is_written = _tell(given, seen)
             return 130 if seen.is_interrupted else int(not is_written)
-        is_module = program[0].startswith("-m")
-        if is_module:
-            program = [*filter(None, [program[0][2:]]), *program[1:]]
-            if not program:
-                given.parser.error("name a MODULE after -m")
-        else:
+        is_module, program = split_module(program)
+        if not program:
+            given.parser.error("name a MODULE after -m")
+        if not is_module:
             check_script(program[0])
     except (FastdataError, OSError) as error:
         print(f"fastdata: {error}", file=sys.stderr)
@@ -157,7 +155,7 @@ def _watch_program(given: argparse.Namespace, program: list[str], budget: Any, *
     aside = redirect_stdout(sys.stderr) if str(given.json) == "-" else nullcontext()
     with watch.watching(), aside:
         try:
-            (run_module if is_module else run_script)(program[0], program[1:])
+            run_named(program, is_module=is_module)
         except Stopped:
             pass
         except SystemExit as left:

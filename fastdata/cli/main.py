@@ -22,7 +22,7 @@ from fastdata.run import startup
 from fastdata.system import interrupts
 from fastdata.system.cpus import parse_workers
 from fastdata.system.disk_space import no_space
-from fastdata.terminal.flags import argument
+from fastdata.terminal.flags import argument, positive
 from fastdata.terminal.help import Parser
 from fastdata.terminal.wrap import wrapped
 
@@ -125,20 +125,13 @@ def _add_bench(commands: Any) -> None:
         help="number of threads, and of torch's worker processes (default: auto)",
     )
     bench.add_argument("--html", type=Path, help="also write a self-contained page")
-    bench.add_argument("--batch-size", type=_positive, default=64, help="images per batch (default: %(default)s)")
+    bench.add_argument("--batch-size", type=positive, default=64, help="images per batch (default: %(default)s)")
     bench.add_argument(
-        "--rounds", type=_positive, default=3, help="measured passes over the data per loader (default: %(default)s)"
+        "--rounds", type=positive, default=3, help="measured passes over the data per loader (default: %(default)s)"
     )
     add_options(bench, on_error="raise")
     add_output(bench)
     bench.set_defaults(run=_bench)
-
-
-def _positive(text: str) -> int:
-    """A whole number above 0, for argparse."""
-    if not text.isdecimal() or int(text) == 0:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a positive integer")
-    return int(text)
 
 
 def _add_folder(parser: argparse.ArgumentParser, more: str = "") -> None:

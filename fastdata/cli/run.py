@@ -10,7 +10,7 @@ from fastdata.cli.check import CHECK_VALUES
 from fastdata.cli.doctor import DOCTOR_VALUES
 from fastdata.errors import OptionError
 from fastdata.run import startup
-from fastdata.run.program import check_script, run_module, run_script
+from fastdata.run.program import check_script, run_module, run_script, split_module
 from fastdata.system import interrupts
 
 __all__ = ["add_run", "run_program", "split_program"]
@@ -51,9 +51,7 @@ def split_program(arguments: list[str]) -> tuple[list[str], list[str]]:
 
 def run_program(given: argparse.Namespace, program: list[str]) -> int:
     """Runs the program; its exceptions and its exit status pass through."""
-    is_module = program[:1] != [] and program[0].startswith("-m")
-    if is_module:
-        program = [*filter(None, [program[0][2:]]), *program[1:]]
+    is_module, program = split_module(program)
     if not program:
         given.parser.error("name a SCRIPT, or a module with -m MODULE")
     startup.follow_children(quiet=given.quiet)

@@ -22,7 +22,7 @@ from fastdata.errors import DatasetError
 from fastdata.lazy.batch_messages import MadeAgain, MakeAgain, UnfinishedBatch
 from fastdata.lazy.complete import CompletedBatch, Completion
 from fastdata.lazy.fetch import SampleFetcher
-from fastdata.lazy.find import FusedTransforms, find_transforms
+from fastdata.lazy.find import FusedTransforms
 from fastdata.order.random_states import GlobalStates
 from fastdata.order.state import LoaderState
 from fastdata.pipeline.jobs import SkipResult
@@ -312,10 +312,8 @@ class SingleProcessIterator(CountedIterator, torch_dataloader._SingleProcessData
     def __init__(self, loader: Any, record: EpochRecord, samples: Samples) -> None:
         super().__init__(loader, record, samples)
         self._completion: Completion | None = None
-        self._fused_transforms = FusedTransforms({}, set(), [])
-        if samples.fused:
-            leave_random = samples.arguments.draws == "torch"
-            self._fused_transforms = find_transforms(self._dataset, leave_random=leave_random)
+        nothing = FusedTransforms({}, set(), [])
+        self._fused_transforms = samples.find_transforms(self._dataset) if samples.fused else nothing
         self._defers = record.batches is not None and samples.defers
         if self._defers and opening_encoded() is not None:
             parts = self._dataset, self._auto_collation, self._collate_fn, self._drop_last

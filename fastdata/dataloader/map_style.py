@@ -71,6 +71,11 @@ class Samples:
         return bool(self.route.fused)
 
     @property
+    def find_transforms(self) -> Callable[[Any], FusedTransforms]:
+        """The search for the transforms of a dataset that are to be fused."""
+        return partial(find_transforms, leave_random=self.arguments.draws == "torch")
+
+    @property
     def collate_fn(self) -> Callable[[Any], Any]:
         """The user's collate function, or torch's default."""
         own = self.arguments.collate_fn
@@ -163,8 +168,9 @@ class MapStyle:
         self._loader, self._index_sampler = loader, orders
         if samples.defers:
             fetcher = partial(SampleFetcher, on_error=samples.on_error)
-            find = partial(find_transforms, leave_random=samples.arguments.draws == "torch")
-            self.worker_init_fn = _BeginWorker(loader.worker_init_fn, fetcher, find if samples.fused else None)
+            self.worker_init_fn = _BeginWorker(
+                loader.worker_init_fn, fetcher, samples.find_transforms if samples.fused else None
+            )
             opening_encoded()  # imported here once, not in every worker process that is forked
 
     def __getattr__(self, name: str) -> Any:

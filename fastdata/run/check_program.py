@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 
 from fastdata.system import interrupts
 
-__all__ = ["DIFFERENT", "EQUAL", "UNKNOWN", "compare_when_read", "results_in"]
+__all__ = ["DIFFERENT", "EQUAL", "UNKNOWN", "compare_when_read", "joint", "results_in"]
 
 EQUAL, DIFFERENT, UNKNOWN = 0, 1, 2  # exit statuses
 
@@ -45,6 +45,11 @@ def compare_when_read(batches: int, folder: Path) -> None:
     replace_dataloader(quiet=True)
 
 
+def joint(results: list[int]) -> int:
+    """The exit status of several comparisons: one that is different decides, then one that is unknown."""
+    return DIFFERENT if DIFFERENT in results else max(results, default=EQUAL)
+
+
 def results_in(folder: Path) -> list[int]:
     """The exit statuses of the processes that have compared."""
     return [int(path.read_text()) for path in folder.iterdir()]
@@ -65,7 +70,7 @@ def _compare_all(first: Any, kind: type[Any], batches: int) -> int:
 
     gc.collect()  # loaders that nobody has any more
     others = [each for each in gc.get_objects() if issubclass(type(each), kind) and each is not first]
-    status = EQUAL
+    statuses: list[int] = []
     for loader in [first, *others]:
         try:
             found = check(loader, batches=batches)
@@ -81,8 +86,8 @@ def _compare_all(first: Any, kind: type[Any], batches: int) -> int:
                 seen = UNKNOWN
         if is_first_rank() or seen != EQUAL:
             print(f"fastdata: {line}", flush=True)
-        status = DIFFERENT if DIFFERENT in (status, seen) else max(status, seen)
-    return status
+        statuses.append(seen)
+    return joint(statuses)
 
 
 def _end(status: int) -> NoReturn:

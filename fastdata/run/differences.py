@@ -104,9 +104,8 @@ def _of_tensors(torchs: torch.Tensor, ours: torch.Tensor, values: bool, place: s
         one, other = (each.dequantize() if each.is_quantized else each.to_dense() for each in (torchs, ours))
         return _of_tensors(one, other, values, place)
     random = not values and torchs.dim() > 1  # views that others draw: only the number of samples must be the same
-    if torchs.dim() != ours.dim() or (torchs.shape[:1] if random else torchs.shape) != (
-        ours.shape[:1] if random else ours.shape
-    ):
+    compared = 1 if random else None
+    if torchs.dim() != ours.dim() or torchs.shape[:compared] != ours.shape[:compared]:
         return Difference(place, None, f"shape {tuple(torchs.shape)} with torch, {tuple(ours.shape)} with fastdata")
     if torchs.shape == ours.shape and torchs.stride() != ours.stride() and torchs.numel():
         return Difference(place, None, f"strides {torchs.stride()} with torch, {ours.stride()} with fastdata")

@@ -13,7 +13,7 @@ from typing import Any
 
 from fastdata.errors import OptionError
 
-__all__ = ["check_script", "run_module", "run_script"]
+__all__ = ["check_script", "run_module", "run_named", "run_script", "split_module"]
 
 
 def check_script(script: str) -> None:
@@ -23,6 +23,18 @@ def check_script(script: str) -> None:
             io.open_code(os.path.abspath(script)).close()
     except OSError as error:
         raise OptionError(f"can't open file {script!r}: [Errno {error.errno}] {error.strerror}") from error
+
+
+def split_module(program: list[str]) -> tuple[bool, list[str]]:
+    """Returns if a program is named by -m, and its name with its arguments; the list is empty if no name was given."""
+    if program[:1] == [] or not program[0].startswith("-m"):
+        return False, program
+    return True, [*filter(None, [program[0][2:]]), *program[1:]]
+
+
+def run_named(program: list[str], *, is_module: bool) -> None:
+    """Runs what `split_module` returned, as python would."""
+    (run_module if is_module else run_script)(program[0], program[1:])
 
 
 def run_script(script: str, arguments: list[str]) -> None:

@@ -11,7 +11,7 @@ import os
 import sys
 from typing import Any
 
-__all__ = ["QUIET", "SITE", "VARIABLE", "follow_children", "install", "is_on"]
+__all__ = ["QUIET", "SITE", "VARIABLE", "follow_children", "follow_children_to_check", "install", "is_on"]
 
 VARIABLE = "FASTDATA_RUN"  # "" and "0" are off
 _CHECK = "check:"  # the value that compares begins so

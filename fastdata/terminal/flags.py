@@ -14,7 +14,7 @@ import numpy as np
 
 from fastdata.errors import OptionError
 
-__all__ = ["add_flags", "argument", "check", "check_flags", "flag", "from_flags"]
+__all__ = ["add_flags", "argument", "check", "check_flags", "flag", "from_flags", "positive"]
 
 
 def flag(
@@ -56,6 +56,13 @@ def argument(parse: Callable[[str], Any]) -> Callable[[str], Any]:
             raise argparse.ArgumentTypeError(str(error)) from error
 
     return parsed
+
+
+def positive(text: str) -> int:
+    """A whole number above 0, for argparse."""
+    if not text.isdecimal() or int(text) == 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a positive integer")
+    return int(text)
 
 
 def check_flags(options: Any) -> None:

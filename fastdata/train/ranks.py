@@ -205,9 +205,8 @@ def _gpu_of(local_rank: int, shares: bool) -> int:
     if count and shares:
         return local_rank % count
     if count == 1 and "TORCHELASTIC_RUN_ID" not in os.environ:
-        return (
-            0  # a scheduler started each process by itself and lets it see one GPU, its own; NCCL refuses a shared one
-        )
+        # A scheduler started each process by itself, and lets it see one GPU, its own; NCCL refuses a shared one.
+        return 0
     if local_rank >= count:
         raise OptionError(
             f"this is process {local_rank} of this machine (LOCAL_RANK), but there are only {count} GPUs; start with "

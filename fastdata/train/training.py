@@ -68,9 +68,8 @@ class Training:
         self.rates: list[float] = []
         self.pending = False  # gradients have been summed since the last update
         # Created on the device, and left there: (weight, weighted loss) of the update at hand, updates skipped by fp16.
-        self.sum_dtype = (
-            torch.float32 if self.device.type == "mps" else torch.float64
-        )  # MPS has no float64: sums are rounded
+        # MPS has no float64: sums are rounded there.
+        self.sum_dtype = torch.float32 if self.device.type == "mps" else torch.float64
         self._totals = torch.zeros(2, dtype=self.sum_dtype, device=self.device)
         self.skipped = torch.zeros((), dtype=torch.int64, device=self.device)
 
