@@ -51,7 +51,7 @@ class ShardCache:
         self._jpeg_facts: dict[str, tuple[int, int]] = {}  # the same of the indexes of its JPEGs
         self._without_jpeg_indexes: set[str] = set()  # shards whose indexes this process could not get
         self._eviction_lock = self.folder / "eviction.lock"
-        self.folder.mkdir(parents=True, exist_ok=True)
+        self._make_folder()
 
     def index(self, url: str, expected_crc: int | None) -> ShardIndex:
         """A shard's index: the local copy if it has the checksum in the manifest, else downloaded from the store."""
@@ -95,11 +95,19 @@ class ShardCache:
                 self._download_jpeg_indexes(url, place)
         return not was_there
 
+    def _make_folder(self) -> None:
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+        except FileExistsError:
+            if self.folder.is_file():
+                raise
+            # else it was removed while mkdir looked at what is there
+
     def _despite_removals(self, url: str, work: Callable[[], Result]) -> Result:
         """Does what writes to the folder, again if something else removes files or the folder meanwhile."""
         for attempt in range(_TRIES):
             try:
-                self.folder.mkdir(parents=True, exist_ok=True)
+                self._make_folder()
                 return work()
             except FileNotFoundError as error:  # never the store's, which are StoreErrors
                 last = error

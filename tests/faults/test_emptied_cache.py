@@ -18,6 +18,7 @@ from http_stores import Handler, Store, store_of
 from fastdata import DataLoader, ShardDataset, StoreError
 from fastdata.errors import NotInStore
 from fastdata.shards import cache, remote_files
+from fastdata.shards.remote_files import RemoteFiles
 
 SMALL = v1.Compose([v1.Resize((20, 24)), v1.ToTensor()])
 
@@ -116,6 +117,30 @@ def test_a_copy_that_another_process_has_begun_anew_is_not_taken_for_a_whole_one
     dataset.read_encoded(0)
     (copy,) = folder.glob("*shard-000000.tar")
     assert copy.read_bytes() == (converted / "shard-000000.tar").read_bytes()
+
+
+def test_a_folder_that_is_removed_while_it_is_made_is_no_error(server: Store, tmp_path: Path) -> None:
+    """mkdir finds that the folder exists, and is told a moment later that it does not."""
+    folder, stop = tmp_path / "cache", threading.Event()
+
+    def remove() -> None:
+        while not stop.is_set():
+            shutil.rmtree(folder, ignore_errors=True)
+
+    remover = threading.Thread(target=remove)
+    remover.start()
+    try:
+        for _ in range(2000):
+            cache.ShardCache(folder, 1 << 20, RemoteFiles())
+    finally:
+        stop.set()
+        remover.join()
+
+
+def test_a_file_in_the_place_of_the_folder_is_named(server: Store, tmp_path: Path) -> None:
+    (tmp_path / "cache").write_bytes(b"")
+    with pytest.raises(FileExistsError, match="cache"):
+        ShardDataset(server[0], cache_dir=tmp_path / "cache")
 
 
 @pytest.mark.parametrize("backend", ["native", "pil"])
