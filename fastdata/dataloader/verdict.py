@@ -42,6 +42,8 @@ class Happened:
         opened: images that were opened by Pillow, since they could not stay encoded.
         decoded: images that were left to be decoded here, or decoded natively for the dataset's code.
         fused: steps of transforms that were done natively.
+        joint: calls of known transforms with an image and its targets.
+        left: images that were left to be decoded here, as a batch.
         plain: reasons why fused transforms were called as they are.
     """
 
@@ -50,6 +52,8 @@ class Happened:
     opened: int = 0
     decoded: int = 0
     fused: int = 0
+    joint: int = 0
+    left: int = 0
     plain: set[str] = field(default_factory=set)
 
     @property
@@ -65,6 +69,8 @@ class Happened:
             self.opened += report.opened
             self.decoded += report.decoded
             self.fused += report.fused
+            self.joint += report.joint
+            self.left += report.left
             self.plain.update(report.plain)
 
 
@@ -125,6 +131,8 @@ def _by_what_happened(loader: LoaderArguments, route: Route, happened: Happened)
     if not happened.decoded:
         return f"partly accelerated: the dataset decodes its images itself; of its transforms, {shares}"
     decoded = f"images are decoded by the native core ({happened.decoded} in the first {_batches(happened)})"
+    if happened.joint:
+        return _with_targets(decoded, happened)
     if not happened.fused:
         why = f": {'; '.join(sorted(happened.plain))}" if happened.plain else ""
         return f"partly accelerated: {decoded}, without any step of a transform{why}"
@@ -132,6 +140,14 @@ def _by_what_happened(loader: LoaderArguments, route: Route, happened: Happened)
     rest = f"; some calls were left to the transform: {'; '.join(sorted(happened.plain))}" if happened.plain else ""
     word = "partly accelerated" if some else "accelerated"
     return f"{word}: {decoded}, with the dataset's own transforms ({shares or 'conversions to tensors'}){rest}"
+
+
+def _with_targets(decoded: str, happened: Happened) -> str:
+    """The verdict for transforms of an image and its targets."""
+    if 2 * happened.left < happened.decoded:
+        why = "the transforms of image and target, or collate_fn, work on pixels"
+        return f"partly accelerated: {decoded}; {why}"
+    return f"accelerated: {decoded}, together with what the transforms of image and target do to images"
 
 
 def _batches(happened: Happened) -> str:

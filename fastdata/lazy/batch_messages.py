@@ -42,6 +42,8 @@ class Report:
         opened: number of images opened by Pillow, since they could not stay encoded.
         decoded: number of images that were left encoded, or decoded natively for the dataset's code.
         fused: number of transform steps that were done natively, or left for the batch's decoding.
+        joint: number of calls of known transforms with an image and its targets.
+        left: number of images left to be decoded with the batch.
         plain: reasons why fused transforms called the original transform instead.
     """
 
@@ -49,6 +51,8 @@ class Report:
     opened: int
     decoded: int
     fused: int
+    joint: int
+    left: int
     plain: tuple[str, ...]
 
 

@@ -13,7 +13,7 @@ from fastdata.device.prefetch import map_tensors
 from fastdata.lazy.batch_messages import MadeAgain, MakeAgain, ReportedBatch, SampleOrder, UnfinishedBatch
 from fastdata.lazy.fetch import SampleFetcher
 from fastdata.lazy.fill import SeenImages, StoredRows, decode_row, decode_together
-from fastdata.lazy.pending_tensor import PendingBatch, PendingImage
+from fastdata.lazy.pending_tensor import PendingBatch, PendingImage, is_pending
 from fastdata.loaders import Backend
 from fastdata.loaders.backend import DecodeThreads, SourceDecoder
 from fastdata.order.epoch_batches import EpochBatches
@@ -190,8 +190,9 @@ class CompletedBatch:
             whole.value = batch if len(whole.lead) == 1 else batch.view(whole.shape)
             return StoredRows(whole.images, batch)
         one = tensor.undecoded
-        batch = torch.empty((1, *one.shape), dtype=one.levels.dtype, device="cpu")
-        one.value = batch[0] if one.tensor_class is None else batch[0].as_subclass(one.tensor_class)
+        layout = torch.channels_last if one.channels_last else torch.contiguous_format
+        batch = torch.empty((1, *one.shape), dtype=one.levels.dtype, device="cpu", memory_format=layout)
+        one.value = batch[0]
         return StoredRows(SeenImages.of([one]), batch)
 
     def _decode_rows(self, part: StoredRows, some: Sequence[tuple[int, Any]]) -> None:
@@ -206,7 +207,9 @@ class CompletedBatch:
 
     def _finished(self, tensor: torch.Tensor) -> torch.Tensor:
         """Returns a tensor as the caller gets it: decoded, and pinned if asked for."""
-        if isinstance(tensor, PendingBatch | PendingImage):
+        if isinstance(tensor, PendingImage):
+            tensor = tensor.undecoded.finished(tensor.undecoded.decoded())
+        elif isinstance(tensor, PendingBatch):
             tensor = tensor.undecoded.decoded()
         return tensor.pin_memory() if self._completion.pin and not tensor.is_pinned() else tensor
 
@@ -268,10 +271,10 @@ class FailedBatch:
 
 def _pending_in(batch: Any) -> list[PendingBatch | PendingImage]:
     """Returns the tensors of a batch that are still to be decoded, each once."""
-    found: dict[int, PendingBatch | PendingImage] = {}
+    found: dict[int, Any] = {}
 
     def note(tensor: torch.Tensor) -> torch.Tensor:
-        if isinstance(tensor, PendingBatch | PendingImage) and tensor.undecoded.value is None:
+        if is_pending(tensor):
             found[id(tensor)] = tensor
         return tensor
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import io
 import weakref
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any
 
 import PIL.Image
 from PIL.Image import Image, Transpose
@@ -26,12 +26,10 @@ from fastdata.lazy.fill import decode_source
 from fastdata.loaders.backend import Pixels
 from fastdata.loaders.per_image import asking_pillow
 from fastdata.views.header import parse_header
-from fastdata.views.plan import Interpolation
+from fastdata.views.plan import Interpolation, Outside
 from fastdata.views.view import View
 
 __all__ = ["EncodedImage"]
-
-Box: TypeAlias = tuple[int, int, int, int]  # left, top, right, bottom
 
 _FILTERS = {each.value: each for each in Interpolation}
 _FILE_CLASSES: dict[Any, type[Image]] = {"JPEG": JpegImageFile, "PNG": PngImageFile}
@@ -45,80 +43,6 @@ _JPEG = "JPEG (ISO 10918)"  # Pillow's description of the format
 _HIDDEN_METHODS = ("_getexif", "_getmp")  # private methods of Pillow's file classes that users call
 
 
-class _Framing(NamedTuple):
-    """The geometry of an image that stays encoded, with the fields of `View`; `size` is the crop's (width, height)."""
-
-    window: Box
-    crop: Box
-    resized: tuple[int, int] | None = None
-    interpolation: Interpolation = Interpolation.BILINEAR
-    flip_horizontal: bool = False
-    flip_vertical: bool = False
-    window_flips: tuple[bool, bool] = (False, False)
-
-    @classmethod
-    def whole(cls, width: int, height: int) -> _Framing:
-        return cls(window=(0, 0, width, height), crop=(0, 0, width, height))
-
-    @property
-    def size(self) -> tuple[int, int]:
-        left, top, right, bottom = self.crop
-        return right - left, bottom - top
-
-    def cropped(self, box: Box) -> _Framing | None:
-        """Returns the geometry after a crop, which may reach outside the image (black, as in Pillow); None if empty."""
-        left, top, right, bottom = box
-        width, height = self.size
-        if right <= left or bottom <= top:
-            return None
-        if self.flip_horizontal:
-            left, right = width - right, width - left
-        if self.flip_vertical:
-            top, bottom = height - bottom, height - top
-        x, y = self.crop[:2]
-        crop = (x + left, y + top, x + right, y + bottom)
-        return self._replace(crop=crop) if self.resized is not None else self._replace(crop=crop)._folded()
-
-    def _folded(self) -> _Framing | None:
-        """Moves the crop into the window, without a resize; None if the crop does not overlap the image."""
-        x, y, right, bottom = self.window
-        width, height = right - x, bottom - y
-        inside = (
-            min(max(self.crop[0], 0), width),
-            min(max(self.crop[1], 0), height),
-            min(max(self.crop[2], 0), width),
-            min(max(self.crop[3], 0), height),
-        )
-        if inside[2] <= inside[0] or inside[3] <= inside[1]:
-            return None
-        window = (x + inside[0], y + inside[1], x + inside[2], y + inside[3])
-        left, top = inside[:2]
-        crop = (self.crop[0] - left, self.crop[1] - top, self.crop[2] - left, self.crop[3] - top)
-        return self._replace(window=window, crop=crop)
-
-    def resize(self, size: tuple[int, int], interpolation: Interpolation) -> _Framing | None:
-        """Returns the geometry after a resize; None if it is the second resize, or comes after a crop with padding."""
-        left, top, right, bottom = self.window
-        whole = (0, 0, right - left, bottom - top)
-        if self.resized is not None or self.crop != whole:
-            return None
-        flips = self.flip_horizontal, self.flip_vertical
-        flat = self._replace(flip_horizontal=False, flip_vertical=False, window_flips=flips)
-        return flat._replace(resized=size, crop=(0, 0, *size), interpolation=interpolation)
-
-    def view(self) -> View:
-        left, top, right, bottom = self.window
-        return View(
-            window_px=self.window,
-            resize_px=self.resized if self.resized is not None else (right - left, bottom - top),
-            crop_px=self.crop,
-            flip_horizontal=self.flip_horizontal,
-            flip_vertical=self.flip_vertical,
-            interpolation=self.interpolation,
-            window_flips=self.window_flips,
-        )
-
-
 class EncodedImage(Image):
     """A PIL image that stays encoded until its pixels are needed; see the module docstring.
 
@@ -127,21 +51,31 @@ class EncodedImage(Image):
         seen: crops, resize and flips applied so far.
         mode: Pillow's mode, "L", "RGB" or "RGBA"; all but "RGB" are decoded by Pillow.
         is_file: True for the result of `PIL.Image.open`, False for an image made from another one.
+        info: the metadata dictionary; None for the file's.
     """
 
     _pixels: Any = None
     _array: Pixels | None = None
     _shared: Pixels | None = None  # memory that NumPy arrays share; kept as long as the image
-    _seen: _Framing | None = None  # None once it has pixels
+    _seen: View | None = None  # None once it has pixels
     _opened: Image | None = None  # Pillow's own image, opened when it is first needed
     _info: dict[Any, Any] | None = None
 
-    def __init__(self, source: EncodedSource, seen: _Framing, mode: str, *, is_file: bool = False) -> None:
+    def __init__(
+        self,
+        source: EncodedSource,
+        seen: View,
+        mode: str,
+        *,
+        is_file: bool = False,
+        info: dict[Any, Any] | None = None,
+    ) -> None:
         super().__init__()
-        self._source, self._seen, self._info = source, seen, None
+        self._source, self._seen, self._info = source, seen, info
         source.images.append(weakref.ref(self))
         setattr(self, _MODE, mode)
-        self._size = seen.size
+        height, width = seen.size
+        self._size = width, height
         self._is_file = is_file
         if is_file:
             self.filename = source.name
@@ -159,7 +93,7 @@ class EncodedImage(Image):
         """Returns the image of a whole file, like the result of `PIL.Image.open`."""
         header = source.header
         assert header is not None
-        return cls(source, _Framing.whole(header.width, header.height), source.mode, is_file=True)
+        return cls(source, View.whole(header.width, header.height), source.mode, is_file=True)
 
     @classmethod
     def of_record(cls, record: bytes) -> EncodedImage | None:
@@ -168,7 +102,7 @@ class EncodedImage(Image):
         if header is None or (limit is not None and header.width * header.height > limit):
             return None
         source = EncodedSource(header, path="", data=record, name="")
-        image = cls(source, _Framing.whole(header.width, header.height), "RGB")
+        image = cls(source, View.whole(header.width, header.height), "RGB")
         image.format, image.format_description = "JPEG", _JPEG
         return image
 
@@ -179,13 +113,13 @@ class EncodedImage(Image):
         """The source and view still to be decoded; None if the mode is not RGB or the image has been decoded."""
         if self._seen is None or self._array is not None or self._source.pixels is not None or self.mode != "RGB":
             return None
-        return self._source, self._seen.view()
+        return self._source, self._seen
 
     def pending_through(self, view: View) -> tuple[EncodedSource, View] | None:
         """Returns the source and `view`; None unless the image is RGB, encoded, and not cropped, resized or flipped."""
         seen = self._seen
         has_pixels = self._array is not None or self._source.pixels is not None
-        if seen is None or has_pixels or self.mode != "RGB" or seen != _Framing.whole(*self._size):
+        if seen is None or has_pixels or self.mode != "RGB" or seen != View.whole(*self._size):
             return None
         return self._source, view
 
@@ -234,7 +168,7 @@ class EncodedImage(Image):
         if size == self.size:
             return self.copy()
         is_size = len(size) == 2 and all(isinstance(side, int) and side > 0 for side in size)
-        seen = self._seen.resize(size, filter_) if is_size else None
+        seen = self._seen.resized(size, filter_) if is_size else None
         return super().resize(size, resample, box, reducing_gap) if seen is None else self._again(seen)
 
     def transpose(self, method: Transpose) -> Image:
@@ -242,9 +176,22 @@ class EncodedImage(Image):
         seen = self._seen
         if seen is None or self.mode != "RGB" or method not in _FLIPS:
             return super().transpose(method)
-        if method == Transpose.FLIP_LEFT_RIGHT:
-            return self._again(seen._replace(flip_horizontal=not seen.flip_horizontal))
-        return self._again(seen._replace(flip_vertical=not seen.flip_vertical))
+        is_horizontal = method == Transpose.FLIP_LEFT_RIGHT
+        return self._again(seen.flipped(horizontally=is_horizontal, vertically=not is_horizontal))
+
+    def expanded(self, border: tuple[int, int, int, int], colour: Outside) -> EncodedImage | None:
+        """Returns the image with a border, as `PIL.ImageOps.expand` makes it; None if it must be decoded for that.
+
+        Args:
+            border: width on the left, at the top, on the right, at the bottom; negative ones crop.
+            colour: its colour.
+        """
+        left, top, right, bottom = border
+        width, height = self.size
+        seen = self._seen if self.mode == "RGB" else None
+        if seen is not None:
+            seen = seen.cropped((-left, -top, width + right, height + bottom), colour)
+        return None if seen is None else EncodedImage(self._source, seen, "RGB", info={})
 
     def load(self) -> Any:
         """See PIL.Image.Image.load; decodes at the first access to a pixel, as many call it only to close the file."""
@@ -259,11 +206,8 @@ class EncodedImage(Image):
             self._seen, self._array = None, None
         super().close()
 
-    def _again(self, seen: _Framing, mode: str = "RGB") -> EncodedImage:
-        image = EncodedImage(self._source, seen, mode)
-        if self._info is not None:
-            image._info = self._info.copy()
-        return image
+    def _again(self, seen: View, mode: str = "RGB") -> EncodedImage:
+        return EncodedImage(self._source, seen, mode, info=None if self._info is None else self._info.copy())
 
     # ---- what is Pillow's
 
@@ -328,7 +272,7 @@ class EncodedImage(Image):
         """Decodes the view once and returns RGB pixels (height, width, 3)."""
         if self._array is None:
             assert self._seen is not None
-            self._array = decode_source(self._source, self._seen.view())
+            self._array = decode_source(self._source, self._seen)
         return self._array
 
     def _get_pixels(self) -> Any:

@@ -23,7 +23,7 @@ from fastdata.device.prefetch import map_tensors
 from fastdata.errors import DecodeError, FastdataError, ViewError, in_words
 from fastdata.lazy.batch_messages import MadeAgain, MakeAgain, Report, ReportedBatch, SampleOrder, UnfinishedBatch
 from fastdata.lazy.fill import decode_source
-from fastdata.lazy.pending_tensor import PendingBatch, PendingImage, Undecoded, UndecodedBatch, stacks_pending
+from fastdata.lazy.pending_tensor import PendingBatch, PendingImage, stacks_pending
 from fastdata.lazy.sample_context import (
     Notes,
     draws_repeated,
@@ -36,6 +36,8 @@ from fastdata.lazy.sample_context import (
     seed_of,
     sources_of_the_sample,
 )
+from fastdata.lazy.small_tensors import small_by_value
+from fastdata.lazy.undecoded import Undecoded, UndecodedBatch
 from fastdata.loaders import pillow
 from fastdata.loaders.per_image import asking_pillow
 from fastdata.order.random_states import GlobalStates
@@ -115,6 +117,8 @@ class SampleFetcher(_MapDatasetFetcher):
         self._defers |= notes.natively
         if notes.natively:
             self._keep(given, before)
+            if get_worker_info() is not None:
+                batch = small_by_value(batch)
             return UnfinishedBatch(batch, given, _report(notes, given), _this_worker())
         if self._fetched <= REPORTED and (notes.opened or notes.fused or notes.plain):
             return ReportedBatch(batch, _report(notes, given))
@@ -284,6 +288,8 @@ def _report(notes: Notes, order: SampleOrder) -> Report:
         opened=notes.opened,
         decoded=notes.left + notes.decoded,
         fused=notes.fused,
+        joint=notes.joint,
+        left=notes.left,
         plain=tuple(sorted(notes.plain)),
     )
 

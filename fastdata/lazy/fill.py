@@ -327,21 +327,29 @@ def _decoded(source: EncodedSource, view: View) -> Pixels:
 
 
 def stored(
-    pixels: Pixels, levels: Levels, effects: EffectTable | None = None, erased: Sequence[Erased] = ()
+    pixels: Pixels,
+    levels: Levels,
+    effects: EffectTable | None = None,
+    erased: Sequence[Erased] = (),
+    *,
+    channels_last: bool = False,
 ) -> torch.Tensor:
-    """Converts RGB pixels (height, width, 3) to the tensor (3, height, width) that torchvision would make of them."""
+    """Converts RGB pixels (height, width, 3) to a tensor (3, height, width), in memory with the channels in planes.
+
+    Args:
+        pixels: the pixels.
+        levels: the arithmetic on them.
+        effects: effects on them, before that.
+        erased: rectangles filled after that.
+        channels_last: leave the channels of a pixel side by side in memory.
+    """
     if effects is not None:
         pixels = np.array(pixels)
         load().convert(pixels, pixels.ctypes.data, Format(), effects)
-    tensor = _stored(pixels, levels)
+    layout = torch.channels_last if channels_last else torch.contiguous_format
+    batch = torch.empty((1, 3, *pixels.shape[:2]), dtype=levels.dtype, device="cpu", memory_format=layout)
+    format_ = stored_format(levels, channels_first=not channels_last)
+    load().convert(np.ascontiguousarray(pixels), batch.data_ptr(), format_)
     for each in erased:
-        each.apply(tensor)
-    return tensor
-
-
-def _stored(pixels: Pixels, levels: Levels) -> torch.Tensor:
-    if not levels.steps:
-        return torch.from_numpy(np.array(pixels)).permute(2, 0, 1)
-    tensor = torch.empty((3, *pixels.shape[:2]), dtype=levels.dtype, device="cpu")
-    load().convert(np.ascontiguousarray(pixels), tensor.data_ptr(), stored_format(levels))
-    return tensor
+        each.apply(batch[0])
+    return batch[0]

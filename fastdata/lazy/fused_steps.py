@@ -14,6 +14,7 @@ import torch
 from fastdata.lazy.fill import After, decode_source, stored
 from fastdata.lazy.pending_tensor import pending
 from fastdata.lazy.sample_context import Draw, count_fused, count_plain
+from fastdata.lazy.undecoded import Undecoded
 from fastdata.loaders import pillow
 from fastdata.loaders.backend import Pixels, as_numpy
 from fastdata.loaders.resample import see
@@ -22,6 +23,7 @@ from fastdata.transforms.augmentations import has_tensors_arithmetic
 from fastdata.transforms.compile import compile_steps
 from fastdata.transforms.known import is_known_transform, is_tv_image
 from fastdata.views.draw import draw_view
+from fastdata.views.erased import Erased
 from fastdata.views.levels import Levels
 from fastdata.views.philox import Key
 from fastdata.views.plan import Output, Plan
@@ -73,7 +75,7 @@ class Fused:
         count_fused(len(self._plan.fused))
         plan = self._plan
         if self._only_stores and plan.output is not Output.PIL and not hasattr(image, "pending_through"):
-            return self._of_class(stored(np.asarray(image), self._levels))
+            return self._of_class(self._stored(np.asarray(image)))
         view = draw_view(plan.ops, image.size, draw.index, draw.copy, key=draw.key)
         if self._may_wait or (plan.output is Output.PIL and not plan.augments):
             return self._seen_through(image, view, draw)
@@ -131,7 +133,12 @@ class Fused:
             seen = getattr(image, "pending_view", None)
         if seen is not None:
             source, view = seen
-            return pending(source, view, self._levels, plan.tensor_class, after=self._after(draw))
+            levels = self._levels
+            return pending(
+                Undecoded(
+                    source, view, levels, plan.tensor_class, after=self._after(draw), channels_last=not levels.steps
+                )
+            )
         return self._finished(self._pixels(image), draw)
 
     def _seen_now(self, image: Any, view: View, draw: Draw) -> Any:
@@ -152,7 +159,10 @@ class Fused:
         if plan.output is Output.NUMPY:
             return as_numpy(augmented)
         (erased,) = finish.erased(*sample)
-        return self._of_class(stored(augmented, self._levels, erased=erased))
+        return self._of_class(self._stored(augmented, erased))
+
+    def _stored(self, pixels: Pixels, erased: Sequence[Erased] = ()) -> torch.Tensor:
+        return stored(pixels, self._levels, erased=erased, channels_last=not self._levels.steps)
 
     def _of_class(self, value: torch.Tensor) -> torch.Tensor:
         return value if self._plan.tensor_class is None else value.as_subclass(self._plan.tensor_class)

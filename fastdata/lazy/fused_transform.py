@@ -14,7 +14,7 @@ from functools import cache
 from typing import Any
 
 from fastdata.lazy.fused_steps import Fused
-from fastdata.lazy.sample_context import count_plain, next_draw
+from fastdata.lazy.sample_context import count_joint, count_plain, next_draw
 from fastdata.transforms.compile import compile_steps, flatten
 from fastdata.transforms.settings import TransformSnapshot
 from fastdata.views.plan import Plan
@@ -126,7 +126,7 @@ class FusedTransform:
             snapshot, fused = made = _compiled(transform, per_thread)
             object.__setattr__(self, "_made", made)
         if len(args) != 1 or kwargs:
-            count_plain("it is not called with exactly one positional argument")
+            count_joint()
         elif fused is None:
             count_plain("none of its steps can be fused as it is now")
         elif (draw := next_draw(draws=fused.draws)) is not None:

@@ -21,7 +21,8 @@ from PIL.Image import Image
 from fastdata.errors import BackendUnavailable
 from fastdata.lazy.encoded_image import EncodedImage
 from fastdata.lazy.encoded_source import EncodedSource, find_source
-from fastdata.lazy.pending_tensor import pending, stacking_pending
+from fastdata.lazy.pending_steps import TORCHVISIONS, outside_of
+from fastdata.lazy.pending_tensor import PendingImage, is_pending, pending, stacking_pending
 from fastdata.lazy.sample_context import (
     count_fused,
     count_opened_by_pillow,
@@ -30,6 +31,7 @@ from fastdata.lazy.sample_context import (
     opens_encoded,
     set_opens_encoded,
 )
+from fastdata.lazy.undecoded import Undecoded
 from fastdata.loaders import create_backend
 from fastdata.patches.image_opening import image_opening
 from fastdata.views.levels import UINT8, Levels
@@ -143,7 +145,9 @@ def _float_levels() -> Levels | None:
     return levels.then("div", 255) if levels is not None else None
 
 
-def _leaving_pending(original: Callable[..., Any], levels: Callable[[], Levels | None]) -> Callable[..., Any]:
+def _leaving_pending(
+    original: Callable[..., Any], levels: Callable[[], Levels | None], *, channels_last: bool
+) -> Callable[..., Any]:
     """Wraps a torchvision conversion so that an image that is still encoded becomes a pending tensor."""
 
     @wraps(original)
@@ -152,18 +156,53 @@ def _leaving_pending(original: Callable[..., Any], levels: Callable[[], Levels |
             seen, made = pic.pending_view, levels()
             if seen is not None and made is not None:
                 count_fused(1)
-                return pending(*seen, made)
+                return pending(Undecoded(*seen, made, channels_last=channels_last))
         return original(pic)
 
     return convert
 
 
+def _expanding_encoded(original: Callable[..., Image]) -> Callable[..., Image]:
+    """Wraps PIL.ImageOps.expand, with which torchvision pads, so that an image that is still encoded stays so."""
+
+    @wraps(original)
+    def expand(image: Image, border: Any = 0, fill: Any = 0) -> Image:
+        if isinstance(image, EncodedImage) and opens_encoded():
+            sides = [border] if isinstance(border, int) else list(border) if isinstance(border, tuple) else []
+            sides = {1: sides * 4, 2: sides * 2, 4: sides}.get(len(sides), [])
+            colour = outside_of(fill) if fill == 0 or isinstance(fill, tuple) else None
+            if sides and all(type(side) is int for side in sides) and colour is not None:
+                expanded = image.expanded(tuple(sides), colour)  # type: ignore[arg-type]
+                if expanded is not None:
+                    return expanded
+        return original(image, border, fill)
+
+    return expand
+
+
+def _staying_pending(step: Callable[..., Any], original: Callable[..., Any]) -> Callable[..., Any]:
+    """Wraps a function of torchvision's v2 for tensors so that an image that is still pending stays so."""
+
+    @wraps(original)
+    def transform(image: Any, *args: Any, **kwargs: Any) -> Any:
+        if isinstance(image, PendingImage) and is_pending(image):
+            seen = step(image.undecoded, *args, **kwargs)
+            if seen is not NotImplemented:
+                count_fused(1)
+                return image if seen is image.undecoded else pending(seen)
+        return original(image, *args, **kwargs)
+
+    return transform
+
+
 _replacements = image_opening(
     pillow=PIL.Image,
     open_for=_leaving_encoded,
+    expand_for=_expanding_encoded,
     conversions_for={
-        "to_tensor": partial(_leaving_pending, levels=_float_levels),
-        "pil_to_tensor": partial(_leaving_pending, levels=lambda: UINT8),
+        "to_tensor": partial(_leaving_pending, levels=_float_levels, channels_last=False),
+        "pil_to_tensor": partial(_leaving_pending, levels=lambda: UINT8, channels_last=True),
     },
+    kernels_for={name: partial(_staying_pending, step) for name, step in TORCHVISIONS.items()},
     stacking_for=stacking_pending,
 )

@@ -23,6 +23,7 @@ __all__ = [
     "Notes",
     "count_decoded",
     "count_fused",
+    "count_joint",
     "count_opened_by_pillow",
     "count_plain",
     "draws_repeated",
@@ -78,16 +79,17 @@ class Notes:
 
     Attributes:
         pending: pending tensors that are still referenced.
-        left: number of tensors left pending, whether or not they are still referenced.
+        left: number of images left to be decoded with the batch.
         decoded: number of images that the native core decoded for the dataset's own code.
         opened: number of images opened by Pillow, since they could not stay encoded.
         fused: number of transform steps that were done natively, or left for the batch's decoding.
+        joint: number of calls of known transforms with an image and its targets, which they transform by themselves.
         plain: reasons why fused transforms called the original transform instead.
     """
 
     def __init__(self) -> None:
         self.pending: list[Any] = []
-        self.left = self.decoded = self.opened = self.fused = 0
+        self.left = self.decoded = self.opened = self.fused = self.joint = 0
         self.plain: set[str] = set()
 
     @property
@@ -102,7 +104,7 @@ class _Making(threading.local):
     copy = transforms = 0
     opens_encoded = False
     several_views = False
-    decoded = images_opened = fused = 0
+    decoded = images_opened = fused = joint = 0
 
     fuses_draws = True
     repeated = False
@@ -186,21 +188,27 @@ def count_fused(steps: int) -> None:
     _this_thread.fused += steps
 
 
+def count_joint() -> None:
+    """Counts a call of a known transform with an image and its targets."""
+    _this_thread.joint += 1
+
+
 @contextmanager
 def noting(notes: Notes) -> Iterator[None]:
     """Collects, within a `with` block in which a batch is made, the counts for its images into `notes`."""
     mine = _this_thread
-    before = mine.pending, mine.decoded, mine.images_opened, mine.fused, mine.plain
-    mine.pending, mine.decoded, mine.images_opened, mine.fused, mine.plain = [], 0, 0, 0, set()
+    before = mine.pending, mine.decoded, mine.images_opened, mine.fused, mine.joint, mine.plain
+    mine.pending, mine.decoded, mine.images_opened, mine.fused, mine.joint, mine.plain = [], 0, 0, 0, 0, set()
     if torch.initial_seed() != mine.seed_after:  # seeded since the batch before, which is not the samples' own doing
         note_seed()
     try:
         yield
     finally:
         notes.pending = [tensor for tensor in (reference() for reference in mine.pending) if tensor is not None]
-        notes.left, notes.decoded, notes.opened = len(mine.pending), mine.decoded, mine.images_opened
-        notes.fused, notes.plain = mine.fused, mine.plain
-        mine.pending, mine.decoded, mine.images_opened, mine.fused, mine.plain = before
+        notes.left = sum(each.undecoded.count for each in notes.pending if each.undecoded.known() is None)
+        notes.decoded, notes.opened = mine.decoded, mine.images_opened
+        notes.fused, notes.joint, notes.plain = mine.fused, mine.joint, mine.plain
+        mine.pending, mine.decoded, mine.images_opened, mine.fused, mine.joint, mine.plain = before
         mine.seed_after = torch.initial_seed()
 
 

@@ -1,26 +1,34 @@
-"""Replaces Pillow's `open`, torchvision's conversions of images to tensors, and torch's stacking of tensors."""
+"""Replaces Pillow's `open` and `expand`, torchvision's conversions and some kernels, and torch's stacking."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping
+from functools import wraps
 from typing import Any
 
 import torch
 from torch.utils.data._utils import collate
 
 from fastdata.patches.replacements import Replacements
+from fastdata.patches.torchvision_kernels import kernels_of_images, old_wrap
 
 __all__ = ["image_opening"]
 
-_FUNCTIONALS = ("torchvision.transforms.functional", "torchvision.transforms.v2.functional")
+_FUNCTIONALS = (
+    "torchvision.transforms.functional",
+    "torchvision.transforms.v2.functional",
+    "torchvision.transforms.v2.functional._type_conversion",
+)
 
 
 def image_opening(
     *,
     pillow: Any,
     open_for: Callable[[Any], Any],
+    expand_for: Callable[[Any], Any],
     conversions_for: Mapping[str, Callable[[Any], Any]],
+    kernels_for: Mapping[str, Callable[[Any], Any]],
     stacking_for: Callable[[Any], Any],
 ) -> Replacements:
     """Returns the replacements, not in force yet.
@@ -28,19 +36,38 @@ def image_opening(
     Args:
         pillow: the module PIL.Image.
         open_for: makes the replacement of its `open`.
+        expand_for: makes the replacement of PIL.ImageOps.expand.
         conversions_for: by name, makes the replacement of a function of torchvision's `functional` modules.  Of these
             only the modules that are imported when the replacements come into force are looked at.
+        kernels_for: by name, makes the replacement of what a function of torchvision's v2 does with tensors and Images.
         stacking_for: makes the replacement of what torch's default_collate does with tensors; where a program has put a
             function of its own there, nothing is replaced.
     """
 
     def replace_all(replacements: Replacements) -> None:
         replacements.replace(vars(pillow), "open", open_for)
+        if (image_ops := sys.modules.get("PIL.ImageOps")) is not None:
+            replacements.replace(vars(image_ops), "expand", expand_for)
         for functional in filter(None, map(sys.modules.get, _FUNCTIONALS)):
             for name, conversion_for in conversions_for.items():
                 if hasattr(functional, name):
                     replacements.replace(vars(functional), name, conversion_for)
+        for name, kernels, cls in kernels_of_images(kernels_for):
+            replacements.replace(kernels, cls, kernels_for[name])
+        if (names := old_wrap()) is not None:
+            replacements.replace(names, "wrap", _asking_the_class)
         if collate.default_collate_fn_map.get(torch.Tensor) is collate.collate_tensor_fn:
             replacements.replace(collate.default_collate_fn_map, torch.Tensor, stacking_for)
 
     return Replacements(replace_all)
+
+
+def _asking_the_class(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Wraps `tv_tensors.wrap` so that it asks a class for its own `wrap`, as newer versions do."""
+
+    @wraps(original)
+    def wrap(wrappee: Any, *, like: Any, **kwargs: Any) -> Any:
+        own = getattr(type(like), "wrap", None)
+        return original(wrappee, like=like, **kwargs) if own is None else own(wrappee, like, **kwargs)
+
+    return wrap

@@ -78,12 +78,14 @@ class Levels:
         return _table_of(self.steps, 3)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Levels, (self.steps,)
+        return _received, (self.steps,)
 
 
 UINT8 = Levels()  # no steps
 
-_longer_of: dict[Any, Levels | None] = {}  # one object for equal chains, so a batch is pickled with one of each
+# One object for equal chains, so a batch is pickled with one of each, and a table is computed once in a process.
+_longer_of: dict[Any, Levels | None] = {}
+_received_of: dict[Any, Levels] = {}
 
 
 def _longer(levels: Levels, step: str, argument: Any) -> Levels | None:
@@ -96,6 +98,16 @@ def _longer(levels: Levels, step: str, argument: Any) -> Levels | None:
         fits = dtype.is_floating_point and dtype.itemsize in (2, 4)
         _longer_of[key] = longer if fits else None
     return _longer_of[key]
+
+
+def _received(steps: tuple[tuple[str, Any], ...]) -> Levels:
+    """Returns the chain that another process has sent."""
+    key = tuple(_spelled(*step) for step in steps), torch.get_default_dtype()
+    if key not in _received_of:
+        if len(_received_of) >= _MOST_KEPT:
+            _received_of.clear()
+        _received_of[key] = Levels(steps)
+    return _received_of[key]
 
 
 def _spelled(step: str, argument: Any) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -66,6 +66,85 @@ class View:
         """True if the crop reaches outside the resized window."""
         left, top, right, bottom = self.crop_px
         return left < 0 or top < 0 or right > self.resize_px[0] or bottom > self.resize_px[1]
+
+    @property
+    def is_resized(self) -> bool:
+        """True if the window is resized, or flipped where a resize would come."""
+        left, top, right, bottom = self.window_px
+        return self.resize_px != (right - left, bottom - top) or any(self.window_flips)
+
+    # ---- further steps: each gives the view that shows what it shows, or None if no view does
+
+    def cropped(self, box: tuple[int, int, int, int], outside: Outside = BLACK) -> View | None:
+        """Returns the view after a crop of what it shows.
+
+        Args:
+            box: (left, top, right, bottom) in pixels of the result so far; it may reach outside.
+            outside: fill of what lies outside.
+        """
+        left, top, right, bottom = box
+        height, width = self.size
+        if right <= left or bottom <= top or self.is_beside:
+            return None
+        if self.flip_horizontal:
+            left, right = width - right, width - left
+        if self.flip_vertical:
+            top, bottom = height - bottom, height - top
+        if not self._may_show(left < 0, top < 0, right > width, bottom > height, outside):
+            return None
+        x, y = self.crop_px[:2]
+        pads = left < 0 or top < 0 or right > width or bottom > height
+        crop = (x + left, y + top, x + right, y + bottom)
+        seen = replace(self, crop_px=crop, outside=outside if pads else self.outside)
+        return seen if self.is_resized else seen._folded()
+
+    def _may_show(self, left: bool, top: bool, right: bool, bottom: bool, outside: Outside) -> bool:
+        """True if a crop may reach outside on some sides: nothing that was cut off before may appear there."""
+        if not (left or top or right or bottom):
+            return True
+        x, y, x_end, y_end = self.crop_px
+        width, height = self.resize_px
+        cut_off = (left and x > 0) or (top and y > 0) or (right and x_end < width) or (bottom and y_end < height)
+        return not cut_off and (outside == self.outside or not self.reaches_out)
+
+    def _folded(self) -> View | None:
+        """Moves the crop into the window, which is not resized; None if the crop does not overlap the image."""
+        x, y, right, bottom = self.window_px
+        width, height = right - x, bottom - y
+        crop = self.crop_px
+        left, top = min(max(crop[0], 0), width), min(max(crop[1], 0), height)
+        inside = (left, top, min(max(crop[2], 0), width), min(max(crop[3], 0), height))
+        if inside[2] <= left or inside[3] <= top:
+            return None
+        return replace(
+            self,
+            window_px=(x + left, y + top, x + inside[2], y + inside[3]),
+            resize_px=(inside[2] - left, inside[3] - top),
+            crop_px=(crop[0] - left, crop[1] - top, crop[2] - left, crop[3] - top),
+        )
+
+    def resized(self, size: tuple[int, int], interpolation: Interpolation) -> View | None:
+        """Returns the view after a resize to (width, height); None after another resize or a crop with padding."""
+        left, top, right, bottom = self.window_px
+        if self.is_resized or self.crop_px != (0, 0, right - left, bottom - top):
+            return None
+        return replace(
+            self,
+            resize_px=size,
+            crop_px=(0, 0, *size),
+            interpolation=interpolation,
+            window_flips=(self.flip_horizontal, self.flip_vertical),
+            flip_horizontal=False,
+            flip_vertical=False,
+        )
+
+    def flipped(self, *, horizontally: bool = False, vertically: bool = False) -> View:
+        """Returns the view after a flip."""
+        return replace(
+            self,
+            flip_horizontal=self.flip_horizontal != horizontally,
+            flip_vertical=self.flip_vertical != vertically,
+        )
 
 
 @dataclass(frozen=True)

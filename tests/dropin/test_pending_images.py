@@ -44,6 +44,12 @@ STAYING: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "bfloat16": lambda image: image.to(torch.bfloat16).mul(3),
     "copied": lambda image: image.clone().add_(1),
     "divided by tensors": lambda image: (image + torch.ones(3, 1, 1)) / torch.full((1, 1, 1), 3.0),
+    "flipped": lambda image: torch.flip(image, [2]),
+    "upside down": lambda image: image.flip(-2, -1),
+    "a window": lambda image: image[..., 2:20, 3:-4],
+    "another window": lambda image: image[:, :9, 5:][..., 1:, 1:],
+    "another class": lambda image: image.as_subclass(torch.Tensor),
+    "detached": lambda image: image.detach().requires_grad_(False),
     "the same dtype": lambda image: image.float().contiguous(),
 }
 
@@ -52,10 +58,11 @@ STAYING: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 def test_arithmetic_by_channel_is_remembered(name: str) -> None:
     result = STAYING[name](pending())
     assert type(result) is PendingImage
-    assert result.undecoded.value is None
+    assert result.undecoded.known() is None
     expected = STAYING[name](plain())
     assert (result.shape, result.dtype, result.ndim, len(result)) == (expected.shape, expected.dtype, 3, 3)
     assert torch.equal(result.clone() * 1, expected)
+    assert result.stride() == expected.stride()
 
 
 USING: dict[str, Callable[[Any], Any]] = {
@@ -74,10 +81,8 @@ USING: dict[str, Callable[[Any], Any]] = {
     "stacked elsewhere": lambda image: torch.stack([image, image], dim=1),
     "stacked with others": lambda image: torch.stack([image, torch.zeros(3, 30, 40)]),
     "written to": lambda image: image.index_fill_(0, torch.tensor([1]), 0) + 0,
-    "another class": lambda image: image.as_subclass(torch.Tensor),
     "text": repr,
     "a deep copy": copy.deepcopy,
-    "flipped": lambda image: torch.flip(image, [2]),
     "a set item": lambda image: image.__setitem__(0, 0.0) or image + 0,
 }
 

@@ -1,0 +1,190 @@
+"""Descriptions of images and batches that are still encoded, from which their tensors are decoded."""
+
+from __future__ import annotations
+
+import weakref
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+
+from fastdata.lazy.encoded_source import EncodedSource
+from fastdata.lazy.fill import After, SeenImages, StoredRows, decode_rows, decode_source, drawn, stored
+from fastdata.views.levels import Levels
+from fastdata.views.view import View
+
+__all__ = ["PartOf", "Undecoded", "UndecodedBatch"]
+
+
+class PartOf(NamedTuple):
+    """The place of an image's memory in that of another, as torch's slices have it."""
+
+    whole: Undecoded
+    top: int
+    left: int
+
+
+@dataclass(slots=True)
+class Undecoded:
+    """The description of a pending image, from which it is decoded.
+
+    Attributes:
+        source: the encoded image.
+        view: the view of it.
+        levels: the arithmetic on its pixels.
+        after: its augmentations: effects before the arithmetic, erased rectangles after it; None if there are none.
+        tensor_class: the tensor's class (torchvision's tv_tensors.Image); None for a plain tensor.
+        index: dataset index of its sample.
+        channels_last: in memory the channels of a pixel lie side by side, as `pil_to_tensor` leaves them.
+        memory_px: (height, width) of the image in whose memory it lies; None if it fills its memory.
+        part_of: the pending image whose memory it shares; None if it has its own.
+        value: the decoded image; None until it is decoded.
+        is_sent: True if pickling keeps the image pending, since the loader decodes it in the receiving process; else
+            pickling decodes it.
+        tensor: a weak reference to the pending tensor.
+        has_parts: others share its memory.
+    """
+
+    source: EncodedSource
+    view: View
+    levels: Levels
+    tensor_class: type[torch.Tensor] | None = None
+    index: Any = None
+    after: After | None = None
+    channels_last: bool = False
+    memory_px: tuple[int, int] | None = None
+    part_of: PartOf | None = None
+    value: torch.Tensor | None = None
+    is_sent: bool = False
+    tensor: weakref.ref[Any] | None = None
+    has_parts: bool = False
+
+    def to_send(self) -> tuple[Any, ...]:
+        """Returns the leading attributes, from which another process makes it again."""
+        own = self.source, self.view, self.levels, self.tensor_class, self.index, self.after
+        return *own, self.channels_last, self.memory_px
+
+    @property
+    def count(self) -> int:
+        """Number of images."""
+        return 1
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of the tensor: (3, height, width)."""
+        return 3, *self.view.size
+
+    @property
+    def strides(self) -> tuple[int, int, int]:
+        """Strides of the tensor, in values."""
+        height, width = self.memory_px or self.view.size
+        return (1, 3 * width, 3) if self.channels_last else (height * width, width, 1)
+
+    @property
+    def is_dense(self) -> bool:
+        """True if no other pixels lie between its own in memory."""
+        height, width = self.memory_px or self.view.size
+        return width == self.view.size[1] and (self.channels_last or height == self.view.size[0])
+
+    @property
+    def is_shared(self) -> bool:
+        """True if writing to it may change another tensor that the program holds."""
+        return self.has_parts or (self.part_of is not None and self.part_of.whole.is_held)
+
+    @property
+    def is_held(self) -> bool:
+        """True if the program holds the tensor, or another with the same memory."""
+        mine = self.tensor is not None and self.tensor() is not None
+        return mine or (self.part_of is not None and self.part_of.whole.is_held)
+
+    def known(self) -> torch.Tensor | None:
+        """Returns the image if it has been decoded, by itself or with the image that it is a part of."""
+        if self.value is None and self.part_of is not None and (whole := self.part_of.whole.known()) is not None:
+            self.value = self._cut_from(whole)
+        return self.value
+
+    def decoded(self) -> torch.Tensor:
+        """Returns the image, decoded at the first call."""
+        if (value := self.known()) is not None:
+            return value
+        if self.part_of is not None and self.part_of.whole.is_held:
+            self.value = self._cut_from(self.part_of.whole.decoded())
+        else:
+            effects, (erased,) = drawn([self.after])
+            pixels = decode_source(self.source, self.view)
+            self.value = self.finished(stored(pixels, self.levels, effects, erased, channels_last=self.channels_last))
+        return self.value
+
+    def finished(self, image: torch.Tensor) -> torch.Tensor:
+        """Returns the decoded image (3, height, width) with the class and the strides that it should have."""
+        if not self.is_dense and image.stride() != self.strides:
+            image = torch.empty_strided(self.shape, self.strides, dtype=image.dtype).copy_(image)
+        wanted = self.tensor_class or torch.Tensor
+        return image if type(image) is wanted else image.as_subclass(wanted)
+
+    def _cut_from(self, whole: torch.Tensor) -> torch.Tensor:
+        assert self.part_of is not None
+        (height, width), (_, top, left) = self.view.size, self.part_of
+        part = whole.as_subclass(torch.Tensor)[:, top : top + height, left : left + width]
+        return part if self.tensor_class is None else part.as_subclass(self.tensor_class)
+
+
+@dataclass(slots=True)
+class UndecodedBatch:
+    """The description of a batch of pending images, from which it is decoded.
+
+    Attributes:
+        images: the encoded images, with their views.
+        lead: leading dimensions of the tensor, whose product is the number of images: (N,), or (M, N) if stacked again.
+        value: the decoded batch; None until it is decoded.
+        is_sent: True if pickling keeps the batch pending; see `Undecoded.is_sent`.
+    """
+
+    images: SeenImages
+    lead: tuple[int, ...]
+    value: torch.Tensor | None = None
+    is_sent: bool = False
+    tensor: weakref.ref[Any] | None = None
+
+    def to_send(self) -> tuple[Any, ...]:
+        """Returns the leading attributes, from which another process makes it again."""
+        return self.images, self.lead
+
+    @property
+    def count(self) -> int:
+        """Number of images."""
+        return len(self.images.sources)
+
+    @property
+    def levels(self) -> Levels:
+        """The arithmetic on the images' pixels."""
+        return self.images.levels
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of the tensor: (*lead, 3, height, width)."""
+        return *self.lead, *self.image_shape
+
+    @property
+    def image_shape(self) -> tuple[int, ...]:
+        """Shape of each image: (3, height, width)."""
+        left, top, right, bottom = self.images.views.columns.crop_px[0].tolist()
+        return 3, bottom - top, right - left
+
+    def known(self) -> torch.Tensor | None:
+        """Returns the batch if it has been decoded."""
+        return self.value
+
+    def decoded(self) -> torch.Tensor:
+        """Returns the batch, decoded at the first call.
+
+        Raises:
+            OSError: an image cannot be read or decoded; the first such error.
+        """
+        if self.value is None:
+            shape = len(self.images.sources), *self.image_shape
+            value = torch.empty(shape, dtype=self.levels.dtype, device="cpu")
+            for error in decode_rows(StoredRows(self.images, value)).values():
+                raise error
+            self.value = value.view(self.shape)
+        return self.value
