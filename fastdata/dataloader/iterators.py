@@ -17,6 +17,7 @@ from torch.utils.data import dataloader as torch_dataloader
 from fastdata.dataloader.map_style import MapStyle, Orders, Samples, opening_encoded
 from fastdata.dataloader.record import EpochRecord, keeps_state, pass_over, same_state
 from fastdata.dataloader.worker_faults import TakeCare
+from fastdata.dataloader.worker_memory import ShareBlocks
 from fastdata.dataloader.worker_states import KeepStates, WithWorkerInit, WorkerStates
 from fastdata.errors import DatasetError
 from fastdata.lazy.batch_messages import MadeAgain, MakeAgain, UnfinishedBatch
@@ -192,7 +193,7 @@ class CountedIterator(torch_dataloader._BaseDataLoaderIter):
             if (loader.in_order or record.batches is None) and hasattr(loader, "state_dict"):
                 record.workers = WorkerStates(loader.num_workers, start.worker_states)
                 begin = KeepStates(begin, record.workers.resumed())
-            as_torch_reads_it = WithWorkerInit(as_torch_reads_it, begin)
+            as_torch_reads_it = WithWorkerInit(as_torch_reads_it, ShareBlocks(begin, self))
         if samples.pins and not loader.pin_memory:
             as_torch_reads_it = Pinning(as_torch_reads_it)
         if record.batches is not None or start.batches == 0:

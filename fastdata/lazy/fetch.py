@@ -36,7 +36,6 @@ from fastdata.lazy.sample_context import (
     seed_of,
     sources_of_the_sample,
 )
-from fastdata.lazy.small_tensors import small_by_value
 from fastdata.lazy.undecoded import Undecoded, UndecodedBatch
 from fastdata.loaders import pillow
 from fastdata.loaders.per_image import asking_pillow
@@ -117,8 +116,6 @@ class SampleFetcher(_MapDatasetFetcher):
         self._defers |= notes.natively
         if notes.natively:
             self._keep(given, before)
-            if get_worker_info() is not None:
-                batch = small_by_value(batch)
             return UnfinishedBatch(batch, given, _report(notes, given), _this_worker())
         if self._fetched <= REPORTED and (notes.opened or notes.fused or notes.plain):
             return ReportedBatch(batch, _report(notes, given))

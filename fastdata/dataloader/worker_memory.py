@@ -1,0 +1,180 @@
+"""The way of batches from worker processes to the training process: small storages by value, large ones in blocks.
+
+Whatever the batch consists of, its tensors' storages are what is large.  A pickler replaces them where torch would
+move each into a file in shared memory: up to 16 KB they are sent by value, larger ones in blocks of memory that are
+used again (`fastdata.system.shared_blocks`); so are large NumPy arrays, which torch would send through a pipe.  torch's
+`default_collate` stacks directly into a block.  Storages that are shared already, and parts of much larger ones, go
+torch's way; so does everything where the system has no such memory.
+"""
+
+from __future__ import annotations
+
+import io
+import itertools
+import weakref
+from collections.abc import Callable
+from functools import wraps
+from multiprocessing.reduction import ForkingPickler
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils.data import get_worker_info
+
+from fastdata.patches.worker_process import FETCHERS, replace_fetcher, replace_stacking
+from fastdata.system.shared_blocks import (
+    BlockHandle,
+    BlockWriter,
+    array_in_block,
+    can_share_blocks,
+    forget_blocks,
+    take_blocks,
+)
+
+__all__ = ["ShareBlocks"]
+
+_MOST_BYTES_BY_VALUE = 16 * 1024
+_numbers = itertools.count()
+
+
+class ShareBlocks:
+    """A worker_init_fn, called before all others of fastdata: batches go to the training process in blocks.
+
+    Args:
+        begin: the worker_init_fn that is called first.
+        receiver: the iterator that receives them, at whose end blocks are forgotten.
+    """
+
+    def __init__(self, begin: Callable[[int], None], receiver: Any) -> None:
+        self._begin, self._owner = begin, next(_numbers)
+        if can_share_blocks():
+            take_blocks(self._owner)
+            weakref.finalize(receiver, forget_blocks, self._owner).atexit = False
+
+    def __call__(self, worker: int) -> None:
+        """Calls the other, then has torch's fetchers pack what they give."""
+        self._begin(worker)
+        if not can_share_blocks():
+            return
+        info, writer = get_worker_info(), BlockWriter(self._owner)
+        assert info is not None
+        for name in FETCHERS:
+            replace_fetcher(name, lambda inner: _Packing(info.dataset, inner, writer))
+        replace_stacking(lambda original: _stacking_in(writer, original))
+
+
+class _Packing:
+    """Stands in for torch's fetcher classes: wraps the fetcher of the loader's own dataset."""
+
+    def __init__(self, dataset: Any, inner: Callable[..., Any], writer: BlockWriter) -> None:
+        self._dataset, self._inner, self._writer = dataset, inner, writer
+
+    def __call__(self, dataset: Any, *arguments: Any) -> Any:
+        fetcher = self._inner(dataset, *arguments)
+        return _PackingFetcher(fetcher, self._writer) if dataset is self._dataset else fetcher
+
+
+class _PackingFetcher:
+    def __init__(self, inner: Any, writer: BlockWriter) -> None:
+        self._inner, self._writer = inner, writer
+
+    def fetch(self, index: Any) -> Any:
+        """What the other fetcher gives, as it is sent."""
+        return _packed(self._inner.fetch(index), self._writer)
+
+
+class _Packed:
+    """A pickled batch; whoever unpickles it gets the batch."""
+
+    def __init__(self, owner: int, data: bytes, dropped: list[tuple[int, int]]) -> None:
+        self._sent = owner, data, dropped
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _unpacked, self._sent
+
+
+def _packed(batch: Any, writer: BlockWriter) -> Any:
+    """Pickles a batch; what cannot be pickled is returned as it is, for torch to say so where it does."""
+    file = io.BytesIO()
+    try:
+        _Packer(file, writer).dump(batch)
+    except Exception:  # noqa: BLE001 - torch's queue meets the same error, and its handler tells it
+        writer.end_message(is_sent=False)
+        return batch
+    return _Packed(writer.owner, file.getvalue(), writer.end_message(is_sent=True))
+
+
+def _unpacked(owner: int, data: bytes, dropped: list[tuple[int, int]]) -> Any:
+    forget_blocks(owner, dropped)
+    return ForkingPickler.loads(data)
+
+
+class _Packer(ForkingPickler):
+    """Pickles what a fetcher has made."""
+
+    def __init__(self, file: io.BytesIO, writer: BlockWriter) -> None:
+        super().__init__(file)
+        self._writer = writer
+        self._torchs: set[int] = set()  # addresses of storages that go torch's way
+
+    def reducer_override(self, value: Any) -> Any:
+        """See pickle.Pickler.reducer_override."""
+        if type(value) is torch.UntypedStorage:
+            return self._reduced(value)
+        if type(value) is np.ndarray:
+            return self._reduced_array(value)
+        if type(value) is torch.Tensor and value.device.type == "cpu" and value.layout is torch.strided:
+            storage = value.untyped_storage()
+            if storage.nbytes() > 2 * value.numel() * value.element_size():  # all of it would be sent each time
+                self._torchs.add(storage.data_ptr())
+        return NotImplemented
+
+    def _reduced(self, storage: torch.UntypedStorage) -> Any:
+        size = storage.nbytes()
+        if storage.device.type != "cpu" or not size or storage.is_shared() or storage.data_ptr() in self._torchs:
+            return NotImplemented
+        data = torch.empty(0, dtype=torch.uint8).set_(storage).numpy()
+        if size <= _MOST_BYTES_BY_VALUE:
+            return _storage_of, (data.tobytes(),)
+        handle = self._writer.place(data)
+        return NotImplemented if handle is None else (_storage_at, tuple(handle))
+
+    def _reduced_array(self, array: Any) -> Any:
+        flags, kind = array.flags, array.dtype
+        is_whole = flags.c_contiguous or flags.f_contiguous
+        if array.nbytes <= _MOST_BYTES_BY_VALUE or kind.hasobject or not (is_whole and flags.writeable):
+            return NotImplemented
+        handle = self._writer.place(array.reshape(-1, order="A").view(np.uint8))
+        order = "C" if flags.c_contiguous else "F"
+        return NotImplemented if handle is None else (_array_at, (tuple(handle), kind, array.shape, order))
+
+
+def _storage_of(data: bytes) -> torch.UntypedStorage:
+    return torch.frombuffer(bytearray(data), dtype=torch.uint8).untyped_storage()
+
+
+def _storage_at(*handle: Any) -> torch.UntypedStorage:
+    return torch.from_numpy(array_in_block(BlockHandle(*handle))).untyped_storage()
+
+
+def _array_at(handle: tuple[Any, ...], kind: Any, shape: tuple[int, ...], order: Any) -> Any:
+    return array_in_block(BlockHandle(*handle)).view(kind).reshape(shape, order=order)
+
+
+def _stacking_in(writer: BlockWriter, original: Callable[..., Any]) -> Callable[..., Any]:
+    """Wraps torch's function that collates tensors so that plain ones are stacked in a block."""
+
+    @wraps(original)
+    def collate(batch: Any, *, collate_fn_map: Any = None) -> Any:
+        first = batch[0]
+        size = len(batch) * first.numel() * first.element_size() if type(first) is torch.Tensor else 0
+        if size > _MOST_BYTES_BY_VALUE and all(map(_is_plain, batch)) and (memory := writer.lend(size)) is not None:
+            out = torch.from_numpy(memory).view(first.dtype).view(len(batch), *first.shape)
+            return torch.stack(batch, 0, out=out)
+        return original(batch, collate_fn_map=collate_fn_map)
+
+    return collate
+
+
+def _is_plain(tensor: Any) -> bool:
+    return type(tensor) is torch.Tensor and tensor.device.type == "cpu" and tensor.layout is torch.strided

@@ -1,0 +1,282 @@
+"""Blocks of memory that a worker process fills and the training process reads, and that are used again.
+
+torch makes a new file in shared memory for each tensor that a worker process sends: its pages are made, zeroed and
+mapped in both processes, which costs many times as much as the copy.  A block is made once.
+
+Life of a block (any deviation is a bug):
+
+1. A worker process makes it, in memory that has no name (memfd_create), and maps it.
+2. It writes a tensor's bytes, or lends the memory to whoever makes a tensor, and marks it IN_USE before it sends the
+   block's number.  Until the training process has mapped the block, a file descriptor goes along.
+3. The training process maps it when it comes for the first time, and gives out an array on it.
+4. When the array and all that was made on it are gone, it marks the block FREE; the worker process may fill it again.
+   So what a program holds is never overwritten.
+5. When the training process forks while it holds tensors of a block, the child sees the same memory for as long as it
+   likes: such a block is WORN at the end, and never filled again.  The same holds for a worker process that forks.
+6. A worker process drops free blocks that it does not need: together they are not larger than what has been in use at
+   once, by more than a quarter and 16 MB.  It tells the numbers, and the training process forgets its mapping, too.
+   The rest ends with the processes.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import weakref
+from multiprocessing import reduction
+from typing import Any, NamedTuple
+
+import numpy as np
+
+__all__ = ["array_in_block", "BlockHandle", "BlockWriter", "can_share_blocks", "forget_blocks", "take_blocks"]
+
+_HEADER = 64  # bytes before the data: the mark, and 1 once the training process has mapped the block
+_FREE, _IN_USE, _WORN = 0, 1, 2
+_IS_MAPPED = 1  # place in the header
+_SPARE_BYTES = 16 << 20
+
+
+def can_share_blocks() -> bool:
+    """True where the system has memory without a name; elsewhere torch sends tensors in its own way."""
+    return hasattr(os, "memfd_create")
+
+
+class BlockHandle(NamedTuple):
+    """The place of some bytes, as it is sent.
+
+    Attributes:
+        owner: number of the iterator in the training process, for which the worker process works.
+        key: the worker process, and the number of the block.
+        size: the block's size in bytes, with its header.
+        used: number of the bytes.
+        descriptor: what a file descriptor is received by; None once the block has been mapped.
+    """
+
+    owner: int
+    key: tuple[int, int]
+    size: int
+    used: int
+    descriptor: Any
+
+
+class _Block:
+    """The mapping of a block in one process."""
+
+    def __init__(self, descriptor: int, size: int) -> None:
+        self.memory = mmap.mmap(descriptor, size)
+        self.is_worn = False  # a forked process may read it
+
+    @property
+    def mark(self) -> int:
+        """FREE, IN_USE or WORN."""
+        return self.memory[0]
+
+    @mark.setter
+    def mark(self, mark: int) -> None:
+        self.memory[0] = mark
+
+    def bytes_at(self, size: int) -> Any:
+        """A new array of uint8 (size,) on the block's data."""
+        return np.frombuffer(self.memory, np.uint8, size, _HEADER)
+
+
+# ---- in a worker process
+
+
+class _OwnBlock(_Block):
+    """A block in the process that has made it."""
+
+    def __init__(self, number: int, capacity: int) -> None:
+        self.number, self.size = number, _HEADER + capacity
+        self.descriptor: int | None = os.memfd_create("fastdata-batch", os.MFD_CLOEXEC)
+        try:
+            os.ftruncate(self.descriptor, self.size)
+            super().__init__(self.descriptor, self.size)
+        except BaseException:
+            os.close(self.descriptor)
+            raise
+        self._lent: weakref.ref[Any] | None = None
+
+    def __del__(self) -> None:
+        self._close_descriptor()
+
+    def _close_descriptor(self) -> None:
+        descriptor, self.descriptor = getattr(self, "descriptor", None), None
+        if descriptor is not None:
+            os.close(descriptor)
+
+    @property
+    def capacity(self) -> int:
+        """Bytes of data that it holds."""
+        return self.size - _HEADER
+
+    @property
+    def is_lent(self) -> bool:
+        """True while this process has a tensor on it."""
+        return self._lent is not None and self._lent() is not None
+
+    @property
+    def is_free(self) -> bool:
+        """True if it may be filled."""
+        return self.mark == _FREE and not self.is_worn and not self.is_lent
+
+    def lend(self, size: int) -> Any:
+        """An array on its data; the block is not filled again while the array, or a tensor on it, exists."""
+        array = self.bytes_at(size)
+        self._lent = weakref.ref(array)
+        return array
+
+    def sent(self) -> Any:
+        """What a file descriptor can be received by in the training process; None if it has mapped the block."""
+        if self.memory[_IS_MAPPED]:
+            self._close_descriptor()
+        return None if self.descriptor is None else reduction.DupFd(self.descriptor)
+
+
+class BlockWriter:
+    """The blocks of a worker process.
+
+    Args:
+        owner: number of the iterator in the training process.
+    """
+
+    def __init__(self, owner: int) -> None:
+        self.owner, self._process = owner, os.getpid()
+        self._blocks: dict[int, _OwnBlock] = {}
+        self._lent: dict[int, _OwnBlock] = {}  # by the address of their data
+        self._made, self._most_in_use = 0, 0
+        self._dropped: list[tuple[int, int]] = []
+        self._placed: list[_OwnBlock] = []  # for the message under way
+        _writers.add(self)
+
+    def lend(self, size: int) -> Any:
+        """A new array of uint8 (size,) in a block, which needs no copy to be sent; None if there is no memory."""
+        block = self._taken(size)
+        if block is None:
+            return None
+        array = block.lend(size)
+        self._lent = {address: each for address, each in self._lent.items() if each.is_lent}
+        self._lent[array.ctypes.data] = block
+        return array
+
+    def place(self, data: Any) -> BlockHandle | None:
+        """Copies uint8 (size,) to a block, unless it lies in one; None if there is no memory for that."""
+        used = data.size
+        block = self._lent.get(data.ctypes.data)
+        if block is None or block.mark != _FREE:
+            block = self._taken(used)
+            if block is None:
+                return None
+            block.bytes_at(used)[:] = data
+        descriptor = block.sent()
+        block.mark = _IN_USE
+        self._placed.append(block)
+        return BlockHandle(self.owner, (self._process, block.number), block.size, used, descriptor)
+
+    def end_message(self, *, is_sent: bool) -> list[tuple[int, int]]:
+        """Ends a message: returns the blocks that were dropped since the last; what is not sent is free again."""
+        for block in self._placed:
+            block.mark = _IN_USE if is_sent else _FREE
+        self._placed.clear()
+        dropped, self._dropped = (self._dropped, []) if is_sent else ([], self._dropped)
+        return dropped
+
+    def wear(self) -> None:
+        """Called before a fork: what is lent here is not filled again."""
+        for block in self._blocks.values():
+            block.is_worn |= block.is_lent
+
+    def _taken(self, size: int) -> _OwnBlock | None:
+        """A free block for so many bytes, not much larger; a new one if there is none."""
+        for block in [each for each in self._blocks.values() if each.mark == _WORN or (each.is_worn and each.is_free)]:
+            self._drop(block)
+        free = [each for each in self._blocks.values() if each.is_free]
+        fitting = [each for each in free if size <= each.capacity <= 2 * size]
+        if fitting:
+            return min(fitting, key=lambda each: each.capacity)
+        capacity = _rounded_up(size)
+        in_use = sum(each.capacity for each in self._blocks.values()) - sum(each.capacity for each in free)
+        self._most_in_use = max(self._most_in_use, in_use + capacity)
+        room = self._most_in_use * 5 // 4 + _SPARE_BYTES - in_use - capacity
+        for block in sorted(free, key=lambda each: each.number, reverse=True):  # the newest stay
+            room -= block.capacity
+            if room < 0:
+                self._drop(block)
+        try:
+            block = _OwnBlock(self._made, capacity)
+        except OSError:
+            return None
+        self._made += 1
+        self._blocks[block.number] = block
+        return block
+
+    def _drop(self, block: _OwnBlock) -> None:
+        del self._blocks[block.number]
+        self._dropped.append((self._process, block.number))
+
+
+def _rounded_up(size: int) -> int:
+    """The next of eight sizes between two powers of two, so that batches of similar sizes share blocks."""
+    step = max(4096, 1 << max(0, size.bit_length() - 4))
+    return -(-size // step) * step
+
+
+# ---- in the training process
+
+_mapped: dict[int, dict[tuple[int, int], _Block]] = {}  # by owner and key
+
+
+def take_blocks(owner: int) -> None:
+    """Begins to map the blocks of an iterator's worker processes."""
+    _mapped[owner] = {}
+
+
+def forget_blocks(owner: int, keys: list[tuple[int, int]] | None = None) -> None:
+    """Forgets blocks, or all of an iterator; those on which there are tensors go with them."""
+    if keys is None:
+        _mapped.pop(owner, None)
+    for key in keys or ():
+        _mapped.get(owner, {}).pop(key, None)
+
+
+def array_in_block(handle: BlockHandle) -> Any:
+    """The uint8 (size,) that a worker process has sent; not overwritten while it, or what is made on it, exists.
+
+    Raises:
+        OSError: the worker process that has sent it for the first time has ended.
+    """
+    known = _mapped.get(handle.owner, {})
+    block = known.get(handle.key)
+    if handle.descriptor is not None:
+        descriptor = handle.descriptor.detach()
+        try:
+            if block is None:
+                block = known[handle.key] = _Block(descriptor, handle.size)
+                block.memory[_IS_MAPPED] = 1
+        finally:
+            os.close(descriptor)
+    assert block is not None, "the training process has forgotten a block in use"
+    array = block.bytes_at(handle.used)
+    weakref.finalize(array, _release, block, os.getpid()).atexit = False
+    return array
+
+
+def _release(block: _Block, process: int) -> None:
+    """Gives a block back, in the process that has received it; a forked one has copies of its tensors."""
+    if os.getpid() == process:
+        block.mark = _WORN if block.is_worn else _FREE
+
+
+_writers: weakref.WeakSet[BlockWriter] = weakref.WeakSet()
+
+
+def _before_fork() -> None:
+    for blocks in list(_mapped.values()):
+        for block in list(blocks.values()):
+            block.is_worn |= block.mark == _IN_USE
+    for writer in list(_writers):
+        writer.wear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_before_fork, after_in_child=_mapped.clear)
