@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch.utils.data import IterableDataset
 
 from fastdata.dataloader.arguments import LoaderArguments, may_defer
 from fastdata.dataloader.routes import Route
@@ -51,7 +52,8 @@ _WITH_FUSED = ("backend", "fidelity", "memory_format")
 def without_effect(loader: LoaderArguments, route: Route) -> list[str]:
     """Arguments that were given and do nothing where the dataset's own code runs, as they were given."""
     at_work: tuple[str, ...] = _WITH_FUSED if route.fused else ()
-    if loader.batch_sampler is not None and may_defer(loader) and native_problem() is None:
+    is_stream = isinstance(loader.dataset, IterableDataset)
+    if loader.batch_sampler is not None and not is_stream and may_defer(loader) and native_problem() is None:
         at_work += ("on_error",)
     given = (
         (name, getattr(loader, name), default) for name, default in _OF_THE_PIPELINE.items() if name not in at_work
@@ -100,7 +102,7 @@ def _workers(loader: LoaderArguments, route: Route) -> str:
     if count == 0:
         return "none: samples are made and decoded in the calling thread (num_workers=0)"
     made = f"{_count(count, 'worker process', 'es')} run the dataset's code"
-    if loader.batch_sampler is None or native_problem() is not None:
+    if isinstance(loader.dataset, IterableDataset) or loader.batch_sampler is None or native_problem() is not None:
         return made
     return f"{made}; {_count(count, 'thread', 's')} of this process decode what it leaves encoded"
 
@@ -109,7 +111,11 @@ def _decoding(loader: LoaderArguments, route: Route) -> str | None:
     """Describes how images with several views, or those of datasets without a known transform, are decoded."""
     if len(route.fused) > 1:
         return "where several views of one image are taken, its file is read once, and what they show decoded once"
-    if route.fused or loader.batch_sampler is None or native_problem() is not None:
+    if route.fused or native_problem() is not None:
+        return None
+    if isinstance(loader.dataset, IterableDataset):
+        return "JPEGs and PNGs that it opens with PIL.Image.open are decoded by the native core where it makes tensors"
+    if loader.batch_sampler is None:
         return None
     return "JPEGs and PNGs that it opens with PIL.Image.open are decoded by the native core when their pixels are used"
 

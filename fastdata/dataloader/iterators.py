@@ -12,9 +12,10 @@ from typing import Any, Protocol
 
 import numpy as np
 import torch
+from torch.utils.data import IterableDataset
 from torch.utils.data import dataloader as torch_dataloader
 
-from fastdata.dataloader.map_style import MapStyle, Orders, Samples, opening_encoded
+from fastdata.dataloader.map_style import MapStyle, Orders, Samples, Stream, opening_encoded
 from fastdata.dataloader.record import EpochRecord, keeps_state, pass_over, same_state
 from fastdata.dataloader.worker_faults import TakeCare
 from fastdata.dataloader.worker_memory import ShareBlocks
@@ -24,6 +25,7 @@ from fastdata.lazy.batch_messages import MadeAgain, MakeAgain, UnfinishedBatch
 from fastdata.lazy.complete import CompletedBatch, Completion
 from fastdata.lazy.fetch import SampleFetcher
 from fastdata.lazy.find import FusedTransforms
+from fastdata.lazy.stream_fetch import StreamFetcher
 from fastdata.order.random_states import GlobalStates
 from fastdata.order.state import LoaderState
 from fastdata.pipeline.jobs import SkipResult
@@ -187,6 +189,8 @@ class CountedIterator(torch_dataloader._BaseDataLoaderIter):
         as_torch_reads_it: Any = loader
         if record.batches is not None:
             as_torch_reads_it = MapStyle(loader, self._orders(), samples)
+        elif samples.defers and isinstance(loader.dataset, IterableDataset):
+            as_torch_reads_it = Stream(loader)
         if loader.num_workers > 0:
             begin: Callable[[int], None] = TakeCare(as_torch_reads_it.worker_init_fn)
             # Which worker makes which batch of a map-style dataset is known only where they come in order.
@@ -257,8 +261,6 @@ class CountedIterator(torch_dataloader._BaseDataLoaderIter):
         if self._record.batches is not None:
             self._failed += self._taken() - taken - 1  # batches of which nothing was left
         batch = self._not_begun_anew(batch)
-        if self._record.batches is None:
-            self._samples.note_stream(batch)
         self.handed += 1 + self._failed  # whoever goes on has passed over those that raised
         self._failed = 0
         self._totals.samples += self._samples_in(batch) - self._left_out
@@ -309,6 +311,7 @@ class SingleProcessIterator(CountedIterator, torch_dataloader._SingleProcessData
 
     _fetched = 0
     _defers = False  # images may stay encoded
+    _streams = False  # images of an iterable dataset may stay encoded up to their tensors
 
     def __init__(self, loader: Any, record: EpochRecord, samples: Samples) -> None:
         super().__init__(loader, record, samples)
@@ -319,6 +322,9 @@ class SingleProcessIterator(CountedIterator, torch_dataloader._SingleProcessData
         if self._defers and opening_encoded() is not None:
             parts = self._dataset, self._auto_collation, self._collate_fn, self._drop_last
             self._dataset_fetcher = SampleFetcher(*parts, on_error=samples.on_error)
+        self._streams = samples.defers and isinstance(loader.dataset, IterableDataset)
+        if self._streams and opening_encoded() is not None:
+            self._dataset_fetcher = StreamFetcher(self._dataset_fetcher)
         iterator = getattr(self._dataset_fetcher, "dataset_iter", None)
         stateful = next(filter(keeps_state, (self._dataset, iterator)), None)
         self._record.has_begun(stateful, lazily=isinstance(iterator, Generator))
@@ -331,9 +337,10 @@ class SingleProcessIterator(CountedIterator, torch_dataloader._SingleProcessData
             iterator.load_state_dict(copy.deepcopy(start.dataset_state))
 
     def _next_data(self) -> Any:
-        opening = opening_encoded() if self._defers else None
+        opening = opening_encoded() if self._defers or self._streams else None
         if opening is None:
-            return super()._next_data()  # type: ignore[no-untyped-call]
+            data = super()._next_data()  # type: ignore[no-untyped-call]
+            return self._samples.noted(data) if self._streams else data
         while True:
             with opening.opening_encoded(), self._fused_transforms.installed():
                 data = super()._next_data()  # type: ignore[no-untyped-call]

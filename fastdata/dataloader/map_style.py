@@ -24,6 +24,7 @@ from fastdata.lazy.batch_messages import MadeAgain, MakeAgain, ReportedBatch, Sa
 from fastdata.lazy.complete import CompletedBatch, Completion, FailedBatch, FetchedBatch
 from fastdata.lazy.fetch import REPORTED, SampleFetcher
 from fastdata.lazy.find import FusedTransforms, copy_with_fused_transforms, find_transforms
+from fastdata.lazy.stream_fetch import StreamFetcher
 from fastdata.loaders import create_backend
 from fastdata.patches.random_functions import redirect_draws
 from fastdata.patches.worker_process import replace_fetcher
@@ -33,7 +34,7 @@ from fastdata.pipeline.jobs import OrderedJobs
 from fastdata.pipeline.stats import PipelineStats
 from fastdata.views.philox import Key
 
-__all__ = ["AskWorker", "MapStyle", "Orders", "Samples", "WorkerJobs", "open_in_threads", "opening_encoded"]
+__all__ = ["AskWorker", "MapStyle", "Orders", "Samples", "Stream", "WorkerJobs", "open_in_threads", "opening_encoded"]
 
 
 class Samples:
@@ -146,14 +147,6 @@ class Samples:
                 warn_if_images(self.arguments, self.route, self.findings.happened, batch)
         return data.batch if isinstance(data, ReportedBatch) else data
 
-    def note_stream(self, batch: Any) -> None:
-        """A batch of an iterable dataset came."""
-        happened = self.findings.happened
-        if happened.batches < REPORTED:
-            happened.add(None)
-            if happened.batches == REPORTED:
-                warn_if_images(self.arguments, self.route, happened, batch)
-
 
 class MapStyle:
     """A loader of a map-style dataset as torch's iterators read it.
@@ -175,6 +168,45 @@ class MapStyle:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._loader, name)
+
+
+class Stream:
+    """A loader of an iterable dataset as torch's iterators read it."""
+
+    def __init__(self, loader: Any) -> None:
+        self._loader = loader
+        self.worker_init_fn = _BeginStream(loader.worker_init_fn)
+        opening_encoded()  # imported here once, not in every worker process that is forked
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._loader, name)
+
+
+class _BeginStream:
+    """A worker_init_fn, and before it: images that the stream opens stay encoded until it needs tensors."""
+
+    def __init__(self, own: Callable[[int], None] | None) -> None:
+        self._own = own
+
+    def __call__(self, worker: int) -> None:
+        if (opening := opening_encoded()) is not None:
+            opening.open_encoded_from_now_on(0.0)  # no path is kept: a stream's files may be temporary
+            info = get_worker_info()
+            assert info is not None
+            replace_fetcher("_IterableDatasetFetcher", partial(_Streams, info.dataset))
+        if self._own is not None:
+            self._own(worker)
+
+
+class _Streams:
+    """Stands in for torch's fetcher class in a worker process: wraps the fetcher of the loader's own dataset."""
+
+    def __init__(self, dataset: Any, torchs: Callable[..., Any]) -> None:
+        self._dataset, self._torchs = dataset, torchs
+
+    def __call__(self, dataset: Any, *arguments: Any) -> Any:
+        fetcher = self._torchs(dataset, *arguments)
+        return StreamFetcher(fetcher) if dataset is self._dataset else fetcher
 
 
 class Orders:

@@ -156,7 +156,8 @@ def _batches(happened: Happened) -> str:
 
 def _is_torchs(loader: LoaderArguments) -> bool:
     """True where torch's code makes the batches without us."""
-    return isinstance(loader.dataset, IterableDataset) or loader.batch_sampler is None or not may_defer(loader)
+    is_stream = isinstance(loader.dataset, IterableDataset)
+    return (loader.batch_sampler is None and not is_stream) or not may_defer(loader)
 
 
 def _why_torchs(loader: LoaderArguments, route: Route) -> str:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
+
+from torch.utils.data._utils.pin_memory import pin_memory
 
 from fastdata.errors import DecodeError, FastdataError
 from fastdata.views.philox import Key
@@ -80,6 +82,10 @@ class ReportedBatch:
 
     batch: Any
     report: Report
+
+    def pin_memory(self) -> ReportedBatch:
+        """Called by torch's thread that pins batches."""
+        return replace(self, batch=pin_memory(self.batch))  # type: ignore[no-untyped-call]
 
 
 @dataclass(frozen=True)

@@ -26,6 +26,7 @@ from fastdata.lazy.pending_tensor import PendingImage, is_pending, pending, stac
 from fastdata.lazy.sample_context import (
     count_fused,
     count_opened_by_pillow,
+    decodes_at_once,
     note_opened,
     note_source,
     opens_encoded,
@@ -156,7 +157,8 @@ def _leaving_pending(
             seen, made = pic.pending_view, levels()
             if seen is not None and made is not None:
                 count_fused(1)
-                return pending(Undecoded(*seen, made, channels_last=channels_last))
+                undecoded = Undecoded(*seen, made, channels_last=channels_last)
+                return undecoded.decoded() if decodes_at_once() else pending(undecoded)
         return original(pic)
 
     return convert

@@ -26,6 +26,8 @@ __all__ = [
     "count_joint",
     "count_opened_by_pillow",
     "count_plain",
+    "decodes_at_once",
+    "decoding_at_once",
     "draws_repeated",
     "expect_several_views",
     "expects_several_views",
@@ -103,7 +105,7 @@ class _Making(threading.local):
     index: Any = None
     copy = transforms = 0
     opens_encoded = False
-    several_views = False
+    several_views = decodes_at_once = False
     decoded = images_opened = fused = joint = 0
 
     fuses_draws = True
@@ -145,6 +147,21 @@ def set_opens_encoded(value: bool) -> bool:
     """Sets whether images that this thread opens stay encoded; returns the previous value."""
     before, _this_thread.opens_encoded = _this_thread.opens_encoded, value
     return before
+
+
+def decodes_at_once() -> bool:
+    """True if tensors of this thread's images are decoded when they are made."""
+    return _this_thread.decodes_at_once
+
+
+@contextmanager
+def decoding_at_once() -> Iterator[None]:
+    """Has tensors of this thread's images decoded when they are made, within a `with` block."""
+    before, _this_thread.decodes_at_once = _this_thread.decodes_at_once, True
+    try:
+        yield
+    finally:
+        _this_thread.decodes_at_once = before
 
 
 def expects_several_views() -> bool:

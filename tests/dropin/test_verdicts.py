@@ -11,6 +11,7 @@ from typing import Any
 import images
 import pytest
 import torch
+import torchvision
 import torchvision.transforms as v1
 import torchvision.transforms.v2 as v2
 from PIL import Image
@@ -84,6 +85,11 @@ class Stream(IterableDataset[Any]):
 
     def __iter__(self) -> Iterator[Any]:
         return (STEPS(Image.open(file).convert("RGB")) for file in self.files)
+
+
+class ByTorchvisionStream(Stream):
+    def __iter__(self) -> Iterator[Any]:
+        return (torchvision.io.decode_image(file)[:, :32, :32] for file in self.files)
 
 
 class Named(Dataset[Any]):
@@ -161,10 +167,12 @@ def test_joint_transforms_are_not_said_to_be_fused(files: list[str], workers: in
 @pytest.mark.parametrize("workers", [0, 1])
 def test_streams_of_images_say_what_they_are(files: list[str], workers: int) -> None:
     said, warned = heard(DataLoader(Stream(files), 2, num_workers=workers))
-    assert said.startswith("not accelerated: Stream is an iterable dataset")
-    assert "PIL.Image.open with" not in said
+    assert said.startswith("accelerated: images are decoded by the native core")
+    assert warned == []
+    said, warned = heard(DataLoader(ByTorchvisionStream(files), 2, num_workers=workers))
+    assert said.startswith("not accelerated: ByTorchvisionStream decodes its images itself")
     assert len(warned) == 1
-    assert "map-style dataset" in warned[0]
+    assert "PIL.Image.open" in warned[0]
 
 
 def test_an_attribute_called_transform_is_no_hook() -> None:

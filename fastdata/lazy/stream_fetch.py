@@ -1,0 +1,50 @@
+"""Makes the batches of an iterable dataset, whose images stay encoded until the dataset's own code needs tensors.
+
+A stream cannot be asked for a sample again, so nothing is left for later: an image is decoded, natively, where the
+stream's code makes a tensor of it, and only what its crops show.  Damage that only the decoder notices is raised there.
+Order, shards, buffers and all random numbers are the stream's own.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastdata.lazy.batch_messages import Report, ReportedBatch
+from fastdata.lazy.fetch import REPORTED
+from fastdata.lazy.sample_context import Notes, decoding_at_once, noting
+
+__all__ = ["StreamFetcher"]
+
+
+class StreamFetcher:
+    """Fetches with torch's fetcher for iterable datasets, and reports what was done to images in the first batches.
+
+    Args:
+        inner: torch's fetcher.
+    """
+
+    def __init__(self, inner: Any) -> None:
+        self._inner, self._fetched = inner, 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def fetch(self, index: Any) -> Any:
+        """Returns the batch; in a ReportedBatch for the first ones in which images were opened."""
+        notes = Notes()
+        with decoding_at_once(), noting(notes):
+            batch = self._inner.fetch(index)
+        self._fetched += 1
+        if self._fetched > REPORTED or not (notes.opened or notes.decoded or notes.left):
+            return batch
+        samples = len(index) if self._inner.auto_collation else 1
+        report = Report(
+            samples=samples,
+            opened=notes.opened,
+            decoded=notes.decoded + notes.left,
+            fused=notes.fused,
+            joint=0,
+            left=0,
+            plain=(),
+        )
+        return ReportedBatch(batch, report)

@@ -1,0 +1,225 @@
+"""Images of iterable datasets stay encoded until their tensors are made: batches equal torch's."""
+
+from __future__ import annotations
+
+import io
+import random
+import tarfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import images
+import pytest
+import torch
+import torch.utils.data
+import torchvision.transforms as v1
+from PIL import Image
+from torch.utils.data import IterableDataset
+from torchvision.transforms import v2
+
+from fastdata import DataLoader
+
+TRAIN = v1.Compose(
+    [v1.RandomResizedCrop(32), v1.RandomHorizontalFlip(), v1.ToTensor(), v1.Normalize((0.5, 0.4, 0.3), (0.2, 0.3, 0.4))]
+)
+BYTES_FIRST = v2.Compose(
+    [
+        v2.ToImage(),
+        v2.RandomResizedCrop(32, antialias=True),
+        v2.ColorJitter(0.3),
+        v2.ToDtype(torch.float32, scale=True),
+        v2.ToPureTensor(),
+    ]
+)
+COUNT = 26
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    folder = tmp_path_factory.mktemp("streamed")
+    paths = [folder / f"{number:02d}.jpg" for number in range(COUNT)]
+    for number, path in enumerate(paths):
+        path.write_bytes(images.jpeg(60 + number, 50, seed=number))
+    return paths
+
+
+class Files(IterableDataset[Any]):
+    """A generator of one's own, with a buffer that shuffles images, and which says what it has met."""
+
+    def __init__(self, paths: list[Path], transform: Callable[[Any], Any]) -> None:
+        self.paths, self.transform = paths, transform
+
+    def __iter__(self) -> Iterator[Any]:
+        info = torch.utils.data.get_worker_info()
+        first, step = (info.id, info.num_workers) if info is not None else (0, 1)
+        buffer: list[Any] = []
+        for number, path in list(enumerate(self.paths))[first::step]:
+            with Image.open(path) as image:
+                buffer.append((image.convert("RGB"), number))
+            if len(buffer) > 4:
+                yield self.made(*buffer.pop(random.randrange(len(buffer))))
+        yield from (self.made(*each) for each in buffer)
+
+    def made(self, image: Any, number: int) -> Any:
+        try:
+            return self.transform(image), number
+        except OSError as error:
+            return torch.full((3, 32, 32), float(len(str(error)) > 0)), -number
+
+
+def epoch(cls: Any, dataset: Any, **more: Any) -> list[Any]:
+    torch.manual_seed(5)
+    random.seed(5)
+    return [*cls(dataset, **more), torch.rand(2).tolist()]  # what the program draws afterwards is the same, too
+
+
+def assert_same(ours: Any, theirs: Any) -> None:
+    assert type(ours) is type(theirs)
+    if isinstance(theirs, torch.Tensor):
+        assert (ours.dtype, ours.stride()) == (theirs.dtype, theirs.stride())
+        assert torch.equal(ours, theirs)
+    elif isinstance(theirs, list | tuple):
+        assert len(ours) == len(theirs)
+        for one, other in zip(ours, theirs, strict=True):
+            assert_same(one, other)
+    elif isinstance(theirs, dict):
+        assert list(ours) == list(theirs)
+        assert_same(list(ours.values()), list(theirs.values()))
+    else:
+        assert ours == theirs
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("transform", [TRAIN, BYTES_FIRST, v1.Compose([v1.CenterCrop(40), v1.PILToTensor()])])
+@pytest.mark.parametrize("more", [{"batch_size": 4}, {"batch_size": 4, "drop_last": True}, {"batch_size": None}])
+def test_batches_are_torchs(files: list[Path], transform: Any, workers: int, more: dict[str, Any]) -> None:
+    dataset = Files(files, transform)
+    ours = epoch(DataLoader, dataset, num_workers=workers, **more)
+    assert_same(ours, epoch(torch.utils.data.DataLoader, dataset, num_workers=workers, **more))
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_it_says_what_it_does(files: list[Path], workers: int) -> None:
+    loader = DataLoader(Files(files, TRAIN), 4, num_workers=workers)
+    assert loader.verdict().startswith("not known before the first batches")
+    list(loader)
+    assert loader.verdict().startswith("accelerated: images are decoded by the native core")
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_damage_is_met_by_the_streams_own_code(files: list[Path], tmp_path: Path, workers: int) -> None:
+    """Its Huffman table is nonsense, which only the decoder notices, while the transform makes a tensor."""
+    data, damaged = files[7].read_bytes(), tmp_path / "damaged.jpg"
+    at = data.index(b"\xff\xc4") + 5
+    damaged.write_bytes(data[:at] + bytes([255]) * 16 + data[at + 16 :])
+    with Image.open(damaged) as image, pytest.raises(OSError, match="broken data stream"):
+        image.convert("RGB")
+    small = v1.Compose([v1.Resize((32, 32)), v1.ToTensor()])
+    dataset = Files([*files[:7], damaged, *files[8:]], small)
+    batches = epoch(DataLoader, dataset, batch_size=4, num_workers=workers)[:-1]
+    assert sorted(int(number) for _, some in batches for number in some) == [-7, *range(7), *range(8, COUNT)]
+
+
+class Raising(Files):
+    def made(self, image: Any, number: int) -> Any:
+        if number == 9:
+            raise ValueError("sample 9 is not wanted")
+        return super().made(image, number)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_stream_that_raises_ends_as_torchs(files: list[Path], workers: int) -> None:
+    def until_it_raises(cls: Any) -> tuple[list[Any], bool]:
+        torch.manual_seed(1)
+        random.seed(1)
+        batches, seen = iter(cls(Raising(files, TRAIN), 2, num_workers=workers)), list[Any]()
+        try:
+            seen += [*batches]
+        except ValueError as error:
+            seen.append(str(error).splitlines()[-1])
+        return [*seen, *batches], "sample 9 is not wanted" in seen[-1]
+
+    assert_same(until_it_raises(DataLoader), until_it_raises(torch.utils.data.DataLoader))
+
+
+class Pictures(Files):
+    def made(self, image: Any, number: int) -> Any:
+        return image.crop((3, 4, 30, 40)), number
+
+
+def as_it_is(samples: Any) -> Any:
+    return samples
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_images_may_leave_the_stream(files: list[Path], workers: int) -> None:
+    more = {"batch_size": 4, "num_workers": workers, "collate_fn": as_it_is}
+    ours, theirs = (epoch(cls, Pictures(files, TRAIN), **more) for cls in (DataLoader, torch.utils.data.DataLoader))
+    for one, other in zip(ours[:-1], theirs[:-1], strict=True):
+        assert [number for _, number in one] == [number for _, number in other]
+        assert [image.tobytes() for image, _ in one] == [image.tobytes() for image, _ in other]
+
+
+def test_files_that_are_deleted_at_once(files: list[Path], tmp_path: Path) -> None:
+    class Temporary(Files):
+        def __iter__(self) -> Iterator[Any]:
+            for number, path in enumerate(self.paths):
+                copy = tmp_path / path.name
+                copy.write_bytes(path.read_bytes())
+                image = Image.open(copy)
+                copy.unlink()
+                yield self.transform(image.convert("RGB")), number
+
+    for workers in (0, 1):
+        ours, theirs = (
+            epoch(cls, Temporary(files, TRAIN), batch_size=4, num_workers=workers)
+            for cls in (DataLoader, torch.utils.data.DataLoader)
+        )
+        assert_same(ours, theirs)
+
+
+@pytest.fixture(scope="module")
+def tars(files: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("tars")
+    for shard in range(2):
+        with tarfile.open(folder / f"{shard:06d}.tar", "w") as tar:
+            for number, path in list(enumerate(files))[shard::2]:
+                for ending, data in (("jpg", path.read_bytes()), ("cls", str(number).encode())):
+                    member = tarfile.TarInfo(f"{number:04d}.{ending}")
+                    member.size = len(data)
+                    tar.addfile(member, io.BytesIO(data))
+    return folder
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # it leaves its tar files open
+@pytest.mark.parametrize("workers", [0, 2])
+def test_webdatasets_pipelines(tars: Path, workers: int) -> None:
+    wds = pytest.importorskip("webdataset", reason="webdataset is not installed: pip install webdataset")
+    shards = [str(path) for path in sorted(tars.iterdir())]
+    dataset = (
+        wds.WebDataset(shards, shardshuffle=False, empty_check=False)
+        .decode("pil")
+        .to_tuple("jpg", "cls")
+        .map_tuple(TRAIN, as_it_is)
+        .batched(4)
+    )
+    ours = epoch(DataLoader, dataset, batch_size=None, num_workers=workers)
+    assert_same(ours, epoch(torch.utils.data.DataLoader, dataset, batch_size=None, num_workers=workers))
+    assert sum(len(numbers) for _, numbers in ours[:-1]) == COUNT
+
+
+def prepared(row: dict[str, Any]) -> dict[str, Any]:
+    return {"pixels": TRAIN(row["image"].convert("RGB")), "number": row["number"]}
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_hugging_faces_streams(files: list[Path], workers: int) -> None:
+    hugging_face = pytest.importorskip("datasets", reason="datasets is not installed: pip install datasets")
+    columns = {"image": [str(path) for path in files], "number": list(range(COUNT))}
+    rows = hugging_face.Dataset.from_dict(columns).cast_column("image", hugging_face.Image())
+    dataset = rows.to_iterable_dataset(num_shards=2).map(prepared, remove_columns=["image"])
+    loader = DataLoader(dataset, 4, num_workers=workers)
+    ours = epoch(lambda *_, **__: loader, dataset)
+    assert_same(ours, epoch(torch.utils.data.DataLoader, dataset, batch_size=4, num_workers=workers))
+    assert loader.verdict().startswith("accelerated: images are decoded by the native core")
