@@ -52,6 +52,7 @@ class EncodedSource:
         pixels: RGB (height, width, 3) of the whole image, kept once a second view is wanted or expected.
         is_asked: user code called a method for which Pillow would have decoded it.
         is_seen: a view of it has been decoded in this process.
+        only_core: what the core does not decode is an error here: another decoder than Pillow will decide about it.
         is_kept: the dataset keeps an image of it, and is expected to use it again.
     """
 
@@ -64,6 +65,7 @@ class EncodedSource:
         "is_seen",
         "mode",
         "name",
+        "only_core",
         "origin",
         "path",
         "pixels",
@@ -85,10 +87,10 @@ class EncodedSource:
         self.origin, self.stamp = origin or path, stamp
         self.images: list[weakref.ref[Any]] = []
         self.pixels: Pixels | None = None
-        self.is_asked = self.is_seen = self.is_kept = False
+        self.is_asked = self.is_seen = self.is_kept = self.only_core = False
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _sent, (self.path, self.data, self.name, self.origin, self.stamp)
+        return _sent, (self.path, self.data, self.name, self.origin, self.stamp, self.only_core)
 
     def is_held(self) -> bool:
         """True if an image made from it still exists."""
@@ -136,8 +138,10 @@ class EncodedSource:
         return self.name or self.origin or f"an image of {len(self.data or b'')} bytes in memory"
 
 
-def _sent(path: str, data: bytes | None, name: str, origin: str, stamp: Stamp | None) -> EncodedSource:
-    return EncodedSource(None, path=path, data=data, name=name, origin=origin, stamp=stamp)
+def _sent(path: str, data: bytes | None, name: str, origin: str, stamp: Stamp | None, only_core: bool) -> EncodedSource:
+    source = EncodedSource(None, path=path, data=data, name=name, origin=origin, stamp=stamp)
+    source.only_core = only_core
+    return source
 
 
 def _stamp_of(status: os.stat_result) -> Stamp:

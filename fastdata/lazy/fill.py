@@ -270,8 +270,8 @@ def decode_row(
     """Decodes one image with a backend or, after the core's refusal, with Pillow; returns the error or None."""
     view, source = part.images.views.row(row), part.images.sources[row]
     try:
-        if refusal is not None and not isinstance(refusal, HandBack):
-            return refusal
+        if refusal is not None and (source.only_core or not isinstance(refusal, HandBack)):
+            return OSError(str(refusal)) if source.only_core else refusal
         image = source.encoded()
         if view.window_px[2] > image.width or view.window_px[3] > image.height:
             return OSError(f"{image.width} × {image.height} pixels: the file has changed since it was opened")

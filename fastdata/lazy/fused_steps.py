@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from fastdata.lazy.fill import After, decode_source, stored
-from fastdata.lazy.pending_tensor import pending
+from fastdata.lazy.pending_tensor import PendingImage, is_pending, pending
 from fastdata.lazy.sample_context import Draw, count_fused, count_plain
 from fastdata.lazy.undecoded import Undecoded
 from fastdata.loaders import pillow
@@ -62,10 +62,8 @@ class Fused:
 
     def __call__(self, given: Any, draw: Draw) -> Any:
         """Applies all steps to an image; returns a pending tensor if it is still encoded and a tensor is wanted."""
-        if isinstance(given, torch.Tensor) and _is_rgb(given):
-            other = self._for_tensors(type(given))
-            if other is not None:
-                return other._behind(other._seen_in_tensor(given, draw), draw)
+        if (tensors := _class_of_bytes(given)) is not None and (other := self._for_tensors(tensors)) is not None:
+            return other._behind(other._seen_in_tensor(given, draw), draw)
         if not pillow.is_rgb(given):
             return self._plainly(given, draw)
         return self._behind(self._made_of(given, draw), draw)
@@ -101,6 +99,15 @@ class Fused:
 
     def _seen_in_tensor(self, image: torch.Tensor, draw: Draw) -> Any:
         """Applies the plan, compiled for tensors, to a uint8 tensor (3, H, W)."""
+        if is_pending(image):
+            own = image.undecoded  # type: ignore[attr-defined]
+            if self._may_wait and own.is_whole:
+                count_fused(len(self._plan.fused))
+                height, width = own.view.size
+                view = draw_view(self._plan.ops, (width, height), draw.index, draw.copy, key=draw.key)
+                after, tensor_class = self._after(draw), self._plan.tensor_class
+                return pending(Undecoded(own.source, view, self._levels, tensor_class, after=after))
+            image = own.decoded()
         pixels = np.stack(list(image.as_subclass(torch.Tensor).numpy()), axis=2)  # three times as fast as torch's copy
         height, width = pixels.shape[:2]
         view = draw_view(self._plan.ops, (width, height), draw.index, draw.copy, key=draw.key)
@@ -218,6 +225,14 @@ def _segments(steps: Sequence[Callable[[Any], Any]], *, per_thread: bool) -> lis
 def _described(value: Any) -> str:
     mode = getattr(value, "mode", None)
     return f"an image in mode {mode}" if isinstance(mode, str) else f"a value of type {type(value).__name__}"
+
+
+def _class_of_bytes(value: Any) -> type[torch.Tensor] | None:
+    """The class of a uint8 image tensor (3, H, W), pending or not, for which transforms are known; None for others."""
+    if is_pending(value):
+        is_image = isinstance(value, PendingImage) and value.dtype is torch.uint8
+        return (value.undecoded.tensor_class or torch.Tensor) if is_image else None
+    return type(value) if isinstance(value, torch.Tensor) and _is_rgb(value) else None
 
 
 def _is_rgb(value: torch.Tensor) -> bool:

@@ -32,6 +32,7 @@ from fastdata.lazy.sample_context import (
     opens_encoded,
     set_opens_encoded,
 )
+from fastdata.lazy.torchvision_io import DECODERS, leaving_pending, noting_files
 from fastdata.lazy.undecoded import Undecoded
 from fastdata.loaders import create_backend
 from fastdata.patches.image_opening import image_opening
@@ -123,6 +124,11 @@ def open_record(record: bytes) -> Image | None:
     return EncodedImage.of_record(record) if opens_encoded() else None
 
 
+def _began() -> float:
+    """Time since which files that are read again later must not have changed; 0.0 if none is read again."""
+    return float(getattr(_this_thread, "began", 0.0))
+
+
 def _leaving_encoded(original: Callable[..., Image]) -> Callable[..., Image]:
     """Wraps PIL.Image.open so that ordinary JPEGs and PNGs stay encoded."""
 
@@ -130,7 +136,7 @@ def _leaving_encoded(original: Callable[..., Image]) -> Callable[..., Image]:
     def open(fp: Any, mode: Any = "r", formats: Any = None) -> Image:  # noqa: A001 - Pillow's name
         note_opened(fp)
         if opens_encoded() and mode == "r" and formats is None:
-            source = find_source(fp, keep_paths_before=getattr(_this_thread, "began", 0.0))
+            source = find_source(fp, keep_paths_before=_began())
             if (image := _encoded_image(source)) is not None:
                 note_source(source)
                 return image
@@ -206,5 +212,7 @@ _replacements = image_opening(
         "pil_to_tensor": partial(_leaving_pending, levels=lambda: UINT8, channels_last=True),
     },
     kernels_for={name: partial(_staying_pending, step) for name, step in TORCHVISIONS.items()},
+    read_file_for=noting_files,
+    decoders_for=dict.fromkeys(DECODERS, partial(leaving_pending, began=lambda: _began())),
     stacking_for=stacking_pending,
 )

@@ -87,6 +87,13 @@ class Undecoded:
         return width == self.view.size[1] and (self.channels_last or height == self.view.size[0])
 
     @property
+    def is_whole(self) -> bool:
+        """True if it is the image as it was decoded: nothing was cropped, resized, flipped or computed."""
+        header = self.source.header
+        is_plain = not self.levels.steps and self.after is None and header is not None
+        return is_plain and self.view == View.whole(header.width, header.height)  # type: ignore[union-attr]
+
+    @property
     def is_shared(self) -> bool:
         """True if writing to it may change another tensor that the program holds."""
         return self.has_parts or (self.part_of is not None and self.part_of.whole.is_held)

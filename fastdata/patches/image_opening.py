@@ -29,6 +29,8 @@ def image_opening(
     expand_for: Callable[[Any], Any],
     conversions_for: Mapping[str, Callable[[Any], Any]],
     kernels_for: Mapping[str, Callable[[Any], Any]],
+    read_file_for: Callable[[Any], Any],
+    decoders_for: Mapping[str, Callable[[Any], Any]],
     stacking_for: Callable[[Any], Any],
 ) -> Replacements:
     """Returns the replacements, not in force yet.
@@ -40,6 +42,8 @@ def image_opening(
         conversions_for: by name, makes the replacement of a function of torchvision's `functional` modules.  Of these
             only the modules that are imported when the replacements come into force are looked at.
         kernels_for: by name, makes the replacement of what a function of torchvision's v2 does with tensors and Images.
+        read_file_for: makes the replacement of the operator of torch by which torchvision reads a file.
+        decoders_for: by name, makes the replacement of an operator by which it decodes.
         stacking_for: makes the replacement of what torch's default_collate does with tensors; where a program has put a
             function of its own there, nothing is replaced.
     """
@@ -54,6 +58,10 @@ def image_opening(
                     replacements.replace(vars(functional), name, conversion_for)
         for name, kernels, cls in kernels_of_images(kernels_for):
             replacements.replace(kernels, cls, kernels_for[name])
+        if "torchvision.io.image" in sys.modules:
+            for name, operator_for in {"read_file": read_file_for, **decoders_for}.items():
+                if hasattr(torch.ops.image, name):  # which puts it into the namespace
+                    replacements.replace(vars(torch.ops.image), name, operator_for)
         if (names := old_wrap()) is not None:
             replacements.replace(names, "wrap", _asking_the_class)
         if collate.default_collate_fn_map.get(torch.Tensor) is collate.collate_tensor_fn:

@@ -63,7 +63,7 @@ class ByOpenCV(Files):
 
 class ByTorchvision(Files):
     def __getitem__(self, index: int) -> Any:
-        return self.transform(io.read_image(self.files[index]))
+        return self.transform(io.read_image(self.files[index], apply_exif_orientation=True))
 
 
 class Greys(Files):
