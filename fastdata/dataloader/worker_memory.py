@@ -21,6 +21,7 @@ import numpy as np
 import torch
 from torch.utils.data import get_worker_info
 
+from fastdata.lazy.pending_tensor import is_pending
 from fastdata.patches.worker_process import FETCHERS, replace_fetcher, replace_stacking
 from fastdata.system.shared_blocks import (
     BlockHandle,
@@ -28,6 +29,7 @@ from fastdata.system.shared_blocks import (
     array_in_block,
     can_share_blocks,
     forget_blocks,
+    storage_in_block,
     take_blocks,
 )
 
@@ -123,7 +125,7 @@ class _Packer(ForkingPickler):
             return self._reduced(value)
         if type(value) is np.ndarray:
             return self._reduced_array(value)
-        if type(value) is torch.Tensor and value.device.type == "cpu" and value.layout is torch.strided:
+        if isinstance(value, torch.Tensor) and _has_storage(value):
             storage = value.untyped_storage()
             if storage.nbytes() > 2 * value.numel() * value.element_size():  # all of it would be sent each time
                 self._torchs.add(storage.data_ptr())
@@ -133,10 +135,13 @@ class _Packer(ForkingPickler):
         size = storage.nbytes()
         if storage.device.type != "cpu" or not size or storage.is_shared() or storage.data_ptr() in self._torchs:
             return NotImplemented
+        if self._writer.known.get(id(storage)) is storage:  # the program keeps it, and torch moves it once
+            return NotImplemented
         data = torch.empty(0, dtype=torch.uint8).set_(storage).numpy()
         if size <= _MOST_BYTES_BY_VALUE:
             return _storage_of, (data.tobytes(),)
         handle = self._writer.place(data)
+        self._writer.known[id(storage)] = storage
         return NotImplemented if handle is None else (_storage_at, tuple(handle))
 
     def _reduced_array(self, array: Any) -> Any:
@@ -154,7 +159,7 @@ def _storage_of(data: bytes) -> torch.UntypedStorage:
 
 
 def _storage_at(*handle: Any) -> torch.UntypedStorage:
-    return torch.from_numpy(array_in_block(BlockHandle(*handle))).untyped_storage()
+    return storage_in_block(BlockHandle(*handle))
 
 
 def _array_at(handle: tuple[Any, ...], kind: Any, shape: tuple[int, ...], order: Any) -> Any:
@@ -169,12 +174,21 @@ def _stacking_in(writer: BlockWriter, original: Callable[..., Any]) -> Callable[
         first = batch[0]
         size = len(batch) * first.numel() * first.element_size() if type(first) is torch.Tensor else 0
         if size > _MOST_BYTES_BY_VALUE and all(map(_is_plain, batch)) and (memory := writer.lend(size)) is not None:
-            out = torch.from_numpy(memory).view(first.dtype).view(len(batch), *first.shape)
-            return torch.stack(batch, 0, out=out)
+            return torch.stack(batch, 0, out=memory.view(first.dtype).view(len(batch), *first.shape))
         return original(batch, collate_fn_map=collate_fn_map)
 
     return collate
 
 
 def _is_plain(tensor: Any) -> bool:
-    return type(tensor) is torch.Tensor and tensor.device.type == "cpu" and tensor.layout is torch.strided
+    return type(tensor) is torch.Tensor and _has_storage(tensor) and not (tensor.is_conj() or tensor.is_neg())
+
+
+def _has_storage(tensor: torch.Tensor) -> bool:
+    """True for an ordinary tensor with memory of its own; a pending one is not decoded by asking."""
+    return (
+        not is_pending(tensor)
+        and tensor.device.type == "cpu"
+        and tensor.layout is torch.strided
+        and not (tensor.is_quantized or tensor.is_nested)
+    )

@@ -23,7 +23,7 @@ from fastdata.device.prefetch import map_tensors
 from fastdata.errors import DecodeError, FastdataError, ViewError, in_words
 from fastdata.lazy.batch_messages import MadeAgain, MakeAgain, Report, ReportedBatch, SampleOrder, UnfinishedBatch
 from fastdata.lazy.fill import decode_source
-from fastdata.lazy.pending_tensor import PendingBatch, PendingImage, stacks_pending
+from fastdata.lazy.pending_tensor import PendingImage, real, stacks_pending, stands_in
 from fastdata.lazy.sample_context import (
     Notes,
     draws_repeated,
@@ -105,6 +105,8 @@ class SampleFetcher(_MapDatasetFetcher):
             with noting(notes):
                 batch = self._batch_of(given, before)
             _leave_to_the_loader(batch, notes.pending)
+            if notes.made and get_worker_info() is None:  # others are pickled, as what they should be
+                batch = _with_real_tensors(batch)
         except Exception as error:
             if not (counts_as_image_error(error) and (notes.natively or self._on_error != "raise")):
                 raise
@@ -329,6 +331,18 @@ def _leave_to_the_loader(batch: Any, pending: list[Any]) -> None:
             _replace_in_objects(batch)
 
 
+def _with_real_tensors(value: Any) -> Any:
+    """Returns a batch with plain tensors in the place of pending ones that have been decoded."""
+    found = []
+
+    def note(tensor: torch.Tensor) -> torch.Tensor:
+        found.append(stands_in(tensor))
+        return tensor
+
+    map_tensors(value, note)
+    return map_tensors(value, lambda tensor: real(tensor) if stands_in(tensor) else tensor) if any(found) else value
+
+
 _DEEPEST = 4
 
 
@@ -341,8 +355,8 @@ def _replace_in_objects(value: Any, depth: int = 0) -> None:
             _replace_in_objects(each, depth + 1)
     elif isinstance(attributes := getattr(value, "__dict__", None), dict) and not isinstance(value, type):
         for name, each in list(attributes.items()):
-            if isinstance(each, PendingBatch | PendingImage):
-                attributes[name] = each.undecoded.decoded()
+            if (plain := _with_real_tensors(each)) is not each:
+                attributes[name] = plain
             else:
                 _replace_in_objects(each, depth + 1)
 

@@ -178,7 +178,8 @@ def _expanding_encoded(original: Callable[..., Image]) -> Callable[..., Image]:
         if isinstance(image, EncodedImage) and opens_encoded():
             sides = [border] if isinstance(border, int) else list(border) if isinstance(border, tuple) else []
             sides = {1: sides * 4, 2: sides * 2, 4: sides}.get(len(sides), [])
-            colour = outside_of(fill) if fill == 0 or isinstance(fill, tuple) else None
+            is_colour = type(fill) is tuple and len(fill) == 3 and all(type(level) is int for level in fill)
+            colour = outside_of(fill) if is_colour or (type(fill) is int and fill == 0) else None
             if sides and all(type(side) is int for side in sides) and colour is not None:
                 expanded = image.expanded(tuple(sides), colour)  # type: ignore[arg-type]
                 if expanded is not None:

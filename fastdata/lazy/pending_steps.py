@@ -13,7 +13,7 @@ import torch
 
 from fastdata.lazy.undecoded import PartOf, Undecoded
 from fastdata.loaders.resample import has_tensors_bits
-from fastdata.patches.torchvision_kernels import resized_size
+from fastdata.patches.torchvision_kernels import resized_size, returns_tv_tensors
 from fastdata.views.levels import Constant, Levels
 from fastdata.views.plan import BLACK, Interpolation, Outside
 
@@ -59,9 +59,9 @@ def after_call(func: Callable[..., Any], own: Undecoded, more: tuple[Any, ...], 
         is_so = own.is_dense and not own.channels_last
         return own if is_so else _copied(own, tensor_class=None, channels_last=False)
     result = _transformed(func, own, more, named)
-    if result is NotImplemented or result is own or func in _KEEP_CLASS or own.tensor_class is None:
+    if result is NotImplemented or result is own or own.tensor_class is None:
         return result
-    return replace(result, tensor_class=None)
+    return result if func in _KEEP_CLASS or returns_tv_tensors() else replace(result, tensor_class=None)
 
 
 def _transformed(func: Callable[..., Any], own: Undecoded, more: tuple[Any, ...], named: dict[str, Any]) -> Any:
@@ -87,13 +87,17 @@ def _transformed(func: Callable[..., Any], own: Undecoded, more: tuple[Any, ...]
 
 def _copied(own: Undecoded, **changes: Any) -> Undecoded:
     """Returns the description of a result with memory of its own, in the order of the first one's."""
-    return replace(own, memory_px=None, part_of=None, value=None, is_sent=False, has_parts=False, **changes)
+    return _derived(own, memory_px=None, part_of=None, **changes)
+
+
+def _derived(own: Undecoded, **changes: Any) -> Undecoded:
+    """Returns the description of another tensor."""
+    return replace(own, value=None, is_sent=False, tensor=None, parts=[], **changes)
 
 
 def same_memory(own: Undecoded, tensor_class: type[torch.Tensor] | None) -> Undecoded:
     """Returns the description of a tensor of another class that shares the image's memory."""
-    own.has_parts = True
-    return replace(own, tensor_class=tensor_class, part_of=PartOf(own, 0, 0), is_sent=False, has_parts=False)
+    return _derived(own, tensor_class=tensor_class, part_of=PartOf(own, 0, 0))
 
 
 def _flipped(own: Undecoded, more: tuple[Any, ...], named: dict[str, Any]) -> Any:
@@ -119,10 +123,7 @@ def _sliced(own: Undecoded, index: Any) -> Any:
     view = own.view.cropped((left, top, right, bottom)) if down == along == 1 else None
     if view is None:
         return NotImplemented
-    own.has_parts = True
-    memory = own.memory_px or own.view.size
-    part = PartOf(own, top, left)
-    return replace(own, view=view, memory_px=memory, part_of=part, is_sent=False, has_parts=False)
+    return _derived(own, view=view, memory_px=own.memory_px or own.view.size, part_of=PartOf(own, top, left))
 
 
 # ---- torchvision's v2 functions on images, as they are for tensors
@@ -140,7 +141,7 @@ def cropped(own: Undecoded, top: int, left: int, height: int, width: int) -> Any
 
 def padded(own: Undecoded, padding: int | Sequence[int], fill: Any = None, padding_mode: str = "constant") -> Any:
     """Returns the description after padding with a colour."""
-    sides = [padding] if isinstance(padding, int) else list(padding)
+    sides = [padding] if type(padding) is int else list(padding) if isinstance(padding, list | tuple) else []
     sides = {1: sides * 4, 2: sides * 2, 4: sides}.get(len(sides), [])
     colour = outside_of(fill)
     if not _is_bytes(own) or padding_mode != "constant" or colour is None or not sides:
@@ -191,10 +192,10 @@ def _is_bytes(own: Undecoded) -> bool:
 
 def outside_of(fill: Any) -> Outside | None:
     """Returns the colour that torchvision is given as a fill, for uint8 images; None if it is no such colour."""
-    values = [0] if fill is None else [fill] if isinstance(fill, int | float) else list(fill)
+    values = [0] if fill is None else list(fill) if isinstance(fill, list | tuple) else [fill]
     if len(values) not in (1, 3) or not all(isinstance(each, int | float) for each in values):
         return None
-    if not all(each == int(each) and 0 <= each <= 255 for each in values):
+    if not all(0 <= each <= 255 and each == int(each) for each in values):
         return None
     red, green, blue = (int(each) for each in (values if len(values) == 3 else values * 3))
     return Outside(BLACK.padding, red, green, blue)

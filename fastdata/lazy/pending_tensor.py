@@ -28,8 +28,10 @@ __all__ = [
     "PendingImage",
     "is_pending",
     "pending",
+    "real",
     "stacking_pending",
     "stacks_pending",
+    "stands_in",
 ]
 
 
@@ -42,17 +44,16 @@ class _Pending(torch.Tensor):
     undecoded: Any
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
-        return self.undecoded.decoded().clone()
+        return real(self).clone()
 
     def as_subclass(self, cls: Any) -> Any:
         """See torch.Tensor.as_subclass."""
-        return self.undecoded.decoded().as_subclass(cls)
+        return real(self).as_subclass(cls)
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        own = self.undecoded
-        if own.known() is None and own.is_sent:
-            return _received, own.to_send()
-        return own.decoded().__reduce_ex__(protocol)
+        if is_pending(self) and self.undecoded.is_sent:
+            return _received, self.undecoded.to_send()
+        return real(self).__reduce_ex__(protocol)
 
     @classmethod
     def __torch_function__(
@@ -62,18 +63,17 @@ class _Pending(torch.Tensor):
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
-        first = args[0] if args else None
-        if isinstance(first, _Pending):
-            if first.undecoded.known() is None:
-                answer = _without_pixels(func, first, args[1:], kwargs or {})
-                if answer is not NotImplemented:
-                    return answer
+        first: Any = args[0] if args else None
+        if is_pending(first):
+            answer = _without_pixels(func, first, args[1:], kwargs or {})
+            if answer is not NotImplemented:
+                return answer
         elif func is torch.stack and (batch := _stacked(*args, **(kwargs or {}))) is not None:
             return batch
         named = {name: _plain(each) for name, each in (kwargs or {}).items()}
         result = func(*map(_plain, args), **named)
         for given in (first, (kwargs or {}).get("out")):  # in-place functions return the tensor itself
-            if isinstance(given, _Pending) and result is given.undecoded.value:
+            if issubclass(type(given), _Pending) and result is getattr(given.__dict__.get("undecoded"), "value", None):
                 return given
         return result
 
@@ -90,13 +90,28 @@ class _Pending(torch.Tensor):
 
 
 class PendingImage(_Pending):
-    """A pending tensor (3, height, width) of one image; made by `pending`."""
+    """A pending tensor (3, height, width) of one image; made by `pending`.
+
+    Code that asks for the type of one and makes another tensor with it, ``type(image)(values)``, gets the class that it
+    stands for.  ``values.as_subclass(type(image))`` gives an object of this class with memory of its own, and without
+    `undecoded`; its functions give plain tensors, and in a batch it is replaced.
+    """
 
     undecoded: Undecoded
+    users_class: type = torch.Tensor
+
+    def __new__(cls, *arguments: Any, **named: Any) -> Any:
+        """Makes a tensor of the class that this one stands for."""
+        return cls.users_class(*arguments, **named)
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> Any:
+        return type(self).users_class
 
     def as_subclass(self, cls: Any) -> Any:
         """See torch.Tensor.as_subclass; a plain tensor and torchvision's Image stay pending."""
-        if self.undecoded.known() is None and (cls is torch.Tensor or is_tv_image(cls)):
+        cls = cls.users_class if issubclass(cls, PendingImage) else cls
+        if is_pending(self) and (cls is torch.Tensor or is_tv_image(cls)):
             return pending(same_memory(self.undecoded, None if cls is torch.Tensor else cls))
         return super().as_subclass(cls)
 
@@ -107,7 +122,7 @@ class _StandsFor(type(torch.Tensor)):  # type: ignore[misc]
     torchvision's transforms look types up in dictionaries of their own and of the user's: ``{tv_tensors.Image: 0}``.
     """
 
-    users_class: type
+    users_class: Any
 
     def __eq__(cls, other: object) -> bool:
         return other is cls or other is cls.users_class
@@ -124,8 +139,8 @@ def _standing_for(tensor_class: type[torch.Tensor]) -> type[PendingImage]:
         """See torchvision.tv_tensors.wrap."""
         return tensor.as_subclass(tensor_class)
 
-    names = {"__class__": property(lambda self: tensor_class), "wrap": staticmethod(wrap), "__module__": __name__}
-    return _StandsFor("PendingImage", (PendingImage,), {**names, "users_class": tensor_class})
+    names = {"wrap": staticmethod(wrap), "__module__": __name__, "users_class": tensor_class}
+    return _StandsFor("PendingImage", (PendingImage,), names)
 
 
 class PendingBatch(_Pending):
@@ -139,7 +154,24 @@ class PendingBatch(_Pending):
 
 def is_pending(value: Any) -> bool:
     """True for a tensor that has not been decoded yet."""
-    return issubclass(type(value), _Pending) and value.undecoded.known() is None
+    return issubclass(type(value), _Pending) and "undecoded" in value.__dict__ and value.undecoded.known() is None
+
+
+def stands_in(value: Any) -> bool:
+    """True for a tensor of a class of this module that is not pending, and should not be met outside of a sample."""
+    return issubclass(type(value), _Pending) and not is_pending(value)
+
+
+def real(tensor: Any) -> Any:
+    """Returns a tensor of the class that torch would have given it, decoded if it was pending."""
+    if not issubclass(type(tensor), _Pending):
+        return tensor
+    if "undecoded" in tensor.__dict__:
+        return tensor.undecoded.decoded()
+    with torch._C.DisableTorchFunctionSubclass():
+        memory, place = tensor.untyped_storage(), (tensor.storage_offset(), tensor.size(), tensor.stride())
+        dtype = tensor.dtype
+    return torch.empty(0, dtype=dtype).set_(memory, *place).as_subclass(type(tensor).users_class)
 
 
 def pending(undecoded: Undecoded) -> PendingImage:
@@ -162,14 +194,16 @@ def _made(cls: Any, undecoded: Any) -> Any:
     tensor = torch.Tensor._make_wrapper_subclass(cls, undecoded.shape, dtype=undecoded.levels.dtype, device=_CPU)
     tensor.__dict__["undecoded"] = undecoded
     undecoded.tensor = weakref.ref(tensor)
+    if isinstance(undecoded, Undecoded) and undecoded.part_of is not None:
+        undecoded.part_of.whole.parts.append(undecoded.tensor)
     note_pending(tensor)
     return tensor
 
 
 def _plain(value: Any) -> Any:
     """Returns an argument with decoded images in place of pending ones."""
-    if isinstance(value, _Pending):
-        return value.undecoded.decoded()
+    if issubclass(type(value), _Pending):
+        return real(value)
     if type(value) in (list, tuple):
         return type(value)(map(_plain, value))
     return value
@@ -263,7 +297,7 @@ def _without_pixels(func: Callable[..., Any], image: _Pending, more: tuple[Any, 
     own = image.undecoded
     if func in _FACTS:
         return func(torch.empty(own.shape, dtype=own.levels.dtype, device="meta"), *more, **named)
-    if not isinstance(image, PendingImage):
+    if not issubclass(type(image), PendingImage):
         return NotImplemented
     result = after_call(func, own, more, named)
     return image if result is own else result if result is NotImplemented else pending(result)

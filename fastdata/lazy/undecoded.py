@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import weakref
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import torch
@@ -42,7 +43,7 @@ class Undecoded:
         is_sent: True if pickling keeps the image pending, since the loader decodes it in the receiving process; else
             pickling decodes it.
         tensor: a weak reference to the pending tensor.
-        has_parts: others share its memory.
+        parts: weak references to pending tensors that share its memory.
     """
 
     source: EncodedSource
@@ -57,7 +58,7 @@ class Undecoded:
     value: torch.Tensor | None = None
     is_sent: bool = False
     tensor: weakref.ref[Any] | None = None
-    has_parts: bool = False
+    parts: list[weakref.ref[Any]] = field(default_factory=list)
 
     def to_send(self) -> tuple[Any, ...]:
         """Returns the leading attributes, from which another process makes it again."""
@@ -96,13 +97,14 @@ class Undecoded:
     @property
     def is_shared(self) -> bool:
         """True if writing to it may change another tensor that the program holds."""
-        return self.has_parts or (self.part_of is not None and self.part_of.whole.is_held)
+        return _any_lives(self.parts, None) or self._is_shared_upwards()
 
-    @property
-    def is_held(self) -> bool:
-        """True if the program holds the tensor, or another with the same memory."""
-        mine = self.tensor is not None and self.tensor() is not None
-        return mine or (self.part_of is not None and self.part_of.whole.is_held)
+    def _is_shared_upwards(self) -> bool:
+        """True if the program holds what this is a part of, or another part of that."""
+        if self.part_of is None:
+            return False
+        whole, mine = self.part_of.whole, self.tensor
+        return _any_lives([whole.tensor, *whole.parts], mine) or whole._is_shared_upwards()
 
     def known(self) -> torch.Tensor | None:
         """Returns the image if it has been decoded, by itself or with the image that it is a part of."""
@@ -114,7 +116,7 @@ class Undecoded:
         """Returns the image, decoded at the first call."""
         if (value := self.known()) is not None:
             return value
-        if self.part_of is not None and self.part_of.whole.is_held:
+        if self.part_of is not None and self._is_shared_upwards():
             self.value = self._cut_from(self.part_of.whole.decoded())
         else:
             effects, (erased,) = drawn([self.after])
@@ -134,6 +136,12 @@ class Undecoded:
         (height, width), (_, top, left) = self.view.size, self.part_of
         part = whole.as_subclass(torch.Tensor)[:, top : top + height, left : left + width]
         return part if self.tensor_class is None else part.as_subclass(self.tensor_class)
+
+
+def _any_lives(tensors: Iterable[weakref.ref[Any] | None], except_for: weakref.ref[Any] | None) -> bool:
+    living = [tensor for each in tensors if each is not None and (tensor := each()) is not None]
+    mine = except_for() if except_for is not None else None
+    return any(tensor is not mine for tensor in living)
 
 
 @dataclass(slots=True)

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-__all__ = ["kernels_of_images", "old_wrap", "resized_size"]
+__all__ = ["kernels_of_images", "old_wrap", "resized_size", "returns_tv_tensors"]
 
 _UTILS = "torchvision.transforms.v2.functional._utils"
 _GEOMETRY = "torchvision.transforms.v2.functional._geometry"
@@ -45,6 +45,12 @@ def resized_size(image_size: tuple[int, int], size: int | list[int] | None, max_
     compute = sys.modules[_GEOMETRY]._compute_resized_output_size
     height, width = compute(image_size, size=size, max_size=max_size)
     return height, width
+
+
+def returns_tv_tensors() -> bool:
+    """True after ``tv_tensors.set_return_type("TVTensor")``: torch's functions keep the class."""
+    helpers = sys.modules.get("torchvision.tv_tensors._torch_function_helpers")
+    return bool(getattr(helpers, "_TORCHFUNCTION_SUBCLASS", False))
 
 
 def old_wrap() -> dict[str, Any] | None:

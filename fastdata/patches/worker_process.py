@@ -9,10 +9,12 @@ import sys
 from collections.abc import Callable
 from functools import partial
 from multiprocessing import queues
+from types import FrameType
 from typing import Any
 
 import torch
-from torch.utils.data._utils import collate, fetch
+from torch.utils.data import dataloader
+from torch.utils.data._utils import collate, fetch, worker
 
 __all__ = ["FETCHERS", "replace_fetcher", "replace_stacking", "send_errors_of_queues", "wrap_excepthook"]
 
@@ -20,8 +22,26 @@ FETCHERS = ("_MapDatasetFetcher", "_IterableDatasetFetcher")
 
 
 def replace_fetcher(name: str, replacement_for: Callable[[Any], Any]) -> None:
-    """Replaces one of torch's fetcher classes, which make the batches of a worker process."""
-    setattr(fetch, name, replacement_for(getattr(fetch, name)))
+    """Replaces one of torch's fetcher classes, for the batches that a worker process sends."""
+    original = getattr(fetch, name)
+    ours = replacement_for(original)
+
+    def make(*arguments: Any) -> Any:
+        return (ours if _for_the_worker() else original)(*arguments)
+
+    setattr(fetch, name, make)
+
+
+def _for_the_worker() -> bool:
+    """True if torch's worker loop makes a fetcher, and not a loader that the dataset or its functions use."""
+    frame: FrameType | None = sys._getframe(2)
+    while frame is not None:
+        if frame.f_code is worker._worker_loop.__code__:
+            return True
+        if frame.f_code is dataloader._SingleProcessDataLoaderIter.__init__.__code__:
+            return False
+        frame = frame.f_back
+    return False
 
 
 def replace_stacking(replacement_for: Callable[[Any], Any]) -> None:

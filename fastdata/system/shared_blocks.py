@@ -8,11 +8,13 @@ Life of a block (any deviation is a bug):
 1. A worker process makes it, in memory that has no name (memfd_create), and maps it.
 2. It writes a tensor's bytes, or lends the memory to whoever makes a tensor, and marks it IN_USE before it sends the
    block's number.  Until the training process has mapped the block, a file descriptor goes along.
-3. The training process maps it when it comes for the first time, and gives out an array on it.
-4. When the array and all that was made on it are gone, it marks the block FREE; the worker process may fill it again.
-   So what a program holds is never overwritten.
+3. The training process maps it when it comes for the first time, and gives out an array or a storage on it.
+4. When the array and all views of it, or the storage, are gone, it marks the block FREE; the worker process may fill it
+   again.  So what a program holds is never overwritten.  (A storage, and not its memory: torch moves storages that are
+   shared later, while arrays may still look at the old memory.)
 5. When the training process forks while it holds tensors of a block, the child sees the same memory for as long as it
    likes: such a block is WORN at the end, and never filled again.  The same holds for a worker process that forks.
+   Nothing is received or given back between that and the fork.  A process that a worker process forks uses no blocks.
 6. A worker process drops free blocks that it does not need: together they are not larger than what has been in use at
    once, by more than a quarter and 16 MB.  It tells the numbers, and the training process forgets its mapping, too.
    The rest ends with the processes.
@@ -22,13 +24,23 @@ from __future__ import annotations
 
 import mmap
 import os
+import threading
 import weakref
 from multiprocessing import reduction
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 
-__all__ = ["array_in_block", "BlockHandle", "BlockWriter", "can_share_blocks", "forget_blocks", "take_blocks"]
+__all__ = [
+    "array_in_block",
+    "BlockHandle",
+    "BlockWriter",
+    "can_share_blocks",
+    "forget_blocks",
+    "storage_in_block",
+    "take_blocks",
+]
 
 _HEADER = 64  # bytes before the data: the mark, and 1 once the training process has mapped the block
 _FREE, _IN_USE, _WORN = 0, 1, 2
@@ -65,6 +77,7 @@ class _Block:
     def __init__(self, descriptor: int, size: int) -> None:
         self.memory = mmap.mmap(descriptor, size)
         self.is_worn = False  # a forked process may read it
+        self.is_held = False  # by this process, which has received it
 
     @property
     def mark(self) -> int:
@@ -96,6 +109,7 @@ class _OwnBlock(_Block):
             os.close(self.descriptor)
             raise
         self._lent: weakref.ref[Any] | None = None
+        self.is_reserved = False  # for a message or a loan under way
 
     def __del__(self) -> None:
         self._close_descriptor()
@@ -118,13 +132,18 @@ class _OwnBlock(_Block):
     @property
     def is_free(self) -> bool:
         """True if it may be filled."""
-        return self.mark == _FREE and not self.is_worn and not self.is_lent
+        return self.mark == _FREE and not (self.is_worn or self.is_lent or self.is_reserved)
 
-    def lend(self, size: int) -> Any:
-        """An array on its data; the block is not filled again while the array, or a tensor on it, exists."""
-        array = self.bytes_at(size)
-        self._lent = weakref.ref(array)
-        return array
+    @property
+    def is_done(self) -> bool:
+        """True if nobody reads it and it must not be filled again."""
+        return self.mark == _WORN or (self.is_worn and self.mark == _FREE and not (self.is_lent or self.is_reserved))
+
+    def lend(self, size: int) -> torch.Tensor:
+        """A tensor of uint8 on its data; the block is not filled again while the tensor's storage exists."""
+        tensor = torch.from_numpy(self.bytes_at(size))
+        self._lent = weakref.ref(tensor.untyped_storage())
+        return tensor
 
     def sent(self) -> Any:
         """What a file descriptor can be received by in the training process; None if it has mapped the block."""
@@ -147,29 +166,40 @@ class BlockWriter:
         self._made, self._most_in_use = 0, 0
         self._dropped: list[tuple[int, int]] = []
         self._placed: list[_OwnBlock] = []  # for the message under way
+        self._lock = threading.RLock()
+        self.known: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()  # storages that were sent
         _writers.add(self)
 
-    def lend(self, size: int) -> Any:
-        """A new array of uint8 (size,) in a block, which needs no copy to be sent; None if there is no memory."""
-        block = self._taken(size)
-        if block is None:
+    def lend(self, size: int) -> torch.Tensor | None:
+        """A new tensor of uint8 (size,) in a block, which needs no copy to be sent; None if there is no memory."""
+        if os.getpid() != self._process:
             return None
-        array = block.lend(size)
-        self._lent = {address: each for address, each in self._lent.items() if each.is_lent}
-        self._lent[array.ctypes.data] = block
-        return array
+        with self._lock:
+            block = self._taken(size)
+            if block is None:
+                return None
+            tensor = block.lend(size)
+            block.is_reserved = False
+            self._lent = {address: each for address, each in self._lent.items() if each.is_lent}
+            self._lent[tensor.data_ptr()] = block
+            return tensor
 
     def place(self, data: Any) -> BlockHandle | None:
         """Copies uint8 (size,) to a block, unless it lies in one; None if there is no memory for that."""
         used = data.size
-        block = self._lent.get(data.ctypes.data)
-        if block is None or block.mark != _FREE:
-            block = self._taken(used)
-            if block is None:
-                return None
+        if os.getpid() != self._process:
+            return None
+        with self._lock:
+            block = self._lent.get(data.ctypes.data)
+            is_there = block is not None and block.mark == _FREE and block.is_lent
+            if not is_there:
+                block = self._taken(used)
+        if block is None:
+            return None
+        if not is_there:
             block.bytes_at(used)[:] = data
         descriptor = block.sent()
-        block.mark = _IN_USE
+        block.mark, block.is_reserved = _IN_USE, False
         self._placed.append(block)
         return BlockHandle(self.owner, (self._process, block.number), block.size, used, descriptor)
 
@@ -187,8 +217,14 @@ class BlockWriter:
             block.is_worn |= block.is_lent
 
     def _taken(self, size: int) -> _OwnBlock | None:
-        """A free block for so many bytes, not much larger; a new one if there is none."""
-        for block in [each for each in self._blocks.values() if each.mark == _WORN or (each.is_worn and each.is_free)]:
+        """A free block for so many bytes, not much larger, now reserved; a new one if there is none."""
+        block = self._found(size)
+        if block is not None:
+            block.is_reserved = True
+        return block
+
+    def _found(self, size: int) -> _OwnBlock | None:
+        for block in [each for each in self._blocks.values() if each.is_done]:
             self._drop(block)
         free = [each for each in self._blocks.values() if each.is_free]
         fitting = [each for each in free if size <= each.capacity <= 2 * size]
@@ -224,6 +260,7 @@ def _rounded_up(size: int) -> int:
 # ---- in the training process
 
 _mapped: dict[int, dict[tuple[int, int], _Block]] = {}  # by owner and key
+_lock = threading.RLock()  # held during a fork
 
 
 def take_blocks(owner: int) -> None:
@@ -245,6 +282,26 @@ def array_in_block(handle: BlockHandle) -> Any:
     Raises:
         OSError: the worker process that has sent it for the first time has ended.
     """
+    block = _received(handle)
+    array = block.bytes_at(handle.used)
+    weakref.finalize(array, _release, block, os.getpid(), None).atexit = False
+    return array
+
+
+def storage_in_block(handle: BlockHandle) -> torch.UntypedStorage:
+    """The storage that a worker process has sent; not overwritten while it exists.
+
+    Raises:
+        OSError: the worker process that has sent it for the first time has ended.
+    """
+    block = _received(handle)
+    array = block.bytes_at(handle.used)
+    storage = torch.from_numpy(array).untyped_storage()
+    weakref.finalize(storage, _release, block, os.getpid(), array).atexit = False
+    return storage
+
+
+def _received(handle: BlockHandle) -> _Block:
     known = _mapped.get(handle.owner, {})
     block = known.get(handle.key)
     if handle.descriptor is not None:
@@ -256,27 +313,44 @@ def array_in_block(handle: BlockHandle) -> Any:
         finally:
             os.close(descriptor)
     assert block is not None, "the training process has forgotten a block in use"
-    array = block.bytes_at(handle.used)
-    weakref.finalize(array, _release, block, os.getpid()).atexit = False
-    return array
+    with _lock:  # a fork marks blocks in use
+        block.is_held = True
+    return block
 
 
-def _release(block: _Block, process: int) -> None:
-    """Gives a block back, in the process that has received it; a forked one has copies of its tensors."""
+def _release(block: _Block, process: int, memory: Any) -> None:
+    """Gives a block back, in the process that has received it; a forked one has copies of its tensors.
+
+    Args:
+        block: the block.
+        process: the process that has received it.
+        memory: what keeps the mapping until now.
+    """
     if os.getpid() == process:
-        block.mark = _WORN if block.is_worn else _FREE
+        with _lock:
+            block.is_held = False
+            block.mark = _WORN if block.is_worn else _FREE
 
 
 _writers: weakref.WeakSet[BlockWriter] = weakref.WeakSet()
 
 
 def _before_fork() -> None:
+    _lock.acquire()
     for blocks in list(_mapped.values()):
         for block in list(blocks.values()):
-            block.is_worn |= block.mark == _IN_USE
+            block.is_worn |= block.is_held
     for writer in list(_writers):
         writer.wear()
 
 
+def _after_fork_in_child() -> None:
+    global _lock
+    _lock = threading.RLock()
+    _mapped.clear()
+
+
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_before_fork, after_in_child=_mapped.clear)
+    os.register_at_fork(
+        before=_before_fork, after_in_parent=lambda: _lock.release(), after_in_child=_after_fork_in_child
+    )

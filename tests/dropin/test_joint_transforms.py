@@ -353,3 +353,112 @@ def test_damage_reaches_the_datasets_own_code(folder: Path, tmp_path: Path, name
     dataset = Careful(tmp_path, made.transform, boxes=made.boxes)
     ours = epoch(DataLoader, dataset, num_workers=2, name=name)
     assert_alike(ours, epoch(torch.utils.data.DataLoader, dataset, num_workers=2, name=name))
+
+
+# ---- what a review found
+
+
+class Own(v2.Transform):
+    """Makes its result of the class of its input, in the ways that people do."""
+
+    def __init__(self, how: str) -> None:
+        super().__init__()
+        self.how = how
+
+    def transform(self, inpt: Any, params: dict[str, Any]) -> Any:
+        turned = inpt.as_subclass(torch.Tensor).roll(3, -1)
+        kind: Any = type(inpt)
+        ways = {
+            "as_subclass": lambda: turned.as_subclass(kind),
+            "constructor": lambda: kind(turned),
+            "__class__": lambda: inpt.__class__(turned),
+            "wrap": lambda: tv_tensors.wrap(turned, like=inpt) if isinstance(inpt, tv_tensors.Image) else turned,
+        }
+        return ways[self.how]()
+
+
+class OneByOne(Segmented):
+    def __getitem__(self, index: int) -> Any:
+        return self.transform(Image.open(self.paths[index]).convert("RGB")), index
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("how", ["as_subclass", "constructor", "__class__", "wrap"])
+@pytest.mark.parametrize("first", [v2.ToImage, v2.PILToTensor])
+def test_the_type_of_an_image_makes_images(folder: Path, how: str, first: Any, workers: int) -> None:
+    for rest in ([], [v2.Resize((20, 20)), v2.ToDtype(torch.float32, scale=True)]):
+        dataset = OneByOne(folder, v2.Compose([first(), Own(how), *rest]), boxes=False)
+        ours, theirs = (
+            list(cls(dataset, 2, collate_fn=as_lists, num_workers=workers))
+            for cls in (DataLoader, torch.utils.data.DataLoader)
+        )
+        assert_alike(ours, theirs)
+
+
+def looked_at(samples: list[Any]) -> Any:
+    stacked = torch.stack([image for image, _ in samples])
+    stacked.mean()
+    return stacked, [number for _, number in samples]
+
+
+class Holder:
+    def __init__(self, samples: list[Any]) -> None:
+        self.images = {"all": [image for image, _ in samples]}
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_batches_in_the_loop_are_plain(folder: Path, workers: int) -> None:
+    to_tensor = v2.Compose(
+        [v2.Resize((24, 24)), v2.ToImage(), v2.ToDtype(torch.float32, scale=True), v2.ToPureTensor()]
+    )
+    for collate in (looked_at, Holder):
+        for batch in DataLoader(OneByOne(folder, to_tensor, boxes=False), 2, collate_fn=collate, num_workers=workers):
+            tensors = [batch[0]] if isinstance(batch, list | tuple) else batch.images["all"]
+            assert {type(tensor) for tensor in tensors} == {torch.Tensor}
+
+
+@pytest.mark.parametrize("name", ["slices", "aliases", "crops"])
+def test_parts_see_what_is_written_to_each_other(name: str) -> None:
+    """Although the whole is gone that they are parts of."""
+
+    def written(image: Any) -> tuple[Any, Any]:
+        if name == "slices":
+            one, other = image[..., 0:20, 0:20], image[..., 10:30, 10:30]
+        elif name == "aliases":
+            one, other = image.as_subclass(torch.Tensor), image.detach()
+        else:
+            one, other = F.crop(image, 0, 0, 25, 25), F.crop(image, 5, 5, 25, 25)
+        del image
+        gc.collect()
+        one.as_subclass(torch.Tensor)[:, 12:15] = 0
+        return one, other
+
+    with opening_encoded():
+        ours = written(F.to_image(opened()))
+    theirs = written(F.to_image(opened()))
+    for one, other in zip(ours, theirs, strict=True):
+        assert torch.equal(one + 0, other + 0)
+
+
+def test_torchvisions_return_type_counts() -> None:
+    def results(image: Any) -> list[Any]:
+        with tv_tensors.set_return_type("TVTensor"):
+            return [image / 255, image.flip(-1), image[..., 2:9, 3:8], image.float()]
+
+    with opening_encoded():
+        ours = results(F.to_image(opened()))
+    for one, other in zip(ours, results(F.to_image(opened())), strict=True):
+        assert_same(one, other)
+
+
+@pytest.mark.parametrize("fill", [(5,), 0.0, float("nan"), [1, 2, 3], True, (1.0, 2, 3), None])
+def test_odd_colours_of_borders_are_pillows_affair(fill: Any) -> None:
+    def bordered() -> Any:
+        try:
+            return ImageOps.expand(opened(), 2, fill).tobytes()
+        except Exception as error:  # noqa: BLE001 - whatever Pillow says
+            return type(error), str(error)
+
+    with opening_encoded():
+        ours = bordered()
+    assert ours == bordered()

@@ -6,6 +6,7 @@ import gc
 import os
 import random
 import signal
+import sys
 from collections import namedtuple
 from dataclasses import dataclass
 from pathlib import Path
@@ -268,3 +269,115 @@ def test_what_cannot_be_sent_is_an_error_at_its_place_and_frees_its_block() -> N
             assert (pixels == float(index)).all()
             seen.append(index)
     assert seen == [0, 1, 2, 3, 4, 6, 7, 8, 9, 10, 11]
+
+
+# ---- what a review found
+
+
+def test_an_array_stays_when_its_tensor_is_moved_to_shared_memory() -> None:
+    """torch moves the storage of a tensor that is shared; an array still looks at the old memory."""
+    kept = []
+    for pixels, numbers in DataLoader(Numbered(60), 2, num_workers=1):
+        array = pixels.numpy()
+        pixels.share_memory_()
+        kept.append((array, numbers.tolist()))
+    assert all((array[row] == number).all() for array, numbers in kept for row, number in enumerate(numbers))
+
+
+class KeepsParts:
+    """A collate function that gives a part of what it stacks, and looks at what it stacked before."""
+
+    def __init__(self) -> None:
+        self.kept: list[Any] = []
+
+    def __call__(self, samples: list[Any]) -> Any:
+        stacked = torch.utils.data.default_collate([image for image, _ in samples])
+        self.kept.append((stacked.numpy(), [float(number) for _, number in samples]))
+        same = all((array[row] == number).all() for array, numbers in self.kept for row, number in enumerate(numbers))
+        return stacked[:1], same
+
+
+def test_what_a_worker_process_keeps_stays_as_well() -> None:
+    for pixels, same in DataLoader(Numbered(120), 6, num_workers=1, collate_fn=KeepsParts()):
+        assert same
+        assert pixels.is_shared()
+
+
+class Threads(IterableDataset[Any]):
+    """Threads of a worker process stack batches at once."""
+
+    def __iter__(self) -> Any:
+        from concurrent.futures import ThreadPoolExecutor
+
+        interval = sys.getswitchinterval()
+        sys.setswitchinterval(1e-6)
+        try:
+            with ThreadPoolExecutor(4) as threads:
+                yield from threads.map(self.stacked, range(400))
+        finally:
+            sys.setswitchinterval(interval)
+
+    def stacked(self, number: int) -> Any:
+        return torch.utils.data.default_collate([torch.full((LARGE,), float(number))] * 2), number
+
+
+@pytest.mark.filterwarnings("ignore::fastdata.NotAccelerated")
+def test_threads_of_a_worker_process_do_not_share_a_block() -> None:
+    for pixels, number in DataLoader(Threads(), batch_size=None, num_workers=1):
+        assert (pixels == number).all()
+
+
+class Forking:
+    """A collate function whose process forks another, which collates as well, while it holds its result."""
+
+    def __call__(self, samples: list[Any]) -> Any:
+        batch = torch.utils.data.default_collate(samples)
+        child = os.fork()
+        if child == 0:
+            torch.utils.data.default_collate([(torch.full((LARGE,), -1.0), -1)] * len(samples))
+            os._exit(0)
+        os.waitpid(child, 0)
+        return batch
+
+
+def test_processes_that_a_worker_process_forks_use_no_blocks_and_leave_none() -> None:
+    batches: Any = iter(DataLoader(Numbered(160), 2, num_workers=1, collate_fn=Forking()))
+    for number, (pixels, numbers) in enumerate(batches):
+        assert all((row == value).all() for row, value in zip(pixels, numbers.tolist(), strict=True))
+        if number == 60:
+            assert mapped_bytes(batches._workers[0].pid) < 12 * 2 * 4 * LARGE * 9 // 8
+
+
+class Nested(Numbered):
+    """A worker process reads its own dataset with a loader of torch's."""
+
+    def __getitem__(self, index: int) -> Any:
+        info = torch.utils.data.get_worker_info()
+        if info is not None and index == 3 and not hasattr(self, "kinds"):
+            self.kinds: set[str] = set()
+            self.kinds = {type(batch[0]).__name__ for batch in torch.utils.data.DataLoader(info.dataset, 5)}
+        return super().__getitem__(index)[0], ",".join(getattr(self, "kinds", ()))
+
+
+def test_a_loader_within_a_worker_process_gives_what_it_always_gives() -> None:
+    seen = [kinds for _, kinds in DataLoader(Nested(12), batch_size=None, num_workers=1)]
+    assert set(seen[3:]) == {"Tensor"}
+
+
+class Whole(Dataset[Any]):
+    """Gives all of its memory again and again, or a part of it under another class."""
+
+    def __init__(self) -> None:
+        self.all = torch.arange(3.0 * LARGE).view(3, 200, -1)
+
+    def __len__(self) -> int:
+        return 20
+
+    def __getitem__(self, index: int) -> Any:
+        return self.all, tv_tensors.Image(self.all[:, :2])
+
+
+def test_what_is_sent_again_and_again_is_moved_once() -> None:
+    held = list(DataLoader(Whole(), batch_size=None, num_workers=1))
+    assert all(whole.is_shared() and part.is_shared() for whole, part in held[1:])
+    assert all(torch.equal(whole, held[0][0]) for whole, _ in held)

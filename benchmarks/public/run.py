@@ -1,0 +1,192 @@
+"""Public training pipelines, each with torch's DataLoader and with fastdata's: CPU, equality, memory, and the verdict.
+
+Setup: `adapters.py` builds the datasets and transforms of public programs from checkouts of their repositories, over
+photographs in the layouts they expect (`layouts.py` makes them; masks and boxes are drawn).  Each pipeline runs in a
+process of its own: the first batches of both loaders are compared under draws="torch" and the same seeds; then whole
+loaders are made, read and closed in interleaved rounds, with two worker processes and fastdata's own draws.  CPU time is
+that of the whole process tree; memory the largest sum of its processes' own shares (PSS) in one more pass.
+
+    python benchmarks/public/run.py PHOTOGRAPHS --sources FOLDER --data FOLDER
+    python benchmarks/public/run.py PHOTOGRAPHS --sources FOLDER --data FOLDER --only moco_v2 detr
+
+FOLDER of --sources has a folder for each repository, named OWNER+NAME.  Result: benchmarks/results/public_pipelines.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import os
+import random
+import subprocess
+import sys
+import threading
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.utils.data
+
+from fastdata import DataLoader
+from fastdata.diagnosis.measure import Contender, measure, ratios, write_json
+
+RESULT = Path(__file__).parents[1] / "results" / "public_pipelines.json"
+WORKERS, COMPARED, LIMIT_S = 2, 5, 600
+
+
+def first_batches(cls: Any, dataset: Any, options: dict[str, Any]) -> list[Any]:
+    """The first batches of a loader, after the same seeds."""
+    torch.manual_seed(3)
+    random.seed(3)
+    np.random.seed(3)
+    batches = []
+    for batch in cls(dataset, num_workers=WORKERS, **options):
+        batches.append(batch)
+        if len(batches) == COMPARED:
+            break
+    return batches
+
+
+def difference(ours: Any, theirs: Any, place: str = "") -> str | None:
+    """The first difference between two values, in words; None if there is none."""
+    if type(ours) is not type(theirs):
+        return f"{place or 'batches'}: {type(ours).__name__}, not {type(theirs).__name__}"
+    if isinstance(theirs, torch.Tensor):
+        facts = [(each.dtype, tuple(each.shape), each.stride()) for each in (ours, theirs)]
+        if facts[0] != facts[1]:
+            return f"{place}: {facts[0]}, not {facts[1]}"
+        same = torch.equal(torch.nan_to_num(ours), torch.nan_to_num(theirs))
+        return None if same else f"{place}: other values"
+    if isinstance(theirs, np.ndarray):
+        return None if np.array_equal(ours, theirs) else f"{place}: other values"
+    if isinstance(theirs, dict):
+        pairs: Any = [(f"{place}[{key!r}]", ours.get(key), theirs[key]) for key in theirs]
+    elif isinstance(theirs, list | tuple):
+        if len(ours) != len(theirs):
+            return f"{place}: {len(ours)} parts, not {len(theirs)}"
+        pairs = [(f"{place}[{at}]", *each) for at, each in enumerate(zip(ours, theirs, strict=True))]
+    elif hasattr(theirs, "__dict__"):
+        pairs = [(f"{place}.{name}", getattr(ours, name, None), value) for name, value in vars(theirs).items()]
+    else:
+        return None if ours == theirs else f"{place}: {ours!r}, not {theirs!r}"
+    return next((found for where, one, other in pairs if (found := difference(one, other, where))), None)
+
+
+class Peak:
+    """The largest memory of this process and its children, in MB, within a `with` block."""
+
+    def __enter__(self) -> Peak:
+        self.megabytes, self._end = 0.0, threading.Event()
+        self._thread = threading.Thread(target=self._watch)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._end.set()
+        self._thread.join()
+
+    def _watch(self) -> None:
+        import psutil
+
+        me = psutil.Process()
+        while not self._end.wait(0.1):
+            total = 0
+            for process in (me, *me.children(recursive=True)):
+                try:
+                    total += process.memory_full_info().pss
+                except psutil.Error:  # it has ended
+                    continue
+            self.megabytes = max(self.megabytes, total / 1e6)
+
+
+def run_one(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
+    """Measures one pipeline in this process."""
+    import adapters
+
+    (repository, file, make), *_ = [each for each in adapters.PIPELINES if each[2].__name__ == name]
+    dataset, options = make(arguments.sources, arguments.data, arguments.photographs)
+    options = {"shuffle": True, **options}
+    count = len(dataset) if hasattr(dataset, "__len__") else arguments.images
+    os.environ["FASTDATA_DRAWS"] = "torch"
+    found = difference(*(first_batches(cls, dataset, options) for cls in (DataLoader, torch.utils.data.DataLoader)))
+    del os.environ["FASTDATA_DRAWS"]
+    verdicts: list[str] = []
+
+    def whole_pass(cls: Any) -> Any:
+        loader = cls(dataset, num_workers=WORKERS, **options)
+        yield from loader
+        if cls is DataLoader:
+            verdicts.append(loader.verdict())
+
+    kinds: dict[str, Any] = {"torch": torch.utils.data.DataLoader, "fastdata": DataLoader}
+    contenders = [
+        Contender(name=kind, epoch=lambda cls=cls: whole_pass(cls), images=count) for kind, cls in kinds.items()
+    ]
+    measured = measure(contenders, rounds=arguments.rounds, say=lambda _: None)
+    peaks = {}
+    for kind, cls in kinds.items():
+        gc.collect()
+        with Peak() as peak:
+            for _ in whole_pass(cls):
+                pass
+        peaks[kind] = round(peak.megabytes)
+    return {
+        "repository": repository,
+        "file": file,
+        "what": (make.__doc__ or "").strip().splitlines()[0],
+        "samples": count,
+        "equal": found is None,
+        "difference": found,
+        "verdict": verdicts[-1],
+        "loaders": [each.to_dict() for each in measured],
+        "times_better": ratios(measured, "torch"),
+        "peak_mb": peaks,
+    }
+
+
+def main() -> None:
+    """The command."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("photographs", type=Path, help="folder of the form CLASS/IMAGE")
+    parser.add_argument("--sources", type=Path, required=True, help="folder with the checkouts, OWNER+NAME")
+    parser.add_argument("--data", type=Path, required=True, help="folder for the layouts")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--images", type=int, default=800, help="samples of an iterable dataset")
+    parser.add_argument("--only", nargs="*", default=None, help="names of pipelines")
+    parser.add_argument("--one", help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.one:
+        warnings.simplefilter("ignore")
+        torch.set_num_threads(1)
+        print("RESULT " + json.dumps(run_one(arguments.one, arguments)))
+        return
+    import adapters
+    import layouts
+
+    layouts.prepare(arguments.photographs, arguments.data)
+    results: dict[str, Any] = {}
+    command = [sys.executable, *sys.argv]
+    for name in [
+        each[2].__name__ for each in adapters.PIPELINES if arguments.only is None or each[2].__name__ in arguments.only
+    ]:
+        done = subprocess.run([*command, "--one", name], capture_output=True, text=True, timeout=LIMIT_S, check=False)
+        line = next((line for line in done.stdout.splitlines() if line.startswith("RESULT ")), None)
+        if line is None:
+            print(f"{name}: failed: {done.stderr.strip().splitlines()[-1:]}", flush=True)
+            continue
+        results[name] = one = json.loads(line.removeprefix("RESULT "))
+        ratio = one["times_better"]["fastdata"]["cpu"]["median"]
+        print(f"{name}: {ratio:.2f}, equal: {one['equal']} {one['difference'] or ''} {one['peak_mb']}", flush=True)
+    write_json(
+        RESULT,
+        setup=__doc__.split("Setup: ")[1].split("\n\n")[0].replace("\n", " "),
+        data=f"{sum(1 for path in arguments.photographs.rglob('*') if path.is_file())} photographs",
+        results=results,
+    )
+
+
+if __name__ == "__main__":
+    main()
