@@ -3,13 +3,14 @@
 Setup: `adapters.py` builds the datasets and transforms of public programs from checkouts of their repositories, over
 photographs in the layouts they expect (`layouts.py` makes them; masks and boxes are drawn).  Each pipeline runs in a
 process of its own: the first batches of both loaders are compared under draws="torch" and the same seeds; then whole
-loaders are made, read and closed in interleaved rounds, with two worker processes and fastdata's own draws.  CPU time is
-that of the whole process tree; memory the largest sum of its processes' own shares (PSS) in one more pass.
+loaders are made, read and closed in interleaved rounds, with two worker processes and fastdata's own draws.  CPU time
+is that of the whole process tree; memory the largest sum of its processes' own shares (PSS) in one more pass.
 
     python benchmarks/public/run.py PHOTOGRAPHS --sources FOLDER --data FOLDER
     python benchmarks/public/run.py PHOTOGRAPHS --sources FOLDER --data FOLDER --only moco_v2 detr
 
-FOLDER of --sources has a folder for each repository, named OWNER+NAME.  Result: benchmarks/results/public_pipelines.json.
+FOLDER of --sources has a folder for each repository, named OWNER+NAME.
+Result: benchmarks/results/public_pipelines.json.
 """
 
 from __future__ import annotations
