@@ -31,7 +31,8 @@ case "$*" in
         echo "test: there is no Chromium, so pages are not looked at; install it with: apt-get install chromium" >&2
     fi
     .venv/bin/sphinx-build --quiet --fail-on-warning --keep-going docs build/site # links that lead nowhere, too
-    .venv/bin/python -m pytest --numprocesses 2 --dist worksteal
+    # Three on two cores: half of the time tests wait, for processes that start, end or are timed.
+    .venv/bin/python -m pytest --numprocesses 3 --dist worksteal
     bash tools/sanitize.sh
     if [ "$*" = --nightly ]; then
         .venv/bin/python tests/faults/long.py --part middle
