@@ -97,7 +97,10 @@ class Receiver:
         if not inner._rlock.acquire(timeout=timeout):
             raise queue.Empty
         try:
-            if not inner._poll(timeout):
+            patience = timeout
+            if self._has_lost_one():  # which may have the queue's lock; torch would look in five seconds
+                patience = _SETTLE_S if timeout is None else min(timeout, _SETTLE_S)
+            if not inner._poll(patience):
                 self._check_can_be_sent()
                 raise queue.Empty
             try:
@@ -112,11 +115,15 @@ class Receiver:
         return message
 
     def _has_lost_one(self) -> bool:
-        """True if a worker process has ended that was to be alive; those that came to the end of a stream were not."""
+        """True if a worker process has ended that was to be alive; those that came to the end of a stream were not.
+
+        torch may have given up one that it was told of before; such a one has another exit status than 0.
+        """
         iterator = self._iterator()
         if iterator is not None:
             pairs = zip(iterator._workers, iterator._workers_status, strict=True)
-            self._ended += [each.pid for each, lives in pairs if lives and not each.is_alive()]
+            ended = [(each, lives) for each, lives in pairs if not each.is_alive()]
+            self._ended += [each.pid for each, lives in ended if lives or each.exitcode]
         return bool(self._ended)
 
     def _note_lost(self, error: BaseException) -> None:

@@ -312,7 +312,10 @@ def decode_source(source: EncodedSource, view: View) -> Pixels:
         if source.is_seen or source.is_kept or expects_several_views():
             source.pixels = _decoded(source, View.whole(source.header.width, source.header.height))
         source.is_seen = True
-    return _decoded(source, view) if source.pixels is None else see(source.pixels, view)
+    if source.pixels is None:
+        return _decoded(source, view)
+    height, width = source.pixels.shape[:2]
+    return source.pixels.copy() if view == View.whole(width, height) else see(source.pixels, view)
 
 
 def _decoded(source: EncodedSource, view: View) -> Pixels:

@@ -336,21 +336,21 @@ _writers: weakref.WeakSet[BlockWriter] = weakref.WeakSet()
 
 
 def _before_fork() -> None:
-    _lock.acquire()
-    for blocks in list(_mapped.values()):
-        for block in list(blocks.values()):
-            block.is_worn |= block.is_held
-    for writer in list(_writers):
-        writer.wear()
-
-
-def _after_fork_in_child() -> None:
-    global _lock
-    _lock = threading.RLock()
-    _mapped.clear()
+    for _ in range(3):
+        try:
+            for blocks in list(_mapped.values()):
+                for block in list(blocks.values()):
+                    block.is_worn |= block.is_held
+            for writer in list(_writers):
+                writer.wear()
+            return
+        except BaseException:  # noqa: BLE001 - a signal's handler may raise anywhere; here it would be lost in any case
+            continue
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(
-        before=_before_fork, after_in_parent=lambda: _lock.release(), after_in_child=_after_fork_in_child
-    )
+    # The lock is taken first, and given back, by functions of C: a signal's handler that raises in one of Python,
+    # as torch's does, would leave it held for ever.
+    os.register_at_fork(before=_before_fork, after_in_child=_mapped.clear)
+    _reset: Any = _lock._at_fork_reinit  # type: ignore[attr-defined]
+    os.register_at_fork(before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_reset)
