@@ -191,22 +191,9 @@ class _BeginStream:
     def __call__(self, worker: int) -> None:
         if (opening := opening_encoded()) is not None:
             opening.open_encoded_from_now_on(0.0)  # no path is kept: a stream's files may be temporary
-            info = get_worker_info()
-            assert info is not None
-            replace_fetcher("_IterableDatasetFetcher", partial(_Streams, info.dataset))
+            replace_fetcher("_IterableDatasetFetcher", lambda torchs: lambda *parts: StreamFetcher(torchs(*parts)))
         if self._own is not None:
             self._own(worker)
-
-
-class _Streams:
-    """Stands in for torch's fetcher class in a worker process: wraps the fetcher of the loader's own dataset."""
-
-    def __init__(self, dataset: Any, torchs: Callable[..., Any]) -> None:
-        self._dataset, self._torchs = dataset, torchs
-
-    def __call__(self, dataset: Any, *arguments: Any) -> Any:
-        fetcher = self._torchs(dataset, *arguments)
-        return StreamFetcher(fetcher) if dataset is self._dataset else fetcher
 
 
 class Orders:
@@ -248,7 +235,7 @@ class _BeginWorker:
             assert info is not None
             if self._find is not None:
                 self._find(info.dataset).install()  # the process has an object of its own
-            replace_fetcher("_MapDatasetFetcher", partial(_Fetchers, info.dataset, self._fetcher))
+            replace_fetcher("_MapDatasetFetcher", lambda _: self._fetcher)
         if self._own is not None:
             self._own(worker)
 
@@ -258,18 +245,6 @@ def program_began() -> float:
     import psutil  # not before there are worker processes
 
     return float(psutil.Process().create_time())
-
-
-class _Fetchers:
-    """Stands in for torch's fetcher class in a worker process: ours for its dataset, torch's for loaders inside it."""
-
-    def __init__(self, dataset: Any, ours: Callable[..., SampleFetcher], torchs: Callable[..., Any]) -> None:
-        self._dataset, self._ours, self._torchs = dataset, ours, torchs
-
-    def __call__(self, dataset: Any, *arguments: Any) -> Any:
-        if dataset is self._dataset:
-            return self._ours(dataset, *arguments)
-        return self._torchs(dataset, *arguments)
 
 
 def opening_encoded() -> Any:

@@ -19,7 +19,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.utils.data import get_worker_info
 
 from fastdata.lazy.pending_tensor import is_pending
 from fastdata.patches.worker_process import FETCHERS, replace_fetcher, replace_stacking
@@ -58,22 +57,10 @@ class ShareBlocks:
         self._begin(worker)
         if not can_share_blocks():
             return
-        info, writer = get_worker_info(), BlockWriter(self._owner)
-        assert info is not None
+        writer = BlockWriter(self._owner)
         for name in FETCHERS:
-            replace_fetcher(name, lambda inner: _Packing(info.dataset, inner, writer))
+            replace_fetcher(name, lambda inner: lambda *parts: _PackingFetcher(inner(*parts), writer))
         replace_stacking(lambda original: _stacking_in(writer, original))
-
-
-class _Packing:
-    """Stands in for torch's fetcher classes: wraps the fetcher of the loader's own dataset."""
-
-    def __init__(self, dataset: Any, inner: Callable[..., Any], writer: BlockWriter) -> None:
-        self._dataset, self._inner, self._writer = dataset, inner, writer
-
-    def __call__(self, dataset: Any, *arguments: Any) -> Any:
-        fetcher = self._inner(dataset, *arguments)
-        return _PackingFetcher(fetcher, self._writer) if dataset is self._dataset else fetcher
 
 
 class _PackingFetcher:
@@ -81,7 +68,7 @@ class _PackingFetcher:
         self._inner, self._writer = inner, writer
 
     def fetch(self, index: Any) -> Any:
-        """What the other fetcher gives, as it is sent."""
+        """Returns the other fetcher's batch, packed."""
         return _packed(self._inner.fetch(index), self._writer)
 
 

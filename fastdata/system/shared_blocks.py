@@ -146,7 +146,7 @@ class _OwnBlock(_Block):
         return tensor
 
     def sent(self) -> Any:
-        """What a file descriptor can be received by in the training process; None if it has mapped the block."""
+        """Returns a handle from which the training process gets the descriptor; None if it has mapped the block."""
         if self.memory[_IS_MAPPED]:
             self._close_descriptor()
         return None if self.descriptor is None else reduction.DupFd(self.descriptor)
