@@ -21,7 +21,7 @@ from PIL.Image import Image
 from fastdata.errors import BackendUnavailable
 from fastdata.lazy.encoded_image import EncodedImage
 from fastdata.lazy.encoded_source import EncodedSource, find_source
-from fastdata.lazy.pending_steps import TORCHVISIONS, outside_of
+from fastdata.lazy.pending_steps import TORCHVISIONS, outside_of, sides_of
 from fastdata.lazy.pending_tensor import PendingImage, is_pending, pending, stacking_pending
 from fastdata.lazy.sample_context import (
     count_fused,
@@ -176,12 +176,12 @@ def _expanding_encoded(original: Callable[..., Image]) -> Callable[..., Image]:
     @wraps(original)
     def expand(image: Image, border: Any = 0, fill: Any = 0) -> Image:
         if isinstance(image, EncodedImage) and opens_encoded():
-            sides = [border] if isinstance(border, int) else list(border) if isinstance(border, tuple) else []
-            sides = {1: sides * 4, 2: sides * 2, 4: sides}.get(len(sides), [])
+            is_border = type(border) is int or (type(border) is tuple and len(border) in (2, 4))
+            sides = sides_of(border) if is_border else None
             is_colour = type(fill) is tuple and len(fill) == 3 and all(type(level) is int for level in fill)
             colour = outside_of(fill) if is_colour or (type(fill) is int and fill == 0) else None
-            if sides and all(type(side) is int for side in sides) and colour is not None:
-                expanded = image.expanded(tuple(sides), colour)  # type: ignore[arg-type]
+            if sides is not None and colour is not None:
+                expanded = image.expanded(sides, colour)
                 if expanded is not None:
                     return expanded
         return original(image, border, fill)

@@ -17,7 +17,7 @@ from fastdata.patches.torchvision_kernels import resized_size, returns_tv_tensor
 from fastdata.views.levels import Constant, Levels
 from fastdata.views.plan import BLACK, Interpolation, Outside
 
-__all__ = ["TORCHVISIONS", "after_call", "outside_of", "same_memory"]
+__all__ = ["TORCHVISIONS", "after_call", "outside_of", "same_memory", "sides_of"]
 
 _STEPS: dict[Any, tuple[str, bool]] = {}  # function: (step of `Levels`, True if in place)
 for _name, _spellings in {
@@ -141,12 +141,10 @@ def cropped(own: Undecoded, top: int, left: int, height: int, width: int) -> Any
 
 def padded(own: Undecoded, padding: int | Sequence[int], fill: Any = None, padding_mode: str = "constant") -> Any:
     """Returns the description after padding with a colour."""
-    sides = [padding] if type(padding) is int else list(padding) if isinstance(padding, list | tuple) else []
-    sides = {1: sides * 4, 2: sides * 2, 4: sides}.get(len(sides), [])
-    colour = outside_of(fill)
-    if not _is_bytes(own) or padding_mode != "constant" or colour is None or not sides:
+    sides, colour = sides_of(padding), outside_of(fill)
+    if not _is_bytes(own) or padding_mode != "constant" or colour is None or sides is None:
         return NotImplemented
-    if not all(type(side) is int and side >= 0 for side in sides) or not any(sides):
+    if min(sides) < 0 or not any(sides):
         return NotImplemented
     (left, top, right, bottom), (height, width) = sides, own.view.size
     seen = own.view.cropped((-left, -top, width + right, height + bottom), colour)
@@ -188,6 +186,16 @@ _FILTERS = {"bilinear": Interpolation.TENSOR_BILINEAR, "bicubic": Interpolation.
 def _is_bytes(own: Undecoded) -> bool:
     """True for a uint8 image without augmentations, which may be padded and resized."""
     return not own.levels.steps and own.after is None
+
+
+def sides_of(border: Any) -> tuple[int, int, int, int] | None:
+    """Returns (left, top, right, bottom) of a border as torchvision and Pillow take it; None if it is none."""
+    given = [border] if type(border) is int else list(border) if isinstance(border, list | tuple) else []
+    sides = {1: given * 4, 2: given * 2, 4: given}.get(len(given))
+    if sides is None or not all(type(side) is int for side in sides):
+        return None
+    left, top, right, bottom = sides
+    return left, top, right, bottom
 
 
 def outside_of(fill: Any) -> Outside | None:

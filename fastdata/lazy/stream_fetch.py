@@ -35,13 +35,13 @@ class StreamFetcher:
         with decoding_at_once(), noting(notes):
             batch = self._inner.fetch(index)
         self._fetched += 1
-        if self._fetched > REPORTED or not (notes.opened or notes.decoded or notes.left):
+        if self._fetched > REPORTED or not (notes.opened or notes.decoded):
             return batch
         samples = len(index) if self._inner.auto_collation else 1
         report = Report(
             samples=samples,
             opened=notes.opened,
-            decoded=notes.decoded + notes.left,
+            decoded=notes.decoded,
             fused=notes.fused,
             joint=0,
             left=0,

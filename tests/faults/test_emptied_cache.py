@@ -131,7 +131,7 @@ def test_a_folder_that_is_removed_while_it_is_made_is_no_error(server: Store, tm
     remover.start()
     try:
         for _ in range(2000):
-            cache.ShardCache(folder, 1 << 20, RemoteFiles())
+            assert cache.ShardCache(folder, 1 << 20, RemoteFiles()).folder == folder
     finally:
         stop.set()
         remover.join()
