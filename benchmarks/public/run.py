@@ -2,7 +2,7 @@
 
 Setup: `adapters.py` builds the datasets and transforms of public programs from checkouts of their repositories, over
 photographs in the layouts they expect (`layouts.py` makes them; masks and boxes are drawn).  Each pipeline runs in a
-process of its own: the first batches of both loaders are compared under draws="torch" and the same seeds; then whole
+process of its own: `fastdata.check` compares the first batches of both loaders, training draws included; then whole
 loaders are made, read and closed in interleaved rounds, with two worker processes and fastdata's own draws.  CPU time
 is that of the whole process tree; memory the largest sum of its processes' own shares (PSS) in one more pass.
 
@@ -18,8 +18,6 @@ from __future__ import annotations
 import argparse
 import gc
 import json
-import os
-import random
 import subprocess
 import sys
 import threading
@@ -27,53 +25,14 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 import torch.utils.data
 
-from fastdata import DataLoader
+from fastdata import DataLoader, check
 from fastdata.diagnosis.measure import Contender, measure, ratios, write_json
 
 RESULT = Path(__file__).parents[1] / "results" / "public_pipelines.json"
 WORKERS, COMPARED, LIMIT_S = 2, 5, 600
-
-
-def first_batches(cls: Any, dataset: Any, options: dict[str, Any]) -> list[Any]:
-    """The first batches of a loader, after the same seeds."""
-    torch.manual_seed(3)
-    random.seed(3)
-    np.random.seed(3)
-    batches = []
-    for batch in cls(dataset, num_workers=WORKERS, **options):
-        batches.append(batch)
-        if len(batches) == COMPARED:
-            break
-    return batches
-
-
-def difference(ours: Any, theirs: Any, place: str = "") -> str | None:
-    """The first difference between two values, in words; None if there is none."""
-    if type(ours) is not type(theirs):
-        return f"{place or 'batches'}: {type(ours).__name__}, not {type(theirs).__name__}"
-    if isinstance(theirs, torch.Tensor):
-        facts = [(each.dtype, tuple(each.shape), each.stride()) for each in (ours, theirs)]
-        if facts[0] != facts[1]:
-            return f"{place}: {facts[0]}, not {facts[1]}"
-        same = torch.equal(torch.nan_to_num(ours), torch.nan_to_num(theirs))
-        return None if same else f"{place}: other values"
-    if isinstance(theirs, np.ndarray):
-        return None if np.array_equal(ours, theirs) else f"{place}: other values"
-    if isinstance(theirs, dict):
-        pairs: Any = [(f"{place}[{key!r}]", ours.get(key), theirs[key]) for key in theirs]
-    elif isinstance(theirs, list | tuple):
-        if len(ours) != len(theirs):
-            return f"{place}: {len(ours)} parts, not {len(theirs)}"
-        pairs = [(f"{place}[{at}]", *each) for at, each in enumerate(zip(ours, theirs, strict=True))]
-    elif hasattr(theirs, "__dict__"):
-        pairs = [(f"{place}.{name}", getattr(ours, name, None), value) for name, value in vars(theirs).items()]
-    else:
-        return None if ours == theirs else f"{place}: {ours!r}, not {theirs!r}"
-    return next((found for where, one, other in pairs if (found := difference(one, other, where))), None)
 
 
 class Peak:
@@ -111,9 +70,7 @@ def run_one(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
     dataset, options = make(arguments.sources, arguments.data, arguments.photographs)
     options = {"shuffle": True, **options}
     count = len(dataset) if hasattr(dataset, "__len__") else arguments.images
-    os.environ["FASTDATA_DRAWS"] = "torch"
-    found = difference(*(first_batches(cls, dataset, options) for cls in (DataLoader, torch.utils.data.DataLoader)))
-    del os.environ["FASTDATA_DRAWS"]
+    compared = check(DataLoader(dataset, num_workers=WORKERS, **options), batches=COMPARED)
     verdicts: list[str] = []
 
     def whole_pass(cls: Any) -> Any:
@@ -139,8 +96,8 @@ def run_one(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
         "file": file,
         "what": (make.__doc__ or "").strip().splitlines()[0],
         "samples": count,
-        "equal": found is None,
-        "difference": found,
+        "equal": compared.equal if compared.repeatable else None,  # None: torch's own batches differ the second time
+        "difference": compared.difference,
         "verdict": verdicts[-1],
         "loaders": [each.to_dict() for each in measured],
         "times_better": ratios(measured, "torch"),
