@@ -10,7 +10,8 @@ from __future__ import annotations
 import classification
 import pairs_and_text
 import self_supervised
+import torchvision_references
 import with_targets
 from sources import PIPELINES
 
-__all__ = ["PIPELINES", "classification", "pairs_and_text", "self_supervised", "with_targets"]
+__all__ = ["PIPELINES", "classification", "pairs_and_text", "self_supervised", "torchvision_references", "with_targets"]
