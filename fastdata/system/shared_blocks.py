@@ -15,9 +15,10 @@ Life of a block (any deviation is a bug):
 5. When the training process forks while it holds tensors of a block, the child sees the same memory for as long as it
    likes: such a block is WORN at the end, and never filled again.  The same holds for a worker process that forks.
    Nothing is received or given back between that and the fork.  A process that a worker process forks uses no blocks.
-6. A worker process drops free blocks that it does not need: together they are not larger than what has been in use at
-   once, by more than a quarter and 16 MB.  It tells the numbers, and the training process forgets its mapping, too.
-   The rest ends with the processes.
+6. When a worker process makes a block, because none of the free ones fits, it drops the oldest of these: those that
+   stay are together no larger than 16 MB and a quarter of what is in use, so batches of many sizes take little more
+   memory than they need.  It tells the numbers, and the training process forgets its mapping, too.  The rest ends with
+   the processes.
 """
 
 from __future__ import annotations
@@ -163,7 +164,7 @@ class BlockWriter:
         self.owner, self._process = owner, os.getpid()
         self._blocks: dict[int, _OwnBlock] = {}
         self._lent: dict[int, _OwnBlock] = {}  # by the address of their data
-        self._made, self._most_in_use = 0, 0
+        self._made = 0
         self._dropped: list[tuple[int, int]] = []
         self._placed: list[_OwnBlock] = []  # for the message under way
         self._lock = threading.RLock()
@@ -232,8 +233,7 @@ class BlockWriter:
             return min(fitting, key=lambda each: each.capacity)
         capacity = _rounded_up(size)
         in_use = sum(each.capacity for each in self._blocks.values()) - sum(each.capacity for each in free)
-        self._most_in_use = max(self._most_in_use, in_use + capacity)
-        room = self._most_in_use * 5 // 4 + _SPARE_BYTES - in_use - capacity
+        room = _SPARE_BYTES + (in_use + capacity) // 4
         for block in sorted(free, key=lambda each: each.number, reverse=True):  # the newest stay
             room -= block.capacity
             if room < 0:
