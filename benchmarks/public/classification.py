@@ -6,6 +6,7 @@ from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
+from PIL import Image, ImageOps
 from sources import Made, load, normalized, pipeline, stub, train_folder
 from torchvision import transforms
 
@@ -29,9 +30,16 @@ def _augmented(color_jitter: float | None = 0.4) -> dict[str, Any]:
     }
 
 
+def _keeping_no_bits() -> None:
+    """Lets timm's PosterizeIncreasing ask for 0 bits, which Pillow refuses by now and gave black pixels for before."""
+    posterize = ImageOps.posterize
+    ImageOps.posterize = lambda image, bits: posterize(image, bits) if bits else Image.new(image.mode, image.size)
+
+
 @pipeline("facebookresearch/deit", "main.py")
 def deit(sources: Path, data: Path, photographs: Path) -> Made:
     """DeiT: timm's RandAugment and random erasing."""
+    _keeping_no_bits()
     datasets = load(sources, "facebookresearch/deit", "datasets")
     options = Namespace(data_set="IMNET", data_path=str(data / "imagenet"), **_augmented(0.3))
     return datasets.build_dataset(True, options)[0], {"batch_size": 64, "drop_last": True}
@@ -52,6 +60,7 @@ def deit_three_augment(sources: Path, data: Path, photographs: Path) -> Made:
 @pipeline("facebookresearch/ConvNeXt", "main.py")
 def convnext(sources: Path, data: Path, photographs: Path) -> Made:
     """ConvNeXt: timm's RandAugment and random erasing."""
+    _keeping_no_bits()
     datasets = load(sources, "facebookresearch/ConvNeXt", "datasets")
     options = Namespace(data_set="IMNET", data_path=str(data / "imagenet"), **_augmented())
     options.imagenet_default_mean_and_std = True
@@ -61,6 +70,7 @@ def convnext(sources: Path, data: Path, photographs: Path) -> Made:
 @pipeline("microsoft/Swin-Transformer", "main.py")
 def swin(sources: Path, data: Path, photographs: Path) -> Made:
     """Swin: timm's RandAugment and random erasing."""
+    _keeping_no_bits()
     stub("yacs", "yacs.config")
     build = load(sources, "microsoft/Swin-Transformer", "data.build")
     location = Namespace(
@@ -74,6 +84,7 @@ def swin(sources: Path, data: Path, photographs: Path) -> Made:
 @pipeline("facebookresearch/mae", "main_finetune.py")
 def mae_finetune(sources: Path, data: Path, photographs: Path) -> Made:
     """MAE's fine-tuning: timm's RandAugment and random erasing."""
+    _keeping_no_bits()
     datasets = load(sources, "facebookresearch/mae", "util.datasets")
     options = Namespace(data_path=str(data / "imagenet"), **_augmented(None))
     return datasets.build_dataset(True, options), {"batch_size": 64, "drop_last": True}

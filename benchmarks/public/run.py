@@ -113,7 +113,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True, help="folder for the layouts")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--images", type=int, default=800, help="samples of an iterable dataset")
-    parser.add_argument("--only", nargs="*", default=None, help="names of pipelines")
+    parser.add_argument("--only", nargs="*", default=None, help="names of pipelines; the results of others are kept")
     parser.add_argument("--one", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.one:
@@ -125,7 +125,8 @@ def main() -> None:
     import layouts
 
     layouts.prepare(arguments.photographs, arguments.data)
-    results: dict[str, Any] = {}
+    keeps = arguments.only is not None and RESULT.is_file()
+    results: dict[str, Any] = json.loads(RESULT.read_text())["results"] if keeps else {}
     command = [sys.executable, *sys.argv]
     for name in [
         each[2].__name__ for each in adapters.PIPELINES if arguments.only is None or each[2].__name__ in arguments.only
