@@ -17,7 +17,7 @@ import weakref
 from typing import Any
 
 import PIL.Image
-from PIL.Image import Image, Transpose
+from PIL.Image import Exif, Image, Transpose
 from PIL.JpegImagePlugin import JpegImageFile
 from PIL.PngImagePlugin import PngImageFile
 
@@ -133,6 +133,15 @@ class EncodedImage(Image):
     @info.setter
     def info(self, value: dict[Any, Any]) -> None:
         self._info = value
+
+    def getexif(self) -> Exif:
+        """See PIL.Image.Image.getexif; for a JPEG without metadata Pillow need not open it."""
+        frame = None if self._source.header is None else self._source.header.jpeg
+        is_unasked = self._seen is not None and self._info is None and self._exif is None
+        if is_unasked and frame is not None and not frame.has_metadata:
+            self._exif = Exif()
+            self._exif._loaded = True
+        return super().getexif()
 
     def copy(self) -> Image:
         """See PIL.Image.Image.copy."""

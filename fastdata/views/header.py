@@ -19,7 +19,7 @@ _UNPACKED_HEAD_BYTES = 32
 _NPY_MAGIC = b"\x93NUMPY\x01"
 _STANDALONE_MARKERS = frozenset({0x01, *range(0xD0, 0xD8)})
 _FRAME_MARKERS = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
-_SCAN_MARKER = 0xDA
+_SCAN_MARKER, _METADATA_MARKER = 0xDA, 0xE1
 _END_MARKERS = frozenset({0xD9, 0xD8})
 _MARKER_IN_SCAN = re.compile(rb"\xff[^\x00\xd0-\xd7\xff]")  # neither a stuffed byte, nor a restart, nor a fill byte
 # Between two scans: tables, restart intervals, comments, application data, the next scan's header.
@@ -38,6 +38,7 @@ class JpegFrame:
         mcu_height_px: rows in one row of MCUs.
         single_scan: the first scan holds every component, so rows are coded from top to bottom.
         scan_at: offset in bytes of the first scan's marker.
+        has_metadata: there is an APP1 segment before the scan, where Exif and XMP are.
     """
 
     height_at: int
@@ -47,6 +48,7 @@ class JpegFrame:
     components: int
     mcu_height_px: int
     single_scan: bool
+    has_metadata: bool
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,7 +118,7 @@ def _checked(kind: str, width: int, height: int, jpeg: JpegFrame | None = None) 
 
 
 def _parse_jpeg(data: bytes) -> ImageHeader | None:
-    at, end, frame_at = 2, len(data), 0
+    at, end, frame_at, has_metadata = 2, len(data), 0, False
     while at + 4 <= end:
         if data[at] != 0xFF:
             return None
@@ -131,7 +133,8 @@ def _parse_jpeg(data: bytes) -> ImageHeader | None:
             if marker in _FRAME_MARKERS:
                 frame_at = at
             elif marker == _SCAN_MARKER:
-                return _read_frame(data, frame_at, scan_at=at) if frame_at else None
+                return _read_frame(data, frame_at, scan_at=at, has_metadata=has_metadata) if frame_at else None
+            has_metadata |= marker == _METADATA_MARKER
             length = data[at + 2] << 8 | data[at + 3]
             if length < 2:
                 return None
@@ -139,7 +142,7 @@ def _parse_jpeg(data: bytes) -> ImageHeader | None:
     return None
 
 
-def _read_frame(data: bytes, at: int, *, scan_at: int) -> ImageHeader | None:
+def _read_frame(data: bytes, at: int, *, scan_at: int, has_metadata: bool) -> ImageHeader | None:
     length = data[at + 2] << 8 | data[at + 3]
     components = data[at + 9]
     if length < 8 + 3 * components or components == 0 or scan_at + 5 > len(data):
@@ -154,6 +157,7 @@ def _read_frame(data: bytes, at: int, *, scan_at: int) -> ImageHeader | None:
         components=components,
         mcu_height_px=8 * max(vertical),
         single_scan=data[scan_at + 4] == components,
+        has_metadata=has_metadata,
     )
     return _checked("jpeg", width, height, frame)
 

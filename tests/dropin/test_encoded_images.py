@@ -445,6 +445,37 @@ def test_hidden_methods_that_everybody_calls() -> None:
         assert Image.open(io.BytesIO(data))._getexif()[0x0112] == 6  # type: ignore[attr-defined]
 
 
+def metadata(kind: str) -> bytes:
+    """A JPEG with metadata of a kind."""
+    exif = Image.Exif()
+    exif[0x0112], exif[0x010E] = 6, "a dog"
+    xmp = b'<x:xmpmeta><rdf:Description tiff:Orientation="3"/></x:xmpmeta>'
+    options: dict[str, Any] = {"exif": {"exif": exif}, "xmp": {"xmp": xmp}, "comment": {"comment": b"a dog"}}
+    return images.saved(**options.get(kind, {}))
+
+
+@pytest.mark.parametrize("kind", ["none", "comment", "exif", "xmp"])
+def test_exif_is_pillows(kind: str) -> None:
+    data = metadata(kind)
+    theirs = Image.open(io.BytesIO(data))
+    with opening_encoded():
+        ours = Image.open(io.BytesIO(data))
+        cropped = ours.crop((2, 2, 30, 30)), theirs.crop((2, 2, 30, 30))
+        for one, other in ((ours, theirs), cropped, (ours.convert("RGB"), theirs.convert("RGB"))):
+            assert dict(one.getexif()) == dict(other.getexif())
+            one.getexif()[0x0112] = other.getexif()[0x0112] = 8
+            assert one.getexif().tobytes() == other.getexif().tobytes()
+            assert ImageOps.exif_transpose(one).size == ImageOps.exif_transpose(other).size
+
+
+def test_pillow_is_not_asked_for_metadata_that_a_jpeg_has_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hugging Face's datasets ask each image for its orientation."""
+    with opening_encoded():
+        image = Image.open(io.BytesIO(metadata("none")))
+    monkeypatch.setattr(PIL.Image, "open", lambda *_: pytest.fail("opened by Pillow"))
+    assert 0x0112 not in image.getexif()
+
+
 def test_equality_is_pillows() -> None:
     data = images.jpeg(20, 20)
     plain = Image.open(io.BytesIO(data)).convert("RGB")
