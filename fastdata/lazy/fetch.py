@@ -30,6 +30,7 @@ from fastdata.lazy.sample_context import (
     fuse_draws,
     left_so_far,
     making,
+    note_batch,
     note_seed,
     noting,
     opened_last,
@@ -159,6 +160,7 @@ class SampleFetcher(_MapDatasetFetcher):
             index, copy = next(iter(order.samples()), (None, 0))
             with making(index, copy, order.key):
                 return getitems(order.indices)  # type: ignore[no-any-return]
+        note_batch(order.samples())
         return [self.sample(index, copy, order.key) for index, copy in order.samples()]
 
     def sample(self, index: Any, copy: int = 0, key: Key | None = None) -> Any:

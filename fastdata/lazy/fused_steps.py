@@ -13,12 +13,13 @@ import torch
 
 from fastdata.lazy.fill import After, decode_source, stored
 from fastdata.lazy.pending_tensor import PendingImage, is_pending, pending
-from fastdata.lazy.sample_context import Draw, count_fused, count_plain
+from fastdata.lazy.sample_context import Draw, count_fused, count_plain, samples_of_the_batch
 from fastdata.lazy.undecoded import Undecoded
 from fastdata.loaders import pillow
 from fastdata.loaders.backend import Pixels, as_numpy
 from fastdata.loaders.resample import see
 from fastdata.pipeline.postprocess import Finish
+from fastdata.tables import EffectTable
 from fastdata.transforms.augmentations import has_tensors_arithmetic
 from fastdata.transforms.compile import compile_steps
 from fastdata.transforms.known import is_known_transform, is_tv_image
@@ -58,6 +59,7 @@ class Fused:
         self.draws: bool = plan.draws or any(isinstance(each, Fused) and each.draws for each in self._rest)
         self._own = threading.local()
         self._finishes: dict[Key, Finish] = {}
+        self._ahead: dict[Key, tuple[dict[tuple[int, int], int], EffectTable | None]] = {}  # of samples by their rows
         self._of_tensors: dict[type[torch.Tensor], Fused | None] = {}
 
     def __call__(self, given: Any, draw: Draw) -> Any:
@@ -158,7 +160,7 @@ class Fused:
     def _finished(self, pixels: Pixels, draw: Draw) -> Any:
         """Applies the plan's steps after its first crops to pixels, which may be changed in place."""
         plan, finish, sample = self._plan, self._finish(draw.key), ([draw.index], [draw.copy])
-        (augmented,) = finish.augmented([pixels], *sample)
+        (augmented,) = finish.augmented([pixels], *sample, self._effects(finish, draw))
         if isinstance(augmented, ValueError):
             raise augmented
         if plan.output is Output.PIL:
@@ -167,6 +169,16 @@ class Fused:
             return as_numpy(augmented)
         (erased,) = finish.erased(*sample)
         return self._of_class(self._stored(augmented, erased))
+
+    def _effects(self, finish: Finish, draw: Draw) -> EffectTable | None:
+        """Returns the sample's effects (1, K); they are drawn for all samples of its batch when one needs them."""
+        sample, (rows, effects) = (draw.index, draw.copy), self._ahead.get(draw.key, ({}, None))
+        if sample not in rows:
+            batch = samples_of_the_batch()
+            batch = batch if sample in batch else [sample]
+            rows, effects = {each: row for row, each in enumerate(batch)}, finish.effects(*zip(*batch, strict=True))
+            self._ahead[draw.key] = rows, effects
+        return None if effects is None else effects[rows[sample] : rows[sample] + 1]
 
     def _stored(self, pixels: Pixels, erased: Sequence[Erased] = ()) -> torch.Tensor:
         return stored(pixels, self._levels, erased=erased, channels_last=not self._levels.steps)
@@ -183,6 +195,7 @@ class Fused:
         if finish is None:
             if len(self._finishes) >= _MOST_KEYS:
                 self._finishes.clear()
+                self._ahead.clear()
             finish = self._finishes[key] = Finish(plan=self._plan, key=key)
         return finish
 

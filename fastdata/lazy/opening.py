@@ -23,6 +23,7 @@ from fastdata.lazy.encoded_image import EncodedImage
 from fastdata.lazy.encoded_source import EncodedSource, find_source
 from fastdata.lazy.pending_steps import TORCHVISIONS, outside_of, sides_of
 from fastdata.lazy.pending_tensor import PendingImage, is_pending, pending, stacking_pending
+from fastdata.lazy.pillow_filters import adjusting_hue, filtering
 from fastdata.lazy.sample_context import (
     count_fused,
     count_opened_by_pillow,
@@ -208,6 +209,8 @@ _replacements = image_opening(
     pillow=PIL.Image,
     open_for=_leaving_encoded,
     expand_for=_expanding_encoded,
+    filter_for=filtering,
+    hue_for=adjusting_hue,
     conversions_for={
         "to_tensor": partial(_leaving_pending, levels=_float_levels, channels_last=False),
         "pil_to_tensor": partial(_leaving_pending, levels=lambda: UINT8, channels_last=True),

@@ -7,7 +7,7 @@ import os
 import threading
 import weakref
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -36,6 +36,7 @@ __all__ = [
     "left_so_far",
     "making",
     "next_draw",
+    "note_batch",
     "note_opened",
     "note_pending",
     "note_seed",
@@ -43,6 +44,7 @@ __all__ = [
     "noting",
     "opened_last",
     "opens_encoded",
+    "samples_of_the_batch",
     "seed_of",
     "set_opens_encoded",
     "sources_of_the_sample",
@@ -119,6 +121,7 @@ class _Making(threading.local):
         self.plain: set[str] = set()
         self.sources: list[Any] = []
         self.tokens: set[int] = set()
+        self.batch: list[tuple[int, int]] = []  # index and copy of each sample
         self.seed: int | None = None  # seed of torch's generator, unless set within a sample
         self.seed_after: int | None = None  # seed of torch's generator at the end of the previous batch
 
@@ -256,6 +259,16 @@ def next_draw(*, draws: bool) -> Draw | None:
         mine.tokens.add(token)
     number, mine.transforms = mine.transforms, mine.transforms + 1
     return Draw(mine.key.derived(number, _NEXT_TRANSFORM), _as_number(mine.index), mine.copy)
+
+
+def note_batch(samples: Iterable[tuple[Any, int]]) -> None:
+    """Records index and copy of each sample of the next batch, so that numbers may be drawn for all of them at once."""
+    _this_thread.batch = [(_as_number(index), copy) for index, copy in samples]
+
+
+def samples_of_the_batch() -> list[tuple[int, int]]:
+    """Returns index and copy of each sample of the batch that this thread made last, or makes."""
+    return _this_thread.batch
 
 
 def note_seed() -> None:

@@ -27,6 +27,8 @@ def image_opening(
     pillow: Any,
     open_for: Callable[[Any], Any],
     expand_for: Callable[[Any], Any],
+    filter_for: Callable[[Any], Any],
+    hue_for: Callable[[Any], Any],
     conversions_for: Mapping[str, Callable[[Any], Any]],
     kernels_for: Mapping[str, Callable[[Any], Any]],
     read_file_for: Callable[[Any], Any],
@@ -39,6 +41,8 @@ def image_opening(
         pillow: the module PIL.Image.
         open_for: makes the replacement of its `open`.
         expand_for: makes the replacement of PIL.ImageOps.expand.
+        filter_for: makes the replacement of the method `filter` of its images.
+        hue_for: makes the replacement of torchvision's function for the hue of its images.
         conversions_for: by name, makes the replacement of a function of torchvision's `functional` modules.  Of these
             only the modules that are imported when the replacements come into force are looked at.
         kernels_for: by name, makes the replacement of what a function of torchvision's v2 does with tensors and Images.
@@ -52,6 +56,9 @@ def image_opening(
         replacements.replace(vars(pillow), "open", open_for)
         if (image_ops := sys.modules.get("PIL.ImageOps")) is not None:
             replacements.replace(vars(image_ops), "expand", expand_for)
+        replacements.replace_method(pillow.Image, "filter", filter_for)
+        if (functions := sys.modules.get("torchvision.transforms._functional_pil")) is not None:
+            replacements.replace(vars(functions), "adjust_hue", hue_for)
         for functional in filter(None, map(sys.modules.get, _FUNCTIONALS)):
             for name, conversion_for in conversions_for.items():
                 if hasattr(functional, name):

@@ -6,11 +6,31 @@ import os
 import threading
 import weakref
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeAlias
 
 __all__ = ["Replacements"]
 
 _all: weakref.WeakSet[Replacements] = weakref.WeakSet()
+
+
+class _Methods:
+    """What a class itself defines, as a namespace."""
+
+    def __init__(self, cls: type) -> None:
+        self._cls = cls
+
+    def get(self, name: str) -> Any:
+        """Returns a method, or None."""
+        return vars(self._cls).get(name)
+
+    def __getitem__(self, name: str) -> Any:
+        return vars(self._cls)[name]
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        setattr(self._cls, name, value)
+
+
+_Namespace: TypeAlias = dict[Any, Any] | _Methods
 
 
 class Replacements:
@@ -28,7 +48,7 @@ class Replacements:
     def __init__(self, replace_all: Callable[[Replacements], None], also: Callable[[], None] = lambda: None) -> None:
         self._replace_all, self._also = replace_all, also
         self._users = 0
-        self._replaced: list[tuple[dict[Any, Any], Any, Any, Any]] = []  # namespace, name, original, ours
+        self._replaced: list[tuple[_Namespace, Any, Any, Any]] = []  # namespace, name, original, ours
         self._lock = threading.Lock()
         _all.add(self)
 
@@ -50,17 +70,21 @@ class Replacements:
                 self._replaced.clear()
                 self._also()
 
-    def replace(self, namespace: dict[Any, Any], name: Any, replacement_for: Callable[[Any], Any]) -> None:
+    def replace(self, namespace: _Namespace, name: Any, replacement_for: Callable[[Any], Any]) -> None:
         """Replaces one entry.
 
         Args:
-            namespace: `vars` of a module, or another dictionary.
+            namespace: `vars` of a module, another dictionary, or the methods of a class.
             name: key of the entry.
             replacement_for: makes the replacement of what it is given.
         """
         original = namespace[name]
         namespace[name] = replacement_for(original)
         self._replaced.append((namespace, name, original, namespace[name]))
+
+    def replace_method(self, cls: type, name: str, replacement_for: Callable[[Any], Any]) -> None:
+        """Replaces a method in its class, like an entry of a namespace."""
+        self.replace(_Methods(cls), name, replacement_for)
 
     def _unlock(self) -> None:
         self._lock = threading.Lock()

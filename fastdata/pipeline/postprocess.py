@@ -63,15 +63,20 @@ class Finish:
         return np.concatenate(tables, axis=1)
 
     def augmented(
-        self, images: Sequence[Pixels], indices: Sequence[int], copies: Sequence[int]
+        self,
+        images: Sequence[Pixels],
+        indices: Sequence[int],
+        copies: Sequence[int],
+        effects: EffectTable | None = None,
     ) -> list[Pixels | ValueError]:
         """Applies the fused steps after the first view to the RGB pixels of N images, which may be changed in place.
 
-        An image in which a later crop does not fit is replaced by torchvision's error.
+        An image in which a later crop does not fit is replaced by torchvision's error.  `effects` are those of the
+        samples, if they have been drawn already.
         """
         if not self.plan.in_one_pass:
             return [self._staged(*each) for each in zip(images, indices, copies, strict=True)]
-        effects = self.effects(indices, copies)
+        effects = self.effects(indices, copies) if effects is None else effects
         if effects is not None:
             for row, pixels in enumerate(images):
                 load().convert(pixels, pixels.ctypes.data, Format(), effects[row : row + 1])
