@@ -32,8 +32,8 @@ def filtering(original: Callable[..., Image]) -> Callable[..., Image]:
     @wraps(original)
     def filter(self: Image, filter: Any) -> Image:  # noqa: A001, A002 - Pillow's names
         if opens_encoded() and _is_worth_it(self):
-            radius = getattr(filter, "radius", None)
-            if type(filter) is ImageFilter.GaussianBlur and type(radius) in (int, float) and 0 < radius < _MOST_RADIUS:
+            radius = filter.radius if type(filter) is ImageFilter.GaussianBlur else None
+            if isinstance(radius, int | float) and 0 < radius < _MOST_RADIUS:
                 return _done(self, EffectKind.BOX_BLUR, radius, self.info)
             if filter is ImageFilter.SMOOTH or type(filter) is ImageFilter.SMOOTH:
                 return _done(self, EffectKind.SHARPNESS, 0.0, self.info)
