@@ -17,6 +17,7 @@ from PIL.Image import Image
 from fastdata.augment.effects import nothing
 from fastdata.lazy.sample_context import opens_encoded
 from fastdata.loaders import pillow
+from fastdata.loaders.pillow_effects import core_agrees
 from fastdata.native import load
 from fastdata.tables import EffectKind, Format
 
@@ -55,7 +56,8 @@ def adjusting_hue(original: Callable[..., Image]) -> Callable[..., Image]:
 
 
 def _is_worth_it(image: Any) -> bool:
-    return pillow.is_rgb(image) and image.width * image.height >= _FEWEST_PIXELS
+    """True for an RGB image that is not small, if the core has the installed Pillow's pixels."""
+    return pillow.is_rgb(image) and image.width * image.height >= _FEWEST_PIXELS and core_agrees()
 
 
 def _done(image: Image, kind: EffectKind, value: float, info: dict[Any, Any]) -> Image:

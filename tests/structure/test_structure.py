@@ -39,11 +39,12 @@ FLOORS = [
     {"__init__", "__main__"},
 ]
 LIBRARIES = {
-    # encoded_image is one of Pillow's images, and opening replaces its open.
+    # encoded_image is one of Pillow's images; opening and pillow_filters replace functions of its.
     "PIL": {
         "loaders/pillow.py",
         "lazy/encoded_image.py",
         "lazy/opening.py",
+        "lazy/pillow_filters.py",
         "loaders/pillow_effects.py",
         "testing/pictures.py",
     },
