@@ -66,6 +66,108 @@ def pairs_table(record: dict[str, Any]) -> str:
     return "\n".join([*lines, "", " ".join([*others, _conditions(record)])])
 
 
+def public_table(record: dict[str, Any]) -> str:
+    """The Markdown table of public_pipelines.json, the largest gain first, with its conditions below."""
+    lines = [
+        "| program | torch: CPU ms | fastdata: CPU ms | times less | lowest to highest | memory in MB |",
+        "|---|---:|---:|---:|---:|---:|",
+    ]
+    medians, unequal = [], []
+    rows = sorted(record["results"].items(), key=lambda each: -_ratio(each[1])["median"])
+    for name, result in rows:
+        (_, torchs), (_, ours) = ((row["name"], row["cpu_ms_per_image"]["median"]) for row in result["loaders"])
+        ratio, peaks = _ratio(result), result["peak_mb"]
+        medians.append(ratio["median"])
+        spread = f"{min(ratio['values']):.2f} to {max(ratio['values']):.2f}"
+        cells = [three_digits(torchs), three_digits(ours), f"{ratio['median']:.2f}", spread]
+        lines.append(f"| {result['what']} | {' | '.join(cells)} | {peaks['torch']} to {peaks['fastdata']} |")
+        if result["equal"] is not True:
+            why = "torch's own batches are others the second time" if result["equal"] is None else result["difference"]
+            unequal.append(f"{name} ({why})")
+    programs = len({result["repository"] for result in record["results"].values()})
+    told = (
+        f"{len(rows)} pipelines of {programs} repositories; the first batches of {len(rows) - len(unequal)} equal "
+        f"torch's, training draws included{'; others: ' if unequal else ''}{', '.join(unequal)}. "
+        f"{sum(each >= 1.5 for each in medians)} gain 1.5 times or more, {sum(each < 0.97 for each in medians)} lose "
+        "(less than 0.97)."
+    )
+    return "\n".join([*lines, "", f"{told} {_conditions(record)}"])
+
+
+KINDS: dict[str, list[str]] = {  # of public pipelines, as the guide tells them
+    "classification: crops, flips, RandAugment, erasing": [
+        "imagenet_example",
+        "convnext",
+        "swin",
+        "deit",
+        "mae_finetune",
+        "mae_pretrain",
+        "supcontrast",
+        "torchvision_classification",
+    ],
+    "images with masks, transformed together": [
+        "deeplab_v3_plus",
+        "pytorch_encoding",
+        "torchvision_segmentation",
+        "torchvision_segmentation_v2",
+    ],
+    "images with boxes": ["detr", "torchvision_detection_v2", "torchvision_detection_multiscale"],
+    "pairs of images, images made from images": [
+        "cyclegan",
+        "contrastive_translation",
+        "pix2pix",
+        "srgan",
+        "esrgan",
+        "fast_neural_style",
+        "dcgan",
+        "denoising_diffusion",
+    ],
+    "images with text": ["image_captioning", "open_clip_csv", "open_clip_shards"],
+    "several views with own blurs and solarising": [
+        "dino",
+        "dinov2",
+        "swav",
+        "moco_v2",
+        "simsiam",
+        "barlow_twins",
+        "vicreg",
+        "deit_three_augment",
+    ],
+    "own arithmetic in NumPy, or a convolution of one's own": ["deeplab_xception", "unet", "oxford_pet", "simclr"],
+    "whole images in another colour space": ["super_resolution"],
+}
+
+
+def kinds_table(record: dict[str, Any]) -> str:
+    """How much kinds of public programs gain, from public_pipelines.json."""
+    lines = ["| code | times less CPU than torch's loader | programs measured |", "|---|---:|---:|"]
+    for kind, names in KINDS.items():
+        gains = sorted(_ratio(record["results"][name])["median"] for name in names)
+        told = f"{gains[0]:.1f} to {gains[-1]:.1f}" if len(gains) > 1 else f"{gains[0]:.2f}"
+        lines.append(f"| {kind} | {told} | {len(gains)} |")
+    return "\n".join(lines)
+
+
+def opencv_table(record: dict[str, Any]) -> str:
+    """What datasets gain that decode with OpenCV, from opencv.json."""
+    works = record["results"]["works"]
+    names = [row["name"] for row in next(iter(works.values()))["loaders"]]
+    lines = [f"| CPU ms per image, times less than torch | {' | '.join(names)} |", "|---|" + "---:|" * len(names)]
+    for work, result in works.items():
+        ratios = {name: each["cpu"]["median"] for name, each in result["times_better"].items()}
+        cells = [
+            f"{three_digits(row['cpu_ms_per_image']['median'])}, {ratios[row['name']]:.2f}" for row in result["loaders"]
+        ]
+        lines.append(f"| {work} | {' | '.join(cells)} |")
+    versions = ", ".join(f"{name} {version}" for name, version in record["results"]["versions"].items())
+    return "\n".join([*lines, "", f"{versions}. {_conditions(record)}"])
+
+
+def _ratio(result: dict[str, Any]) -> dict[str, Any]:
+    ratio: dict[str, Any] = result["times_better"]["fastdata"]["cpu"]
+    return ratio
+
+
 def train_table(record: dict[str, Any]) -> str:
     """The Markdown table of a train.json record."""
     lines = [
@@ -184,6 +286,9 @@ TABLES: list[tuple[str, str, str, Callable[[dict[str, Any]], str]]] = [
     ("docs/performance.md", "own", "own_datasets.json", pairs_table),
     ("docs/performance.md", "arrays", "arrays.json", pairs_table),
     ("docs/performance.md", "recipes", "recipes.json", pairs_table),
+    ("docs/performance.md", "public", "public_pipelines.json", public_table),
+    ("docs/guide.md", "kinds", "public_pipelines.json", kinds_table),
+    ("docs/performance.md", "opencv", "opencv.json", opencv_table),
     ("docs/performance.md", "training", "train.json", train_table),
     ("docs/performance.md", "ablation", "ablation.json", ablation_table),
     ("docs/reliability.md", "faults", "faults.json", faults_table),

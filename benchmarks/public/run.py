@@ -139,12 +139,12 @@ def main() -> None:
         results[name] = one = json.loads(line.removeprefix("RESULT "))
         ratio = one["times_better"]["fastdata"]["cpu"]["median"]
         print(f"{name}: {ratio:.2f}, equal: {one['equal']} {one['difference'] or ''} {one['peak_mb']}", flush=True)
-    write_json(
-        RESULT,
-        setup=__doc__.split("Setup: ")[1].split("\n\n")[0].replace("\n", " "),
-        data=f"{sum(1 for path in arguments.photographs.rglob('*') if path.is_file())} photographs",
-        results=results,
-    )
+        write_json(
+            RESULT,
+            setup=__doc__.split("Setup: ")[1].split("\n\n")[0].replace("\n", " "),
+            data=f"{sum(1 for path in arguments.photographs.rglob('*') if path.is_file())} photographs",
+            results=results,
+        )
 
 
 if __name__ == "__main__":
