@@ -1,6 +1,6 @@
 """Pillow's slow functions on RGB pixels, done by the native core with Pillow's pixels.
 
-Steps of one's own blur by `image.filter(GaussianBlur(radius))`, which takes Pillow more than three times as long.
+Steps of one's own blur by `image.filter(GaussianBlur(radius))`, which takes Pillow much longer.
 Quicker functions of Pillow's are left to it, as the copies of the pixels would cost as much as they gain.
 """
 

@@ -14,7 +14,7 @@ _all: weakref.WeakSet[Replacements] = weakref.WeakSet()
 
 
 class _Methods:
-    """What a class itself defines, as a namespace."""
+    """The namespace of a class: what it defines itself, to be read and replaced like the entries of a dictionary."""
 
     def __init__(self, cls: type) -> None:
         self._cls = cls
