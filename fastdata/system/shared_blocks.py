@@ -16,8 +16,8 @@ Life of a block (any deviation is a bug):
    likes: such a block is WORN at the end, and never filled again.  The same holds for a worker process that forks.
    Nothing is received or given back between that and the fork.  A process that a worker process forks uses no blocks.
 6. When a worker process makes a block, because none of the free ones fits, it drops the oldest of these: those that
-   stay are together no larger than 16 MB and a quarter of what is in use.  It tells the numbers, and the training process
-   forgets its mapping, too.  The rest ends with the processes.
+   stay are together no larger than 16 MB and a quarter of what is in use.  It tells the numbers, and the training
+   process forgets its mapping, too.  The rest ends with the processes.
 """
 
 from __future__ import annotations
