@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["EFFECT", "ArrayBatch", "EffectKind", "EffectTable", "FileBatch", "Format", "Windows"]
+__all__ = ["EFFECT", "GIVEN_NUMBERS", "ArrayBatch", "EffectKind", "EffectTable", "FileBatch", "Format", "Windows"]
 
 Ints: TypeAlias = npt.NDArray[np.int64]
 Pixels: TypeAlias = npt.NDArray[np.uint8]
@@ -55,6 +55,8 @@ class EffectKind(IntEnum):
     TENSOR_GREY = 27
     TENSOR_AUTOCONTRAST = 28
 
+
+GIVEN_NUMBERS = 5  # for each step of a geometry; `fastdata/native/fastdata_native.h` says what they are
 
 EFFECT = np.dtype([("kind", np.int32), ("filter", np.int32), ("values", np.float64, 11)], align=True)
 
@@ -146,6 +148,8 @@ class FileBatch:
         crcs: int64, (N,): CRC-32C of each image, to be compared; None, and -1, if it is not known.
         indices: indices of the samples, for which views are drawn.
         copies: distinguishes several views of one sample.
+        given: int64, (N, steps of the geometry, GIVEN_NUMBERS): numbers that were drawn for the views already, as
+            `draw_views` takes them; None: views are drawn by seed, epoch, sample.
         out: address of the batch, which holds N images one after the other.
         effects: effects on each image's pixels before they are stored; None if the transform has no such steps.
         store: `store(row, pixels)` applies a row's effects to contiguous RGB pixels, uint8 (height, width, 3), which
@@ -158,6 +162,7 @@ class FileBatch:
     crcs: Ints | None = None
     indices: Sequence[int]
     copies: Sequence[int]
+    given: Ints | None = None
     out: int
     effects: EffectTable | None = None
     store: Callable[[int, Pixels], None]
@@ -172,6 +177,8 @@ class ArrayBatch:
         rows: int64, (N,): row of each image in `images`.
         indices: indices of the samples, for which views are drawn.
         copies: distinguishes several views of one sample.
+        given: int64, (N, steps of the geometry, GIVEN_NUMBERS): numbers that were drawn for the views already, as
+            `draw_views` takes them; None: views are drawn by seed, epoch, sample.
         out: address of the batch, which holds N images one after the other.
         effects: effects on each image's pixels before they are stored; None if the transform has no such steps.
     """
@@ -180,5 +187,6 @@ class ArrayBatch:
     rows: Sequence[int] | Ints
     indices: Sequence[int]
     copies: Sequence[int]
+    given: Ints | None = None
     out: int
     effects: EffectTable | None = None

@@ -196,6 +196,12 @@ class AutoAugment(Policy):
         self._shares = np.array([[share for _, share, _ in pair] for pair in policies])
         self._magnitudes = np.array([[bin_ if bin_ is not None else 0 for *_, bin_ in pair] for pair in policies])
 
+    @property
+    def numbers(self) -> list[list[tuple[int, float, int]]]:
+        """For each pair of operations their numbers, probabilities, and bins of their magnitudes."""
+        columns = (self._choices.tolist(), self._shares.tolist(), self._magnitudes.tolist())
+        return [list(zip(*pair, strict=True)) for pair in zip(*columns, strict=True)]
+
     def magnitudes(self, size: tuple[int, int]) -> Floats:
         """See `Policy.magnitudes`."""
         return _moderate(size, self.num_magnitude_bins, of_v1=self.of_v1)

@@ -93,6 +93,8 @@ class RandomAffine(_Warp):
         center: (x, y) in pixels; None is the middle.
     """
 
+    of_v2 = False  # of torchvision's second version, which rounds the matrix in another order
+
     def __init__(
         self,
         degrees: Sequence[float],
@@ -130,7 +132,7 @@ class RandomAffine(_Warp):
         height, width = size
         center = self.center if self.center is not None else (width * 0.5, height * 0.5)
         for row, (angle, move, scale, shear) in enumerate(rows):
-            matrix = _inverse(center, angle, move, scale, shear)
+            matrix = (_inverse_of_v2 if self.of_v2 else _inverse)(center, angle, move, scale, shear)
             warp(table, row, 0, matrix, interpolation=self.interpolation, fill=self.fill)
         return table
 
@@ -208,4 +210,21 @@ def _inverse(
     x, y = -center[0] - move[0], -center[1] - move[1]
     left = 0.0 / scale + (first * x + second * y) + center[0]
     top = 0.0 / scale + (third * x + fourth * y) + center[1]
+    return first, second, left, third, fourth, top
+
+
+def _inverse_of_v2(
+    center: Sequence[float], angle: float, move: Sequence[float], scale: float, shear: Sequence[float]
+) -> Matrix:
+    """The same matrix, rounded as in torchvision's v2.  Source: v2's _get_inverse_affine_matrix."""
+    turn, along_x, along_y = (math.radians(each) for each in (angle, *shear))
+    cosine, tangent = math.cos(along_y), math.tan(along_x)
+    a = math.cos(turn - along_y) / cosine
+    b = -(a * tangent + math.sin(turn))
+    c = math.sin(turn - along_y) / cosine
+    d = math.cos(turn) - c * tangent
+    first, second, third, fourth = d / scale, -b / scale, -c / scale, a / scale
+    x, y = center[0] + move[0], center[1] + move[1]
+    left = center[0] - first * x - second * y
+    top = center[1] - third * x - fourth * y
     return first, second, left, third, fourth, top

@@ -37,6 +37,7 @@ class Operation:
         translate_const: largest move in pixels.
         translate_pct: largest move as a share of the size.
         filters: names of filters; one is drawn for each operation that moves pixels.
+        draws_filter: timm draws among the filters, also if there is only one.
         fill: red, green and blue of what comes from outside.
     """
 
@@ -48,6 +49,7 @@ class Operation:
     translate_const: float = 250.0
     translate_pct: float = 0.45
     filters: tuple[str, ...] = ("bilinear", "bicubic")
+    draws_filter: bool = True
     fill: tuple[int, int, int] = (128, 128, 128)
 
     def __post_init__(self) -> None:
@@ -157,6 +159,11 @@ class TimmsAutoAugment(_Operations):
         for number, part in enumerate(policy):
             self._parts[number, : len(part)] = np.arange(first, first + len(part))
             first += len(part)
+
+    @property
+    def parts(self) -> list[list[int]]:
+        """The numbers of the operations in each list, which is filled up with -1."""
+        return self._parts.tolist()
 
     def draw(self, draws: Draws, size: tuple[int, int]) -> Parameters:
         """See `Augmentation.draw`."""

@@ -89,6 +89,7 @@ class LoaderArguments:
     worker_init_fn: Callable[[int], None] | None
     multiprocessing_context: BaseContext | str | None
     in_order: bool
+    persistent_workers: bool
     backend: str
     fidelity: Fidelity
     device: str | torch.device | None

@@ -19,11 +19,13 @@ from fastdata.dataloader.routes import Route
 from fastdata.dataloader.stateful import StatefulEpochs
 from fastdata.dataloader.tuning import tuned
 from fastdata.dataloader.verdict import Findings
+from fastdata.dataloader.worker_states import WorkerStates
 from fastdata.device.prefetch import DevicePrefetcher
 from fastdata.loaders import warn_without_native
 from fastdata.pipeline.build import open_pipeline
 from fastdata.pipeline.jobs import OrderedJobs
 from fastdata.pipeline.resources import EpochResources
+from fastdata.pipeline.torchs_workers import TorchsWorkers
 from fastdata.sources.recognise import frozen
 from fastdata.views.philox import Key
 
@@ -69,7 +71,7 @@ class EpochPaths(StatefulEpochs):
     def _iterate_in_threads(self, route: Route) -> EpochIterator:
         record = self.begin_epoch(by_torchs_code=False)
         assert record.batches is not None
-        self._draw_view_seed(record.batches)
+        self._view_seed(record.batches, self._draw_base_seed())
         pipeline = open_in_threads(self._samples(route), record, timeout_s=self.timeout)
         return EpochIterator(
             self._to_device(pipeline, None),
@@ -86,7 +88,10 @@ class EpochPaths(StatefulEpochs):
         record = self.begin_epoch(by_torchs_code=False)
         assert record.batches is not None
         warn_without_native()
-        key = Key(seed=self._draw_view_seed(record.batches), epoch=record.start.epoch)
+        base_seed = self._draw_base_seed()
+        key = Key(seed=self._view_seed(record.batches, base_seed), epoch=record.start.epoch)
+        if route.plan is not None and route.plan.following is not None:
+            self._follow_torchs_workers(record, base_seed)
         open_resources = partial(self._open_resources, record=record, key=key)
         resources = open_resources(route)
         if self.num_workers or resources.batch_decoder is not None or resources.ready_batches is not None:
@@ -125,8 +130,24 @@ class EpochPaths(StatefulEpochs):
             device=self._device,
             pin=may_pin(self.pin_memory or on_gpu),
             order=record.batches,
+            torchs_workers=record.workers,
         )
         return EpochResources(config, stats=self._stats)
+
+    def _follow_torchs_workers(self, record: EpochRecord, base_seed: int) -> None:
+        """Opens the generators that torch's worker processes would have; their states are in the record's."""
+        self._warn_of_other_draws(record.start)
+        assert record.batches is not None
+        seed = record.worker_seed if record.worker_seed is not None else base_seed
+        record.batches.state = replace(record.batches.state, worker_seed=seed)
+        before = WorkerStates(self.num_workers, record.start.worker_states)
+        record.workers = TorchsWorkers(
+            self.num_workers,
+            seed,
+            first=before.first,
+            resumed=before.resumed(),
+            delivered=lambda: record.delivered_batches,
+        )
 
     def _length(self) -> int | None:
         try:

@@ -123,10 +123,10 @@ class StatelessDataLoader(EpochPaths, torch.utils.data.DataLoader[Sample]):
             that cannot be fused, target_transform, collate_fn), threads for the datasets and transforms of torchvision,
             timm and fastdata.
         draws: "sample" draws the numbers of random transforms by (seed, epoch, sample), so that they do not depend on
-            the number of workers, and a resumed epoch repeats them; "torch" leaves them to the transforms' own code,
-            where torch would run it: after the same `torch.manual_seed`, and with as many workers, training batches
-            equal those of torch's DataLoader to the last bit.  Images stay encoded there, too, but random transforms
-            are run one by one, in worker processes.  None is the environment variable FASTDATA_DRAWS, or "sample".
+            the number of workers, and a resumed epoch repeats them; "torch" takes the numbers that the transforms' own
+            code would draw with torch's DataLoader: after the same `torch.manual_seed`, and with as many workers,
+            training batches equal torch's to the last bit.  A transform whose draws are not known runs its own code.
+            None is the environment variable FASTDATA_DRAWS, or "sample".
         defer: leave images encoded in a dataset's own code, and fuse its transforms; False has all of it done by
             torch and Pillow, for code that asks for exact types.  FASTDATA_DEFER=0 does that in a whole process.
         decode_device: device that decodes with backend="dali": "cpu", "mixed" (the GPU of `device`) or "auto" (the GPU

@@ -74,7 +74,7 @@ class Samples:
     @property
     def find_transforms(self) -> Callable[[Any], FusedTransforms]:
         """The search for the transforms of a dataset that are to be fused."""
-        return partial(find_transforms, leave_random=self.arguments.draws == "torch")
+        return partial(find_transforms, follow=self.arguments.draws == "torch")
 
     @property
     def collate_fn(self) -> Callable[[Any], Any]:

@@ -11,13 +11,14 @@ from torch.utils.data import IterableDataset
 
 from fastdata.dataloader.arguments import LoaderArguments, may_defer
 from fastdata.lazy.find import find_transforms, is_safe_in_threads
+from fastdata.lazy.follow_trial import follows_its_own_code
 from fastdata.loaders import native_problem
 from fastdata.pipeline.collate import is_known_collation, stacks_images
 from fastdata.sources.arrays import ArraySource
 from fastdata.sources.protocol import ADVICE_SOURCE, ImageSource, NotASource
 from fastdata.sources.recognise import has_target_transform, makes_samples, recognise
 from fastdata.transforms.augmentations import has_batch_form
-from fastdata.transforms.compile import ADVICE_FIRST_STEP, compile_transform
+from fastdata.transforms.compile import ADVICE_FIRST_STEP, compile_transform, flatten
 from fastdata.transforms.known import name_of
 from fastdata.views.plan import Plan
 
@@ -83,7 +84,7 @@ def find_route(loader: LoaderArguments) -> Route:
         return route
     if not may_defer(loader):
         return route
-    found = find_transforms(loader.dataset, leave_random=loader.draws == "torch")
+    found = find_transforms(loader.dataset, follow=loader.draws == "torch")
     fused = found.plans
     if not fused or native_problem() is not None:  # asked last, since it imports Pillow
         return route
@@ -101,33 +102,48 @@ def _pipeline_route(loader: LoaderArguments) -> Route:
         source = recognise(loader.dataset)
     except NotASource as error:
         return Route(reason=str(error), advice=error.advice)
-    compiled = compile_transform(source.transform, augment_on=loader.augment_on)
+    follow = loader.draws == "torch" and makes_samples(loader.dataset)
+    compiled = compile_transform(source.transform, augment_on=loader.augment_on, follow=follow)
     plan = compiled.plan
     if plan is not None and plan.augments and not stacks_images(loader.collate_fn, plan.output_dtype):
         compiled = compile_transform(source.transform)  # there will be no batch of images to augment
-    if compiled.plan is None:
+    if (plan := compiled.plan) is None:
         return Route(reason=compiled.reason, advice=compiled.advice)
-    if loader.draws == "torch" and makes_samples(loader.dataset) and (compiled.plan.draws or compiled.plan.unfused):
+    if not plan.draws and not plan.unfused:
+        plan = replace(plan, following=None)
+    elif follow and (reason := _not_followed(loader, source, plan)) is not None:
         return Route(
-            reason="draws='torch' has random transforms run where torch would run them",
+            reason=f"draws='torch' has samples made where torch would make them: {reason}",
             advice="leave draws out: draws by (seed, epoch, sample) take less CPU",
         )
-    if (
-        isinstance(source, ArraySource)
-        and not (route := _array_route(loader, source, compiled.plan, compiled.reason)).plan
-    ):
+    if isinstance(source, ArraySource) and not (route := _array_route(loader, source, plan, compiled.reason)).plan:
         return route
-    if loader.workers != "threads" and (code := _users_code(loader, source, compiled.plan, compiled.reason)):
+    if loader.workers != "threads" and (code := _users_code(loader, source, plan, compiled.reason)):
         where = "in worker processes" if loader.num_workers else "for one sample after the other"
         advice = None
-        if any(map(has_batch_form, compiled.plan.unfused)) and loader.augment_on == "host":
+        if any(map(has_batch_form, plan.unfused)) and loader.augment_on == "host":
             advice = "augment_on='device' applies the augmentations to whole batches, if no step of yours comes before"
         return Route(
             reason=f"{code}; code that is called per sample runs where torch would run it, {where}", advice=advice
         )
-    return (
-        route if isinstance(source, ArraySource) else Route(source=source, plan=compiled.plan, reason=compiled.reason)
-    )
+    return route if isinstance(source, ArraySource) else Route(source=source, plan=plan, reason=compiled.reason)
+
+
+def _not_followed(loader: LoaderArguments, source: ImageSource, plan: Plan) -> str | None:
+    """Reason why threads cannot draw what torch's worker processes would draw; None if they can."""
+    if loader.num_workers == 0:
+        return "with num_workers=0 random transforms share the generators of the training loop"
+    if loader.persistent_workers:
+        return "persistent workers go on drawing where the last epoch ended, also after a break"
+    if not loader.in_order:
+        return "with in_order=False the clock decides which worker draws for which batch"
+    if loader.worker_init_fn is not None:
+        return "worker_init_fn may seed the generators of the worker processes"
+    if plan.unfused:
+        return f"{name_of(plan.unfused[0])} draws in its own code"
+    if native_problem() is not None or not follows_its_own_code(flatten(source.transform), plan):
+        return "with the installed versions the draws of its transform are not known"
+    return None
 
 
 def _users_code(loader: LoaderArguments, source: ImageSource, plan: Plan, reason: str) -> str | None:

@@ -254,13 +254,17 @@ class StatefulEpochs:
         assert self.seed is not None
         return Key(seed=self.seed, epoch=epoch).words()
 
-    def _draw_view_seed(self, batches: EpochBatches) -> int:
-        """The seed of the epoch's views, kept in its state; draws torch's base seed as torch's iterator does."""
+    def _draw_base_seed(self) -> int:
+        """Draws torch's base seed as torch's iterator does."""
         base_seed = self._persistent_seed
         if base_seed is None:
             base_seed = int(torch.empty((), dtype=torch.int64).random_(generator=self.generator).item())
         if self.persistent_workers:
             self._persistent_seed = base_seed  # torch's persistent iterator draws it once
+        return base_seed
+
+    def _view_seed(self, batches: EpochBatches, base_seed: int) -> int:
+        """The seed of the epoch's views, kept in its state."""
         saved = batches.state.view_seed
         view_seed = saved if saved is not None else self.seed if self.seed is not None else base_seed
         batches.state = replace(batches.state, view_seed=view_seed)

@@ -20,6 +20,7 @@ from fastdata.loaders.resample import see
 from fastdata.native import load
 from fastdata.tables import EFFECT, EffectTable, Format, Windows
 from fastdata.views.erased import Erased
+from fastdata.views.given import Given
 from fastdata.views.levels import Levels, stored_format
 from fastdata.views.view import View, Views
 
@@ -44,22 +45,34 @@ class Drawer(Protocol):
         """True if rectangles may be erased."""
         ...
 
-    def effects(self, indices: Sequence[int], copies: Sequence[int]) -> EffectTable | None:
+    def effects(
+        self, indices: Sequence[int], copies: Sequence[int], given: Sequence[Given] | None = None
+    ) -> EffectTable | None:
         """Draws the effects on the pixels of N samples: (N, any number); None if there are none."""
         ...
 
-    def erased(self, indices: Sequence[int], copies: Sequence[int]) -> list[Sequence[Erased]]:
+    def erased(
+        self, indices: Sequence[int], copies: Sequence[int], given: Sequence[Given] | None = None
+    ) -> list[Sequence[Erased]]:
         """Draws the erased rectangles of N finished images."""
         ...
 
 
 @dataclass(frozen=True)
 class After:
-    """The augmentations of one image after its view, not drawn yet: drawing a whole batch at once costs little more."""
+    """The augmentations of one image after its view, not drawn yet: drawing a whole batch at once costs little more.
+
+    Attributes:
+        by: draws them.
+        index: the sample.
+        copy: number of earlier occurrences of the sample in the epoch.
+        given: numbers that were drawn already; all images of one `by` have some, or none has.
+    """
 
     by: Drawer
     index: int
     copy: int
+    given: Given | None = None
 
 
 class SeenImage(Protocol):
@@ -162,7 +175,8 @@ def drawn(after: Sequence[After | None]) -> tuple[EffectTable | None, list[Seque
             rows_of.setdefault(id(each.by), []).append(row)
     for rows in rows_of.values():
         some = [each for each in (after[row] for row in rows) if each is not None]
-        by, columns = some[0].by, ([each.index for each in some], [each.copy for each in some])
+        by, numbers = some[0].by, [each.given for each in some if each.given is not None]
+        columns = [each.index for each in some], [each.copy for each in some], numbers or None
         table = by.effects(*columns)
         for at, (row, own) in enumerate(zip(rows, by.erased(*columns), strict=True)):
             tables[row], erased[row] = None if table is None else table[at : at + 1], own

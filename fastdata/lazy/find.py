@@ -92,14 +92,14 @@ def _exchange(swap: _Swap, old: Any, new: Any) -> None:
         pass
 
 
-def find_transforms(dataset: Any, *, leave_random: bool = False) -> FusedTransforms:
+def find_transforms(dataset: Any, *, follow: bool = False) -> FusedTransforms:
     """Searches a dataset for transforms that can be fused; changes nothing.
 
     Args:
         dataset: the dataset.
-        leave_random: leave out transforms of which a fused step draws: they draw in their own code.
+        follow: fused transforms draw from the global generators what their own code would draw.
     """
-    search = _Search(per_thread=False, copies=False, leave_random=leave_random)
+    search = _Search(per_thread=False, copies=False, follow=follow)
     search.replaced(dataset, "", 0)
     several_views = len(search.plans) > 1 or search.in_callable
     return FusedTransforms(search.plans, search.parts, search.swaps, several_views)
@@ -138,11 +138,11 @@ class _Search:
     Args:
         per_thread: fused transforms will be called in several threads.
         copies: copy what holds a transform, instead of noting its place.
-        leave_random: leave random transforms as they are, with all their steps.
+        follow: see `find_transforms`.
     """
 
-    def __init__(self, *, per_thread: bool, copies: bool, leave_random: bool = False) -> None:
-        self._per_thread, self._copies, self._leave_random = per_thread, copies, leave_random
+    def __init__(self, *, per_thread: bool, copies: bool, follow: bool = False) -> None:
+        self._per_thread, self._copies, self._follow = per_thread, copies, follow
         self._done: dict[int, Any] = {}  # result for each object, so that one object stays one
         self._kept: list[Any] = []  # so that no other object gets the id of one that was looked at
         self._in_transform = 0  # how many of a library's transforms the search has gone into
@@ -172,15 +172,13 @@ class _Search:
             return value
         self.has_image_transforms |= type(value).__module__.startswith(_OF_IMAGES)
         if callable(value) and is_known_transform(value):
-            plan = plan_of(value)
-            if plan is not None and plan.draws and self._leave_random:
-                return value
+            plan = plan_of(value, follow=self._follow)
             if plan is not None:
                 self.plans[place or type(value).__name__] = plan
                 self.in_callable |= self._in_users_callable > 0
                 if self._in_transform:
                     self.parts.add(place)
-                return fused_transform(value, per_thread=self._per_thread)
+                return fused_transform(value, per_thread=self._per_thread, follow=self._follow)
             self._in_transform += 1
             try:
                 return self._object(value, place, depth)

@@ -6,6 +6,7 @@ import copy
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,7 @@ from fastdata.transforms.compile import compile_steps
 from fastdata.transforms.known import is_known_transform, is_tv_image
 from fastdata.views.draw import draw_view
 from fastdata.views.erased import Erased
+from fastdata.views.generators import Generators
 from fastdata.views.levels import Levels
 from fastdata.views.philox import Key
 from fastdata.views.plan import Output, Plan
@@ -45,18 +47,21 @@ class Fused:
         per_thread: it will be called in several threads, so each gets steps of its own.
 
     Attributes:
-        draws: True if a fused step is random.
+        draws: True if a fused step is random, and draws by (seed, epoch, sample).
     """
 
     def __init__(self, steps: Sequence[Callable[[Any], Any]], plan: Plan, *, per_thread: bool) -> None:
         self._known, self._plan, self._per_thread = steps[: len(steps) - len(plan.unfused)], plan, per_thread
-        self._rest = _segments(plan.unfused, per_thread=per_thread)
+        self._following = plan.following if plan.draws else None
+        self._follows = plan.following is not None
+        self._rest = _segments(plan.unfused, per_thread=per_thread, follow=self._follows)
         self._levels = Levels.of(plan.normalisation)
         self._may_wait = plan.in_one_pass and plan.output not in (Output.NUMPY, Output.PIL)
         changes = plan.augments or plan.output is Output.NUMPY
         self._pixels = np.array if changes else np.asarray  # a copy if pixels are changed in place
         self._only_stores = not (plan.ops or plan.augments or plan.output is Output.NUMPY)
-        self.draws: bool = plan.draws or any(isinstance(each, Fused) and each.draws for each in self._rest)
+        is_random = plan.draws or any(isinstance(each, Fused) and each.draws for each in self._rest)
+        self.draws: bool = is_random and not self._follows
         self._own = threading.local()
         self._finishes: dict[Key, Finish] = {}
         self._ahead: dict[Key, tuple[dict[tuple[int, int], int], EffectTable | None]] = {}  # of samples by their rows
@@ -76,10 +81,18 @@ class Fused:
         plan = self._plan
         if self._only_stores and plan.output is not Output.PIL and not hasattr(image, "pending_through"):
             return self._of_class(self._stored(np.asarray(image)))
-        view = draw_view(plan.ops, image.size, draw.index, draw.copy, key=draw.key)
+        view, draw = self._view(image.size, draw)
         if self._may_wait or (plan.output is Output.PIL and not plan.augments):
             return self._seen_through(image, view, draw)
         return self._seen_now(image, view, draw)
+
+    def _view(self, size_px: tuple[int, int], draw: Draw) -> tuple[View, Draw]:
+        """Draws the view of an image of (width, height); returns it with what was drawn for the steps after it."""
+        if self._following is not None:
+            given = self._following.draw(_generators(), size_px[::-1])
+            draw = replace(draw, given=given)
+        numbers = None if draw.given is None else draw.given.numbers[0]
+        return draw_view(self._plan.ops, size_px, draw.index, draw.copy, key=draw.key, given=numbers), draw
 
     def _plainly(self, given: Any, draw: Draw) -> Any:
         """Calls the original steps, with a value that is not an RGB image."""
@@ -94,7 +107,7 @@ class Fused:
             return value
         for number, step in enumerate(self._own_rest(), start=1):
             if isinstance(step, Fused):
-                value = step(value, replace(draw, key=draw.key.derived(number, _NEXT_SEGMENT)))
+                value = step(value, replace(draw, key=draw.key.derived(number, _NEXT_SEGMENT), given=None))
             else:
                 value = step(value)
         return value
@@ -105,14 +118,12 @@ class Fused:
             own = image.undecoded  # type: ignore[attr-defined]
             if self._may_wait and own.is_whole:
                 count_fused(len(self._plan.fused))
-                height, width = own.view.size
-                view = draw_view(self._plan.ops, (width, height), draw.index, draw.copy, key=draw.key)
+                view, draw = self._view(own.view.size[::-1], draw)
                 after, tensor_class = self._after(draw), self._plan.tensor_class
                 return pending(Undecoded(own.source, view, self._levels, tensor_class, after=after))
             image = own.decoded()
         pixels = np.stack(list(image.as_subclass(torch.Tensor).numpy()), axis=2)  # three times as fast as torch's copy
-        height, width = pixels.shape[:2]
-        view = draw_view(self._plan.ops, (width, height), draw.index, draw.copy, key=draw.key)
+        view, draw = self._view((pixels.shape[1], pixels.shape[0]), draw)
         count_fused(len(self._plan.fused))
         value = self._finished(see(pixels, view), draw)
         if not value.is_contiguous():  # as torchvision's would be
@@ -124,7 +135,7 @@ class Fused:
         if given not in self._of_tensors:
             steps = (*self._known, *self._plan.unfused)
             keeps_class = given is torch.Tensor or all(map(has_tensors_arithmetic, steps))  # v1's give plain tensors
-            plan = compile_steps(steps, given=given).plan if keeps_class else None
+            plan = compile_steps(steps, given=given, follow=self._follows).plan if keeps_class else None
             self._of_tensors[given] = None if plan is None else Fused(steps, plan, per_thread=self._per_thread)
         return self._of_tensors[given]
 
@@ -160,18 +171,21 @@ class Fused:
     def _finished(self, pixels: Pixels, draw: Draw) -> Any:
         """Applies the plan's steps after its first crops to pixels, which may be changed in place."""
         plan, finish, sample = self._plan, self._finish(draw.key), ([draw.index], [draw.copy])
-        (augmented,) = finish.augmented([pixels], *sample, self._effects(finish, draw))
+        given = None if draw.given is None else [draw.given]
+        (augmented,) = finish.augmented([pixels], *sample, self._effects(finish, draw), given)
         if isinstance(augmented, ValueError):
             raise augmented
         if plan.output is Output.PIL:
             return pillow.from_pixels(augmented)
         if plan.output is Output.NUMPY:
             return as_numpy(augmented)
-        (erased,) = finish.erased(*sample)
+        (erased,) = finish.erased(*sample, given)
         return self._of_class(self._stored(augmented, erased))
 
     def _effects(self, finish: Finish, draw: Draw) -> EffectTable | None:
         """Returns the sample's effects (1, K); they are drawn for all samples of its batch when one needs them."""
+        if draw.given is not None:
+            return finish.effects([draw.index], [draw.copy], [draw.given])
         sample, (rows, effects) = (draw.index, draw.copy), self._ahead.get(draw.key, ({}, None))
         if sample not in rows:
             batch = samples_of_the_batch()
@@ -188,7 +202,7 @@ class Fused:
 
     def _after(self, draw: Draw) -> After | None:
         """Returns the augmentations to be drawn later, if any; one object draws for all samples of an epoch."""
-        return After(self._finish(draw.key), draw.index, draw.copy) if self._plan.augments else None
+        return After(self._finish(draw.key), draw.index, draw.copy, draw.given) if self._plan.augments else None
 
     def _finish(self, key: Key) -> Finish:
         finish = self._finishes.get(key)
@@ -216,7 +230,12 @@ class Fused:
         return own
 
 
-def _segments(steps: Sequence[Callable[[Any], Any]], *, per_thread: bool) -> list[Any]:
+@cache
+def _generators() -> Generators:
+    return Generators.of_this_process()
+
+
+def _segments(steps: Sequence[Callable[[Any], Any]], *, per_thread: bool, follow: bool) -> list[Any]:
     """Compiles the known runs among the steps after a run, for example those after a user's own step."""
     made: list[Any] = []
     at = 0
@@ -224,7 +243,7 @@ def _segments(steps: Sequence[Callable[[Any], Any]], *, per_thread: bool) -> lis
         end = at
         while end < len(steps) and is_known_transform(steps[end]):
             end += 1
-        plan = compile_steps(steps[at:end], ends_with_pil=True).plan if end > at else None
+        plan = compile_steps(steps[at:end], ends_with_pil=True, follow=follow).plan if end > at else None
         if plan is None:
             made.append(steps[at])
             at += 1

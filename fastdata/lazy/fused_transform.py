@@ -9,10 +9,11 @@ compiled again as soon as a setting of the transform has changed.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
 
+from fastdata.lazy.follow_trial import follows_its_own_code
 from fastdata.lazy.fused_steps import Fused
 from fastdata.lazy.sample_context import count_joint, count_plain, next_draw
 from fastdata.transforms.compile import compile_steps, flatten
@@ -37,20 +38,26 @@ _SPECIAL = (
 )
 
 
-def plan_of(transform: Callable[..., Any]) -> Plan | None:
+def plan_of(transform: Callable[..., Any], *, follow: bool = False) -> Plan | None:
     """Compiles the leading steps of a transform that can be fused; returns None if there are none."""
-    return compile_steps(flatten(transform), ends_with_pil=True).plan
+    return _plan_of_steps(flatten(transform), follow)
 
 
-def fused_transform(transform: Callable[..., Any], *, per_thread: bool) -> FusedTransform:
+def _plan_of_steps(steps: Sequence[Callable[[Any], Any]], follow: bool) -> Plan | None:
+    plan = compile_steps(steps, ends_with_pil=True, follow=follow).plan
+    return None if plan is None or (follow and not follows_its_own_code(steps, plan)) else plan
+
+
+def fused_transform(transform: Callable[..., Any], *, per_thread: bool, follow: bool = False) -> FusedTransform:
     """Makes the fused transform that replaces a transform.
 
     Args:
         transform: the user's transform.
         per_thread: True if it will be called in several threads.
+        follow: it draws from the global generators what the transform's own code would draw.
     """
     cls: type = type(transform)
-    return _class_for(cls)(transform, per_thread=per_thread)
+    return _class_for(cls)(transform, per_thread=per_thread, follow=follow)
 
 
 class FusedTransform:
@@ -59,11 +66,12 @@ class FusedTransform:
     Args:
         transform: the user's transform.
         per_thread: True if it will be called in several threads, so each gets steps of its own.
+        follow: see `fused_transform`.
     """
 
     __slots__ = ("__weakref__", "_fastdata", "_made")
 
-    _fastdata: tuple[Callable[..., Any], bool]  # the original transform, and per_thread
+    _fastdata: tuple[Callable[..., Any], bool, bool]  # the original transform, per_thread and follow
     _made: tuple[TransformSnapshot, Fused | None]  # compiled from the transform, with a snapshot of it at that time
     _users_class: type  # the original transform's class
 
@@ -74,9 +82,9 @@ class FusedTransform:
         """
         return object.__new__(cls) if per_thread is not None else cls._users_class(*args, **kwargs)
 
-    def __init__(self, transform: Callable[..., Any], *, per_thread: bool) -> None:
-        object.__setattr__(self, "_fastdata", (transform, per_thread))
-        object.__setattr__(self, "_made", _compiled(transform, per_thread))
+    def __init__(self, transform: Callable[..., Any], *, per_thread: bool, follow: bool = False) -> None:
+        object.__setattr__(self, "_fastdata", (transform, per_thread, follow))
+        object.__setattr__(self, "_made", _compiled(*self._fastdata))
 
     @property  # type: ignore[misc]
     def __class__(self) -> Any:
@@ -113,17 +121,17 @@ class FusedTransform:
         return _rebuilt, self._fastdata
 
     def __copy__(self) -> FusedTransform:
-        return _rebuilt(copy.copy(self._fastdata[0]), self._fastdata[1])
+        return _rebuilt(copy.copy(self._fastdata[0]), *self._fastdata[1:])
 
     def __deepcopy__(self, memo: dict[int, Any]) -> FusedTransform:
         return _rebuilt(*copy.deepcopy(self._fastdata, memo))
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Returns the transform's result; a pending tensor if the image is still encoded and a tensor is wanted."""
-        transform, per_thread = self._fastdata
+        transform = self._fastdata[0]
         snapshot, fused = self._made
         if not snapshot.is_current():
-            snapshot, fused = made = _compiled(transform, per_thread)
+            snapshot, fused = made = _compiled(*self._fastdata)
             object.__setattr__(self, "_made", made)
         if len(args) != 1 or kwargs:
             count_joint()
@@ -134,10 +142,10 @@ class FusedTransform:
         return transform(*args, **kwargs)
 
 
-def _compiled(transform: Callable[..., Any], per_thread: bool) -> tuple[TransformSnapshot, Fused | None]:
+def _compiled(transform: Callable[..., Any], per_thread: bool, follow: bool) -> tuple[TransformSnapshot, Fused | None]:
     """Compiles a transform; its snapshot is taken first, so that a change meanwhile is noticed at the next call."""
     snapshot, steps = TransformSnapshot(transform), flatten(transform)
-    plan = compile_steps(steps, ends_with_pil=True).plan
+    plan = _plan_of_steps(steps, follow)
     return snapshot, None if plan is None else Fused(steps, plan, per_thread=per_thread)
 
 
@@ -157,6 +165,6 @@ def _class_for(cls: type) -> type[FusedTransform]:
     return type(cls.__name__, (FusedTransform,), {**own, "_users_class": cls})
 
 
-def _rebuilt(transform: Callable[..., Any], per_thread: bool) -> FusedTransform:
+def _rebuilt(transform: Callable[..., Any], per_thread: bool, follow: bool) -> FusedTransform:
     """Makes a copied or unpickled fused transform from its copy of the original; pickle needs a function."""
-    return fused_transform(transform, per_thread=per_thread)
+    return fused_transform(transform, per_thread=per_thread, follow=follow)

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from fastdata.loaders.per_image import is_asking_pillow
+from fastdata.views.given import Given
 from fastdata.views.philox import Key
 from fastdata.views.streams import Stream, seeds
 
@@ -61,11 +62,13 @@ class Draw:
         key: seed and epoch, different for each fused transform of a sample.
         index: index of the sample.
         copy: number of earlier occurrences of the index in the epoch.
+        given: numbers that were drawn for it already, as the transform's own code draws; None to draw by the others.
     """
 
     key: Key
     index: int
     copy: int
+    given: Given | None = None
 
     @property
     def seed(self) -> int:

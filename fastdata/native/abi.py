@@ -30,7 +30,7 @@ __all__ = [
 
 MESSAGE_BYTES = 128
 
-_ABI_VERSION = 14
+_ABI_VERSION = 15
 
 
 class NativeMissing(Exception):
@@ -159,7 +159,7 @@ class CFiles(ctypes.Structure):
         ("count", _i64),
         ("paths", ctypes.c_char_p),
         ("paths_bytes", _i64),
-        *((name, _pointer) for name in ("offsets", "lengths", "crcs", "indices", "copies", "out")),
+        *((name, _pointer) for name in ("offsets", "lengths", "crcs", "indices", "copies", "given", "out")),
         ("out_stride_bytes", _i64),
         ("out_size_px", _i32 * 2),
         *((name, _pointer) for name in ("statuses", "messages", "data_bytes")),
@@ -180,7 +180,7 @@ class CArrays(ctypes.Structure):
         ("strides_bytes", _i64 * 4),
         ("images", _i64),
         *((name, _i32) for name in ("width", "height", "channels", "reserved")),
-        *((name, _pointer) for name in ("rows", "indices", "copies", "out")),
+        *((name, _pointer) for name in ("rows", "indices", "copies", "given", "out")),
         ("out_stride_bytes", _i64),
         ("out_size_px", _i32 * 2),
         *((name, _pointer) for name in ("statuses", "messages")),
@@ -235,7 +235,7 @@ def _declare(library: ctypes.CDLL) -> None:
         "fd_pool_abandon": (None, [pointer]),
         "fd_load": (None, [pointer] * 5),
         "fd_load_arrays": (None, [pointer] * 5),
-        "fd_draw_views": (i64, [i64, *[pointer] * 5]),
+        "fd_draw_views": (i64, [i64, *[pointer] * 6]),
         "fd_decode": (None, [pointer] * 4),
         "fd_resize": (i32, [pointer, i64, i32, i64, *[pointer] * 4]),
         "fd_index": (i32, [pointer, i64, i32, *[pointer] * 3]),

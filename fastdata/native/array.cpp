@@ -101,7 +101,7 @@ struct Loading {
         if (row < 0 || row >= arrays.images)
             return FD_BAD_REQUEST;
         View view;
-        const Draw draw = {arrays.indices[item], arrays.copies[item], {geometry.key[0], geometry.key[1]}};
+        const Draw draw = Draw::of(geometry, item, arrays.indices, arrays.copies, arrays.given);
         if (!draw_view(ops, arrays.width, arrays.height, draw, view))
             return FD_NO_VIEW;
         if (!view.is_valid() || !view.window.is_inside(arrays.width, arrays.height) ||

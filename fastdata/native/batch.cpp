@@ -143,7 +143,7 @@ struct Loading {
         const auto draw_and_decode = [&]() -> fd_status {
             if (const fd_status status = decoder.open(data, options, index); status != FD_OK)
                 return status;
-            const Draw draw = {files.indices[item], files.copies[item], {geometry.key[0], geometry.key[1]}};
+            const Draw draw = Draw::of(geometry, item, files.indices, files.copies, files.given);
             if (!draw_view(ops, decoder.width(), decoder.height(), draw, view))
                 return FD_NO_VIEW;
             if (!view.is_valid() || view.crop.width() != files.out_size_px[0] ||
@@ -254,7 +254,7 @@ void decode_batch(Pool *pool, const fd_images &images, const fd_format &format, 
 }
 
 int64_t draw_batch(int64_t count, const int64_t *sizes_px, const int64_t *indices, const int64_t *copies,
-                   const fd_geometry &geometry, const fd_views &columns) {
+                   const int64_t *given, const fd_geometry &geometry, const fd_views &columns) {
     if (!is_valid(geometry))
         return -2;
     const std::span<const fd_op> ops{geometry.ops, static_cast<size_t>(geometry.op_count)};
@@ -263,7 +263,7 @@ int64_t draw_batch(int64_t count, const int64_t *sizes_px, const int64_t *indice
     };
     for (int64_t item = 0; item < count; ++item) {
         View view;
-        const Draw draw = {indices[item], copies[item], {geometry.key[0], geometry.key[1]}};
+        const Draw draw = Draw::of(geometry, item, indices, copies, given);
         const int64_t width = sizes_px[2 * item], height = sizes_px[2 * item + 1];
         if (width <= 0 || height <= 0 || width > INT32_MAX || height > INT32_MAX)
             return -2;

@@ -82,8 +82,8 @@ void fd_decode(fd_pool *pool, const fd_images *images, const fd_format *format, 
 }
 
 int64_t fd_draw_views(int64_t count, const int64_t *sizes_px, const int64_t *indices, const int64_t *copies,
-                      const fd_geometry *geometry, const fd_views *views) {
-    return draw_batch(count, sizes_px, indices, copies, *geometry, *views);
+                      const int64_t *given, const fd_geometry *geometry, const fd_views *views) {
+    return draw_batch(count, sizes_px, indices, copies, given, *geometry, *views);
 }
 
 void fd_philox(int64_t count, const int64_t *first, const int64_t *second, const int64_t *third, int64_t fourth,

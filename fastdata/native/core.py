@@ -60,11 +60,20 @@ class OneView(threading.local):
         given, self._views = self._given.ctypes.data, windows_to_c(self._drawn)
         self._arguments = (given, given + 16, given + 24)
 
-    def draw(self, core: Core, size_px: tuple[int, int], index: int, copy: int, geometry: Geometry) -> Windows | None:
+    def draw(
+        self,
+        core: Core,
+        size_px: tuple[int, int],
+        index: int,
+        copy: int,
+        geometry: Geometry,
+        given: Ints | None = None,
+    ) -> Windows | None:
         """Draws a view, valid until this thread's next call; None if the image is smaller than a random crop."""
         self._given[:] = (*size_px, index, copy)
-        views = ctypes.addressof(self._views)
-        return self._drawn if core.library.fd_draw_views(1, *self._arguments, geometry.pointer, views) < 0 else None
+        views, numbers = ctypes.addressof(self._views), None if given is None else given.ctypes.data
+        row = core.library.fd_draw_views(1, *self._arguments, numbers, geometry.pointer, views)
+        return self._drawn if row < 0 else None
 
 
 class Core:
@@ -74,8 +83,10 @@ class Core:
         self.library = library
         self.description: str = library.fd_description().decode()
 
-    def draw_views(self, sizes_px: Ints, indices: Ints, copies: Ints, geometry: Geometry) -> tuple[Windows, int]:
-        """Draws the views of N images; see `fastdata.views.draw`.
+    def draw_views(
+        self, sizes_px: Ints, indices: Ints, copies: Ints, geometry: Geometry, given: Ints | None = None
+    ) -> tuple[Windows, int]:
+        """Draws the views of N images; see `fastdata.views.draw`.  `given` is contiguous.
 
         Returns:
             N views, and the first row without one since its image is smaller than a random crop, or -1.
@@ -86,6 +97,7 @@ class Core:
         row = self.library.fd_draw_views(
             count,
             *(column.ctypes.data for column in ints),
+            None if given is None else given.ctypes.data,
             geometry.pointer,
             ctypes.byref(windows_to_c(drawn)),
         )

@@ -19,7 +19,7 @@ extern "C" {
 #endif
 
 /* Raised whenever a signature or a struct below changes. */
-#define FD_ABI_VERSION 14
+#define FD_ABI_VERSION 15
 
 /* What became of one image. */
 enum fd_status {
@@ -197,6 +197,12 @@ typedef struct {
     uint32_t key[2]; /* from seed and epoch */
 } fd_geometry;
 
+/* Numbers that somebody else has drawn for a step of a sample: left, top, right and bottom of the window
+ * (FD_RANDOM_RESIZED_CROP), left and top of the crop in pixels of the image without padding (FD_RANDOM_CROP,
+ * FD_RANDOM_CROP_OR_PAD), width and height (FD_RESIZE_KEEP_RATIO), not 0 for mirrored (FD_FLIP_...); the last is always
+ * the number of the filter among the step's.  Rows of them are (op_count, FD_GIVEN_NUMBERS). */
+#define FD_GIVEN_NUMBERS 5
+
 /* N encoded images in files, and the batch they go to.  Columns have N rows. */
 typedef struct {
     int64_t count;
@@ -207,7 +213,8 @@ typedef struct {
     const int64_t *crcs;    /* CRC-32C of each; -1, and NULL for all: not known */
     const int64_t *indices; /* what views are drawn for */
     const int64_t *copies;
-    uint8_t *out; /* image i at out + i x out_stride_bytes */
+    const int64_t *given; /* (N, op_count, FD_GIVEN_NUMBERS); NULL: views are drawn here */
+    uint8_t *out;         /* image i at out + i x out_stride_bytes */
     int64_t out_stride_bytes;
     int32_t out_size_px[2];   /* width and height of every image */
     int32_t *statuses;        /* fd_status */
@@ -235,7 +242,8 @@ typedef struct {
     const int64_t *rows;    /* which image each is */
     const int64_t *indices; /* what views are drawn for */
     const int64_t *copies;
-    uint8_t *out; /* image i at out + i x out_stride_bytes */
+    const int64_t *given; /* as in fd_files */
+    uint8_t *out;         /* image i at out + i x out_stride_bytes */
     int64_t out_stride_bytes;
     int32_t out_size_px[2];   /* width and height of every finished image */
     int32_t *statuses;        /* fd_status */
@@ -277,10 +285,11 @@ FD_API void fd_load(fd_pool *pool, fd_files *files, const fd_geometry *geometry,
 FD_API void fd_load_arrays(fd_pool *pool, fd_arrays *arrays, const fd_geometry *geometry, const fd_format *format,
                            const fd_options *options);
 
-/* Draws the views of N images of the given sizes, (N, 2) width and height.  Returns the number of the first row that
- * has none because the image is smaller than a random crop, or -1; -2 for a geometry that makes no sense. */
+/* Draws the views of N images of the given sizes, (N, 2) width and height; given: as in fd_files.  Returns the number of
+ * the first row that has none because the image is smaller than a random crop, or -1; -2 for a geometry that makes no
+ * sense. */
 FD_API int64_t fd_draw_views(int64_t count, const int64_t *sizes_px, const int64_t *indices, const int64_t *copies,
-                             const fd_geometry *geometry, const fd_views *views);
+                             const int64_t *given, const fd_geometry *geometry, const fd_views *views);
 
 /* Decodes N images; the answer is in statuses and messages.  pool: NULL to work in the calling thread. */
 FD_API void fd_decode(fd_pool *pool, const fd_images *images, const fd_format *format, const fd_options *options);

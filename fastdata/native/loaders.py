@@ -83,7 +83,7 @@ class BatchLoader(_Loader):
         described = Effects(batch.effects, count)
         names = joined(batch.paths)
         results, data_bytes = Results.empty(count), np.zeros(count, np.int64)
-        given = batch.offsets, batch.lengths, batch.crcs, batch.indices, batch.copies
+        given = batch.offsets, batch.lengths, batch.crcs, batch.indices, batch.copies, batch.given
         columns = [None if column is None else np.ascontiguousarray(column, np.int64) for column in given]
         if any(column is not None and len(column) != count for column in columns):
             raise ValueError(f"columns of other lengths than {count} paths")
@@ -113,11 +113,11 @@ class ArrayLoader(_Loader):
         """Loads a batch; returns the outcome for each image, and seconds spent, summed over threads."""
         images = batch.images
         columns = [np.ascontiguousarray(column, np.int64) for column in (batch.rows, batch.indices, batch.copies)]
-        count = len(columns[0])
-        if images.dtype != np.uint8 or images.ndim != 4 or any(len(column) != count for column in columns):
-            raise ValueError(
-                f"{images.dtype} {images.shape} with columns of {[len(column) for column in columns]} rows"
-            )
+        given = None if batch.given is None else np.ascontiguousarray(batch.given, np.int64)
+        lengths = [len(column) for column in (*columns, *([] if given is None else [given]))]
+        count = lengths[0]
+        if images.dtype != np.uint8 or images.ndim != 4 or any(length != count for length in lengths):
+            raise ValueError(f"{images.dtype} {images.shape} with columns of {lengths} rows")
         results, described = Results.empty(count), Effects(batch.effects, count)
         begin, end = _byte_bounds(images)
         arrays = CArrays(
@@ -130,6 +130,7 @@ class ArrayLoader(_Loader):
             *(images.shape[axis] for axis in (2, 1, 3)),
             0,
             *(column.ctypes.data for column in columns),
+            None if given is None else given.ctypes.data,
             *self._into(batch.out, results),
             0,
             *described.to_c(),

@@ -95,8 +95,11 @@ bool reaches_out(const Rectangle &box, Size size) {
 
 // One of the filters; nothing is drawn where there is only one.
 Filter draw_filter(const fd_op &op, const Draw &draw, size_t number) {
-    const int chosen =
-        op.filter_count < 2 ? 0 : static_cast<int>(uniform(words(draw, number, kTries)[0]) * op.filter_count);
+    int64_t chosen = 0;
+    if (const int64_t *given = draw.given_for(number); given != nullptr)
+        chosen = std::clamp<int64_t>(given[4], 0, op.filter_count - 1);
+    else if (op.filter_count > 1)
+        chosen = static_cast<int64_t>(uniform(words(draw, number, kTries)[0]) * op.filter_count);
     return static_cast<Filter>(op.filters[chosen]);
 }
 
@@ -127,6 +130,8 @@ Rectangle fallback_window(const fd_op &op, Size size) {
 
 // Source: torchvision.transforms.RandomResizedCrop.get_params.
 Rectangle random_window(const fd_op &op, Size size, const Draw &draw, size_t number) {
+    if (const int64_t *given = draw.given_for(number); given != nullptr)
+        return {given[0], given[1], given[2], given[3]};
     Rectangle box;
     for (int attempt = 0; attempt < kTries; ++attempt)
         if (try_window(op, size, words(draw, number, attempt), box))
@@ -184,6 +189,8 @@ bool random_box(const fd_op &op, Size size, const std::array<uint32_t, 4> &word,
 
 // Source: timm's ResizeKeepRatio.
 Size size_keeping_ratio(const fd_op &op, Size size, const Draw &draw, size_t number) {
+    if (const int64_t *given = draw.given_for(number); given != nullptr)
+        return {given[0], given[1]};
     const double height = static_cast<double>(size.height), width = static_cast<double>(size.width);
     const double tall = height / op.height, wide = width / op.width;
     const double ratio = std::max(tall, wide) * op.p + std::min(tall, wide) * (1.0 - op.p);
@@ -212,6 +219,11 @@ int64_t crop_or_pad_start(int64_t size, int64_t crop, uint32_t word) {
 
 // The box of a crop or of padding; false when the image is smaller than a random crop.
 bool box_of(const fd_op &op, Size size, const Draw &draw, size_t number, Rectangle &box) {
+    const int64_t *const given = draw.given_for(number);
+    if (given != nullptr && (op.kind == FD_RANDOM_CROP || op.kind == FD_RANDOM_CROP_OR_PAD)) {
+        box = Rectangle::of({op.width, op.height}).moved(given[0], given[1]);
+        return true;
+    }
     switch (op.kind) {
     case FD_CENTER_CROP:
         box = centre_box(op, size);
@@ -231,6 +243,11 @@ bool box_of(const fd_op &op, Size size, const Draw &draw, size_t number, Rectang
     }
 }
 
+bool is_mirrored(const fd_op &op, const Draw &draw, size_t number) {
+    const int64_t *const given = draw.given_for(number);
+    return given != nullptr ? given[0] != 0 : uniform(words(draw, number, 0)[0]) < op.p;
+}
+
 bool apply(const fd_op &op, size_t number, const Draw &draw, Frame &frame) {
     const Size size = frame.crop.size();
     Rectangle box{};
@@ -246,10 +263,10 @@ bool apply(const fd_op &op, size_t number, const Draw &draw, Frame &frame) {
         frame.resize_to(size_keeping_ratio(op, size, draw, number), draw_filter(op, draw, number));
         return true;
     case FD_FLIP_HORIZONTAL:
-        frame.flips.horizontal ^= uniform(words(draw, number, 0)[0]) < op.p;
+        frame.flips.horizontal ^= is_mirrored(op, draw, number);
         return true;
     case FD_FLIP_VERTICAL:
-        frame.flips.vertical ^= uniform(words(draw, number, 0)[0]) < op.p;
+        frame.flips.vertical ^= is_mirrored(op, draw, number);
         return true;
     default:
         if (!box_of(op, size, draw, number, box))

@@ -16,10 +16,22 @@ bool is_valid(const fd_op &op);
 // same bits.  x: below 700 in size.
 double portable_exp(double x);
 
-// Names one sample's random numbers.
+// Names one sample's random numbers, or holds those that somebody else has drawn for each step.
 struct Draw {
     int64_t index, copy;
     std::array<uint32_t, 2> key;
+    const int64_t *given = nullptr; // (steps, FD_GIVEN_NUMBERS)
+
+    static Draw of(const fd_geometry &geometry, int64_t item, const int64_t *indices, const int64_t *copies,
+                   const int64_t *given) {
+        return {indices[item],
+                copies[item],
+                {geometry.key[0], geometry.key[1]},
+                given == nullptr ? nullptr : given + item * geometry.op_count * FD_GIVEN_NUMBERS};
+    }
+
+    // The numbers given for a step; null if they are drawn here.
+    const int64_t *given_for(size_t op) const { return given == nullptr ? nullptr : given + op * FD_GIVEN_NUMBERS; }
 };
 
 // Draws the view of a width x height image.  False when the image is smaller than a random crop.

@@ -59,6 +59,17 @@ class GlobalStates:
         numpys = np.random.RandomState(seed % 2**32).get_state(legacy=False)
         return cls(torch.Generator().manual_seed(seed).get_state(), random.Random(seed).getstate(), numpys)
 
+    @classmethod
+    def of(cls, torchs: torch.Generator, python: random.Random, numpy: np.random.RandomState) -> GlobalStates:
+        """Returns the present states of other generators than the global ones."""
+        return cls(torchs.get_state(), python.getstate(), numpy.get_state(legacy=False))
+
+    def give_to(self, torchs: torch.Generator, python: random.Random, numpy: np.random.RandomState) -> None:
+        """Makes these the states of other generators."""
+        torchs.set_state(self.torch_state)
+        python.setstate(self.python_state)
+        numpy.set_state(self.numpy_state)
+
     def put_back(self) -> None:
         """Makes these the states of the global generators."""
         torch.set_rng_state(self.torch_state)

@@ -15,7 +15,7 @@ from torch.utils.data._utils import collate, fetch, worker
 from fastdata.errors import FastdataError
 from fastdata.system.installed import install_command
 
-__all__ = ["check_torch"]
+__all__ = ["check_torch", "numpy_seed_of_worker"]
 
 _ITERATOR = "_next_data", "_next_index", "_reset", "__next__"
 _OF_PROCESSES = (
@@ -84,3 +84,8 @@ def missing_names() -> list[str]:
         used = {name for code in codes for name in code.co_names}
         missing += [f"{processes.__name__}.{name}" for name in _ATTRIBUTES if name not in used]
     return missing
+
+
+def numpy_seed_of_worker(base_seed: int, number: int) -> list[int]:
+    """Returns the four words with which torch seeds NumPy's generator in a worker process."""
+    return worker._generate_state(base_seed, number)  # type: ignore[no-any-return, no-untyped-call]

@@ -83,7 +83,9 @@ def _read(source: ImageSource, samples: Sequence[int]) -> WaitingTime:
 
 def _make(config: PipelineConfig, samples: Sequence[int]) -> WaitingTime:
     """Makes batches of one in this thread, as they would be made."""
-    alone = replace(config, key=_KEY, threads=0, on_error="raise", device=None, pin=False, order=None)
+    alone = replace(
+        config, key=_KEY, threads=0, on_error="raise", device=None, pin=False, order=None, torchs_workers=None
+    )
     resources, counted, others = EpochResources(alone), WaitingTime(), WaitingTime()
     try:
         for sample, counts in _tried(samples):

@@ -12,6 +12,7 @@ from torch.utils.data import default_collate
 from fastdata.loaders import Backend
 from fastdata.order.epoch_batches import EpochBatches
 from fastdata.pipeline.collate import stacks_images
+from fastdata.pipeline.torchs_workers import TorchsWorkers
 from fastdata.sources.arrays import ArraySource
 from fastdata.sources.protocol import ImageSource
 from fastdata.views.philox import Key
@@ -44,6 +45,8 @@ class PipelineConfig:
         pin: allocate batches in pinned memory.
         threads: number of threads that share a batch's tasks.
         order: the epoch's batches, which know from what substitutes for bad samples are taken.
+        torchs_workers: generators from which batches draw one after the other, if the plan follows a transform's own
+            draws; None draws by the key.
     """
 
     source: ImageSource
@@ -59,6 +62,7 @@ class PipelineConfig:
     pin: bool = False
     threads: int = 0
     order: EpochBatches | None = None
+    torchs_workers: TorchsWorkers | None = None
 
     @property
     def fills_batch(self) -> bool:

@@ -4,63 +4,34 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch.profiler import record_function
 
 from fastdata.errors import DecodeError, ReadError, ViewError
-from fastdata.loaders import Encoded, pillow
+from fastdata.loaders import pillow
 from fastdata.loaders.backend import LoadedFiles, Pixels, Scratch, as_numpy
 from fastdata.loaders.per_image import inspect
 from fastdata.patches.random_functions import SeededDraws
 from fastdata.pipeline.batch_memory import made_or_refused
 from fastdata.pipeline.collate import collate_targets, join, naming_unlabelled
+from fastdata.pipeline.given_numbers import GivenNumbers
 from fastdata.pipeline.jobs import SkipResult, Task, stop_if_cancelled
 from fastdata.pipeline.postprocess import Drawn
 from fastdata.pipeline.resources import EpochResources
+from fastdata.pipeline.sample import Failure, Sample
 from fastdata.pipeline.stats import BatchTimes
 from fastdata.pipeline.substitutes import none_decoded, substitutes
 from fastdata.sources.protocol import file_ranges, location_of, read_targets
 from fastdata.tables import ArrayBatch, FileBatch
-from fastdata.views.draw import draw_views
-from fastdata.views.plan import Output
+from fastdata.views.plan import Output, Size
 from fastdata.views.streams import Stream, seeds
-from fastdata.views.view import View, Views
+from fastdata.views.view import View
 
-__all__ = ["ImageBatch", "Sample"]
-
-
-@dataclass(frozen=True)
-class Sample:
-    """A sample that has been read: where it goes in the batch, which it is, what it looks like."""
-
-    position: int
-    index: int
-    copy: int
-    image: Encoded
-
-
-class Failure:
-    """Error of one sample, and the sample's position in the batch; `take` returns the error and lets go of it.
-
-    The error's cause refers to frames of this file, and they refer to the failure.  This cycle would keep the
-    pipeline's threads alive.
-    """
-
-    def __init__(self, position: int, error: DecodeError) -> None:
-        self.position = position
-        self._error: DecodeError | None = error
-
-    def take(self) -> DecodeError:
-        """The error; may be called once."""
-        error, self._error = self._error, None
-        assert error is not None
-        return error
+__all__ = ["ImageBatch"]
 
 
 _scratch = Scratch()
@@ -87,15 +58,21 @@ class ImageBatch:
         self._times: list[BatchTimes] = []
         self._result: Any = None
         self._drawn: Drawn | None = None
+        self._given = GivenNumbers(self._config, number, self._indices)
+        self._read_ahead: dict[int, Sample | Failure] = {}  # samples that had to be read for their sizes
 
     @property
     def tasks(self) -> list[Task]:
         """See `Job.tasks`; not kept, or the batch would refer to itself and live until the next garbage collection."""
+        return self._load_tasks() if self._config.torchs_workers is None else [self._draw_in_turn]
+
+    def _load_tasks(self) -> list[Task]:
         if self._refusal is not None:
             return [self._refusal.throw]
-        if self._resources.file_loader is not None:
+        is_given = self._given.is_complete
+        if self._resources.file_loader is not None and is_given:
             return [self._load_files]
-        if self._resources.array_loader is not None:
+        if self._resources.array_loader is not None and is_given:
             return [self._load_arrays]
         return self._tasks_for(range(len(self._indices)))
 
@@ -134,6 +111,15 @@ class ImageBatch:
             finally:  # the error will remember this frame
                 del errors, error
 
+    def _draw_in_turn(self) -> Sequence[Task]:
+        """Draws the samples' numbers in the batch's turn; returns the tasks that load them."""
+        self._given.draw_in_turn(self._size_of_sample if self._refusal is None else None)
+        return self._load_tasks()
+
+    def _size_of_sample(self, position: int) -> Size | None:
+        outcome = self._read_ahead[position] = self._read(position, self._indices[position], self._copies[position])
+        return None if isinstance(outcome, Failure) else (outcome.image.height, outcome.image.width)
+
     # ---- the whole batch in one task
 
     def _load_files(self) -> Sequence[Task]:
@@ -143,7 +129,8 @@ class ImageBatch:
         assert self._images is not None
         with record_function("fastdata.load"):
             files = file_ranges(self._config.source, self._indices)
-            effects = self._resources.finish.effects(self._indices, self._copies)
+            given, numbers = self._given.all()
+            effects = self._resources.finish.effects(self._indices, self._copies, given)
             batch = FileBatch(
                 paths=files.paths,
                 offsets=files.offsets,
@@ -151,6 +138,7 @@ class ImageBatch:
                 crcs=files.crcs,
                 indices=self._indices,
                 copies=self._copies,
+                given=numbers,
                 out=self._images.data_ptr(),
                 effects=effects,
                 store=partial(self._resources.batch_format.store_row, self._images, effects),
@@ -165,13 +153,15 @@ class ImageBatch:
         assert loader is not None
         assert self._images is not None
         with record_function("fastdata.load"):
+            given, numbers = self._given.all()
             batch = ArrayBatch(
                 images=arrays.images,
                 rows=arrays.rows(self._indices),
                 indices=self._indices,
                 copies=self._copies,
+                given=numbers,
                 out=self._images.data_ptr(),
-                effects=self._resources.finish.effects(self._indices, self._copies),
+                effects=self._resources.finish.effects(self._indices, self._copies, given),
             )
             loaded = loader.load(batch)
         return self._finish_loading(loaded)
@@ -214,7 +204,8 @@ class ImageBatch:
             outcomes = []
             for place in zip(positions, indices, copies, strict=True):
                 stop_if_cancelled()
-                outcomes.append(self._read(*place))
+                outcome = self._read_ahead.pop(place[0], None)
+                outcomes.append(self._read(*place) if outcome is None else outcome)
         failures = [outcome for outcome in outcomes if isinstance(outcome, Failure)]
         samples = [outcome for outcome in outcomes if isinstance(outcome, Sample)]
         times.encoded_bytes += sum(len(sample.image.data) for sample in samples)
@@ -255,22 +246,14 @@ class ImageBatch:
         """Samples with their views, and those that the transform cannot see (smaller than a crop)."""
         if not samples:
             return [], []
-        sizes = np.array([(sample.image.width, sample.image.height) for sample in samples])
         try:
-            views = self._draw_views(sizes, *np.array([(s.index, s.copy) for s in samples]).T).rows()
+            views = self._given.views([(s.position, s.index, s.copy, (s.image.width, s.image.height)) for s in samples])
             return list(zip(samples, views, strict=True)), []
         except ValueError as error:
             if len(samples) == 1:
                 return [], [self._failure(samples[0].position, samples[0].index, error, kind=ViewError)]
         singly = [self._draw([sample]) for sample in samples]
         return [pair for seen, _ in singly for pair in seen], [each for _, unseen in singly for each in unseen]
-
-    def _draw_views(
-        self, sizes_px: npt.NDArray[Any], indices: npt.NDArray[np.int64], copies: npt.NDArray[np.int64]
-    ) -> Views:
-        plan, key = self._config.plan, self._config.key
-        sizes_px = sizes_px.astype(np.int64)
-        return draw_views(plan.ops, sizes_px, indices, key=key, copies=copies)
 
     def _decode(self, samples: Sequence[Sample], views: Sequence[View], times: BatchTimes) -> list[Failure]:
         places = self._places(samples, views)
@@ -283,7 +266,9 @@ class ImageBatch:
             else:
                 failures.append(self._failure(sample.position, sample.index, status))
         indices, copies = [sample.index for sample, *_ in decoded], [sample.copy for sample, *_ in decoded]
-        augmented = self._resources.finish.augmented([place for *_, place in decoded], indices, copies)
+        given = self._given.of([(sample.position, sample.index) for sample, *_ in decoded])
+        places = [place for *_, place in decoded]
+        augmented = self._resources.finish.augmented(places, indices, copies, given=given)
         for (sample, view, _), pixels in zip(decoded, augmented, strict=True):
             if isinstance(pixels, ValueError):
                 failures.append(self._failure(sample.position, sample.index, pixels, kind=ViewError))
@@ -325,7 +310,8 @@ class ImageBatch:
         with times.stage("transform"):
             indices, copies = [s.index for s, *_ in good], [s.copy for s, *_ in good]
             drawn = seeds(self._config.key, Stream.TAIL, indices, copies)
-            erased = self._resources.finish.erased(indices, copies)
+            given = self._given.of([(sample.position, sample.index) for sample, *_ in good])
+            erased = self._resources.finish.erased(indices, copies, given)
             for (sample, *_), value, own, seed in zip(good, objects, erased, drawn, strict=True):
                 for each in own:
                     each.apply(value)
@@ -399,8 +385,9 @@ class ImageBatch:
         """Draws the parameters of the batch's augmentations, by sample; () if there are no augmentations."""
         if not (self._config.plan.augmentations or self._config.plan.float_augmentations):
             return ()
-        columns = ([column[position] for position in good] for column in (self._indices, self._copies))
-        return self._resources.finish.draw(*columns)
+        indices, copies = ([column[position] for position in good] for column in (self._indices, self._copies))
+        given = self._given.of(list(zip(good, indices, strict=True)))
+        return self._resources.finish.draw(indices, copies, given)
 
     def _pinned(self, batch: Any) -> Any:
         if not self._config.pin:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
+from itertools import count
 from typing import TypeAlias
 
 import numpy as np
@@ -13,11 +15,13 @@ from fastdata.augment.base import Parameters
 from fastdata.augment.ops import normalise
 from fastdata.loaders.backend import Pixels
 from fastdata.native import load
-from fastdata.pipeline.stages import stages
+from fastdata.pipeline.stages import stacked, stages
 from fastdata.tables import EffectTable, Format
 from fastdata.views.erased import Erased
+from fastdata.views.given import Given
 from fastdata.views.philox import Key
 from fastdata.views.plan import Plan
+from fastdata.views.steps import BatchStep, HostStep
 from fastdata.views.streams import Draws
 
 __all__ = ["Drawn", "Finish"]
@@ -37,30 +41,42 @@ class Finish:
     plan: Plan
     key: Key
 
-    def draw(self, indices: Sequence[int], copies: Sequence[int]) -> Drawn:
-        """The parameters of N samples for every augmentation."""
-        assert self.plan.size is not None
-        columns = np.asarray(indices, np.int64), np.asarray(copies, np.int64)
-        return tuple(
-            augmentation.draw(Draws(key=self.key, indices=columns[0], copies=columns[1], step=step), self.plan.size)
-            for step, augmentation in enumerate(
-                (*self.plan.augmentations, *self.plan.float_augmentations), start=len(self.plan.all_effects)
-            )
-        )
+    def draw(self, indices: Sequence[int], copies: Sequence[int], given: Sequence[Given | None] | None = None) -> Drawn:
+        """The parameters of N samples for every augmentation; `given` are numbers that were drawn already."""
+        steps = (*self.plan.augmentations, *self.plan.float_augmentations)
+        return self._parameters(steps, len(self.plan.all_effects), indices, copies, given)
 
-    def effects(self, indices: Sequence[int], copies: Sequence[int]) -> EffectTable | None:
+    def effects(
+        self, indices: Sequence[int], copies: Sequence[int], given: Sequence[Given | None] | None = None
+    ) -> EffectTable | None:
         """Effects that the native core applies to the pixels of N samples in one pass; None if there are none."""
-        size = self.plan.size
-        if not (self.plan.effects and self.plan.in_one_pass) or not len(indices):
+        size, steps = self.plan.size, self.plan.effects
+        if not (steps and self.plan.in_one_pass) or not len(indices):
             return None
         assert size is not None
+        drawn = self._parameters(steps, 0, indices, copies, given)
+        return np.concatenate([each.effects(own, size) for each, own in zip(steps, drawn, strict=True)], axis=1)
+
+    def _parameters(
+        self,
+        steps: Sequence[HostStep | BatchStep],
+        first: int,
+        indices: Sequence[int],
+        copies: Sequence[int],
+        given: Sequence[Given | None] | None,
+    ) -> Drawn:
+        """The parameters of steps of which the first has number `first` among the plan's random ones."""
+        if given is not None and None not in given:
+            known = [each for each in given if each is not None]
+            return tuple(stacked([each.parameters[first + at] for each in known]) for at in range(len(steps)))
+        size = self.plan.size
+        assert size is not None
         columns = np.asarray(indices, np.int64), np.asarray(copies, np.int64)
-        draws = (
-            Draws(key=self.key, indices=columns[0], copies=columns[1], step=step)
-            for step in range(len(self.plan.effects))
-        )
-        tables = [each.effects(each.draw(own, size), size) for each, own in zip(self.plan.effects, draws, strict=True)]
-        return np.concatenate(tables, axis=1)
+        drawn = [
+            each.draw(Draws(key=self.key, indices=columns[0], copies=columns[1], step=step), size)
+            for step, each in enumerate(steps, start=first)
+        ]
+        return tuple(drawn if given is None else map(partial(_with_given, given), count(first), drawn))
 
     def augmented(
         self,
@@ -68,23 +84,25 @@ class Finish:
         indices: Sequence[int],
         copies: Sequence[int],
         effects: EffectTable | None = None,
+        given: Sequence[Given | None] | None = None,
     ) -> list[Pixels | ValueError]:
         """Applies the fused steps after the first view to the RGB pixels of N images, which may be changed in place.
 
         An image in which a later crop does not fit is replaced by torchvision's error.  `effects` are those of the
-        samples, if they have been drawn already.
+        samples, if they have been drawn already; `given` are the numbers for them.
         """
         if not self.plan.in_one_pass:
-            return [self._staged(*each) for each in zip(images, indices, copies, strict=True)]
-        effects = self.effects(indices, copies) if effects is None else effects
+            numbers = given if given is not None else [None] * len(images)
+            return [self._staged(*each) for each in zip(images, indices, copies, numbers, strict=True)]
+        effects = self.effects(indices, copies, given) if effects is None else effects
         if effects is not None:
             for row, pixels in enumerate(images):
                 load().convert(pixels, pixels.ctypes.data, Format(), effects[row : row + 1])
         return list(images)
 
-    def _staged(self, pixels: Pixels, index: int, copy: int) -> Pixels | ValueError:
+    def _staged(self, pixels: Pixels, index: int, copy: int, given: Given | None) -> Pixels | ValueError:
         try:
-            return stages(self.plan, pixels, index, copy, key=self.key)
+            return stages(self.plan, pixels, index, copy, key=self.key, given=given)
         except ValueError as error:
             return error
 
@@ -100,11 +118,13 @@ class Finish:
         """True if rectangles may be filled after the float arithmetic."""
         return bool(self.plan.float_augmentations)
 
-    def erased(self, indices: Sequence[int], copies: Sequence[int]) -> list[Sequence[Erased]]:
+    def erased(
+        self, indices: Sequence[int], copies: Sequence[int], given: Sequence[Given | None] | None = None
+    ) -> list[Sequence[Erased]]:
         """Rectangles that `erase` would fill in N images that are still to be decoded."""
         steps = self.plan.float_augmentations
         found: list[list[Erased]] = [[] for _ in indices]
-        for step, parameters in zip(steps, self.draw(indices, copies) if steps else (), strict=True):
+        for step, parameters in zip(steps, self.draw(indices, copies, given) if steps else (), strict=True):
             for own, each in zip(found, step.erased(parameters), strict=True):
                 own.extend(each)
         return list(found)
@@ -125,3 +145,12 @@ def memory_format_of(images: torch.Tensor) -> torch.memory_format:
     """Returns channels_last for a batch that is so and not contiguous, too; else contiguous."""
     is_last = images.is_contiguous(memory_format=torch.channels_last) and not images.is_contiguous()
     return torch.channels_last if is_last else torch.contiguous_format
+
+
+def _with_given(given: Sequence[Given | None], number: int, drawn: Parameters) -> Parameters:
+    """The parameters of step `number` that were drawn for N samples, with those that were given in their places."""
+    rows = [
+        {name: values[row] for name, values in drawn.items()} if each is None else each.parameters[number]
+        for row, each in enumerate(given)
+    ]
+    return stacked(rows)

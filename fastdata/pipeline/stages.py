@@ -5,26 +5,30 @@ Each image is done by itself: the augmentations of one stage in place, then the 
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from fastdata.loaders.backend import Pixels
 from fastdata.loaders.resample import see
 from fastdata.native import load
 from fastdata.tables import EffectKind, Format
 from fastdata.views.draw import draw_view
+from fastdata.views.given import Given
 from fastdata.views.philox import Key
 from fastdata.views.plan import Plan, Stage
 from fastdata.views.steps import SizeStep
 from fastdata.views.streams import Draws
 
-__all__ = ["stages"]
+__all__ = ["stacked", "stages"]
 
 _NEXT_STAGE = 0xA0761D6478BD642F  # between the seeds of the stages' geometry; any large odd number
 
 
-def stages(plan: Plan, pixels: Pixels, index: int, copy: int, *, key: Key) -> Pixels:
+def stages(plan: Plan, pixels: Pixels, index: int, copy: int, *, key: Key, given: Given | None = None) -> Pixels:
     """RGB pixels (height, width, 3) of one image after all stages.
 
     Args:
@@ -33,6 +37,7 @@ def stages(plan: Plan, pixels: Pixels, index: int, copy: int, *, key: Key) -> Pi
         index: the sample.
         copy: number of times that the sample came before in the epoch.
         key: seed and epoch of the draws.
+        given: numbers that were drawn for the sample already; not for plans with steps that change sizes.
 
     Raises:
         ValueError: a RandomCrop is larger than the image, as in torchvision.
@@ -45,18 +50,26 @@ def stages(plan: Plan, pixels: Pixels, index: int, copy: int, *, key: Key) -> Pi
             pixels, own = _turned(pixels, stage.turn, own), replace(own, step=own.step + 1)
         if number:
             height, width = pixels.shape[:2]
-            view = draw_view(stage.ops, (width, height), index, copy, key=key.derived(number, _NEXT_STAGE))
+            numbers = None if given is None else given.numbers[number]
+            own_key = key.derived(number, _NEXT_STAGE)
+            view = draw_view(stage.ops, (width, height), index, copy, key=own_key, given=numbers)
             pixels = see(pixels, view)
         if stage.effects:
-            _augment(pixels, stage, own)
+            _augment(pixels, stage, own, None if given is None else given.parameters[own.step : done])
     return pixels
 
 
-def _augment(pixels: Pixels, stage: Stage, draws: Draws) -> None:
+def stacked(rows: Sequence[Mapping[str, Any]]) -> Mapping[str, npt.NDArray[Any]]:
+    """Returns the parameters of N samples, in columns, from those of each."""
+    return {name: np.array([row[name] for row in rows]) for name in rows[0]} if rows else {}
+
+
+def _augment(pixels: Pixels, stage: Stage, draws: Draws, given: Sequence[Mapping[str, Any]] | None) -> None:
     height, width = pixels.shape[:2]
     size, tables = (height, width), []
-    for step, effect in enumerate(stage.effects, start=draws.step):
-        tables.append(effect.effects(effect.draw(replace(draws, step=step), size), size))
+    for at, effect in enumerate(stage.effects):
+        own = replace(draws, step=draws.step + at)
+        tables.append(effect.effects(effect.draw(own, size) if given is None else stacked([given[at]]), size))
     load().convert(pixels, pixels.ctypes.data, Format(), np.concatenate(tables, axis=1))
 
 

@@ -25,10 +25,11 @@ from fastdata.loaders import pillow
 from fastdata.loaders.backend import BatchDecoder, BatchFeed, BatchRequest, Decoded, Pixels
 from fastdata.loaders.per_image import by_pillow
 from fastdata.pipeline.collate import join
-from fastdata.pipeline.image_batch import Failure, ImageBatch, Sample
+from fastdata.pipeline.image_batch import ImageBatch
 from fastdata.pipeline.jobs import OrderedJobs, SkipResult, Task
 from fastdata.pipeline.postprocess import Drawn
 from fastdata.pipeline.resources import EpochResources
+from fastdata.pipeline.sample import Failure, Sample
 from fastdata.pipeline.stats import BatchTimes
 from fastdata.system.stack_level import users_level
 from fastdata.views.plan import Flip, Plan, Resizing
@@ -46,9 +47,7 @@ class WholeBatch(ImageBatch):
         self._pixels: dict[int, Pixels] = {}  # of the other positions
         self._given_up = False  # by the backend's pipeline
 
-    @property
-    def tasks(self) -> list[Task]:
-        """See `Job.tasks`."""
+    def _load_tasks(self) -> list[Task]:
         return self._tasks_for(range(len(self._indices)))
 
     def finish(self) -> None:

@@ -18,6 +18,7 @@ from fastdata.testing.pictures import check_close, encoded, pillows_view
 from fastdata.views.draw import draw_views
 from fastdata.views.philox import Key
 from fastdata.views.plan import Interpolation, Output, Plan, RandomResizedCrop
+from fastdata.views.view import View
 
 __all__ = ["check_file_loader", "check_source_decoder"]
 
@@ -32,7 +33,10 @@ _PLAN = Plan(
 
 
 def check_file_loader(backend: Backend, tolerance: float) -> None:
-    """A `file_loader` fills the rows of whole files and of parts of files; damaged and missing ones are not `ok`."""
+    """A `file_loader` fills the rows of whole files and of parts of files; damaged and missing ones are not `ok`.
+
+    It draws views, or shows those that were drawn already.
+    """
     loader = backend.file_loader(_PLAN, _KEY, format=Format(), threads=2)
     if loader is None:
         return
@@ -68,8 +72,24 @@ def check_file_loader(backend: Backend, tolerance: float) -> None:
                     store=_storing_in(out),
                 )
             )
+            given = np.array([[[3, 5, 43, 35, 0]]], np.int64)
+            one = np.zeros((1, 24, 32, 3), np.uint8)
+            loader.load(
+                FileBatch(
+                    paths=[str(folder / "whole")],
+                    indices=[7],
+                    copies=[0],
+                    given=given,
+                    out=one.ctypes.data,
+                    store=_storing_in(one),
+                )
+            )
         finally:
             loader.close(True)
+    view = View.whole(*_SIZES[0]).cropped((3, 5, 43, 35))
+    view = None if view is None else view.resized((32, 24), Interpolation.BILINEAR)
+    assert view is not None
+    check_close(one[0], pillows_view(images[0], view), tolerance, "a view that was drawn already")
     assert loaded.ok.tolist() == [each is not None for each in expected], (
         f"of {', '.join(files)} {loaded.ok.tolist()} were loaded"
     )

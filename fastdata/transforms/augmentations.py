@@ -108,8 +108,11 @@ def _torchvisions(step: Any) -> Augmentation:
     if "transforms" in arguments:
         arguments["transforms"] = [augmentation_of(each) for each in arguments["transforms"]]
     made = cls(**arguments)
-    if isinstance(made, auto_augment.Policy) and ".v2." not in type(step).__module__:
+    is_v2 = ".v2." in type(step).__module__
+    if isinstance(made, auto_augment.Policy) and not is_v2:
         made.of_v1 = True
+    if isinstance(made, geometry.RandomAffine) and is_v2:
+        made.of_v2 = True
     return made
 
 
@@ -140,6 +143,7 @@ def _timms_operation(step: Any) -> timm_auto_augment.Operation:
         translate_const=float(step.hparams.get("translate_const", 250)),
         translate_pct=float(step.hparams.get("translate_pct", 0.45)),
         filters=tuple(_FILTER_NAMES[int(each)] for each in several_filters),
+        draws_filter=isinstance(filters, list | tuple),
         fill=(red, green, blue),
     )
 

@@ -19,9 +19,11 @@ from fastdata.transforms.augmentations import (
     has_tensors_arithmetic,
     is_augmentation,
 )
+from fastdata.transforms.followers import geometry_follower, parameters_follower
+from fastdata.transforms.following import FollowedSteps
 from fastdata.transforms.known import is_hooked, is_known_transform, is_timms, name_of
 from fastdata.transforms.plan_builder import Draft, NotFusable
-from fastdata.transforms.readers import READERS, TIMM_READERS
+from fastdata.transforms.readers import READERS, TIMM_READERS, Reader
 from fastdata.views.plan import Output, Plan
 
 __all__ = ["ADVICE_FIRST_STEP", "PlanResult", "compile_steps", "compile_transform", "flatten"]
@@ -42,7 +44,7 @@ ADVICE_FIRST_STEP = (
 )
 
 
-def compile_transform(transform: object, *, augment_on: str = "host") -> PlanResult:
+def compile_transform(transform: object, *, augment_on: str = "host", follow: bool = False) -> PlanResult:
     """Compiles a transform into a plan.
 
     Args:
@@ -50,6 +52,7 @@ def compile_transform(transform: object, *, augment_on: str = "host") -> PlanRes
             anything callable.
         augment_on: "device" takes augmentations into the plan as operations on whole batches; "host" as effects that
             the native core does to each image, where it gives Pillow's pixels, else they are called per sample.
+        follow: random steps draw what their own code would; those for which that is not known end the prefix.
 
     Returns:
         A plan and the reason its prefix ended, or no plan and the reason nothing could be fused.
@@ -57,7 +60,7 @@ def compile_transform(transform: object, *, augment_on: str = "host") -> PlanRes
     if transform is None:
         reason = "the dataset has no transform, so its samples are PIL images"
         return PlanResult(plan=None, reason=reason, advice=ADVICE_FIRST_STEP)
-    return compile_steps(flatten(transform), augment_on=augment_on)
+    return compile_steps(flatten(transform), augment_on=augment_on, follow=follow)
 
 
 def compile_steps(
@@ -67,6 +70,7 @@ def compile_steps(
     effects: bool = True,
     given: type[torch.Tensor] | None = None,
     ends_with_pil: bool = False,
+    follow: bool = False,
 ) -> PlanResult:
     """Compiles the steps of a transform, one after the other.
 
@@ -76,8 +80,10 @@ def compile_steps(
         effects: False calls augmentations per sample in any case, and allows no further stages.
         given: the class of the uint8 tensors (3, H, W) that the first is called with; None for PIL images.
         ends_with_pil: a prefix may end with an augmented PIL image.
+        follow: see `compile_transform`.
     """
     draft, fused, reason = Draft(may_stage=effects and augment_on == "host"), 0, "everything is fused"
+    draft.following = FollowedSteps() if follow else None
     if given is not None:
         draft.output, draft.tensor_class = Output.UINT8, None if given is torch.Tensor else given
     for step in steps:
@@ -91,7 +97,9 @@ def compile_steps(
         return PlanResult(plan=None, reason=f"nothing can be fused: {reason}", advice=ADVICE_FIRST_STEP)
     why = reason if fused < len(steps) else "the transform does not end with a tensor"
     if (draft.effects or draft.stages) and draft.output is Output.PIL and not ends_with_pil:
-        return replace(compile_steps(steps, effects=False), reason=f"augmentations are called per sample: {why}")
+        return replace(
+            compile_steps(steps, effects=False, follow=follow), reason=f"augmentations are called per sample: {why}"
+        )
     if augment_on == "device" and (fused < len(steps) or draft.output is Output.PIL):
         host = compile_steps(steps)
         on_batches = draft.augmentations or draft.float_augmentations
@@ -138,7 +146,7 @@ def _read_step(step: Any, draft: Draft, augment_on: str, effects: bool) -> None:
     if behind is not None or is_augmentation(step):
         if draft.output is Output.UINT8 and augment_on == "host" and not has_tensors_arithmetic(step):
             raise NotFusable("it works on a tensor, with the arithmetic of torchvision's v1; v2's is fused")
-        _add(behind if behind is not None else augmentation_of(step), draft, augment_on, effects)
+        _add(step, behind if behind is not None else augmentation_of(step), draft, augment_on, effects)
         return
     reader = (TIMM_READERS if is_timms(step) else READERS).get(name)
     if reader is None:
@@ -146,13 +154,36 @@ def _read_step(step: Any, draft: Draft, augment_on: str, effects: bool) -> None:
     if draft.float_augmentations and name != "ToPureTensor":  # which changes no value
         raise NotFusable("it comes after RandomErasing")
     try:
-        reader(step, draft)
+        _read_geometry(reader, step, draft)
     except (ArithmeticError, AttributeError, TypeError, ValueError) as error:
         raise NotFusable(f"its arguments are not understood ({error})") from error
 
 
-def _add(augmentation: Augmentation, draft: Draft, augment_on: str, effects: bool) -> None:
-    """An augmentation, on whole batches or on the host."""
+def _read_geometry(reader: Reader, step: Any, draft: Draft) -> None:
+    """Reads a step that is no augmentation, and how it draws."""
+    if draft.following is None:
+        reader(step, draft)
+        return
+    follow, before = geometry_follower(step), (len(draft.stages), len(draft.ops))
+    reader(step, draft)
+    stage = len(draft.stages)
+    if (stage, len(draft.ops)) != before:
+        draft.following.add_geometry(step, draft.ops[-1], stage, follow)
+
+
+def _add(step: Any, augmentation: Augmentation, draft: Draft, augment_on: str, effects: bool) -> None:
+    """Adds an augmentation, on whole batches or on the host, and how it draws."""
+    if draft.following is not None:
+        if augmentation.changes_size:
+            raise NotFusable("draws='torch' has it draw in its own code")
+        follow = parameters_follower(step, augmentation)
+        _add_augmentation(augmentation, draft, augment_on, effects)
+        draft.following.add_parameters(follow)
+    else:
+        _add_augmentation(augmentation, draft, augment_on, effects)
+
+
+def _add_augmentation(augmentation: Augmentation, draft: Draft, augment_on: str, effects: bool) -> None:
     if augment_on == "device":
         draft.add_augmentation(augmentation)
     elif effects and core_agrees():

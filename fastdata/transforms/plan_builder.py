@@ -61,7 +61,7 @@ class Draft:
         turn: the augmentation that begins this stage and changes sizes, if any.
         ops: geometry of this stage.
         effects: augmentations on the host after that geometry.
-        output, normalisation, augmentations, float_augmentations, tensor_class: see `Plan`.
+        output, normalisation, augmentations, float_augmentations, tensor_class, following: see `Plan`.
     """
 
     may_stage: bool = True
@@ -74,6 +74,7 @@ class Draft:
     augmentations: list[Augmentation] = field(default_factory=list)
     float_augmentations: list[Eraser] = field(default_factory=list)
     tensor_class: type[torch.Tensor] | None = None
+    following: Any = None
 
     def add_augmentation(self, augmentation: Augmentation) -> None:
         """A step on whole batches."""
@@ -128,6 +129,7 @@ class Draft:
             augmentations=tuple(self.augmentations),
             float_augmentations=tuple(self.float_augmentations),
             tensor_class=self.tensor_class,
+            following=self.following,
         )
 
     @property

@@ -47,7 +47,15 @@ class ImageTooSmall(ValueError):
     """Raised if a RandomCrop is larger than the image; torchvision raises a ValueError of the same text."""
 
 
-def draw_views(ops: Sequence[Op], sizes_px: Ints, indices: Ints, *, key: Key, copies: Ints | int = 0) -> Views:
+def draw_views(
+    ops: Sequence[Op],
+    sizes_px: Ints,
+    indices: Ints,
+    *,
+    key: Key,
+    copies: Ints | int = 0,
+    given: Ints | None = None,
+) -> Views:
     """Draws the views of N samples.
 
     Args:
@@ -56,6 +64,7 @@ def draw_views(ops: Sequence[Op], sizes_px: Ints, indices: Ints, *, key: Key, co
         indices: int64, (N,): the samples' positions in the dataset.
         key: seed and epoch.
         copies: int64, (N,) or 0: tells apart several views of one sample in one epoch.
+        given: int64, (N, operations, GIVEN_NUMBERS): numbers that were drawn elsewhere, for the native core only.
 
     Returns:
         N views.
@@ -66,8 +75,10 @@ def draw_views(ops: Sequence[Op], sizes_px: Ints, indices: Ints, *, key: Key, co
     columns = np.broadcast_to(indices, len(sizes_px)), np.broadcast_to(copies, len(sizes_px))
     core = native.available()
     if core is None:
+        assert given is None
         return _draw_with_numpy(ops, sizes_px, *columns, key=key)
-    drawn, failed = core.draw_views(sizes_px, *columns, geometry(ops, key))
+    given = None if given is None else np.ascontiguousarray(given, np.int64)
+    drawn, failed = core.draw_views(sizes_px, *columns, geometry(ops, key), given)
     if failed >= 0:  # says in torchvision's words why it cannot be drawn
         _draw_with_numpy(
             ops, sizes_px[failed : failed + 1], *(column[failed : failed + 1] for column in columns), key=key
@@ -83,17 +94,19 @@ def _geometry(ops: tuple[Op, ...], key: Key) -> native.Geometry:
     return geometry(ops, key)
 
 
-def draw_view(ops: tuple[Op, ...], size_px: tuple[int, int], index: int, copy: int, *, key: Key) -> View:
+def draw_view(
+    ops: tuple[Op, ...], size_px: tuple[int, int], index: int, copy: int, *, key: Key, given: Ints | None = None
+) -> View:
     """Draws the view of one sample, as `draw_views` does; `size_px` is the image's (width, height).
 
     Raises:
         ValueError: a RandomCrop is larger than the image, as in torchvision.
     """
     core = native.available()
-    drawn = _one_view.draw(core, size_px, index, copy, _geometry(ops, key)) if core is not None else None
+    drawn = _one_view.draw(core, size_px, index, copy, _geometry(ops, key), given) if core is not None else None
     if drawn is None:
-        columns = np.array([index], np.int64), np.array([copy], np.int64)
-        return draw_views(ops, np.array([size_px], np.int64), columns[0], key=key, copies=columns[1]).row(0)
+        sizes, columns = np.array([size_px], np.int64), (np.array([index], np.int64), np.array([copy], np.int64))
+        return draw_views(ops, sizes, columns[0], key=key, copies=columns[1], given=given).row(0)
     return Views(drawn).row(0)
 
 

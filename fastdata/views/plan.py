@@ -15,12 +15,13 @@ that no stage can do (a resize of a float tensor) ends the fused prefix.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, NamedTuple, TypeAlias
 
 import torch
 
+from fastdata.views.given import Following
 from fastdata.views.steps import BatchStep, EraseStep, HostStep, Size, SizeStep
 
 __all__ = [
@@ -284,6 +285,7 @@ class Plan:
         tensor_class: class to view tensors as before those (torchvision's tv_tensors.Image), if any.
         fused: names of the transforms in the prefix.
         source_size: (height, width) of every image before the prefix; None if it differs from image to image.
+        following: draws what the transform's own code would draw; None draws by (seed, epoch, sample).
     """
 
     ops: tuple[Op, ...] = ()
@@ -297,6 +299,7 @@ class Plan:
     tensor_class: type[torch.Tensor] | None = None
     fused: tuple[str, ...] = ()
     source_size: Size | None = None
+    following: Following | None = field(default=None, compare=False)
 
     @property
     def filters(self) -> tuple[Interpolation, ...]:

@@ -108,6 +108,16 @@ class TrustsFiles(NativeBackend):
         return loader
 
 
+class DrawsAnew(NativeBackend):
+    """Draws views that were drawn already."""
+
+    def file_loader(self, *args: Any, **options: Any) -> Any:
+        loader = super().file_loader(*args, **options)
+        load = loader.load
+        loader.load = lambda batch: load(replace(batch, given=None))  # type: ignore[method-assign]
+        return loader
+
+
 class SharesViews(NativeBackend):
     """Shows every image of a file as the first one."""
 
@@ -138,6 +148,11 @@ def test_there_is_a_fault_for_every_check() -> None:
 def test_a_check_fails_for_its_fault(check: str) -> None:
     with pytest.raises(AssertionError, match=r"\w+ \w+"):
         CHECKS[check](FAULTS[check](), 0.0)
+
+
+def test_a_file_loader_must_show_the_views_that_were_drawn() -> None:
+    with pytest.raises(AssertionError, match="a view that was drawn already"):
+        CHECKS["file loader"](DrawsAnew(), 0.0)
 
 
 def test_a_backend_is_checked_by_its_class_or_its_name() -> None:

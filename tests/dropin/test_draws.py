@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,7 +15,7 @@ import torchvision.transforms as v1
 import torchvision.transforms.v2 as v2
 from PIL import Image
 from torch.utils.data import Dataset
-from torchvision.datasets import ImageFolder
+from torchvision.datasets import CIFAR10, ImageFolder
 
 from fastdata import DataLoader, OptionError
 from fastdata.testing import synthetic_dataset
@@ -102,11 +103,151 @@ def test_workers_of_every_start_method_draw_torchs_numbers(folder: Path, context
     assert all(torch.equal(images, expected) for (images, _), (expected, _) in zip(ours, torchs, strict=True))
 
 
-def test_images_stay_encoded_and_what_does_not_draw_stays_fused(folder: Path) -> None:
-    training = DataLoader(ImageFolder(folder, TRANSFORMS["training"]), 4, draws="torch")
-    list(training)
-    assert training.verdict().startswith("accelerated: images are decoded by the native core")
-    assert "draws='torch' has random transforms run where torch would" in " ".join(training.explain().split())
+def test_the_image_pipeline_takes_torchs_numbers(folder: Path) -> None:
+    training = DataLoader(ImageFolder(folder, TRANSFORMS["training"]), 4, num_workers=2, draws="torch")
+    assert training.verdict() == "accelerated: images are decoded by the image pipeline; 4 of 4 steps fused"
+
+
+ELSEWHERE: dict[str, dict[str, Any]] = {
+    "num_workers=0": {"num_workers": 0},
+    "persistent workers": {"persistent_workers": True},
+    "in_order=False": {"in_order": False},
+}
+
+
+@pytest.mark.parametrize("name", ELSEWHERE)
+def test_where_torchs_generators_are_needed_samples_are_made_by_them(folder: Path, name: str) -> None:
+    given: dict[str, Any] = {"num_workers": 2, **ELSEWHERE[name]}
+    loader = DataLoader(ImageFolder(folder, TRANSFORMS["training"]), 4, draws="torch", **given)
+    list(loader)
+    assert loader.verdict().startswith("accelerated: images are decoded by the native core")
+    why = "draws='torch' has samples made where torch would make them"
+    assert f"{why}: {name}" in " ".join(loader.explain().split()) or f"{why}: with {name}" in loader.explain()
+
+
+def test_workers_that_seed_themselves_draw_what_they_seeded(folder: Path) -> None:
+    given: dict[str, Any] = {"num_workers": 2, "worker_init_fn": torch.manual_seed}
+    dataset = ImageFolder(folder, TRANSFORMS["training"])
+    torchs, ours = (
+        list(epochs(torch.utils.data.DataLoader, dataset, **given)),
+        list(epochs(DataLoader, dataset, draws="torch", **given)),
+    )
+    assert all(torch.equal(images, expected) for (images, _), (expected, _) in zip(ours, torchs, strict=True))
+
+
+@pytest.mark.filterwarnings("ignore:This DataLoader will create")
+@pytest.mark.parametrize("backend", ["pil", "native"])
+@pytest.mark.parametrize("workers", [1, 3])
+def test_any_number_of_workers_and_any_exact_backend_give_torchs_batches(
+    folder: Path, backend: str, workers: int
+) -> None:
+    dataset = ImageFolder(folder, TRANSFORMS["colours and erasing"])
+    torchs = list(epochs(torch.utils.data.DataLoader, dataset, num_workers=workers))
+    ours = list(epochs(DataLoader, dataset, draws="torch", num_workers=workers, backend=backend, prefetch_factor=4))
+    assert all(torch.equal(images, expected) for (images, _), (expected, _) in zip(ours, torchs, strict=True))
+
+
+@pytest.mark.parametrize("name", ["training", "TrivialAugment"])
+def test_an_epoch_that_is_resumed_goes_on_with_torchs_numbers(folder: Path, name: str) -> None:
+    def make() -> Any:
+        torch.manual_seed(1)
+        return DataLoader(
+            ImageFolder(folder, TRANSFORMS[name]), 4, shuffle=True, num_workers=2, draws="torch", prefetch_factor=3
+        )
+
+    whole, left = make(), make()
+    expected = [batch for batch, _ in whole]
+    for delivered in range(1, len(expected)):
+        loader = make()
+        iterator = iter(loader)
+        for _ in range(delivered):
+            next(iterator)
+        state = json.loads(json.dumps(loader.state_dict()))
+        left = make()
+        torch.manual_seed(99)  # of another run
+        left.load_state_dict(state)
+        rest = [batch for batch, _ in left]
+        assert len(rest) == len(expected) - delivered
+        assert all(torch.equal(one, other) for one, other in zip(rest, expected[delivered:], strict=True))
+
+
+def test_a_state_of_another_number_of_workers_is_told(folder: Path) -> None:
+    def make(workers: int) -> Any:
+        return DataLoader(ImageFolder(folder, TRANSFORMS["training"]), 4, num_workers=workers, draws="torch")
+
+    loader = make(2)
+    next(iter(loader))
+    other = make(3)
+    other.load_state_dict(loader.state_dict())
+    with pytest.warns(UserWarning, match="random numbers that the dataset draws differ"):
+        assert len(list(other)) == 5
+
+
+def outcomes(loader: Any) -> list[Any]:
+    """The batches of an epoch, None for each that raised."""
+    found: list[Any] = []
+    iterator = iter(loader)
+    while True:
+        try:
+            found.append(next(iterator)[0])
+        except StopIteration:
+            return found
+        except Exception:  # noqa: BLE001 - torch's and ours are of other types
+            found.append(None)
+
+
+@pytest.mark.parametrize("damage", ["missing", "no image", "too small"])
+def test_after_an_image_that_fails_batches_are_torchs_again(tmp_path: Path, damage: str) -> None:
+    folder = synthetic_dataset(tmp_path / "made", classes=2, images_per_class=11, size_px=(64, 52))
+    dataset = ImageFolder(folder, v1.Compose([v1.RandomCrop(40), v1.RandomHorizontalFlip(), v1.ToTensor()]))
+    path = Path(dataset.samples[6][0])
+    path.unlink()
+    if damage != "missing":
+        Image.new("RGB", (30, 30)).save(path.with_suffix(".jpg"))
+    if damage == "no image":
+        path.write_bytes(b"nothing")
+    found = []
+    for cls, more in ((torch.utils.data.DataLoader, {}), (DataLoader, {"draws": "torch"})):
+        torch.manual_seed(3)
+        found.append(outcomes(cls(dataset, 4, num_workers=2, **more)))
+    torchs, ours = found
+    assert [each is None for each in ours] == [each is None for each in torchs] == [False, True, *[False] * 4]
+    assert all(torch.equal(*pair) for pair in zip(ours, torchs, strict=True) if pair[0] is not None)
+
+
+@pytest.mark.parametrize("policy", ["skip", "replace"])
+def test_other_samples_of_a_batch_are_drawn_when_one_fails(tmp_path: Path, policy: Any) -> None:
+    folder = synthetic_dataset(tmp_path / "made", classes=2, images_per_class=6, size_px=(64, 52))
+    dataset = ImageFolder(folder, TRANSFORMS["colours and erasing"])
+    Path(dataset.samples[5][0]).write_bytes(b"nothing")
+    loader = DataLoader(dataset, 4, num_workers=2, draws="torch", on_error=policy)
+    sizes = [len(labels) for _, labels in loader]
+    assert sizes == ([4, 3, 4] if policy == "skip" else [4, 4, 4])
+    assert loader.stats()["quarantine"][0][0] == 5
+
+
+class InMemory(CIFAR10):
+    """CIFAR10 of numbers that are drawn."""
+
+    def __init__(self, transform: Callable[[Any], Any]) -> None:
+        self.data = np.random.default_rng(1).integers(0, 256, (24, 32, 32, 3), np.uint8)
+        self.targets, self.transform, self.target_transform = list(range(24)), transform, None
+
+
+InMemory.__module__, InMemory.__qualname__, InMemory.__name__ = CIFAR10.__module__, "CIFAR10", "CIFAR10"
+
+
+def test_images_in_memory_are_drawn_like_torchs() -> None:
+    steps = v1.RandomCrop(32, padding=4), v1.RandomHorizontalFlip(), v1.ColorJitter(0.3), v1.ToTensor()
+    dataset = InMemory(v1.Compose([*steps, v1.Normalize(MEAN, STD)]))
+    torchs = list(epochs(torch.utils.data.DataLoader, dataset, num_workers=2))
+    ours = list(epochs(DataLoader, dataset, draws="torch", num_workers=2))
+    assert all(torch.equal(images, expected) for (images, _), (expected, _) in zip(ours, torchs, strict=True))
+    loader = DataLoader(dataset, 4, num_workers=2, draws="torch")
+    assert "image pipeline" in loader.verdict()
+
+
+def test_what_does_not_draw_stays_fused(folder: Path) -> None:
     validation = DataLoader(ImageFolder(folder, TRANSFORMS["none that draws"]), 4, draws="torch")
     assert "4 of 4 steps fused" in validation.verdict()
 

@@ -1,0 +1,126 @@
+"""Numbers that a batch's samples draw as torch's worker process would, before any of them is decoded."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+
+import numpy as np
+import numpy.typing as npt
+
+from fastdata.pipeline.config import PipelineConfig
+from fastdata.pipeline.jobs import stop_if_cancelled
+from fastdata.sources.protocol import file_ranges
+from fastdata.sources.recognise import has_file_ranges
+from fastdata.views.draw import ImageTooSmall, draw_view, draw_views
+from fastdata.views.given import Given
+from fastdata.views.header import parse_header
+from fastdata.views.plan import Size
+from fastdata.views.view import View
+
+__all__ = ["GivenNumbers"]
+
+_HEAD_BYTES = 4096  # holds the headers of most files; the sample of another is read
+
+
+class GivenNumbers:
+    """The numbers of a batch's samples; None for each where views are drawn by seed, epoch and sample.
+
+    Args:
+        config: the pipeline's configuration.
+        number: the batch's number.
+        indices: its samples.
+    """
+
+    def __init__(self, config: PipelineConfig, number: int, indices: Sequence[int]) -> None:
+        self._config, self._number, self._indices = config, number, list(indices)
+        self._given: list[Given | None] | None = None
+
+    def draw_in_turn(self, read_size: Callable[[int], Size | None] | None) -> None:
+        """Draws the numbers of all samples when the batch's turn has come.
+
+        Args:
+            read_size: reads the sample at a position for its image's (height, width), None if it cannot be read; None
+                draws nothing, since there will be no batch.
+        """
+        workers, following = self._config.torchs_workers, self._config.plan.following
+        assert workers is not None
+        assert following is not None
+        sizes: Sequence[Size | None] = ()
+        try:
+            sizes = () if read_size is None else self._sizes(read_size)
+        finally:  # also after an error the turn must be passed on
+            given: list[Given | None] = [None] * len(self._indices)
+            with workers.turn(self._number) as generators:
+                for position, size in enumerate(sizes):
+                    with suppress(ImageTooSmall):  # told with the sample
+                        given[position] = None if size is None else following.draw(generators, size)
+                    if given[position] is None and self._config.on_error == "raise":
+                        break  # as torch's worker process does
+            self._given = given
+
+    def _sizes(self, read_size: Callable[[int], Size | None]) -> Sequence[Size | None]:
+        source, arrays = self._config.source, self._config.arrays
+        if arrays is not None:
+            return [arrays.image_size] * len(self._indices)
+        if not has_file_ranges(source):
+            return [read_size(position) for position in range(len(self._indices))]
+        files = file_ranges(source, self._indices)
+        offsets = [0] * len(files.paths) if files.offsets is None else files.offsets
+        sizes = []
+        for position, (path, offset) in enumerate(zip(files.paths, offsets, strict=True)):
+            stop_if_cancelled()
+            size = _size_in_file(path, int(offset))
+            sizes.append(read_size(position) if size is None else size)
+        return sizes
+
+    @property
+    def is_complete(self) -> bool:
+        """True if the numbers of all samples are given, or none are to be."""
+        return self._given is None or None not in self._given
+
+    def all(self) -> tuple[list[Given | None] | None, npt.NDArray[np.int64] | None]:
+        """The numbers of all samples, and those of their views, (N, operations, GIVEN_NUMBERS); None if none are."""
+        if self._given is None:
+            return None, None
+        return self._given, np.stack([each.numbers[0] for each in self._given if each is not None])
+
+    def of(self, samples: Sequence[tuple[int, int]]) -> list[Given | None] | None:
+        """The numbers of samples at (position, index); None for one that stands in for another, or for all of them."""
+        if self._given is None:
+            return None
+        return [self._given[at] if self._indices[at] == index else None for at, index in samples]
+
+    def views(self, samples: Sequence[tuple[int, int, int, tuple[int, int]]]) -> list[View]:
+        """Draws the views of samples at (position, index, copy, (width, height)).
+
+        Raises:
+            ImageTooSmall: a crop is larger than an image.
+        """
+        ops, key = self._config.plan.ops, self._config.key
+        given = self.of([sample[:2] for sample in samples])
+        if given is None:
+            _, indices, copies, sizes = (np.array(column, np.int64) for column in zip(*samples, strict=True))
+            return draw_views(ops, sizes, indices, key=key, copies=copies).rows()
+        numbers = [None if own is None else own.numbers[0] for own in given]
+        return [
+            draw_view(ops, size, index, copy, key=key, given=own)
+            for (_, index, copy, size), own in zip(samples, numbers, strict=True)
+        ]
+
+
+def _size_in_file(path: str | os.PathLike[str], offset: int) -> Size | None:
+    """(height, width) of an image from its header; None if it has to be read otherwise, or cannot be."""
+    try:
+        file = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_NONBLOCK", 0))
+    except OSError:
+        return None
+    try:
+        os.lseek(file, offset, os.SEEK_SET)
+        header = parse_header(os.read(file, _HEAD_BYTES))
+    except OSError:
+        return None
+    finally:
+        os.close(file)
+    return None if header is None else (header.height, header.width)
