@@ -31,6 +31,7 @@ from recipes import RECIPES
 from torchvision import datasets
 
 import fastdata
+from fastdata.dataloader.loader import observers
 from fastdata.diagnosis.measure import Contender, measure, ratios, table, write_json
 
 RESULT = Path(__file__).parent / "results" / "draws.json"
@@ -82,17 +83,27 @@ def losses_of(script: str, arguments: list[str]) -> list[str]:
     return losses
 
 
+def link_often(photographs: Path, folder: Path) -> None:
+    """Fills a folder with links to each photograph, as many as an epoch of all updates needs."""
+    files = sorted(path for path in photographs.rglob("*") if path.is_file())
+    for time in range(-(-UPDATES * BATCH // len(files))):
+        for path in files:
+            link = folder / path.parent.relative_to(photographs) / f"{time}-{path.name}"
+            link.parent.mkdir(parents=True, exist_ok=True)
+            link.symlink_to(path)
+
+
 def compared_losses(photographs: Path, sources: Path) -> dict[str, Any]:
     """Runs each script twice in processes of its own, and compares the losses."""
     results: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as folder:
         for split in ("train", "val"):
-            (Path(folder) / split).symlink_to(photographs.resolve())
+            link_often(photographs.resolve(), Path(folder) / split)
         places = {"DATA": folder, "OUTPUT": str(Path(folder) / "output")}
         for name, (checkout, script, arguments) in SCRIPTS.items():
             given = [places.get(each, each) for each in arguments]
             command = [sys.executable, __file__, "--losses-of", str(sources / checkout / script), *given]
-            found = []
+            found, verdicts = [], []
             for ours in ("", "1"):
                 environment = {**os.environ, "FASTDATA_DRAWS": "torch", "DRAWS_WITH_FASTDATA": ours}
                 done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
@@ -100,8 +111,18 @@ def compared_losses(photographs: Path, sources: Path) -> dict[str, Any]:
                 if not lines:
                     raise SystemExit(f"{name} has failed: {done.stderr[-2000:]}")
                 found.append(json.loads(lines[-1].removeprefix("LOSSES ")))
+                verdicts = [
+                    line.removeprefix("LOADER ") for line in done.stdout.splitlines() if line.startswith("LOADER ")
+                ]
+            if not verdicts:
+                raise SystemExit(f"{name} has not used fastdata's loader")
             first = next((at for at, (one, other) in enumerate(zip(*found, strict=True)) if one != other), None)
-            results[name] = {"updates": len(found[0]), "equal": first is None, "first_difference": first}
+            results[name] = {
+                "updates": len(found[0]),
+                "equal": first is None,
+                "first_difference": first,
+                "loader": verdicts[0],
+            }
             print(f"{name}: {results[name]}", flush=True)
     return results
 
@@ -122,7 +143,7 @@ def main() -> None:
     parser.add_argument("folder", type=Path, help="folder of the form CLASS/IMAGE")
     parser.add_argument("--sources", type=Path, default=None, help="folder with the checkouts")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--repeat", type=int, default=2, help="times the folder is read in an epoch")
+    parser.add_argument("--repeat", type=int, default=8, help="times the folder is read in an epoch (%(default)s)")
     given = parser.parse_args()
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
@@ -167,6 +188,10 @@ if __name__ == "__main__":
         torch.set_num_threads(1)
         if os.environ["DRAWS_WITH_FASTDATA"]:
             fastdata.replace_dataloader()
-        print("LOSSES " + json.dumps(losses_of(sys.argv[2], sys.argv[3:])))
+            seen: list[fastdata.DataLoader[Any]] = []
+            observers.append(lambda loader, _: seen.append(loader))
+        print("\nLOSSES " + json.dumps(losses_of(sys.argv[2], sys.argv[3:])))
+        if os.environ["DRAWS_WITH_FASTDATA"]:
+            print("\n".join(f"LOADER {loader.verdict()}" for loader in seen))
     else:
         main()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import statistics
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -163,6 +164,26 @@ def opencv_table(record: dict[str, Any]) -> str:
     return "\n".join([*lines, "", f"{versions}. {_conditions(record)}"])
 
 
+def draws_table(record: dict[str, Any]) -> str:
+    """What draws="torch" costs, and whether batches and losses are torch's, from draws.json."""
+    own, torchs = "fastdata", 'fastdata, draws="torch"'
+    lines = [
+        "| CPU ms per image | torch | own draws | torch's draws | more than own draws | batches |",
+        "|---|---:|---:|---:|---:|---|",
+    ]
+    for recipe, result in record["results"]["recipes"].items():
+        rows = {row["name"]: row["cpu_ms_per_image"] for row in result["loaders"]}
+        more = [b / a - 1 for a, b in zip(rows[own]["values"], rows[torchs]["values"], strict=True)]
+        cells = [three_digits(rows[name]["median"]) for name in ("torch", own, torchs)]
+        cells += [f"{statistics.median(more):+.0%} ({min(more):+.0%} to {max(more):+.0%})"]
+        lines.append(f"| {recipe} | {' | '.join(cells)} | {'equal' if result['equal'] else 'others'} |")
+    lines.append("")
+    for script, result in record["results"]["losses"].items():
+        said = "all equal" if result["equal"] else f"equal up to the {result['first_difference']}th"
+        lines.append(f"- {script}: {result['updates']} losses, {said} ({result['loader']}).")
+    return "\n".join([*lines, "", _conditions(record)])
+
+
 def _ratio(result: dict[str, Any]) -> dict[str, Any]:
     ratio: dict[str, Any] = result["times_better"]["fastdata"]["cpu"]
     return ratio
@@ -288,6 +309,7 @@ TABLES: list[tuple[str, str, str, Callable[[dict[str, Any]], str]]] = [
     ("docs/performance.md", "recipes", "recipes.json", pairs_table),
     ("docs/performance.md", "public", "public_pipelines.json", public_table),
     ("docs/guide.md", "kinds", "public_pipelines.json", kinds_table),
+    ("docs/performance.md", "draws", "draws.json", draws_table),
     ("docs/performance.md", "opencv", "opencv.json", opencv_table),
     ("docs/performance.md", "training", "train.json", train_table),
     ("docs/performance.md", "ablation", "ablation.json", ablation_table),

@@ -157,8 +157,10 @@ class SampleFetcher(_MapDatasetFetcher):
     def _samples(self, order: SampleOrder) -> list[Any]:
         getitems = _getitems_of(self.dataset) if self.auto_collation else None
         if getitems:
-            index, copy = next(iter(order.samples()), (None, 0))
-            with making(index, copy, order.key):
+            samples = list(order.samples())
+            note_batch(samples)
+            index, copy = samples[0] if samples else (None, 0)
+            with making(index, copy, order.key, samples=max(1, len(samples))):
                 return getitems(order.indices)  # type: ignore[no-any-return]
         note_batch(order.samples())
         return [self.sample(index, copy, order.key) for index, copy in order.samples()]

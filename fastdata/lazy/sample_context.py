@@ -111,6 +111,7 @@ class _Making(threading.local):
     key: Key | None = None
     index: Any = None
     copy = transforms = 0
+    at_once = 1
     opens_encoded = False
     several_views = decodes_at_once = False
     decoded = images_opened = fused = joint = 0
@@ -133,17 +134,26 @@ _this_thread = _Making()
 
 
 @contextmanager
-def making(index: Any, copy: int = 0, key: Key | None = None) -> Iterator[None]:
-    """Marks the sample that is made within a `with` block, whose fused transforms count from 0; draws need a key."""
+def making(index: Any, copy: int = 0, key: Key | None = None, *, samples: int = 1) -> Iterator[None]:
+    """Marks the sample that is made within a `with` block, whose fused transforms count from 0; draws need a key.
+
+    Args:
+        index: the sample.
+        copy: number of its earlier occurrences in the epoch.
+        key: seed and epoch.
+        samples: number of samples that are made in one call: all of the batch that `note_batch` was told, or one.  The
+            calls of transforms are taken to be for one sample after the other, then again for the first.
+    """
     mine = _this_thread
-    before = mine.key, mine.index, mine.copy, mine.transforms, mine.seed
+    before = mine.key, mine.index, mine.copy, mine.transforms, mine.seed, mine.at_once
     mine.key, mine.index, mine.copy, mine.transforms, mine.opened = key, index, copy, 0, ""
+    mine.at_once = samples
     mine.tokens.clear()
     mine.sources = []
     try:
         yield
     finally:
-        mine.key, mine.index, mine.copy, mine.transforms, mine.seed = before
+        mine.key, mine.index, mine.copy, mine.transforms, mine.seed, mine.at_once = before
 
 
 def opens_encoded() -> bool:
@@ -261,7 +271,9 @@ def next_draw(*, draws: bool) -> Draw | None:
             return None
         mine.tokens.add(token)
     number, mine.transforms = mine.transforms, mine.transforms + 1
-    return Draw(mine.key.derived(number, _NEXT_TRANSFORM), _as_number(mine.index), mine.copy)
+    turn, at = divmod(number, mine.at_once)
+    index, copy = mine.batch[at] if mine.at_once > 1 else (_as_number(mine.index), mine.copy)
+    return Draw(mine.key.derived(turn, _NEXT_TRANSFORM), index, copy)
 
 
 def note_batch(samples: Iterable[tuple[Any, int]]) -> None:

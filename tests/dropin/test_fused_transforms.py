@@ -274,6 +274,16 @@ def test_datasets_that_give_batches_are_asked_for_them(table: Path) -> None:
     assert len({crop.sum().item() for crop in crops}) == 4
 
 
+def test_samples_that_are_made_together_draw_as_they_would_one_by_one(table: Path) -> None:
+    transform = v1.Compose([v1.RandomResizedCrop(24), v1.ColorJitter(0.4), v1.ToTensor()])
+    alone, together, others = (
+        batches(DataLoader(kind(table, transform), size, seed=5, shuffle=True))
+        for kind, size in ((Table, 4), (InBatches, 4), (InBatches, 3))
+    )
+    assert same(alone, together)
+    assert torch.equal(torch.cat([images for images, _ in others]), torch.cat([images for images, _ in together]))
+
+
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize(
     "collate",
