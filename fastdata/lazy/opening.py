@@ -33,7 +33,14 @@ from fastdata.lazy.sample_context import (
     opens_encoded,
     set_opens_encoded,
 )
-from fastdata.lazy.torchvision_io import DECODERS, leaving_pending, noting_files
+from fastdata.lazy.library_decoders import (
+    DECODERS,
+    READS,
+    TORCHCODECS,
+    leaving_pending,
+    leaving_upright_pending,
+    noting_files,
+)
 from fastdata.lazy.undecoded import Undecoded
 from fastdata.loaders import create_backend
 from fastdata.patches.image_opening import image_opening
@@ -218,5 +225,9 @@ _replacements = image_opening(
     kernels_for={name: partial(_staying_pending, step) for name, step in TORCHVISIONS.items()},
     read_file_for=noting_files,
     decoders_for=dict.fromkeys(DECODERS, partial(leaving_pending, began=lambda: _began())),
+    torchcodecs_for={
+        READS: noting_files,
+        **dict.fromkeys(TORCHCODECS, partial(leaving_upright_pending, began=lambda: _began())),
+    },
     stacking_for=stacking_pending,
 )

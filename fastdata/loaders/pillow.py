@@ -35,6 +35,7 @@ __all__ = [
     "look_of",
     "most_pixels",
     "open_rgb",
+    "orientation",
     "orientation_exif",
     "resize_scaled",
     "resize_window",
@@ -139,6 +140,19 @@ def look_of(data: bytes) -> tuple[int, bytes | None]:
             orientation = 1
     is_rgb = isinstance(profile, bytes) and profile[16:20] == b"RGB "
     return orientation if orientation in range(1, 9) else 1, profile if is_rgb else None
+
+
+def orientation(exif: bytes) -> int:
+    """Returns the orientation in EXIF data, 1 where it says nothing; 0 for data that Pillow cannot read."""
+    from PIL import Image
+
+    found = Image.Exif()
+    try:
+        found.load(exif)
+        value = found.get(_ORIENTATION, 1)
+    except Exception:  # noqa: BLE001 - of damaged metadata
+        return 0
+    return value if isinstance(value, int) else 0
 
 
 def orientation_exif(orientation: int) -> bytes:

@@ -1,4 +1,4 @@
-"""Replaces Pillow's `open` and `expand`, torchvision's conversions and some kernels, and torch's stacking."""
+"""Replaces Pillow's `open` and `expand`, torchvision's conversions and some kernels, decoders, and torch's stacking."""
 
 from __future__ import annotations
 
@@ -33,6 +33,7 @@ def image_opening(
     kernels_for: Mapping[str, Callable[[Any], Any]],
     read_file_for: Callable[[Any], Any],
     decoders_for: Mapping[str, Callable[[Any], Any]],
+    torchcodecs_for: Mapping[str, Callable[[Any], Any]],
     stacking_for: Callable[[Any], Any],
 ) -> Replacements:
     """Returns the replacements, not in force yet.
@@ -48,6 +49,7 @@ def image_opening(
         kernels_for: by name, makes the replacement of what a function of torchvision's v2 does with tensors and Images.
         read_file_for: makes the replacement of the operator of torch by which torchvision reads a file.
         decoders_for: by name, makes the replacement of an operator by which it decodes.
+        torchcodecs_for: by name, makes the replacement of an operator by which torchcodec decodes images.
         stacking_for: makes the replacement of what torch's default_collate does with tensors; where a program has put a
             function of its own there, nothing is replaced.
     """
@@ -69,6 +71,10 @@ def image_opening(
             for name, operator_for in {"read_file": read_file_for, **decoders_for}.items():
                 if hasattr(torch.ops.image, name):  # which puts it into the namespace
                     replacements.replace(vars(torch.ops.image), name, operator_for)
+        if (torchcodec := sys.modules.get("torchcodec.decoders._image_decoders")) is not None:
+            for name, operator_for in torchcodecs_for.items():
+                if hasattr(torchcodec, name):
+                    replacements.replace(vars(torchcodec), name, operator_for)
         if (names := old_wrap()) is not None:
             replacements.replace(names, "wrap", _asking_the_class)
         if collate.default_collate_fn_map.get(torch.Tensor) is collate.collate_tensor_fn:

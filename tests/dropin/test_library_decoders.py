@@ -1,4 +1,4 @@
-"""Datasets that decode with torchvision.io: images stay encoded, and batches are torch's."""
+"""Datasets that decode with torchvision.io or torchcodec: images stay encoded, and batches are torch's."""
 
 from __future__ import annotations
 
@@ -24,6 +24,11 @@ from fastdata.lazy.pending_tensor import is_pending
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*torchvision:DeprecationWarning", "ignore:.*torchvision:FutureWarning")
 
+try:
+    from torchcodec import decoders as torchcodec
+except (ImportError, OSError, RuntimeError):  # which also needs libraries of the system
+    torchcodec = None
+
 HOW: dict[str, Callable[[Path], torch.Tensor]] = {
     "decode_image": lambda path: decode_image(str(path)),
     "of a path": lambda path: decode_image(path, mode="RGB"),
@@ -31,6 +36,9 @@ HOW: dict[str, Callable[[Path], torch.Tensor]] = {
     "of bytes": lambda path: decode_jpeg(read_file(str(path)), ImageReadMode.RGB),
     "of a buffer": lambda path: decode_image(torch.frombuffer(bytearray(path.read_bytes()), dtype=torch.uint8)),
 }
+if torchcodec is not None:
+    HOW["torchcodec"] = lambda path: torchcodec.decode_image(path)
+    HOW["torchcodec, of bytes"] = lambda path: torchcodec.decode_jpeg(path.read_bytes(), mode="RGB")
 STEPS = v2.Compose(
     [v2.Resize((32, 32), antialias=True), v2.ToDtype(torch.float32, scale=True), v2.Normalize([0.5], [0.2])]
 )
@@ -130,6 +138,45 @@ def test_other_requests_are_torchvisions(folder: Path, name: str) -> None:
         ours = OTHERS[name](folder / "3.jpg")
     assert not is_pending(ours)
     assert torch.equal(ours, OTHERS[name](folder / "3.jpg"))
+
+
+def turned(path: Path, orientation: int) -> Path:
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    with Image.open(path) as image:
+        made = path.parent / "turned" / f"{orientation}{path.suffix}"
+        made.parent.mkdir(exist_ok=True)
+        image.save(made, exif=exif)
+    return made
+
+
+@pytest.mark.skipif(torchcodec is None, reason="torchcodec is not installed")
+def test_torchcodec_turns_what_its_metadata_turn(folder: Path, tmp_path: Path) -> None:
+    for name in ("3.jpg", "9.png"):
+        (tmp_path / name).write_bytes((folder / name).read_bytes())
+        for orientation in (1, 6):
+            path = turned(tmp_path / name, orientation)
+            with opening_encoded():
+                ours = torchcodec.decode_image(path)
+            assert is_pending(ours) == (name == "3.jpg" and orientation == 1)
+            assert torch.equal(ours, torchcodec.decode_image(path))
+
+
+@pytest.mark.skipif(torchcodec is None, reason="torchcodec is not installed")
+@pytest.mark.parametrize("asked", [{"mode": "GRAY"}, {"output_dtype": torch.uint16}, {"mode": "RGB_ALPHA"}])
+def test_other_requests_are_torchcodecs(folder: Path, asked: dict[str, Any]) -> None:
+    for name in ("3.jpg", "9.png"):
+        with opening_encoded():
+            ours = torchcodec.decode_image(folder / name, **asked)
+        assert torch.equal(ours, torchcodec.decode_image(folder / name, **asked))
+
+
+@pytest.mark.skipif(torchcodec is None, reason="torchcodec is not installed")
+def test_torchcodecs_pixels_are_pillows(folder: Path) -> None:
+    for path in [*photographs("imagenet-sample"), *folder.glob("*.jpg")]:
+        with Image.open(path) as image:
+            if image.mode == "RGB" and image.format == "JPEG" and image.getexif().get(0x0112, 1) == 1:
+                assert torch.equal(torchcodec.decode_image(path), F.pil_to_tensor(image))
 
 
 def test_its_pixels_are_pillows(folder: Path) -> None:
