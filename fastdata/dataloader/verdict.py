@@ -41,6 +41,7 @@ class Happened:
         samples: samples in the batches for which a report came.
         opened: images that were opened by Pillow, since they could not stay encoded.
         decoded: images that were left to be decoded here, or decoded natively for the dataset's code.
+        converted: images that were converted to another mode, where that is done to all of them.
         fused: steps of transforms that were done natively.
         joint: calls of known transforms with an image and its targets.
         left: images that were left to be decoded here, as a batch.
@@ -51,6 +52,7 @@ class Happened:
     samples: int = 0
     opened: int = 0
     decoded: int = 0
+    converted: int = 0
     fused: int = 0
     joint: int = 0
     left: int = 0
@@ -68,6 +70,7 @@ class Happened:
             self.samples += report.samples
             self.opened += report.opened
             self.decoded += report.decoded
+            self.converted += report.converted
             self.fused += report.fused
             self.joint += report.joint
             self.left += report.left
@@ -179,6 +182,11 @@ def _share(plan: Plan) -> str:
 
 def _no_images(loader: LoaderArguments, happened: Happened) -> str:
     """Reason why no image was decoded natively, by what the dataset's code did."""
+    if happened.converted:
+        return (
+            f"{type(loader.dataset).__name__} converts its images to another mode than RGB at once, which is left to "
+            "Pillow"
+        )
     if happened.opened:
         return (
             f"{type(loader.dataset).__name__} opened {happened.opened} images in the first {_batches(happened)}, none "

@@ -43,6 +43,7 @@ class Report:
         samples: number of samples in the batch.
         opened: number of images opened by Pillow, since they could not stay encoded.
         decoded: number of images that were left encoded, or decoded natively for the dataset's code.
+        converted: number of images that were converted to another mode, where that is done to all of them.
         fused: number of transform steps that were done natively, or left for the batch's decoding.
         joint: number of calls of known transforms with an image and its targets.
         left: number of images left to be decoded with the batch.
@@ -52,6 +53,7 @@ class Report:
     samples: int
     opened: int
     decoded: int
+    converted: int
     fused: int
     joint: int
     left: int

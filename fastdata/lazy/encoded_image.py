@@ -23,6 +23,7 @@ from PIL.PngImagePlugin import PngImageFile
 
 from fastdata.lazy.encoded_source import EncodedSource
 from fastdata.lazy.fill import decode_source
+from fastdata.lazy.sample_context import count_converted
 from fastdata.loaders.backend import Pixels
 from fastdata.loaders.per_image import asking_pillow
 from fastdata.views.header import parse_header
@@ -151,6 +152,8 @@ class EncodedImage(Image):
         """See PIL.Image.Image.convert; to RGB nothing is decoded yet."""
         self._source.is_asked = True
         if self._seen is None or mode != "RGB" or arguments or options:
+            if mode not in (None, "RGB") and self._seen is not None and not self._seen.is_resized:
+                count_converted()
             return super().convert(mode, *arguments, **options)
         return self._again(self._seen)
 

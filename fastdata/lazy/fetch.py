@@ -28,13 +28,16 @@ from fastdata.lazy.sample_context import (
     Notes,
     draws_repeated,
     fuse_draws,
+    is_for_pillow,
     left_so_far,
     making,
     note_batch,
     note_seed,
     noting,
     opened_last,
+    opens_encoded,
     seed_of,
+    set_opens_encoded,
     sources_of_the_sample,
 )
 from fastdata.lazy.undecoded import Undecoded, UndecodedBatch
@@ -56,6 +59,7 @@ __all__ = [
     "counts_as_image_error",
 ]
 
+_TRIED = 4  # samples, after which images are left to Pillow if it is asked for all of them at once
 REPORTED = 3  # batches per fetcher that are reported although nothing in them is decoded natively
 _STATES_KEPT = 64  # batches whose random states are kept until they are completed
 
@@ -85,6 +89,7 @@ class SampleFetcher(_MapDatasetFetcher):
         super().__init__(dataset, auto_collation, stacks_pending(collate_fn), drop_last)
         self._on_error, self._seeded = on_error, seeded
         self._fetched, self._defers, self._fuses_draws = 0, False, True
+        self._leaves_encoded = True  # what the dataset opens
         self._numbers = itertools.count()  # for batches that come without a SampleOrder
         self._states: OrderedDict[int, GlobalStates] = OrderedDict()  # before recent batches, by their numbers
 
@@ -155,6 +160,14 @@ class SampleFetcher(_MapDatasetFetcher):
             return self.collate_fn(samples)
 
     def _samples(self, order: SampleOrder) -> list[Any]:
+        before = set_opens_encoded(False) if not self._leaves_encoded else None
+        try:
+            return self._made(order)
+        finally:
+            if before is not None:
+                set_opens_encoded(before)
+
+    def _made(self, order: SampleOrder) -> list[Any]:
         getitems = _getitems_of(self.dataset) if self.auto_collation else None
         if getitems:
             samples = list(order.samples())
@@ -163,7 +176,16 @@ class SampleFetcher(_MapDatasetFetcher):
             with making(index, copy, order.key, samples=max(1, len(samples))):
                 return getitems(order.indices)  # type: ignore[no-any-return]
         note_batch(order.samples())
-        return [self.sample(index, copy, order.key) for index, copy in order.samples()]
+        samples, opens = [], opens_encoded()
+        try:
+            for index, copy in order.samples():
+                samples.append(self.sample(index, copy, order.key))
+                if opens and self._fetched == 0 and len(samples) == _TRIED and is_for_pillow():
+                    self._leaves_encoded = False  # it would gain nothing, and cost a little
+                    set_opens_encoded(False)
+        finally:
+            set_opens_encoded(opens)
+        return samples
 
     def sample(self, index: Any, copy: int = 0, key: Key | None = None) -> Any:
         """Returns one sample of the dataset."""
@@ -289,7 +311,8 @@ def _report(notes: Notes, order: SampleOrder) -> Report:
     return Report(
         samples=len(order.indices),
         opened=notes.opened,
-        decoded=notes.left + notes.decoded,
+        decoded=0 if notes.converted else notes.left + notes.decoded,
+        converted=notes.converted,
         fused=notes.fused,
         joint=notes.joint,
         left=notes.left,

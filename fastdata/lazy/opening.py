@@ -21,6 +21,14 @@ from PIL.Image import Image
 from fastdata.errors import BackendUnavailable
 from fastdata.lazy.encoded_image import EncodedImage
 from fastdata.lazy.encoded_source import EncodedSource, find_source
+from fastdata.lazy.library_decoders import (
+    DECODERS,
+    READS,
+    TORCHCODECS,
+    leaving_pending,
+    leaving_upright_pending,
+    noting_files,
+)
 from fastdata.lazy.pending_steps import TORCHVISIONS, outside_of, sides_of
 from fastdata.lazy.pending_tensor import PendingImage, is_pending, pending, stacking_pending
 from fastdata.lazy.pillow_filters import adjusting_hue, filtering
@@ -32,14 +40,6 @@ from fastdata.lazy.sample_context import (
     note_source,
     opens_encoded,
     set_opens_encoded,
-)
-from fastdata.lazy.library_decoders import (
-    DECODERS,
-    READS,
-    TORCHCODECS,
-    leaving_pending,
-    leaving_upright_pending,
-    noting_files,
 )
 from fastdata.lazy.undecoded import Undecoded
 from fastdata.loaders import create_backend

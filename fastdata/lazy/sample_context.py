@@ -22,6 +22,7 @@ from fastdata.views.streams import Stream, seeds
 __all__ = [
     "Draw",
     "Notes",
+    "count_converted",
     "count_decoded",
     "count_fused",
     "count_joint",
@@ -34,6 +35,7 @@ __all__ = [
     "expects_several_views",
     "fuse_draws",
     "index_being_made",
+    "is_for_pillow",
     "left_so_far",
     "making",
     "next_draw",
@@ -90,6 +92,7 @@ class Notes:
         left: number of images left to be decoded with the batch.
         decoded: number of images that the native core decoded for the dataset's own code.
         opened: number of images opened by Pillow, since they could not stay encoded.
+        converted: number of images that were converted, whole, to another mode than RGB, if all of them were.
         fused: number of transform steps that were done natively, or left for the batch's decoding.
         joint: number of calls of known transforms with an image and its targets, which they transform by themselves.
         plain: reasons why fused transforms called the original transform instead.
@@ -98,6 +101,7 @@ class Notes:
     def __init__(self) -> None:
         self.pending: list[Any] = []
         self.left = self.decoded = self.opened = self.fused = self.joint = 0
+        self.converted = 0
         self.plain: set[str] = set()
         self.made = False
 
@@ -114,7 +118,7 @@ class _Making(threading.local):
     at_once = 1
     opens_encoded = False
     several_views = decodes_at_once = False
-    decoded = images_opened = fused = joint = 0
+    decoded = images_opened = fused = joint = encoded = converted = 0
 
     fuses_draws = True
     repeated = False
@@ -234,6 +238,7 @@ def noting(notes: Notes) -> Iterator[None]:
     mine = _this_thread
     before = mine.pending, mine.decoded, mine.images_opened, mine.fused, mine.joint, mine.plain
     mine.pending, mine.decoded, mine.images_opened, mine.fused, mine.joint, mine.plain = [], 0, 0, 0, 0, set()
+    mine.encoded = mine.converted = 0
     if torch.initial_seed() != mine.seed_after:  # seeded since the batch before, which is not the samples' own doing
         note_seed()
     try:
@@ -244,6 +249,7 @@ def noting(notes: Notes) -> Iterator[None]:
         notes.left = sum(each.undecoded.count for each in notes.pending if each.undecoded.known() is None)
         notes.decoded, notes.opened = mine.decoded, mine.images_opened
         notes.fused, notes.joint, notes.plain = mine.fused, mine.joint, mine.plain
+        notes.converted = mine.converted if is_for_pillow() else 0
         mine.pending, mine.decoded, mine.images_opened, mine.fused, mine.joint, mine.plain = before
         mine.seed_after = torch.initial_seed()
 
@@ -311,11 +317,22 @@ def note_opened(opened: Any) -> None:
 def note_source(source: Any) -> None:
     """Records an image that this thread opens and that stays encoded."""
     _this_thread.sources.append(source)
+    _this_thread.encoded += 1
 
 
 def sources_of_the_sample() -> list[Any]:
     """Returns the encoded images that were opened for the sample under way."""
     return _this_thread.sources
+
+
+def is_for_pillow() -> bool:
+    """True if all images of the batch so far were converted to another mode than RGB at once, which Pillow does."""
+    return 0 < _this_thread.encoded <= _this_thread.converted
+
+
+def count_converted() -> None:
+    """Counts an encoded image that is converted, whole, to another mode than RGB."""
+    _this_thread.converted += 1
 
 
 def count_opened_by_pillow() -> None:

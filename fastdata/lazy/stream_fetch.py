@@ -42,6 +42,7 @@ class StreamFetcher:
             samples=samples,
             opened=notes.opened,
             decoded=notes.decoded,
+            converted=0,
             fused=notes.fused,
             joint=0,
             left=0,

@@ -15,6 +15,7 @@ import torchvision
 import torchvision.transforms as v1
 import torchvision.transforms.v2 as v2
 from PIL import Image
+from PIL.JpegImagePlugin import JpegImageFile
 from torch.utils.data import Dataset, IterableDataset
 from torchvision import io, tv_tensors
 from torchvision.datasets import ImageFolder
@@ -73,6 +74,22 @@ class Greys(Files):
         return self.transform(Image.open(self.files[index]).convert("RGB"))
 
 
+class Luma(Files):
+    """Converts images to another mode than RGB, all or some."""
+
+    others = 1
+
+    def __getitem__(self, index: int) -> Any:
+        image = Image.open(self.files[index])
+        return self.transform(image.convert("YCbCr" if index % self.others == 0 else "RGB").split()[0]), type(
+            image
+        ) is JpegImageFile
+
+
+class SomeLuma(Luma):
+    others = 3
+
+
 class Joint(Files):
     def __getitem__(self, index: int) -> Any:
         image = Image.open(self.files[index]).convert("RGB")
@@ -112,6 +129,21 @@ def heard(loader: Any) -> tuple[str, list[str]]:
         list(loader)
     told = [str(each.message) for each in caught if each.category is fastdata.NotAccelerated]
     return loader.verdict(), told
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("kind", [Luma, SomeLuma])
+def test_images_that_pillow_converts_are_left_to_it(files: list[str], kind: Any, workers: int) -> None:
+    loader = DataLoader(kind(files * 2), 8, num_workers=workers, collate_fn=list)
+    found = [sample for batch in loader for sample in batch]
+    expected = [kind(files * 2)[index] for index in range(16)]
+    assert all(torch.equal(image, other) for (image, _), (other, _) in zip(found, expected, strict=True))
+    assert [by_pillow for _, by_pillow in found] == [kind is Luma and number >= 4 for number in range(16)]
+    said = loader.verdict()
+    if kind is Luma:
+        assert said.startswith("not accelerated: Luma converts its images to another mode than RGB at once")
+    else:
+        assert said.startswith("partly accelerated: images are decoded by the native core")
 
 
 def test_before_the_first_batches_nothing_is_promised(files: list[str]) -> None:
