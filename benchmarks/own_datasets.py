@@ -9,7 +9,10 @@ batches of 64, shuffled; as many worker processes for both; CPU time of the whol
 - "two views": two random crops of each image, per view;
 - "worker_init_fn": as Lightning and timm set it up, with a function that the loader does not know;
 - "closure": the transform is inside a function, where it cannot be found;
-- "with_transform": a dataset of Hugging Face's with a function that prepares its rows;
+- "with_transform": a dataset of Hugging Face's with a function that prepares its rows; and, as in the examples of
+  transformers and diffusers, "masked images" (crops of 192 pixels and a random mask), "text to image" (a resize to 512
+  and a random crop) and "image processor" (ViT's, which resizes the whole image);
+- "torchvision.io" and "torchcodec": their decode_image, and transforms of v2 on the tensor;
 - "not accelerated": the dataset opens files in a way of its own and its transform is a function, so nothing is gained.
 
 All loaders take turns in every round.  Result: benchmarks/results/own_datasets.json.
@@ -28,9 +31,11 @@ from typing import Any
 
 import torch
 import torch.utils.data
+import torchvision
 from PIL import Image
 from PIL.JpegImagePlugin import JpegImageFile
 from torchvision import datasets, transforms
+from torchvision.transforms import v2
 
 from fastdata import DataLoader, NotAccelerated
 from fastdata.diagnosis.measure import Contender, Measurement, measure, ratios, table, write_json
@@ -88,15 +93,86 @@ class Closure(Table):
 
 def with_transform(samples: Sequence[tuple[str, int]], transform: Callable[[Any], Any]) -> Any:
     """A dataset of Hugging Face's with a function that prepares its rows."""
-    import datasets as hugging_face
 
     def prepare(rows: dict[str, list[Any]]) -> dict[str, list[Any]]:
         rows["pixels"] = [transform(image.convert("RGB")) for image in rows.pop("image")]
         return rows
 
+    return _of_hugging_face(samples, prepare)
+
+
+def masked_images(samples: Sequence[tuple[str, int]], _: Any) -> Any:
+    """As in transformers' example of masked image modelling."""
+    steps = [
+        transforms.Lambda(lambda image: image.convert("RGB") if image.mode != "RGB" else image),
+        transforms.RandomResizedCrop(192, scale=(0.67, 1.0)),
+        *TRAIN.transforms[1:],
+    ]
+    transform = transforms.Compose(steps)
+
+    def prepare(rows: dict[str, list[Any]]) -> dict[str, list[Any]]:
+        rows["pixels"] = [transform(image) for image in rows.pop("image")]
+        rows["mask"] = [torch.randint(0, 2, (36,)) for _ in rows["pixels"]]
+        return rows
+
+    return _of_hugging_face(samples, prepare)
+
+
+def text_to_image(samples: Sequence[tuple[str, int]], _: Any) -> Any:
+    """As in diffusers' example of fine-tuning Stable Diffusion."""
+    resize = v2.Resize(512, interpolation=v2.InterpolationMode.LANCZOS)
+    steps = [resize, v2.RandomCrop(512), v2.RandomHorizontalFlip(), transforms.ToTensor()]
+    return with_transform(samples, transforms.Compose([*steps, transforms.Normalize([0.5], [0.5])]))
+
+
+def image_processor(samples: Sequence[tuple[str, int]], _: Any) -> Any:
+    """As in transformers' guide of image classification."""
+    from transformers import ViTImageProcessor
+
+    processor = ViTImageProcessor()
+
+    def prepare(rows: dict[str, list[Any]]) -> dict[str, Any]:
+        made = processor([image.convert("RGB") for image in rows["image"]], return_tensors="pt")
+        return {"pixels": made["pixel_values"], "label": rows["label"]}
+
+    return _of_hugging_face(samples, prepare)
+
+
+def _of_hugging_face(samples: Sequence[tuple[str, int]], prepare: Callable[[Any], Any]) -> Any:
+    import datasets as hugging_face
+
     columns = {"image": [path for path, _ in samples], "label": [label for _, label in samples]}
     rows = hugging_face.Dataset.from_dict(columns).cast_column("image", hugging_face.Image())
     return rows.with_transform(prepare)
+
+
+class Documented(Table):
+    """The dataset of torch's documentation, with a decoder and v2's transforms."""
+
+    def __init__(self, decode: Callable[[str], torch.Tensor], samples: Sequence[tuple[str, int]], _: Any) -> None:
+        self.decode = decode
+        steps = [v2.RandomResizedCrop(224, antialias=True), v2.RandomHorizontalFlip()]
+        steps += [
+            v2.ToDtype(torch.float32, scale=True),
+            v2.Normalize(TRAIN.transforms[-1].mean, TRAIN.transforms[-1].std),
+        ]
+        super().__init__(samples, v2.Compose(steps))
+
+    def __getitem__(self, index: int) -> Any:
+        path, label = self.samples[index]
+        return self.transform(self.decode(path)), label
+
+
+def by_torchvision(path: str) -> torch.Tensor:
+    """By torchvision.io."""
+    return torchvision.io.decode_image(path, mode="RGB")
+
+
+def by_torchcodec(path: str) -> torch.Tensor:
+    """By torchcodec."""
+    from torchcodec.decoders import decode_image
+
+    return decode_image(path)
 
 
 class DecodesItself(Table):
@@ -119,6 +195,11 @@ FORMS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
     "worker_init_fn": (Table, {"worker_init_fn": worker_init}),
     "closure": (Closure, {}),
     "with_transform": (with_transform, {}),
+    "masked images": (masked_images, {}),
+    "text to image": (text_to_image, {}),
+    "image processor": (image_processor, {}),
+    "torchvision.io": (partial(Documented, by_torchvision), {}),
+    "torchcodec": (partial(Documented, by_torchcodec), {}),
     "not accelerated": (lambda samples, transform: DecodesItself(samples, lambda image: transform(image)), {}),
 }
 
