@@ -66,6 +66,7 @@ class EpochPaths(StatefulEpochs):
             stats=self._stats,
             length=self._length(),
             progress=self.progress,
+            leaves_out=self.on_error != "raise",
         )
 
     def _iterate_in_threads(self, route: Route) -> EpochIterator:
@@ -80,6 +81,7 @@ class EpochPaths(StatefulEpochs):
             length=self._length(),
             pipeline=pipeline,
             progress=self.progress,
+            leaves_out=self.on_error != "raise",
         )
 
     def _iterate_images(self, route: Route) -> EpochIterator:
@@ -108,6 +110,7 @@ class EpochPaths(StatefulEpochs):
             length=self._length(),
             pipeline=pipeline,
             progress=self.progress,
+            leaves_out=self.on_error != "raise",
             after_batch=tuned(self, self._findings, pipeline, resources) if self.autotune else None,
         )
 

@@ -87,8 +87,9 @@ class EpochIterator:
         pipeline: Closable | None = None,
         progress: bool = False,
         after_batch: Callable[[Any], None] | None = None,
+        leaves_out: bool = False,
     ) -> None:
-        self._after_batch = after_batch
+        self._after_batch, self._leaves_out = after_batch, leaves_out
         self._inner, self._record, self._stats = inner, record, stats
         self._length, self._pipeline = length, pipeline
         self._left_at: float | None = None
@@ -119,7 +120,8 @@ class EpochIterator:
             if isinstance(error, StopIteration):
                 self._record.end()
                 self.close()
-                self._check_not_all_failed()
+                if self._leaves_out:
+                    self._check_not_all_failed()
             raise
         except BaseException:  # Ctrl-C
             self.close()

@@ -106,7 +106,7 @@ def _pipeline_route(loader: LoaderArguments) -> Route:
     compiled = compile_transform(source.transform, augment_on=loader.augment_on, follow=follow)
     plan = compiled.plan
     if plan is not None and plan.augments and not stacks_images(loader.collate_fn, plan.output_dtype):
-        compiled = compile_transform(source.transform)  # there will be no batch of images to augment
+        compiled = compile_transform(source.transform, follow=follow)  # there will be no batch of images to augment
     if (plan := compiled.plan) is None:
         return Route(reason=compiled.reason, advice=compiled.advice)
     if not plan.draws and not plan.unfused:

@@ -203,6 +203,7 @@ _DECODERS = {  # by a name that code uses
     "read_image": "torchvision.io",
     "decode_image": "torchvision.io",
     "decode_jpeg": "torchvision.io",
+    "decode_png": "torchvision.io",
 }
 
 
@@ -210,11 +211,14 @@ def _other_decoder(dataset: Any) -> str | None:
     """The library that a dataset's methods decode with, by the names that their code mentions."""
     while isinstance(dataset, Subset):
         dataset = dataset.dataset
-    names: set[str] = set()
     for method in vars(type(dataset)).values():
         code = getattr(method, "__code__", None)
-        names.update(code.co_names if code is not None else ())
-    return next((library for name, library in _DECODERS.items() if name in names), None)
+        names = {*getattr(code, "co_names", ())} & _DECODERS.keys()
+        if code is not None and names:
+            module = getattr(method.__globals__.get(min(names)), "__module__", None) or ""
+            is_torchcodecs = module.startswith("torchcodec") or "torchcodec" in code.co_names
+            return "torchcodec" if is_torchcodecs else _DECODERS[min(names)]
+    return None
 
 
 _OPEN_WITH_PILLOW = (

@@ -44,7 +44,20 @@ _JPEG = "JPEG (ISO 10918)"  # Pillow's description of the format
 _HIDDEN_METHODS = ("_getexif", "_getmp")  # private methods of Pillow's file classes that users call
 
 
-class EncodedImage(Image):
+class _StandsForImage(type(Image)):  # type: ignore[misc]
+    """The metaclass of encoded images: equal to Pillow's class, and found where that is.
+
+    torchvision's v2 and programs look the type of an image up in dictionaries: ``{PIL.Image.Image: 7}``.
+    """
+
+    def __eq__(cls, other: object) -> bool:
+        return other is cls or other is Image
+
+    def __hash__(cls) -> int:
+        return hash(Image)
+
+
+class EncodedImage(Image, metaclass=_StandsForImage):
     """A PIL image that stays encoded until its pixels are needed; see the module docstring.
 
     Args:
@@ -122,6 +135,7 @@ class EncodedImage(Image):
         has_pixels = self._array is not None or self._source.pixels is not None
         if seen is None or has_pixels or self.mode != "RGB" or seen != View.whole(*self._size):
             return None
+        count_converted(-1)
         return self._source, view
 
     @property
@@ -153,8 +167,10 @@ class EncodedImage(Image):
         self._source.is_asked = True
         if self._seen is None or mode != "RGB" or arguments or options:
             if mode not in (None, "RGB") and self._seen is not None and not self._seen.is_resized:
-                count_converted()
+                count_converted(1)
             return super().convert(mode, *arguments, **options)
+        if self.mode == "RGB":
+            count_converted(-1)  # it is used as it is, too
         return self._again(self._seen)
 
     def crop(self, box: tuple[float, float, float, float] | None = None) -> Image:

@@ -35,6 +35,7 @@ from fastdata.lazy.sample_context import (
     note_seed,
     noting,
     opened_last,
+    opened_so_far,
     opens_encoded,
     seed_of,
     set_opens_encoded,
@@ -59,7 +60,7 @@ __all__ = [
     "counts_as_image_error",
 ]
 
-_TRIED = 4  # samples, after which images are left to Pillow if it is asked for all of them at once
+_TRIED = 4  # samples one after the other, after which images are left to Pillow if it is asked for all of them
 REPORTED = 3  # batches per fetcher that are reported although nothing in them is decoded natively
 _STATES_KEPT = 64  # batches whose random states are kept until they are completed
 
@@ -89,7 +90,7 @@ class SampleFetcher(_MapDatasetFetcher):
         super().__init__(dataset, auto_collation, stacks_pending(collate_fn), drop_last)
         self._on_error, self._seeded = on_error, seeded
         self._fetched, self._defers, self._fuses_draws = 0, False, True
-        self._leaves_encoded = True  # what the dataset opens
+        self._for_pillow = 0  # the latest samples, one after the other, for whose images Pillow alone was asked
         self._numbers = itertools.count()  # for batches that come without a SampleOrder
         self._states: OrderedDict[int, GlobalStates] = OrderedDict()  # before recent batches, by their numbers
 
@@ -160,14 +161,6 @@ class SampleFetcher(_MapDatasetFetcher):
             return self.collate_fn(samples)
 
     def _samples(self, order: SampleOrder) -> list[Any]:
-        before = set_opens_encoded(False) if not self._leaves_encoded else None
-        try:
-            return self._made(order)
-        finally:
-            if before is not None:
-                set_opens_encoded(before)
-
-    def _made(self, order: SampleOrder) -> list[Any]:
         getitems = _getitems_of(self.dataset) if self.auto_collation else None
         if getitems:
             samples = list(order.samples())
@@ -179,10 +172,14 @@ class SampleFetcher(_MapDatasetFetcher):
         samples, opens = [], opens_encoded()
         try:
             for index, copy in order.samples():
+                # Once Pillow was asked for several images in another mode, leaving them encoded gains nothing, and
+                # costs a little: only the first of a batch shows whether that is still so.
+                tries = not samples or self._for_pillow < _TRIED
+                set_opens_encoded(opens and tries)
+                before = opened_so_far()
                 samples.append(self.sample(index, copy, order.key))
-                if opens and self._fetched == 0 and len(samples) == _TRIED and is_for_pillow():
-                    self._leaves_encoded = False  # it would gain nothing, and cost a little
-                    set_opens_encoded(False)
+                if opens and tries and opened_so_far() != before:
+                    self._for_pillow = self._for_pillow + 1 if is_for_pillow(before) else 0
         finally:
             set_opens_encoded(opens)
         return samples

@@ -30,8 +30,8 @@ _SIZES = (88, 120), (120, 88)  # height and width
 
 def follows_its_own_code(steps: Sequence[Callable[[Any], Any]], plan: Plan) -> bool:
     """True if the plan of these steps, compiled with `follow`, gives what its steps give; True if nothing is random."""
-    if not plan.draws:
-        return True
+    if not plan.draws or plan.following is None:
+        return not plan.draws
     known = tuple(steps[: len(plan.fused)])
     return _agree(_Tried(known, replace(plan, unfused=(), following=None), plan))
 

@@ -156,7 +156,7 @@ class Fused:
             levels = self._levels
             return pending(
                 Undecoded(
-                    source, view, levels, plan.tensor_class, after=self._after(draw), channels_last=not levels.steps
+                    source, view, levels, plan.tensor_class, after=self._after(draw), channels_last=plan.channels_last
                 )
             )
         return self._finished(self._pixels(image), draw)
@@ -195,7 +195,7 @@ class Fused:
         return None if effects is None else effects[rows[sample] : rows[sample] + 1]
 
     def _stored(self, pixels: Pixels, erased: Sequence[Erased] = ()) -> torch.Tensor:
-        return stored(pixels, self._levels, erased=erased, channels_last=not self._levels.steps)
+        return stored(pixels, self._levels, erased=erased, channels_last=self._plan.channels_last)
 
     def _of_class(self, value: torch.Tensor) -> torch.Tensor:
         return value if self._plan.tensor_class is None else value.as_subclass(self._plan.tensor_class)

@@ -46,6 +46,7 @@ __all__ = [
     "note_source",
     "noting",
     "opened_last",
+    "opened_so_far",
     "opens_encoded",
     "samples_of_the_batch",
     "seed_of",
@@ -325,14 +326,24 @@ def sources_of_the_sample() -> list[Any]:
     return _this_thread.sources
 
 
-def is_for_pillow() -> bool:
-    """True if all images of the batch so far were converted to another mode than RGB at once, which Pillow does."""
-    return 0 < _this_thread.encoded <= _this_thread.converted
+def is_for_pillow(before: tuple[int, int] = (0, 0)) -> bool:
+    """True if all images since then were converted to another mode than RGB, which Pillow does, and not used in RGB.
+
+    Args:
+        before: result of `opened_so_far` at that time; else the batch's begin.
+    """
+    encoded, converted = opened_so_far()
+    return 0 < encoded - before[0] <= converted - before[1]
 
 
-def count_converted() -> None:
-    """Counts an encoded image that is converted, whole, to another mode than RGB."""
-    _this_thread.converted += 1
+def opened_so_far() -> tuple[int, int]:
+    """How many images of the batch stayed encoded, and how many of these were converted; see `count_converted`."""
+    return _this_thread.encoded, _this_thread.converted
+
+
+def count_converted(number: int) -> None:
+    """Counts an encoded image that is converted, whole, to another mode than RGB; -1 for one that is used in RGB."""
+    _this_thread.converted += number
 
 
 def count_opened_by_pillow() -> None:

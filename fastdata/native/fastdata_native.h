@@ -285,9 +285,9 @@ FD_API void fd_load(fd_pool *pool, fd_files *files, const fd_geometry *geometry,
 FD_API void fd_load_arrays(fd_pool *pool, fd_arrays *arrays, const fd_geometry *geometry, const fd_format *format,
                            const fd_options *options);
 
-/* Draws the views of N images of the given sizes, (N, 2) width and height; given: as in fd_files.  Returns the number of
- * the first row that has none because the image is smaller than a random crop, or -1; -2 for a geometry that makes no
- * sense. */
+/* Draws the views of N images of the given sizes, (N, 2) width and height; given: as in fd_files.  Returns the number
+ * of the first row that has none because the image is smaller than a random crop, or -1; -2 for a geometry that makes
+ * no sense. */
 FD_API int64_t fd_draw_views(int64_t count, const int64_t *sizes_px, const int64_t *indices, const int64_t *copies,
                              const int64_t *given, const fd_geometry *geometry, const fd_views *views);
 

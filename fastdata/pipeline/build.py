@@ -8,6 +8,7 @@ from fastdata.order.epoch_batches import EpochBatches
 from fastdata.pipeline.image_batch import ImageBatch
 from fastdata.pipeline.jobs import OrderedJobs
 from fastdata.pipeline.ready_batch import ReadyBatch
+from fastdata.pipeline.refused_batch import RefusedBatch
 from fastdata.pipeline.resources import EpochResources
 from fastdata.pipeline.whole_batch import WholeBatch, WholeBatches
 
@@ -38,11 +39,16 @@ def open_pipeline(
     return WholeBatches(resources, resources.batch_decoder, jobs, largest_batch=batch_size)
 
 
-def _jobs(resources: EpochResources, batches: EpochBatches) -> Iterator[ImageBatch | ReadyBatch]:
+def _jobs(resources: EpochResources, batches: EpochBatches) -> Iterator[ImageBatch | ReadyBatch | RefusedBatch]:
     make: type[ImageBatch | ReadyBatch] = ImageBatch
     if resources.ready_batches is not None:
         make = ReadyBatch
     elif resources.batch_decoder is not None:
         make = WholeBatch
     for number, indices in enumerate(batches):
-        yield make(resources, number, indices, batches.copies_of(indices))
+        try:
+            batch: ImageBatch | ReadyBatch | RefusedBatch
+            batch = make(resources, number, indices, batches.copies_of(indices))
+        except (TypeError, ValueError) as error:  # of what is no list of integers; others may follow, as with torch
+            batch = RefusedBatch(resources, number, error)
+        yield batch

@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from fastdata.pipeline.config import PipelineConfig
 from fastdata.pipeline.jobs import stop_if_cancelled
-from fastdata.sources.protocol import file_ranges
+from fastdata.sources.protocol import FileRanges, ImageSource, file_ranges
 from fastdata.sources.recognise import has_file_ranges
 from fastdata.views.draw import ImageTooSmall, draw_view, draw_views
 from fastdata.views.given import Given
@@ -47,10 +48,11 @@ class GivenNumbers:
         workers, following = self._config.torchs_workers, self._config.plan.following
         assert workers is not None
         assert following is not None
-        sizes: Sequence[Size | None] = ()
+        sizes: list[Size | None] = []
         try:
-            sizes = () if read_size is None else self._sizes(read_size)
-        finally:  # also after an error the turn must be passed on
+            if read_size is not None:
+                self._find_sizes(read_size, sizes)
+        finally:  # also after an error: what came before it draws, and the turn must be passed on
             given: list[Given | None] = [None] * len(self._indices)
             with workers.turn(self._number) as generators:
                 for position, size in enumerate(sizes):
@@ -60,20 +62,25 @@ class GivenNumbers:
                         break  # as torch's worker process does
             self._given = given
 
-    def _sizes(self, read_size: Callable[[int], Size | None]) -> Sequence[Size | None]:
+    def _find_sizes(self, read_size: Callable[[int], Size | None], sizes: list[Size | None]) -> None:
+        """Appends the sizes of all images; raises what the source does, after those before."""
         source, arrays = self._config.source, self._config.arrays
         if arrays is not None:
-            return [arrays.image_size] * len(self._indices)
-        if not has_file_ranges(source):
-            return [read_size(position) for position in range(len(self._indices))]
-        files = file_ranges(source, self._indices)
-        offsets = [0] * len(files.paths) if files.offsets is None else files.offsets
-        sizes = []
-        for position, (path, offset) in enumerate(zip(files.paths, offsets, strict=True)):
+            sizes += [arrays.image_size] * len(self._indices)
+            return
+        places = self._places() if has_file_ranges(source) else None
+        for position, index in enumerate(self._indices):
             stop_if_cancelled()
-            size = _size_in_file(path, int(offset))
+            place = places[position] if places else _place(source, index) if places is not None else None
+            size = None if place is None else _size_in_file(*place)
             sizes.append(read_size(position) if size is None else size)
-        return sizes
+
+    def _places(self) -> list[tuple[Any, int]]:
+        """Path and offset of each image; [] if one index is bad, so that they are asked for one by one."""
+        try:
+            return _as_places(file_ranges(self._config.source, self._indices))
+        except Exception:  # noqa: BLE001 - the source's, raised again for its own sample
+            return []
 
     @property
     def is_complete(self) -> bool:
@@ -108,6 +115,15 @@ class GivenNumbers:
             draw_view(ops, size, index, copy, key=key, given=own)
             for (_, index, copy, size), own in zip(samples, numbers, strict=True)
         ]
+
+
+def _as_places(files: FileRanges) -> list[tuple[Any, int]]:
+    offsets = [0] * len(files.paths) if files.offsets is None else files.offsets
+    return [(path, int(offset)) for path, offset in zip(files.paths, offsets, strict=True)]
+
+
+def _place(source: ImageSource, index: int) -> tuple[Any, int]:
+    return _as_places(file_ranges(source, [index]))[0]
 
 
 def _size_in_file(path: str | os.PathLike[str], offset: int) -> Size | None:

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from fastdata.augment.base import Augmentation
+from fastdata.augment.color import RandomEqualize, RandomGrayscale
 from fastdata.augment.erasing import Eraser
 from fastdata.augment.tensors import OfTensors, core_agrees_on_tensors, refusal
 from fastdata.errors import OptionError
@@ -30,6 +31,7 @@ from fastdata.views.plan import (
     Plan,
     RandomCrop,
     RandomCropOrPad,
+    RandomResizedCrop,
     Resizing,
     Size,
     Stage,
@@ -61,7 +63,7 @@ class Draft:
         turn: the augmentation that begins this stage and changes sizes, if any.
         ops: geometry of this stage.
         effects: augmentations on the host after that geometry.
-        output, normalisation, augmentations, float_augmentations, tensor_class, following: see `Plan`.
+        output, normalisation, augmentations, float_augmentations, tensor_class, channels_last, following: see `Plan`.
     """
 
     may_stage: bool = True
@@ -74,6 +76,8 @@ class Draft:
     augmentations: list[Augmentation] = field(default_factory=list)
     float_augmentations: list[Eraser] = field(default_factory=list)
     tensor_class: type[torch.Tensor] | None = None
+    channels_last: bool = False
+    is_slice: bool = False  # the tensor is a part of a larger one
     following: Any = None
 
     def add_augmentation(self, augmentation: Augmentation) -> None:
@@ -102,6 +106,9 @@ class Draft:
                 raise NotFusable("it works on a tensor, and the native core does not do that with torch's bits")
             if (problem := refusal(augmentation, size if size is not None else _ANY_LARGE_SIZE)) is not None:
                 raise NotFusable(problem)
+            grey_or_equal = isinstance(augmentation, RandomGrayscale | RandomEqualize)  # which make contiguous tensors
+            self.channels_last &= not (self.is_slice or grey_or_equal)
+            self.is_slice = False
             augmentation = OfTensors(augmentation)
         elif self.output is not Output.PIL:
             raise NotFusable("it works on an array or a float image; put it before that")
@@ -129,6 +136,7 @@ class Draft:
             augmentations=tuple(self.augmentations),
             float_augmentations=tuple(self.float_augmentations),
             tensor_class=self.tensor_class,
+            channels_last=self.channels_last,
             following=self.following,
         )
 
@@ -165,6 +173,16 @@ class Draft:
                 raise NotFusable(why)
             self._begin_stage()
         self.ops.append(op)
+        if self.output is Output.UINT8:
+            self._note_layout(op)
+
+    def _note_layout(self, op: Op) -> None:
+        """Follows the order of a tensor's memory through a geometric step, as torchvision's v2 leaves it."""
+        if isinstance(op, Resizing):
+            self.channels_last &= not (self.is_slice or isinstance(op, RandomResizedCrop))
+        elif not isinstance(op, Flip | CenterCrop):
+            self.channels_last &= not op.pads
+        self.is_slice = not isinstance(op, Resizing | Flip)
 
     def _not_here(self, op: Op) -> str | None:
         """Reason why the stage under construction cannot do a step; None if it can."""

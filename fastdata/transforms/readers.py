@@ -207,7 +207,7 @@ def _read_vertical_flip(step: Any, draft: Draft) -> None:
 def _read_pil_to_tensor(step: Any, draft: Draft) -> None:
     if draft.output is not Output.PIL:
         raise NotFusable("the image is already a tensor")
-    draft.output = Output.UINT8
+    draft.output, draft.channels_last = Output.UINT8, True
 
 
 def _read_to_image(step: Any, draft: Draft) -> None:

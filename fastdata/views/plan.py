@@ -283,6 +283,8 @@ class Plan:
         float_augmentations: steps after the float arithmetic; on the host in the batch's own memory.
         unfused: callables run per sample on the prefix's result.
         tensor_class: class to view tensors as before those (torchvision's tv_tensors.Image), if any.
+        channels_last: in memory a tensor has the channels of a pixel side by side, as torchvision's PILToTensor leaves
+            them; what is seen of it are its strides, in steps of the user's own.
         fused: names of the transforms in the prefix.
         source_size: (height, width) of every image before the prefix; None if it differs from image to image.
         following: draws what the transform's own code would draw; None draws by (seed, epoch, sample).
@@ -297,6 +299,7 @@ class Plan:
     float_augmentations: tuple[EraseStep, ...] = ()
     unfused: tuple[Callable[[Any], Any], ...] = ()
     tensor_class: type[torch.Tensor] | None = None
+    channels_last: bool = False
     fused: tuple[str, ...] = ()
     source_size: Size | None = None
     following: Following | None = field(default=None, compare=False)

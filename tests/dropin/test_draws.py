@@ -265,3 +265,74 @@ def test_draws_that_cannot_be_torchs_are_refused(folder: Path, monkeypatch: pyte
     assert DataLoader(dataset, draws="sample").draws == "sample"
     with pytest.raises(OptionError, match="draws='numpy' is not accepted; use one of 'sample', 'torch'"):
         DataLoader(dataset, draws="numpy")  # type: ignore[arg-type]
+
+
+class Strides:
+    """Shows what a step of one's own sees of a tensor's memory."""
+
+    def __call__(self, image: torch.Tensor) -> torch.Tensor:
+        return torch.tensor([*image.stride(), *image.shape])
+
+
+TO_FLOAT = v2.ToDtype(torch.float32, scale=True)
+LAYOUTS: dict[str, list[Any]] = {
+    "a conversion": [v1.RandomCrop(32), v2.ToImage(), TO_FLOAT, v2.Normalize(MEAN, STD)],
+    "v1's conversion": [v1.Resize((50, 60)), v1.PILToTensor(), v1.ConvertImageDtype(torch.float32)],
+    "a crop of tensors": [v2.ToImage(), v2.RandomCrop(32), TO_FLOAT],
+    "a resized crop of tensors": [v2.ToImage(), v2.RandomResizedCrop(32, antialias=True), TO_FLOAT],
+    "padding of tensors": [v2.ToImage(), v2.RandomCrop(32, padding=4), TO_FLOAT],
+    "colours behind a crop": [v2.ToImage(), v2.RandomCrop(32), v2.ColorJitter(0.4, 0.4, 0.4, 0.1), TO_FLOAT],
+    "colours": [v1.Resize((50, 60)), v2.ToImage(), v2.ColorJitter(0.4, 0.4, 0.4, 0.1), TO_FLOAT],
+    "grey": [v1.Resize((50, 60)), v2.ToImage(), v2.RandomGrayscale(1.0), TO_FLOAT],
+    "ToTensor": [v1.RandomCrop(32), v1.ToTensor(), v1.Normalize(MEAN, STD)],
+}
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_own_steps_see_torchs_memory_and_draw_into_it(folder: Path, name: str) -> None:
+    for own in (Strides(), lambda image: image.clone() + torch.randn_like(image)):
+        dataset = ImageFolder(folder, v2.Compose([*LAYOUTS[name], own]))
+        torchs, ours = (
+            list(epochs(cls, dataset, **more))
+            for cls, more in ((torch.utils.data.DataLoader, {}), (DataLoader, {"draws": "torch"}))
+        )
+        assert all(torch.equal(*pair) for pair in zip(*([x for x, _ in each] for each in (ours, torchs)), strict=True))
+
+
+FILLS: dict[str, Any] = {
+    "Pad": v2.Pad(4, fill={Image.Image: 7, "others": 0}),
+    "RandomRotation": v2.RandomRotation(30, fill={Image.Image: (9, 8, 7), "others": 0}),
+    "RandomCrop": v2.RandomCrop(60, padding=2, pad_if_needed=True, fill={Image.Image: 7, "others": 0}),
+}
+
+
+@pytest.mark.parametrize("name", FILLS)
+def test_fills_by_class_are_those_of_pillows_images(folder: Path, name: str) -> None:
+    dataset = ImageFolder(folder, v2.Compose([v2.Resize((50, 50)), FILLS[name], v2.ToImage()]))
+    torchs, ours = list(epochs(torch.utils.data.DataLoader, dataset)), list(epochs(DataLoader, dataset, draws="torch"))
+    assert all(torch.equal(images, expected) for (images, _), (expected, _) in zip(ours, torchs, strict=True))
+
+
+def test_a_collate_function_does_not_take_the_pipeline_from_others(folder: Path) -> None:
+    dataset = ImageFolder(folder, TRANSFORMS["colours and erasing"])
+    DataLoader(dataset, 4, num_workers=2, draws="torch", collate_fn=list).explain()
+    assert "image pipeline" in DataLoader(dataset, 4, num_workers=2, draws="torch").verdict()
+
+
+@pytest.mark.parametrize("bad", [[4, 99], ["a", 4], [1.5, 4]], ids=str)
+def test_after_a_batch_that_cannot_be_batches_are_torchs_again(folder: Path, bad: list[Any]) -> None:
+    order = [[0, 1], [2, 3], bad, [5, 6], [7, 8], [9, 10]]
+    found = []
+    for cls, more in ((torch.utils.data.DataLoader, {}), (DataLoader, {"draws": "torch"})):
+        torch.manual_seed(3)
+        dataset = ImageFolder(folder, TRANSFORMS["training"])
+        found.append(outcomes(cls(dataset, batch_sampler=order, num_workers=2, **more)))
+    torchs, ours = found
+    assert [each is None for each in ours] == [each is None for each in torchs] == [False, False, True, *[False] * 3]
+    assert all(torch.equal(*pair) for pair in zip(ours, torchs, strict=True) if pair[0] is not None)
+
+
+def test_errors_that_were_raised_are_not_told_again(folder: Path) -> None:
+    dataset = ImageFolder(folder, v1.Compose([v1.RandomCrop(200), v1.ToTensor()]))
+    for draws in ("torch", "sample"):
+        assert outcomes(DataLoader(dataset, 4, num_workers=2, draws=draws)) == [None] * 6  # type: ignore[arg-type]

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import images
+import numpy as np
 import pytest
 import torch
 import torchvision
@@ -16,7 +17,7 @@ import torchvision.transforms as v1
 import torchvision.transforms.v2 as v2
 from PIL import Image
 from PIL.JpegImagePlugin import JpegImageFile
-from torch.utils.data import Dataset, IterableDataset
+from torch.utils.data import ConcatDataset, Dataset, IterableDataset
 from torchvision import io, tv_tensors
 from torchvision.datasets import ImageFolder
 
@@ -86,6 +87,14 @@ class Luma(Files):
         ) is JpegImageFile
 
 
+class AlsoGrey(Files):
+    """Looks at the grey image, too."""
+
+    def __getitem__(self, index: int) -> Any:
+        image = Image.open(self.files[index])
+        return self.transform(image.convert("RGB")), float(np.asarray(image.convert("L")).mean())
+
+
 class SomeLuma(Luma):
     others = 3
 
@@ -138,12 +147,25 @@ def test_images_that_pillow_converts_are_left_to_it(files: list[str], kind: Any,
     found = [sample for batch in loader for sample in batch]
     expected = [kind(files * 2)[index] for index in range(16)]
     assert all(torch.equal(image, other) for (image, _), (other, _) in zip(found, expected, strict=True))
-    assert [by_pillow for _, by_pillow in found] == [kind is Luma and number >= 4 for number in range(16)]
+    assert [by_pillow for _, by_pillow in found] == [
+        kind is Luma and number in {4, 5, 6, 7, *range(9, 16)} for number in range(16)
+    ]
     said = loader.verdict()
     if kind is Luma:
         assert said.startswith("not accelerated: Luma converts its images to another mode than RGB at once")
     else:
         assert said.startswith("partly accelerated: images are decoded by the native core")
+
+
+def test_images_of_another_kind_are_noticed_later(files: list[str]) -> None:
+    dataset = ConcatDataset([Luma(files), Files(files * 3)])
+    loader = DataLoader(dataset, 4, collate_fn=list)
+    seen = [type(sample) is tuple for batch in loader for sample in batch]
+    assert seen == [True] * 8 + [False] * 24
+    assert loader.stats()["batches"] == 8
+    both = DataLoader(AlsoGrey(files * 2), 4)
+    list(both)
+    assert both.verdict().startswith(("accelerated", "partly accelerated: images are decoded by the native core"))
 
 
 def test_before_the_first_batches_nothing_is_promised(files: list[str]) -> None:
