@@ -100,6 +100,10 @@ def compile_steps(
         return replace(
             compile_steps(steps, effects=False, follow=follow), reason=f"augmentations are called per sample: {why}"
         )
+    if follow and fused < len(steps) and draft.is_of_any_layout:
+        # What follows may draw noise into the tensor's memory, whose order depends on what was drawn before.
+        own = {"given": given, "ends_with_pil": ends_with_pil, "follow": True}
+        return compile_steps(steps, effects=False, **own)  # type: ignore[arg-type]
     if augment_on == "device" and (fused < len(steps) or draft.output is Output.PIL):
         host = compile_steps(steps)
         on_batches = draft.augmentations or draft.float_augmentations

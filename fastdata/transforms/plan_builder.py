@@ -78,6 +78,7 @@ class Draft:
     tensor_class: type[torch.Tensor] | None = None
     channels_last: bool = False
     is_slice: bool = False  # the tensor is a part of a larger one
+    is_of_any_layout: bool = False  # the order of its memory depends on what was drawn
     following: Any = None
 
     def add_augmentation(self, augmentation: Augmentation) -> None:
@@ -108,7 +109,7 @@ class Draft:
                 raise NotFusable(problem)
             grey_or_equal = isinstance(augmentation, RandomGrayscale | RandomEqualize)  # which make contiguous tensors
             self.channels_last &= not (self.is_slice or grey_or_equal)
-            self.is_slice = False
+            self.is_slice, self.is_of_any_layout = False, not grey_or_equal
             augmentation = OfTensors(augmentation)
         elif self.output is not Output.PIL:
             raise NotFusable("it works on an array or a float image; put it before that")
