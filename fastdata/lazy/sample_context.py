@@ -65,7 +65,7 @@ class Draw:
         key: seed and epoch, different for each fused transform of a sample.
         index: index of the sample.
         copy: number of earlier occurrences of the index in the epoch.
-        given: numbers that were drawn for it already, as the transform's own code draws; None to draw by the others.
+        given: numbers that were drawn already, as the transform's own code draws them; None: they follow from the rest.
     """
 
     key: Key
