@@ -137,6 +137,7 @@ void what_threads_wrote_is_seen() {
                           nullptr,
                           numbers.data(),
                           numbers.data(),
+                          nullptr,
                           out.data(),
                           3,
                           {1, 1},
