@@ -29,7 +29,7 @@ from fastdata.views.erased import Erased
 from fastdata.views.generators import Generators
 from fastdata.views.levels import Levels
 from fastdata.views.philox import Key
-from fastdata.views.plan import Output, Plan
+from fastdata.views.plan import Output, Plan, Size
 from fastdata.views.view import View
 
 __all__ = ["Fused"]
@@ -63,8 +63,10 @@ class Fused:
         is_random = plan.draws or any(isinstance(each, Fused) and each.draws for each in self._rest)
         self.draws: bool = is_random and not self._follows
         self._own = threading.local()
-        self._finishes: dict[Key, Finish] = {}
-        self._ahead: dict[Key, tuple[dict[tuple[int, int], int], EffectTable | None]] = {}  # of samples by their rows
+        self._finishes: dict[tuple[Key, Size | None], Finish] = {}
+        # The effects of samples, in rows; by key, and by the size of images where that follows from no step.
+        self._ahead: dict[tuple[Key, Size | None], tuple[dict[tuple[int, int], int], EffectTable | None]] = {}
+        self._last_size: Size | None = None
         self._of_tensors: dict[type[torch.Tensor], Fused | None] = {}
 
     def __call__(self, given: Any, draw: Draw) -> Any:
@@ -170,7 +172,8 @@ class Fused:
 
     def _finished(self, pixels: Pixels, draw: Draw) -> Any:
         """Applies the plan's steps after its first crops to pixels, which may be changed in place."""
-        plan, finish, sample = self._plan, self._finish(draw.key), ([draw.index], [draw.copy])
+        size = self._repeated_size(pixels) if self._plan.size is None and not self._plan.later else None
+        plan, finish, sample = self._plan, self._finish(draw.key, size), ([draw.index], [draw.copy])
         given = None if draw.given is None else [draw.given]
         (augmented,) = finish.augmented([pixels], *sample, self._effects(finish, draw), given)
         if isinstance(augmented, ValueError):
@@ -182,16 +185,22 @@ class Fused:
         (erased,) = finish.erased(*sample, given)
         return self._of_class(self._stored(augmented, erased))
 
+    def _repeated_size(self, pixels: Pixels) -> Size | None:
+        """(height, width), if the image before had the same: then those of a batch probably do."""
+        before, self._last_size = self._last_size, pixels.shape[:2]
+        return before if before == self._last_size else None
+
     def _effects(self, finish: Finish, draw: Draw) -> EffectTable | None:
         """Returns the sample's effects (1, K); they are drawn for all samples of its batch when one needs them."""
         if draw.given is not None:
             return finish.effects([draw.index], [draw.copy], [draw.given])
-        sample, (rows, effects) = (draw.index, draw.copy), self._ahead.get(draw.key, ({}, None))
+        key = draw.key, finish.plan.source_size
+        sample, (rows, effects) = (draw.index, draw.copy), self._ahead.get(key, ({}, None))
         if sample not in rows:
             batch = samples_of_the_batch()
             batch = batch if sample in batch else [sample]
             rows, effects = {each: row for row, each in enumerate(batch)}, finish.effects(*zip(*batch, strict=True))
-            self._ahead[draw.key] = rows, effects
+            self._ahead[key] = rows, effects
         return None if effects is None else effects[rows[sample] : rows[sample] + 1]
 
     def _stored(self, pixels: Pixels, erased: Sequence[Erased] = ()) -> torch.Tensor:
@@ -204,13 +213,15 @@ class Fused:
         """Returns the augmentations to be drawn later, if any; one object draws for all samples of an epoch."""
         return After(self._finish(draw.key), draw.index, draw.copy, draw.given) if self._plan.augments else None
 
-    def _finish(self, key: Key) -> Finish:
-        finish = self._finishes.get(key)
+    def _finish(self, key: Key, size: Size | None = None) -> Finish:
+        """The steps after the first geometry; for images of one size, where that follows from no step."""
+        finish = self._finishes.get((key, size))
         if finish is None:
             if len(self._finishes) >= _MOST_KEYS:
                 self._finishes.clear()
                 self._ahead.clear()
-            finish = self._finishes[key] = Finish(plan=self._plan, key=key)
+            plan = self._plan if size is None else replace(self._plan, ops=(), source_size=size)
+            finish = self._finishes[key, size] = Finish(plan=plan, key=key)
         return finish
 
     def _own_steps(self) -> Sequence[Callable[[Any], Any]]:
