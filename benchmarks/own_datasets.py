@@ -23,6 +23,7 @@ All loaders take turns in every round.  Result: benchmarks/results/own_datasets.
 from __future__ import annotations
 
 import argparse
+import json
 import warnings
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -168,11 +169,11 @@ def by_torchvision(path: str) -> torch.Tensor:
     return torchvision.io.decode_image(path, mode="RGB")
 
 
-def by_torchcodec(path: str) -> torch.Tensor:
-    """By torchcodec."""
+def of_torchcodec(samples: Sequence[tuple[str, int]], transform: Any) -> Any:
+    """The same with torchcodec, imported where the dataset is made, as at the top of a program."""
     from torchcodec.decoders import decode_image
 
-    return decode_image(path)
+    return Documented(decode_image, samples, transform)
 
 
 class DecodesItself(Table):
@@ -199,12 +200,12 @@ FORMS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
     "text to image": (text_to_image, {}),
     "image processor": (image_processor, {}),
     "torchvision.io": (partial(Documented, by_torchvision), {}),
-    "torchcodec": (partial(Documented, by_torchcodec), {}),
+    "torchcodec": (of_torchcodec, {}),
     "not accelerated": (lambda samples, transform: DecodesItself(samples, lambda image: transform(image)), {}),
 }
 
 
-def run(folder: Path, *, workers: int, rounds: int, images: int) -> dict[str, list[Measurement]]:
+def run(folder: Path, *, workers: int, rounds: int, images: int, only: str) -> dict[str, list[Measurement]]:
     """Measures each form with torch's loader and with fastdata's."""
     folder_dataset = datasets.ImageFolder(folder, TRAIN)
     samples = folder_dataset.samples * -(-images // len(folder_dataset.samples))
@@ -213,6 +214,8 @@ def run(folder: Path, *, workers: int, rounds: int, images: int) -> dict[str, li
     forms = {"ImageFolder": (lambda *_: folder_dataset, {}), **FORMS}
     measured = {}
     for name, (make, more) in forms.items():
+        if only not in ("", name):
+            continue
         dataset, views = make(samples, TRAIN), 2 if name == "two views" else 1
         loaders: dict[str, Any] = {
             "torch": torch.utils.data.DataLoader(dataset, **options, **more),
@@ -234,11 +237,13 @@ def main() -> None:
     parser.add_argument("--images", type=int, default=1200, help="samples in each dataset (%(default)s)")
     parser.add_argument("--workers", type=int, default=2, help="worker processes, and threads (%(default)s)")
     parser.add_argument("--rounds", type=int, default=5, help="measured passes of each (%(default)s)")
+    parser.add_argument("--only", default="", help="name of one form; the results of others are kept")
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results" / "own_datasets.json")
     given = parser.parse_args()
     warnings.simplefilter("ignore", NotAccelerated)
-    results = {}
-    for name, measured in run(given.folder, workers=given.workers, rounds=given.rounds, images=given.images).items():
+    results = json.loads(given.out.read_text())["results"] if given.only else {}
+    options = {"workers": given.workers, "rounds": given.rounds, "images": given.images, "only": given.only}
+    for name, measured in run(given.folder, **options).items():
         print(f"\n{name}\n\n{table(measured, 'torch')}\n")
         results[name] = {"loaders": [m.to_dict() for m in measured], "times_better": ratios(measured, "torch")}
     files = len(datasets.ImageFolder(given.folder).samples)
