@@ -216,7 +216,7 @@ def _inverse(
 def _inverse_of_v2(
     center: Sequence[float], angle: float, move: Sequence[float], scale: float, shear: Sequence[float]
 ) -> Matrix:
-    """The same matrix, rounded as in torchvision's v2.  Source: v2's _get_inverse_affine_matrix."""
+    """Inverse affine matrix of `_inverse`, rounded as in torchvision's v2.  Source: v2's _get_inverse_affine_matrix."""
     turn, along_x, along_y = (math.radians(each) for each in (angle, *shear))
     cosine, tangent = math.cos(along_y), math.tan(along_x)
     a = math.cos(turn - along_y) / cosine

@@ -11,7 +11,7 @@ import google_crc32c
 import numpy as np
 import numpy.typing as npt
 
-from fastdata.loaders.backend import Backend, SourceBatch
+from fastdata.loaders.backend import Backend, FileLoader, SourceBatch
 from fastdata.loaders.per_image import HandBack
 from fastdata.tables import FileBatch, Format
 from fastdata.testing.pictures import check_close, encoded, pillows_view
@@ -72,24 +72,9 @@ def check_file_loader(backend: Backend, tolerance: float) -> None:
                     store=_storing_in(out),
                 )
             )
-            given = np.array([[[3, 5, 43, 35, 0]]], np.int64)
-            one = np.zeros((1, 24, 32, 3), np.uint8)
-            loader.load(
-                FileBatch(
-                    paths=[str(folder / "whole")],
-                    indices=[7],
-                    copies=[0],
-                    given=given,
-                    out=one.ctypes.data,
-                    store=_storing_in(one),
-                )
-            )
+            _check_given_view(loader, folder / "whole", images[0], tolerance)
         finally:
             loader.close(True)
-    view = View.whole(*_SIZES[0]).cropped((3, 5, 43, 35))
-    view = None if view is None else view.resized((32, 24), Interpolation.BILINEAR)
-    assert view is not None
-    check_close(one[0], pillows_view(images[0], view), tolerance, "a view that was drawn already")
     assert loaded.ok.tolist() == [each is not None for each in expected], (
         f"of {', '.join(files)} {loaded.ok.tolist()} were loaded"
     )
@@ -99,6 +84,26 @@ def check_file_loader(backend: Backend, tolerance: float) -> None:
             views = draw_views(_PLAN.ops, sizes, np.array([indices[row]]), key=_KEY, copies=np.array([1]))
             check_close(out[row], pillows_view(images[image], views.row(0)), tolerance, f"row {row} of {files[row]}")
             assert int(loaded.data_bytes[row]) == len(images[image]), f"row {row}: wrong number of bytes read"
+
+
+def _check_given_view(loader: FileLoader, path: Path, image: bytes, tolerance: float) -> None:
+    """A loader shows the view that was drawn already, and draws none of its own."""
+    window = (3, 5, 43, 35)
+    out = np.zeros((1, 24, 32, 3), np.uint8)
+    loader.load(
+        FileBatch(
+            paths=[str(path)],
+            indices=[7],
+            copies=[0],
+            given=np.array([[[*window, 0]]], np.int64),
+            out=out.ctypes.data,
+            store=_storing_in(out),
+        )
+    )
+    view = View.whole(*_SIZES[0]).cropped(window)
+    view = None if view is None else view.resized((32, 24), Interpolation.BILINEAR)
+    assert view is not None
+    check_close(out[0], pillows_view(image, view), tolerance, "a view that was drawn already")
 
 
 def check_source_decoder(backend: Backend, tolerance: float) -> None:

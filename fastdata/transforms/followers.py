@@ -32,12 +32,12 @@ from fastdata.transforms.timm_followers import (
     middle_window,
 )
 from fastdata.views.draw import ImageTooSmall
-from fastdata.views.generators import Generators
+from fastdata.views.generators import Generators, float32
 from fastdata.views.philox import Key
 from fastdata.views.plan import Op, RandomCrop, Size
 from fastdata.views.streams import Draws
 
-__all__ = ["DrawsGeometry", "DrawsParameters", "geometry_follower", "parameters_follower"]
+__all__ = ["geometry_follower", "parameters_follower"]
 
 _TRIES = 10  # of a window, or of a box that is erased
 _ONE = Draws(key=Key(seed=0, epoch=0), indices=np.zeros(1, np.int64), copies=np.zeros(1, np.int64))
@@ -302,7 +302,7 @@ def _auto_augment(step: Any, policy: AutoAugment) -> DrawsParameters:
         signs = [drawn.integer(0, 2), drawn.integer(0, 2)]
         choices, amounts = [], []
         for (choice, p, bin_), share, sign in zip(pair, shares, signs, strict=True):
-            choice = choice if share <= float(np.float32(p)) else 0
+            choice = choice if share <= float32(p) else 0
             amount = _table(policy, size)[choice][bin_] if choice in _WITH_MAGNITUDE else 0.0
             choices.append(choice)
             amounts.append(-amount if choice in _SIGNED and sign == 0 else amount)
@@ -311,7 +311,7 @@ def _auto_augment(step: Any, policy: AutoAugment) -> DrawsParameters:
     def draw_v2(drawn: Generators, size: Size) -> Parameters:
         choices, amounts = [], []
         for choice, p, bin_ in pairs[drawn.integer(0, len(pairs))]:
-            choice = choice if drawn.share() <= float(np.float32(p)) else 0
+            choice = choice if drawn.share() <= float32(p) else 0
             amount = _table(policy, size)[choice][bin_] if choice in _WITH_MAGNITUDE else 0.0
             choices.append(choice)
             amounts.append(-amount if choice in _SIGNED and drawn.share() <= 0.5 else amount)
@@ -348,7 +348,7 @@ def _random_apply(step: Any, augmentation: Any) -> DrawsParameters:
 
     def turns(drawn: Generators) -> Sequence[int]:
         share = drawn.share()
-        skipped = share >= float(np.float32(step.p)) if is_v2 else share > float(np.float32(step.p))
+        skipped = share >= float32(step.p) if is_v2 else share > float32(step.p)
         return [-1] * count if skipped else list(range(count))
 
     return _several(step, augmentation, turns)

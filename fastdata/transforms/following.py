@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from fastdata.tables import GIVEN_NUMBERS
-from fastdata.transforms.followers import DrawsGeometry, DrawsParameters
+from fastdata.transforms.timm_followers import DrawsGeometry, DrawsParameters
 from fastdata.views.generators import Generators
 from fastdata.views.given import Given
 from fastdata.views.plan import Flip, Op, Pad, Resize, ResizeKeepRatio, Size

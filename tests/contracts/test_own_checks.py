@@ -98,24 +98,28 @@ class Mirrored(Faulty):
         return error
 
 
-class TrustsFiles(NativeBackend):
+class LoadsWithout(NativeBackend):
+    """Loads files as if a field of their batch had not been given."""
+
+    field: str
+
+    def file_loader(self, *args: Any, **options: Any) -> Any:
+        loader = super().file_loader(*args, **options)
+        load = loader.load
+        loader.load = lambda batch: load(replace(batch, **{self.field: None}))  # type: ignore[method-assign]
+        return loader
+
+
+class TrustsFiles(LoadsWithout):
     """Loads files without comparing checksums."""
 
-    def file_loader(self, *args: Any, **options: Any) -> Any:
-        loader = super().file_loader(*args, **options)
-        load = loader.load
-        loader.load = lambda batch: load(replace(batch, crcs=None))  # type: ignore[method-assign]
-        return loader
+    field = "crcs"
 
 
-class DrawsAnew(NativeBackend):
+class DrawsAnew(LoadsWithout):
     """Draws views that were drawn already."""
 
-    def file_loader(self, *args: Any, **options: Any) -> Any:
-        loader = super().file_loader(*args, **options)
-        load = loader.load
-        loader.load = lambda batch: load(replace(batch, given=None))  # type: ignore[method-assign]
-        return loader
+    field = "given"
 
 
 class SharesViews(NativeBackend):
