@@ -126,8 +126,7 @@ class StatelessDataLoader(EpochPaths, torch.utils.data.DataLoader[Sample]):
             the number of workers, and a resumed epoch repeats them; "torch" takes the numbers that the transforms' own
             code would draw with torch's DataLoader: after the same `torch.manual_seed`, and with as many workers,
             training batches equal torch's to the last bit (with an exact backend, and without `seed`).  A transform
-            whose draws are not known runs its own code.
-            None is the environment variable FASTDATA_DRAWS, or "sample".
+            whose draws are not known runs its own code.  None is the environment variable FASTDATA_DRAWS, or "sample".
         defer: leave images encoded in a dataset's own code, and fuse its transforms; False has all of it done by
             torch and Pillow, for code that asks for exact types.  FASTDATA_DEFER=0 does that in a whole process.
         decode_device: device that decodes with backend="dali": "cpu", "mixed" (the GPU of `device`) or "auto" (the GPU

@@ -63,6 +63,8 @@ class Draft:
         turn: the augmentation that begins this stage and changes sizes, if any.
         ops: geometry of this stage.
         effects: augmentations on the host after that geometry.
+        is_slice: an image's tensor is a part of a larger one.
+        is_of_any_layout: the order of its memory depends on what was drawn.
         output, normalisation, augmentations, float_augmentations, tensor_class, channels_last, following: see `Plan`.
     """
 
@@ -77,8 +79,8 @@ class Draft:
     float_augmentations: list[Eraser] = field(default_factory=list)
     tensor_class: type[torch.Tensor] | None = None
     channels_last: bool = False
-    is_slice: bool = False  # the tensor is a part of a larger one
-    is_of_any_layout: bool = False  # the order of its memory depends on what was drawn
+    is_slice: bool = False
+    is_of_any_layout: bool = False
     following: Any = None
 
     def add_augmentation(self, augmentation: Augmentation) -> None:
