@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from fastdata.dataloader.loader import DataLoader
     from fastdata.dataloader.results import LoaderStats
+    from fastdata.dataloader.verdict import Verdict
     from fastdata.device.prefetch import DevicePrefetcher
     from fastdata.diagnosis.in_code import doctor
     from fastdata.errors import (
@@ -61,6 +62,7 @@ _HOMES = {
     "StateMismatch": "errors",
     "StoreError": "errors",
     "TrainError": "errors",
+    "Verdict": "dataloader.verdict",
     "check": "run.check",
     "doctor": "diagnosis.in_code",
     "open_image": "lazy.opening",
@@ -89,6 +91,7 @@ __all__ = [
     "StateMismatch",
     "StoreError",
     "TrainError",
+    "Verdict",
     "check",
     "doctor",
     "open_image",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -26,7 +27,7 @@ from fastdata.transforms.known import name_of
 from fastdata.views.header import UNPACKED_MAGIC
 from fastdata.views.plan import Plan
 
-__all__ = ["BY_INDEX", "explain", "without_effect"]
+__all__ = ["explain", "index_of", "without_effect"]
 
 # Arguments of fastdata's own that do nothing on torch's path, with their defaults.
 _OF_THE_PIPELINE: dict[str, Any] = {
@@ -41,8 +42,6 @@ _OF_THE_PIPELINE: dict[str, Any] = {
     "memory_budget": None,
 }
 
-
-BY_INDEX = "windows of JPEGs are decoded without what lies around them"
 
 _LABEL = 12  # columns
 
@@ -71,7 +70,7 @@ def explain(loader: LoaderArguments, route: Route, findings: Findings) -> str:
     advice = [f"to change:  {change}" for change in _advice(loader, route)]
     facts = [f"{name + ':':<{_LABEL}}{value}" for name, value in lines.items() if value is not None]
     told = [wrapped(line, hanging=_LABEL) for line in (*facts, *advice)]
-    return "\n".join([wrapped(verdict(loader, route, findings)), *told])
+    return "\n".join([wrapped(str(verdict(loader, route, findings))), *told])
 
 
 def _by_the_datasets_code(loader: LoaderArguments, route: Route, findings: Findings) -> dict[str, str | None]:
@@ -152,23 +151,35 @@ def _in_the_pipeline(loader: LoaderArguments, route: Route, findings: Findings) 
 
 def _index(route: Route, choice: BackendChoice) -> str | None:
     """Describes whether JPEGs are decoded with an index; None if the backend does not use one."""
+    if (first := _first_file(route, choice)) is None:
+        return None
+    if (path := index_of(route, choice)) is not None:
+        uses = open_indexes().uses
+        told = f"; so far used for {uses.used} images, {uses.wrong} had changed" if uses != Uses() else ""
+        return f"windows of JPEGs are decoded without what lies around them, by {path}{told}"
+    begin = _first_bytes(*first)
+    if is_unpacked(begin):
+        return "not needed: JPEGs are unpacked (fastdata convert --unpacked)"
+    if begin.startswith(b"\xff\xd8"):
+        return "none: `fastdata index FOLDER` makes one, by which random crops of JPEGs take a fifth less CPU time"
+    return None
+
+
+def index_of(route: Route, choice: BackendChoice) -> Path | None:
+    """Returns the file with the index by which the first image is decoded; None if there is none, or no use for it."""
+    first = _first_file(route, choice)
+    return open_indexes().file_of(*first) if first is not None else None
+
+
+def _first_file(route: Route, choice: BackendChoice) -> tuple[str | bytes, int] | None:
+    """File of the first image and offset in it, in bytes; None where the backend would not use an index for it."""
     source = route.source
     if choice.backend.name != "native" or source is None or _in_memory(route):
         return None
     if not (len(source) and has_file_ranges(source)):
         return None
-    known, files = open_indexes(), file_ranges(source, some_indices(source, 1))
-    offset = int(files.offsets[0]) if files.offsets is not None else 0
-    uses, path = known.uses, known.file_of(files.paths[0], offset)
-    if path is not None:
-        told = f"; so far used for {uses.used} images, {uses.wrong} had changed" if uses != Uses() else ""
-        return f"{BY_INDEX}, by {path}{told}"
-    first = _first_bytes(files.paths[0], offset)
-    if is_unpacked(first):
-        return "not needed: JPEGs are unpacked (fastdata convert --unpacked)"
-    if first.startswith(b"\xff\xd8"):
-        return "none: `fastdata index FOLDER` makes one, by which random crops of JPEGs take a fifth less CPU time"
-    return None
+    files = file_ranges(source, some_indices(source, 1))
+    return files.paths[0], int(files.offsets[0]) if files.offsets is not None else 0
 
 
 def _first_bytes(path: str | bytes, offset: int) -> bytes:

@@ -36,7 +36,7 @@ from fastdata.dataloader.iterators import (
 from fastdata.dataloader.results import BatchIterator, LoaderStats
 from fastdata.dataloader.routes import Route, find_route
 from fastdata.dataloader.tuning import begin_with_all_cpus, check_tuning
-from fastdata.dataloader.verdict import Findings, asked_workers, verdict
+from fastdata.dataloader.verdict import Findings, Verdict, asked_workers, verdict
 from fastdata.dataloader.worker_iterator import MultiProcessIterator
 from fastdata.device.prefetch import check_device
 from fastdata.loaders import (
@@ -253,8 +253,8 @@ class StatelessDataLoader(EpochPaths, torch.utils.data.DataLoader[Sample]):
         """
         return explain(self._arguments(), self._route(), self._findings)
 
-    def verdict(self) -> str:
-        """Says if images are accelerated, how far and, if not, why and what to change; one line of any length."""
+    def verdict(self) -> Verdict:
+        """Says if images are accelerated, how far and, if not, why and what to change; `str()` of it is one line."""
         return verdict(self._arguments(), self._route(), self._findings)
 
     def stats(self) -> LoaderStats:

@@ -1,4 +1,4 @@
-"""Verdict of a loader on itself in one sentence, and its warning when images gain nothing."""
+"""Verdict of a loader on itself, and its warning when images gain nothing."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import sys
 import warnings
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch.utils._pytree import tree_leaves
@@ -26,10 +26,26 @@ from fastdata.system.cpus import auto_threads
 from fastdata.system.stack_level import users_level
 from fastdata.views.plan import Plan
 
-__all__ = ["Findings", "asked_workers", "counts_threads", "verdict", "warn_if_images"]
+__all__ = ["Findings", "Verdict", "asked_workers", "counts_threads", "verdict", "warn_if_images"]
 
 
-NOT_ACCELERATED = "not accelerated"
+@dataclass(frozen=True)
+class Verdict:
+    """Verdict of a loader on what it gains over torch's; `str()` of it is one line of any length.
+
+    Attributes:
+        kind: "accelerated": images are decoded and transformed here; "partly accelerated": some of it is left to the
+            dataset's code; "not accelerated": torch's loader would be as fast; "not known before the first batches".
+        reason: reason for the verdict, in words.
+        change: change to the program that would help most, where nothing is gained; else None.
+    """
+
+    kind: Literal["accelerated", "partly accelerated", "not accelerated", "not known before the first batches"]
+    reason: str
+    change: str | None = None
+
+    def __str__(self) -> str:
+        return f"{self.kind}: {self.reason}" + (f"; {self.change}" if self.change else "")
 
 
 @dataclass
@@ -106,54 +122,58 @@ def asked_workers(loader: Any) -> int | str:
     return "auto" if counts_threads(loader, loader._findings) else int(loader.num_workers)
 
 
-def verdict(loader: LoaderArguments, route: Route, findings: Findings) -> str:
-    """Says whether a loader is accelerated, how far, and if it is not, why and what to change."""
+def verdict(loader: LoaderArguments, route: Route, findings: Findings) -> Verdict:
+    """Finds whether a loader is accelerated, how far, and if it is not, why and what to change."""
     if (problem := native_problem()) is not None:
-        return f"{NOT_ACCELERATED}: the native core is missing: {problem}"
+        return Verdict("not accelerated", f"the native core is missing: {problem}")
     if route.plan is not None:
         what = "in memory are made into batches" if isinstance(route.source, ArraySource) else "are decoded"
-        word = "partly accelerated" if route.plan.unfused else "accelerated"
-        return f"{word}: images {what} by the image pipeline; {_share(route.plan)}"
+        reason = f"images {what} by the image pipeline; {_share(route.plan)}"
+        return Verdict("partly accelerated" if route.plan.unfused else "accelerated", reason)
     if _is_torchs(loader):
-        return f"{NOT_ACCELERATED}: {_why_torchs(loader, route)}; {_change(loader, route)}"
+        return Verdict("not accelerated", _why_torchs(loader, route), _change(loader, route))
     if findings.happened.batches or route.in_threads:
         return _by_what_happened(loader, route, findings.happened)
     planned = "; ".join(f"{place}: {_share(plan)}" for place, plan in route.fused.items())
     could = f", with the dataset's own transforms ({planned})" if planned else f" ({route.reason})"
-    return f"not known before the first batches: JPEGs and PNGs opened with PIL.Image.open are decoded natively{could}"
+    reason = f"JPEGs and PNGs opened with PIL.Image.open are decoded natively{could}"
+    return Verdict("not known before the first batches", reason)
 
 
-def _by_what_happened(loader: LoaderArguments, route: Route, happened: Happened) -> str:
+def _by_what_happened(loader: LoaderArguments, route: Route, happened: Happened) -> Verdict:
     """The verdict for a dataset's own code, by what it did in the first batches."""
     if not happened.gains and not route.in_threads:
-        return f"{NOT_ACCELERATED}: {_no_images(loader, happened)}; {_change(loader, route)}"
+        return Verdict("not accelerated", _no_images(loader, happened), _change(loader, route))
     steps = list(route.fused.values())
     shares = "; ".join(f"{place}: {_share(plan)}" for place, plan in route.fused.items())
     if route.in_threads and not happened.batches:
-        return f"accelerated: images are decoded natively, in threads, with the dataset's own transforms ({shares})"
+        reason = f"images are decoded natively, in threads, with the dataset's own transforms ({shares})"
+        return Verdict("partly accelerated" if any(plan.unfused for plan in steps) else "accelerated", reason)
     if not happened.decoded:
-        return f"partly accelerated: the dataset decodes its images itself; of its transforms, {shares}"
+        reason = f"the dataset decodes its images itself; of its transforms, {shares}"
+        return Verdict("partly accelerated", reason)
     decoded = f"images are decoded by the native core ({happened.decoded} in the first {_batches(happened)})"
     if happened.joint:
         return _with_targets(decoded, happened)
+    plain = "; ".join(sorted(happened.plain))
     if not happened.fused:
-        why = f" ({'; '.join(sorted(happened.plain))})" if happened.plain else ""
-        return f"partly accelerated: {decoded}, {_ONLY_DECODED}{why}"
-    some = happened.plain or route.fused_parts or any(plan.unfused for plan in steps)
-    rest = f"; some calls were left to the transform: {'; '.join(sorted(happened.plain))}" if happened.plain else ""
-    word = "partly accelerated" if some else "accelerated"
-    return f"{word}: {decoded}, with the dataset's own transforms ({shares or 'conversions to tensors'}){rest}"
+        reason = f"{decoded}, {_ONLY_DECODED}" + (f" ({plain})" if plain else "")
+        return Verdict("partly accelerated", reason)
+    some = plain or route.fused_parts or any(plan.unfused for plan in steps)
+    rest = f"; some calls were left to the transform: {plain}" if plain else ""
+    reason = f"{decoded}, with the dataset's own transforms ({shares or 'conversions to tensors'}){rest}"
+    return Verdict("partly accelerated" if some else "accelerated", reason)
 
 
 _ONLY_DECODED = "1.3 to 1.5 times as fast as by Pillow; what is done with their pixels stays your code's"
 
 
-def _with_targets(decoded: str, happened: Happened) -> str:
+def _with_targets(decoded: str, happened: Happened) -> Verdict:
     """The verdict for transforms of an image and its targets."""
     if 2 * happened.left < happened.decoded:
-        why = "the transforms of image and target, or collate_fn, work on pixels"
-        return f"partly accelerated: {decoded}; {why}"
-    return f"accelerated: {decoded}, together with what the transforms of image and target do to images"
+        reason = f"{decoded}; the transforms of image and target, or collate_fn, work on pixels"
+        return Verdict("partly accelerated", reason)
+    return Verdict("accelerated", f"{decoded}, together with what the transforms of image and target do to images")
 
 
 def _batches(happened: Happened) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from fastdata.dataloader.verdict import NOT_ACCELERATED
 from fastdata.diagnosis.observation import Observation
 from fastdata.diagnosis.speedup_model import BUSY, Advice, cores_in_use, gain_of, measured_speedup, step_seconds
 
@@ -51,25 +50,25 @@ def about_data(seen: Observation) -> Iterator[Advice]:
 
 def _about_switching(seen: Observation) -> Iterator[Advice]:
     assert seen.alone is not None
-    ours, what = seen.changed.get("fastdata"), seen.alone.explain
+    ours, verdict = seen.changed.get("fastdata"), seen.alone.verdict
     times = seen.alone.batch_s / ours.batch_s if ours is not None else math.nan
     if not seen.is_ours and ours is not None:
         yield Advice(
             key="fastdata",
             side="data",
             why=f"over your dataset fastdata's loader gave {ours.images_per_s:.0f} images/s instead of "
-            f"{seen.alone.images_per_s:.0f} ({ours.explain})",
+            f"{seen.alone.images_per_s:.0f} ({ours.verdict})",
             change="from fastdata import DataLoader (instead of from torch.utils.data), or: fastdata run SCRIPT",
             gain=gain_of(seen, data_speedup=times),
             measured=measured_speedup(seen, "fastdata"),
             reach=times,
         )
-    if seen.is_ours and NOT_ACCELERATED in what:
+    if verdict is not None and verdict.kind == "not accelerated":
         yield Advice(
             key="not_accelerated",
             side="data",
-            why=f"the loader is {what}",
-            change=_change_in(what),
+            why=f"the loader is {verdict.kind}: {verdict.reason}",
+            change=verdict.change or "see loader.explain()",
             gain=gain_of(seen, data_speedup=_if_native(seen)) if not math.isnan(_if_native(seen)) else math.nan,
             reach=_if_native(seen),
             is_fault=True,
@@ -106,11 +105,6 @@ def _about_augmenting(seen: Observation) -> Iterator[Advice]:
         gain=gain_of(seen, data_speedup=times),
         reach=times,
     )
-
-
-def _change_in(verdict: str) -> str:
-    """The change that a loader's verdict ends with."""
-    return verdict.rpartition("; ")[2] if "; " in verdict else "see loader.explain()"
 
 
 def _if_native(seen: Observation) -> float:

@@ -15,8 +15,7 @@ from typing import Any
 import psutil
 import torch
 
-from fastdata.dataloader.explain import BY_INDEX
-from fastdata.dataloader.verdict import NOT_ACCELERATED
+from fastdata.dataloader.explain import index_of
 from fastdata.diagnosis.batch_replay import is_plain
 from fastdata.diagnosis.budget import Alarm, Budget, OverBudget
 from fastdata.diagnosis.cpu_use import load_now
@@ -142,8 +141,8 @@ def _examine(seen: Observation, loader: Any, seconds: float, budget: Budget) -> 
     states = GlobalStates.now()
     try:
         seen.alone = _tried(seen, "the loader alone", lambda: measure_loading(loader, seconds=_ALONE * seconds), budget)
-        # explain(), whose lines are wrapped, knows it once there was a batch.
-        seen.has_index = seen.is_ours and BY_INDEX in " ".join(loader.explain().split())
+        if seen.is_ours and (choice := loader._findings.choice) is not None:  # known once there was a batch
+            seen.has_index = index_of(loader._route(), choice) is not None
         if seen.alone is not None:
             for key, (what, change) in _changes(seen, loader).items():
                 work = partial(_loading, change, what, _CHANGED * seconds)
@@ -217,7 +216,7 @@ def _changes(seen: Observation, loader: Any) -> dict[str, tuple[str, Callable[[]
     found: dict[str, tuple[str, Callable[[], Any]]] = {}
     if not seen.is_ours:
         found["fastdata"] = ("fastdata's loader", lambda: changed_loader(loader))
-    elif loader.backend != "auto" and NOT_ACCELERATED not in seen.alone.explain:
+    elif loader.backend != "auto" and seen.alone.verdict and seen.alone.verdict.kind != "not accelerated":
         found["backend"] = ("backend='auto'", lambda: changed_loader(loader, backend="auto"))
     cpus = auto_threads()
     if (cores_in_use(seen.alone) or 0.0) < BUSY * cpus and seen.num_workers < cpus:

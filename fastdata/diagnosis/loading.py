@@ -198,7 +198,7 @@ def measure_loading(loader: Any, *, seconds: float, what: str = "") -> Loading:
         images_per_s=images / total_s if images else math.nan,
         cores=use.own,
         others=use.others,
-        explain=loader.verdict() if is_ours(loader) else "",
+        verdict=loader.verdict() if is_ours(loader) else None,
         stage_s={name: value / max(1, counted) for name, value in stages.items() if value > 0},
         first_s=first_s,
     )

@@ -6,6 +6,7 @@ import statistics
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from fastdata.dataloader.verdict import Verdict
 from fastdata.diagnosis.cpu_use import Load
 
 __all__ = ["TENSOR_CORES_WANT", "Facts", "Loading", "Observation", "SampleTimes", "Step", "Stretch", "SyncPlace"]
@@ -95,7 +96,7 @@ class Loading:
         images_per_s: samples per second; NaN if a batch's size is not known.
         cores: CPU seconds of the process and its children per second.
         others: CPU seconds of other programs per second, on the cores that this one may use; None if not known.
-        explain: the loader's own verdict, if it is fastdata's.
+        verdict: the loader's own verdict, if it is fastdata's.
         stage_s: thread-seconds per stage and batch, if it is fastdata's and knows them.
         first_s: seconds from the beginning of an epoch to its first batch; NaN if not measured.
     """
@@ -105,7 +106,7 @@ class Loading:
     batch_s: float
     images_per_s: float
     cores: float
-    explain: str = ""
+    verdict: Verdict | None = None
     stage_s: dict[str, float] = field(default_factory=dict)
     first_s: float = float("nan")
     others: float | None = None

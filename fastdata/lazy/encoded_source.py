@@ -269,7 +269,7 @@ def _is_ordinary_png(head: bytes) -> bool:
     """True for a PNG of 8 bits per channel, not interlaced, without a tRNS or acTL chunk before its pixels."""
     pixels = head.find(b"IDAT")
     core = available()
-    if core is None or "no PNGs" in core.description:
+    if core is None or not core.reads_pngs:
         return False
     if pixels < 0 or head[24] != 8 or head[25] not in _PNG_MODES or head[28] != 0:
         return False

@@ -11,6 +11,7 @@ from typing import Any
 
 __all__ = [
     "MESSAGE_BYTES",
+    "READS_PNGS",
     "CArrays",
     "CFiles",
     "CFormat",
@@ -30,7 +31,9 @@ __all__ = [
 
 MESSAGE_BYTES = 128
 
-_ABI_VERSION = 15
+READS_PNGS = 1  # a bit of fd_features
+
+_ABI_VERSION = 16
 
 
 class NativeMissing(Exception):
@@ -229,6 +232,8 @@ def _declare(library: ctypes.CDLL) -> None:
     pointer, i32, i64 = _pointer, _i32, _i64
     signatures: dict[str, tuple[Any, list[Any]]] = {
         "fd_description": (ctypes.c_char_p, []),
+        "fd_features": (i32, []),
+        "fd_kernels": (ctypes.c_char_p, []),
         "fd_choose_kernels": (i32, [ctypes.c_char_p]),
         "fd_pool_create": (pointer, [i32]),
         "fd_pool_destroy": (None, [pointer]),

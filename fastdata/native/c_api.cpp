@@ -51,6 +51,14 @@ const char *fd_description(void) {
     return text.c_str();
 }
 
+int32_t fd_features(void) {
+    return reads_pngs() ? FD_READS_PNGS : 0;
+}
+
+const char *fd_kernels(void) {
+    return kernels().name;
+}
+
 int32_t fd_choose_kernels(const char *name) {
     return choose_kernels(name) ? 1 : 0;
 }

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from fastdata.native.abi import MESSAGE_BYTES, CImages, NativeMissing, Status, open_library
+from fastdata.native.abi import MESSAGE_BYTES, READS_PNGS, CImages, NativeMissing, Status, open_library
 from fastdata.native.describe import (
     Effects,
     Geometry,
@@ -77,11 +77,23 @@ class OneView(threading.local):
 
 
 class Core:
-    """The loaded library; all methods release Python's GIL while they work."""
+    """The loaded library; all methods release Python's GIL while they work.
+
+    Attributes:
+        library: the functions of fastdata_native.h.
+        description: names of the libraries that it was built with and of its inner loops, for people.
+        reads_pngs: it was built with libdeflate, so it decodes PNGs.
+    """
 
     def __init__(self, library: ctypes.CDLL) -> None:
         self.library = library
         self.description: str = library.fd_description().decode()
+        self.reads_pngs = bool(library.fd_features() & READS_PNGS)
+
+    @property
+    def kernels(self) -> str:
+        """Name of the inner loops in use: "AVX2", "NEON" or "plain"."""
+        return str(self.library.fd_kernels().decode())
 
     def draw_views(
         self, sizes_px: Ints, indices: Ints, copies: Ints, geometry: Geometry, given: Ints | None = None

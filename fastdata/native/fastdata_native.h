@@ -19,7 +19,7 @@ extern "C" {
 #endif
 
 /* Raised whenever a signature or a struct below changes. */
-#define FD_ABI_VERSION 15
+#define FD_ABI_VERSION 16
 
 /* What became of one image. */
 enum fd_status {
@@ -259,6 +259,13 @@ FD_API int32_t fd_abi_version(void);
 
 /* For people: the libraries in use, and the instruction set chosen at run time. */
 FD_API const char *fd_description(void);
+
+/* What this build can do: a sum of FD_READS_... */
+#define FD_READS_PNGS 1
+FD_API int32_t fd_features(void);
+
+/* Name of the inner loops in use. */
+FD_API const char *fd_kernels(void);
 
 /* Chooses the inner loops by name ("AVX2", "NEON", "plain") instead of by processor; for tests, which compare them.
  * 0 when this processor lacks them. */

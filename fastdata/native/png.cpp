@@ -177,6 +177,10 @@ const char *png_library() {
     return "libdeflate " LIBDEFLATE_VERSION_STRING;
 }
 
+bool reads_pngs() {
+    return true;
+}
+
 #else // built without libdeflate: every PNG is handed back
 
 struct PngDecoder::Inflater {
@@ -191,6 +195,10 @@ bool PngDecoder::is_png(std::span<const uint8_t>) {
 
 const char *png_library() {
     return "no PNGs";
+}
+
+bool reads_pngs() {
+    return false;
 }
 
 #endif

@@ -62,4 +62,7 @@ class PngDecoder {
 // What unpacks PNGs, for people.
 const char *png_library();
 
+// False where it was built without libdeflate.
+bool reads_pngs();
+
 } // namespace fastdata

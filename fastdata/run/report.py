@@ -9,7 +9,7 @@ import weakref
 from contextlib import suppress
 from typing import Any
 
-from fastdata.dataloader.verdict import NOT_ACCELERATED
+from fastdata.dataloader.verdict import Verdict
 from fastdata.errors import in_words
 from fastdata.pipeline.stats import PipelineStats
 
@@ -48,11 +48,13 @@ class RunReport:
 
     def _print_path(self, loader: Any, *, is_new: bool) -> None:
         """Prints the path; after the first time only if the dataset's images turned out to be accelerated."""
+        gains = True
         try:
-            line = describe(loader)
+            verdict = loader.verdict()
+            line, gains = _described(loader, verdict), verdict.kind != "not accelerated"
         except Exception as error:  # noqa: BLE001 - of the user's dataset; a report must not end a program
             line = f"fastdata: DataLoader({type(loader.dataset).__name__}): {in_words(error)}"
-        if line not in self._printed and (is_new or NOT_ACCELERATED not in line):
+        if line not in self._printed and (is_new or gains):
             self._printed.add(line)
             _print(line)
 
@@ -79,11 +81,10 @@ class RunReport:
             _print(line)
 
 
-def describe(loader: Any) -> str:
+def _described(loader: Any, verdict: Verdict) -> str:
     """One line: dataset, batch size, and the loader's verdict."""
     size = getattr(loader.batch_sampler, "batch_size", loader.batch_size)
-    path = " ".join(loader.verdict().split())
-    return f"fastdata: DataLoader({type(loader.dataset).__name__}, batch_size={size}): {path}"
+    return f"fastdata: DataLoader({type(loader.dataset).__name__}, batch_size={size}): {' '.join(str(verdict).split())}"
 
 
 def cpu_seconds() -> float:

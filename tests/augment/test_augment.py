@@ -10,6 +10,7 @@ import pytest
 import torch
 import torchvision.transforms as v1
 from folders import changed_copy
+from taken_over import on_batches, per_sample, pipelines_plan
 from torchvision.datasets import ImageFolder
 from torchvision.transforms import v2
 from torchvision.transforms.v2 import functional
@@ -199,31 +200,36 @@ def test_dali_augments_as_the_others_do(folder: Path) -> None:
         assert (ours[0] - pils[0]).abs().mean() < 0.2  # equalising magnifies DALI's differences
 
 
-def test_a_loader_says_what_is_done_on_batches(folder: Path) -> None:
+def test_a_loader_knows_what_is_done_on_batches(folder: Path) -> None:
     dataset = ImageFolder(folder, transform("before float"))
-    told = DataLoader(dataset, augment_on="device").explain()
-    assert "on batches: RandAugment → ColorJitter → RandomGrayscale → RandomErasing" in told
-    assert "per sample: nothing" in told
-    told = DataLoader(dataset).explain()
-    assert "decode → RandomResizedCrop → RandomHorizontalFlip → RandAugment → ColorJitter → RandomGrayscale" in told
-    assert "on batches: RandomErasing" in told
-    assert "per sample: nothing" in told
+    loader = DataLoader(dataset, augment_on="device")
+    assert on_batches(loader) == ["RandAugment", "ColorJitter", "RandomGrayscale", "RandomErasing"]
+    assert per_sample(loader) == []
+    loader = DataLoader(dataset)
+    views = ("RandomResizedCrop", "RandomHorizontalFlip")
+    assert pipelines_plan(loader).fused[:5] == (*views, "RandAugment", "ColorJitter", "RandomGrayscale")
+    assert on_batches(loader) == ["RandomErasing"]
+    assert per_sample(loader) == []
 
 
 @pytest.mark.parametrize(
-    ("steps", "why"),
+    ("steps", "left", "why"),
     [
-        ([v1.RandAugment(), v1.Resize(20), v1.ToTensor()], "RandAugment → Resize → ToTensor"),
-        ([v1.RandAugment()], "the transform does not end with a tensor"),
-        ([v1.ToTensor(), v1.ColorJitter(0.4)], "the image is already float"),
-        ([v1.RandAugment(interpolation=v1.InterpolationMode.BICUBIC), v1.ToTensor()], "nearest, bilinear"),
+        ([v1.RandAugment(), v1.Resize(20), v1.ToTensor()], 0, "everything is fused"),
+        ([v1.RandAugment()], 1, "the transform does not end with a tensor"),
+        ([v1.ToTensor(), v1.ColorJitter(0.4)], 1, "the image is already float"),
+        ([v1.RandAugment(interpolation=v1.InterpolationMode.BICUBIC), v1.ToTensor()], 2, "nearest, bilinear"),
     ],
 )
-def test_what_cannot_be_done_on_batches_is_done_per_sample(folder: Path, steps: list[Any], why: str) -> None:
+def test_what_cannot_be_done_on_batches_is_done_image_by_image(
+    folder: Path, steps: list[Any], left: int, why: str
+) -> None:
     dataset = ImageFolder(folder, v1.Compose([v1.RandomResizedCrop(32), *steps]))
     options: dict[str, Any] = {"batch_size": 4, "collate_fn": list, "seed": 2}
     loader = DataLoader(dataset, augment_on="device", workers="threads", **options)
-    assert why in loader.explain()
+    assert on_batches(loader) == []
+    assert per_sample(loader) == [type(step).__name__ for step in steps[len(steps) - left :]]
+    assert why in loader._route().reason
     for ours, expected in zip(loader, DataLoader(dataset, workers="threads", **options), strict=True):
         for (image, label), (image_, label_) in zip(ours, expected, strict=True):
             assert np.array_equal(np.asarray(image), np.asarray(image_))

@@ -13,6 +13,8 @@ import torchvision.transforms as v1
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
+from taken_over import on_batches as steps_on_batches
+from taken_over import per_sample, pipelines_plan
 from torchvision.datasets import ImageFolder
 from torchvision.transforms import v2
 from torchvision.transforms.v2 import functional
@@ -131,8 +133,9 @@ def test_batches_are_those_of_the_operators_on_batches(folder: Path, name: str) 
     """Both draw the same; operators on batches are compared with torchvision's in test_device_ops.py."""
     steps = [v2.ToImage(), v2.RandomResizedCrop(24, antialias=True), STEPS[name]]
     on_host, on_batches = loader(folder, steps, num_workers=2), loader(folder, steps, augment_on="device")
-    assert on_host.explain().startswith("accelerated: images are decoded by the image pipeline; 3 of 3")
-    assert f"on batches: {name}" in on_batches.explain()
+    assert len(pipelines_plan(on_host).fused) == 3
+    assert per_sample(on_host) == steps_on_batches(on_host) == []
+    assert steps_on_batches(on_batches) == [name]
     unchanged = images_of(loader(folder, steps[:2]))
     for ours, theirs, before in zip(images_of(on_host), images_of(on_batches), unchanged, strict=True):
         difference = (ours.int() - theirs.int()).abs()
@@ -166,7 +169,8 @@ def test_batches_do_not_depend_on_who_decodes(folder: Path, name: str) -> None:
     for backend, threads in (("native", 2), ("native", 0), ("turbojpeg", 1)):
         ours = images_of(loader(folder, steps, backend=backend, num_workers=threads))
         assert all(torch.equal(one, other) for one, other in zip(ours, expected, strict=True))
-    assert "everything is fused" in loader(folder, steps).explain()
+    plan = pipelines_plan(loader(folder, steps))
+    assert plan.unfused == ()
 
 
 def test_a_whole_recipe_without_chance_has_torchvisions_pixels(folder: Path) -> None:
@@ -174,7 +178,7 @@ def test_a_whole_recipe_without_chance_has_torchvisions_pixels(folder: Path) -> 
     steps = [v2.ToImage(), v2.RandomAdjustSharpness(2.5, p=1.0), v2.Resize(40), v2.CenterCrop(36), v2.Grayscale(3)]
     steps += [v2.ColorJitter((0.7, 0.7)), v2.RandomAutocontrast(1.0), v2.Resize((20, 30)), v2.RandomEqualize(1.0)]
     ours = DataLoader(ImageFolder(str(folder), v2.Compose(steps)), 13)
-    assert "everything is fused" in ours.explain()
+    assert pipelines_plan(ours).unfused == ()
     theirs = torch.utils.data.DataLoader(ours.dataset, 13)
     assert all(torch.equal(one, other) for one, other in zip(images_of(ours), images_of(theirs), strict=True))
 
@@ -220,16 +224,16 @@ LEFT: dict[str, tuple[list[Any], str]] = {
 @pytest.mark.parametrize("name", LEFT)
 def test_what_is_left_to_torchvision_says_why(folder: Path, name: str) -> None:
     steps, why = LEFT[name]
-    told = loader(folder, [v2.ToImage(), *steps]).explain()
-    assert why in told
-    assert "called per sample" in told
+    left = loader(folder, [v2.ToImage(), *steps])
+    assert why in left._route().reason
+    assert "called per sample" in left._route().reason
 
 
 def test_where_torch_has_other_bits_it_does_it_itself(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plan_builder, "core_agrees_on_tensors", lambda: False)
-    told = loader(folder, [v2.ToImage(), v2.Resize((8, 8)), v2.ColorJitter(0.2)]).explain()
-    assert "per sample: ColorJitter" in told
-    assert "torch's bits" in told
+    left = loader(folder, [v2.ToImage(), v2.Resize((8, 8)), v2.ColorJitter(0.2)])
+    assert per_sample(left) == ["ColorJitter"]
+    assert "torch's bits" in left._route().reason
 
 
 def test_a_core_with_other_bits_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:

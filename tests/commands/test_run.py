@@ -412,7 +412,9 @@ class WithoutInit(DataLoader[Any]):
 def test_a_subclass_that_does_not_call_init_takes_torchs_path() -> None:
     loader = WithoutInit()
     loader.check_worker_number_rationality()
-    assert "WithoutInit does not call DataLoader.__init__" in repr(loader)
+    assert loader._route().by_torchs_code
+    assert loader._route().reason == "WithoutInit does not call DataLoader.__init__"
+    assert loader._route().reason in repr(loader)
 
 
 # ---- what is measured

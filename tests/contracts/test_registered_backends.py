@@ -257,7 +257,7 @@ def test_a_backend_from_outside_can_offer_what_the_native_core_does(folder: Path
                 ReadingBackend.calls.clear()
                 loader = DataLoader(dataset, 6, backend=backend, seed=3, shuffle=True, num_workers=2)
                 found[backend] = list(loader)
-                assert (call in ReadingBackend.calls) == (backend == "reading"), loader.explain()
+                assert (call in ReadingBackend.calls) == (backend == "reading"), loader.verdict()
             for ours, theirs in zip(found["reading"], found["native"], strict=True):
                 assert torch.equal(ours[0], theirs[0])
                 assert torch.equal(ours[1], theirs[1])
@@ -292,8 +292,12 @@ def test_ready_batches_are_handed_out(folder: Path) -> None:
 
 def test_a_registered_backend_is_known_and_never_chosen_unasked(folder: Path) -> None:
     assert {"toy", "plain"} <= set(available_backends())
-    assert "toy: named by you" in DataLoader(ImageFolder(folder, TRAIN), backend="toy").explain()
-    assert "toy" not in DataLoader(ImageFolder(folder, TRAIN), 6).explain()
+    choice = DataLoader(ImageFolder(folder, TRAIN), backend="toy")._findings.choice
+    assert choice is not None
+    assert (choice.backend.name, choice.reason) == ("toy", "named by you")
+    loader = DataLoader(ImageFolder(folder, TRAIN), 6)
+    next(iter(loader))
+    assert loader.stats()["backend"] == "native"
 
 
 @pytest.mark.parametrize("taken", ["native", "auto", None, 3])
@@ -409,12 +413,12 @@ def test_installed_packages_offer_backends_by_entry_points(folder: Path, tmp_pat
         assert "cannot be imported (it ends the process)" in problems["ends"], problems
         assert mean_tolerance("exactly", "fast") is None
         loader = DataLoader(ImageFolder(sys.argv[1], SMALL), 4, backend="exactly", fidelity="fast")
-        assert "fast" in str(loader.explain())
+        assert "\\nfidelity:   fast\\n" in loader.explain()
         register_backend(backend_class("ours"))
         assert available_backends().count("ours") == 1
         assert backend_class("pil").__module__ == "fastdata.loaders.pil"
         loader = DataLoader(ImageFolder(sys.argv[1], SMALL), 4, backend="ours")
-        assert len(list(loader)) and "ours" in str(loader.explain())
+        assert len(list(loader)) and loader.stats()["backend"] == "ours"
         try:
             DataLoader(ImageFolder(sys.argv[1]), 4, backend="our")
         except OptionError as error:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from fastdata.dataloader.verdict import Verdict
 from fastdata.diagnosis.cpu_use import Load
 from fastdata.diagnosis.html_report import as_html
 from fastdata.diagnosis.observation import Facts, Loading, Observation, SampleTimes, Step, Stretch, SyncPlace
@@ -19,8 +20,10 @@ def stretch(wait_s: float, forward_s: float = 0.03, backward_s: float = 0.06, *,
     return Stretch.of([Step(wait_s, forward_s, backward_s, 0.01, 0.0)] * 4, cores=cores)
 
 
-def loading(batch_s: float, what: str = "", cores: float = 8.0, explain: str = "", **stages: float) -> Loading:
-    return Loading(what, 10, batch_s, 32 / batch_s, cores, explain, stages)
+def loading(
+    batch_s: float, what: str = "", cores: float = 8.0, verdict: Verdict | None = None, **stages: float
+) -> Loading:
+    return Loading(what, 10, batch_s, 32 / batch_s, cores, verdict, stages)
 
 
 def observed(**changes: Any) -> Observation:
@@ -50,7 +53,10 @@ CASES: dict[str, tuple[Observation, str]] = {
     "backend": (observed(**SLOW, changed={"backend": loading(0.15, "backend='auto'")}), "backend"),
     "oversized": (observed(**SLOW, sample=replace(SAMPLE, width=4000, height=3000)), "oversized"),
     "closure": (
-        observed(real=stretch(0.3), alone=loading(0.4, explain="not accelerated: Own is no image dataset; open files")),
+        observed(
+            real=stretch(0.3),
+            alone=loading(0.4, verdict=Verdict("not accelerated", "Own is no image dataset", "open files")),
+        ),
         "not_accelerated",
     ),
     "plain torch": (observed(**SLOW, is_ours=False, changed={"fastdata": loading(0.1)}), "fastdata"),

@@ -12,6 +12,7 @@ import torchvision.transforms as v1
 import torchvision.transforms.v2 as v2
 from core_alone import reference, view_of
 from PIL import Image
+from taken_over import from_memory, on_batches
 from torch.utils.data import ConcatDataset, Subset
 from torchvision import datasets
 from torchvision.datasets import ImageFolder
@@ -113,12 +114,20 @@ def check_equal(ours: Any, torchs: Any) -> None:
             assert torch.equal(part, expected)
 
 
+def samples_of(loader: DataLoader[Any]) -> int:
+    """The number of images that the image pipeline sees."""
+    source = loader._route().source
+    assert source is not None
+    return len(source)
+
+
 def check_same_batches(dataset: Any, **options: Any) -> DataLoader[Any]:
     torch.manual_seed(5)
     torchs = list(torch.utils.data.DataLoader(dataset, **options))
     torch.manual_seed(5)
     loader = DataLoader(dataset, workers="threads", **options)  # for target_transforms, which are the user's code
-    assert loader.explain().startswith("accelerated: images in memory are"), loader.explain()
+    assert loader.verdict().kind == "accelerated", loader.verdict()
+    assert from_memory(loader)
     check_equal(list(loader), torchs)
     return loader
 
@@ -269,20 +278,22 @@ def test_a_subset_is_a_part_of_the_array() -> None:
     dataset = cifar(FIXED["as they are"])
     for part in (Subset(dataset, [3, 1, -2]), Subset(Subset(dataset, range(5, 20)), np.array([2, 0, 14]))):
         loader = check_same_batches(part, batch_size=2)
-        assert f"Subset, {len(part)} images in memory" in loader.explain()
+        assert samples_of(loader) == len(part)
     assert location_of(recognise(Subset(dataset, [3, 17])), 1) == "CIFAR10[17]"
 
 
 def test_no_samples_give_no_batches() -> None:
     loader = DataLoader(Subset(cifar(FIXED["to tensor"]), []), 4)
-    assert "Subset, 0 images in memory" in loader.explain()
+    assert from_memory(loader)
+    assert samples_of(loader) == 0
     assert list(loader) == []
 
 
 @pytest.mark.filterwarnings("ignore::fastdata.NotAccelerated")
 def test_a_concatenation_is_torchs() -> None:
     loader = DataLoader(ConcatDataset([cifar(FIXED["to tensor"])] * 2), 4)
-    assert "has parts whose images are in memory" in loader.explain()
+    assert loader._route().by_torchs_code
+    assert "has parts whose images are in memory" in loader._route().reason
     assert len(list(loader)) == 12
 
 
@@ -314,15 +325,13 @@ class Named(datasets.MNIST):
 def test_a_class_with_code_of_its_own_keeps_it(cls: type) -> None:
     dataset = made(cls, transform=FIXED["to tensor"], **HWC)
     loader = DataLoader(dataset, 5)
-    assert "torch's own DataLoader code" in loader.explain()
+    assert loader._route().by_torchs_code
     check_equal(list(loader), list(torch.utils.data.DataLoader(dataset, 5)))
 
 
 def test_a_class_that_inherits_is_its_parent() -> None:
-    assert (
-        "Named, 23 images in memory"
-        in check_same_batches(made(Named, transform=FIXED["to tensor"], **GREY), batch_size=5).explain()
-    )
+    loader = check_same_batches(made(Named, transform=FIXED["to tensor"], **GREY), batch_size=5)
+    assert samples_of(loader) == 23
 
 
 @pytest.mark.parametrize(
@@ -336,14 +345,15 @@ def test_a_class_that_inherits_is_its_parent() -> None:
     ],
 )
 def test_other_data_is_left_to_torch(data: Any, reason: str) -> None:
-    text = DataLoader(cifar(FIXED["to tensor"], data=data), sampler=[0]).explain()
-    assert "torch's own DataLoader code" in text
-    assert reason in text
+    route = DataLoader(cifar(FIXED["to tensor"], data=data), sampler=[0])._route()
+    assert route.by_torchs_code
+    assert reason in route.reason
 
 
 def test_a_float_tensor_is_left_to_torch() -> None:
     loader = DataLoader(dataset_of("MNIST", FIXED["to tensor"], data=GREY["data"].float()), 4)
-    assert "MNIST.data has dtype torch.float32, not uint8" in loader.explain()
+    assert loader._route().by_torchs_code
+    assert "MNIST.data has dtype torch.float32, not uint8" in loader._route().reason
 
 
 @pytest.mark.parametrize(
@@ -364,15 +374,16 @@ def test_a_float_tensor_is_left_to_torch() -> None:
 )
 def test_what_is_done_per_sample_is_left_to_torch(name: str, transform: Any, options: Any, reason: str) -> None:
     loader = DataLoader(dataset_of(name, transform), 4, **options)
-    assert "torch's own DataLoader code" in loader.explain()
-    assert reason in loader.explain()
+    route = loader._route()
+    assert route.by_torchs_code
+    assert reason in f"{route.reason}; {route.advice}"
 
 
 def test_augmentations_are_done_on_batches() -> None:
     steps = v1.Compose([*PADDED, v1.RandAugment(), v1.ToTensor(), v1.RandomErasing(1.0)])
     options: dict[str, Any] = {"batch_size": 6, "augment_on": "device", "seed": 2}
     loaders = [DataLoader(cifar(steps), num_workers=workers, **options) for workers in (0, 2)]
-    assert "on batches: RandAugment → RandomErasing" in loaders[0].explain()
+    assert on_batches(loaders[0]) == ["RandAugment", "RandomErasing"]
     check_equal(*map(list, loaders))
 
 
@@ -400,7 +411,7 @@ def test_an_index_outside_of_the_array_is_an_error_as_in_torch() -> None:
 @pytest.mark.parametrize("backend", ["pil", "native"])
 def test_a_named_backend_has_nothing_to_decode(backend: str) -> None:
     loader = DataLoader(cifar(FIXED["validation"]), 5, backend=backend)
-    assert "backend:    none: pixels are in memory, nothing is decoded" in loader.explain()
+    assert from_memory(loader)
     check_equal(list(loader), list(torch.utils.data.DataLoader(loader.dataset, 5)))
 
 
@@ -413,9 +424,9 @@ def test_synthetic_batches_have_the_true_shape() -> None:
 
 def test_without_the_core_torch_does_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fastdata.dataloader.routes.native_problem", lambda: "build it")
-    text = DataLoader(cifar(FIXED["to tensor"]), 5).explain()
-    assert "images in memory need the native core" in text
-    assert "to change:  build it" in text
+    route = DataLoader(cifar(FIXED["to tensor"]), 5)._route()
+    assert route.by_torchs_code
+    assert (route.reason, route.advice) == ("images in memory need the native core", "build it")
 
 
 def test_stats_count_samples_and_pixels() -> None:

@@ -1,4 +1,4 @@
-"""What a loader chooses or cannot do it says: the backend, arguments without effect, a missing core, what to change."""
+"""What a loader chooses or cannot do it says: the backend, arguments without effect, a missing core."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from torchvision.datasets import ImageFolder
 
 from fastdata import BackendError, BackendUnavailable, DaliOptions, DataLoader, DatasetError, OptionError
 from fastdata.dataloader.arguments import check_decode_device
+from fastdata.dataloader.explain import without_effect
 from fastdata.loaders import AUTO_ORDER, Backend, Fidelity, backend_class, mean_tolerance
 from fastdata.pipeline.choose_backend import choose_backend
 
@@ -127,15 +128,6 @@ def test_damaged_samples_do_not_change_the_choice(tmp_path: Path) -> None:
     assert loader.stats()["backend"] == "native"
 
 
-def test_explain_says_the_choice_before_the_first_batch_and_the_same_afterwards(folder: Path) -> None:
-    loader = DataLoader(ImageFolder(folder, SMALL), 4)
-    before = loader.explain()
-    assert "backend:    native: the first of native, turbojpeg, pil that is available\n" in before
-    assert "fidelity:   exact: identical to Pillow's pixels\n" in before
-    next(iter(loader))
-    assert loader.explain() == before
-
-
 def test_nothing_is_written_to_the_users_cache(folder: Path) -> None:
     next(iter(DataLoader(ImageFolder(folder, SMALL), 4)))
     assert not list(Path(os.environ["XDG_CACHE_HOME"]).glob("**/backends.json"))
@@ -161,101 +153,20 @@ GIVEN: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("named", GIVEN)
-def test_arguments_without_effect_are_named_once_and_in_explain(named: str) -> None:
+def test_arguments_without_effect_are_named_once(named: str) -> None:
     loader = DataLoader([1, 2], **GIVEN[named])
     with pytest.warns(UserWarning, match="has no effect: list is not an image dataset") as warned:
         list(loader)
     assert len(warned) == 1
     assert named in str(warned[0].message)
     list(loader)
-    assert named in next(line for line in loader.explain().splitlines() if line.startswith("no effect:"))
+    assert named in ", ".join(without_effect(loader._arguments(), loader._route()))
 
 
 def test_without_such_arguments_nothing_is_said() -> None:
     loader = DataLoader([1, 2], seed=3)
     list(loader)
-    assert "no effect" not in loader.explain()
-    assert "seed:       3: decides the order and what worker processes draw, not what" in loader.explain()
-
-
-# ---- explain
-
-
-def line(loader: DataLoader, name: str) -> list[str]:
-    return [text.partition(":")[2].strip() for text in loader.explain().splitlines() if text.startswith(f"{name}:")]
-
-
-@pytest.mark.parametrize(("backend", "tolerance"), [("native", 0), ("dali", 0.6), ("opencv", 0.5)])
-def test_fidelity_is_that_of_the_backend_that_decodes(folder: Path, backend: str, tolerance: float) -> None:
-    told = "exact: identical to Pillow's pixels"
-    if tolerance:
-        told = f"as near as {backend} comes: mean difference from Pillow's pixels at most {tolerance} of 255"
-    assert line(DataLoader(ImageFolder(folder, SMALL), backend=backend), "fidelity") == [told]
-
-
-@pytest.mark.parametrize(
-    ("transform", "options", "output"),
-    [
-        (SMALL, {}, "float32 (N, 3, 8, 8), contiguous; decoded straight into the batch"),
-        (
-            v1.Compose([v1.Resize((8, 9)), v1.PILToTensor()]),
-            {"memory_format": torch.channels_last},
-            "uint8 (N, 3, 8, 9), channels_last; decoded straight into the batch",
-        ),
-        (
-            v2.Compose([v2.Resize((8, 8)), v2.ToImage(), v2.ToDtype(torch.bfloat16, scale=True)]),
-            {},
-            "bfloat16 (N, 3, 8, 8), contiguous; decoded straight into the batch",
-        ),
-        (SMALL, {"collate_fn": list}, "the result of list"),
-    ],
-)
-def test_the_output_is_what_the_loop_receives(
-    folder: Path, transform: Any, options: dict[str, Any], output: str
-) -> None:
-    loader = DataLoader(ImageFolder(folder, transform), 4, **options)
-    assert line(loader, "output")[0].startswith(output)
-    batch = next(iter(loader))
-    if isinstance(batch[0], torch.Tensor) and "straight" in output:
-        assert str(batch[0].dtype).removeprefix("torch.") == output.split()[0]
-        assert str(tuple(batch[0].shape[1:]))[1:-1] in output
-
-
-def test_no_step_is_told_twice(folder: Path) -> None:
-    transform = v1.Compose([v1.Resize((8, 8)), v1.RandAugment(), v1.ToTensor(), v1.RandomErasing()])
-    told = DataLoader(ImageFolder(folder, transform), augment_on="device").explain()
-    assert [told.count(name) for name in ("Resize", "RandAugment", "ToTensor", "RandomErasing")] == [1] * 4
-
-
-@pytest.mark.parametrize(
-    ("make", "change"),
-    [
-        (lambda root: DataLoader([1, 2]), "use torchvision.datasets.ImageFolder or fastdata.ImageFolder"),
-        (lambda root: DataLoader(ImageFolder(root)), "begins with RandomResizedCrop, Resize"),
-        (
-            lambda root: DataLoader(ImageFolder(root, SMALL), num_workers=1, worker_init_fn=print),
-            "if it only sets seeds, remove it",
-        ),
-        (lambda root: DataLoader(ImageFolder(root, SMALL), batch_size=None), "pass a batch_size"),
-        (
-            lambda root: DataLoader(ImageFolder(root, SMALL, loader=np.load)),
-            "use the dataset's default loader",
-        ),
-        (lambda root: DataLoader(ImageFolder(root, SMALL)), "num_workers='auto'"),
-        (
-            lambda root: DataLoader(
-                ImageFolder(root, v1.Compose([v1.Resize((8, 8)), v1.PILToTensor(), v1.RandAugment()]))
-            ),
-            "augment_on='device'",
-        ),
-    ],
-)
-def test_explain_says_what_to_change(folder: Path, make: Any, change: str) -> None:
-    assert any(change in each for each in line(make(folder), "to change"))
-
-
-def test_nothing_to_change_is_no_advice(folder: Path) -> None:
-    assert line(DataLoader(ImageFolder(folder, SMALL), num_workers=2), "to change") == []
+    assert without_effect(loader._arguments(), loader._route()) == []
 
 
 # ---- an installation without its core
@@ -272,13 +183,13 @@ with warnings.catch_warnings(record=True) as warned:
         list(loader)  # line 10
 print("WARNED", len(warned), warned[0].message)
 print("AT", warned[0].filename, warned[0].lineno)
-print("TOLD", loader.explain())
+print("TOLD", loader.verdict())
 print("STATUS", main(["info"]), main(["info", "--require-native"]))
 """
 
 
 @pytest.mark.slow
-def test_a_lost_core_is_told_at_first_use_by_explain_and_by_info(folder: Path, tmp_path: Path) -> None:
+def test_a_lost_core_is_told_at_first_use_by_the_verdict_and_by_info(folder: Path, tmp_path: Path) -> None:
     import os
 
     environment = {**os.environ, "FASTDATA_NATIVE_LIBRARY": str(tmp_path / "gone.so")}

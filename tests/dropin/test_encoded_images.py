@@ -323,8 +323,10 @@ def test_pictures_that_are_no_ordinary_jpegs_are_opened_by_pillow(odd_folder: Pa
             assert isinstance(Image.open(io.BytesIO(images.jpeg(20, 20)), **options), EncodedImage) is (name == "r")
 
 
-def test_explain_says_so(folder: Path) -> None:
-    assert "decoded by the native core when their pixels are used" in DataLoader(Own(folder, by_hand), 4).explain()
+def test_the_verdict_says_so_before_the_first_batch(folder: Path) -> None:
+    said = DataLoader(Own(folder, by_hand), 4).verdict()
+    assert said.kind == "not known before the first batches"
+    assert said.reason.startswith("JPEGs and PNGs opened with PIL.Image.open are decoded natively")
 
 
 def png(mode: str = "RGB", **options: Any) -> bytes:

@@ -16,6 +16,7 @@ import torch
 import torchvision.transforms as v1
 from own_tables import TRAIN, VALIDATE, VALIDATE_V2, Table, TwoViews, batches, flat, same
 from PIL import Image, ImageOps
+from taken_over import decodes_natively
 from torch.utils.data import ConcatDataset, Dataset, Subset, get_worker_info
 from torchvision.datasets import ImageFolder
 from torchvision.datasets.vision import VisionDataset
@@ -111,7 +112,7 @@ def test_transforms_are_found_and_batches_are_torchs_to_the_last_bit(table: Path
     theirs = batches(torch.utils.data.DataLoader(dataset, 4, num_workers=workers, shuffle=True))
     assert same(ours, theirs)
     assert [type(each) for each in flat(ours)] == [type(each) for each in flat(theirs)]
-    assert "accelerated: images are decoded by the native core" in loader.explain().splitlines()[0]
+    assert decodes_natively(loader)
     assert loader.stats()["samples"] >= len(dataset)  # type: ignore[arg-type]
 
 

@@ -41,7 +41,8 @@ def test_a_loader_of_images_that_gains_nothing_says_so_once(table: Path) -> None
     expected = "Arrays is loaded at torch's speed: Arrays decodes its images itself"
     with pytest.warns(fastdata.NotAccelerated, match=expected):
         batches(loader)
-    assert loader.explain().startswith("not accelerated: Arrays decodes its images itself")
+    assert loader.verdict().kind == "not accelerated"
+    assert loader.verdict().reason.startswith("Arrays decodes its images itself")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         batches(DataLoader(Arrays(table, FLOATS), 2))
@@ -51,9 +52,10 @@ def test_steps_of_a_transform_that_is_not_fused_as_a_whole(table: Path) -> None:
     steps = v1.Compose([lambda image: image.rotate(90), v1.RandomResizedCrop(20), v1.ToTensor()])
     loader = DataLoader(Table(table, steps), 2)
     batches(loader)
-    explained = loader.explain()
-    assert explained.startswith("partly accelerated: images are decoded by the native core")
-    assert "transform.transforms[1]: 1 of 1 steps fused" in explained
+    said = loader.verdict()
+    assert said.kind == "partly accelerated"
+    assert said.reason.startswith("images are decoded by the native core")
+    assert "transform.transforms[1]: 1 of 1 steps fused" in said.reason
 
 
 @pytest.mark.usefixtures("not_warned")
@@ -79,16 +81,19 @@ pl_worker_init_function.__module__ = "lightning.fabric.utilities.seed"
 
 def test_the_way_is_named(table: Path) -> None:
     folder = ImageFolder(table, TRAIN)
-    assert "image pipeline" in DataLoader(folder, 2, num_workers=1, worker_init_fn=pl_worker_init_function).explain()
+    seeded = DataLoader(folder, 2, num_workers=1, worker_init_fn=pl_worker_init_function)
+    assert seeded._route().is_image_pipeline
+    assert seeded.verdict().reason.startswith("images are decoded by the image pipeline")
     by_processes = DataLoader(folder, 2, num_workers=1, worker_init_fn=seeds)
-    assert by_processes.explain().startswith("not known before the first batches")
-    assert "1 worker process run" in by_processes.explain()
+    assert by_processes.verdict().kind == "not known before the first batches"
+    assert by_processes._route().by_torchs_code
     assert same(batches(by_processes, 5), batches(DataLoader(folder, 2), 5))
-    assert by_processes.explain().startswith("accelerated: images are decoded by the native core")
+    assert by_processes.verdict().kind == "accelerated"
+    assert by_processes.verdict().reason.startswith("images are decoded by the native core")
     own = Table(table, v1.Compose([v1.RandomResizedCrop(24), v1.ElasticTransform(), v1.ToTensor()]))
-    text = DataLoader(own, 2, num_workers=2, workers="threads").explain()
-    assert "1 of 3 steps fused, then ElasticTransform, ToTensor per sample" in text
-    assert "2 threads of this process make samples and decode, as asked" in text
+    by_threads = DataLoader(own, 2, num_workers=2, workers="threads")
+    assert by_threads._route().in_threads
+    assert "1 of 3 steps fused, then ElasticTransform, ToTensor per sample" in by_threads.verdict().reason
     with pytest.raises(fastdata.OptionError, match="workers='fibres'"):
         DataLoader(own, workers="fibres")  # type: ignore[arg-type]
 

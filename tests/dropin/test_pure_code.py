@@ -121,7 +121,7 @@ def test_what_only_calls_known_transforms_runs_in_threads_with_the_same_views(fo
     assert only_calls_known_transforms(kind())
     dataset = ImageFolder(folder, kind())
     loader = DataLoader(dataset, 5, num_workers=2, seed=3)
-    assert "in decode threads" in loader.explain()
+    assert loader._route().in_threads
     by_processes = DataLoader(dataset, 5, num_workers=2, seed=3, workers="processes")
     for ours, expected in zip(loader, by_processes, strict=True):
         assert all(torch.equal(*pair) for pair in zip(ours[0], expected[0], strict=True))
@@ -131,7 +131,7 @@ def test_what_only_calls_known_transforms_runs_in_threads_with_the_same_views(fo
 @pytest.mark.parametrize("kind", IMPURE)
 def test_everything_else_runs_where_torch_runs_it(folder: Path, kind: Callable[[], Any]) -> None:
     assert not only_calls_known_transforms(kind())
-    assert "in decode threads" not in DataLoader(ImageFolder(folder, kind()), 5, num_workers=2).explain()
+    assert not DataLoader(ImageFolder(folder, kind()), 5, num_workers=2)._route().in_threads
 
 
 def test_a_replaced_function_is_no_known_transform() -> None:

@@ -1,4 +1,4 @@
-"""Which way the batches go, and that `explain()` says so."""
+"""Which way the batches go, and the reason for it."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import pytest
 import torch
 import torch.utils.data
 import torchvision.transforms as v1
+from taken_over import decodes_natively, per_sample, pipelines_plan
 from torch.utils.data import ConcatDataset
 from torchvision.datasets import DatasetFolder, ImageFolder
 
@@ -75,8 +76,8 @@ DECLINED = {
 def test_what_does_not_fit_goes_through_torch_and_says_why(folder: Path, name: str) -> None:
     make, options, reason = DECLINED[name]
     loader = DataLoader(make(folder), **options)
-    assert "torch's own" in loader.explain()
-    assert reason in loader.explain()
+    assert loader._route().by_torchs_code
+    assert reason in loader._route().reason
 
 
 @pytest.mark.parametrize("name", ["overridden", "own overridden", "own loader", "subclassed transform"])
@@ -93,22 +94,21 @@ def test_dataset_folder_with_default_loader_is_recognised(folder: Path) -> None:
 
     dataset = DatasetFolder(folder, default_loader, extensions=(".jpg",), transform=SMALL)
     loader = DataLoader(dataset, 4)
-    assert "image pipeline" in loader.explain()
+    assert loader._route().is_image_pipeline
     assert torch.equal(next(iter(loader))[0], next(iter(torch.utils.data.DataLoader(dataset, 4)))[0])
 
 
-def test_explain_names_what_is_fused_and_what_is_not(folder: Path) -> None:
+def test_the_route_names_what_is_fused_and_what_is_not(folder: Path) -> None:
     transform = v1.Compose([v1.RandomResizedCrop(32), v1.ElasticTransform(), v1.ToTensor()])
     loader = DataLoader(ImageFolder(folder, transform), 4, num_workers=2, workers="threads")
-    text = loader.explain()
-    assert "decode → RandomResizedCrop" in text
-    assert "per sample: ElasticTransform → ToTensor" in text
-    assert "native: the first of native, turbojpeg, pil that is available" in text
+    assert pipelines_plan(loader).fused == ("RandomResizedCrop",)
+    assert per_sample(loader) == ["ElasticTransform", "ToTensor"]
     loader = DataLoader(ImageFolder(folder, transform), 4, num_workers=2)
-    assert "ElasticTransform is called per sample: fastdata cannot fuse it" in loader.explain()
-    assert "per sample: ElasticTransform → ToTensor" in loader.explain()
+    assert "ElasticTransform is called per sample: fastdata cannot fuse it" in loader._route().reason
+    assert per_sample(loader) == ["ElasticTransform", "ToTensor"]
     next(iter(loader))
-    assert loader.explain().startswith("partly accelerated: images are decoded by the native core")
+    assert loader.verdict().kind == "partly accelerated"
+    assert decodes_natively(loader)
 
 
 def test_a_backend_without_effect_warns_once() -> None:
@@ -135,7 +135,7 @@ def test_source_protocol_goes_through_the_pipeline(folder: Path) -> None:
 
     loader = DataLoader(Source(), 4, num_workers=2)
     images, names = next(iter(loader))
-    assert "image pipeline" in loader.explain()
+    assert loader._route().is_image_pipeline
     assert names == ("apple",) * 4
     assert torch.equal(images[1], SMALL(fastdata.image_folder.pil_loader(str(files[1]))))
 

@@ -150,7 +150,7 @@ def test_subsets_and_concatenations(folder: Path) -> None:
     dataset = ImageFolder(folder, FIXED["validation"])
     parts = ConcatDataset([Subset(dataset, [5, 2, 38]), dataset, Subset(Subset(dataset, range(20)), [19, 0])])
     check_same_batches(parts, batch_size=4)
-    assert "image pipeline" in DataLoader(parts).explain()
+    assert DataLoader(parts)._route().is_image_pipeline
 
 
 def test_target_transform_and_live_attributes(folder: Path) -> None:

@@ -538,7 +538,9 @@ def test_types_are_pillows_and_torchs_as_far_as_they_can_be(
     assert epoch(DataLoader, exact, num_workers=workers, collate_fn=list, defer=False) == [[(True, True)]]
     monkeypatch.setenv("FASTDATA_DEFER", "0")
     assert epoch(DataLoader, exact, num_workers=workers, collate_fn=list) == [[(True, True)]]
-    assert "FASTDATA_DEFER=0" in DataLoader(exact).explain()
+    said = DataLoader(exact).verdict()
+    assert said.kind == "not accelerated"
+    assert "FASTDATA_DEFER=0" in said.reason
 
 
 # ---- nothing is left behind

@@ -11,11 +11,13 @@ import torch
 import torch.utils.data
 from PIL import Image
 from same_views import check_that_both_draw_alike
+from taken_over import decodes_natively, pipelines_plan
 from torchvision import transforms
 from torchvision.datasets import ImageFolder
 
 from fastdata import DataLoader
 from fastdata.loaders import pillow
+from fastdata.pipeline.collate import stacks_images
 from fastdata.transforms.compile import compile_transform
 from fastdata.views.draw import draw_view, draw_views
 from fastdata.views.philox import Key
@@ -31,7 +33,8 @@ SEEDED = {"batch_size": 6, "seed": 5}
 def test_evaluation_is_decoded_whole(folder: Path, options: dict[str, Any]) -> None:
     dataset = ImageFolder(str(folder), timm_data.create_transform(48, **options))
     ours, theirs = DataLoader(dataset, 6), torch.utils.data.DataLoader(dataset, 6)
-    assert ours.explain().startswith("accelerated: images are decoded by the image pipeline")
+    assert ours._route().is_image_pipeline
+    assert ours.verdict().kind == "accelerated"
     for batch, wanted in zip(ours, theirs, strict=True):
         assert all(map(torch.equal, batch, wanted))
         assert batch[0].dtype is wanted[0].dtype
@@ -46,7 +49,8 @@ def test_random_crops_are_torchvisions(folder: Path, interpolation: str) -> None
     normalise = transforms.Normalize(timm_data.IMAGENET_DEFAULT_MEAN, timm_data.IMAGENET_DEFAULT_STD)
     known = transforms.Compose([*crop, transforms.ToTensor(), normalise])
     loaders = [DataLoader(ImageFolder(str(folder), each), **SEEDED) for each in (theirs, known)]
-    assert all(loader.explain().startswith("accelerated: images are decoded by") for loader in loaders)
+    assert all(loader._route().is_image_pipeline for loader in loaders)
+    assert all(loader.verdict().kind == "accelerated" for loader in loaders)
     for one, other in zip(*loaders, strict=True):
         assert torch.equal(one[0], other[0])
 
@@ -147,7 +151,8 @@ def test_timms_collate_function_stacks_images_that_are_still_encoded(folder: Pat
     for batch, wanted in zip(loader, theirs, strict=True):
         assert type(batch) is type(wanted) is tuple
         assert all(torch.equal(*pair) and pair[0].dtype is pair[1].dtype for pair in zip(batch, wanted, strict=True))
-    assert loader.explain().startswith("accelerated")
+    assert loader.verdict().kind == "accelerated"
+    assert decodes_natively(loader)
 
 
 @pytest.mark.parametrize("steps", [{"use_prefetcher": True}, {}], ids=["uint8", "float"])
@@ -155,7 +160,10 @@ def test_timms_collate_function_in_the_image_pipeline(folder: Path, steps: dict[
     dataset = ImageFolder(str(folder), timm_data.create_transform(48, **steps))
     options = {"batch_size": 7, "collate_fn": timm_data.loader.fast_collate}
     loader, theirs = DataLoader(dataset, num_workers=2, **options), torch.utils.data.DataLoader(dataset, **options)
-    assert ("straight into the batch" in loader.explain()) == bool(steps)  # floats are truncated one by one
+    plan = pipelines_plan(loader)
+    assert plan.batchable
+    assert plan.in_one_pass
+    assert stacks_images(loader.collate_fn, plan.output_dtype) == bool(steps)  # floats are truncated one by one
     for batch, wanted in zip(loader, theirs, strict=True):
         assert type(batch) is type(wanted) is tuple
         assert all(torch.equal(*pair) for pair in zip(batch, wanted, strict=True))

@@ -25,7 +25,7 @@ KERNELS = ["AVX2", "NEON", "plain"]
 def using(kernels: str) -> Iterator[None]:
     """With this instruction set, where this processor has it."""
     library = native.load().library
-    best = native.load().description.split(", ")[-1].encode()
+    best = native.load().kernels.encode()
     library.fd_choose_kernels(kernels.encode())
     try:
         yield

@@ -98,7 +98,7 @@ def test_datasets_of_ones_own(folder: Path, name: str, workers: int) -> None:
     loader = DataLoader(dataset, 1, num_workers=workers)
     for batch, wanted in zip(loader, torch.utils.data.DataLoader(dataset, 1), strict=True):
         assert torch.equal(batch[0], wanted[0])
-    assert loader.explain().startswith("accelerated")
+    assert loader.verdict().kind == "accelerated"
 
 
 def test_tensors_are_resized_twice(folder: Path) -> None:

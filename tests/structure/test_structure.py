@@ -259,6 +259,7 @@ def test_the_public_names() -> None:
         "StateMismatch",
         "StoreError",
         "TrainError",
+        "Verdict",
         "check",
         "doctor",
         "open_image",
