@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from fastdata.order.epoch_sampler import EpochSampler
     from fastdata.run.check import check
     from fastdata.run.replace import replace_dataloader
+    from fastdata.shards.conversion.shard_writer import ShardWriter
     from fastdata.shards.dataset import ShardDataset
 
 __version__ = "0.1.0"
@@ -59,6 +60,7 @@ _HOMES = {
     "SamplesSkipped": "errors",
     "ShardDataset": "shards.dataset",
     "ShardError": "errors",
+    "ShardWriter": "shards.conversion.shard_writer",
     "StateMismatch": "errors",
     "StoreError": "errors",
     "TrainError": "errors",
@@ -88,6 +90,7 @@ __all__ = [
     "SamplesSkipped",
     "ShardDataset",
     "ShardError",
+    "ShardWriter",
     "StateMismatch",
     "StoreError",
     "TrainError",

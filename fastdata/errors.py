@@ -138,6 +138,13 @@ class ViewError(DecodeError, ValueError):
     problem = "does not fit the transform"
 
 
+class FieldError(DecodeError, ValueError):
+    """A sample in a shard does not have a field, or the field is not what its extension says."""
+
+    problem = "has not every field that was asked for"
+    remedy = "Ask for other fields or convert the samples again"
+
+
 @cache  # so that the same two make the same class
 def _also(cls: type[DecodeError], reason: type[Exception]) -> type[DecodeError]:
     """The class, as one that is caught as `reason`, too; itself where Python cannot combine the two."""

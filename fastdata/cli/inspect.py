@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import argparse
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 from fastdata.cli.folders import datasets_in
 from fastdata.errors import DatasetError
-from fastdata.shards.format import MANIFEST_NAME, Manifest
+from fastdata.shards.format import MANIFEST_NAME, Manifest, ShardIndex
 from fastdata.shards.part_files import read_shard_file
 from fastdata.shards.store import missing_manifest
 from fastdata.terminal.words import counted
@@ -59,6 +60,8 @@ def _describe(folder: Path) -> None:
         f"  width {widths.min()} to {widths.max()} px, height {heights.min()} to {heights.max()} px; "
         f"{counted(len(manifest.skipped), 'image')} skipped in the conversion"
     )
+    if members := _members_of(folder, manifest):
+        print(f"  beside the images: {', '.join(f'{name} ({count})' for name, count in members.items())}")
     names = dataset.classes or []
     counts = {label: int((dataset.labels == label).sum()) for label in sorted(set(dataset.labels.tolist()))}
     print(f"  {counted(len(counts), 'class')}, with {min(counts.values())} to {max(counts.values())} images each")
@@ -69,6 +72,16 @@ def _describe(folder: Path) -> None:
     options = {**manifest.options, **manifest.options.get("recoding", {}), "recoding": None}
     chosen = [f"{name}={value}" for name, value in options.items() if value not in (None, False)]
     print(f"  converted with {', '.join(chosen)}" if chosen else "  made by fastdata index")
+
+
+def _members_of(folder: Path, manifest: Manifest) -> dict[str, int]:
+    """Number of samples with each other field, by its name."""
+    counts: Counter[str] = Counter()
+    for shard in manifest.shards:
+        path = folder / shard.index_name
+        parts = ShardIndex.from_bytes(read_shard_file(path), str(path)).parts
+        counts.update({name: len(parts.of_field(name)) for name in parts.fields})
+    return dict(counts)
 
 
 def _write_sheet(folder: Path, sheet: Path) -> None:

@@ -21,6 +21,7 @@ from fastdata.cli.problems import add_options, left_out_of, summary_of
 from fastdata.errors import DatasetError, OptionError, ShardError
 from fastdata.jpeg_index.make import images_below, make_index
 from fastdata.shards.conversion.convert import convert, local_folder
+from fastdata.shards.conversion.fields import parse_fields
 from fastdata.shards.conversion.inputs import open_source
 from fastdata.shards.conversion.job import ON_ERROR, ConvertOptions, ShardJob, write_shard
 from fastdata.shards.conversion.progress import ConversionProgress
@@ -116,9 +117,11 @@ manifest, as fastdata convert writes them."""
 _CONVERT = """Converts images to shards: tar files with WebDataset's naming, each with an index, and one manifest.
 
 SOURCE  one of: a folder with one folder of images per class; a folder with train/ and val/ of such folders, which
-        become two datasets; tar files (a folder, one file, or a pattern like "a-{000..009}.tar"), whose captions and
-        other parts are kept; Parquet files with encoded images and labels, or a folder of them as Hugging Face lays it
-        out; or module:function, a Python function that yields (key, bytes, label) with integer labels
+        become two datasets; any folder of images, with --fields or --annotations; tar files (a folder, one file, or a
+        pattern like "a-{000..009}.tar"), whose captions and other fields are kept; a .csv, .tsv or .jsonl table with
+        the paths of images; Parquet files with encoded images, or a folder of them as Hugging Face lays it out or saves
+        it; or module:function, a Python function that yields (key, bytes, label) with integer labels, or dictionaries
+        of fields ("__key__", "jpg", "cls", "json", ...)
 DEST    a local folder; copy it to a remote store when the conversion is complete.  The result is the same for any
         number of workers.  Run the same command again to continue an interrupted conversion.
 
@@ -126,6 +129,14 @@ Re-encoded images keep EXIF orientation and ICC profile and lose other metadata;
 
 _SHUFFLE = """write samples in a random order drawn from this seed; samples from Parquet files and functions, which can
 only be read in order, are all copied beside the shards first, which needs disk space for the data twice"""
+
+
+_FIELDS = """what to store beside image and class, by the extension that it gets: txt, json, mask.png.  PLACE is a
+column of a table ("json=*": all columns but the image's), or a folder with a file per image; by default the column of
+that name, or the file beside the image: 1.mask.png for 1.jpg"""
+
+_ANNOTATIONS = """annotations of a folder of images, stored as json: one or more COCO files (instances, captions, ...),
+or a folder of Pascal VOC XML files; images without annotations are left out"""
 
 
 def _add_convert_arguments(parser: argparse.ArgumentParser) -> None:
@@ -169,8 +180,10 @@ def _add_convert_arguments(parser: argparse.ArgumentParser) -> None:
         "only their headers are read: use --verify to decode them all",
     )
     add_options(parser, on_error=None)
-    parser.add_argument("--image-column", help="name of the Parquet column with encoded images")
-    parser.add_argument("--label-column", help="name of the Parquet column with labels")
+    parser.add_argument("--image-column", help="column of a table with encoded images, or with their paths")
+    parser.add_argument("--label-column", help="column of a table with labels")
+    parser.add_argument("--fields", nargs="+", default=[], metavar="NAME[=PLACE]", help=_FIELDS)
+    parser.add_argument("--annotations", nargs="+", default=[], metavar="PATH", help=_ANNOTATIONS)
     parser.add_argument(
         "--classes",
         type=Path,
@@ -245,6 +258,8 @@ def _convert(given: argparse.Namespace) -> None:
             columns=columns,
             classes=given.classes.read_text().splitlines() if given.classes is not None else None,
             left_out={problem.path for problem in problems},
+            fields=parse_fields(given.fields),
+            annotations=given.annotations,
             progress=progress.add,
             planned=progress.plan,
         )
@@ -263,7 +278,14 @@ def _convert(given: argparse.Namespace) -> None:
 def _estimate(given: argparse.Namespace, options: ConvertOptions, columns: tuple[str | None, str | None]) -> None:
     """Converts a few images of each split into a temporary folder and multiplies."""
     splits: dict[str, Any] = {}
-    for name, split in open_source(given.source, image_column=columns[0], label_column=columns[1]).items():
+    found = open_source(
+        given.source,
+        image_column=columns[0],
+        label_column=columns[1],
+        fields=parse_fields(given.fields),
+        annotations=given.annotations,
+    )
+    for name, split in found.items():
         splits[name] = _estimate_split(split, options, given.workers) if split.refs is not None else None
         if wants_text(given):
             print(_estimate_in_words(name, splits[name], options, given.workers))

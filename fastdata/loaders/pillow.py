@@ -322,10 +322,20 @@ def from_pixels(pixels: Pixels) -> Image:
     return Image.fromarray(pixels)
 
 
-def encode_png(pixels: Pixels) -> bytes:
-    """Encodes RGB pixels (height, width, 3) as a PNG file."""
+def encode_png(picture: Any) -> bytes:
+    """Encodes an image of Pillow's, or an array that `PIL.Image.fromarray` takes, as a PNG file.
+
+    Raises:
+        TypeError, ValueError: it is neither, or has a shape, dtype or mode that a PNG cannot hold.
+    """
+    from PIL import Image
+
     buffer = io.BytesIO()
-    from_pixels(pixels).save(buffer, "PNG")
+    image = picture if isinstance(picture, Image.Image) else Image.fromarray(np.asarray(picture))
+    try:
+        image.save(buffer, "PNG")
+    except OSError as error:  # Pillow's, for a mode
+        raise ValueError(str(error)) from error
     return buffer.getvalue()
 
 

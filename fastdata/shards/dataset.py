@@ -4,22 +4,25 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 from torch.utils.data import Dataset
 
-from fastdata.errors import DatasetError, ShardError
+from fastdata.errors import DatasetError, FieldError, OptionError, ShardError, in_words
 from fastdata.loaders.unpacked import as_file, is_unpacked
 from fastdata.pipeline.batched_getitem import FetchesMany
+from fastdata.shards.fields import CLASS, IMAGE, KEY, decoded, names_image
 from fastdata.shards.format import NO_LABEL, crc32c
 from fastdata.shards.opening import open_shards
 from fastdata.shards.part_files import check_part
+from fastdata.shards.parts import PartTable
 from fastdata.shards.store import Shards
 from fastdata.sources.protocol import FileRanges, NotASource
 
-__all__ = ["ShardDataset"]
+__all__ = ["MemberPlace", "ShardDataset"]
 
 
 class ShardDataset(FetchesMany, Dataset[Any]):
@@ -29,12 +32,21 @@ class ShardDataset(FetchesMany, Dataset[Any]):
     index files, which take 40 bytes of memory per sample.  Tar files are opened for each read, so forked and other
     processes share no open files.  Every image is checked against its checksum when it is read.
 
+    With `fields` a sample is a tuple of what they name: captions, masks, boxes and whatever else lies in the tar files
+    under the sample's key.  Images stay encoded on the way through its transforms, as those of any dataset do.
+
     Args:
         path: a folder written by `fastdata convert` (with several splits the folder of one: DEST/train), a tar file, a
             pattern of tar files ("shard-{000000..000009}.tar"), a list of any of these, or their URLs ("s3://...", see
             fsspec).
         transform: applied to each image, as in torchvision.
         target_transform: applied to each class number.
+        fields: names of what a sample has, in this order: "image", or an extension of image files, for the image as
+            RGB; "cls" for the class; "__key__" for the key; for others the extension of the member, such as "json",
+            "txt" or "mask.png".  JSON is parsed, text decoded, npy an array, other images are opened in the mode of
+            their file; anything else is bytes.  None for (image, class).
+        transforms: called with all values of a sample, instead of `transform` and `target_transform`, as the argument
+            of torchvision's datasets; its result is the sample.
         cache_dir: cache folder for shards of a remote store; None for a folder in the user's cache.
         cache_bytes: largest total size of the cached shards; the least recently used are removed first.
 
@@ -46,13 +58,15 @@ class ShardDataset(FetchesMany, Dataset[Any]):
         shard_ends: int64, (S,): index after the last sample of each shard.
 
     Raises:
-        DatasetError: there are no shards, or no images in them.
+        DatasetError: there are no shards, no images in them, or no sample has a field.
+        OptionError: `transforms` was given together with `transform` or `target_transform`.
         ShardError: an index or the manifest is damaged, or a tar file does not have the length in its index.
         StoreError: the remote store cannot be read.
 
     Example:
         >>> dataset = ShardDataset("imagenet/train", transform)
         >>> loader = DataLoader(dataset, batch_size=256, shuffle=True, num_workers="auto")
+        >>> captions = ShardDataset("coco/train", transform, fields=("image", "txt"))
     """
 
     def __init__(
@@ -61,22 +75,31 @@ class ShardDataset(FetchesMany, Dataset[Any]):
         transform: Callable[[Any], Any] | None = None,
         target_transform: Callable[[Any], Any] | None = None,
         *,
+        fields: Sequence[str] | None = None,
+        transforms: Callable[..., Any] | None = None,
         cache_dir: str | os.PathLike[str] | None = None,
         cache_bytes: int = 100 << 30,
     ) -> None:
-        self.transform, self.target_transform = transform, target_transform
+        if transforms is not None and (transform is not None or target_transform is not None):
+            raise OptionError("give either transforms, or transform and target_transform, not both")
+        if isinstance(fields, str):
+            raise OptionError(f"fields={fields!r} is one name; write fields=({fields!r},)")
+        self.transform, self.target_transform, self.transforms = transform, target_transform, transforms
+        self.fields = tuple(fields) if fields is not None else None
         self._shards: Shards = open_shards(path, cache_dir=cache_dir, cache_bytes=cache_bytes)
         self.classes = self._shards.classes
         self.class_to_idx = {name: number for number, name in enumerate(self.classes or [])}
         lengths = []
+        parts: list[PartTable] = []
         columns: dict[str, list[npt.NDArray[Any]]] = {
             name: [] for name in ("offset", "size", "label", "width", "height", "crc32c")
         }
         for number in range(len(self._shards)):
-            records = self._shards.read_index(number).records
-            lengths.append(len(records))
-            for name, parts in columns.items():
-                parts.append(records[name].copy())
+            index = self._shards.read_index(number)
+            lengths.append(len(index))
+            parts.append(index.parts)
+            for name, column in columns.items():
+                column.append(index.records[name].copy())
         whole = {name: np.concatenate(parts) for name, parts in columns.items()}
         self._offsets, self._sizes = whole["offset"].astype(np.int64), whole["size"]
         self.labels, self._crcs = whole["label"], whole["crc32c"]
@@ -84,6 +107,19 @@ class ShardDataset(FetchesMany, Dataset[Any]):
         self.shard_ends = np.cumsum(np.array(lengths, np.int64))
         if len(self) == 0:
             raise DatasetError(f"no images in {path}")
+        self._members = {name: _Members.of(name, parts, lengths) for name in self._stored_fields(parts)}
+
+    def _stored_fields(self, parts: Sequence[PartTable]) -> list[str]:
+        """The fields that are members of their own, beside image, class and key."""
+        known = dict.fromkeys(name for table in parts for name in table.fields)
+        others = [name for name in self.fields or () if name not in (CLASS, KEY)]
+        missing = [name for name in others if name not in known and not names_image(name)]
+        if missing:
+            raise DatasetError(
+                f"no sample of {self._shards} has a field {missing[0]!r}; there are {', '.join([IMAGE, CLASS, *known])}"
+                + ("" if known else "; fastdata index --force lists other members of tar files in their indexes")
+            )
+        return [name for name in others if name in known]
 
     @property
     def targets(self) -> list[int]:
@@ -96,13 +132,49 @@ class ShardDataset(FetchesMany, Dataset[Any]):
     def __repr__(self) -> str:
         return f"ShardDataset({self._shards}, samples={len(self)}, shards={len(self.shard_ends)})"
 
-    def __getitem__(self, index: int) -> tuple[Any, Any]:
-        """The image at `index` after `transform`, and its target."""
+    def __getitem__(self, index: int) -> Any:
+        """The sample at `index`, after the transforms: (image, target), or a tuple of the fields."""
+        sample = tuple(self._value(name, index) for name in self.fields or (IMAGE, CLASS))
+        return self.transforms(*sample) if self.transforms is not None else sample
+
+    def _value(self, field: str, index: int) -> Any:
+        if field == CLASS:
+            return self.read_target(index)
+        if field == KEY:
+            return self.key(index)
+        if (members := self._members.get(field)) is not None and not (names_image(field) and members.sizes[index] < 0):
+            return self._read_member(field, members, index)
         from fastdata.loaders import pillow
 
         data = self._read_whole(index)
         image = _left_encoded(data) or pillow.open_rgb(self._as_file(data, index))
-        return (self.transform(image) if self.transform is not None else image), self.read_target(index)
+        return self.transform(image) if self.transform is not None else image
+
+    def read_member(self, index: int, place: MemberPlace) -> bytes:
+        """The bytes of a member at `index` that `members` has named.
+
+        Raises:
+            ShardError: their checksum is wrong, even after downloading a remote shard again.
+        """
+        return self._read_checked(self._place(index)[0], place.offset, place.size, place.crc32c, what="member")
+
+    def _read_member(self, field: str, members: _Members, index: int) -> Any:
+        """The value of a field that is a member of its own.
+
+        Raises:
+            FieldError: the sample does not have it, or it is not what its extension says.
+            ShardError: its checksum is wrong, even after downloading a remote shard again.
+        """
+        shard, _ = self._place(index)
+        place = MemberPlace(int(members.offsets[index]), int(members.sizes[index]), int(members.crcs[index]))
+        where: dict[str, Any] = {"index": index, "location": self.location(index), "backend": "shards"}
+        if place.size < 0:
+            raise FieldError(**where, reason=f"there is no {field!r}")
+        data = self._read_checked(shard, place.offset, place.size, place.crc32c, what=field)
+        try:
+            return decoded(field, data)
+        except (ValueError, OSError) as error:
+            raise FieldError(**where, reason=f"{field!r} cannot be read: {in_words(error)}") from error
 
     def key(self, index: int) -> str:
         """A sample's key: its name in the tar file, without the extension.  Reads the shard's index file again."""
@@ -114,6 +186,14 @@ class ShardDataset(FetchesMany, Dataset[Any]):
         for shard in range(len(self._shards)):
             index = self._shards.read_index(shard)
             yield from map(index.key, range(len(index)))
+
+    def members(self) -> Iterator[dict[str, MemberPlace]]:
+        """Each sample's other members, by the names of their fields, in order.  Reads the index files again."""
+        for shard in range(len(self._shards)):
+            index = self._shards.read_index(shard)
+            for row in range(len(index)):
+                parts = index.parts.of_row(row)
+                yield {index.parts.fields[field]: MemberPlace(*place) for _, field, *place in parts.tolist()}
 
     def source_paths(self) -> Iterator[str]:
         """Each image's path in the source that was converted, in order; "" where it is not known.
@@ -127,6 +207,8 @@ class ShardDataset(FetchesMany, Dataset[Any]):
 
     def check_source(self) -> None:
         """Raises NotASource if a subclass changes how samples are read."""
+        if self.fields is not None or self.transforms is not None:
+            raise NotASource("samples have fields of their own, or transforms that take all of them")
         for method in ("__getitem__", "__getitems__"):
             if getattr(type(self), method) is not getattr(ShardDataset, method):
                 raise NotASource(f"{type(self).__name__} has a {method} of its own")
@@ -142,10 +224,13 @@ class ShardDataset(FetchesMany, Dataset[Any]):
         return self._as_file(self._read_whole(index), index)
 
     def _read_whole(self, index: int) -> bytes:
-        """The bytes at `index`, whose checksum is right."""
+        """The bytes of the image at `index`, whose checksum is right."""
         shard, _ = self._place(index)
-        offset, size, expected = int(self._offsets[index]), int(self._sizes[index]), int(self._crcs[index])
-        check_part(size, self._shards.name(shard), what=f"the image at byte {offset}")
+        place = int(self._offsets[index]), int(self._sizes[index]), int(self._crcs[index])
+        return self._read_checked(shard, *place, what="image")
+
+    def _read_checked(self, shard: int, offset: int, size: int, expected: int, *, what: str) -> bytes:
+        check_part(size, self._shards.name(shard), what=f"the {what} at byte {offset}")
         data = self._shards.read(shard, offset, size)
         if crc32c(data) != expected and self._shards.renew(shard):
             data = self._shards.read(shard, offset, size)
@@ -153,7 +238,7 @@ class ShardDataset(FetchesMany, Dataset[Any]):
         if found != expected:
             raise ShardError(
                 self._shards.name(shard),
-                "damaged image" if len(data) == size else "tar file cut short",
+                f"damaged {what}" if len(data) == size else "tar file cut short",
                 offset=offset,
                 expected=f"checksum {expected:08x}",
                 found=f"{found:08x}",
@@ -235,6 +320,44 @@ class ShardDataset(FetchesMany, Dataset[Any]):
             raise IndexError(f"index {index} is out of range for {len(self)} samples")
         shard = int(np.searchsorted(self.shard_ends, row, side="right"))
         return shard, row - (int(self.shard_ends[shard - 1]) if shard else 0)
+
+
+class MemberPlace(NamedTuple):
+    """Place of a member in a tar file: its first byte, its size in bytes, and its checksum."""
+
+    offset: int
+    size: int
+    crc32c: int
+
+
+@dataclass(frozen=True)
+class _Members:
+    """Places of one field's members by sample.
+
+    Attributes:
+        offsets: uint64, (N,): first byte in the tar file.
+        sizes: int64, (N,): bytes; -1 for a sample that does not have the field.
+        crcs: uint32, (N,): checksums.
+    """
+
+    offsets: npt.NDArray[np.uint64]
+    sizes: npt.NDArray[np.int64]
+    crcs: npt.NDArray[np.uint32]
+
+    @classmethod
+    def of(cls, name: str, tables: Sequence[PartTable], lengths: Sequence[int]) -> _Members:
+        """Collects a field's members from the tables of all shards, which have so many samples each."""
+        count = sum(lengths)
+        made = cls(np.zeros(count, np.uint64), np.full(count, -1, np.int64), np.zeros(count, np.uint32))
+        for table, first in zip(tables, np.cumsum([0, *lengths[:-1]]), strict=True):
+            records = table.of_field(name)
+            rows = first + records["row"]
+            made.offsets[rows], made.sizes[rows], made.crcs[rows] = (
+                records["offset"],
+                records["size"],
+                records["crc32c"],
+            )
+        return made
 
 
 def _left_encoded(data: bytes) -> Any:

@@ -19,6 +19,7 @@ import numpy.typing as npt
 
 from fastdata.errors import ShardError
 from fastdata.shards.part_files import check_part, open_shard_file, tar_size
+from fastdata.shards.parts import PartTable
 
 __all__ = [
     "INDEX_SUFFIX",
@@ -54,6 +55,7 @@ RECORD = np.dtype(
 
 _MAGIC = b"FDINDEX\0"
 _INDEX_VERSION = 1
+_WITH_PARTS = 2  # version of an index that ends with a table of other members
 _HEADER = struct.Struct("<8sIIQQQIIQII")
 _MANIFEST_FORMAT = "fastdata-shards"
 _MANIFEST_VERSION = 1
@@ -82,6 +84,7 @@ class ShardIndex:
         records: `RECORD`, (N,): one record per image, in the order of the tar file.
         keys: all keys in UTF-8, one after the other.
         names: paths of the images in the source of the conversion, as `names_text` writes them; empty for none.
+        parts: the samples' other members; an empty table also for indexes of version 1, which do not have it.
         tar_bytes: size of the tar file.
         tar_crc32c: checksum of the whole tar file.
         jpeg_bytes: size of the file with the indexes of the images that are JPEGs; 0 for none.
@@ -95,6 +98,7 @@ class ShardIndex:
     jpeg_bytes: int = 0
     jpeg_crc32c: int = 0
     names: bytes = b""
+    parts: PartTable = field(default_factory=PartTable)
 
     def __len__(self) -> int:
         return len(self.records)
@@ -118,11 +122,12 @@ class ShardIndex:
 
     def to_bytes(self) -> bytes:
         """The contents of the index file."""
-        body = self.records.tobytes() + self.keys + self.names
+        body = self.records.tobytes() + self.keys + self.names + (self.parts.to_bytes() if len(self.parts) else b"")
+        version = _WITH_PARTS if len(self.parts) else _INDEX_VERSION
         text_bytes = len(self.keys) + len(self.names)
         counts = (len(self.records), self.tar_bytes, text_bytes, self.tar_crc32c, crc32c(body))
         jpeg = self.jpeg_bytes, self.jpeg_crc32c
-        header = _HEADER.pack(_MAGIC, _INDEX_VERSION, RECORD.itemsize, *counts, *jpeg, 0)[:-4]
+        header = _HEADER.pack(_MAGIC, version, RECORD.itemsize, *counts, *jpeg, 0)[:-4]
         return header + struct.pack("<I", crc32c(header)) + body
 
     @classmethod
@@ -143,15 +148,14 @@ class ShardIndex:
         )
         if magic != _MAGIC:
             raise ShardError(name, "not an index file", offset=0, expected=_MAGIC, found=magic)
-        if version != _INDEX_VERSION or record_bytes != RECORD.itemsize:
-            raise ShardError(
-                name, "index file has an unsupported version", offset=8, expected=_INDEX_VERSION, found=version
-            )
+        if version not in (_INDEX_VERSION, _WITH_PARTS) or record_bytes != RECORD.itemsize:
+            expected = f"{_INDEX_VERSION} or {_WITH_PARTS}"
+            raise ShardError(name, "index file has an unsupported version", offset=8, expected=expected, found=version)
         found = crc32c(data[: _HEADER.size - 4])
         if found != header_crc:
             raise ShardError(name, "damaged index header", offset=0, expected=_hex(header_crc), found=_hex(found))
         expected_bytes = _HEADER.size + samples * RECORD.itemsize + keys_bytes
-        if expected_bytes != len(data):
+        if expected_bytes > len(data) or (version == _INDEX_VERSION and expected_bytes != len(data)):
             raise ShardError(
                 name, "index file has the wrong length", offset=0, expected=expected_bytes, found=len(data)
             )
@@ -159,9 +163,12 @@ class ShardIndex:
         if found != body_crc:
             raise ShardError(name, "damaged index", offset=_HEADER.size, expected=_hex(body_crc), found=_hex(found))
         records = np.frombuffer(data, RECORD, samples, _HEADER.size)
-        text = data[_HEADER.size + samples * RECORD.itemsize :]
+        text = data[_HEADER.size + samples * RECORD.itemsize : expected_bytes]
         end = min(int(records["key_end"][-1]), len(text)) if samples else len(text)
-        index = cls(records, text[:end], tar_bytes, tar_crc, jpeg[0], jpeg[1], text[end:])
+        parts = PartTable()
+        if version == _WITH_PARTS:
+            parts = PartTable.from_bytes(data[expected_bytes:], samples=samples, tar_bytes=tar_bytes, name=name)
+        index = cls(records, text[:end], tar_bytes, tar_crc, jpeg[0], jpeg[1], text[end:], parts)
         index.check(name)
         return index
 

@@ -26,11 +26,23 @@ __all__ = ["Part", "Ref", "TarSample", "list_tar", "listing", "tar_samples"]
 
 
 class Part(NamedTuple):
-    """Location of another part of a sample, such as a caption, in the tar file of its image."""
+    """Location of another part of a sample, such as a caption, or its bytes where they are made of annotations.
+
+    `path` is the file that it is in, from `offset` on; "" for the file of the sample's image.  `size` is -1 for a part
+    that is missing, `crc32c` known where its bytes have been read.
+    """
 
     extension: str
     offset: int
     size: int
+    path: str = ""
+    data: bytes | None = None
+    crc32c: int | None = None
+
+    @classmethod
+    def made(cls, extension: str, data: bytes) -> Part:
+        """A part whose bytes are at hand."""
+        return cls(extension, 0, len(data), data=data, crc32c=crc32c(data))
 
 
 class Ref(NamedTuple):
@@ -164,7 +176,11 @@ def listing(refs: Iterable[Ref]) -> int:
     return crc32c("\n".join(map(_line, refs)).encode("utf-8", "backslashreplace"))
 
 
+def _checksum(part: Part) -> str:
+    return f":{part.crc32c:08x}" if part.crc32c is not None else ""
+
+
 def _line(ref: Ref) -> str:
     checksum = f"\t{ref.crc32c:08x}" if ref.crc32c is not None else ""
-    parts = "".join(f"\t{part.extension}:{part.size}" for part in ref.parts)
+    parts = "".join(f"\t{part.extension}:{part.size}{_checksum(part)}" for part in ref.parts)
     return f"{ref.key}\t{ref.label}\t{ref.size}{checksum}{parts}"

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import IO
 
 from fastdata.errors import DatasetError, ShardError
 from fastdata.jpeg_index.index_file import path_beside
@@ -24,7 +25,7 @@ from fastdata.shards.format import (
     index_name,
 )
 from fastdata.shards.part_files import check_part, open_shard_file, read_shard_file, tar_size
-from fastdata.shards.records import list_tar
+from fastdata.shards.records import Ref, list_tar
 from fastdata.shards.store import is_unfinished, missing_manifest
 from fastdata.shards.writer import IndexBuilder
 from fastdata.system.files import write_whole
@@ -132,9 +133,21 @@ def _compare_with_tar(path: str, index: ShardIndex, classes: list[str] | None) -
         found = ref.key, ref.label, ref.offset, ref.size
         if expected != found:
             faults.append(Fault(path, ref.offset, f"key, label, offset, size: expected {expected}, found {found}"))
+        if (problem := _other_members(index, row, ref)) is not None:
+            faults.append(Fault(path, ref.offset, f"{ref.key}: {problem}"))
         if classes and not NO_LABEL <= ref.label < len(classes):
             faults.append(Fault(path, ref.offset, f"label {ref.label} is out of range for {len(classes)} classes"))
     return faults
+
+
+def _other_members(index: ShardIndex, row: int, ref: Ref) -> str | None:
+    """How other members of a sample differ from the index; None if they do not.  Older indexes do not list them."""
+    if not len(index.parts):
+        return None
+    listed = index.parts.of_row(row)
+    expected = [(index.parts.fields[part["field"]], int(part["offset"]), int(part["size"])) for part in listed]
+    found = [(part.extension, part.offset, part.size) for part in ref.parts]
+    return None if expected == found else f"other members: expected {expected}, found {found}"
 
 
 def _check_images(path: str, index: ShardIndex, *, decode: bool) -> Iterator[Fault]:
@@ -153,6 +166,19 @@ def _check_images(path: str, index: ShardIndex, *, decode: bool) -> Iterator[Fau
                 )
             elif decode and (problem := _problem_in(data, int(record["width"]), int(record["height"]))):
                 yield Fault(path, offset, f"{index.key(row)}: {problem}")
+            yield from _check_parts(path, file, index, row)
+
+
+def _check_parts(path: str, file: IO[bytes], index: ShardIndex, row: int) -> Iterator[Fault]:
+    for part in index.parts.of_row(row):
+        name = f"{index.key(row)}.{index.parts.fields[part['field']]}"
+        if is_above_limit(int(part["size"])):
+            yield Fault(path, int(part["offset"]), f"{name} has {part['size']} bytes, more than MAX_ENCODED_BYTES")
+            continue
+        file.seek(int(part["offset"]))
+        if (found := crc32c(file.read(int(part["size"])))) != int(part["crc32c"]):
+            expected = f"{part['crc32c']:08x}"
+            yield Fault(path, int(part["offset"]), f"checksum of {name}: expected {expected}, found {found:08x}")
 
 
 def _problem_in(data: bytes, width: int, height: int) -> str | None:
@@ -219,6 +245,10 @@ def _index_tar(name: str, *, folder: str, force: bool, classes: list[str] | None
             width, height = _size_of(data)
             source_path = known.get((ref.key, ref.offset, crc32c(data)), "")
             builder.add(ref.key, ref.label, ref.offset, data, width, height, source_path)
+            for part in ref.parts:
+                check_part(part.size, path, what=f"{part.extension} of {ref.key} at byte {part.offset}")
+                file.seek(part.offset)
+                builder.add_part(part.extension, part.offset, file.read(part.size))
     tar_bytes, tar_crc = os.path.getsize(path), file_crc32c(path)
     if not force:
         _check_unchanged(path, tar_crc)

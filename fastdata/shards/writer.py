@@ -17,10 +17,11 @@ from fastdata.jpeg_index.index_file import ANY_TIME, Indexed, name_in_tar, path_
 from fastdata.jpeg_index.make import JpegIndexer
 from fastdata.native import NativeMissing
 from fastdata.shards.format import NO_LABEL, RECORD, ShardIndex, ShardInfo, crc32c, file_crc32c, index_name, names_text
+from fastdata.shards.parts import PartTable
 from fastdata.shards.tar import END_OF_ARCHIVE, padding, tar_header
 from fastdata.system.files import sync_file, write_whole
 
-__all__ = ["IndexBuilder", "ShardWriter"]
+__all__ = ["IndexBuilder", "TarWriter"]
 
 _BUFFER_BYTES = 1 << 20
 
@@ -33,6 +34,7 @@ class IndexBuilder:
         self._keys: list[bytes] = []
         self._keys_bytes = 0
         self._paths: list[str] = []  # of each image in the source of the conversion
+        self._parts: list[tuple[int, str, int, int, int]] = []  # see `PartTable.of`
         self._jpegs: list[tuple[str, bytes]] = []  # (name, index) of each JPEG that has an index
         try:
             self._indexer: JpegIndexer | None = JpegIndexer()
@@ -45,7 +47,7 @@ class IndexBuilder:
     def add(
         self, key: str, label: int, offset: int, image: bytes, width: int, height: int, source_path: str = ""
     ) -> None:
-        """Adds a sample; see `ShardWriter.add`.  `offset` is that of the image's first byte in the tar file."""
+        """Adds a sample; see `TarWriter.add`.  `offset` is that of the image's first byte in the tar file."""
         self._paths.append(source_path)
         encoded = key.encode("utf-8", "surrogateescape")
         self._keys.append(encoded)
@@ -53,6 +55,10 @@ class IndexBuilder:
         self._records.append((offset, self._keys_bytes, label, len(image), width, height, crc32c(image)))
         if self._indexer is not None and (index := self._indexer.make(image)):
             self._jpegs.append((name_in_tar(offset), index))
+
+    def add_part(self, extension: str, offset: int, data: bytes) -> None:
+        """Adds another member of the latest sample; `offset` is that of its first byte in the tar file."""
+        self._parts.append((len(self) - 1, extension, offset, len(data), crc32c(data)))
 
     def write_idx(self, path: Path, tar_bytes: int, tar_crc32c: int, jpeg_index: tuple[int, int]) -> ShardInfo:
         """Writes the `.idx` file of a tar file; returns the shard's entry for the manifest.
@@ -65,7 +71,13 @@ class IndexBuilder:
         """
         names = names_text(self._keys, self._paths)
         index = ShardIndex(
-            np.array(self._records, RECORD), b"".join(self._keys), tar_bytes, tar_crc32c, *jpeg_index, names
+            np.array(self._records, RECORD),
+            b"".join(self._keys),
+            tar_bytes,
+            tar_crc32c,
+            *jpeg_index,
+            names,
+            PartTable.of(self._parts),
         ).to_bytes()
         write_whole(Path(index_name(str(path))), index)
         return ShardInfo(
@@ -93,7 +105,7 @@ class IndexBuilder:
         return beside.stat().st_size, file_crc32c(beside)
 
 
-class ShardWriter:
+class TarWriter:
     """Writes samples to a tar file under a temporary name; `finish` gives it its final name.
 
     Leaving the `with` block without `finish` removes what was written.
@@ -133,14 +145,12 @@ class ShardWriter:
             parts: extensions without dot, and bytes, of the sample's other parts.
             source_path: path of the image in the source of the conversion, with slashes; "" if it is not known.
         """
-        name = f"{key}.{extension}"
-        offset = self._tar_bytes + len(tar_header(name, len(image)))
+        offset = self._write_member(f"{key}.{extension}", image)
         self._index.add(key, label, offset, image, width, height, source_path)
-        self._write_member(name, image)
         if label != NO_LABEL:
             self._write_member(f"{key}.cls", str(label).encode())
-        for name, data in parts:
-            self._write_member(f"{key}.{name}", data)
+        for field, data in parts:
+            self._index.add_part(field, self._write_member(f"{key}.{field}", data), data)
 
     def finish(self) -> ShardInfo:
         """Writes the index files, and gives all files their final names in this order: `.jpegindex`, tar, `.idx`.
@@ -158,17 +168,20 @@ class ShardWriter:
         os.replace(self._partial, path)
         return self._index.write_idx(path, self._tar_bytes, self._tar_crc32c, jpeg_index)
 
-    def _write_member(self, name: str, data: bytes) -> None:
+    def _write_member(self, name: str, data: bytes) -> int:
+        """Appends a member; returns the offset of its first byte."""
         self._write(tar_header(name, len(data)))
+        offset = self._tar_bytes
         self._write(data)
         self._write(bytes(padding(len(data))))
+        return offset
 
     def _write(self, data: bytes) -> None:
         self._file.write(data)
         self._tar_bytes += len(data)
         self._tar_crc32c = crc32c(data, self._tar_crc32c)
 
-    def __enter__(self) -> ShardWriter:
+    def __enter__(self) -> TarWriter:
         return self
 
     def __exit__(

@@ -39,7 +39,7 @@ def test_explain_wraps_with_hanging_indents(monkeypatch: pytest.MonkeyPatch) -> 
     told = loader.explain()
     assert max(map(len, told.splitlines())) <= 80
     assert words(told) == words(whole)
-    assert whole.splitlines()[0] == loader.verdict()
+    assert whole.splitlines()[0] == str(loader.verdict())
     wrapped_lines = [line for line in told.splitlines()[1:] if ":" not in line[:12] and line[:3] == "   "]
     assert len(wrapped_lines) > 1
     assert all(line.startswith(" " * 12) and line[12] != " " for line in wrapped_lines)

@@ -29,3 +29,16 @@ def cut_off(stream: Callable[[], Iterator[Any]], at: int) -> Iterator[Any]:
 def nonsense() -> Iterator[object]:
     """Not what is asked for."""
     yield "key", b"bytes"
+
+
+def with_fields() -> Iterator[dict[str, Any]]:
+    """Twenty samples with a caption and metadata."""
+    for number in range(20):
+        image = images.jpeg(40 + number, 30, seed=number)
+        yield {
+            "__key__": f"{number:03}",
+            "jpg": image,
+            "cls": number % 3,
+            "txt": f"text {number}",
+            "json": {"n": number},
+        }

@@ -160,7 +160,7 @@ def test_functions_are_a_source(tmp_path: Path) -> None:
     assert dataset.classes == ["a", "b", "c"]
     assert dataset.targets == [number % 3 for number in range(40)]
     assert [dataset.key(number) for number in (7, 8, 9, 10)] == ["same_name", "same_name~2", "out", "010"]
-    with pytest.raises(ConversionError, match=r"item 0 is not \(key, bytes, label\)"):
+    with pytest.raises(ConversionError, match=r"item 0 is neither \(key, bytes, label\) nor a dictionary"):
         convert("generated:nonsense", tmp_path / "no", OPTIONS)
 
 
@@ -171,7 +171,7 @@ def test_functions_are_a_source(tmp_path: Path) -> None:
         ("json:nothing", "cannot import json:nothing"),
         ("EMPTY", "no class folders"),
         ("TEXT", r"no images in .*accepted: \.bmp"),
-        ("TEXT/a/notes.txt", "neither a folder nor a pattern"),
+        ("TEXT/a/notes.txt", "neither a folder, a pattern"),
     ],
 )
 def test_what_is_no_source_is_named(tmp_path: Path, source: str, message: str) -> None:

@@ -87,7 +87,7 @@ def test_errors_name_what_was_expected_and_found() -> None:
     data[70] ^= 1
     with pytest.raises(ShardError, match=r"a\.idx: damaged index at byte 64: expected [0-9a-f]{8}, found [0-9a-f]{8}"):
         ShardIndex.from_bytes(bytes(data), "a.idx")
-    with pytest.raises(ShardError, match="unsupported version at byte 8: expected 1, found 9"):
+    with pytest.raises(ShardError, match="unsupported version at byte 8: expected 1 or 2, found 9"):
         ShardIndex.from_bytes(data[:8] + b"\x09" + data[9:], "a.idx")
 
 

@@ -19,7 +19,7 @@ from fastdata.cli.main import main
 from fastdata.loaders.pillow import write_sheet
 from fastdata.shards import verify
 from fastdata.shards.verify import verify_folder
-from fastdata.shards.writer import ShardWriter
+from fastdata.shards.writer import TarWriter
 
 
 def faults(folder: Path, **options: object) -> list[str]:
@@ -55,7 +55,7 @@ def test_a_tar_file_that_was_exchanged_is_found(own: Path) -> None:
 def test_images_that_no_one_can_decode_are_found_on_request(tmp_path: Path) -> None:
     from fastdata.shards.format import Manifest
 
-    with ShardWriter(tmp_path, "a.tar") as writer:
+    with TarWriter(tmp_path, "a.tar") as writer:
         writer.add("good", "jpg", images.jpeg(40, 30), 0, 40, 30)
         writer.add("bad", "jpg", b"\xff\xd8 nothing", 1, 40, 30)
         writer.add("other", "jpg", images.jpeg(40, 30), 5, 41, 30)

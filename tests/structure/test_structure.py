@@ -256,6 +256,7 @@ def test_the_public_names() -> None:
         "SamplesSkipped",
         "ShardDataset",
         "ShardError",
+        "ShardWriter",
         "StateMismatch",
         "StoreError",
         "TrainError",

@@ -16,9 +16,10 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from fastdata.errors import ConversionError, OptionError, ShardError
@@ -109,6 +110,8 @@ def convert(
     columns: tuple[str | None, str | None] = (None, None),
     classes: list[str] | None = None,
     left_out: Collection[str] = (),
+    fields: Mapping[str, str] = MappingProxyType({}),
+    annotations: Sequence[str] = (),
     progress: Callable[[ShardDone], object] | None = None,
     planned: Callable[[int | None], object] | None = None,
 ) -> Summary:
@@ -123,9 +126,11 @@ def convert(
         overwrite: remove an earlier conversion from `destination` first.
         resume: fail unless there is an unfinished conversion to continue.  Without it, an unfinished conversion of the
             same source with the same options is continued as well, and anything else in `destination` is an error.
-        columns: Parquet columns with images and labels; None finds them.
+        columns: columns of a table with images and labels; None finds them.
         classes: class names by number, for sources without class names.
         left_out: paths of images in a folder that are not converted.
+        fields: what is stored beside image and class, and where it is; see `inputs.open_source`.
+        annotations: COCO files, or a folder of Pascal VOC's, for a folder of images; see `inputs.open_source`.
         progress: called with each finished shard (`ShardDone`).
         planned: called before each split with its number of images, or None for a stream.
 
@@ -137,7 +142,17 @@ def convert(
     folder = local_folder(destination)
     _check_apart(source, folder)
     _remove_leftovers(folder)
-    splits = _open(source, columns, classes, left_out)
+    splits = open_source(
+        source,
+        image_column=columns[0],
+        label_column=columns[1],
+        classes=classes,
+        left_out=left_out,
+        fields=fields,
+        annotations=annotations,
+    )
+    if classes is not None:
+        splits = _with_classes(splits, classes)
     if not overwrite and (finished := _finished_before(folder, splits, options)) is not None:
         return replace(finished, was_finished=True)
     summary = Summary()
@@ -193,13 +208,8 @@ def _check_apart(source: str, folder: Path) -> None:
         )
 
 
-def _open(
-    source: str, columns: tuple[str | None, str | None], classes: list[str] | None, left_out: Collection[str]
-) -> dict[str, Split]:
+def _with_classes(splits: dict[str, Split], classes: list[str]) -> dict[str, Split]:
     """The source's splits, with the names of classes that are given."""
-    splits = open_source(source, image_column=columns[0], label_column=columns[1], classes=classes, left_out=left_out)
-    if classes is None:
-        return splits
     if any(split.classes not in (None, classes) for split in splits.values()):
         raise ConversionError("the source has its own class names, but classes (--classes) gives others; leave it out")
     return {name: replace(split, classes=classes) for name, split in splits.items()}

@@ -1,4 +1,4 @@
-"""Sources of a conversion: image folders, tar files, Parquet files, and functions that yield samples.
+"""Sources of a conversion: image folders, tar files, tables, and functions that yield samples.
 
 A source is either listed (every sample has a place in a file, so any process can read it) or streamed (samples can only
 be read in order, and are copied to temporary files for the workers).
@@ -11,16 +11,18 @@ import importlib
 import os
 import re
 import sys
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
-from fastdata.errors import ConversionError, DatasetError
-from fastdata.shards.conversion.folders import FOLDER_EXTENSIONS, SPLIT_NAMES, folder_splits, folders_in
-from fastdata.shards.conversion.parquet import parquet_splits
-from fastdata.shards.conversion.samples import Keys, SourcePaths, Split, Streamed
+from fastdata.errors import ConversionError, DatasetError, OptionError
+from fastdata.shards.conversion.annotations import read_annotations
+from fastdata.shards.conversion.folders import FOLDER_EXTENSIONS, SPLIT_NAMES, Beside, folder_splits, folders_in
+from fastdata.shards.conversion.parquet import parquet_splits, saved_files
+from fastdata.shards.conversion.samples import Keys, SourcePaths, Split, Streamed, sample_of
+from fastdata.shards.conversion.tables import TABLES, table_split
 from fastdata.shards.conversion.tars import tar_splits
-from fastdata.shards.labels import integer_label
 from fastdata.shards.patterns import expand_braces
 
 __all__ = ["open_source"]
@@ -33,24 +35,31 @@ def open_source(
     label_column: str | None = None,
     classes: list[str] | None = None,
     left_out: Collection[str] = (),
+    fields: Mapping[str, str] = MappingProxyType({}),
+    annotations: Sequence[str] = (),
 ) -> dict[str, Split]:
     """Recognises the kind of a source and lists its splits.
 
     Args:
-        source: a folder with one folder of images per class (or with train/ and val/ of such folders), with tar files,
-            with Parquet files, or a converted dataset; a tar or Parquet file, or a pattern of them ("{000..009}", "*");
-            or "module:function".
-        image_column: Parquet column with encoded images; None finds it.
-        label_column: Parquet column with labels; None finds it.
+        source: a folder with one folder of images per class (or with train/ and val/ of such folders; with fields or
+            annotations a folder of images), with tar files, with Parquet files, a dataset that Hugging Face's
+            `save_to_disk` wrote, or a converted dataset; a tar or Parquet file, or a pattern of them ("{000..009}",
+            "*"); a .csv, .tsv or .jsonl table; or "module:function".
+        image_column: column of a table with encoded images, or with their paths; None finds it.
+        label_column: column of a table with labels; None finds it.
         classes: class names by number, for labels that are names; None numbers those that occur, in sorted order.
         left_out: paths of images in a folder that are not converted.
+        fields: what is stored beside image and class, by name: the place of each field, see `parse_fields`.  Tar files
+            and functions have their own.
+        annotations: annotations of a folder of images, see `read_annotations`.
 
     Returns:
         Splits by name.
 
     Raises:
         DatasetError: the source does not exist, or has no images.
-        ConversionError: the source is ambiguous, or its labels cannot be used.
+        ConversionError: the source is ambiguous, or its labels, fields or annotations cannot be used.
+        OptionError: fields or annotations are given for a source that has its own.
     """
     if "://" in source:
         raise DatasetError(
@@ -58,13 +67,32 @@ def open_source(
             "name a Python function as module:function that yields (key, bytes, label)"
         )
     if not os.path.exists(source) and re.fullmatch(r"[\w.]+:\w+", source):
+        _check_unasked(source, fields, annotations)
         return {"": _function(source)}
     paths = _files(source)
     if paths is None:
-        return folder_splits(Path(source), left_out)
-    if all(path.endswith(".parquet") for path in paths):
-        return parquet_splits(paths, image_column, label_column, classes)
-    return tar_splits(paths, classes)
+        beside = Beside(fields, read_annotations(annotations) if annotations else None)
+        return folder_splits(Path(source), left_out, beside)
+    if paths[0].endswith((".tar", *TABLES)):
+        _check_unasked(source, fields if paths[0].endswith(".tar") else {}, annotations)
+    if paths[0].endswith(TABLES):
+        columns = {"image_column": image_column, "label_column": label_column}
+        return {"": table_split(paths[0], **columns, classes=classes, fields=fields)}
+    if paths[0].endswith(".tar"):
+        return tar_splits(paths, classes)
+    _check_unasked(source, {}, annotations)
+    return parquet_splits(paths, image_column, label_column, classes, fields)
+
+
+def _check_unasked(source: str, fields: Mapping[str, str], annotations: Sequence[str]) -> None:
+    """Refuses fields and annotations for a source that they are not for."""
+    if fields:
+        raise OptionError(
+            f"fields ({', '.join(fields)}) are for folders and tables; everything that {source} has beside its images "
+            "is kept"
+        )
+    if annotations:
+        raise OptionError(f"annotations ({', '.join(annotations)}) are for folders of images, and {source} is none")
 
 
 def _files(source: str) -> list[str] | None:
@@ -74,8 +102,12 @@ def _files(source: str) -> list[str] | None:
     found = sorted({path for one in expand_braces(source) for path in glob.glob(one)})
     if not found:
         raise DatasetError(f"no such file, folder or function: {source}; write a Python function as module:function")
-    if len({os.path.splitext(path)[1] for path in found}) > 1 or not found[0].endswith((".tar", ".parquet")):
-        raise DatasetError(f"{source} is neither a folder nor a pattern of .tar or of .parquet files")
+    if len({os.path.splitext(path)[1] for path in found}) > 1 or not found[0].endswith((".tar", ".parquet", *TABLES)):
+        raise DatasetError(
+            f"{source} is neither a folder, a pattern of .tar or of .parquet files, nor a table ({', '.join(TABLES)})"
+        )
+    if found[0].endswith(TABLES) and len(found) > 1:
+        raise DatasetError(f"{source} names {len(found)} tables; convert one after the other, or put them together")
     return found
 
 
@@ -85,7 +117,7 @@ def _files_in(folder: str) -> list[str] | None:
     found = sorted(path for place in places for path in glob.glob(f"{glob.escape(place)}/*") if _is_archive(path))
     pictures = any(name.lower().endswith(FOLDER_EXTENSIONS) for sub in folders_in(folder) for name in _some_names(sub))
     if not found and not pictures:
-        return _hub_files(folder) or None
+        return _hub_files(folder) or saved_files(folder) or None
     if found and pictures:
         raise ConversionError(
             f"{folder} contains both folders of images and {found[0]}; name the files to convert with a pattern "
@@ -136,12 +168,9 @@ def _function(spec: str) -> Split:
     def stream() -> Iterator[Streamed]:
         keys, source_paths = Keys(), SourcePaths()
         for number, item in enumerate(function()):
-            try:
-                key, data, label = item
-                encoded = bytes(memoryview(data))
-            except (TypeError, ValueError) as error:
-                raise ConversionError(f"{spec}: item {number} is not (key, bytes, label): {error}") from error
-            path = source_paths.unique(str(key)) if str(key).lower().endswith(FOLDER_EXTENSIONS) else ""
-            yield Streamed(keys.unique(str(key)), encoded, integer_label(label, f"{spec}: item {number} ({key})"), path)
+            sample = sample_of(item, f"{spec}: item {number}")
+            key = sample.key
+            path = source_paths.unique(key) if key.lower().endswith(FOLDER_EXTENSIONS) else ""
+            yield sample._replace(key=keys.unique(key), source_path=path)
 
     return Split(classes=getattr(function, "classes", None), stream=stream)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
@@ -15,12 +16,21 @@ from fastdata.loaders.unpacked import as_file
 from fastdata.shards.conversion.recode import UNPACKED, Recoding, described
 from fastdata.shards.format import ShardIndex, ShardInfo, crc32c, index_name
 from fastdata.shards.part_files import read_shard_file
-from fastdata.shards.records import Ref, listing
-from fastdata.shards.writer import ShardWriter
+from fastdata.shards.records import Part, Ref, listing
+from fastdata.shards.writer import TarWriter
 from fastdata.system.disk_space import space_errors
 from fastdata.system.files import open_descriptor, read_file, write_whole
 
-__all__ = ["KEPT", "ON_ERROR", "ConvertOptions", "ShardDone", "ShardJob", "finished_shard", "write_shard"]
+__all__ = [
+    "KEPT",
+    "ON_ERROR",
+    "ConvertOptions",
+    "ShardDone",
+    "ShardJob",
+    "check_apart",
+    "finished_shard",
+    "write_shard",
+]
 
 OnUnreadable: TypeAlias = Literal["raise", "skip"]
 KEPT = "finished shards are kept: free some space and run the same command again to continue"
@@ -131,14 +141,14 @@ def _make_shard(job: ShardJob) -> ShardDone:
     source_bytes = unpacked = 0
     Path(job.note).touch()  # until it says more, it says whose the shard is that may be there already
     with space_errors(job.folder, KEPT):
-        with ShardWriter(Path(job.folder), job.name) as writer, _Ranges() as ranges:
+        with TarWriter(Path(job.folder), job.name) as writer, _Ranges() as ranges:
             for ref in job.refs:
                 try:
                     data = ranges.read(ref)
                     source_bytes += len(data)
                     image = job.options.recoding.apply(data)
                     parts = ranges.read_parts(ref)
-                    _check_apart(image.extension, ref)
+                    check_apart(image.extension, ref.key, (part.extension for part in ref.parts))
                 except Exception as error:
                     if job.options.on_error == "raise":
                         raise ConversionError(
@@ -174,12 +184,21 @@ def finished_shard(folder: str, name: str, note: Path, *, on_error: str) -> Shar
     return done if whole and accepted and crc32c(index) == done.info.index_crc32c else None
 
 
-def _check_apart(extension: str, ref: Ref) -> None:
-    """An image is stored under what it is, which must not be the name of another part of its sample."""
-    if extension in (part.extension.lower() for part in ref.parts):
+def check_apart(extension: str, key: str, fields: Iterable[str]) -> None:
+    """Checks that an image is not stored under the name of another part of its sample.
+
+    Args:
+        extension: extension of the image's format.
+        key: the sample's key.
+        fields: extensions of the other parts.
+
+    Raises:
+        ConversionError: one of them has this extension.
+    """
+    if extension in (name.lower() for name in fields):
         raise ConversionError(
-            f"the image would be stored as {ref.key}.{extension}, but the sample has another part with that name; "
-            "rename that part in the source"
+            f"the image would be stored as {key}.{extension}, but the sample has another part with that name; rename "
+            "that part in the source"
         )
 
 
@@ -213,7 +232,20 @@ class _Ranges:
 
     def read_parts(self, ref: Ref) -> list[tuple[str, bytes]]:
         """Extensions and bytes of what belongs to a sample beside its image."""
-        return [(part.extension, self._read_range(ref.path, part.offset, part.size)) for part in ref.parts]
+        return [(part.extension, self._read_part(ref, part)) for part in ref.parts]
+
+    def _read_part(self, ref: Ref, part: Part) -> bytes:
+        if part.data is not None:
+            return part.data
+        if part.size < 0:
+            raise ConversionError(f"it has no field {part.extension!r}, since there is no {part.path}")
+        data = self._read_range(part.path or ref.path, part.offset, part.size)
+        if len(data) != part.size:
+            raise ConversionError(
+                f"{part.path or ref.path} changed during the conversion: {part.extension} had {part.size} bytes when "
+                f"it was listed and has {len(data)} now"
+            )
+        return data
 
     def _read_range(self, path: str, offset: int, size: int) -> bytes:
         if path != self._path:

@@ -1,23 +1,27 @@
-"""Parquet files with encoded images and labels as a source, as Hugging Face stores them."""
+"""Tables of encoded images as a source, as Hugging Face stores them: Parquet files, a saved dataset's Arrow files."""
 
 from __future__ import annotations
 
+import glob
 import json
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 from fastdata.errors import ConversionError
 from fastdata.shards.conversion.folders import SPLIT_NAMES
 from fastdata.shards.conversion.samples import SourcePaths, Split, Streamed
-from fastdata.shards.format import crc32c
+from fastdata.shards.conversion.tables import WHOLE_ROW, column, field_columns
+from fastdata.shards.fields import encoded
+from fastdata.shards.format import NO_LABEL, crc32c
 from fastdata.shards.labels import LABEL_NAMES, class_number, class_numbers, classes_for, integer_label
 from fastdata.system.files import NotRegularFile, open_file
 from fastdata.system.optional import need
 
-__all__ = ["parquet_splits"]
+__all__ = ["parquet_splits", "saved_files"]
 
 _IMAGE_COLUMNS = ("image", "img", "jpg", "png", "bytes")
 _ROWS_AT_ONCE = 256
@@ -25,9 +29,20 @@ _FOOTER_BYTES = 1 << 16
 
 
 def parquet_splits(
-    paths: Sequence[str], image_column: str | None, label_column: str | None, classes: list[str] | None
+    paths: Sequence[str],
+    image_column: str | None,
+    label_column: str | None,
+    classes: list[str] | None,
+    fields: Mapping[str, str],
 ) -> dict[str, Split]:
-    """The splits of Parquet files, by their names: train-00000-of-00257.parquet, or train/0000.parquet.
+    """The splits of Parquet or Arrow files, by their names: train-00000-of-00257.parquet, or train/0000.parquet.
+
+    Args:
+        paths: the files.
+        image_column: column with encoded images; None finds it.
+        label_column: column with labels; None finds it.  Where fields are given, there may be none.
+        classes: class names by number, for labels that are names; None numbers those that occur, in sorted order.
+        fields: see `tables.table_split`.
 
     Raises:
         ConversionError: only some files name a split, a file is damaged, or a column is missing or of the wrong type.
@@ -41,7 +56,10 @@ def parquet_splits(
             f"{named} names a split, but {by_split[''][0]} names none of {', '.join(SPLIT_NAMES)}; convert one split "
             "at a time, naming its files with a pattern"
         )
-    tables = {name: [_Table.of(path, image_column, label_column) for path in found] for name, found in by_split.items()}
+    tables = {
+        name: [_Table.of(path, image_column, label_column, fields) for path in found]
+        for name, found in by_split.items()
+    }
     everything = [table for found in tables.values() for table in found]
     in_schema = next((table.classes for table in everything if table.classes is not None), None)
     known = classes_for(
@@ -49,6 +67,25 @@ def parquet_splits(
         in_schema if in_schema is not None else classes,
     )
     return {name: _split(found, known) for name, found in tables.items()}
+
+
+def saved_files(folder: str) -> list[str]:
+    """The Arrow files of a dataset that Hugging Face's `save_to_disk` wrote, or of all its splits; none for others.
+
+    Raises:
+        ConversionError: its rows are chosen by an index, which only `datasets` reads.
+    """
+    found = sorted(glob.glob(f"{glob.escape(folder)}/**/data-*.arrow", recursive=True))
+    states = [os.path.join(place, "state.json") for place in sorted({os.path.dirname(path) for path in found})]
+    if not all(map(os.path.isfile, states)):
+        return []
+    for state in states:
+        with open_file(state) as file:
+            if json.load(file).get("_indices_files"):
+                raise ConversionError(
+                    f"{state} says that rows are chosen by an index; save the dataset again after flatten_indices()"
+                )
+    return found
 
 
 def _split_of(path: str) -> str:
@@ -62,38 +99,50 @@ def _split(tables: Sequence[_Table], classes: list[str] | None) -> Split:
     def stream() -> Iterator[Streamed]:
         rows = (row for table in tables for row in table.rows(classes))
         source_paths = SourcePaths()
-        for number, (data, label, path) in enumerate(rows):
-            yield Streamed(f"{number:09}", data, label, source_paths.unique(path))
+        for number, (data, label, path, parts) in enumerate(rows):
+            yield Streamed(f"{number:09}", data, label, source_paths.unique(path), parts)
 
     fingerprint = crc32c(b"".join(_end_of(table.path) for table in tables))
+    if tables[0].fields:
+        fingerprint = crc32c(json.dumps(tables[0].fields).encode(), fingerprint)
     return Split(classes=classes, stream=stream, fingerprint=fingerprint)
 
 
 @dataclass(frozen=True)
 class _Table:
-    """One file: its columns of images and of labels, whether labels are names, and class names in its schema."""
+    """One file.
+
+    Attributes:
+        path: the file.
+        image: column of images.
+        label: column of labels; None for none.
+        has_names: labels are class names.
+        classes: class names in the schema, or None.
+        fields: column of each field, or `WHOLE_ROW`.
+        others: the columns that `WHOLE_ROW` stands for.
+    """
 
     path: str
     image: str
-    label: str
+    label: str | None
     has_names: bool
     classes: list[str] | None
+    fields: dict[str, str]
+    others: tuple[str, ...]
 
     @classmethod
-    def of(cls, path: str, image_column: str | None, label_column: str | None) -> _Table:
+    def of(cls, path: str, image_column: str | None, label_column: str | None, fields: Mapping[str, str]) -> _Table:
         """Reads the file's schema."""
-        pyarrow = need("pyarrow", "reading Parquet", error=ConversionError)
-        parquet = need("pyarrow.parquet", "reading Parquet", error=ConversionError)
-        try:
-            with open_file(path) as file:
-                schema = parquet.read_schema(file)
-        except NotRegularFile as error:
-            raise ConversionError(str(error)) from error
-        except pyarrow.ArrowException as error:
-            raise ConversionError(f"{path} is not a Parquet file, or damaged: {error}") from error
-        image = _column(schema.names, image_column, _IMAGE_COLUMNS, "image", path)
-        label = _column(schema.names, label_column, LABEL_NAMES, "label", path)
-        kind, types = schema.field(label).type, pyarrow.types
+        types = need("pyarrow", "reading Parquet", error=ConversionError).types
+        with _opened(path) as file:
+            schema = file.schema_arrow if path.endswith(".parquet") else file.schema
+        image = column(schema.names, image_column, _IMAGE_COLUMNS, "image", path)
+        places = field_columns(schema.names, fields, path)
+        others = tuple(name for name in schema.names if name != image)
+        if fields and label_column is None and not set(LABEL_NAMES) & set(schema.names):
+            return cls(path, image, None, False, None, places, others)
+        label = column(schema.names, label_column, LABEL_NAMES, "label", path)
+        kind = schema.field(label).type
         kind = kind.value_type if types.is_dictionary(kind) else kind
         has_names = types.is_string(kind) or types.is_large_string(kind)
         if not has_names and not types.is_integer(kind):
@@ -101,37 +150,86 @@ class _Table:
                 f"{path}: column {label!r} holds {kind}; labels must be integers, or strings with class names: cast "
                 "the column (pyarrow.compute.cast, to int64), or name another column with --label-column"
             )
-        return cls(path, image, label, has_names, _class_names(schema.metadata, label))
+        return cls(path, image, label, has_names, _class_names(schema.metadata, label), places, others)
 
     def kinds(self) -> list[int | str]:
         """Every name that occurs, or a number where labels are numbers."""
-        if not self.has_names:
+        if not self.has_names or self.label is None:
             return [0]
-        column = need("pyarrow.parquet", "reading Parquet").read_table(self.path, columns=[self.label])[self.label]
-        return [name for name in column.unique().to_pylist() if name is not None]
+        occurring = (name for batch in self._batches([self.label]) for name in batch[self.label].unique().to_pylist())
+        return [name for name in dict.fromkeys(occurring) if name is not None]
 
-    def rows(self, classes: list[str] | None) -> Iterator[tuple[bytes, int, str]]:
-        """Encoded images, class numbers, and paths of the images' files where they are noted, else ""."""
-        parquet = need("pyarrow.parquet", "reading Parquet", error=ConversionError)
+    def rows(self, classes: list[str] | None) -> Iterator[_Row]:
+        """Encoded images, class numbers, paths of the images' files where they are noted, else "", and fields."""
+        wanted = [self.image, *([self.label] if self.label is not None else []), *self.fields.values()]
+        if WHOLE_ROW in wanted:
+            wanted = [self.image, *self.others]
         row, numbers = 0, class_numbers(classes)
-        with parquet.ParquetFile(self.path) as file:
-            for batch in file.iter_batches(_ROWS_AT_ONCE, columns=[self.image, self.label]):
-                for value, label in zip(batch[self.image].to_pylist(), batch[self.label].to_pylist(), strict=True):
-                    yield self._sample(value, label, row, numbers)
-                    row += 1
+        for batch in self._batches(list(dict.fromkeys(wanted))):
+            for values in batch.to_pylist():
+                yield self._sample(values, row, numbers)
+                row += 1
 
-    def _sample(self, value: Any, label: Any, row: int, numbers: dict[str, int]) -> tuple[bytes, int, str]:
-        where = f"{self.path}: row {row}"
+    def _batches(self, columns: list[str]) -> Iterator[Any]:
+        with _opened(self.path) as file:
+            if self.path.endswith(".parquet"):
+                yield from file.iter_batches(_ROWS_AT_ONCE, columns=columns)
+                return
+            for whole in file:
+                for begin in range(0, len(whole), _ROWS_AT_ONCE):
+                    yield whole.select(columns).slice(begin, _ROWS_AT_ONCE)
+
+    def _sample(self, values: dict[str, Any], row: int, numbers: dict[str, int]) -> _Row:
+        where, value = f"{self.path}: row {row}", values[self.image]
         data = value.get("bytes") if isinstance(value, dict) else value
         if not isinstance(data, bytes):
             raise ConversionError(f"{where} holds {type(data).__name__} in column {self.image!r}, not an encoded image")
+        path = value.get("path") if isinstance(value, dict) else None
+        path = (os.path.basename(path) if os.path.isabs(path) else path) if isinstance(path, str) else ""
+        return data, self._label(values, where, numbers), path, tuple(self._parts(values, where))
+
+    def _label(self, values: dict[str, Any], where: str, numbers: dict[str, int]) -> int:
+        if self.label is None:
+            return NO_LABEL
+        label = values[self.label]
         if label is None:
             raise ConversionError(
                 f"{where} has no label (null in column {self.label!r}); add the label, or remove the row"
             )
-        path = value.get("path") if isinstance(value, dict) else None
-        path = (os.path.basename(path) if os.path.isabs(path) else path) if isinstance(path, str) else ""
-        return data, class_number(label, numbers, where) if self.has_names else integer_label(label, where), path
+        return class_number(label, numbers, where) if self.has_names else integer_label(label, where)
+
+    def _parts(self, values: dict[str, Any], where: str) -> Iterator[tuple[str, bytes]]:
+        for field, place in self.fields.items():
+            if place == WHOLE_ROW:
+                value: Any = {name: values[name] for name in self.others}
+            elif (value := values[place]) is None:
+                raise ConversionError(f"{where} has no field {field!r} (null in column {place!r}); remove the row")
+            elif isinstance(value, dict) and isinstance(value.get("bytes"), bytes):  # Hugging Face's Image
+                value = value["bytes"]
+            yield field, encoded(field, value, where)
+
+
+_Row = tuple[bytes, int, str, tuple[tuple[str, bytes], ...]]
+
+
+@contextmanager
+def _opened(path: str) -> Iterator[Any]:
+    """A Parquet file, or the stream of batches in an Arrow file.
+
+    Raises:
+        ConversionError: it is not what its name says, or damaged.
+    """
+    pyarrow = need("pyarrow", "reading Parquet", error=ConversionError)
+    parquet = need("pyarrow.parquet", "reading Parquet", error=ConversionError)
+    what = "a Parquet file" if path.endswith(".parquet") else "an Arrow file"
+    try:
+        with open_file(path) as file:
+            opened = parquet.ParquetFile(file) if path.endswith(".parquet") else pyarrow.ipc.open_stream(file)
+            yield opened
+    except NotRegularFile as error:
+        raise ConversionError(str(error)) from error
+    except pyarrow.ArrowException as error:
+        raise ConversionError(f"{path} is not {what}, or damaged: {error}") from error
 
 
 def _end_of(path: str) -> bytes:
@@ -140,18 +238,6 @@ def _end_of(path: str) -> bytes:
     with open_file(path) as file:
         file.seek(max(0, size - _FOOTER_BYTES))
         return str(size).encode() + file.read()
-
-
-def _column(names: Sequence[str], given: str | None, usual: Sequence[str], what: str, path: str) -> str:
-    if given is not None and given not in names:
-        raise ConversionError(f"{path} has no column {given!r} for the {what}; its columns are {', '.join(names)}")
-    found = given or next((name for name in usual if name in names), None)
-    if found is None:
-        raise ConversionError(
-            f"{path}: cannot tell which column holds the {what}; its columns are {', '.join(names)}; name one with "
-            f"--{what}-column"
-        )
-    return found
 
 
 def _class_names(metadata: dict[bytes, bytes] | None, label: str) -> list[str] | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import posixpath
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Literal, NamedTuple
 
 from fastdata.errors import ConversionError, ShardError
 from fastdata.shards.conversion.recode import described
-from fastdata.shards.dataset import ShardDataset
+from fastdata.shards.dataset import MemberPlace, ShardDataset
 from fastdata.system.disk_space import space_errors
 from fastdata.system.files import read_file
 from fastdata.system.ordered_map import in_order
@@ -51,6 +52,8 @@ def restore_folder(
 ) -> Restored:
     """Writes every image of a dataset into a file with the path that it had in the source of the conversion.
 
+    What belongs to an image beside its class becomes files beside it, named by their fields: 1.json, 1.mask.png.
+
     Where the shards do not say it, as those of earlier versions, the path is KEY.EXTENSION.  Unpacked JPEGs become the
     files that they were made of.
 
@@ -72,20 +75,24 @@ def restore_folder(
         check_empty(destination)
     files = _Files(Path(os.path.abspath(destination)), resume=resume)
 
-    def write(image: tuple[int, tuple[str, str]]) -> str | None:
-        index, (key, path) = image
+    def write(sample: tuple[int, tuple[str, str, dict[str, MemberPlace]]]) -> str | None:
+        index, (key, path, members) = sample
         try:
             data = dataset.read_encoded(index)
+            contents = {field: dataset.read_member(index, place) for field, place in members.items()}
         except ShardError as error:
             if on_error == "raise":
                 raise
             return f"{key}: {error}"
-        files.put(index, path or f"{key}.{described(data).extension}", data)
+        name = path or f"{key}.{described(data).extension}"
+        files.put(index, name, data)
+        for field, content in contents.items():
+            files.put(index, f"{posixpath.splitext(name)[0]}.{field}", content)
         return None
 
     damaged = []
-    images = enumerate(zip(dataset.keys(), dataset.source_paths(), strict=True))
-    for problem in in_order(write, images, threads=threads, name="fastdata-restore"):
+    samples = enumerate(zip(dataset.keys(), dataset.source_paths(), dataset.members(), strict=True))
+    for problem in in_order(write, samples, threads=threads, name="fastdata-restore"):
         if problem is not None:
             damaged.append(problem)
         on_image()

@@ -4,22 +4,27 @@ from __future__ import annotations
 
 import os
 import posixpath
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from fastdata.errors import ConversionError
+from fastdata.shards.fields import CLASS, IMAGE, KEY, encoded, names_image
+from fastdata.shards.format import NO_LABEL
+from fastdata.shards.labels import integer_label
 from fastdata.shards.records import Ref
 
-__all__ = ["Keys", "SourcePaths", "Split", "Streamed", "readable"]
+__all__ = ["Keys", "SourcePaths", "Split", "Streamed", "readable", "sample_of"]
 
 
 class Streamed(NamedTuple):
-    """A sample of a stream; `source_path` is "" if it is not known."""
+    """A sample of a stream; `source_path` is "" if it is not known, `parts` has extensions and bytes of its fields."""
 
     key: str
     data: bytes
     label: int
     source_path: str = ""
+    parts: tuple[tuple[str, bytes], ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,6 +44,35 @@ class Split:
     fingerprint: int | None = None
     ignored: int = 0
     stream: Callable[[], Iterator[Streamed]] | None = None
+
+
+def sample_of(item: Any, where: str) -> Streamed:
+    """A sample as Python code gives it.
+
+    Args:
+        item: (key, bytes, label); or a dictionary with "__key__", the image under an extension of image files or
+            "image", "cls" where there is a class, and other fields by their extensions, see `shards.fields.encoded`.
+        where: its place, with which messages begin.
+
+    Raises:
+        ConversionError: it is neither, has no key or image, two images, or a value that its extension does not hold.
+    """
+    if not isinstance(item, Mapping):
+        try:
+            key, data, label = item
+            encoded_image = bytes(memoryview(data))
+        except (TypeError, ValueError) as error:
+            raise ConversionError(f"{where} is neither (key, bytes, label) nor a dictionary: {error}") from error
+        return Streamed(str(key), encoded_image, integer_label(label, f"{where} ({key})"))
+    if KEY not in item:
+        raise ConversionError(f"{where} has no {KEY!r}; its fields are {', '.join(map(str, item))}")
+    where = f"{where} ({item[KEY]})"
+    if not (images := [name for name in item if names_image(name)]):
+        raise ConversionError(f"{where} has no image; its fields are {', '.join(map(str, item))}")
+    parts = tuple((name, encoded(name, item[name], where)) for name in item if name not in (KEY, CLASS, images[0]))
+    image = "png" if images[0] == IMAGE else images[0]  # an array or an image of Pillow's becomes a PNG
+    label = integer_label(item.get(CLASS, NO_LABEL), where)
+    return Streamed(str(item[KEY]), encoded(image, item[images[0]], where), label, parts=parts)
 
 
 class Keys:

@@ -18,7 +18,7 @@ from fastdata.shards.conversion.job import ConvertOptions
 from fastdata.shards.conversion.samples import Split, Streamed
 from fastdata.shards.conversion.shard_plan import room_in, stored_bytes
 from fastdata.shards.format import crc32c
-from fastdata.shards.records import Ref, listing
+from fastdata.shards.records import Part, Ref, listing
 
 __all__ = ["staged"]
 
@@ -73,7 +73,7 @@ def _numbered(split: Split, options: ConvertOptions) -> Iterator[Numbered]:
     assert split.stream is not None
     number, room = -1, 0
     for sample in split.stream():
-        size = stored_bytes(len(sample.data))
+        size = stored_bytes(len(sample.data), *(len(data) for _, data in sample.parts))
         if number < 0 or size > room:
             number, room = number + 1, room_in(options)
         room -= size
@@ -86,9 +86,13 @@ def _put_down(samples: Iterable[Numbered], path: Path, *, keep: bool) -> list[Re
         at = 1  # an offset of 0 means a file of its own
         if file is not None:
             file.write(b"\0")
-        for _, (key, data, label, source_path) in samples:
-            refs.append(Ref(key, label, str(path), at, len(data), crc32c(data), source_path=source_path))
+        for _, (key, data, label, source_path, others) in samples:
+            begin, parts = at, []
             at += len(data)
+            for field, content in others:
+                parts.append(Part(field, at, len(content), crc32c=crc32c(content)))
+                at += len(content)
+            refs.append(Ref(key, label, str(path), begin, len(data), crc32c(data), tuple(parts), source_path))
             if file is not None:
-                file.write(data)
+                file.writelines([data, *(content for _, content in others)])
     return refs

@@ -24,7 +24,7 @@ from fastdata import ShardDataset, native
 from fastdata.jpeg_index.find import open_indexes
 from fastdata.loaders import pillow, resample
 from fastdata.native import IndexUse, Status
-from fastdata.shards.writer import ShardWriter
+from fastdata.shards.writer import TarWriter
 from fastdata.tables import Format
 from fastdata.views.draw import draw_view
 from fastdata.views.philox import Key
@@ -126,7 +126,7 @@ class _Core:
         """The file and its record in a shard, with their indexes, loaded as by a loader."""
         folder.mkdir()
         record = self._core.unpack(data, options=self._options)
-        with ShardWriter(folder, "a.tar") as writer:
+        with TarWriter(folder, "a.tar") as writer:
             for key, extension, stored in (("a", "jpg", data), ("b", "fdc", record)):
                 if stored is not None:
                     writer.add(key, extension, stored, 0, *size)
