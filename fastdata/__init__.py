@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from fastdata.run.replace import replace_dataloader
     from fastdata.shards.conversion.shard_writer import ShardWriter
     from fastdata.shards.dataset import ShardDataset
+    from fastdata.shards.mixed import MixedDataset
 
 __version__ = "0.1.0"
 
@@ -54,6 +55,7 @@ _HOMES = {
     "FastdataError": "errors",
     "ImageFolder": "image_folder",
     "LoaderStats": "dataloader.results",
+    "MixedDataset": "shards.mixed",
     "NotAccelerated": "errors",
     "OptionError": "errors",
     "PipelineError": "errors",
@@ -84,6 +86,7 @@ __all__ = [
     "FastdataError",
     "ImageFolder",
     "LoaderStats",
+    "MixedDataset",
     "NotAccelerated",
     "OptionError",
     "PipelineError",

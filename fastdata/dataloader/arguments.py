@@ -19,6 +19,7 @@ from fastdata.errors import OptionError
 from fastdata.loaders import backend_class
 from fastdata.loaders.backend import Fidelity
 from fastdata.loaders.dali_options import DaliOptions
+from fastdata.order.mixture import mixture_of
 from fastdata.pipeline.config import OnError
 from fastdata.system import cuda
 from fastdata.system.cpus import auto_threads
@@ -39,6 +40,7 @@ __all__ = [
     "check_dali",
     "check_decode_device",
     "check_draws",
+    "check_order",
     "check_seed",
     "may_defer",
     "may_pin",
@@ -164,6 +166,15 @@ def check_draws(draws: object, *, workers: Workers, augment_on: AugmentOn) -> Dr
             "augment_on='device' draws for whole batches, draws='torch' for samples; leave one of them out"
         )
     return cast(Draws, asked)
+
+
+def check_order(dataset: Any, sampler: object, batch_sampler: object) -> None:
+    """Raises OptionError for a mixture without a sampler, whose weights would not be heeded."""
+    if mixture_of(dataset) is not None and sampler is None and batch_sampler is None:
+        raise OptionError(
+            "a MixedDataset has its order from an EpochSampler, which replaces shuffle: pass "
+            "sampler=EpochSampler(dataset); for every sample once take ConcatDataset(dataset.datasets)"
+        )
 
 
 def check_seed(seed: Any) -> int | None:

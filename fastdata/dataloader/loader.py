@@ -25,6 +25,7 @@ from fastdata.dataloader.arguments import (
     check_dali,
     check_decode_device,
     check_draws,
+    check_order,
     check_seed,
     thread_count,
 )
@@ -202,6 +203,7 @@ class StatelessDataLoader(EpochPaths, torch.utils.data.DataLoader[Sample]):
         check_choice("workers", workers, WORKERS)
         check_choice("defer", defer, (True, False))
         check_tuning(autotune, memory_budget)
+        check_order(dataset, sampler, batch_sampler)
         self.backend, self.fidelity, self.device = backend, fidelity, device
         self.seed, self.on_error = check_seed(seed), on_error
         self.memory_format, self.progress, self.workers, self.defer = memory_format, progress, workers, defer

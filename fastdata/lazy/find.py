@@ -15,11 +15,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from torch.utils.data import ConcatDataset, Subset
+from torch.utils.data import Subset
 
 from fastdata.lazy.fused_transform import FusedTransform, fused_transform, plan_of
 from fastdata.lazy.pure_code import only_calls_known_transforms
 from fastdata.lazy.sample_context import expect_several_views
+from fastdata.sources.recognise import is_concatenation
 from fastdata.transforms.known import is_known_transform
 from fastdata.views.plan import Plan
 
@@ -121,7 +122,7 @@ def is_safe_in_threads(dataset: Any) -> bool:
     """True for torchvision's and our datasets and subsets of them, without user code that could notice threads."""
     if type(dataset) is Subset:
         return is_safe_in_threads(dataset.dataset)
-    if type(dataset) is ConcatDataset:
+    if is_concatenation(dataset):
         return all(map(is_safe_in_threads, dataset.datasets))
     transform = getattr(dataset, "transform", None)
     others = (getattr(dataset, name, None) for name in ("target_transform", "loader", "is_valid_file", "transforms"))

@@ -239,6 +239,8 @@ class EpochBatches:
         if type(self._sampler) is SequentialSampler:
             return self._batched_again(iter(range(skip, max(skip, len(self._sampler)))))
         if type(self._sampler) is EpochSampler:
+            if self._seen is not None:
+                self._seen.update(self._sampler.indices()[:skip].tolist())
             return self._batched_again(iter(self._sampler.remaining(skip).tolist()))
         if type(self._sampler) is DistributedSampler:
             return self._after(skip)

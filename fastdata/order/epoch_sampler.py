@@ -18,6 +18,7 @@ import torch.distributed as dist
 from torch.utils.data import Sampler
 
 from fastdata.errors import OptionError
+from fastdata.order.mixture import mixture_of, windowed
 from fastdata.system.stack_level import users_level
 from fastdata.views.philox import Key, Words, random_words
 from fastdata.views.streams import Stream
@@ -39,7 +40,8 @@ class EpochSampler(Sampler[int]):
     together, every one must see as many batches as the others: say "pad" or "drop" for `uneven`.
 
     Args:
-        dataset: anything with a length; "windowed" needs one of shards (`shard_ends`).
+        dataset: anything with a length; "windowed" needs one of shards (`shard_ends`).  Of a `MixedDataset` an epoch
+            has what its weights say; the order is then that of each of its datasets.
         order: "random" (a permutation of everything), "windowed" (shards in random order, mixed `window` at a time, so
             that a disk reads large pieces), or "sequential".
         window: shards that are mixed with each other, for "windowed".
@@ -72,7 +74,9 @@ class EpochSampler(Sampler[int]):
             raise OptionError(f"order={order!r} is not accepted; use one of {', '.join(ORDERS)}")
         if uneven not in UNEVEN:
             raise OptionError(f"uneven={uneven!r} is not accepted; use one of {', '.join(UNEVEN)}")
-        if order == "windowed" and not hasattr(dataset, "shard_ends"):
+        mixture = mixture_of(dataset)
+        has_shards = any(each.shard_ends for each in mixture.sources) if mixture else hasattr(dataset, "shard_ends")
+        if order == "windowed" and not has_shards:
             raise OptionError(
                 f"order='windowed' needs a ShardDataset, not {type(dataset).__name__}; use order='random'"
             )
@@ -92,12 +96,19 @@ class EpochSampler(Sampler[int]):
                 stacklevel=users_level(),
             )
         self.dataset, self.order, self.window, self.seed, self.uneven = dataset, order, window, seed, uneven
+        self.mixture = mixture
         self.epoch = 0
         self._history: tuple[int, list[tuple[int, int]]] = (0, [])
 
     def __repr__(self) -> str:
         window = f", window={self.window}" if self.order == "windowed" else ""
-        return f"EpochSampler(order={self.order!r}{window}, seed={self.seed}, uneven={self.uneven!r})"
+        mixture = f", mixture={self.mixture}" if self.mixture is not None else ""
+        return f"EpochSampler(order={self.order!r}{window}, seed={self.seed}, uneven={self.uneven!r}{mixture})"
+
+    @property
+    def repeats(self) -> bool:
+        """True if a sample may come more than once in an epoch, as small datasets of a mixture do."""
+        return self.mixture is not None and self.mixture.repeats
 
     def set_epoch(self, epoch: int) -> None:
         """Sets the epoch that the next iteration is for."""
@@ -115,7 +126,11 @@ class EpochSampler(Sampler[int]):
         self.epoch = epoch
 
     def __len__(self) -> int:
-        return len(self.indices()) if self.history else self._share(len(self.dataset), self.num_replicas, self.rank)
+        return len(self.indices()) if self.history else self._share(self._count(), self.num_replicas, self.rank)
+
+    def _count(self) -> int:
+        """Samples of an epoch, on all ranks."""
+        return self.mixture.epoch_samples if self.mixture is not None else len(self.dataset)
 
     def __iter__(self) -> Iterator[int]:
         return iter(self.remaining(0).tolist())
@@ -140,17 +155,14 @@ class EpochSampler(Sampler[int]):
 
     def _sequence(self) -> tuple[Ints, Ints | None]:
         """The base sequence, and for "windowed" the number of the shard at each position, counted in that sequence."""
+        if self.mixture is not None:
+            return self.mixture.sequence(self.order, self.window, Key(seed=self.seed, epoch=self.epoch)), None
         count = len(self.dataset)
         if self.order == "sequential":
             return np.arange(count), None
         if self.order == "random":
             return np.argsort(self._words(np.arange(count), Stream.SAMPLES), kind="stable"), None
-        ends = np.asarray(self.dataset.shard_ends, np.int64)  # type: ignore[attr-defined]
-        begins = np.concatenate([[0], ends[:-1]])
-        shards = np.argsort(self._words(np.arange(len(ends)), Stream.SHARDS), kind="stable")
-        lengths = (ends - begins)[shards]
-        places = np.arange(count) - np.repeat(np.cumsum(lengths) - lengths, lengths)
-        return np.repeat(begins[shards], lengths) + places, np.repeat(np.arange(len(ends)), lengths)
+        return windowed(self.dataset.shard_ends, Key(seed=self.seed, epoch=self.epoch))  # type: ignore[attr-defined]
 
     def _part(self, remaining: Ints, shard_of: Ints | None, ranks: int, rank: int) -> Ints:
         """The positions that one rank visits, in order."""

@@ -78,7 +78,8 @@ def visits_each_sample_once(sampler: object) -> bool:
     """True for samplers known to draw no sample twice in an epoch, across all ranks."""
     return (
         type(sampler) is SequentialSampler
-        or type(sampler) in (DistributedSampler, EpochSampler)
+        or type(sampler) is DistributedSampler
+        or (type(sampler) is EpochSampler and not sampler.repeats)
         or (type(sampler) is RandomSampler and _is_plain_permutation(sampler))
     )
 

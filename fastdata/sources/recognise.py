@@ -28,7 +28,15 @@ from fastdata.sources.protocol import (
 )
 from fastdata.system.files import read_file
 
-__all__ = ["frozen", "has_file_ranges", "has_target_transform", "makes_samples", "recognise", "transforms_targets"]
+__all__ = [
+    "frozen",
+    "has_file_ranges",
+    "has_target_transform",
+    "is_concatenation",
+    "makes_samples",
+    "recognise",
+    "transforms_targets",
+]
 
 
 _DEFAULT_LOADER = "use the dataset's default loader"
@@ -51,7 +59,7 @@ def recognise(dataset: Any) -> ImageSource:
         if isinstance(source, ArraySource):
             return source.part(dataset.indices)
         return _SubsetSource(source, dataset.indices)
-    if type(dataset) is ConcatDataset:
+    if is_concatenation(dataset):
         return _ConcatSource([recognise(part) for part in dataset.datasets], dataset.cumulative_sizes)
     if all(hasattr(type(dataset), method) for method in ("read_encoded", "read_target", "__len__")):
         check = getattr(dataset, "check_source", None)
@@ -63,6 +71,14 @@ def recognise(dataset: Any) -> ImageSource:
     if (arrays := array_source(dataset)) is not None:
         return arrays
     raise NotASource(f"{type(dataset).__name__} is not an image dataset that fastdata recognises")
+
+
+def is_concatenation(dataset: Any) -> bool:
+    """True for torch's ConcatDataset, and for classes of it that find samples as it does."""
+    own = ("__getitem__", "__getitems__", "__len__")
+    return isinstance(dataset, ConcatDataset) and all(
+        getattr(type(dataset), name, None) is getattr(ConcatDataset, name, None) for name in own
+    )
 
 
 def has_file_ranges(source: ImageSource) -> bool:
@@ -98,7 +114,7 @@ def makes_samples(dataset: Any) -> bool:
     """True when the dataset's class, or that of its parts, has a `__getitem__` of its own."""
     if type(dataset) is Subset:
         return makes_samples(dataset.dataset)
-    if type(dataset) is ConcatDataset:
+    if is_concatenation(dataset):
         return all(map(makes_samples, dataset.datasets))
     getter = getattr(type(dataset), "__getitem__", None)
     return getter is not None and getter is not torch.utils.data.Dataset.__getitem__

@@ -30,6 +30,7 @@ class Stream(IntEnum):
     TARGET = 1004  # seeds of target_transform
     SAMPLES = 2001  # EpochSampler's order
     SHARDS = 2002  # order of whole shards
+    MIXTURE = 2003  # which source of a mixture comes when
     MIX_SHARES = 3001  # MixUp's and CutMix's shares
     CUT_ACROSS = 3002  # CutMix's box
     CUT_DOWN = 3003

@@ -250,6 +250,7 @@ def test_the_public_names() -> None:
         "FastdataError",
         "ImageFolder",
         "LoaderStats",
+        "MixedDataset",
         "NotAccelerated",
         "OptionError",
         "PipelineError",
