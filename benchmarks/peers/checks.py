@@ -14,7 +14,15 @@ __all__ = ["difference", "problem"]
 MOST_LEVELS = 8.0
 # The same for means and deviations of random views of `_IMAGES`; policies of the same name differ between packages.
 _IMAGES = 512
-MOST_IN_MOMENTS = {"train": 6.0, "cifar": 6.0, "randaugment": 20.0, "simclr": 20.0}
+MOST_IN_MOMENTS = {
+    "train": 6.0,
+    "cifar": 6.0,
+    "randaugment": 20.0,
+    "simclr": 20.0,
+    "segmentation": 6.0,
+    "detection": 6.0,
+}
+MOST_IN_SHARES = 0.04  # the same for the share of the images that masks or boxes cover
 
 
 def difference(found: Path, reference: Path) -> float:
@@ -39,8 +47,11 @@ def problem(work: Workload, found: dict[str, Any], reference: dict[str, Any], le
         return f"the labels of a pass differ: {missed} of {sum(reference['labels'].values())}"
     if not work.is_random:
         return f"pixels differ by {levels:.1f} levels on average" if levels > MOST_LEVELS else None
+    wider = max(1.0, (_IMAGES / work.count) ** 0.5)
     for moment in ("mean", "std"):
         apart = max(abs(a - b) for a, b in zip(found[moment], reference[moment], strict=True))
-        if apart > MOST_IN_MOMENTS[work.view] * max(1.0, (_IMAGES / work.count) ** 0.5):
+        if apart > MOST_IN_MOMENTS[work.view] * wider:
             return f"the pixels' {moment} differs by {apart:.1f} levels"
+    if work.has_targets and abs(found["covered"] - reference["covered"]) > MOST_IN_SHARES * wider:
+        return f"masks or boxes cover {found['covered']:.0%} of the images instead of {reference['covered']:.0%}"
     return None

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import sysconfig
@@ -49,7 +50,9 @@ def environment(peer: Peer) -> Environment:
     if not (folder / "made").exists():
         venv.create(folder, with_pip=False, clear=True)
         own = Path(sysconfig.get_path("purelib", vars={"base": str(folder), "platbase": str(folder)}))
-        (own / "base.pth").write_text(sysconfig.get_path("purelib") + "\n")
+        # addsitedir instead of the path alone: fastdata may be installed there in editable mode, by a .pth file
+        base = sysconfig.get_path("purelib")
+        (own / "base.pth").write_text(f"import site; site.addsitedir({base!r})\n")
         problem = _install_system(peer) or _install(peer, python)
         if problem:
             return Environment(python=python, versions={}, problem=problem)
@@ -82,7 +85,7 @@ def _install_system(peer: Peer) -> str | None:
 
 def _inspect(peer: Peer, python: Path) -> Environment:
     """Imports the peer in its environment and asks for the versions."""
-    names = ["torch", "torchvision", "numpy", "pillow", *(name.split("=")[0] for name in peer.requires)]
+    names = ["torch", "torchvision", "numpy", "pillow", *(re.split("[=@ ]", name)[0] for name in peer.requires)]
     script = (
         "import importlib, importlib.metadata as m, json, sys\n"
         "for name in json.loads(sys.argv[1]): importlib.import_module(name)\n"

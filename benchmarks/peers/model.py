@@ -30,7 +30,15 @@ from typing import Any
 __all__ = ["MACHINES", "PER_GPU", "Limits", "Machine", "held_against", "limits", "predicted", "rows_of"]
 
 RESULT = Path(__file__).parents[1] / "results" / "peers.json"
-BY_PROCESSES = ("torch", "timm", "WebDataset", "LitData", "MosaicML")  # batches come from worker processes
+BY_PROCESSES = (
+    "torch",
+    "timm",
+    "OpenCV",
+    "WebDataset",
+    "Hugging Face",
+    "LitData",
+    "MosaicML",
+)  # batches come from worker processes
 OUTPUT_BYTES = {"train": 3 * 224 * 224 * 4, "shards": 3 * 224 * 224 * 4}
 PER_GPU = 3000  # images/s that a training takes on one GPU: an assumption, about that of a ResNet-50 with AMP
 

@@ -56,6 +56,8 @@ class Variant:
         """Why it does not take part, or None; an empty text where the workload is not meant for what it reads."""
         if self.name == REFERENCE and not work.is_pixels:
             return None
+        if work.has_targets and self.name not in _WITH_TARGETS:
+            return ""
         if work.is_pixels != ("pixels" in self.reads) and not (work.is_pixels and self.reads == "shards"):
             return ""
         if work.reads != "any" and work.reads != self.reads:
@@ -70,6 +72,13 @@ PEERS = {
     for peer in [
         Peer(name="fastdata", imports=("fastdata",)),
         Peer(name="torch", imports=("torchvision",)),
+        Peer(name="torchcodec", requires=("torchcodec",), system=("ffmpeg",), imports=("torchcodec.decoders",)),
+        Peer(
+            name="albumentations",
+            requires=("albumentations", "opencv-python-headless"),
+            imports=("albumentations", "cv2"),
+        ),
+        Peer(name="huggingface", requires=("datasets",), imports=("datasets",)),
         Peer(name="timm", requires=("timm",), imports=("timm",)),
         Peer(name="dali", requires=("nvidia-dali-cuda120",), imports=("nvidia.dali",)),
         Peer(
@@ -83,9 +92,16 @@ PEERS = {
         Peer(name="webdataset", requires=("webdataset",), imports=("webdataset",)),
         Peer(name="litdata", requires=("litdata",), imports=("litdata",)),
         Peer(name="mosaicml", requires=("mosaicml-streaming",), imports=("streaming",)),
+        Peer(
+            name="slipstream",  # on no package index
+            requires=("visionlab-slipstream @ git+https://github.com/harvard-visionlab/slipstream",),
+            system=("libturbojpeg0",),
+            imports=("slipstream",),
+        ),
     ]
 }
 
+_WITH_TARGETS = ("torch + torchvision", "torch + decode_image, v2", "fastdata", "OpenCV + albumentations")
 _NO_PIXELS = {"pixels32": "reads image files only", "pixels256": "reads image files only"}
 _AS_TORCH = "torch's DataLoader with persistent workers"
 
@@ -96,6 +112,12 @@ VARIANTS = {
                 told=f"{_AS_TORCH}; Pillow, torchvision's transforms"),
         Variant(name="torch + decode_image, v2", peer="torch", program="torchvision", option="tensor",
                 told=f"{_AS_TORCH}; torchvision.io.decode_image, v2 transforms of uint8 tensors"),
+        Variant(name="torch + torchcodec", peer="torchcodec", program="torchvision", option="torchcodec",
+                told=f"{_AS_TORCH}; torchcodec.decoders.decode_image, v2 transforms of uint8 tensors"),
+        Variant(name="OpenCV + albumentations", peer="albumentations", program="opencv",
+                cannot={"randaugment": "has no RandAugment"},
+                told=f"{_AS_TORCH}; cv2.imread, albumentations with area_for_downscale='image', as torchvision's "
+                "resize is antialiased; cv2.setNumThreads(0) in workers; masks by Pillow"),
         Variant(name=REFERENCE_OF_PIXELS, peer="torch", program="torchvision", option="pixels", reads="pixels",
                 told=f"{_AS_TORCH}; Image.fromarray of a mapped array, torchvision's transforms"),
         Variant(name="fastdata", peer="fastdata", program="ours", option="files",
@@ -113,6 +135,12 @@ VARIANTS = {
                 told="fastdata convert --unpacked"),
         Variant(name="fastdata, stored pixels", peer="fastdata", program="ours", option="pixels", reads="pixels",
                 told="the dataset class of the torch variant"),
+        Variant(name="fastdata, WebDataset", peer="webdataset", program="webdataset", option="fastdata",
+                reads="shards",
+                told="the WebDataset pipeline below in fastdata's DataLoader instead of WebLoader"),
+        Variant(name="fastdata, Hugging Face streaming", peer="huggingface", program="huggingface", option="fastdata",
+                reads="shards", cannot=_NO_PIXELS,
+                told="the Hugging Face dataset below in fastdata's DataLoader instead of torch's"),
         Variant(name="fastdata, GPU", peer="fastdata", program="ours", option="gpu", needs_gpu=True,
                 told="device='cuda': the CPU decodes, batches are copied on a CUDA stream of their own"),
         Variant(name="fastdata, GPU augments", peer="fastdata", program="ours", option="gpu augments", needs_gpu=True,
@@ -147,6 +175,11 @@ VARIANTS = {
                 told="DataLoader on a tar, train_aug, antialias, ImageNetNormalize"),
         Variant(name="WebDataset", peer="webdataset", program="webdataset", reads="shards",
                 told="8 tars, shuffle(1000) after shuffled shards, decode('pil'), batched in workers, WebLoader"),
+        Variant(name="Hugging Face streaming", peer="huggingface", program="huggingface", reads="shards",
+                cannot=_NO_PIXELS,
+                told="8 Parquet files with encoded images, load_dataset(streaming=True), shuffle(buffer_size=1000), "
+                "map of torchvision's transforms, torch's DataLoader with persistent workers; without its pause of 5 s "
+                "at the end of each pass"),
         Variant(name="LitData", peer="litdata", program="litdata", reads="shards",
                 told="optimize() with JPEG bytes or arrays, StreamingDataset, v2 transforms, StreamingDataLoader"),
         Variant(name="MosaicML Streaming", peer="mosaicml", program="mosaicml", reads="shards",

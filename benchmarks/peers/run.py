@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from adding import added, merged
 from checks import difference, problem
 from conduct import Failed, Process, evict
 from environments import Environment, environment
@@ -40,10 +41,16 @@ COLD_ROUNDS = 3
 WARM_SHARE = 0.02  # of the files, from which on a pass is not called cold
 
 
-def chosen(only: str) -> list[Variant]:
-    """The variants whose name contains a text, and those that all are compared with."""
+def chosen(only: Sequence[str]) -> list[Variant]:
+    """The variants whose name contains one of some texts, and those that all are compared with."""
     references = (REFERENCE, REFERENCE_OF_PIXELS)
-    return [variant for variant in VARIANTS.values() if variant.name in references or only in variant.name]
+    return [v for v in VARIANTS.values() if v.name in references or any(text in v.name for text in only)]
+
+
+def needed(only: Sequence[str]) -> set[str]:
+    """The peers of the chosen variants, and those without any, of which is told whether they can be installed."""
+    without = PEERS.keys() - {variant.peer for variant in VARIANTS.values()}
+    return {variant.peer for variant in chosen(only)} | {name for name in without if any(text in name for text in only)}
 
 
 @dataclass(kw_only=True)
@@ -148,7 +155,7 @@ class Comparison:
     made: dict[str, Environment]
     absent: dict[str, str] = field(default_factory=dict)
 
-    def start_all(self, only: str) -> list[Running]:
+    def start_all(self, only: Sequence[str]) -> list[Running]:
         """Everybody whose output is right."""
         running: list[Running] = []
         reference: tuple[dict[str, Any], Path] | None = None
@@ -239,7 +246,7 @@ class Comparison:
         finally:
             process.end()
 
-    def run(self, threads: Sequence[int], rounds: int, only: str) -> dict[str, Any]:
+    def run(self, threads: Sequence[int], rounds: int, only: Sequence[str]) -> dict[str, Any]:
         """The results by number of threads."""
         running = self.start_all(only)
         try:
@@ -273,10 +280,10 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=3, help="measured passes of each (%(default)s)")
     parser.add_argument("--workloads", nargs="+", default=list(WORKLOADS), choices=list(WORKLOADS))
     parser.add_argument("--images", type=int, help="in a pass, a multiple of the batch (default: by workload)")
-    parser.add_argument("--only", default="", help="loaders whose name contains this, and torch's")
+    parser.add_argument("--only", nargs="+", default=[""], help="loaders whose name contains one of these, and torch's")
     parser.add_argument("--data", default="", help="what the images are, for the record")
     parser.add_argument("--scratch", type=Path, help="keep what is written, and use it again (default: a new folder)")
-    parser.add_argument("--add", action="store_true", help="keep the other workloads of the result that is there")
+    parser.add_argument("--add", action="store_true", help="keep what is in the result already and not measured now")
     parser.add_argument("--out", type=Path, default=RESULT)
     given = parser.parse_args()
     odd = [name for name in given.workloads if given.images and given.images % WORKLOADS[name].batch]
@@ -290,8 +297,7 @@ def arguments() -> argparse.Namespace:
 def main() -> None:
     """The command."""
     given = arguments()
-    needed = {variant.peer for variant in chosen(given.only)}
-    made = {name: environment(peer) for name, peer in PEERS.items() if name in needed}
+    made = {name: environment(peer) for name, peer in PEERS.items() if name in needed(given.only)}
     for name, one in made.items():
         print(f"{name}: {one.problem or one.versions}", flush=True)
     results: dict[str, Any] = {
@@ -301,10 +307,7 @@ def main() -> None:
         "workloads": {},
     }
     if given.add and given.out.exists():
-        before = json.loads(given.out.read_text())
-        workloads = before["results"]["workloads"]
-        results["workloads"] = {name: workloads[name] for name in WORKLOADS if name in workloads}
-        results["added_to"] = {key: before[key] for key in ("command", "date", "commit")}
+        results = added(json.loads(given.out.read_text()), results)
     setup = f"{given.rounds} interleaved rounds; page cache warm, but for the cold passes"
     with tempfile.TemporaryDirectory(prefix="peers-") as new:
         scratch = given.scratch or Path(new)
@@ -321,7 +324,12 @@ def main() -> None:
             folders["images"] = scratch / f"{work.images}-{work.count}"
             make_images(work, source, folders["images"])
             comparison = Comparison(work=work, folders=folders, made=made)
-            results["workloads"][work.name] = comparison.run(given.threads, given.rounds, given.only)
+            result = comparison.run(given.threads, given.rounds, given.only)
+            before = results["workloads"].get(work.name)
+            results["workloads"][work.name] = merged(before, result) if before and "" not in given.only else result
+            results["workloads"] = {
+                name: results["workloads"][name] for name in WORKLOADS if name in results["workloads"]
+            }
             write_json(given.out, setup=setup, data=given.data or given.imagenet.name, results=results)
     if given.out == RESULT:
         subprocess.run([sys.executable, str(RESULT.parents[1] / "report.py")], check=True)

@@ -14,17 +14,14 @@ import os
 import sys
 import time
 import traceback
-from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import programs
 import torch
-from workloads import MEAN, STD, WORKLOADS
-
-COMPARED = 128  # images whose pixels are kept
+from seen import Seen
+from workloads import WORKLOADS
 
 
 class Worker:
@@ -99,33 +96,14 @@ class Worker:
         return {"seconds": seconds, "images": images, "passes": passes, "consumer_cpu_s": consumer}
 
     def check(self, to: str) -> dict[str, Any]:
-        """Shapes, labels and moments of a pass of a loader with one thread; pixels of its first images into a file."""
+        """What a pass of a loader with one thread looks like, see `Seen`; pixels of its first images into a file."""
         opened = self.program.loader(self.job)
-        shapes: Counter[str] = Counter()
-        labels: Counter[int] = Counter()
-        sums, squares, values = np.zeros(3), np.zeros(3), 0
-        kept: list[np.ndarray] = []
-        for images, numbers in opened.epoch():
-            for view in images if isinstance(images, (list, tuple)) else [images]:
-                shapes[f"{view.dtype} {list(view.shape[1:])}".removeprefix("torch.")] += len(view)
-                pixels = _levels(view)
-                sums += pixels.mean((2, 3)).sum(0)
-                squares += (pixels.astype(np.float64) ** 2).mean((2, 3)).sum(0)
-                values += len(pixels)
-                if sum(map(len, kept)) < COMPARED:
-                    kept.append(np.rint(pixels).clip(0, 255).astype(np.uint8))
-            labels.update(int(number) for number in torch.as_tensor(numbers).flatten())
+        seen = Seen(self.job.work)
+        for images, targets in opened.epoch():
+            seen.add(images, targets)
         opened.close()
-        mean = sums / values
-        np.save(to, np.concatenate(kept)[:COMPARED])
-        deviation = np.sqrt(squares / values - mean**2)
-        return {"shapes": shapes, "labels": labels, "mean": mean.tolist(), "std": deviation.tolist()}
-
-
-def _levels(view: Any) -> np.ndarray:
-    """Normalised values as levels from 0 to 255, [N, 3, H, W]."""
-    mean, std = (np.asarray(values, np.float32)[:, None, None] for values in (MEAN, STD))
-    return (view.float().cpu().numpy() * std + mean) * 255
+        seen.save_pixels(to)
+        return seen.to_dict()
 
 
 def main() -> None:

@@ -12,10 +12,21 @@ from typing import Any
 import numpy as np
 import PIL.Image
 import torch
-from torchvision import transforms
+from drawn import write_annotated
+from torchvision import transforms, tv_tensors
 from torchvision.transforms import v2
 
-__all__ = ["MEAN", "STD", "WORKLOADS", "Twice", "Workload", "make_images", "tensor_transform", "transform"]
+__all__ = [
+    "MEAN",
+    "STD",
+    "WORKLOADS",
+    "Twice",
+    "Workload",
+    "make_images",
+    "target_transform",
+    "tensor_transform",
+    "transform",
+]
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
@@ -27,10 +38,11 @@ class Workload:
     Attributes:
         name: of the workload.
         told: what it is, in words.
-        images: where they come from: "imagenet", "camera", "tiny", "png" (folders of files), "pixels32" or "pixels256"
-            (uint8 arrays).
-        view: "train" (RandomResizedCrop, flip), "val" (Resize, CenterCrop), "randaugment", "simclr" or "cifar".
-        size: side of the result in pixels.
+        images: where they come from: "imagenet", "camera", "tiny", "png" (folders of files), "masks" (files with drawn
+            masks and boxes, see `drawn`), "pixels32" or "pixels256" (uint8 arrays).
+        view: "train" (RandomResizedCrop, flip), "val" (Resize, CenterCrop), "randaugment", "simclr", "cifar",
+            "segmentation" (RandomResizedCrop, flip; with a mask) or "detection" (flip, Resize; with boxes).
+        size: side of the result in pixels; in detection the short side.
         count: images in one pass; a multiple of the batch.
         batch: images in a batch.
         reads: what loaders may read: "files", "shards", or "any" of both, as each is meant to be used.
@@ -54,6 +66,11 @@ class Workload:
     def stored_side(self) -> int:
         """Side of the stored pixels."""
         return int(self.images.removeprefix("pixels"))
+
+    @property
+    def has_targets(self) -> bool:
+        """True where images come with masks or boxes instead of class numbers."""
+        return self.images == "masks"
 
     @property
     def views(self) -> int:
@@ -82,6 +99,10 @@ WORKLOADS = {
         Workload(name="raw", told="stored pixels of 256 px, training", images="pixels256"),
         Workload(name="cifar", told="CIFAR: crop of padded 32 px, flip", images="pixels32", view="cifar", size=32,
                  count=20_480, batch=128),
+        Workload(name="segmentation", told="segmentation: images with masks, training", images="masks",
+                 view="segmentation", size=480, count=256, batch=16, reads="files"),
+        Workload(name="detection", told="detection: images with boxes, training", images="masks",
+                 view="detection", size=480, count=256, batch=16, reads="files"),
     ]
 }  # fmt: skip
 
@@ -105,6 +126,23 @@ def transform(work: Workload) -> Any:
 def tensor_transform(work: Workload) -> Any:
     """Torchvision's transform of uint8 tensors, [3, H, W]: the way its v2 transforms are meant to be used."""
     return _made(work, v2, [v2.ToDtype(torch.float32, scale=True), v2.Normalize(MEAN, STD)])
+
+
+def target_transform(work: Workload, *, on_tensors: bool) -> Any:
+    """Torchvision's v2 transform of an image with its mask or boxes, in the order of its references.
+
+    Args:
+        work: the workload.
+        on_tensors: True for images that are tensors from the start, False for Pillow's.
+    """
+    steps = [v2.RandomResizedCrop(work.size, antialias=True), v2.RandomHorizontalFlip()]
+    if work.view == "detection":
+        steps = [v2.RandomHorizontalFlip(), v2.Resize(work.size, antialias=True)]
+    kinds = {tv_tensors.Image: torch.float32, tv_tensors.Mask: torch.int64, "others": None}
+    tail = [v2.ToDtype(kinds, scale=True), v2.Normalize(MEAN, STD)]
+    if work.view == "detection":
+        tail.append(v2.SanitizeBoundingBoxes())
+    return v2.Compose([*steps, *([] if on_tensors else [v2.ToImage()]), *tail, v2.ToPureTensor()])
 
 
 def _made(work: Workload, library: Any, tail: list[Any]) -> Any:
@@ -146,6 +184,8 @@ def make_images(work: Workload, source: Path, to: Path) -> None:
     unfinished.mkdir(parents=True)
     if work.is_pixels:
         _write_pixels(work, files, classes, unfinished)
+    elif work.has_targets:
+        write_annotated([files[number % len(files)] for number in range(work.count)], unfinished)
     else:
         for name in classes:
             (unfinished / name).mkdir()

@@ -35,8 +35,9 @@ class Loader(NamedTuple):
     """An open loader.
 
     Attributes:
-        epoch: the batches of one pass: (images, labels), images float32 [N, 3, H, W] or a list of two; labels may be
-            None.
+        epoch: the batches of one pass: (images, labels), images float32 [N, 3, H, W] or a list of two; in
+            segmentation with masks instead of labels, int64 [N, H, W]; in detection N images [3, H, W] and N dicts of
+            "boxes" and "labels".
         close: ends its threads and processes.
     """
 

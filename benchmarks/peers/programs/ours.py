@@ -16,6 +16,7 @@ from fastdata.jpeg_index.make import images_below, make_index
 from fastdata.shards.conversion.convert import ConvertOptions, convert
 from fastdata.shards.conversion.recode import Recoding
 from programs import Job, Loader
+from programs.annotated import Annotated
 from programs.torchvision import StoredPixels, opened_by
 
 __all__ = ["loader", "prepare"]
@@ -54,7 +55,7 @@ def loader(job: Job) -> Loader:
         return opened_by(DataLoader, StoredPixels(job), job)
     if job.option in ("files", "fast", "indexed") or job.option.startswith("gpu"):
         folder = job.stored / job.option if job.option == "indexed" else job.images
-        dataset = ImageFolder(str(folder), transform(job.work))
+        dataset = Annotated(job) if job.work.has_targets else ImageFolder(str(folder), transform(job.work))
         on_gpu = {"device": "cuda", "augment_on": "device"}
         extra = {
             "fast": {"fidelity": "fast"},

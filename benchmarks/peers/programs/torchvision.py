@@ -1,7 +1,8 @@
-"""torch's DataLoader with torchvision's transforms: on Pillow's images, on tensors, on stored pixels."""
+"""torch's DataLoader with torchvision's transforms: on Pillow's images, on tensors, on stored pixels; with targets."""
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable
 from typing import Any
 
@@ -14,8 +15,9 @@ from torchvision.io import ImageReadMode, decode_image
 from workloads import tensor_transform, transform
 
 from programs import Job, Loader
+from programs.annotated import Annotated, as_lists
 
-__all__ = ["StoredPixels", "loader", "opened_by", "prepare"]
+__all__ = ["StoredPixels", "loader", "loader_class", "opened_by", "prepare"]
 
 
 class StoredPixels(Dataset[Any]):
@@ -47,13 +49,23 @@ def dataset(job: Job) -> Dataset[Any]:
     """The dataset of an option."""
     if job.option == "pixels":
         return StoredPixels(job)
-    if job.option == "tensor":
-        return ImageFolder(str(job.images), tensor_transform(job.work), loader=read_tensor)
+    if job.work.has_targets:
+        return Annotated(job)
+    if job.option in ("tensor", "torchcodec"):
+        read = read_tensor if job.option == "tensor" else importlib.import_module("torchcodec.decoders").decode_image
+        return ImageFolder(str(job.images), tensor_transform(job.work), loader=read)
     return ImageFolder(str(job.images), transform(job.work))
+
+
+def loader_class(job: Job) -> Callable[..., Any]:
+    """torch's, or with the option "fastdata" fastdata's, which others do not import."""
+    return importlib.import_module("fastdata").DataLoader if job.option == "fastdata" else DataLoader
 
 
 def opened_by(kind: Callable[..., Any], dataset: Any, job: Job, **options: Any) -> Loader:
     """A loader of torch's kind."""
+    if job.work.view == "detection":
+        options["collate_fn"] = as_lists
     opened = kind(
         dataset,
         batch_size=job.work.batch,

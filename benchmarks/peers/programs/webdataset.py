@@ -12,6 +12,7 @@ from workloads import transform
 
 from programs import Job, Loader
 from programs.tars import write_tars
+from programs.torchvision import loader_class
 
 __all__ = ["loader", "prepare"]
 
@@ -34,7 +35,7 @@ def prepare(job: Job) -> None:
 
 
 def loader(job: Job) -> Loader:
-    """As its README opens it."""
+    """As its README opens it; or in fastdata's DataLoader instead of WebLoader, which wraps torch's."""
     work = job.work
     urls = [str(path) for path in write_tars(job, TARS)]
     shuffled = TARS if work.is_random else False
@@ -49,7 +50,8 @@ def loader(job: Job) -> Loader:
         .map_tuple(_OfArray(view) if work.is_pixels else view, int)
         .batched(work.batch, collation_fn=default_collate)
     )
-    opened = webdataset.WebLoader(dataset, batch_size=None, num_workers=job.threads, persistent_workers=True)
+    kind = loader_class(job) if job.option == "fastdata" else webdataset.WebLoader
+    opened = kind(dataset, batch_size=None, num_workers=job.threads, persistent_workers=True)
 
     def epoch() -> Iterator[tuple[Any, Any]]:
         return iter(opened)
