@@ -85,7 +85,7 @@ def _members_of(folder: Path, manifest: Manifest) -> dict[str, int]:
 
 
 def _write_sheet(folder: Path, sheet: Path) -> None:
-    from fastdata.loaders import pillow
+    from fastdata.loaders.pillow_files import write_sheet
     from fastdata.shards.dataset import ShardDataset
 
     dataset = ShardDataset(folder)
@@ -93,4 +93,4 @@ def _write_sheet(folder: Path, sheet: Path) -> None:
     shown = range(0, len(dataset), step)[:_SHEET_IMAGES]
     labels, names = dataset.labels.tolist(), dataset.classes or []
     named = [names[labels[index]] if 0 <= labels[index] < len(names) else str(labels[index]) for index in shown]
-    pillow.write_sheet([(dataset.read_encoded(index), name) for index, name in zip(shown, named, strict=True)], sheet)
+    write_sheet([(dataset.read_encoded(index), name) for index, name in zip(shown, named, strict=True)], sheet)

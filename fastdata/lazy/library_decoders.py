@@ -23,7 +23,7 @@ from fastdata.lazy.encoded_source import EncodedSource, find_source
 from fastdata.lazy.pending_tensor import pending
 from fastdata.lazy.sample_context import count_fused, decodes_at_once, note_opened, note_source, opens_encoded
 from fastdata.lazy.undecoded import Undecoded
-from fastdata.loaders import pillow
+from fastdata.loaders import pillow_files
 from fastdata.views.levels import UINT8
 from fastdata.views.view import View
 
@@ -112,7 +112,7 @@ def _is_upright(source: EncodedSource) -> bool:
     head = data[: frame.scan_at]
     if head.count(_EXIF) != 1:
         return head.count(_EXIF) == 0
-    return pillow.orientation(head[head.index(_EXIF) :]) == 1
+    return pillow_files.orientation(head[head.index(_EXIF) :]) == 1
 
 
 def _source_of(data: Any, began: float) -> EncodedSource | None:

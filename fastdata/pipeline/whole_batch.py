@@ -21,7 +21,7 @@ import torch
 from fastdata.augment.ops import on_device_of
 from fastdata.device.prefetch import index_of, map_tensors
 from fastdata.errors import PipelineError
-from fastdata.loaders import pillow
+from fastdata.loaders import pillow, pillow_files
 from fastdata.loaders.backend import BatchDecoder, BatchFeed, BatchRequest, Decoded, Pixels
 from fastdata.loaders.per_image import by_pillow
 from fastdata.pipeline.collate import join
@@ -277,7 +277,7 @@ def _moved(targets: Any, images: torch.Tensor) -> Any:
 
 @cache
 def _tiny_jpeg() -> npt.NDArray[np.uint8]:
-    return np.frombuffer(pillow.encode_jpeg(pillow.from_pixels(np.zeros((8, 8, 3), np.uint8)), 90), np.uint8)
+    return np.frombuffer(pillow_files.encode_jpeg(pillow.from_pixels(np.zeros((8, 8, 3), np.uint8)), 90), np.uint8)
 
 
 def _view_of_tiny(plan: Plan) -> View:

@@ -83,9 +83,9 @@ def encoded(field: str, value: Any, where: str) -> bytes:
             np.save(buffer, np.asarray(value), allow_pickle=False)
             return buffer.getvalue()
         if kind == "png":
-            from fastdata.loaders import pillow
+            from fastdata.loaders.pillow_files import encode_png
 
-            return pillow.encode_png(value)
+            return encode_png(value)
     except (TypeError, ValueError) as error:
         raise ConversionError(f"{where}: field {field!r} cannot be stored: {error}") from error
     raise ConversionError(

@@ -16,7 +16,7 @@ from PIL import Image
 
 from fastdata import DatasetError, ShardDataset
 from fastdata.cli.main import main
-from fastdata.loaders.pillow import write_sheet
+from fastdata.loaders.pillow_files import write_sheet
 from fastdata.shards import verify
 from fastdata.shards.verify import verify_folder
 from fastdata.shards.writer import TarWriter

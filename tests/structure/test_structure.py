@@ -46,6 +46,7 @@ LIBRARIES = {
         "lazy/opening.py",
         "lazy/pillow_filters.py",
         "loaders/pillow_effects.py",
+        "loaders/pillow_files.py",
         "testing/pictures.py",
     },
     "turbojpeg": {"loaders/turbojpeg.py"},
@@ -238,8 +239,10 @@ def test_every_test_lies_in_a_folder_under_a_name_of_its_own() -> None:
 def test_the_public_names() -> None:
     assert fastdata.__all__ == sorted(fastdata.__all__)
     assert set(fastdata.__all__) == {
+        "AspectBuckets",
         "BackendError",
         "BackendUnavailable",
+        "BucketBatchSampler",
         "ConversionError",
         "DaliOptions",
         "DataLoader",

@@ -108,7 +108,7 @@ class Recoding:
         return _unpacked(image) if self.unpacked else image
 
     def _shrunk(self, data: bytes) -> Image:
-        from fastdata.loaders import pillow
+        from fastdata.loaders import pillow, pillow_files
 
         image = described(data)
         size = self._size_for(image.width, image.height)
@@ -116,8 +116,8 @@ class Recoding:
             return image
         pixels = pillow.shrunk(data, size)
         quality = self.quality if self.quality is not None else _DEFAULT_QUALITY
-        orientation, profile = pillow.look_of(data)
-        encoded = pillow.encode_jpeg(pixels, quality, orientation=orientation, profile=profile)
+        orientation, profile = pillow_files.look_of(data)
+        encoded = pillow_files.encode_jpeg(pixels, quality, orientation=orientation, profile=profile)
         return Image("jpg", encoded, *pixels.size)
 
     def _size_for(self, width: int, height: int) -> tuple[int, int] | None:
@@ -177,10 +177,10 @@ def _repacked(data: bytes) -> bytes:
 
 def _with_look(plain: bytes, original: bytes) -> bytes:
     """A JPEG with the orientation and the ICC profile of another, whose pixels it has."""
-    from fastdata.loaders import pillow
+    from fastdata.loaders import pillow_files
 
-    orientation, _ = pillow.look_of(original)
-    exif = _segment(_APP1, pillow.orientation_exif(orientation)) if orientation != 1 else b""
+    orientation, _ = pillow_files.look_of(original)
+    exif = _segment(_APP1, pillow_files.orientation_exif(orientation)) if orientation != 1 else b""
     profile = b"".join(
         _segment(_APP2, content)
         for marker, content in _segments(original)
