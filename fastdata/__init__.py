@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from fastdata.image_folder import ImageFolder
     from fastdata.lazy.opening import open_image
     from fastdata.loaders.dali_options import DaliOptions
+    from fastdata.order.aspect_buckets import AspectBuckets, BucketBatchSampler
     from fastdata.order.epoch_sampler import EpochSampler
     from fastdata.run.check import check
     from fastdata.run.replace import replace_dataloader
@@ -43,8 +44,10 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
+    "AspectBuckets": "order.aspect_buckets",
     "BackendError": "errors",
     "BackendUnavailable": "errors",
+    "BucketBatchSampler": "order.aspect_buckets",
     "ConversionError": "errors",
     "DaliOptions": "loaders.dali_options",
     "DataLoader": "dataloader.loader",
@@ -74,8 +77,10 @@ _HOMES = {
 }
 
 __all__ = [
+    "AspectBuckets",
     "BackendError",
     "BackendUnavailable",
+    "BucketBatchSampler",
     "ConversionError",
     "DaliOptions",
     "DataLoader",

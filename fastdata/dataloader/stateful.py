@@ -16,7 +16,7 @@ from fastdata.errors import StateMismatch
 from fastdata.order.epoch_batches import EpochBatches, predicted_state, resumed_with
 from fastdata.order.epoch_sampler import EpochSampler
 from fastdata.order.random_states import GlobalStates
-from fastdata.order.sampler_chain import describe_sampler, epoch_sampler, own_generators
+from fastdata.order.sampler_chain import describe_sampler, epoch_sampler, keeps_to_loader, own_generators
 from fastdata.order.state import LoaderState
 from fastdata.pipeline.config import OnError
 from fastdata.pipeline.stats import EpochSkips, PipelineStats
@@ -115,6 +115,9 @@ class StatefulEpochs:
         if isinstance(sampler, EpochSampler):
             loaded = resumed_with(loaded, sampler)
             self._epoch_set = loaded.epoch
+        elif keeps_to_loader(sampler):
+            sampler.set_epoch(loaded.epoch)
+            self._epoch_set = loaded.epoch
         elif loaded.sampler_epoch is not None and sampler is not None:
             sampler.set_epoch(loaded.sampler_epoch)
         self._resume_from, self._next_epoch, self._planned = loaded, loaded.epoch, None
@@ -194,7 +197,7 @@ class StatefulEpochs:
         if self._is_iterable():
             if start.sampler_random is None:
                 start = replace(start, sampler_random=GlobalStates.now().to_json())
-        elif isinstance(sampler := epoch_sampler(self._index_sampler), EpochSampler):
+        elif keeps_to_loader(sampler := epoch_sampler(self._index_sampler)):
             sampler.set_epoch(start.epoch)
             self._epoch_set = start.epoch
         batches = None
@@ -235,7 +238,7 @@ class StatefulEpochs:
         epoch = getattr(sampler, "epoch", None)
         if not isinstance(epoch, int):
             return start
-        if isinstance(sampler, EpochSampler):
+        if keeps_to_loader(sampler):
             if epoch in (self._epoch_set, start.epoch):
                 return start
             self._next_epoch = epoch
@@ -244,7 +247,7 @@ class StatefulEpochs:
         if start.delivered:
             warnings.warn(
                 f"the sampler's set_epoch({epoch}) discards the loaded state, which is in its epoch "
-                f"{start.epoch if isinstance(sampler, EpochSampler) else start.sampler_epoch}",
+                f"{start.epoch if keeps_to_loader(sampler) else start.sampler_epoch}",
                 stacklevel=users_level(),
             )
         return replace(self._fresh_state(), epoch=self._next_epoch)

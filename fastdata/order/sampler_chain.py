@@ -9,12 +9,14 @@ import numpy as np
 import torch
 from torch.utils.data import BatchSampler, DistributedSampler, RandomSampler, SequentialSampler
 
+from fastdata.order.aspect_buckets import BucketBatchSampler
 from fastdata.order.epoch_sampler import EpochSampler
 
 __all__ = [
     "describe_sampler",
     "epoch_sampler",
     "generator_of",
+    "keeps_to_loader",
     "own_generators",
     "samplers_in",
     "visits_each_sample_once",
@@ -34,6 +36,11 @@ def samplers_in(sampler: object) -> list[Any]:
 def epoch_sampler(sampler: object) -> Any:
     """The outermost of `samplers_in` that knows epochs, or None."""
     return next((each for each in samplers_in(sampler) if hasattr(each, "set_epoch")), None)
+
+
+def keeps_to_loader(sampler: object) -> bool:
+    """True for samplers whose epoch the loader sets, which is that of its own state."""
+    return isinstance(sampler, EpochSampler | BucketBatchSampler)
 
 
 def generator_of(sampler: object) -> torch.Generator | None:
@@ -64,7 +71,7 @@ def _describe_one(sampler: Any) -> str:
     name = type(sampler).__name__
     if isinstance(sampler, DistributedSampler):
         return f"{name}(num_replicas={sampler.num_replicas}, shuffle={sampler.shuffle}, seed={sampler.seed})"
-    if isinstance(sampler, EpochSampler):
+    if isinstance(sampler, EpochSampler | BucketBatchSampler):
         return repr(sampler)
     if isinstance(sampler, RandomSampler):
         drawn = f", {sampler.num_samples} with replacement" if sampler.replacement else f", {sampler.num_samples}"
