@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import io
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,13 @@ def draw_images(folder: Path, per_class: int = 16) -> Path:
             pixels[..., 2 - number] += 100
             Image.fromarray(pixels).save(folder / name / f"{image:02}.jpg")
     return folder
+
+
+def as_jpeg(pixels: np.ndarray) -> bytes:
+    """Pixels, uint8 (height, width, 3), as the bytes of a JPEG file."""
+    file = io.BytesIO()
+    Image.fromarray(pixels).save(file, "JPEG")
+    return file.getvalue()
 
 
 def small_model(classes: int) -> nn.Module:

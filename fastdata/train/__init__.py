@@ -13,20 +13,23 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from fastdata.train.loop import Result, evaluate, fit, train_epoch
+    from fastdata.train.loop import Result, fit, train_epoch
     from fastdata.train.options import TrainOptions
+    from fastdata.train.task import Task
     from fastdata.train.training import Training
+    from fastdata.train.validation import evaluate
 
 _HOMES = {
     "Result": "loop",
+    "Task": "task",
     "TrainOptions": "options",
     "Training": "training",
-    "evaluate": "loop",
+    "evaluate": "validation",
     "fit": "loop",
     "train_epoch": "loop",
 }
 
-__all__ = ["Result", "TrainOptions", "Training", "evaluate", "fit", "train_epoch"]
+__all__ = ["Result", "Task", "TrainOptions", "Training", "evaluate", "fit", "train_epoch"]
 
 
 def __getattr__(name: str) -> Any:

@@ -22,7 +22,7 @@ from fastdata.terminal.help import Parser
 from fastdata.train import searches
 from fastdata.train.checkpoint_files import load_checkpoint, naming
 from fastdata.train.data import DataOptions, make_loaders
-from fastdata.train.loop import evaluate, fit
+from fastdata.train.loop import fit
 from fastdata.train.options import TrainOptions
 from fastdata.train.ranks import (
     Ranks,
@@ -33,6 +33,7 @@ from fastdata.train.ranks import (
     leave_ranks,
 )
 from fastdata.train.training import Training
+from fastdata.train.validation import evaluate
 
 __all__ = ["main"]
 

@@ -25,6 +25,7 @@ import torch.distributed as dist
 from fastdata.errors import TrainError
 from fastdata.order.random_states import random_state, seed_anew, set_generators, set_random_state
 from fastdata.system.stack_level import users_level
+from fastdata.train.best import best_epoch
 from fastdata.train.checkpoint_files import (
     VERSION,
     load_checkpoint,
@@ -109,6 +110,12 @@ class Checkpointer:
         }
         path = self.folder / f"checkpoint-{training.updates:08}.pt"
         save_checkpoint(path, state)
+        if (
+            validated
+            and training.options.best_metric
+            and best_epoch(result.epochs, training.options) == len(result.epochs) - 1
+        ):
+            save_checkpoint(self.folder / "best.pt", state)
         for old in self._kept()[: -training.options.keep]:
             old.unlink()
 

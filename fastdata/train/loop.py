@@ -1,4 +1,4 @@
-"""The training loop: `fit` is the run, `train_epoch` the step, `evaluate` the validation.
+"""The training loop: `fit` is the run, `train_epoch` the step; `evaluate` (validation.py) is the validation.
 
 Nothing in the training step waits for the device.  The lines that do are marked "waits": the losses are read every
 `print_freq` updates and at the end of an epoch, and the results of the validation after it.
@@ -17,17 +17,18 @@ from torch import nn
 from fastdata.errors import OptionError, TrainError
 from fastdata.order.sampler_chain import epoch_sampler
 from fastdata.system.stack_level import users_level
+from fastdata.train.best import best_epoch, is_out_of_patience, plateau_factor
 from fastdata.train.checkpoints import Checkpointer
 from fastdata.train.model import set_switches
 from fastdata.train.monitor import Monitor, monitored
 from fastdata.train.options import TrainOptions
 from fastdata.train.ranks import Ranks
+from fastdata.train.task import Task
 from fastdata.train.training import Training
+from fastdata.train.validation import evaluate
 
-__all__ = ["Result", "evaluate", "fit", "train_epoch"]
+__all__ = ["Result", "fit", "train_epoch"]
 
-# Losses of validation are summed in whole multiples of 1/_UNITS: that is exact, whatever the order and the batches.
-_UNITS = 2.0**28
 _FORGOTTEN = 0.1  # share of a moving average that its first weights may still have at the end of a run
 
 
@@ -37,8 +38,9 @@ class Result:
 
     Attributes:
         epochs: one dict per epoch: epoch, loss, images_per_s, wait_share (share of the epoch in which the device waited
-            for data), with a validation loader val_loss and val_accuracy (0 to 1), on CUDA device_peak_mb (the most
-            memory of the device that torch allocated, in 10⁶ bytes), and failures if images were skipped or replaced.
+            for data), with a validation loader the means of its metrics (val_loss, val_accuracy from 0 to 1, …), on
+            CUDA device_peak_mb (the most memory of the device that torch allocated, in 10⁶ bytes), and failures if
+            images were skipped or replaced.
         losses: the mean loss of every update, over all processes.
         epoch_totals: number of samples of the current epoch so far, and the sum of their losses.
         stopped: True if a signal stopped the run early; a checkpoint was saved if output_dir is set.
@@ -58,32 +60,40 @@ def fit(
     *,
     ranks: Ranks | None = None,
     num_classes: int | None = None,
+    task: Task | None = None,
 ) -> Result:
     """Trains a model.
 
     Args:
-        model: any module that returns one value per class; trained in place.
-        train_loader: yields (images, labels) and has a length; or a function from the epoch number to such a loader.
+        model: a module that returns one value per class, or whatever the task's loss takes; trained in place.
+        train_loader: yields (images, labels), or batches of the task's form, and has a length; or a function from the
+            epoch number to such a loader.
             A loader with `state_dict` and `load_state_dict` resumes in the middle of an epoch by itself; with others,
             the batches already used are loaded again and skipped.
-        val_loader: yields (images, labels); None for no validation.
+        val_loader: yields such batches; None for no validation.
         options: see `TrainOptions`; None for the defaults.
         ranks: the processes that train together, from `join_ranks`; None for this process alone.
         num_classes: number of classes, needed for mixup and cutmix.
+        task: one's own loss, metrics, optimiser, schedule, form of a batch; None classifies images.
 
     Raises:
         OptionError: the options do not fit the model or each other.
         TrainError: a loss is NaN or inf, another process was lost, or a checkpoint does not fit.
     """
-    options, ranks = _checked(options), ranks or Ranks()
+    options, ranks = _checked(options, val_loader), ranks or Ranks()
     loader_of = train_loader if callable(train_loader) else lambda epoch: train_loader
     with ranks.together():
-        training = _prepared(model, loader_of, options, ranks, num_classes)
+        training = _prepared(model, loader_of, options, ranks, num_classes, task)
         return _run(training, loader_of, val_loader)
 
 
 def _prepared(
-    model: nn.Module, loader_of: Callable[[int], Any], options: TrainOptions, ranks: Ranks, num_classes: int | None
+    model: nn.Module,
+    loader_of: Callable[[int], Any],
+    options: TrainOptions,
+    ranks: Ranks,
+    num_classes: int | None,
+    task: Task | None,
 ) -> Training:
     """A run's state before its first update."""
     set_switches(options)
@@ -92,7 +102,7 @@ def _prepared(
     if batches == 0:
         raise TrainError("the training loader has no batches; with drop_last=True it needs at least batch_size samples")
     _check_batch_size(loader_of(0), options)
-    training = Training(model, options, ranks=ranks, batches_per_epoch=batches, num_classes=num_classes)
+    training = Training(model, options, ranks=ranks, batches_per_epoch=batches, num_classes=num_classes, task=task)
     _check_average(training)
     return training
 
@@ -107,7 +117,7 @@ def _run(training: Training, loader_of: Callable[[int], Any], val_loader: Any) -
             checkpointer.begin_validation(loader, loader_state)
             with monitor.may_sync():
                 _end_epoch(training, loader, val_loader, checkpointer=checkpointer, monitor=monitor, result=result)
-        while training.epoch < options.epochs and not result.stopped:
+        while training.epoch < options.epochs and not result.stopped and not _ends_early(training, result, monitor):
             loader = loader_of(training.epoch)
             _begin_epoch(loader, training, loader_state)
             loader_state = None
@@ -126,10 +136,25 @@ def _run(training: Training, loader_of: Callable[[int], Any], val_loader: Any) -
     return result
 
 
-def _checked(options: TrainOptions | None) -> TrainOptions:
+def _ends_early(training: Training, result: Result, monitor: Monitor) -> bool:
+    """Acts on the results of the epochs so far: lowers the rates of "plateau", and tells if `patience` is over."""
+    if result.epochs and training.batch == 0:
+        training.scheduler.reduce(plateau_factor(result.epochs, training.options))
+        if is_out_of_patience(result.epochs, training.options):
+            best = best_epoch(result.epochs, training.options)
+            monitor.say(f"stopped early: no better {training.options.best_metric} since epoch {best}")
+            return True
+    return False
+
+
+def _checked(options: TrainOptions | None, val_loader: Any) -> TrainOptions:
     if options is not None and not isinstance(options, TrainOptions):
         raise OptionError(f"options must be a TrainOptions, not {type(options).__name__}")
-    return options if options is not None else TrainOptions()
+    options = options if options is not None else TrainOptions()
+    judges = options.lr_scheduler == "plateau" or (options.best_metric or "").startswith("val_")
+    if judges and val_loader is None:
+        raise OptionError("best_metric, patience and lr_scheduler='plateau' need a validation loader: pass val_loader")
+    return options
 
 
 def _end_epoch(
@@ -178,14 +203,13 @@ def train_epoch(
     if last >= 0:
         training.set_pace(last)
     training.model.train()
-    for images, labels, weight in _weighted(training, loader, batches, last, monitor):
+    for batch, weight in _weighted(training, loader, batches, last, monitor):
         training.batch += 1
         last_of_group = training.batch % options.accumulate == 0 or training.batch == last
-        images, labels = training.to_device(images, labels)
-        images, labels = training.mix(images, labels)
+        batch = training.mix(training.to_device(batch))
         with training.without_sync(not last_of_group):
             with training.autocast():
-                loss = training.loss(images, labels)
+                loss = training.loss(batch)
             monitor.book("forward")
             training.scaler.scale(loss * weight).backward()  # type: ignore[no-untyped-call]
             monitor.book("backward")
@@ -208,45 +232,6 @@ def train_epoch(
     _look(losses, training, monitor, result)  # waits
     training.end_epoch()
     return result
-
-
-def evaluate(
-    model: nn.Module, loader: Iterable[Any], *, training: Training, is_stopped: Callable[[], bool] = lambda: False
-) -> dict[str, float]:
-    """Loss and accuracy over all samples of all processes, each sample counted once.
-
-    Args:
-        model: the model to validate; its training mode is restored afterwards.
-        loader: yields (images, labels) of this process's share of the samples, without padding.
-        training: gives device, precision and ranks.
-        is_stopped: asked after each batch; if it says so on any process, there is no result.
-
-    Returns:
-        "val_loss" and "val_accuracy" (0 to 1); empty if it was stopped.
-    """
-    was_training = model.training
-    model.eval()
-    # Created on the device; sums of loss, hits, images, and of processes that were stopped.
-    totals = torch.zeros(4, dtype=training.sum_dtype, device=training.device)
-    with torch.inference_mode():
-        for images, labels in map(_pair, loader):
-            images, labels = training.to_device(images, labels)
-            with training.autocast():
-                outputs = model(images)
-            losses = nn.functional.cross_entropy(outputs.float(), labels, reduction="none")
-            totals[0] += (losses.to(totals.dtype) * _UNITS).round().sum()
-            totals[1] += (outputs.argmax(1) == labels).sum()
-            totals[2] += len(labels)
-            if is_stopped():
-                totals[3] += 1
-                break
-    model.train(was_training)
-    loss, hits, images_seen, stopped = training.ranks.sum(totals).tolist()  # waits
-    if stopped:
-        return {}
-    if not images_seen:
-        raise TrainError("the validation loader has no images; pass None for no validation")
-    return {"val_loss": loss / _UNITS / images_seen, "val_accuracy": hits / images_seen}
 
 
 def _rest_of_epoch(training: Training, loader: Any, checkpointer: Checkpointer | None) -> tuple[Iterator[Any], int]:
@@ -285,7 +270,7 @@ def _check_batch_size(loader: Any, options: TrainOptions) -> None:
 
 def _check_average(training: Training) -> None:
     """Says when a run is too short for its average of the weights, which the validation would see nearly untrained."""
-    decay, updates = training.options.model_ema, training.scheduler.total
+    decay, updates = training.options.model_ema, training.scheduler.total // training.options.model_ema_steps
     if decay is None or not training.ranks.is_main or (left := decay ** (updates - 1)) <= _FORGOTTEN:
         return
     advice = f"set model_ema={1 - 10 / updates:.2g}, or leave it out" if updates >= 20 else "leave it out"
@@ -294,15 +279,6 @@ def _check_average(training: Training) -> None:
         f"the end, the weights after the first update still make up {left:.0%} of the average; {advice}",
         stacklevel=users_level(),
     )
-
-
-def _pair(batch: Any) -> tuple[torch.Tensor, torch.Tensor]:
-    if isinstance(batch, tuple | list) and len(batch) == 2 and all(isinstance(each, torch.Tensor) for each in batch):
-        return batch[0], batch[1]
-    kind = type(batch).__name__
-    if isinstance(batch, tuple | list):
-        kind += f" of {', '.join(type(each).__name__ for each in batch)}"
-    raise TrainError(f"the loader yields a {kind}; it must yield two tensors, (images, labels): see collate_fn")
 
 
 def _length(loader: Any) -> int:
@@ -317,34 +293,34 @@ def _length(loader: Any) -> int:
 
 def _weighted(
     training: Training, loader: Any, batches: Iterator[Any], last: int, monitor: Monitor
-) -> Iterator[tuple[torch.Tensor, torch.Tensor, float]]:
+) -> Iterator[tuple[Any, float]]:
     """Batches with their weight, 1 for a full one.
 
     A process with fewer batches than others repeats one with weight 0, since DDP needs every process in every step.
     """
     latest = None
-    for images, labels in monitor.waits_for(map(_pair, batches)):
-        if len(labels) == 0 and training.ranks.world_size == 1:  # nothing to learn
+    for batch in monitor.waits_for(map(training.checked, batches)):
+        count = training.count(batch)
+        if count == 0 and training.ranks.world_size == 1:  # nothing to learn
             training.batch += 1
-        elif len(labels) == 0:
-            yield *(latest or _stand_in(training, loader)), 0.0
+        elif count == 0:
+            yield latest or _stand_in(training, loader), 0.0
         else:
-            latest = (images, labels) if training.ranks.world_size > 1 else None
-            yield images, labels, len(labels) / training.options.batch_size
+            latest = batch if training.ranks.world_size > 1 else None
+            yield batch, count / training.options.batch_size
     while training.ranks.world_size > 1 and training.batch < last:
         latest = latest or _stand_in(training, loader)
-        yield *latest, 0.0
+        yield latest, 0.0
 
 
-def _stand_in(training: Training, loader: Any) -> tuple[torch.Tensor, torch.Tensor]:
+def _stand_in(training: Training, loader: Any) -> Any:
     """Some batch for a process that has none, as after a resume with more processes."""
     try:
-        images, label = loader.dataset[0]
+        return loader.collate_fn([loader.dataset[0]] * 2)
     except (AttributeError, IndexError) as error:
         raise TrainError(
             f"rank {training.ranks.rank} has no samples; use no more processes than there are samples"
         ) from error
-    return torch.stack([images] * 2), torch.tensor([int(label)] * 2)
 
 
 def _look(losses: list[torch.Tensor], training: Training, monitor: Monitor, result: Result) -> None:

@@ -74,7 +74,7 @@ class Monitor:
         for batch in loader:
             self._waits.came()
             self.book("wait", always=True)
-            self._images += len(batch[1])
+            self._images += self.training.count(batch)
             yield batch
             self.book("rest", always=True)
             self._waits.ask()
@@ -221,6 +221,8 @@ class Monitor:
     def _show_on_board(self, values: dict[str, float], step: int) -> None:
         for name, value in values.items() if self._board is not None else ():
             self._board.add_scalar(name, value, step)
+        if self.is_main and self.training.task.log is not None:
+            self.training.task.log(values, self.training.updates)
 
     def _write_rows(self) -> None:
         if self.folder is None or not self._rows:

@@ -14,18 +14,34 @@ from fastdata.train.options import TrainOptions
 
 __all__ = ["make_optimizer", "parameter_groups", "scaled_lr"]
 
+_EMBEDDINGS = ("class_token", "cls_token", "position_embedding", "pos_embed", "relative_position_bias_table")
+
 
 def parameter_groups(model: nn.Module, options: TrainOptions) -> list[dict[str, Any]]:
-    """Two parameter groups: weights, and norms, biases and what the model exempts from weight decay."""
+    """Parameter groups by weight decay: weights; norms, biases and what the model exempts; and those with options.
+
+    Source of the names of embeddings: torchvision's references/classification/train.py.
+    """
     weights: list[nn.Parameter] = []
     others: list[nn.Parameter] = []
+    biases: list[nn.Parameter] = []
+    embeddings: list[nn.Parameter] = []
     named = _named_not_to_decay(model)
     for name, parameter in model.named_parameters():
-        if parameter.requires_grad:
+        if not parameter.requires_grad:
+            continue
+        last = name.rpartition(".")[2]
+        if options.transformer_embedding_decay is not None and last in _EMBEDDINGS:
+            embeddings.append(parameter)
+        elif options.bias_weight_decay is not None and last == "bias":
+            biases.append(parameter)
+        else:
             (weights if parameter.ndim > 1 and name not in named else others).append(parameter)
-    groups = [
+    groups: list[dict[str, Any]] = [
         {"params": weights, "weight_decay": options.weight_decay},
         {"params": others, "weight_decay": options.norm_weight_decay},
+        {"params": biases, "weight_decay": options.bias_weight_decay},
+        {"params": embeddings, "weight_decay": options.transformer_embedding_decay},
     ]
     return [group for group in groups if group["params"]]
 

@@ -15,7 +15,8 @@ __all__ = ["TrainOptions"]
 
 _BELOW_1, _FROM_0, _ABOVE_0, _FROM_1 = "[0, 1)", "[0, inf)", "(0, inf)", "[1, inf)"
 Optimizer: TypeAlias = Literal["sgd", "adamw", "lars", "lamb"]
-Schedule: TypeAlias = Literal["cosine", "onecycle", "cyclic", "step", "constant"]
+Schedule: TypeAlias = Literal["cosine", "onecycle", "cyclic", "step", "constant", "plateau"]
+BestIs: TypeAlias = Literal["auto", "smallest", "largest"]
 LrScaling: TypeAlias = Literal["none", "linear", "sqrt"]
 Amp: TypeAlias = Literal["none", "bf16", "fp16", "fp8"]
 CompileMode: TypeAlias = Literal["none", "default", "reduce-overhead", "max-autotune"]
@@ -48,6 +49,10 @@ class TrainOptions:
     norm_weight_decay: float = flag(
         0.0, "weight decay of normalisation layers, biases and parameters that timm's models exempt", lies_in=_FROM_0
     )
+    bias_weight_decay: float | None = flag(None, "weight decay of biases; default: norm_weight_decay", lies_in=_FROM_0)
+    transformer_embedding_decay: float | None = flag(
+        None, "weight decay of class tokens and position embeddings; default: as of other weights", lies_in=_FROM_0
+    )
     label_smoothing: float = flag(
         0.0, "label smoothing: share of each label that is spread over all classes", lies_in=_BELOW_1
     )
@@ -64,11 +69,18 @@ class TrainOptions:
         bare=0.9999,
     )
 
+    model_ema_steps: int = flag(1, "updates between two steps of that average", lies_in=_FROM_1)
+
     # ---- schedule, by update
     lr_scheduler: Schedule = flag("cosine", "learning rate schedule")
     lr_warmup_epochs: float = flag(0.0, "epochs of learning rate warm-up; not with onecycle or cyclic", lies_in=_FROM_0)
     lr_step_size: float = flag(30.0, "step: epochs between two drops; cyclic: epochs in half a cycle", lies_in=_ABOVE_0)
-    lr_gamma: float = flag(0.1, "step: factor of each drop")
+    lr_gamma: float = flag(0.1, "step and plateau: factor of each drop")
+    lr_min: float = flag(0.0, "cosine: learning rate at the end", lies_in=_FROM_0)
+    lr_warmup_decay: float = flag(
+        0.01, "learning rate at the beginning of the warm-up, as a share of lr", lies_in="[0, 1]"
+    )
+    lr_patience: int = flag(10, "plateau: epochs without a better best_metric before a drop", lies_in=_FROM_0)
     lr_scaling: LrScaling = flag("none", "how to scale lr with the total batch size")
     base_batch: int = flag(256, "total batch size that lr is meant for, if lr_scaling is used", lies_in=_FROM_1)
 
@@ -110,6 +122,13 @@ class TrainOptions:
         False, "torch.autograd anomaly detection, which finds the operation that made a NaN; slow"
     )
     tensorboard: bool = flag(False, "write a TensorBoard log")
+
+    # ---- results
+    best_metric: str | None = flag(
+        None, "result of an epoch, such as val_accuracy, whose best checkpoint is kept as best.pt"
+    )
+    best_is: BestIs = flag("auto", "whether the best value is the smallest (auto: of losses and errors) or the largest")
+    patience: int = flag(0, "stop after so many epochs without a better best_metric; 0: never", lies_in=_FROM_0)
 
     # ---- keeping
     output_dir: str | None = flag(None, "folder for checkpoints, logs and plots")
@@ -155,6 +174,10 @@ class TrainOptions:
         check(
             not self.bf16_gradients or on_cuda,
             "bf16_gradients=True needs a CUDA device: gloo cannot sum bfloat16; leave it out",
+        )
+        check(
+            self.patience == 0 or self.best_metric is not None,
+            f"patience={self.patience} needs best_metric, by which an epoch is better than another",
         )
         check(
             self.resume != "auto" or self.output_dir is not None,

@@ -7,7 +7,7 @@ import importlib
 import os
 import socket
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
@@ -73,6 +73,14 @@ class Ranks:
         values = torch.tensor([value])
         dist.all_reduce(values, dist.ReduceOp.MAX)
         return int(values.numpy()[0])
+
+    def union(self, names: Iterable[str]) -> list[str]:
+        """The names that any process has, in sorted order."""
+        found: list[Any] = [list(names)]
+        if self.world_size > 1:
+            found = [None] * self.world_size
+            dist.all_gather_object(found, list(names))
+        return sorted({name for each in found for name in each})
 
     def take_over(self, values: torch.Tensor) -> None:
         """Overwrites the values with those of rank 0."""

@@ -7,15 +7,16 @@ number of processes may start between two of its own updates.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch.optim.lr_scheduler import LRScheduler
 
 from fastdata.train.options import TrainOptions
 
 __all__ = ["Schedule"]
 
-_FIRST_OF_WARMUP = 0.01  # of the peak
 _ONECYCLE = {"rises": 0.3, "first": 1 / 25, "last": 1 / 25 / 1e4}  # share of the updates; shares of the peak
 _LOWEST_OF_CYCLIC = 0.1
 
@@ -27,6 +28,7 @@ class Schedule:
         optimizer: its groups hold the peak learning rate.
         options: name and parameters of the schedule.
         updates_per_epoch: number of updates planned per epoch.
+        own: makes a scheduler of torch's that sets the rates instead, for a number of updates.
 
     Attributes:
         place: updates done so far; the learning rates set are those of the next update.
@@ -34,21 +36,53 @@ class Schedule:
     Source: the values equal those of torch's schedulers with these names (with LinearLR before them for the warm-up).
     """
 
-    def __init__(self, optimizer: torch.optim.Optimizer, options: TrainOptions, *, updates_per_epoch: int) -> None:
+    def __init__(
+        self,
+        optimizer: torch.optim.Optimizer,
+        options: TrainOptions,
+        *,
+        updates_per_epoch: int,
+        own: Callable[[torch.optim.Optimizer, int], LRScheduler] | None = None,
+    ) -> None:
         self.updates_per_epoch, self.total = updates_per_epoch, options.epochs * updates_per_epoch
         self._optimizer, self._options = optimizer, options
         self._peaks = [group["lr"] for group in optimizer.param_groups]
         self._momentum_range = _momentum_range(optimizer, options)
+        self._lowest = options.lr_min / self._peaks[0] if self._peaks[0] else 0.0  # of the peak
         self.place = 0.0
+        self._own = own(optimizer, self.total) if own is not None else None
+        self.reduced = 1.0  # factor of what "plateau" has reduced the rates by
         self.go_to(0.0)
 
     def step(self, updates: float = 1.0) -> None:
         """Moves on by some updates, but never beyond the end, even if a loader has more batches than its length."""
         self.go_to(self.place + updates)
+        if self._own is not None:
+            self._own.step()
+
+    def reduce(self, factor: float) -> None:
+        """Sets the factor by which "plateau" has reduced the rates."""
+        if factor != self.reduced:
+            self.reduced = factor
+            self.go_to(self.place)
+
+    def own_state(self) -> dict[str, Any] | None:
+        """The state of the task's own scheduler; None without one."""
+        return dict(self._own.state_dict()) if self._own is not None else None
+
+    def resume(self, place: float, own: dict[str, Any] | None) -> None:
+        """Moves to a place, with the state that the task's own scheduler had there."""
+        self.go_to(place)
+        if self._own is not None and own is not None:
+            self._own.load_state_dict(own)
+            for group, rate in zip(self._optimizer.param_groups, self._own.get_last_lr(), strict=True):
+                group["lr"] = rate
 
     def go_to(self, place: float) -> None:
         """Moves to a place in the run and sets its learning rates."""
         self.place = min(float(self.total), place)
+        if self._own is not None:
+            return
         share = self._share()
         for group, peak in zip(self._optimizer.param_groups, self._peaks, strict=True):
             group["lr"] = peak * share
@@ -67,13 +101,13 @@ class Schedule:
             return _LOWEST_OF_CYCLIC + (1 - _LOWEST_OF_CYCLIC) * self._height()
         warmup = options.lr_warmup_epochs
         if epochs < warmup:
-            return _FIRST_OF_WARMUP + (1 - _FIRST_OF_WARMUP) * epochs / warmup
+            return options.lr_warmup_decay + (1 - options.lr_warmup_decay) * epochs / warmup
         if options.lr_scheduler == "cosine":
-            return _along_a_cosine(1.0, 0.0, (epochs - warmup) / (options.epochs - warmup))
+            return _along_a_cosine(1.0, self._lowest, (epochs - warmup) / (options.epochs - warmup))
         if options.lr_scheduler == "step":
             drops = math.floor((epochs - warmup) / options.lr_step_size + 1e-9)  # 0.3 / 0.1 is a little below 3
             return float(options.lr_gamma**drops)
-        return 1.0
+        return self.reduced
 
     def _momentum(self) -> float:
         """Falls while the rate grows."""

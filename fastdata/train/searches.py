@@ -70,7 +70,7 @@ def find_batch_size(model: nn.Module, options: TrainOptions, side: int, classes:
             labels = torch.zeros(size, dtype=torch.int64, device=device)
             waiting = [images.clone() for _ in range(_BATCHES_AHEAD)]
             for _ in range(2):  # the second update has the optimiser's state, too
-                training.learn(images, labels)
+                training.learn((images, labels))
             cuda.synchronize(device)
             return True
         except RuntimeError as error:
@@ -141,11 +141,11 @@ def find_lr(
     training = Training(copy.deepcopy(model), options, batches_per_epoch=steps)
     factor, rates, losses, smooth = (high / low) ** (1 / steps), [], [], 0.0
     training.model.train()
-    for number, (images, labels) in enumerate(_endless(loader, steps)):
+    for number, batch in enumerate(_endless(loader, steps)):
         rate = low * factor**number
         for group in training.optimizer.param_groups:
             group["lr"] = rate
-        loss = training.learn(images, labels)
+        loss = training.learn(training.checked(batch))
         smooth = 0.9 * smooth + 0.1 * loss.item()  # waits, on purpose: the search ends with the loss
         rates.append(rate)
         losses.append(smooth / (1 - 0.9 ** (number + 1)))

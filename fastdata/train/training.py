@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -16,6 +17,7 @@ from fastdata.train.optim import make_optimizer
 from fastdata.train.options import TrainOptions
 from fastdata.train.ranks import Ranks
 from fastdata.train.schedule import Schedule
+from fastdata.train.task import Task, as_pair, classified, count_samples, moved
 
 __all__ = ["Training"]
 
@@ -31,6 +33,7 @@ class Training:
         ranks: the processes that train together.
         batches_per_epoch: number of batches on the process that has the most.
         num_classes: number of classes, needed for mixup and cutmix.
+        task: what is trained; None classifies images.
 
     Attributes:
         model: the module itself, whose weights are saved.
@@ -50,20 +53,23 @@ class Training:
         ranks: Ranks = Ranks(),  # noqa: B008 - frozen
         batches_per_epoch: int,
         num_classes: int | None = None,
+        task: Task | None = None,
     ) -> None:
         self.options, self.ranks, self.device = options, ranks, options.torch_device()
+        self.task = task if task is not None else Task()
         self.batches_per_epoch = batches_per_epoch
         self.model, self._ddp, self.forward = prepare_model(model, options, ranks, self.device)
-        self.optimizer = make_optimizer(self.model, options, world_size=ranks.world_size)
+        own = self.task.optimizer
+        self.optimizer = own(self.model) if own else make_optimizer(self.model, options, world_size=ranks.world_size)
         # Before a schedule changes them.
         self._groups = [{k: v for k, v in group.items() if k != "params"} for group in self.optimizer.param_groups]
         per_epoch = -(-batches_per_epoch // options.accumulate)
-        self.scheduler = Schedule(self.optimizer, options, updates_per_epoch=per_epoch)
+        self.scheduler = Schedule(self.optimizer, options, updates_per_epoch=per_epoch, own=self.task.scheduler)
         self.pace = 1.0  # of the schedule: updates of the plan in one that is made
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=options.amp == "fp16")
         self.averaged = copy.deepcopy(self.model) if options.model_ema is not None else None
         self.criterion = nn.CrossEntropyLoss(label_smoothing=options.label_smoothing)
-        self._mixes = _mixes(options, num_classes, ranks.rank)
+        self._mixes = _mixes(options, num_classes, ranks.rank, self.task)
         self.epoch = self.batch = self.updates = 0
         self.rates: list[float] = []
         self.pending = False  # gradients have been summed since the last update
@@ -75,36 +81,52 @@ class Training:
 
     # ---- the parts of a step, in the order of loop.py
 
-    def to_device(self, images: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Moves a batch to the device in the right memory format; does nothing if it is there already."""
-        four = images.dim() == 4
-        layout = torch.channels_last if self.options.channels_last and four else torch.preserve_format
-        images = images.to(self.device, non_blocking=True, memory_format=layout)
-        return images, labels.to(self.device, non_blocking=True)
+    def checked(self, batch: Any) -> Any:
+        """A batch of the loader; raises TrainError if it should be (images, labels) and is not."""
+        return batch if self.task.loss is not None else as_pair(batch)
 
-    def mix(self, images: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def count(self, batch: Any) -> int:
+        """Number of samples in a batch."""
+        if self.task.count is not None:
+            return self.task.count(batch)
+        return count_samples(batch) if self.task.loss is not None else len(batch[1])
+
+    def to_device(self, batch: Any) -> Any:
+        """Moves a batch to the device in the right memory format; does nothing if it is there already."""
+        return moved(batch, self.device, channels_last=self.options.channels_last)
+
+    def mix(self, batch: Any) -> Any:
         """Applies mixup or cutmix, alternating if both are on."""
         if not self._mixes:
-            return images, labels
+            return batch
         step = self.updates * self.options.accumulate + self.batch % self.options.accumulate
-        return self._mixes[step % len(self._mixes)](images, labels, step=step)
+        return self._mixes[step % len(self._mixes)](*batch, step=step)
 
     def autocast(self) -> AbstractContextManager[Any]:
         """The autocast context of the forward pass."""
         return torch.autocast(self.device.type, _AMP_DTYPES[self.options.amp], enabled=self.options.amp != "none")
 
-    def loss(self, images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    def loss(self, batch: Any) -> torch.Tensor:
         """The forward pass and the mean loss over the batch.
 
         Raises:
-            TrainError: the model does not return one tensor, or has no output for a label (noticed on the CPU; CUDA
-                stops with its own assertion).
+            TrainError: the loss is no scalar; or in classifying the model does not return one tensor, or has no output
+                for a label (noticed on the CPU; CUDA stops with its own assertion).
         """
+        if self.task.loss is None:
+            return self._loss_of_classes(*batch)
+        loss = self.task.loss(self.forward, batch)
+        if not isinstance(loss, torch.Tensor) or loss.dim():
+            what = f"a tensor {tuple(loss.shape)}" if isinstance(loss, torch.Tensor) else f"a {type(loss).__name__}"
+            raise TrainError(f"the task's loss returns {what}; it must return the mean over the batch, a scalar tensor")
+        return loss
+
+    def _loss_of_classes(self, images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         outputs = self.forward(images)
         if not isinstance(outputs, torch.Tensor):
             raise TrainError(
                 f"the model returns a {type(outputs).__name__}, not one tensor (N, classes); wrap it in a module that "
-                "returns only that tensor"
+                "returns only that tensor, or pass task=Task(loss=...)"
             )
         try:
             return self.criterion(outputs, labels)  # type: ignore[no-any-return]
@@ -113,6 +135,12 @@ class Training:
                 f"a label is out of range: {error} The model returns {outputs.shape[1]} values per image; it needs one "
                 "per class"
             ) from error
+
+    def metrics(self, model: nn.Module, batch: Any) -> Mapping[str, Any]:
+        """What validation knows of a batch, by name; see `Task.metrics`."""
+        if self.task.metrics is not None:
+            return self.task.metrics(model, batch)
+        return classified(model, batch) if self.task.loss is None else {"loss": self.task.loss(model, batch)}
 
     def without_sync(self, apart: bool) -> AbstractContextManager[Any]:
         """DDP's no_sync if `apart`: more batches will be added to these gradients before the update."""
@@ -124,11 +152,11 @@ class Training:
         self._totals[0] += weight
         self._totals[1] += loss.detach() * weight
 
-    def learn(self, images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    def learn(self, batch: Any) -> torch.Tensor:
         """Makes one update from one batch, for searches; returns its loss, on the device."""
-        images, labels = self.to_device(images, labels)
+        batch = self.to_device(batch)
         with self.autocast():
-            loss = self.loss(images, labels)
+            loss = self.loss(batch)
         self.scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
         self.note(loss, 1.0)
         self.update(exact=True)
@@ -158,7 +186,7 @@ class Training:
         self.scaler.update()
         self.optimizer.zero_grad(set_to_none=True)
         self.scheduler.step(self.pace)
-        if self.averaged is not None:
+        if self.averaged is not None and self.updates % self.options.model_ema_steps == 0:
             _average(self.averaged, self.model, (self.options.model_ema or 0.0) if self.updates else 0.0)
         self.updates += 1
         return totals
@@ -208,7 +236,7 @@ class Training:
             "model": self.model.state_dict(),
             "averaged": self.averaged.state_dict() if self.averaged is not None else None,
             "optimizer": self.optimizer.state_dict(),
-            "schedule": {"place": self.scheduler.place, **self._plan()},
+            "schedule": {"place": self.scheduler.place, "own": self.scheduler.own_state(), **self._plan()},
             "scaler": self.scaler.state_dict(),
             "counts": {"epoch": self.epoch, "batch": self.batch, "updates": self.updates},
         }
@@ -241,7 +269,7 @@ class Training:
             place = place / state["schedule"]["updates_per_epoch"] * planned
             share = place / planned - self.epoch
             self.batch = max(1, round(share * self.batches_per_epoch)) if self.batch else 0
-        self.scheduler.go_to(place)
+        self.scheduler.resume(place, state["schedule"].get("own"))
 
     def _plan(self) -> dict[str, int]:
         """Updates and batches of an epoch, the units in which a place in the run is counted."""
@@ -286,10 +314,12 @@ def _first_difference(theirs: dict[str, Any], ours: dict[str, Any]) -> str:
     return "its values have another type"
 
 
-def _mixes(options: TrainOptions, num_classes: int | None, rank: int) -> list[MixUp | CutMix]:
+def _mixes(options: TrainOptions, num_classes: int | None, rank: int, task: Task) -> list[MixUp | CutMix]:
     wanted = [(kind, alpha) for kind, alpha in ((MixUp, options.mixup_alpha), (CutMix, options.cutmix_alpha)) if alpha]
     if not wanted:
         return []
+    if task.loss is not None:
+        raise OptionError("mixup and cutmix are for classifying; leave them out where the task has a loss of its own")
     if num_classes is None:
         raise OptionError("mixup and cutmix need the number of classes; pass num_classes to fit")
     seed = options.seed + 1_000_003 * rank

@@ -203,3 +203,26 @@ def test_loaders_that_accelerate_prepares(package: str, tmp_path: Path) -> None:
         (tmp_path / "images" / "ab"[number % 2]).mkdir(parents=True, exist_ok=True)
         (tmp_path / "images" / "ab"[number % 2] / f"{number}.jpg").write_bytes(jpeg(64, 48, seed=number))
     assert start(str(tmp_path / "prepared.py"), str(tmp_path / "images"))[0] == "as wanted\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "metric", "least"),
+    [
+        pytest.param("segmentation", "val_iou", 0.5, id="segmentation"),
+        pytest.param("detection", "val_iou", 0.3, id="detection", marks=pytest.mark.slow),
+        pytest.param("image_text", "val_right", 0.6, id="image_text", marks=pytest.mark.slow),
+        pytest.param("two_views", "val_found", 0.06, id="two_views", marks=pytest.mark.slow),
+        pytest.param(
+            "finetune_timm",
+            "val_accuracy",
+            0.6,
+            id="finetune_timm",
+            marks=[pytest.mark.slow, *example("", "timm").marks],
+        ),
+    ],
+)
+def test_own_losses_and_metrics(name: str, metric: str, least: float) -> None:
+    printed, _ = start(str(EXAMPLES / f"{name}.py"))
+    values = [float(text) for text in re.findall(rf"{metric} (\d+\.?\d*)", printed)]
+    assert max(values) > least, printed
+    assert "accelerated: " in printed

@@ -338,7 +338,7 @@ def test_cycles_move_momentum_around_the_option(kind: str, opt: str, name: str) 
     for _ in range(20):
         value = training.optimizer.param_groups[0][name]
         seen.append(value[0] if isinstance(value, tuple) else value)
-        training.learn(*next(iter(data())))
+        training.learn(next(iter(data())))
     if kind == "onecycle":
         assert (min(seen), max(seen)) == pytest.approx((0.55, 0.65), abs=0.01)
     else:
@@ -348,7 +348,7 @@ def test_cycles_move_momentum_around_the_option(kind: str, opt: str, name: str) 
 def test_no_momentum_stays_none() -> None:
     training = Training(plain_model(), options(lr_scheduler="onecycle", momentum=0.0), batches_per_epoch=5)
     for images, labels in data():
-        training.learn(images, labels)
+        training.learn((images, labels))
         assert training.optimizer.param_groups[0]["momentum"] == 0.0
 
 

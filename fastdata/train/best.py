@@ -1,0 +1,62 @@
+"""What the results of epochs decide: the best epoch, an early end, and rates that fall when nothing gets better.
+
+All of it is computed from the list of results, which checkpoints keep, so a resumed run decides the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+import torch
+from torch.optim.lr_scheduler import ReduceLROnPlateau
+
+from fastdata.errors import OptionError
+from fastdata.train.options import TrainOptions
+
+__all__ = ["best_epoch", "is_out_of_patience", "plateau_factor"]
+
+Entries = Sequence[Mapping[str, float]]
+
+
+def best_epoch(entries: Entries, options: TrainOptions) -> int:
+    """Number of the epoch with the best value of `best_metric`; of equal ones the first.
+
+    Raises:
+        OptionError: the epochs have no such result.
+    """
+    values = _values(entries, options)
+    return values.index(min(values) if _smaller_is_better(options) else max(values))
+
+
+def is_out_of_patience(entries: Entries, options: TrainOptions) -> bool:
+    """True if `best_metric` has not become better for `patience` epochs, where that is asked for."""
+    return options.patience > 0 and len(entries) - 1 - best_epoch(entries, options) >= options.patience
+
+
+def plateau_factor(entries: Entries, options: TrainOptions) -> float:
+    """Factor of the learning rates after these epochs with lr_scheduler="plateau", as of torch's ReduceLROnPlateau."""
+    if options.lr_scheduler != "plateau":
+        return 1.0
+    stand_in = torch.optim.SGD([torch.zeros(())], lr=1.0)
+    mode: Literal["min", "max"] = "min" if _smaller_is_better(options) else "max"
+    schedule = ReduceLROnPlateau(stand_in, mode, options.lr_gamma, options.lr_patience)
+    for value in _values(entries, options):
+        schedule.step(value)
+    return float(stand_in.param_groups[0]["lr"])
+
+
+def _values(entries: Entries, options: TrainOptions) -> list[float]:
+    name = options.best_metric or "val_loss"
+    try:
+        return [entry[name] for entry in entries]
+    except KeyError:
+        known = ", ".join(entries[-1])
+        raise OptionError(f"best_metric={name!r} is no result of an epoch; there are {known}") from None
+
+
+def _smaller_is_better(options: TrainOptions) -> bool:
+    """True if the best value is the smallest: of a loss or error, unless `best_is` says otherwise."""
+    if options.best_is != "auto":
+        return options.best_is == "smallest"
+    return any(word in (options.best_metric or "val_loss") for word in ("loss", "error"))
