@@ -30,8 +30,9 @@ from fastdata.shards.conversion.restore import check_empty, restore_folder
 from fastdata.shards.conversion.samples import Split
 from fastdata.shards.conversion.shard_plan import plan_shards
 from fastdata.shards.engines import ENGINES
+from fastdata.shards.make_index import index_elsewhere, index_folder
 from fastdata.shards.records import Ref
-from fastdata.shards.verify import Fault, index_folder, verify_folder
+from fastdata.shards.verify import Fault, verify_folder
 from fastdata.system.cpus import auto_threads, parse_workers
 from fastdata.terminal.flags import argument
 from fastdata.terminal.progress import Progress
@@ -67,13 +68,18 @@ def add_commands(commands: Any) -> None:
         help="index the JPEGs of a folder or of shards, so that windows of them are decoded cheaper",
         description=_INDEX,
     )
-    index.add_argument("dataset", type=Path, help="a folder of images, or of tar files that follow WebDataset's naming")
+    index.add_argument(
+        "dataset",
+        help="a folder of images, or of tar files that follow WebDataset's naming; with --to also a pattern of tar "
+        "files, or their URLs",
+    )
     index.add_argument(
         "--to",
         type=Path,
         metavar="DIR",
-        help="where to keep the index of a folder; set FASTDATA_INDEX_DIR to it for programs that load it (default: "
-        "the folder itself; if that is read-only, $XDG_CACHE_HOME/fastdata/indexes; programs look in both)",
+        help="where to keep the index.  Of tar files, which then stay as they are, also read-only or remote ones: the "
+        "folder that ShardDataset opens.  Of a folder of images: set FASTDATA_INDEX_DIR to it for programs that load "
+        "it (default: the folder itself, or $XDG_CACHE_HOME/fastdata/indexes for a read-only one; both are searched)",
     )
     _add_workers(index)
     add_output(index)
@@ -361,12 +367,15 @@ def _check(
 
 
 def _index(given: argparse.Namespace) -> None:
-    folder = given.dataset
+    folder = Path(given.dataset)
+    if given.to is not None and (not folder.is_dir() or any(folder.glob("*.tar*"))):
+        manifest = index_elsewhere(given.dataset, given.to, workers=given.workers)
+        told = f"{given.to}: {counted(manifest.samples, 'image')} in {counted(len(manifest.shards), 'shard')}"
+        tell(given, told, {"dataset": str(given.to), "images": manifest.samples, "shards": len(manifest.shards)})
+        return
     if not folder.is_dir():
         raise DatasetError(f"{folder} is a file; name a folder" if folder.exists() else f"no such folder: {folder}")
     if any(folder.glob("*.tar")):
-        if given.to is not None:
-            raise OptionError(f"--to is for folders of images; indexes of tar files are kept beside them, in {folder}")
         manifest = index_folder(folder, workers=given.workers, force=given.force)
         images, shards = manifest.samples, len(manifest.shards)
         told = f"{folder}: {counted(images, 'image')} in {counted(shards, 'shard')}"

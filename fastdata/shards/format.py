@@ -248,6 +248,7 @@ class Manifest:
         options: the options of the conversion that decide the bytes.
         skipped: (key, reason) of each image that could not be converted.
         source: number of samples and bytes that were read from the source, and its fingerprint.
+        tars: folder or URL of the tar files, where the indexes lie elsewhere; None for tar files beside the manifest.
     """
 
     classes: list[str] | None
@@ -255,6 +256,7 @@ class Manifest:
     options: dict[str, Any] = field(default_factory=dict)
     skipped: list[tuple[str, str]] = field(default_factory=list)
     source: dict[str, int] = field(default_factory=dict)
+    tars: str | None = None
 
     @property
     def samples(self) -> int:
@@ -263,7 +265,8 @@ class Manifest:
 
     def to_text(self) -> str:
         """The contents of the manifest file: JSON, with a checksum of everything else in it."""
-        content = {"format": _MANIFEST_FORMAT, "version": _MANIFEST_VERSION, "samples": self.samples, **asdict(self)}
+        entries = {name: value for name, value in asdict(self).items() if name != "tars" or value is not None}
+        content = {"format": _MANIFEST_FORMAT, "version": _MANIFEST_VERSION, "samples": self.samples, **entries}
         return json.dumps({**content, "checksum": _hex(_checksum(content))}, indent=1, ensure_ascii=False) + "\n"
 
     def _check(self) -> None:
@@ -274,6 +277,7 @@ class Manifest:
             for shard in self.shards
             for number in (shard.samples, shard.tar_bytes, shard.tar_crc32c, shard.index_crc32c)
         ]
+        names += [self.tars] if self.tars is not None else []
         if not all(isinstance(each, str) for each in names) or not isinstance(self.classes, list | None):
             raise TypeError("a name is not a string")
         if not all(isinstance(each, int) and each >= 0 for each in numbers):
@@ -296,7 +300,8 @@ class Manifest:
             given = content.pop("checksum")
             if given != _hex(_checksum(content)):
                 raise ShardError(name, "damaged manifest", expected=given, found=_hex(_checksum(content)))
-            entries = {entry.name: content[entry.name] for entry in fields(cls)}
+            entries = {entry.name: content[entry.name] for entry in fields(cls) if entry.name != "tars"}
+            entries["tars"] = content.get("tars")
             entries["shards"] = [ShardInfo(**shard) for shard in entries["shards"]]
             entries["skipped"] = [(key, reason) for key, reason in entries["skipped"]]
             manifest = cls(**entries)

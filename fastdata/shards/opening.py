@@ -10,7 +10,7 @@ from pathlib import Path
 from fastdata.errors import DatasetError
 from fastdata.shards.format import MANIFEST_NAME, Manifest
 from fastdata.shards.part_files import read_shard_file
-from fastdata.shards.patterns import expand_braces
+from fastdata.shards.patterns import expand_braces, refuse_compressed
 from fastdata.shards.remote import RemoteShards
 from fastdata.shards.store import LocalShards, Shards, missing_manifest
 
@@ -33,7 +33,12 @@ def open_shards(
         raise DatasetError("an empty list of shards was given; name at least one folder or tar file")
     if any("://" in each for each in given):
         return RemoteShards(given, cache_dir, cache_bytes)
+    refuse_compressed(given)
     manifests = {each: _local_manifest(Path(each)) for each in given if os.path.isdir(each)}
+    if len(given) == 1 and (manifest := manifests.get(given[0])) is not None and manifest.tars is not None:
+        return _indexed_elsewhere(Path(given[0]), manifest, cache_dir, cache_bytes)
+    if elsewhere := [each for each, manifest in manifests.items() if manifest.tars is not None]:
+        raise DatasetError(f"{elsewhere[0]} has the indexes of tar files elsewhere; open it as a dataset of its own")
     paths: list[Path] = []
     for each in given:
         paths += _matching(each) if each not in manifests else [Path(each) / s.name for s in manifests[each].shards]
@@ -50,6 +55,21 @@ def open_shards(
             )
     named = {folder / s.name: s.index_crc32c for folder, m in beside.items() if m is not None for s in m.shards}
     return LocalShards(paths, classes, [named.get(path) for path in paths])
+
+
+def _indexed_elsewhere(
+    folder: Path, manifest: Manifest, cache_dir: str | os.PathLike[str] | None, cache_bytes: int
+) -> Shards:
+    """Tar files whose indexes and manifest lie in another folder."""
+    tars = [f"{manifest.tars}/{shard.name}" for shard in manifest.shards]
+    indexes = {tar: str(folder / shard.index_name) for tar, shard in zip(tars, manifest.shards, strict=True)}
+    if "://" in str(manifest.tars):
+        remote = RemoteShards(tars, cache_dir, cache_bytes, indexes=indexes)
+        remote.classes = manifest.classes
+        return remote
+    crcs = [shard.index_crc32c for shard in manifest.shards]
+    indexes = {str(Path(tar)): index for tar, index in indexes.items()}
+    return LocalShards([Path(tar) for tar in tars], manifest.classes, crcs, indexes)
 
 
 def _matching(given: str) -> list[Path]:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 
-__all__ = ["expand_braces"]
+from fastdata.errors import DatasetError
+
+__all__ = ["expand_braces", "refuse_compressed"]
 
 
 def expand_braces(pattern: str) -> list[str]:
@@ -20,3 +23,13 @@ def expand_braces(pattern: str) -> list[str]:
         choices = match[1].split(",")
     head, tail = pattern[: match.start()], pattern[match.end() :]
     return [expanded for choice in choices for expanded in expand_braces(head + choice + tail)]
+
+
+def refuse_compressed(paths: Iterable[str]) -> None:
+    """Raises DatasetError if one of these tar files is compressed as a whole."""
+    for path in paths:
+        if path.endswith((".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar.zst")):
+            raise DatasetError(
+                f"{path} is compressed as a whole, so no image in it can be read without all that is before it; unpack "
+                "it to a plain .tar (gunzip, unxz, unzstd), which is hardly larger, since images are compressed already"
+            )

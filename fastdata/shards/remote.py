@@ -23,15 +23,16 @@ import os
 import threading
 import warnings
 import weakref
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from fastdata.errors import DatasetError, OptionError, StoreError
 from fastdata.shards.cache import ShardCache
 from fastdata.shards.format import MANIFEST_NAME, Manifest, ShardIndex
-from fastdata.shards.patterns import expand_braces
+from fastdata.shards.patterns import expand_braces, refuse_compressed
 from fastdata.shards.remote_files import RemoteFiles
 from fastdata.shards.store import Shards, read_range
 from fastdata.system.stack_level import users_level
@@ -49,12 +50,22 @@ class RemoteShards(Shards):
         urls: folders with a manifest, tar files, or patterns of tar files.
         cache: cache folder, shared by all processes of the machine; None for a folder in the user's cache.
         cache_bytes: largest total size of the cached tar files.
+        indexes: local index files by URL, of tar files that have none beside them.
     """
 
-    def __init__(self, urls: Sequence[str], cache: str | os.PathLike[str] | None, cache_bytes: int) -> None:
+    def __init__(
+        self,
+        urls: Sequence[str],
+        cache: str | os.PathLike[str] | None,
+        cache_bytes: int,
+        *,
+        indexes: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
         if not isinstance(cache_bytes, int) or cache_bytes < 1:
             raise OptionError(f"cache_bytes={cache_bytes!r} is not a positive integer")
+        refuse_compressed(urls)
         store = RemoteFiles()
+        self._indexes = dict(indexes)
         self.classes = None
         self._urls: list[str] = []
         self._index_crcs: list[int | None] = []
@@ -135,7 +146,8 @@ class RemoteShards(Shards):
 
     def read_index(self, number: int) -> ShardIndex:
         """See `Shards.read_index`."""
-        return self._cache.index(self._urls[number], self._index_crcs[number])
+        url = self._urls[number]
+        return self._cache.index(url, self._index_crcs[number], local=self._indexes.get(url))
 
     def expect(self, numbers: Sequence[int]) -> None:
         """See `Shards.expect`: a thread downloads them ahead."""

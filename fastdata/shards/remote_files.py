@@ -78,6 +78,20 @@ class RemoteFiles:
                 raise FileNotFoundError(errno.ENOENT, "removed while it was downloaded", str(to))
         return found
 
+    def copy_whole(self, url: str, to: Path) -> None:
+        """Downloads a large file whose size is not known.
+
+        Raises:
+            StoreError: it cannot be read.
+        """
+
+        def copy() -> None:
+            with open(to, "wb") as file:
+                for chunk in self._chunks(url):
+                    file.write(chunk)
+
+        self._patiently(url, copy)
+
     def _copy(self, url: str, file: IO[bytes], expected_bytes: int) -> tuple[int, int]:
         crc = size = 0
         file.seek(0)

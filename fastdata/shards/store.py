@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 
 from fastdata.errors import DatasetError, ShardError
 from fastdata.shards.format import MANIFEST_NAME, STATE_FOLDER, ShardIndex, crc32c, index_name
@@ -91,11 +92,18 @@ class LocalShards(Shards):
         paths: the tar files.
         classes: class names by label, or None.
         index_crcs: checksum of each index file from the manifest, or None.
+        indexes: index files that lie elsewhere, by the path of the tar file.
     """
 
-    def __init__(self, paths: Sequence[Path], classes: list[str] | None, index_crcs: Sequence[int | None]) -> None:
+    def __init__(
+        self,
+        paths: Sequence[Path],
+        classes: list[str] | None,
+        index_crcs: Sequence[int | None],
+        indexes: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
         self.classes = classes
-        self._paths = [str(path) for path in paths]
+        self._paths, self._indexes = [str(path) for path in paths], dict(indexes)
         self._index_crcs = list(index_crcs)
 
     def __len__(self) -> int:
@@ -115,20 +123,20 @@ class LocalShards(Shards):
     def read_index(self, number: int) -> ShardIndex:
         """See `Shards.read_index`; also checks the index against the manifest, and the length of the tar file."""
         path, expected = self._paths[number], self._index_crcs[number]
+        place = self._indexes.get(path, index_name(path))
         try:
-            data = read_shard_file(index_name(path))
-            index = ShardIndex.from_bytes(data, index_name(path))
+            data = read_shard_file(place)
+            index = ShardIndex.from_bytes(data, place)
             size = tar_size(path)
         except FileNotFoundError as error:
             if error.filename == path:
                 raise DatasetError(f"{path} is missing, but its index file exists; copy the tar file again") from error
             raise DatasetError(
-                f"{path} has no index file {index_name(path)}; make it with: fastdata index "
-                f"{os.path.dirname(path) or '.'}"
+                f"{path} has no index file {place}; make it with: fastdata index {os.path.dirname(path) or '.'}"
             ) from error
         if expected not in (None, crc32c(data)):
             raise ShardError(
-                index_name(path),
+                place,
                 f"its checksum is not the one in {MANIFEST_NAME} (copy the shard and its index again, or rebuild all "
                 f"indices with: fastdata index {os.path.dirname(path) or '.'})",
                 expected=f"checksum {expected:08x}",

@@ -1,4 +1,4 @@
-"""Checks converted datasets (`fastdata verify`) and rebuilds their indices (`fastdata index`)."""
+"""Checks converted datasets (`fastdata verify`)."""
 
 from __future__ import annotations
 
@@ -22,16 +22,12 @@ from fastdata.shards.format import (
     ShardInfo,
     crc32c,
     file_crc32c,
-    index_name,
 )
-from fastdata.shards.part_files import check_part, open_shard_file, read_shard_file, tar_size
+from fastdata.shards.part_files import open_shard_file, read_shard_file, tar_size
 from fastdata.shards.records import Ref, list_tar
-from fastdata.shards.store import is_unfinished, missing_manifest
-from fastdata.shards.writer import IndexBuilder
-from fastdata.system.files import write_whole
-from fastdata.views.header import parse_header
+from fastdata.shards.store import missing_manifest
 
-__all__ = ["Fault", "index_folder", "verify_folder"]
+__all__ = ["Fault", "verify_folder"]
 
 
 @dataclass(frozen=True)
@@ -71,15 +67,19 @@ def verify_folder(folder: str | os.PathLike[str], *, decode: bool = False, worke
     if not path.exists():
         raise DatasetError(missing_manifest(Path(folder)))
     manifest = Manifest.from_text(read_shard_file(path), str(path))
-    work = partial(_verify_shard, folder=str(folder), decode=decode, classes=manifest.classes)
+    if "://" in (manifest.tars or ""):
+        raise DatasetError(f"the tar files of {folder} are in {manifest.tars}; verify a local copy of them")
+    work = partial(
+        _verify_shard, folder=str(folder), tars=manifest.tars or str(folder), decode=decode, classes=manifest.classes
+    )
     for faults in run_jobs(work, manifest.shards, workers=workers):
         yield from faults
 
 
-def _verify_shard(info: ShardInfo, *, folder: str, decode: bool, classes: list[str] | None) -> list[Fault]:
-    path = os.path.join(folder, info.name)
+def _verify_shard(info: ShardInfo, *, folder: str, tars: str, decode: bool, classes: list[str] | None) -> list[Fault]:
+    path = os.path.join(tars, info.name)
     try:
-        index, faults = _read_index(path, info)
+        index, faults = _read_index(path, os.path.join(folder, info.index_name), info)
         faults += [*_check_jpeg_indexes(path, index), *_compare_with_tar(path, index, classes)]
         faults += list(_check_images(path, index, decode=decode))
     except ShardError as error:
@@ -89,9 +89,9 @@ def _verify_shard(info: ShardInfo, *, folder: str, decode: bool, classes: list[s
     return faults
 
 
-def _read_index(path: str, info: ShardInfo) -> tuple[ShardIndex, list[Fault]]:
-    data = read_shard_file(index_name(path))
-    index = ShardIndex.from_bytes(data, index_name(path))
+def _read_index(path: str, place: str, info: ShardInfo) -> tuple[ShardIndex, list[Fault]]:
+    data = read_shard_file(place)
+    index = ShardIndex.from_bytes(data, place)
     size, crc = tar_size(path), file_crc32c(path)
     pairs = [
         ("checksum of the index", f"{info.index_crc32c:08x}", f"{crc32c(data):08x}"),
@@ -189,108 +189,3 @@ def _problem_in(data: bytes, width: int, height: int) -> str | None:
     except Exception as error:  # noqa: BLE001 - Pillow's plugins raise many kinds
         return f"cannot be decoded: {type(error).__name__}: {error}"
     return None if size == (width, height) else f"size: expected {width} × {height}, found {size[0]} × {size[1]}"
-
-
-def index_folder(folder: str | os.PathLike[str], *, workers: int = 1, force: bool = False) -> Manifest:
-    """Makes the indices and the manifest for the tar files in a folder, from the tar files alone.
-
-    Class names are taken over from an existing manifest.
-
-    Args:
-        folder: the folder with the tar files.
-        workers: number of processes.
-        force: replace an index even if its tar file has changed since the index was written.
-
-    Raises:
-        DatasetError: there are no tar files, or they belong to an unfinished conversion.
-        ConversionError: a label is a class name that is not known.
-        ShardError: a tar file is damaged, or does not have the checksum in its index.
-    """
-    if is_unfinished(Path(folder)):
-        raise DatasetError(missing_manifest(Path(folder)))
-    names = sorted(path.name for path in Path(folder).glob("*.tar"))
-    if not names:
-        raise DatasetError(f"no tar files in {folder}")
-    old = _old_manifest(Path(folder))
-    classes = old.classes if old is not None else None
-    work = partial(_index_tar, folder=str(folder), force=force, classes=classes)
-    done = run_jobs(work, names, workers=workers)
-    shards = sorted(done, key=lambda info: info.name)
-    manifest = Manifest(
-        classes=classes,
-        shards=shards,
-        options=old.options if old is not None else {},
-        skipped=old.skipped if old is not None else [],
-        source=old.source if old is not None else {},
-    )
-    write_whole(Path(folder) / MANIFEST_NAME, manifest.to_text().encode())
-    return manifest
-
-
-def _old_manifest(folder: Path) -> Manifest | None:
-    try:
-        return Manifest.from_text(read_shard_file(folder / MANIFEST_NAME), str(folder / MANIFEST_NAME))
-    except (FileNotFoundError, ShardError):
-        return None
-
-
-def _index_tar(name: str, *, folder: str, force: bool, classes: list[str] | None) -> ShardInfo:
-    path = os.path.join(folder, name)
-    builder, known = IndexBuilder(), _known_paths(path)
-    with open_shard_file(path) as file:
-        for ref in list_tar(path, classes):
-            check_part(ref.size, path, what=f"the image {ref.key} at byte {ref.offset}")
-            file.seek(ref.offset)
-            data = file.read(ref.size)
-            width, height = _size_of(data)
-            source_path = known.get((ref.key, ref.offset, crc32c(data)), "")
-            builder.add(ref.key, ref.label, ref.offset, data, width, height, source_path)
-            for part in ref.parts:
-                check_part(part.size, path, what=f"{part.extension} of {ref.key} at byte {part.offset}")
-                file.seek(part.offset)
-                builder.add_part(part.extension, part.offset, file.read(part.size))
-    tar_bytes, tar_crc = os.path.getsize(path), file_crc32c(path)
-    if not force:
-        _check_unchanged(path, tar_crc)
-    return builder.write_idx(Path(path), tar_bytes, tar_crc, builder.write_jpegindex(Path(path), tar_bytes))
-
-
-def _known_paths(path: str) -> dict[tuple[str, int, int], str]:
-    """Paths in the source that the index has, which a tar file does not say, by key, offset and checksum."""
-    try:
-        old = ShardIndex.from_bytes(read_shard_file(index_name(path)), index_name(path))
-    except (FileNotFoundError, ShardError):  # missing, or damaged
-        return {}
-    rows = zip(
-        map(old.key, range(len(old))), old.records["offset"].tolist(), old.records["crc32c"].tolist(), strict=True
-    )
-    return dict(zip(rows, old.source_paths(), strict=True))
-
-
-def _check_unchanged(path: str, tar_crc: int) -> None:
-    """A new index would make damage official."""
-    try:
-        old = ShardIndex.from_bytes(read_shard_file(index_name(path)), index_name(path))
-    except (FileNotFoundError, ShardError):  # missing, or damaged itself
-        return
-    if old.tar_crc32c != tar_crc:
-        raise ShardError(
-            path,
-            "tar file does not have the checksum in its index (see fastdata verify; copy the file again, or accept it "
-            "as it is with --force)",
-            expected=f"checksum {old.tar_crc32c:08x}",
-            found=f"{tar_crc:08x}",
-        )
-
-
-def _size_of(data: bytes) -> tuple[int, int]:
-    """Width and height, or zeros for an image that cannot be opened; reading it will give the reason."""
-    header = parse_header(data)
-    if header is not None:
-        return header.width, header.height
-    from fastdata.loaders import pillow
-
-    try:
-        return pillow.size_of(data)
-    except Exception:  # noqa: BLE001 - Pillow's plugins raise many kinds
-        return 0, 0

@@ -21,7 +21,7 @@ from fastdata.shards import cache, remote_files
 from fastdata.shards.conversion.convert import ConvertOptions, convert
 from fastdata.shards.conversion.restore import restore_folder
 from fastdata.shards.format import MANIFEST_NAME
-from fastdata.shards.verify import index_folder
+from fastdata.shards.make_index import index_folder
 from fastdata.train import fit, plots
 from fastdata.train.checkpoint_files import load_checkpoint
 

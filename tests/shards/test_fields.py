@@ -33,8 +33,9 @@ from fastdata.cli.main import main
 from fastdata.shards.conversion.convert import ConvertOptions, convert
 from fastdata.shards.conversion.recode import Recoding
 from fastdata.shards.format import ShardIndex
+from fastdata.shards.make_index import index_folder
 from fastdata.shards.parts import PartTable
-from fastdata.shards.verify import index_folder, verify_folder
+from fastdata.shards.verify import verify_folder
 
 COUNT = 12
 FIELDS = ("image", "cls", "txt", "json", "mask.png", "vector.npy", "__key__")

@@ -18,7 +18,8 @@ import torch
 from fastdata import ConversionError, ShardDataset
 from fastdata.cli.main import main
 from fastdata.shards.conversion.convert import ConvertOptions, convert
-from fastdata.shards.verify import index_folder, verify_folder
+from fastdata.shards.make_index import index_folder
+from fastdata.shards.verify import verify_folder
 
 OPTIONS = ConvertOptions()
 PICTURE = images.jpeg(30, 20)

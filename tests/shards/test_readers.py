@@ -15,7 +15,7 @@ from PIL import Image
 
 from fastdata import ImageFolder, ShardDataset
 from fastdata.shards.format import index_name
-from fastdata.shards.verify import index_folder
+from fastdata.shards.make_index import index_folder
 
 
 def shards(folder: Path) -> list[str]:

@@ -23,7 +23,7 @@ from fastdata.shards.conversion.parquet import parquet_splits, saved_files
 from fastdata.shards.conversion.samples import Keys, SourcePaths, Split, Streamed, sample_of
 from fastdata.shards.conversion.tables import TABLES, table_split
 from fastdata.shards.conversion.tars import tar_splits
-from fastdata.shards.patterns import expand_braces
+from fastdata.shards.patterns import expand_braces, refuse_compressed
 
 __all__ = ["open_source"]
 
@@ -100,6 +100,7 @@ def _files(source: str) -> list[str] | None:
     if os.path.isdir(source):
         return _files_in(source)
     found = sorted({path for one in expand_braces(source) for path in glob.glob(one)})
+    refuse_compressed(found)
     if not found:
         raise DatasetError(f"no such file, folder or function: {source}; write a Python function as module:function")
     if len({os.path.splitext(path)[1] for path in found}) > 1 or not found[0].endswith((".tar", ".parquet", *TABLES)):
