@@ -34,6 +34,8 @@ case "$*" in
     # Three on two cores: half of the time tests wait, for processes that start, end or are timed.
     .venv/bin/python -m pytest --numprocesses 3 --dist worksteal
     bash tools/sanitize.sh
+    # PyTorch's own tests of its loader, where their file is (see the tool).
+    [ -z "${FASTDATA_TORCH_SUITE:-}" ] || .venv/bin/python tools/run_torch_suite.py "$FASTDATA_TORCH_SUITE"
     if [ "$*" = --nightly ]; then
         .venv/bin/python tests/faults/long.py --part middle
         .venv/bin/python tests/faults/planted.py

@@ -66,7 +66,8 @@ def _install(peer: Peer, python: Path) -> str | None:
     if done.returncode == 0:
         return None
     lines = [line for line in done.stderr.splitlines() if line.startswith("ERROR")] or done.stderr.splitlines()[-1:]
-    return f"pip install {' '.join(peer.requires)}: {' '.join(lines)[:300]}"
+    told = re.sub(r" ?/\S*pip-\S+", "", " ".join(lines))  # pip's temporary folders
+    return f"pip install {' '.join(peer.requires)}: {told[:300]}"
 
 
 def _install_system(peer: Peer) -> str | None:

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from adding import added, merged
+from adding import added
 from checks import difference, problem
 from conduct import Failed, Process, evict
 from environments import Environment, environment
@@ -283,7 +283,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--only", nargs="+", default=[""], help="loaders whose name contains one of these, and torch's")
     parser.add_argument("--data", default="", help="what the images are, for the record")
     parser.add_argument("--scratch", type=Path, help="keep what is written, and use it again (default: a new folder)")
-    parser.add_argument("--add", action="store_true", help="keep what is in the result already and not measured now")
+    parser.add_argument("--add", action="store_true", help="keep the other workloads of the result that is there")
     parser.add_argument("--out", type=Path, default=RESULT)
     given = parser.parse_args()
     odd = [name for name in given.workloads if given.images and given.images % WORKLOADS[name].batch]
@@ -324,9 +324,7 @@ def main() -> None:
             folders["images"] = scratch / f"{work.images}-{work.count}"
             make_images(work, source, folders["images"])
             comparison = Comparison(work=work, folders=folders, made=made)
-            result = comparison.run(given.threads, given.rounds, given.only)
-            before = results["workloads"].get(work.name)
-            results["workloads"][work.name] = merged(before, result) if before and "" not in given.only else result
+            results["workloads"][work.name] = comparison.run(given.threads, given.rounds, given.only)
             results["workloads"] = {
                 name: results["workloads"][name] for name in WORKLOADS if name in results["workloads"]
             }
