@@ -1,4 +1,4 @@
-"""Mixup and cutmix for whole batches, with shares drawn for each sample and soft labels."""
+"""Mixup and cutmix for whole batches: lam, the share that an image keeps, is drawn for each; labels become soft."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class _Mix(Printable, ABC):
 
     Args:
         num_classes: length of the soft labels.
-        alpha: shares come from the Beta(alpha, alpha) distribution.
+        alpha: lam comes from the Beta(alpha, alpha) distribution.
         seed: seed of the draws.
     """
 
@@ -53,16 +53,14 @@ class _Mix(Printable, ABC):
                 "and one int64 label per image"
             )
         count = len(images)
-        rng = np.random.Generator(np.random.Philox(key=(self.seed & (2**64 - 1), (step << 12) | Stream.MIX_SHARES)))
-        shares = rng.beta(self.alpha, self.alpha, count)
+        rng = np.random.Generator(np.random.Philox(key=(self.seed & (2**64 - 1), (step << 12) | Stream.MIX_LAM)))
+        lam = rng.beta(self.alpha, self.alpha, count)
         partners = torch.arange(count).roll(1)
-        mixed, shares = self._mix(images, partners, shares, step)
-        return mixed, ops.soft_labels(labels, partners, torch.from_numpy(shares), self.num_classes)
+        mixed, lam = self._mix(images, partners, lam, step)
+        return mixed, ops.soft_labels(labels, partners, torch.from_numpy(lam), self.num_classes)
 
     @abstractmethod
-    def _mix(
-        self, images: torch.Tensor, partners: torch.Tensor, shares: Floats, step: int
-    ) -> tuple[torch.Tensor, Floats]:
+    def _mix(self, images: torch.Tensor, partners: torch.Tensor, lam: Floats, step: int) -> tuple[torch.Tensor, Floats]:
         """The mixed images, and which share of each is its own."""
 
 
@@ -71,7 +69,7 @@ class MixUp(_Mix):
 
     Args:
         num_classes: length of the soft labels.
-        alpha: shares come from the Beta(alpha, alpha) distribution.
+        alpha: lam comes from the Beta(alpha, alpha) distribution.
         seed: seed of the draws.
 
     Example:
@@ -83,10 +81,8 @@ class MixUp(_Mix):
     Source: Zhang et al., "mixup: Beyond empirical risk minimization", ICLR 2018.
     """
 
-    def _mix(
-        self, images: torch.Tensor, partners: torch.Tensor, shares: Floats, step: int
-    ) -> tuple[torch.Tensor, Floats]:
-        return ops.mixup(images, partners, torch.from_numpy(shares)), shares
+    def _mix(self, images: torch.Tensor, partners: torch.Tensor, lam: Floats, step: int) -> tuple[torch.Tensor, Floats]:
+        return ops.mixup(images, partners, torch.from_numpy(lam)), lam
 
 
 class CutMix(_Mix):
@@ -94,22 +90,20 @@ class CutMix(_Mix):
 
     Args:
         num_classes: length of the soft labels.
-        alpha: shares come from the Beta(alpha, alpha) distribution.
+        alpha: lam comes from the Beta(alpha, alpha) distribution.
         seed: seed of the draws.
 
     Source: Yun et al., "CutMix: Regularization strategy to train strong classifiers", ICCV 2019.
     """
 
-    def _mix(
-        self, images: torch.Tensor, partners: torch.Tensor, shares: Floats, step: int
-    ) -> tuple[torch.Tensor, Floats]:
+    def _mix(self, images: torch.Tensor, partners: torch.Tensor, lam: Floats, step: int) -> tuple[torch.Tensor, Floats]:
         height, width = images.shape[-2:]
         key, numbers = Key(seed=self.seed, epoch=step), np.arange(len(images))
         across, down = (
             uniform(random_words(numbers, stream, key) >> np.uint64(32))
             for stream in (Stream.CUT_ACROSS, Stream.CUT_DOWN)
         )
-        half = 0.5 * np.sqrt(1.0 - shares)
+        half = 0.5 * np.sqrt(1.0 - lam)
         columns, rows = (across * width).astype(np.int64), (down * height).astype(np.int64)
         half_wide, half_tall = (half * width).astype(np.int64), (half * height).astype(np.int64)
         left, right = np.clip(columns - half_wide, 0, width), np.clip(columns + half_wide, 0, width)

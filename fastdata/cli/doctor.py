@@ -167,7 +167,9 @@ def _watch_program(given: argparse.Namespace, program: list[str], budget: Any, *
     if found and not isinstance(ended, KeyboardInterrupt):
         ended, status = None, 0  # whatever it made of being stopped
     elif isinstance(ended, Exception) and watch.script.experiments.now is not None:
-        watch.unseen.append(f"{watch.script.experiments.now.key} could not be tried: {type(ended).__name__}: {ended}")
+        watch.limitations.append(
+            f"{watch.script.experiments.now.key} could not be tried: {type(ended).__name__}: {ended}"
+        )
         ended, status = None, 0  # it is the change that has ended the program
     if not found:
         found.append(examine_watched(watch, name, failure=_failure(ended) if status else ""))

@@ -58,9 +58,9 @@ def examine_watched(watch: LoopMonitor, program: str, *, failure: str = "") -> O
         program: name of the program.
         failure: reason in words if the program ended early; then its loader is not used any more.
     """
-    seen = Observation(program=program, cpus=auto_threads(), unseen=watch.unseen)
+    seen = Observation(program=program, cpus=auto_threads(), limitations=watch.limitations)
     if failure:
-        seen.unseen.append(failure)
+        seen.limitations.append(failure)
     seen.loaders = _loaders(watch.seen)
     seen.facts, seen.trials = watch.script.facts, watch.script.experiments.times
     main = watch.main or watch.examined
@@ -69,9 +69,9 @@ def examine_watched(watch: LoopMonitor, program: str, *, failure: str = "") -> O
         return seen
     seen.trains = bool(main.trained)
     if not seen.trains:
-        seen.unseen.append("no backward pass was seen between the batches of a loader")
+        seen.limitations.append("no backward pass was seen between the batches of a loader")
     if watch.script.real is None and not failure and not watch.is_done:
-        seen.unseen.append(
+        seen.limitations.append(
             f"the program ended after {main.batches} batches, too early for all measurements; take more epochs"
         )
     watch.take_what_there_is(main)
@@ -82,11 +82,11 @@ def examine_watched(watch: LoopMonitor, program: str, *, failure: str = "") -> O
     watch.script.look.forget()
     if failure:
         seen.dataset, seen.loader = main.dataset, main.settings
-        seen.unseen.append("its loader alone, since the program did not come to its end")
+        seen.limitations.append("its loader alone, since the program did not come to its end")
     else:
         examined = watch.examined or main
         if examined is not main:
-            seen.unseen.append(
+            seen.limitations.append(
                 f"{main.dataset} ({main.settings}) alone: of two loaders that feed each step, the other is waited for "
                 "longer"
             )
@@ -165,7 +165,7 @@ def _loading(make: Callable[[], Any], what: str, seconds: float) -> Loading:
 
 def _measure_samples(seen: Observation, loader: Any, seconds: float) -> None:
     if isinstance(loader.dataset, torch.utils.data.IterableDataset):
-        seen.unseen.append("single samples of an iterable dataset")
+        seen.limitations.append("single samples of an iterable dataset")
         return
     seen.sample, pieces = measure_samples(
         loader.dataset, loader.collate_fn, seconds=_SAMPLES * seconds, by_worker=loader.num_workers > 0
@@ -181,12 +181,12 @@ def _tried(seen: Observation, what: str, work: Callable[[], Any], budget: Budget
     try:
         return _in_time(work, budget)
     except OverBudget:
-        seen.unseen.append(budget.missed(what))
+        seen.limitations.append(budget.missed(what))
     except KeyboardInterrupt:
         seen.is_interrupted = True
-        seen.unseen.append(f"{what}, and what would have followed: interrupted")
+        seen.limitations.append(f"{what}, and what would have followed: interrupted")
     except Exception as error:  # noqa: BLE001 - of the user's dataset
-        seen.unseen.append(f"{what}: {in_words(error)}")
+        seen.limitations.append(f"{what}: {in_words(error)}")
     return None
 
 
@@ -211,7 +211,7 @@ def _changes(seen: Observation, loader: Any) -> dict[str, tuple[str, Callable[[]
     if isinstance(loader.dataset, torch.utils.data.IterableDataset):
         return {}  # which workers must divide among themselves
     if not is_plain(loader):
-        seen.unseen.append(f"changes of the loader: {type(loader).__name__} has an __iter__ of its own")
+        seen.limitations.append(f"changes of the loader: {type(loader).__name__} has an __iter__ of its own")
         return {}
     found: dict[str, tuple[str, Callable[[], Any]]] = {}
     if not seen.is_ours:
@@ -223,7 +223,9 @@ def _changes(seen: Observation, loader: Any) -> dict[str, tuple[str, Callable[[]
         what = f"num_workers={cpus}"
         if not may_start_workers(loader):
             seen.may_not_start_workers = True
-            seen.unseen.append(f"{what}: worker processes would run the program anew, since they are not forked here")
+            seen.limitations.append(
+                f"{what}: worker processes would run the program anew, since they are not forked here"
+            )
         elif seen.is_ours:
             found["workers"] = (what, lambda: changed_loader(loader, num_workers=cpus))
         else:
@@ -271,7 +273,7 @@ def _exchange(watch: LoopMonitor) -> list[tuple[float, float]]:
         time.sleep(0.05)
     found = [tuple(json.loads(file.read_text())) for file in files if file.exists()]
     if len(found) < count:
-        watch.unseen.append(f"{count - len(found)} of {count} ranks did not tell their times")
+        watch.limitations.append(f"{count - len(found)} of {count} ranks did not tell their times")
     for file in files:
         file.unlink(missing_ok=True)
     with contextlib.suppress(OSError):

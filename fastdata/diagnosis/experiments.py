@@ -40,11 +40,11 @@ class Delivery:
 
     Args:
         inside: `inside.inside` is True while a loader is iterated that is not the program's.
-        unseen: list to which the reasons are added if a batch could not be delivered.
+        limitations: list to which the reasons are added if a batch could not be delivered.
     """
 
-    def __init__(self, inside: threading.local, unseen: list[str]) -> None:
-        self._inside, self._unseen = inside, unseen
+    def __init__(self, inside: threading.local, limitations: list[str]) -> None:
+        self._inside, self._limitations = inside, limitations
         self.kept: Any = None
         self.wanted = False
         self._other: Generator[Any, None, None] | None = None
@@ -57,7 +57,7 @@ class Delivery:
         try:
             self.kept = copied(batch)
         except Exception as error:  # noqa: BLE001 - a batch may be anything
-            self._unseen.append(f"no batch could be repeated, since it cannot be copied: {in_words(error)}")
+            self._limitations.append(f"no batch could be repeated, since it cannot be copied: {in_words(error)}")
 
     def feed_from(self, batches: Generator[Any, None, None] | None) -> None:
         """Delivers these batches from now on; None: the kept batch."""
@@ -78,7 +78,7 @@ class Delivery:
                 return next(self._other), time.perf_counter() - began
             except Exception as error:  # noqa: BLE001 - the program knows nothing of this loader
                 self._other = None
-                self._unseen.append(f"another loader could not be tried: {in_words(error)}")
+                self._limitations.append(f"another loader could not be tried: {in_words(error)}")
             finally:
                 self._inside.inside = False
         return self._copy(), 0.0
@@ -117,7 +117,7 @@ class Experiments:
     Args:
         delivery: source of the repeated batches.
         seconds: time for all steps that are timed.
-        unseen: list to which the changes that could not be tried are added.
+        limitations: list to which the changes that could not be tried are added.
         clock: returns the time in seconds.
         budget: time limit for the whole program; None for no limit.
     """
@@ -127,12 +127,12 @@ class Experiments:
         delivery: Delivery,
         *,
         seconds: float,
-        unseen: list[str],
+        limitations: list[str],
         clock: Callable[[], float] = time.perf_counter,
         budget: Budget | None = None,
     ) -> None:
         self._budget = budget or Budget()
-        self._delivery, self._seconds, self._unseen, self._clock = delivery, seconds, unseen, clock
+        self._delivery, self._seconds, self._limitations, self._clock = delivery, seconds, limitations, clock
         self.times: dict[str, tuple[float, float]] = {}
         self._period = 1  # steps from one update to the next
         self.now: Trial | None = None
@@ -183,11 +183,11 @@ class Experiments:
                     found[changed].append((yield from self.timed(repeats=True, share=_TRIAL / 4)))
                 self.now, self._delivery.kept = None, kept
                 if self._budget.is_past_for_steps() and not found[False]:
-                    self._unseen.append(self._budget.missed(f"{trial.key}, as a change that is tried"))
+                    self._limitations.append(self._budget.missed(f"{trial.key}, as a change that is tried"))
                     return
         except Exception as error:  # noqa: BLE001 - a change that is not possible is no reason to end
             self.now, self._delivery.kept = None, kept
-            self._unseen.append(f"{trial.key} could not be tried: {in_words(error)}")
+            self._limitations.append(f"{trial.key} could not be tried: {in_words(error)}")
             return
         if self._train_alike(trial.key, found[False], found[True]):
             before, after = (min(stretch.step_s for stretch in found[changed]) for changed in (False, True))
@@ -197,7 +197,7 @@ class Experiments:
         """False if steps with a change lack the backward pass: the program may pass over batches that fail."""
         shares = [sum(each.trained for each in found) / sum(each.steps for each in found) for found in (before, after)]
         if shares[1] < 0.9 * shares[0]:
-            self._unseen.append(f"{key} could not be tried: the program did not train with it")
+            self._limitations.append(f"{key} could not be tried: the program did not train with it")
             return False
         return True
 
@@ -205,13 +205,13 @@ class Experiments:
         """Steps with the batches of other loaders in the place of the program's."""
         for key, make in loaders_to_try(loader).items():
             if self._budget.is_past_for_steps():
-                self._unseen.append(self._budget.missed(f"steps with another loader ({key})"))
+                self._limitations.append(self._budget.missed(f"steps with another loader ({key})"))
                 continue
             self._budget.phase = f"trying steps with another loader: {key}"
             try:
                 other = make()
             except Exception as error:  # noqa: BLE001 - of the program's sampler, or its dataset
-                self._unseen.append(f"{key} could not be tried: {in_words(error)}")
+                self._limitations.append(f"{key} could not be tried: {in_words(error)}")
                 continue
             self._delivery.feed_from(over_and_over(other))
             self.now = Trial(key, lambda _: None)  # and still is, if the program ends by its batches

@@ -35,7 +35,7 @@ def as_html(told: Diagnosis, machine: dict[str, Any], *, command: str = "") -> s
         converts=any(each.converts for each in told.advice),
         bars=_bars(told.seen),
         command=command or f"fastdata doctor {told.seen.program}",
-        unseen=told.seen.unseen,
+        limitations=told.seen.limitations,
         machine=json.dumps(machine, indent=1),
         json=json.dumps(told.to_dict(), indent=1),
     )

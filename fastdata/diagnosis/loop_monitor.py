@@ -82,13 +82,13 @@ class LoopMonitor:
             None  # whose batches are taken within the main one's steps, and waited for most
         )
         self._most_used: UsedLoader | None = None  # before there is a main one
-        self.unseen: list[str] = []
+        self.limitations: list[str] = []
         self.is_done = False
         self.when_done: Callable[[], None] | None = None  # before the program is stopped
         self.when_ignored: Callable[[], None] | None = None  # it cannot be stopped: it catches everything and goes on
         self._stops, self._is_over = 0, False
         self._marks = Marks(clock)
-        self._undo = Undo(self.unseen)  # of what repeated batches train
+        self._undo = Undo(self.limitations)  # of what repeated batches train
         self._others = 0  # batches of other loaders within a step of the main one
         self._other: tuple[UsedLoader, float]  # that had the first of them, and how long it was waited for
         self._stages = 1
@@ -175,7 +175,7 @@ class LoopMonitor:
             return
         self.script.take_what_there_is(seen.steps)
         if not self.is_done and self.repeats:
-            self.unseen.append(
+            self.limitations.append(
                 f"the program ended by itself, and {self.repeats} of its {seen.batches} batches were repeated ones: "
                 "its models were trained on fewer than without the doctor; what else it counts or averages has seen "
                 "the repeated ones, too"
@@ -302,7 +302,7 @@ class LoopMonitor:
         if ranks() > 1:
             return False
         if not self.is_done:
-            self.unseen.append(self.budget.missed("more steps"))
+            self.limitations.append(self.budget.missed("more steps"))
         self.is_done = True
         return True
 
@@ -333,14 +333,14 @@ class LoopMonitor:
     def _new_script(self) -> MeasurementPlan:
         return MeasurementPlan(
             self._undo, self._marks, self._depth,
-            seconds=self.seconds, tries=self._tries, unseen=self.unseen, clock=self._clock,
+            seconds=self.seconds, tries=self._tries, limitations=self.limitations, clock=self._clock,
             budget=self.budget,
         )  # fmt: skip
 
     def _begin(self, seen: UsedLoader) -> None:
         if self._trains_elsewhere(seen):
             self.is_done = True
-            self.unseen.append(
+            self.limitations.append(
                 "steps: the loader's batches are asked for in another thread than the one that trains, as by a "
                 "prefetcher of the program's own"
             )
@@ -377,7 +377,9 @@ class LoopMonitor:
         self.script.end()
         self._undo.put_back()
         self._stages += 1
-        self.unseen.append(f"more of {self.main.dataset} ({self.main.settings}): the program went on to another loader")
+        self.limitations.append(
+            f"more of {self.main.dataset} ({self.main.settings}): the program went on to another loader"
+        )
         self.main, self.partner = seen, None
         self._let_go_of_others()
         self.script = self._new_script()

@@ -43,7 +43,7 @@ class MeasurementPlan:
         inside: see `Delivery`.
         seconds: time for all steps that are timed.
         tries: also try changes that are no faults.
-        unseen: list to which the reasons are added if something could not be measured.
+        limitations: list to which the reasons are added if something could not be measured.
         clock: returns the time in seconds.
         budget: time limit for the whole program.
     """
@@ -56,21 +56,23 @@ class MeasurementPlan:
         *,
         seconds: float,
         tries: bool,
-        unseen: list[str],
+        limitations: list[str],
         clock: Callable[[], float] = time.perf_counter,
         budget: Budget,
     ) -> None:
         self._budget = budget
         self._undo, self._marks, self._seconds, self._tries, self._clock = undo, marks, seconds, tries, clock
-        self._unseen = unseen
+        self._limitations = limitations
         self.look = Look()
         self.facts = Facts()
         self.real: Stretch | None = None
         self.repeated: Stretch | None = None
         self.repeats = False
         self.latest: Any = None
-        self.delivery = Delivery(inside, unseen)
-        self.experiments = Experiments(self.delivery, seconds=seconds, unseen=unseen, clock=clock, budget=budget)
+        self.delivery = Delivery(inside, limitations)
+        self.experiments = Experiments(
+            self.delivery, seconds=seconds, limitations=limitations, clock=clock, budget=budget
+        )
         self._runs: Generator[bool, Step, None] | None = None
         self._real_so_far: list[Step] = []
         self._repeated_so_far: list[Step] = []  # without any change
@@ -121,7 +123,7 @@ class MeasurementPlan:
         except StopIteration:
             pass
         except Exception as error:  # noqa: BLE001 - the program shall not end by what is done here
-            self._unseen.append(f"measuring ended early: {in_words(error)}")
+            self._limitations.append(f"measuring ended early: {in_words(error)}")
         self._runs = None
         self._undo.put_back()
 
@@ -152,7 +154,7 @@ class MeasurementPlan:
         if self._is_missed("steps with one batch repeated"):
             return
         if (reason := _why_not_repeat(self._seen)) is not None:
-            self._unseen.append(f"no batch was repeated: {reason}")
+            self._limitations.append(f"no batch was repeated: {reason}")
             return
         self._budget.phase = "timing steps with one batch repeated"
         self.delivery.wanted = True
@@ -161,7 +163,7 @@ class MeasurementPlan:
         if self.delivery.kept is None:
             return
         if (reason := self._undo.why_not()) is not None:
-            self._unseen.append(f"no batch was repeated: {reason}")
+            self._limitations.append(f"no batch was repeated: {reason}")
             return
         for _ in range(_WARMING):
             yield True  # the loader fills its queue
@@ -175,7 +177,7 @@ class MeasurementPlan:
         """True if the steps' share of the budget is used up; then notes that `what` was missed."""
         if not self._budget.is_past_for_steps():
             return False
-        self._unseen.append(self._budget.missed(what))
+        self._limitations.append(self._budget.missed(what))
         return True
 
     def _warm_up(self, batches: int) -> Generator[bool, Step, None]:
@@ -188,7 +190,7 @@ class MeasurementPlan:
 
     def _look_closely(self) -> Generator[bool, Step, None]:
         if is_compiled():  # hooks would break compiled graphs
-            self._unseen.append("the program compiles, so its steps were not looked at closely")
+            self._limitations.append("the program compiles, so its steps were not looked at closely")
             self.look.note_compiled(self._marks.optimizers)
             yield False
             return

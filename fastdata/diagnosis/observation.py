@@ -276,7 +276,7 @@ class Observation:
         children: other processes that the program started and that this could not look into.
         load: load of the machine, once all was measured.
         slow_storage: description of the folder's storage if it is slow; "" for none.
-        unseen: measurements that could not be made, each with the reason.
+        limitations: measurements that could not be made, each with the reason.
         is_interrupted: the user did not wait for all of it.
     """
 
@@ -307,7 +307,7 @@ class Observation:
     children: int = 0
     load: Load = field(default_factory=Load)
     slow_storage: str = ""
-    unseen: list[str] = field(default_factory=list)
+    limitations: list[str] = field(default_factory=list)
     is_interrupted: bool = False
 
     def to_dict(self) -> dict[str, Any]:

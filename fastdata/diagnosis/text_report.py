@@ -23,9 +23,9 @@ def as_text(verdict: str, advice: list[Advice], seen: Observation) -> str:
     for title, rows in tables(seen):
         lines += [title, *(f"  {name:<34}{value}" for name, value in rows), ""]
     told = list(_advice_lines(advice, seen))
-    lines += [*told, ""] if told and seen.unseen else told
-    if seen.unseen:
-        lines += ["Not measured:", *(line for each in seen.unseen for line in _wrapped(each, "  - ", "    "))]
+    lines += [*told, ""] if told and seen.limitations else told
+    if seen.limitations:
+        lines += ["Not measured:", *(line for each in seen.limitations for line in _wrapped(each, "  - ", "    "))]
     return "\n".join(lines)
 
 

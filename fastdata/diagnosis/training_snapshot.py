@@ -36,11 +36,11 @@ class Undo:
     trained, too.
 
     Args:
-        unseen: list to which the reasons are added if something cannot be put back.
+        limitations: list to which the reasons are added if something cannot be put back.
     """
 
-    def __init__(self, unseen: list[str]) -> None:
-        self._unseen = unseen
+    def __init__(self, limitations: list[str]) -> None:
+        self._limitations = limitations
         self._before: _Before | None = None
         self._found: weakref.WeakSet[Any] = weakref.WeakSet()
         self._looked_at = -math.inf
@@ -90,7 +90,7 @@ class Undo:
     def _tell(self, reason: str) -> None:
         if not self._is_told:
             self._is_told = True
-            self._unseen.append(f"not all that repeated batches train could be put back: {reason}")
+            self._limitations.append(f"not all that repeated batches train could be put back: {reason}")
 
     def _all_that_trains(self) -> list[Any]:
         if time.monotonic() - self._looked_at > _KNOWN_FOR_S:
@@ -220,7 +220,7 @@ def _put_back_state(now: dict[str, Any], states: dict[str, Any]) -> None:
 
 
 def _write(tensor: torch.Tensor, was: torch.Tensor) -> None:
-    """Writes values in place, unseen by autograd, since a program may have called its model already."""
+    """Writes values in place, without autograd seeing it, since a program may have called its model already."""
     if not torch.equal(tensor.data, there := was.to(tensor.device)):
         tensor.data.copy_(there)
 

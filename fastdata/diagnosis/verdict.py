@@ -137,13 +137,13 @@ def _costs(advice: Advice) -> bool:
 
 def _without_steps(seen: Observation, advice: list[Advice]) -> Diagnosis:
     if seen.alone is None:
-        told = next(iter(seen.unseen), "no DataLoader of torch's or fastdata's was iterated in this process")
+        told = next(iter(seen.limitations), "no DataLoader of torch's or fastdata's was iterated in this process")
         if seen.children and not seen.loaders:
             told += (
                 f"; it started {counted(seen.children, 'other process')}, into which this does not look: start each "
                 "rank by torchrun --nproc-per-node N -m fastdata doctor SCRIPT"
             )
-        elif not seen.loaders and not seen.unseen:
+        elif not seen.loaders and not seen.limitations:
             told += "; is it the right script, and does it train with these arguments?"
         return Diagnosis(f"nothing could be measured: {told}", "unknown", advice, seen)
     rate = seen.alone.images_per_s

@@ -31,7 +31,7 @@ class Stream(IntEnum):
     SAMPLES = 2001  # EpochSampler's order
     SHARDS = 2002  # order of whole shards
     MIXTURE = 2003  # which source of a mixture comes when
-    MIX_SHARES = 3001  # MixUp's and CutMix's shares
+    MIX_LAM = 3001  # share of each image in what MixUp and CutMix make
     CUT_ACROSS = 3002  # CutMix's box
     CUT_DOWN = 3003
     AUGMENTATIONS = 4000  # steps of a transform are numbered from here

@@ -62,7 +62,7 @@ def doctor_page(folder: Path) -> str:
         repeated=Stretch.of([Step(0, 0.03, 0.06, 0.01, 0.0)] * 3),
         alone=alone,
         sample=sample,
-        unseen=["y" * 300],
+        limitations=["y" * 300],
     )
     return as_html(diagnose(seen), {"cpu": "a" * 200})
 

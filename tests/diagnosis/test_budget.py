@@ -87,15 +87,15 @@ def test_a_loader_that_takes_for_ever_is_not_waited_for() -> None:
     assert time.monotonic() - began < 30  # a sample takes 60 s
     assert seen.alone is None
     said = "the time budget of 1.5 s was used up; a larger one gives more"
-    assert seen.unseen == [f"the loader alone: {said}", f"single samples: {said}"]
+    assert seen.limitations == [f"the loader alone: {said}", f"single samples: {said}"]
 
 
 def test_what_does_not_fit_is_named_and_the_rest_is_told() -> None:
     _, seen = watched(lambda: train(model(), DataLoader(dataset(), 16), 100_000), budget=used_up())
     assert seen.repeated is None
-    assert any(each.startswith("timed steps: the time budget of 100 s was used up") for each in seen.unseen)
+    assert any(each.startswith("timed steps: the time budget of 100 s was used up") for each in seen.limitations)
     assert seen.real is not None
-    assert any(each.startswith("the loader alone: the time budget of 100 s") for each in seen.unseen)
+    assert any(each.startswith("the loader alone: the time budget of 100 s") for each in seen.limitations)
 
 
 def test_progress_is_told_again_and_again(capfd: pytest.CaptureFixture[str]) -> None:

@@ -66,7 +66,7 @@ def delivery_of(batch: Any) -> Delivery:
 
 def test_where_gradients_are_added_up_whole_periods_are_compared() -> None:
     clock = map(float, itertools.count()).__next__
-    experiments = Experiments(delivery(), seconds=100.0, unseen=[], clock=clock)
+    experiments = Experiments(delivery(), seconds=100.0, limitations=[], clock=clock)
     ticks = itertools.cycle([Step(0.0, 0.01), Step(0.0, 0.01), Step(0.0, 0.01), Step(0.0, 0.01, update_s=0.08)])
 
     def timed(share: float, *, repeats: bool) -> Stretch:
@@ -95,7 +95,7 @@ def test_what_goes_wrong_while_measuring_does_not_end_the_program(monkeypatch: p
     watch = LoopMonitor(seconds=0.2)
     with pytest.raises(Stopped), watch.watching():
         train(nn.Linear(4, 3), batches())
-    assert watch.unseen == ["measuring ended early: out of luck"]
+    assert watch.limitations == ["measuring ended early: out of luck"]
 
 
 @pytest.mark.parametrize("kind", [DataLoader, OwnLoader])

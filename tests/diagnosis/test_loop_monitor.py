@@ -157,7 +157,7 @@ def test_a_loader_that_cannot_be_tried_is_no_reason_to_end() -> None:
     watch, seen = watched(lambda: train(model(), DataLoader(OnlyHere(), 4), 100), tries=True, seconds=1.0)
     assert watch.is_done
     assert "workers" not in seen.trials
-    assert any("another loader could not be tried: " in each for each in seen.unseen), seen.unseen
+    assert any("another loader could not be tried: " in each for each in seen.limitations), seen.limitations
 
 
 def test_repeated_batches_are_copies() -> None:
@@ -303,7 +303,7 @@ def test_what_follows_each_line_is_found_and_taken_away_for_some_steps() -> None
 
 
 def test_fewer_threads_of_torch_are_tried_with_the_loaders_own_batches() -> None:
-    experiments = Experiments(Delivery(threading.local(), []), seconds=0.0, unseen=[], clock=lambda: 0.0)
+    experiments = Experiments(Delivery(threading.local(), []), seconds=0.0, limitations=[], clock=lambda: 0.0)
     loader, now = DataLoader(dataset(), 16, num_workers=1), Stretch.of([Step(0.0, 0.4)])
     before = torch.get_num_threads()
     torch.set_num_threads(2)
@@ -326,11 +326,11 @@ def test_a_change_that_is_not_possible_is_told() -> None:
     def impossible(_: object) -> None:
         raise RuntimeError("out of luck")
 
-    delivery, unseen = Delivery(threading.local(), []), list[str]()
+    delivery, limitations = Delivery(threading.local(), []), list[str]()
     delivery.keep(torch.zeros(3))
-    experiments = Experiments(delivery, seconds=0.01, unseen=unseen)
+    experiments = Experiments(delivery, seconds=0.01, limitations=limitations)
     assert list(experiments.change(Trial("amp", impossible))) == []
-    assert unseen == ["amp could not be tried: out of luck"]
+    assert limitations == ["amp could not be tried: out of luck"]
     assert (experiments.now, experiments.times) == (None, {})
 
 
@@ -405,7 +405,7 @@ def test_a_program_without_training() -> None:
 
     _, seen = watched(program)
     assert seen.real is not None
-    assert any("no backward pass" in each for each in seen.unseen)
+    assert any("no backward pass" in each for each in seen.limitations)
 
 
 def test_a_program_that_iterates_nothing() -> None:
@@ -421,7 +421,7 @@ def test_an_iterable_dataset_of_unknown_length() -> None:
 
     _, seen = watched(lambda: train(model(), DataLoader(Stream(), 16), 1000))
     assert seen.repeated is not None
-    assert any("iterable" in each for each in seen.unseen)
+    assert any("iterable" in each for each in seen.limitations)
 
 
 def test_a_loader_that_is_iterated_in_another_thread_is_stopped_there() -> None:
@@ -499,7 +499,7 @@ def test_a_loader_that_goes_on_with_one_iterator_gets_no_repeated_batches() -> N
     watch, seen = watched(lambda: train(model(), Endless(dataset(), 16), 10_000))
     assert watch.is_done
     assert seen.repeated is None
-    assert any("an __iter__ of its own" in each for each in seen.unseen)
+    assert any("an __iter__ of its own" in each for each in seen.limitations)
 
 
 class Holder:
@@ -583,7 +583,7 @@ def test_a_compiled_program_is_not_hooked() -> None:
 
     watch, seen = watched(program)
     assert watch.is_done
-    assert any("compiles" in each for each in seen.unseen)
+    assert any("compiles" in each for each in seen.limitations)
 
 
 # ---- in code

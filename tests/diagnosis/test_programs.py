@@ -77,7 +77,9 @@ def test_a_programs_next_stage_is_measured() -> None:
     assert seen.loader == "batch_size=8, num_workers=0"
     assert seen.facts.batch_size == 8
     assert seen.repeated is not None
-    assert any("(batch_size=32, num_workers=0): the program went on to another loader" in each for each in seen.unseen)
+    assert any(
+        "(batch_size=32, num_workers=0): the program went on to another loader" in each for each in seen.limitations
+    )
 
 
 def test_another_loader_now_and_then_is_no_next_stage() -> None:
@@ -122,7 +124,9 @@ def test_batches_that_another_thread_asks_for_are_not_taken_for_steps() -> None:
         thread.join(60)
     assert ended == [True]
     assert watch.script.real is None
-    assert any(each.startswith("steps: the loader's batches are asked for in another thread") for each in watch.unseen)
+    assert any(
+        each.startswith("steps: the loader's batches are asked for in another thread") for each in watch.limitations
+    )
 
 
 def test_of_two_loaders_that_feed_each_step_the_slow_one_is_examined() -> None:
@@ -257,7 +261,7 @@ def test_changes_by_which_a_program_does_not_train_gain_nothing() -> None:
 
     _, seen = watched(program, tries=True)
     assert "larger_batches" not in seen.trials
-    assert "larger_batches could not be tried: the program did not train with it" in seen.unseen
+    assert "larger_batches could not be tried: the program did not train with it" in seen.limitations
 
 
 def test_batches_that_cannot_be_made_larger_are_not() -> None:
@@ -275,7 +279,8 @@ def test_batches_that_cannot_be_made_larger_are_not() -> None:
     _, seen = watched(program, tries=True)
     assert "larger_batches" not in seen.trials
     assert any(
-        each.startswith("larger_batches could not be tried: a batch ((32, 3, 8, 8), (16,))") for each in seen.unseen
+        each.startswith("larger_batches could not be tried: a batch ((32, 3, 8, 8), (16,))")
+        for each in seen.limitations
     )
     assert seen.alone is not None
     assert seen.alone.images_per_s == pytest.approx(16 / seen.alone.batch_s, rel=0.2)  # samples, not views

@@ -36,7 +36,7 @@ def test_users_of_shards_are_told_what_unpacking_would_give(converted: Path) -> 
     transform = transforms.Compose([transforms.RandomResizedCrop(32), transforms.ToTensor()])
     loader = DataLoader(ShardDataset(converted, transform), 8, num_workers=1)
     seen = examine_loader(loader, seconds=1.0)
-    assert seen.unseen == []
+    assert seen.limitations == []
     if available() is None:
         return
     assert seen.has_index

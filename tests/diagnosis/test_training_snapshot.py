@@ -156,7 +156,7 @@ def test_however_a_loop_ends(program: Callable[[Training], None], make: Callable
         program(training)
     assert training.checks or program is crash
     training.check()
-    assert not [each for each in watch.unseen if "put back" in each], watch.unseen
+    assert not [each for each in watch.limitations if "put back" in each], watch.limitations
 
 
 def test_a_program_that_asks_for_a_batch_before_its_backward_pass() -> None:
@@ -189,8 +189,8 @@ def test_a_program_that_ends_by_itself_is_told_that_it_has_trained_less() -> Non
     assert watch.main is not None
     watch.take_what_there_is(watch.main)
     assert watch.script.repeated is not None
-    assert any(f"{watch.repeats} of its {STEPS + 1} batches were repeated" in each for each in watch.unseen), (
-        watch.unseen
+    assert any(f"{watch.repeats} of its {STEPS + 1} batches were repeated" in each for each in watch.limitations), (
+        watch.limitations
     )
 
 
@@ -202,12 +202,14 @@ def test_models_that_are_too_large_to_be_copied(monkeypatch: pytest.MonkeyPatch)
         for given, labels in images():
             training.step(given, labels)
     assert len(training.own) == training.steps
-    assert any("no batch was repeated: a copy of the models takes" in each for each in watch.unseen), watch.unseen
+    assert any("no batch was repeated: a copy of the models takes" in each for each in watch.limitations), (
+        watch.limitations
+    )
 
 
 def test_one_tensor_that_cannot_be_put_back_does_not_keep_others() -> None:
-    network, counts, unseen = Net(), Counts(), list[str]()
-    undo = Undo(unseen)
+    network, counts, limitations = Net(), Counts(), list[str]()
+    undo = Undo(limitations)
     assert undo.why_not() is None
     before = network.layers[0].weight.clone()
     with torch.no_grad():
@@ -216,4 +218,4 @@ def test_one_tensor_that_cannot_be_put_back_does_not_keep_others() -> None:
     undo.put_back()
     assert torch.equal(network.layers[0].weight, before)
     assert torch.equal(counts.mask, torch.ones(4, 4))
-    assert unseen == []
+    assert limitations == []

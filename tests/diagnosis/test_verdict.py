@@ -88,7 +88,7 @@ def test_the_cause_is_named(name: str) -> None:
 
 @pytest.mark.parametrize("name", CASES)
 def test_the_report_fits_a_terminal_and_escapes_what_it_shows(name: str) -> None:
-    told = diagnose(replace(CASES[name][0], program="<b>train</b>.py", unseen=["a & b " * 30]))
+    told = diagnose(replace(CASES[name][0], program="<b>train</b>.py", limitations=["a & b " * 30]))
     assert str(told).startswith("Verdict: ")
     assert max(map(len, str(told).splitlines())) <= 80
     page = as_html(told, {"cpu": "<i>"})
@@ -326,12 +326,12 @@ def test_a_model_in_less_than_float32_is_not_told_to_leave_it(facts: Facts) -> N
 
 
 def test_a_program_that_was_not_seen_training_is_told_so() -> None:
-    told = diagnose(observed(**SLOW, trains=False, unseen=["no backward pass was seen"]))
+    told = diagnose(observed(**SLOW, trains=False, limitations=["no backward pass was seen"]))
     assert told.verdict.startswith("no training was seen, so this is about Own: 75% of each step waits")
 
 
 def test_where_nothing_was_measured_nothing_is_praised() -> None:
-    seen = Observation(program="train.py", unseen=["the program ended by OSError: no such file", "something else"])
+    seen = Observation(program="train.py", limitations=["the program ended by OSError: no such file", "something else"])
     assert "Advice" not in str(diagnose(seen))
     assert "nothing was found" not in as_html(diagnose(seen), {})
     assert diagnose(seen).verdict == "nothing could be measured: the program ended by OSError: no such file"
