@@ -50,6 +50,9 @@ class EpochSampler(Sampler[int]):
         seed: the order is a function of it and of the epoch.
         uneven: when samples do not divide evenly: "keep" (some ranks have one more; no sample is left out or comes
             twice), "pad" (the others repeat one), or "drop" (what is over is left out).
+        repetitions: repeated augmentation: each sample comes so many times in a row, in views of its own, before ranks
+            divide the order, and an epoch ends after as many samples as the dataset has, with fewer different ones.
+            For order="random".  Source: Hoffer et al., "Augment your batch", CVPR 2020; torchvision's RASampler.
 
     Raises:
         OptionError: an argument has a value that cannot work.
@@ -69,6 +72,7 @@ class EpochSampler(Sampler[int]):
         rank: int | None = None,
         seed: int = 0,
         uneven: Uneven = "keep",
+        repetitions: int = 1,
     ) -> None:
         if order not in ORDERS:
             raise OptionError(f"order={order!r} is not accepted; use one of {', '.join(ORDERS)}")
@@ -80,6 +84,8 @@ class EpochSampler(Sampler[int]):
             raise OptionError(
                 f"order='windowed' needs a ShardDataset, not {type(dataset).__name__}; use order='random'"
             )
+        if repetitions < 1 or (repetitions > 1 and (order != "random" or mixture is not None)):
+            raise OptionError(f"repetitions={repetitions} must be above 0, and above 1 needs order='random'")
         if window < 1:
             raise OptionError(f"window={window} must be above 0")
         if (num_replicas is None) != (rank is None):
@@ -96,19 +102,20 @@ class EpochSampler(Sampler[int]):
                 stacklevel=users_level(),
             )
         self.dataset, self.order, self.window, self.seed, self.uneven = dataset, order, window, seed, uneven
-        self.mixture = mixture
+        self.mixture, self.repetitions = mixture, repetitions
         self.epoch = 0
         self._history: tuple[int, list[tuple[int, int]]] = (0, [])
 
     def __repr__(self) -> str:
         window = f", window={self.window}" if self.order == "windowed" else ""
         mixture = f", mixture={self.mixture}" if self.mixture is not None else ""
+        mixture += f", repetitions={self.repetitions}" if self.repetitions > 1 else ""
         return f"EpochSampler(order={self.order!r}{window}, seed={self.seed}, uneven={self.uneven!r}{mixture})"
 
     @property
     def repeats(self) -> bool:
         """True if a sample may come more than once in an epoch, as small datasets of a mixture do."""
-        return self.mixture is not None and self.mixture.repeats
+        return self.repetitions > 1 or (self.mixture is not None and self.mixture.repeats)
 
     def set_epoch(self, epoch: int) -> None:
         """Sets the epoch that the next iteration is for."""
@@ -161,7 +168,8 @@ class EpochSampler(Sampler[int]):
         if self.order == "sequential":
             return np.arange(count), None
         if self.order == "random":
-            return np.argsort(self._words(np.arange(count), Stream.SAMPLES), kind="stable"), None
+            order = np.argsort(self._words(np.arange(count), Stream.SAMPLES), kind="stable")
+            return np.repeat(order, self.repetitions)[:count], None
         return windowed(self.dataset.shard_ends, Key(seed=self.seed, epoch=self.epoch))  # type: ignore[attr-defined]
 
     def _part(self, remaining: Ints, shard_of: Ints | None, ranks: int, rank: int) -> Ints:

@@ -26,7 +26,7 @@ from fastdata.train.ranks import Ranks
 
 __all__ = ["DataOptions", "Loaders", "make_loaders"]
 
-Augment: TypeAlias = Literal["none", "randaugment", "trivial", "jitter"]
+Augment: TypeAlias = Literal["none", "randaugment", "trivial", "jitter", "ra", "ta_wide"]
 _VALIDATION_EVERY = 5  # without a val folder every fifth sample of a class is held out
 
 
@@ -48,7 +48,11 @@ class DataOptions:
         0, "progressive resizing: side of the crops in the first epoch; 0 turns it off", lies_in="[0, inf)"
     )
     min_scale: float = flag(0.08, "smallest share of the image's area in a random crop", lies_in="(0, 1]")
-    auto_augment: Augment = flag("none", "augmentation policy, applied to whole batches on the device")
+    auto_augment: Augment = flag(
+        "none", "augmentation policy, applied to whole batches on the device; ra and ta_wide are torchvision's names"
+    )
+    ra_sampler: bool = flag(False, "repeated augmentation: every sample comes ra_reps times, in views of its own")
+    ra_reps: int = flag(3, "how often, with ra_sampler", lies_in="[1, inf)")
     random_erase: float = flag(0.0, "probability of RandomErasing", lies_in="[0, 1]")
     on_error: OnError = flag("raise", "what to do with a damaged image")
     drop_last: bool = flag(False, "drop the last training batch if it is not full")
@@ -105,7 +109,8 @@ def make_loaders(data: DataOptions, options: TrainOptions, ranks: Ranks) -> Load
         if side not in made:
             made.clear()
             dataset = _seen_by(train_set, _train_transform(data, side))
-            sampler = EpochSampler(dataset, order="random", seed=options.seed, **shares)
+            repetitions = data.ra_reps if data.ra_sampler else 1
+            sampler = EpochSampler(dataset, order="random", seed=options.seed, repetitions=repetitions, **shares)
             more: dict[str, Any] = {"sampler": sampler, "drop_last": data.drop_last, "augment_on": "device"}
             made[side] = DataLoader(dataset, options.batch_size, **more, **common)
         return made[side]
@@ -137,6 +142,8 @@ def _train_transform(data: DataOptions, side: int) -> T.Compose:
         "randaugment": [T.RandAugment()],
         "trivial": [T.TrivialAugmentWide()],
         "jitter": [T.ColorJitter(0.4, 0.4, 0.4)],
+        "ra": [T.RandAugment()],
+        "ta_wide": [T.TrivialAugmentWide()],
     }
     steps: list[Any] = [T.RandomResizedCrop(side, scale=(data.min_scale, 1.0)), T.RandomHorizontalFlip()]
     steps += [*augment[data.auto_augment], T.ToTensor(), T.Normalize(T.IMAGENET_MEAN, T.IMAGENET_STD)]

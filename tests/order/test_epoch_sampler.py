@@ -212,3 +212,28 @@ def test_a_state_of_another_order_is_refused(folder: Path) -> None:
     state = loader_for(folder, 2, 0).state_dict()
     with pytest.raises(StateMismatch, match=r"order='random'.*order='windowed'"):
         loader_for(folder, 2, 0, order="windowed").load_state_dict(state)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(1, 40), st.integers(1, 5), st.integers(1, 4))
+def test_repeated_samples_come_in_a_row_and_go_to_different_ranks(count: int, repetitions: int, ranks: int) -> None:
+    dataset = Shards([count])
+    whole = list(EpochSampler(dataset, repetitions=repetitions))
+    plain = list(EpochSampler(dataset))
+    assert whole == [index for index in plain for _ in range(repetitions)][:count]
+    found = parts(dataset, ranks, repetitions=repetitions)
+    assert [found[place % ranks][place // ranks] for place in range(count)] == whole
+
+
+def test_repeated_samples_have_views_of_their_own(folder: Path) -> None:
+    dataset = numbered(ImageFolder(folder, v1.Compose([v1.RandomResizedCrop(8), v1.PILToTensor()])))
+    loader = DataLoader(dataset, 39, sampler=EpochSampler(dataset, repetitions=3), seed=1)
+    images, labels = next(iter(loader))
+    assert labels[0] == labels[1] == labels[2] != labels[3]
+    assert not (images[0] == images[1]).all()
+
+
+@pytest.mark.parametrize("options", [{"repetitions": 0}, {"repetitions": 2, "order": "sequential"}])
+def test_repetitions_that_cannot_be_are_refused(options: dict[str, Any]) -> None:
+    with pytest.raises(OptionError, match="repetitions="):
+        EpochSampler(Shards([4]), **options)
