@@ -24,7 +24,7 @@ from folders import SHARD_BYTES, changed_copy, originals, tree
 from PIL import Image
 from places import CONVERT
 
-from fastdata import ConversionError, DatasetError, OptionError, ShardDataset
+from fastdata import ConversionError, DatasetError, ImageFolder, OptionError, ShardDataset
 from fastdata.shards.conversion import destination
 from fastdata.shards.conversion.convert import ConvertOptions, convert
 from fastdata.shards.conversion.recode import Recoding
@@ -74,8 +74,17 @@ def run(*arguments: object, **options: Any) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("workers", [1, 2])
-def test_killed_at_any_moment_it_goes_on_to_the_same_result(folder: Path, tmp_path: Path, workers: int) -> None:
-    arguments = ["--shard-size", "20K", "--max-side", "90", "--shuffle-seed", "3", "--workers", workers]
+@pytest.mark.parametrize("fields", [False, True])
+def test_killed_at_any_moment_it_goes_on_to_the_same_result(
+    folder: Path, tmp_path: Path, workers: int, fields: bool
+) -> None:
+    arguments: list[object] = ["--shard-size", "20K", "--max-side", "90", "--shuffle-seed", "3", "--workers", workers]
+    if fields:
+        shutil.copytree(folder, tmp_path / "with captions")
+        folder = tmp_path / "with captions"
+        for path, _ in ImageFolder(folder).samples:
+            Path(path).with_suffix(".txt").write_text(f"caption of {Path(path).name}")
+        arguments += ["--fields", "txt"]
     assert run(folder, tmp_path / "whole", *arguments).returncode == 0
     expected, rng = tree(tmp_path / "whole"), random.Random(workers)
     for attempt in range(4):
