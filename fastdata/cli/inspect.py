@@ -8,10 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fastdata.cli.folders import datasets_in
-from fastdata.errors import DatasetError
-from fastdata.shards.format import MANIFEST_NAME, Manifest, ShardIndex
-from fastdata.shards.part_files import read_shard_file
-from fastdata.shards.store import missing_manifest
+from fastdata.shards.verify import read_manifest
 from fastdata.terminal.words import counted
 
 __all__ = ["add_inspect"]
@@ -22,7 +19,9 @@ _SHEET_IMAGES = 40
 def add_inspect(commands: Any) -> None:
     """Adds the command to argparse's subparsers."""
     inspect = commands.add_parser("inspect", help="show what is in a dataset; --sheet draws some of its images")
-    inspect.add_argument("dataset", type=Path, help="a folder written by fastdata convert")
+    inspect.add_argument(
+        "dataset", help="a folder written by fastdata convert, or its URL (with splits: of one of them)"
+    )
     inspect.add_argument(
         "--sheet",
         type=Path,
@@ -33,23 +32,21 @@ def add_inspect(commands: Any) -> None:
 
 
 def _inspect(given: argparse.Namespace) -> None:
-    folders = datasets_in(given.dataset)
+    folders: list[Any] = [given.dataset] if "://" in given.dataset else datasets_in(Path(given.dataset))
     for folder in folders:
         _describe(folder)
         if given.sheet is None:
             print("  (--sheet PNG draws a contact sheet)")
             continue
-        sheet = given.sheet if len(folders) == 1 else given.sheet.with_stem(f"{given.sheet.stem}-{folder.name}")
+        sheet = given.sheet if len(folders) == 1 else given.sheet.with_stem(f"{given.sheet.stem}-{Path(folder).name}")
         _write_sheet(folder, sheet)
         print(f"  contact sheet: {sheet}")
 
 
-def _describe(folder: Path) -> None:
-    if not (folder / MANIFEST_NAME).exists():
-        raise DatasetError(missing_manifest(folder))
+def _describe(folder: Path | str) -> None:
     from fastdata.shards.dataset import ShardDataset
 
-    manifest = Manifest.from_text(read_shard_file(folder / MANIFEST_NAME), str(folder))
+    manifest = read_manifest(folder)
     dataset = ShardDataset(folder)
     widths, heights = dataset.sizes_px.T
     size = sum(shard.tar_bytes for shard in manifest.shards)
@@ -60,7 +57,7 @@ def _describe(folder: Path) -> None:
         f"  width {widths.min()} to {widths.max()} px, height {heights.min()} to {heights.max()} px; "
         f"{counted(len(manifest.skipped), 'image')} skipped in the conversion"
     )
-    if members := _members_of(folder, manifest):
+    if members := Counter(name for sample in dataset.members() for name in sample):
         print(f"  beside the images: {', '.join(f'{name} ({count})' for name, count in members.items())}")
     names = dataset.classes or []
     counts = {label: int((dataset.labels == label).sum()) for label in sorted(set(dataset.labels.tolist()))}
@@ -74,17 +71,7 @@ def _describe(folder: Path) -> None:
     print(f"  converted with {', '.join(chosen)}" if chosen else "  made by fastdata index")
 
 
-def _members_of(folder: Path, manifest: Manifest) -> dict[str, int]:
-    """Number of samples with each other field, by its name."""
-    counts: Counter[str] = Counter()
-    for shard in manifest.shards:
-        path = folder / shard.index_name
-        parts = ShardIndex.from_bytes(read_shard_file(path), str(path)).parts
-        counts.update({name: len(parts.of_field(name)) for name in parts.fields})
-    return dict(counts)
-
-
-def _write_sheet(folder: Path, sheet: Path) -> None:
+def _write_sheet(folder: Path | str, sheet: Path) -> None:
     from fastdata.loaders.pillow_files import write_sheet
     from fastdata.shards.dataset import ShardDataset
 

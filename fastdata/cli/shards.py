@@ -57,7 +57,9 @@ def add_commands(commands: Any) -> None:
     verify = commands.add_parser(
         "verify", help="check every index and checksum of a dataset, and every image with --decode"
     )
-    verify.add_argument("dataset", type=Path, help="a folder written by fastdata convert")
+    verify.add_argument(
+        "dataset", help="a folder written by fastdata convert, or its URL (with splits: of one of them)"
+    )
     verify.add_argument("--decode", action="store_true", help="also decode every image")
     _add_workers(verify)
     add_output(verify)
@@ -338,11 +340,17 @@ def _estimate_in_words(name: str, found: dict[str, Any] | None, options: Convert
 
 
 def _verify(given: argparse.Namespace) -> None:
-    _check(given, given.dataset, datasets_in(given.dataset), decode=given.decode, document={})
+    folders: Sequence[str | Path] = [given.dataset] if "://" in given.dataset else datasets_in(Path(given.dataset))
+    _check(given, given.dataset, folders, decode=given.decode, document={})
 
 
 def _check(
-    given: argparse.Namespace, dataset: Path, folders: Sequence[Path], *, decode: bool, document: dict[str, Any]
+    given: argparse.Namespace,
+    dataset: str | Path,
+    folders: Sequence[str | Path],
+    *,
+    decode: bool,
+    document: dict[str, Any],
 ) -> None:
     """Verifies folders of shards, and adds the faults to the document.
 

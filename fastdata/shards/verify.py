@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import IO
 
-from fastdata.errors import DatasetError, ShardError
-from fastdata.jpeg_index.index_file import path_beside
+from fastdata.errors import DatasetError, NotInStore, ShardError, StoreError
+from fastdata.jpeg_index.index_file import index_beside, path_beside
 from fastdata.limits import is_above_limit
 from fastdata.loaders.unpacked import as_file
 from fastdata.shards.engines import run_jobs
@@ -25,9 +27,10 @@ from fastdata.shards.format import (
 )
 from fastdata.shards.part_files import open_shard_file, read_shard_file, tar_size
 from fastdata.shards.records import Ref, list_tar
+from fastdata.shards.remote_files import RemoteFiles
 from fastdata.shards.store import missing_manifest
 
-__all__ = ["Fault", "verify_folder"]
+__all__ = ["Fault", "read_manifest", "verify_folder"]
 
 
 @dataclass(frozen=True)
@@ -55,31 +58,69 @@ def verify_folder(folder: str | os.PathLike[str], *, decode: bool = False, worke
     """Checks the manifest, every index and every checksum, and that indices and tar files agree; yields the faults.
 
     Args:
-        folder: one converted dataset.
+        folder: one converted dataset, or its URL; shards in a store are downloaded one after the other.
         decode: also decode every image.
         workers: number of processes.
 
     Raises:
         DatasetError: there is no manifest.
         ShardError: the manifest cannot be read.
+        StoreError: the store cannot be read.
     """
-    path = Path(folder) / MANIFEST_NAME
-    if not path.exists():
-        raise DatasetError(missing_manifest(Path(folder)))
-    manifest = Manifest.from_text(read_shard_file(path), str(path))
-    if "://" in (manifest.tars or ""):
-        raise DatasetError(f"the tar files of {folder} are in {manifest.tars}; verify a local copy of them")
-    work = partial(
-        _verify_shard, folder=str(folder), tars=manifest.tars or str(folder), decode=decode, classes=manifest.classes
-    )
+    manifest, place = read_manifest(folder), os.fspath(folder).rstrip("/")
+    work = partial(_verify_shard, folder=place, tars=manifest.tars or place, decode=decode, classes=manifest.classes)
     for faults in run_jobs(work, manifest.shards, workers=workers):
         yield from faults
 
 
+def read_manifest(folder: str | os.PathLike[str]) -> Manifest:
+    """Reads the manifest of a dataset in a folder, or at a URL.
+
+    Raises:
+        DatasetError: there is none.
+        ShardError: it is damaged, or of another version.
+        StoreError: the store cannot be read.
+    """
+    if "://" in os.fspath(folder):
+        place = f"{os.fspath(folder).rstrip('/')}/{MANIFEST_NAME}"
+        return RemoteFiles().read_checked(place, partial(Manifest.from_text, name=place))
+    path = Path(folder) / MANIFEST_NAME
+    if not path.exists():
+        raise DatasetError(missing_manifest(Path(folder)))
+    return Manifest.from_text(read_shard_file(path), str(path))
+
+
 def _verify_shard(info: ShardInfo, *, folder: str, tars: str, decode: bool, classes: list[str] | None) -> list[Fault]:
-    path = os.path.join(tars, info.name)
+    name = os.path.join(tars, info.name)
     try:
-        index, faults = _read_index(path, os.path.join(folder, info.index_name), info)
+        with _at_hand(info, folder, tars) as (path, place):
+            faults = _faults_of(path, place, info, decode=decode, classes=classes)
+            return [replace(fault, shard=name, problem=fault.problem.replace(path, name)) for fault in faults]
+    except StoreError as error:
+        return [Fault(name, None, str(error))]
+
+
+@contextmanager
+def _at_hand(info: ShardInfo, folder: str, tars: str) -> Iterator[tuple[str, str]]:
+    """Local paths of a shard's tar file and of its index, copied from a store if they are in one."""
+    if "://" not in folder and "://" not in tars:
+        yield os.path.join(tars, info.name), os.path.join(folder, info.index_name)
+        return
+    store = RemoteFiles()
+    with tempfile.TemporaryDirectory(prefix="fastdata-verify-") as scratch:
+        path, place = os.path.join(scratch, info.name), os.path.join(folder, info.index_name)
+        store.copy_whole(f"{tars}/{info.name}", Path(path))
+        if "://" in folder:
+            place = os.path.join(scratch, info.index_name)
+            Path(place).write_bytes(store.read(f"{folder}/{info.index_name}"))
+            with suppress(NotInStore):
+                store.copy_whole(index_beside(f"{tars}/{info.name}"), path_beside(path))
+        yield path, place
+
+
+def _faults_of(path: str, place: str, info: ShardInfo, *, decode: bool, classes: list[str] | None) -> list[Fault]:
+    try:
+        index, faults = _read_index(path, place, info)
         faults += [*_check_jpeg_indexes(path, index), *_compare_with_tar(path, index, classes)]
         faults += list(_check_images(path, index, decode=decode))
     except ShardError as error:

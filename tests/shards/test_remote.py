@@ -21,10 +21,12 @@ import torchvision.transforms as v1
 from http_stores import store_of
 
 from fastdata import DataLoader, EpochSampler, OptionError, ShardDataset, ShardError, StoreError
+from fastdata.cli.main import main
 from fastdata.jpeg_index.find import open_indexes
 from fastdata.jpeg_index.index_file import index_beside
 from fastdata.shards import remote_files
 from fastdata.shards.conversion.convert import ConvertOptions, convert
+from fastdata.shards.verify import verify_folder
 from fastdata.system.files import locked
 
 CROP = v1.Compose([v1.RandomResizedCrop(24), v1.ToTensor()])
@@ -352,3 +354,23 @@ def test_a_process_that_dies_while_fetching_holds_up_nobody(server: tuple[str, l
     process.join()
     assert ShardDataset(server[0], cache_dir=tmp_path).read_encoded(0)
     assert list(tmp_path.glob("*.partial")) == []
+
+
+def test_a_dataset_in_a_store_is_verified(store: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["verify", URL, "--decode", "--workers", "1"]) == 0
+    place = "/bucket/set/shard-000001.tar"
+    data = bytearray(store.cat(place))
+    data[700] ^= 1
+    store.pipe(place, bytes(data))
+    assert main(["verify", URL, "--workers", "1"]) == 1
+    told = capsys.readouterr().out
+    assert f"{URL}/shard-000001.tar: checksum of the tar file: expected " in told
+    assert "fastdata-verify-" not in told
+    store.rm("/bucket/set/shard-000000.tar")
+    assert any(f"{URL}/shard-000000.tar is not in the store" in str(fault) for fault in verify_folder(URL))
+
+
+def test_a_dataset_in_a_store_is_shown(store: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["inspect", URL]) == 0
+    assert f"{URL}: 39 images in " in capsys.readouterr().out
+    assert main(["inspect", "memory://bucket/nothing"]) == 1
