@@ -126,10 +126,10 @@ _CONVERT = """Converts images to shards: tar files with WebDataset's naming, eac
 
 SOURCE  one of: a folder with one folder of images per class; a folder with train/ and val/ of such folders, which
         become two datasets; any folder of images, with --fields or --annotations; tar files (a folder, one file, or a
-        pattern like "a-{000..009}.tar"), whose captions and other fields are kept; a .csv, .tsv or .jsonl table with
-        the paths of images; Parquet files with encoded images, or a folder of them as Hugging Face lays it out or saves
-        it; or module:function, a Python function that yields (key, bytes, label) with integer labels, or dictionaries
-        of fields ("__key__", "jpg", "cls", "json", ...)
+        pattern like "a-{000..009}.tar", also URLs), whose captions and other fields are kept; a .csv, .tsv or .jsonl
+        table with the paths of images; Parquet files with encoded images, or a folder of them as Hugging Face lays it
+        out or saves it; or module:function, a Python function that yields (key, bytes, label) with integer labels, or
+        dictionaries of fields ("__key__", "jpg", "cls", "json", ...)
 DEST    a local folder; copy it to a remote store when the conversion is complete.  The result is the same for any
         number of workers.  Run the same command again to continue an interrupted conversion.
 

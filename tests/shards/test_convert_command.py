@@ -42,9 +42,9 @@ def test_a_url_is_no_destination(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_url_is_no_source(tmp_path: Path) -> None:
-    with pytest.raises(DatasetError, match=r"s3://bucket/a.tar is a URL, but convert reads local files: copy it first"):
-        convert("s3://bucket/a.tar", tmp_path / "out", ConvertOptions())
+def test_of_urls_only_tar_files_are_sources(tmp_path: Path) -> None:
+    with pytest.raises(DatasetError, match=r"s3://bucket/a is a URL, of which convert reads tar files only"):
+        convert("s3://bucket/a", tmp_path / "out", ConvertOptions())
     assert not (tmp_path / "out").exists()
 
 

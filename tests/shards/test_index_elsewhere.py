@@ -122,3 +122,16 @@ def test_what_is_no_place_of_tar_files_is_refused(tars: Path, tmp_path: Path) ->
     index_elsewhere(str(tars), tmp_path / "index")
     with pytest.raises(DatasetError, match="open it as a dataset of its own"):
         ShardDataset([tmp_path / "index", tars / "data-000.tar"])
+
+
+def test_tar_files_in_a_store_are_converted(tars: Path, tmp_path: Path) -> None:
+    store = fsspec.filesystem("memory")
+    for path in tars.glob("*.tar"):
+        store.pipe(f"/foreign/{path.name}", path.read_bytes())
+    options = ConvertOptions(shard_bytes=10_000)
+    convert("memory://foreign/data-{000..002}.tar", tmp_path / "remote", options)
+    convert(str(tars), tmp_path / "local", options)
+    found, wanted = (tree(tmp_path / name) for name in ("remote", "local"))
+    assert len([name for name in found if name.endswith(".tar")]) > 1
+    assert {**found, "manifest.json": b""} == {**wanted, "manifest.json": b""}
+    store.rm("/foreign", recursive=True)

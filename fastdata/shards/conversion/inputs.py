@@ -22,7 +22,7 @@ from fastdata.shards.conversion.folders import FOLDER_EXTENSIONS, SPLIT_NAMES, B
 from fastdata.shards.conversion.parquet import parquet_splits, saved_files
 from fastdata.shards.conversion.samples import Keys, SourcePaths, Split, Streamed, sample_of
 from fastdata.shards.conversion.tables import TABLES, table_split
-from fastdata.shards.conversion.tars import tar_splits
+from fastdata.shards.conversion.tars import remote_tars, tar_splits
 from fastdata.shards.patterns import expand_braces, refuse_compressed
 
 __all__ = ["open_source"]
@@ -44,7 +44,7 @@ def open_source(
         source: a folder with one folder of images per class (or with train/ and val/ of such folders; with fields or
             annotations a folder of images), with tar files, with Parquet files, a dataset that Hugging Face's
             `save_to_disk` wrote, or a converted dataset; a tar or Parquet file, or a pattern of them ("{000..009}",
-            "*"); a .csv, .tsv or .jsonl table; or "module:function".
+            "*"), also URLs of tar files; a .csv, .tsv or .jsonl table; or "module:function".
         image_column: column of a table with encoded images, or with their paths; None finds it.
         label_column: column of a table with labels; None finds it.
         classes: class names by number, for labels that are names; None numbers those that occur, in sorted order.
@@ -62,10 +62,8 @@ def open_source(
         OptionError: fields or annotations are given for a source that has its own.
     """
     if "://" in source:
-        raise DatasetError(
-            f"{source} is a URL, but convert reads local files: copy it first (aws s3 sync, gsutil -m rsync -r), or "
-            "name a Python function as module:function that yields (key, bytes, label)"
-        )
+        _check_unasked(source, fields, annotations)
+        return {"": remote_tars(_urls(source), classes)}
     if not os.path.exists(source) and re.fullmatch(r"[\w.]+:\w+", source):
         _check_unasked(source, fields, annotations)
         return {"": _function(source)}
@@ -82,6 +80,22 @@ def open_source(
         return tar_splits(paths, classes)
     _check_unasked(source, {}, annotations)
     return parquet_splits(paths, image_column, label_column, classes, fields)
+
+
+def _urls(source: str) -> list[str]:
+    """The URLs of tar files.
+
+    Raises:
+        DatasetError: it names something else.
+    """
+    urls = expand_braces(source)
+    refuse_compressed(urls)
+    if not all(url.endswith(".tar") for url in urls):
+        raise DatasetError(
+            f"{source} is a URL, of which convert reads tar files only (write {{000000..000099}} for many): copy other "
+            "files first (aws s3 sync, gsutil -m rsync -r), or name a Python function as module:function"
+        )
+    return urls
 
 
 def _check_unasked(source: str, fields: Mapping[str, str], annotations: Sequence[str]) -> None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from fastdata.errors import ConversionError, DatasetError
 from fastdata.shards.conversion.recode import UNPACKED
-from fastdata.shards.conversion.samples import Keys, SourcePaths, Split
+from fastdata.shards.conversion.samples import Keys, SourcePaths, Split, Streamed
 from fastdata.shards.format import MANIFEST_NAME, ShardIndex
 from fastdata.shards.labels import (
     class_number,
@@ -19,8 +20,10 @@ from fastdata.shards.labels import (
 )
 from fastdata.shards.part_files import read_shard_file
 from fastdata.shards.records import Ref, TarSample, listing, tar_samples
+from fastdata.shards.remote_files import RemoteFiles
+from fastdata.shards.store import read_range
 
-__all__ = ["tar_splits"]
+__all__ = ["remote_tars", "tar_splits"]
 
 _MOST_MEMBER_BYTES = 1 << 30  # a sample is held in memory while it is copied
 
@@ -92,6 +95,36 @@ def _with_what_indexes_say(refs: Sequence[Ref], paths: Sequence[str]) -> list[Re
         own = "" if ref.source_path.lower().endswith(f".{UNPACKED}") else ref.source_path
         made.append(ref._replace(crc32c=crc, source_path=name or own))
     return made
+
+
+def remote_tars(urls: Sequence[str], classes: list[str] | None) -> Split:
+    """Tar files in a store as a stream: each is downloaded, read and removed again.
+
+    Args:
+        urls: the tar files.
+        classes: class names by number, for labels that are names; which ones occur is not known before all are read.
+    """
+
+    def stream() -> Iterator[Streamed]:
+        keys, source_paths, numbers, store = Keys(), SourcePaths(), class_numbers(classes), RemoteFiles()
+        for url in urls:
+            with tempfile.TemporaryDirectory(prefix="fastdata-convert-") as scratch:
+                local = Path(scratch, url.rpartition("/")[2])
+                store.copy_whole(url, local)
+                for sample in tar_samples(str(local)):
+                    if isinstance(sample, TarSample):
+                        made = _read_whole(local, sample, numbers, f"{url}: {sample.ref.key}")
+                        path = source_paths.unique(sample.ref.source_path)
+                        yield made._replace(key=keys.unique(made.key), source_path=path)
+
+    return Split(classes=classes, stream=stream)
+
+
+def _read_whole(tar: Path, sample: TarSample, numbers: dict[str, int], where: str) -> Streamed:
+    """A sample with the bytes of its image and of its other parts."""
+    ref, label = sample.ref, class_number(sample.label, numbers, where)
+    parts = [(part.extension, read_range(str(tar), part.offset, part.size)) for part in ref.parts]
+    return Streamed(ref.key, read_range(str(tar), ref.offset, ref.size), label, parts=tuple(parts))
 
 
 def _classes_beside(path: str) -> list[str] | None:
