@@ -149,8 +149,8 @@ def kinds_table(record: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def opencv_table(record: dict[str, Any]) -> str:
-    """What datasets gain that decode with OpenCV, from opencv.json."""
+def works_table(record: dict[str, Any]) -> str:
+    """Ways to do the same works, and what each takes, from opencv.json or fields.json."""
     works = record["results"]["works"]
     names = [row["name"] for row in next(iter(works.values()))["loaders"]]
     lines = [f"| CPU ms per image, times less than torch | {' | '.join(names)} |", "|---|" + "---:|" * len(names)]
@@ -300,6 +300,9 @@ TABLES: list[tuple[str, str, str, Callable[[dict[str, Any]], str]]] = [
     ("docs/performance.md", "table", "loader.json", loader_table),
     ("docs/benchmark.md", "cost", "peers.json", tables.cost),
     ("docs/benchmark.md", "losses", "peers.json", tables.losses),
+    ("docs/benchmark.md", "kinds", "peers_kinds.json", tables.kinds),
+    ("docs/benchmark.md", "kinds variants", "peers_kinds.json", tables.variants),
+    ("docs/benchmark.md", "kinds absent", "peers_kinds.json", tables.absent),
     ("docs/benchmark.md", "details", "peers.json", tables.details),
     ("docs/benchmark.md", "model", "peers.json", tables.model),
     ("docs/benchmark.md", "absent", "peers.json", tables.absent),
@@ -310,7 +313,8 @@ TABLES: list[tuple[str, str, str, Callable[[dict[str, Any]], str]]] = [
     ("docs/performance.md", "public", "public_pipelines.json", public_table),
     ("docs/guide.md", "kinds", "public_pipelines.json", kinds_table),
     ("docs/performance.md", "draws", "draws.json", draws_table),
-    ("docs/performance.md", "opencv", "opencv.json", opencv_table),
+    ("docs/performance.md", "opencv", "opencv.json", works_table),
+    ("docs/performance.md", "fields", "fields.json", works_table),
     ("docs/performance.md", "training", "train.json", train_table),
     ("docs/performance.md", "ablation", "ablation.json", ablation_table),
     ("docs/reliability.md", "faults", "faults.json", faults_table),

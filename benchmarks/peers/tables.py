@@ -16,6 +16,7 @@ __all__ = [
     "conditions",
     "cost",
     "details",
+    "kinds",
     "losses",
     "medians",
     "model",
@@ -78,6 +79,20 @@ def details(record: dict[str, Any]) -> str:
             lines += ["", f"Mean difference of the pixels from torchvision's, of 255 levels: {', '.join(levels)}."]
         parts.append("\n".join(lines))
     return "\n\n".join(parts)
+
+
+def kinds(record: dict[str, Any]) -> str:
+    """One table of all workloads: a line per loader with CPU time, images/s and memory, with the most threads."""
+    lines = ["| | CPU ms per image | images/s | first batch, s | peak MB |", "|---|---:|---:|---:|---:|"]
+    for work in record["results"]["workloads"].values():
+        times = work["threads"][max(work["threads"], key=int)]["times_better"]
+        lines.append(f"| **{work['told']}** | | | | |")
+        for row in sorted(rows_of(work).values(), key=lambda row: row["cpu_ms_per_image"]["median"]):
+            cpu = f"{three_digits(row['cpu_ms_per_image']['median'])} ({times[row['name']]['cpu']['median']:.2f}×)"
+            cells = [row["name"], cpu, _with_range(row["images_per_s"])]
+            cells += [f"{row['first_batch_s']['median']:.2f}", f"{row['peak_mb']['median']:.0f}"]
+            lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join([*lines, "", conditions(record).replace(" The least in bold.", "")])
 
 
 def _with_range(values: dict[str, Any]) -> str:
