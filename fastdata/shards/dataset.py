@@ -107,6 +107,7 @@ class ShardDataset(FetchesMany, Dataset[Any]):
         self.shard_ends = np.cumsum(np.array(lengths, np.int64))
         if len(self) == 0:
             raise DatasetError(f"no images in {path}")
+        self._keys = list(self.keys()) if KEY in (self.fields or ()) else None
         self._members = {name: _Members.of(name, parts, lengths) for name in self._stored_fields(parts)}
 
     def _stored_fields(self, parts: Sequence[PartTable]) -> list[str]:
@@ -141,7 +142,7 @@ class ShardDataset(FetchesMany, Dataset[Any]):
         if field == CLASS:
             return self.read_target(index)
         if field == KEY:
-            return self.key(index)
+            return self._keys[index] if self._keys is not None else self.key(index)
         if (members := self._members.get(field)) is not None and not (names_image(field) and members.sizes[index] < 0):
             return self._read_member(field, members, index)
         from fastdata.loaders import pillow
@@ -167,14 +168,16 @@ class ShardDataset(FetchesMany, Dataset[Any]):
         """
         shard, _ = self._place(index)
         place = MemberPlace(int(members.offsets[index]), int(members.sizes[index]), int(members.crcs[index]))
-        where: dict[str, Any] = {"index": index, "location": self.location(index), "backend": "shards"}
         if place.size < 0:
-            raise FieldError(**where, reason=f"there is no {field!r}")
+            raise self._field_error(index, f"there is no {field!r}")
         data = self._read_checked(shard, place.offset, place.size, place.crc32c, what=field)
         try:
             return decoded(field, data)
         except (ValueError, OSError) as error:
-            raise FieldError(**where, reason=f"{field!r} cannot be read: {in_words(error)}") from error
+            raise self._field_error(index, f"{field!r} cannot be read: {in_words(error)}") from error
+
+    def _field_error(self, index: int, reason: str) -> FieldError:
+        return FieldError(index=index, location=self.location(index), backend="shards", reason=reason)
 
     def key(self, index: int) -> str:
         """A sample's key: its name in the tar file, without the extension.  Reads the shard's index file again."""

@@ -319,3 +319,14 @@ def test_images_of_pillow_arrays_and_paths_are_stored(tmp_path: Path) -> None:
     dataset = ShardDataset(tmp_path / "shards")
     assert dataset.read_encoded(0) == (tmp_path / "a.jpg").read_bytes()
     assert all(np.array_equal(np.asarray(dataset[number][0]), pixels) for number in (1, 2))
+
+
+def test_an_open_dataset_reads_no_index_again(shards: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would take longer for every sample the larger the shards are."""
+    dataset, asked = ShardDataset(shards, fields=(*FIELDS, "bin")), []
+    read = ShardIndex.from_bytes
+    monkeypatch.setattr(ShardIndex, "from_bytes", lambda *given: asked.append(given) or read(*given))
+    assert len(list(dataset)) == COUNT
+    assert asked == []
+    dataset.key(0)
+    assert len(asked) == 1
