@@ -5,6 +5,7 @@ All of it is computed from the list of results, which checkpoints keep, so a res
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
@@ -16,6 +17,7 @@ from fastdata.train.options import TrainOptions
 
 __all__ = ["best_epoch", "is_out_of_patience", "plateau_factor"]
 
+_SMALLER = ("loss", "error", "mse", "mae", "perplexity")  # in names of what should be small
 Entries = Sequence[Mapping[str, float]]
 
 
@@ -25,8 +27,8 @@ def best_epoch(entries: Entries, options: TrainOptions) -> int:
     Raises:
         OptionError: the epochs have no such result.
     """
-    values = _values(entries, options)
-    return values.index(min(values) if _smaller_is_better(options) else max(values))
+    values = [value if _smaller_is_better(options) else -value for value in _values(entries, options)]
+    return min(range(len(values)), key=lambda epoch: (math.isnan(values[epoch]), values[epoch]))
 
 
 def is_out_of_patience(entries: Entries, options: TrainOptions) -> bool:
@@ -59,4 +61,4 @@ def _smaller_is_better(options: TrainOptions) -> bool:
     """True if the best value is the smallest: of a loss or error, unless `best_is` says otherwise."""
     if options.best_is != "auto":
         return options.best_is == "smallest"
-    return any(word in (options.best_metric or "val_loss") for word in ("loss", "error"))
+    return any(word in (options.best_metric or "val_loss") for word in _SMALLER)

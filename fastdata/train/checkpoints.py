@@ -9,7 +9,9 @@ that a dataset draws in worker processes, too; torch's own starts its workers an
 from __future__ import annotations
 
 import io
+import os
 import pickle
+import shutil
 import signal
 import threading
 import warnings
@@ -33,6 +35,7 @@ from fastdata.train.checkpoint_files import (
     naming,
     newest_intact,
     save_checkpoint,
+    writing,
 )
 from fastdata.train.ranks import Vote
 from fastdata.train.training import Training
@@ -110,14 +113,23 @@ class Checkpointer:
         }
         path = self.folder / f"checkpoint-{training.updates:08}.pt"
         save_checkpoint(path, state)
-        if (
-            validated
-            and training.options.best_metric
-            and best_epoch(result.epochs, training.options) == len(result.epochs) - 1
-        ):
-            save_checkpoint(self.folder / "best.pt", state)
         for old in self._kept()[: -training.options.keep]:
             old.unlink()
+
+    def keep_best(self, result: Any) -> None:
+        """Keeps the checkpoint that was saved last as best.pt, if its epoch is the best so far."""
+        options = self.training.options
+        if self.folder is None or not self.training.ranks.is_main or options.best_metric is None:
+            return
+        if best_epoch(result.epochs, options) == len(result.epochs) - 1:
+            latest, new = self.folder / f"checkpoint-{self.training.updates:08}.pt", self.folder / ".best.pt.partial"
+            new.unlink(missing_ok=True)
+            try:
+                os.link(latest, new)
+            except OSError:  # a file system without links
+                with writing(new):
+                    shutil.copyfile(latest, new)
+            os.replace(new, self.folder / "best.pt")
 
     def restore(self, result: Any) -> Any:
         """Loads the checkpoint that the `resume` option names, if there is one; returns the loader's state."""

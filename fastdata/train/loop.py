@@ -111,6 +111,8 @@ def _run(training: Training, loader_of: Callable[[int], Any], val_loader: Any) -
     """All epochs that are left, and what is written at the end."""
     options, checkpointer, result = training.options, Checkpointer(training), Result()
     loader_state = checkpointer.restore(result)
+    if result.epochs:
+        training.scheduler.reduce(plateau_factor(result.epochs, options))
     with monitored(training) as monitor, checkpointer.listening():
         if checkpointer.owes_validation:
             loader = loader_of(training.epoch - 1)
@@ -173,6 +175,7 @@ def _end_epoch(
         monitor.count_failures(entry, val_loader)
     monitor.show_epoch(entry)
     checkpointer.save(loader, result)
+    checkpointer.keep_best(result)
 
 
 def train_epoch(
@@ -304,12 +307,12 @@ def _weighted(
         if count == 0 and training.ranks.world_size == 1:  # nothing to learn
             training.batch += 1
         elif count == 0:
-            yield latest or _stand_in(training, loader), 0.0
+            yield latest if latest is not None else _stand_in(training, loader), 0.0
         else:
             latest = batch if training.ranks.world_size > 1 else None
             yield batch, count / training.options.batch_size
     while training.ranks.world_size > 1 and training.batch < last:
-        latest = latest or _stand_in(training, loader)
+        latest = latest if latest is not None else _stand_in(training, loader)
         yield latest, 0.0
 
 

@@ -127,7 +127,9 @@ class TrainOptions:
     best_metric: str | None = flag(
         None, "result of an epoch, such as val_accuracy, whose best checkpoint is kept as best.pt"
     )
-    best_is: BestIs = flag("auto", "whether the best value is the smallest (auto: of losses and errors) or the largest")
+    best_is: BestIs = flag(
+        "auto", "whether the best value is the smallest (auto: of losses, errors, mse, mae, perplexity) or the largest"
+    )
     patience: int = flag(0, "stop after so many epochs without a better best_metric; 0: never", lies_in=_FROM_0)
 
     # ---- keeping
@@ -174,6 +176,10 @@ class TrainOptions:
         check(
             not self.bf16_gradients or on_cuda,
             "bf16_gradients=True needs a CUDA device: gloo cannot sum bfloat16; leave it out",
+        )
+        check(
+            self.lr_scheduler != "plateau" or self.lr_gamma < 1,
+            f"lr_scheduler='plateau' needs lr_gamma below 1, by which the rates fall; it is {self.lr_gamma}",
         )
         check(
             self.patience == 0 or self.best_metric is not None,

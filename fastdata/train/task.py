@@ -32,7 +32,8 @@ class Task:
         metrics: `metrics(model, batch)` returns what to know of a batch in validation, by name: for each a tensor with
             a value per sample, or the mean over the batch, a scalar.  The result of an epoch has their means over all
             samples of all processes as val_NAME.  None gives the loss alone, where `loss` is given.
-        count: `count(batch)` returns the number of its samples; None takes the length of its first tensor or list.
+        count: `count(batch)` returns the number of its samples; None takes the length of a tensor
+            in it, or of the list that it begins with.
         optimizer: `optimizer(model)` returns a torch optimiser, instead of the one that the options name.
         scheduler: `scheduler(optimizer, updates)` returns one of torch's schedulers for a run of so many updates, which
             is stepped after each; the options' schedule is not used.
@@ -67,13 +68,19 @@ def as_pair(batch: Any) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def count_samples(batch: Any) -> int:
-    """The length of the first tensor or list in a batch.
+    """Number of samples in a batch: the length of a tensor in it, or of the list that it begins with.
 
     Raises:
-        TrainError: there is none.
+        TrainError: there is neither.
     """
-    if isinstance(batch, tuple | list) and batch and isinstance(batch[0], tuple | list):
-        return len(batch[0])
+    parts = (
+        list(batch.values()) if isinstance(batch, Mapping) else batch if isinstance(batch, tuple | list) else [batch]
+    )
+    for part in parts:
+        if isinstance(part, torch.Tensor) and part.dim():
+            return len(part)
+    if parts and isinstance(parts[0], tuple | list):  # of images that differ in size, as detection has them
+        return len(parts[0])
     for leaf in tree_leaves(batch):
         if isinstance(leaf, torch.Tensor) and leaf.dim():
             return len(leaf)

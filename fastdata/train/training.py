@@ -262,8 +262,9 @@ class Training:
         for name, count in state["counts"].items():
             setattr(self, name, count)
         # The options are this run's; what else an optimiser keeps there, as timm's Lamb its step, is the checkpoint's.
+        # A scheduler of the task may change any of them, so then all are.
         for group, values in zip(self.optimizer.param_groups, self._groups, strict=True):
-            group.update(values)
+            group.update(values if self.task.scheduler is None else {})
         place, planned = state["schedule"]["place"], self.scheduler.updates_per_epoch
         if any(state["schedule"][name] != count for name, count in self._plan().items()):
             place = place / state["schedule"]["updates_per_epoch"] * planned

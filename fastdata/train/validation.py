@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -38,7 +39,8 @@ def evaluate(
     was_training = model.training
     model.eval()
     sums: dict[str, torch.Tensor] = {}  # on the device, in units
-    samples, stopped = 0, False
+    counts: Counter[str] = Counter()  # samples, by metric
+    stopped = False
     with torch.inference_mode():
         for batch in map(training.checked, loader):
             count = training.count(batch)
@@ -46,20 +48,21 @@ def evaluate(
                 values = training.metrics(model, training.to_device(batch))
             for name, value in _summed(values, count, training).items():
                 sums[name] = sums[name] + value if name in sums else value
-            samples += count
+                counts[name] += count
             if stopped := is_stopped():
                 break
     model.train(was_training)
     names = training.ranks.union(sums)
     zero = torch.zeros((), dtype=training.sum_dtype, device=training.device)
-    own = [sums.get(name, zero) for name in names]
-    counts = torch.tensor([samples, float(stopped)], dtype=training.sum_dtype, device=training.device)
-    *totals, all_samples, any_stopped = training.ranks.sum(torch.cat([torch.stack([*own, zero]), counts])).tolist()
+    own = torch.stack([*(sums.get(name, zero) for name in names), zero])
+    known = [*(counts[name] for name in names), float(stopped)]
+    table = torch.stack([own, torch.tensor(known, dtype=training.sum_dtype, device=training.device)], dim=1)
+    *rows, (_, any_stopped) = training.ranks.sum(table).tolist()
     if any_stopped:
         return {}
-    if not all_samples:
+    if not any(count for _, count in rows):
         raise TrainError("the validation loader has no images; pass None for no validation")
-    return {f"val_{name}": total / _UNITS / all_samples for name, total in zip(names, totals, strict=False)}
+    return {f"val_{name}": total / _UNITS / count for name, (total, count) in zip(names, rows, strict=True)}
 
 
 def _summed(values: Mapping[str, Any], count: int, training: Training) -> dict[str, torch.Tensor]:

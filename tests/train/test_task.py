@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from fastdata import OptionError, TrainError
 from fastdata.train import Task, Training, TrainOptions, fit
 from fastdata.train.best import plateau_factor
 from fastdata.train.optim import parameter_groups
+from fastdata.train.task import count_samples
 
 
 def weights(model: nn.Module) -> list[torch.Tensor]:
@@ -132,7 +134,16 @@ def own_schedule(optimizer: torch.optim.Optimizer, updates: int) -> torch.optim.
     return torch.optim.lr_scheduler.PolynomialLR(optimizer, updates, power=2.0)
 
 
+def one_cycle(optimizer: torch.optim.Optimizer, updates: int) -> torch.optim.lr_scheduler.LRScheduler:
+    return torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.01, total_steps=updates)  # moves the momentum, too
+
+
+def with_momentum(model: nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+
+
 OWN = Task(optimizer=own_optimizer, scheduler=own_schedule)
+ONE_CYCLE = Task(optimizer=with_momentum, scheduler=one_cycle)
 
 
 def test_an_own_optimiser_and_schedule_do_what_a_plain_loop_does() -> None:
@@ -150,9 +161,10 @@ def test_an_own_optimiser_and_schedule_do_what_a_plain_loop_does() -> None:
     assert equal(weights(ours), weights(model))
 
 
-def test_a_resumed_run_goes_on_with_the_own_schedule(tmp_path: Path) -> None:
+@pytest.mark.parametrize("own", [OWN, ONE_CYCLE], ids=["polynomial", "one cycle"])
+def test_a_resumed_run_goes_on_with_the_own_schedule(tmp_path: Path, own: Task) -> None:
     whole = plain_model()
-    losses = fit(whole, data(), options=options(epochs=3), task=OWN).losses
+    losses = fit(whole, data(), options=options(epochs=3), task=own).losses
     more: dict[str, Any] = {"epochs": 3, "output_dir": str(tmp_path), "save_every": 4}
 
     class Stopped(Exception):
@@ -162,11 +174,11 @@ def test_a_resumed_run_goes_on_with_the_own_schedule(tmp_path: Path) -> None:
         if update >= 8:
             raise Stopped
 
-    stopping = Task(optimizer=own_optimizer, scheduler=own_schedule, log=stops)
+    stopping = replace(own, log=stops)
     with pytest.raises(Stopped):
         fit(plain_model(), data(), options=options(print_freq=1, **more), task=stopping)
     resumed = plain_model()
-    found = fit(resumed, data(), options=options(resume="auto", **more), task=OWN)
+    found = fit(resumed, data(), options=options(resume="auto", **more), task=own)
     assert found.losses == losses
     assert equal(weights(resumed), weights(whole))
 
@@ -310,3 +322,63 @@ def test_the_average_moves_every_few_updates() -> None:
             expected = [0.5 * old + 0.5 * new for old, new in zip(expected, now, strict=True)]
     assert training.averaged is not None
     assert all(torch.allclose(a, b) for a, b in zip(weights(training.averaged), expected, strict=True))
+
+
+def test_the_best_checkpoint_is_one_that_was_validated(tmp_path: Path) -> None:
+    """Others are saved on the way, and after the last epoch."""
+    whole = DataLoader(Dicts(), 8)
+    given = options(epochs=3, best_metric="val_score", save_every=3, output_dir=str(tmp_path))
+    scores = [score for score in (0.9, 0.5, 0.7) for _ in range(5)]
+    fit(plain_model(), whole, whole, given, task=scripted(scores))
+    best = torch.load(tmp_path / "best.pt", weights_only=True)
+    assert best["training"]["counts"] == {"epoch": 1, "batch": 0, "updates": 5}
+
+
+def test_a_result_that_is_no_number_is_never_the_best(tmp_path: Path) -> None:
+    run([float("nan"), 0.2, float("nan"), 0.1], best_metric="val_score", output_dir=str(tmp_path))
+    assert len(torch.load(tmp_path / "best.pt", weights_only=True)["result"]["epochs"]) == 2
+
+
+def test_rates_stay_low_after_a_resume_in_the_middle_of_an_epoch(tmp_path: Path) -> None:
+    more: dict[str, Any] = {"lr_scheduler": "plateau", "lr_patience": 0, "lr_gamma": 0.5, "best_metric": "val_score"}
+    more |= {"epochs": 4, "print_freq": 1, "save_every": 1, "output_dir": str(tmp_path)}
+    whole, scores = DataLoader(Dicts(), 8), [score for score in (0.5, 0.4, 0.3, 0.2) for _ in range(5)]
+
+    class Stopped(Exception):
+        pass
+
+    def stops(values: dict[str, float], update: int) -> None:
+        if update >= 13:
+            raise Stopped
+
+    with pytest.raises(Stopped):
+        fit(plain_model(), whole, whole, options(**more), task=replace(scripted(scores), log=stops))
+    rates: list[float] = []
+    noting = replace(scripted(scores[10:]), log=lambda values, _: rates.append(values.get("learning rate", -1)))
+    fit(plain_model(), whole, whole, options(resume="auto", **more), task=noting)
+    assert rates[0] == pytest.approx(0.05)
+
+
+def test_a_metric_that_not_every_batch_has_is_a_mean_of_those_that_have_it() -> None:
+    numbers = iter(range(100))
+
+    def metrics(model: Any, batch: Any) -> dict[str, float]:
+        return {"always": 2.0} | ({"now and then": 1.0} if next(numbers) % 2 else {})
+
+    whole = DataLoader(Dicts(), 8)
+    found = fit(plain_model(), whole, whole, options(), task=Task(loss=dicts_loss, metrics=metrics)).epochs[0]
+    assert (found["val_always"], found["val_now and then"]) == (2.0, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("batch", "count"),
+    [
+        (torch.zeros(7, 3), 7),
+        ([[torch.zeros(7, 3, 8, 8), torch.zeros(7, 3, 8, 8)], torch.zeros(7)], 7),
+        (([torch.zeros(3, 8, 9)] * 5, [{"boxes": torch.zeros(2, 4)}] * 5), 5),
+        ({"text": ["a"] * 4, "image": torch.zeros(4, 3)}, 4),
+        ([[torch.zeros(6, 3)], "text"], 1),
+    ],
+)
+def test_samples_in_batches_of_many_forms_are_counted(batch: Any, count: int) -> None:
+    assert count_samples(batch) == count
