@@ -28,6 +28,7 @@ from torch.utils.data import (
 )
 
 from fastdata.errors import PipelineError, StateMismatch
+from fastdata.order.aspect_buckets import BucketBatchSampler
 from fastdata.order.early_batches import EarlyBatches, HandOver
 from fastdata.order.epoch_sampler import EpochSampler
 from fastdata.order.index_checksum import checksum_of, plain
@@ -42,7 +43,7 @@ _MOST_RANKS = 1 << 20
 _NOTHING = object()
 _ARRAYS = (list, tuple, range, np.ndarray, torch.Tensor)
 _DRAWING_AT_ONCE = (SubsetRandomSampler, WeightedRandomSampler)  # all of an epoch with its first index
-_STATELESS = (SequentialSampler, DistributedSampler, EpochSampler)  # their order needs no generator
+_STATELESS = (SequentialSampler, DistributedSampler, EpochSampler, BucketBatchSampler)  # their order needs no generator
 
 
 def resumed_with(state: LoaderState, sampler: EpochSampler) -> LoaderState:
@@ -244,6 +245,12 @@ class EpochBatches:
             return self._batched_again(iter(self._sampler.remaining(skip).tolist()))
         if type(self._sampler) is DistributedSampler:
             return self._after(skip)
+        if type(self._sampler) is BucketBatchSampler:  # by batches, which are as many on every rank
+            batches = iter(self._sampler)
+            for batch in itertools.islice(batches, state.batches):
+                if self._seen is not None:
+                    self._seen.update(batch)
+            return batches
         if state.sampler_own is not None:  # recorded before
             self._set_own(state.sampler_own)
         if self.state.order_seed is not None:

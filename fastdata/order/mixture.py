@@ -58,15 +58,17 @@ class Mixture:
     exact: bool
 
     def __str__(self) -> str:
-        parts = ", ".join(f"{each.name}: {each.weight:.6g} of {each.length}" for each in self.sources)
-        return f"{{{parts}}}, epoch_samples={self.epoch_samples}, weights_per={'epoch' if self.exact else 'sample'!r}"
+        parts = ", ".join(
+            f"{each.weight:.6g} of {each.length}" for each in self.sources
+        )  # paths may be others elsewhere
+        return f"[{parts}], epoch_samples={self.epoch_samples}, weights_per={'epoch' if self.exact else 'sample'!r}"
 
     @property
     def repeats(self) -> bool:
-        """True if a sample may come more than once in an epoch."""
+        """True if a sample may come more than once in an epoch: where it is drawn, or a pass may end inside of one."""
         if not self.exact:
             return True
-        return any(count > each.length for count, each in zip(self._exact_counts(), self.sources, strict=True))
+        return any(count and each.length % count for count, each in zip(self.counts(), self.sources, strict=True))
 
     def sequence(self, order: Literal["random", "windowed", "sequential"], window: int, key: Key) -> Ints:
         """Indices of an epoch in order: int64, (epoch_samples,).
@@ -78,7 +80,7 @@ class Mixture:
         """
         positions = np.arange(self.epoch_samples)
         if self.exact:
-            counts = self._exact_counts()
+            counts = self.counts()
             in_turn = np.repeat(np.arange(len(counts)), counts)
             source_at = in_turn[np.argsort(random_words(positions, Stream.MIXTURE, key), kind="stable")]
             passed = [key.epoch * count for count in counts]
@@ -93,7 +95,7 @@ class Mixture:
             result[places] = _taken(source, passed[number], len(places), order, window, key.seed)
         return result
 
-    def _exact_counts(self) -> list[int]:
+    def counts(self) -> list[int]:
         """Samples of each source in an epoch, by the method of the largest remainders."""
         shares = [each.weight * self.epoch_samples for each in self.sources]
         counts = [int(share) for share in shares]
@@ -114,8 +116,10 @@ def _taken(source: MixtureSource, passed: int, count: int, order: str, window: i
     if count == 0:
         return np.empty(0, np.int64)
     first, last = passed // source.length, (passed + count - 1) // source.length
-    passes = [_pass(source, order, window, Key(seed=seed, epoch=number)) for number in range(first, last + 1)]
     begin = passed - first * source.length
+    if source.length == 1:
+        return np.full(count, source.begin)
+    passes = [_pass(source, order, window, Key(seed=seed, epoch=number)) for number in range(first, last + 1)]
     return source.begin + np.concatenate(passes)[begin : begin + count]
 
 

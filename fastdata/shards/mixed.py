@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import numbers
 import os
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -64,7 +65,7 @@ class MixedDataset(ConcatDataset[Any]):
             raise OptionError("a mixture needs at least one dataset with a weight")
         if weights_per not in ("epoch", "sample"):
             raise OptionError(f"weights_per={weights_per!r} is not accepted; use epoch or sample")
-        if epoch_samples is not None and epoch_samples < 1:
+        if epoch_samples is not None and (not isinstance(epoch_samples, int) or epoch_samples < 1):
             raise OptionError(f"epoch_samples={epoch_samples} is not a positive integer")
         weights = [_checked(weight, _name(given, number)) for number, (given, weight) in enumerate(pairs)]
         super().__init__([_opened(given, transform) for given, _ in pairs])
@@ -77,6 +78,12 @@ class MixedDataset(ConcatDataset[Any]):
             shard_ends = tuple(np.asarray(ends).tolist()) if ends is not None else None
             parts.append(MixtureSource(name, weights[number] / math.fsum(weights), begins[number], length, shard_ends))
         self.mixture = Mixture(tuple(parts), epoch_samples or self.cumulative_sizes[-1], weights_per == "epoch")
+        never = [each.name for count, each in zip(self.mixture.counts(), parts, strict=True) if count == 0]
+        if never and self.mixture.exact:
+            raise OptionError(
+                f"the weight of {never[0]} gives it no sample in an epoch of {self.mixture.epoch_samples}; take a "
+                "larger epoch_samples or weight, or weights_per='sample'"
+            )
         for (one, first), (two, second) in pairwise(zip((each.name for each in parts), self.datasets, strict=True)):
             if getattr(first, "classes", None) != getattr(second, "classes", None):
                 warnings.warn(
@@ -86,7 +93,8 @@ class MixedDataset(ConcatDataset[Any]):
                 break
 
     def __repr__(self) -> str:
-        return f"MixedDataset({self.mixture})"
+        names = ", ".join(each.name for each in self.mixture.sources)
+        return f"MixedDataset({names}; {self.mixture})"
 
     def expect(self, indices: npt.NDArray[np.int64]) -> None:
         """Announces which samples will be read, in order, to the datasets that fetch ahead."""
@@ -105,7 +113,8 @@ def _name(given: Given, number: int) -> str:
 
 
 def _checked(weight: Any, name: str) -> float:
-    if isinstance(weight, bool) or not isinstance(weight, int | float) or not math.isfinite(weight):
+    is_number = isinstance(weight, numbers.Real | np.number) and not isinstance(weight, bool)
+    if not is_number or not math.isfinite(weight):
         raise OptionError(f"the weight of {name} is {weight!r}; weights are numbers above 0")
     if weight <= 0:
         raise OptionError(f"the weight of {name} is {weight}; weights are above 0: leave it out of the mixture")

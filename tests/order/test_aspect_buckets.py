@@ -198,3 +198,24 @@ def test_samplers_that_cannot_be_are_refused(shards: Path) -> None:
         BucketBatchSampler(dataset, BUCKETS, 4, num_replicas=2, rank=2)
     with pytest.raises(OptionError, match="batch_size=0"):
         BucketBatchSampler(dataset, BUCKETS, 0)
+
+
+@pytest.mark.parametrize("drop_last", [True, False])
+def test_the_state_of_one_rank_serves_the_others(shards: Path, drop_last: bool) -> None:
+    """A checkpoint holds that of rank 0."""
+
+    def loader(rank: int) -> Any:
+        dataset = ShardDataset(shards, fields=("cls",))
+        batches = BucketBatchSampler(dataset, BUCKETS, 4, num_replicas=2, rank=rank, drop_last=drop_last)
+        return DataLoader(dataset, batch_sampler=batches)
+
+    whole = [[labels.tolist() for (labels,) in loader(rank)] for rank in range(2)]
+    for taken in range(len(whole[0])):
+        first = loader(0)
+        batches = iter(first)
+        for _ in range(taken):
+            next(batches)
+        for rank in range(2):
+            again = loader(rank)
+            again.load_state_dict(first.state_dict())
+            assert [labels.tolist() for (labels,) in again] == whole[rank][taken:]

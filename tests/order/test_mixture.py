@@ -13,7 +13,7 @@ import pytest
 import torch
 import torchvision.transforms as v1
 from folders import numbered
-from hypothesis import given, settings
+from hypothesis import given, reject, settings
 from hypothesis import strategies as st
 from torch.utils.data import ConcatDataset, Dataset
 from torch.utils.data import DataLoader as TorchLoader
@@ -67,7 +67,11 @@ def epochs(dataset: MixedDataset, count: int, **options: Any) -> list[list[int]]
 def test_an_epoch_has_what_the_weights_say(
     sources: list[tuple[int, float]], epoch_samples: int, order: str, epoch: int
 ) -> None:
-    dataset = mixed([length for length, _ in sources], [weight for _, weight in sources], epoch_samples=epoch_samples)
+    try:
+        lengths, weights = zip(*sources, strict=True)
+        dataset = mixed(list(lengths), list(weights), epoch_samples=epoch_samples)
+    except OptionError:  # a source would have no sample
+        reject()
     sampler = EpochSampler(dataset, order=order)
     sampler.set_epoch(epoch)
     found = Counter(dataset[index] // 1000 for index in sampler)
@@ -238,3 +242,25 @@ def test_different_classes_are_told() -> None:
     parts[0].classes, parts[1].classes = ["a"], ["b"]  # type: ignore[attr-defined]
     with pytest.warns(match="Numbers 0 and Numbers 1 have different classes"):
         MixedDataset([(part, 1) for part in parts])
+
+
+def test_a_source_that_would_never_come_is_refused() -> None:
+    with pytest.raises(OptionError, match="the weight of Numbers 0 gives it no sample in an epoch of 20"):
+        mixed([5, 5], [1, 1e5], epoch_samples=20)
+    assert len(EpochSampler(mixed([5, 5], [1, 1e5], epoch_samples=20, weights_per="sample"))) == 20
+
+
+def test_a_state_knows_no_paths(folder: Path, tmp_path: Path) -> None:
+    def loader(place: Path) -> Any:
+        dataset = MixedDataset({place: 1.0}, VIEWS)
+        return DataLoader(dataset, 4, sampler=EpochSampler(dataset))
+
+    (tmp_path / "elsewhere").symlink_to(folder)
+    made = loader(folder)
+    next(iter(made))
+    loader(tmp_path / "elsewhere").load_state_dict(made.state_dict())
+
+
+def test_numbers_of_numpy_are_weights() -> None:
+    shares = [source.weight for source in mixed([3, 4], [np.float32(1), np.int64(3)]).mixture.sources]  # type: ignore[list-item]
+    assert shares == [0.25, 0.75]
