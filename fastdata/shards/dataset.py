@@ -14,7 +14,7 @@ from torch.utils.data import Dataset
 from fastdata.errors import DatasetError, FieldError, OptionError, ShardError, in_words
 from fastdata.loaders.unpacked import as_file, is_unpacked
 from fastdata.pipeline.batched_getitem import FetchesMany
-from fastdata.shards.fields import CLASS, IMAGE, KEY, decoded, names_image
+from fastdata.shards.fields import CLASS, IMAGE, KEY, decoded, has_format, names_image
 from fastdata.shards.format import NO_LABEL, crc32c
 from fastdata.shards.opening import open_shards
 from fastdata.shards.part_files import check_part
@@ -41,7 +41,7 @@ class ShardDataset(FetchesMany, Dataset[Any]):
             fsspec).
         transform: applied to each image, as in torchvision.
         target_transform: applied to each class number.
-        fields: names of what a sample has, in this order: "image", or an extension of image files, for the image as
+        fields: names of what a sample has, in this order: "image", or the extension of its format, for the image as
             RGB; "cls" for the class; "__key__" for the key; for others the extension of the member, such as "json",
             "txt" or "mask.png".  JSON is parsed, text decoded, npy an array, other images are opened in the mode of
             their file; anything else is bytes.  None for (image, class).
@@ -143,11 +143,13 @@ class ShardDataset(FetchesMany, Dataset[Any]):
             return self.read_target(index)
         if field == KEY:
             return self._keys[index] if self._keys is not None else self.key(index)
-        if (members := self._members.get(field)) is not None and not (names_image(field) and members.sizes[index] < 0):
+        if (members := self._members.get(field)) is not None and (members.sizes[index] >= 0 or not names_image(field)):
             return self._read_member(field, members, index)
         from fastdata.loaders import pillow
 
         data = self._read_whole(index)
+        if field != IMAGE and not has_format(field, data):
+            raise self._field_error(index, f"there is no {field!r}, and its image has another format")
         image = _left_encoded(data) or pillow.open_rgb(self._as_file(data, index))
         return self.transform(image) if self.transform is not None else image
 
@@ -173,7 +175,7 @@ class ShardDataset(FetchesMany, Dataset[Any]):
         data = self._read_checked(shard, place.offset, place.size, place.crc32c, what=field)
         try:
             return decoded(field, data)
-        except (ValueError, OSError) as error:
+        except (ValueError, OSError, RecursionError, MemoryError) as error:
             raise self._field_error(index, f"{field!r} cannot be read: {in_words(error)}") from error
 
     def _field_error(self, index: int, reason: str) -> FieldError:

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import io
 import json
+import math
 import os
+import re
 from typing import Any
 
 import numpy as np
 
 from fastdata.errors import ConversionError
 from fastdata.shards.tar import IMAGE_EXTENSIONS
+from fastdata.views.header import parse_header
 
-__all__ = ["CLASS", "IMAGE", "KEY", "decoded", "encoded", "names_image"]
+__all__ = ["CLASS", "IMAGE", "KEY", "decoded", "encoded", "has_format", "is_field", "names_image"]
 
 IMAGE, CLASS, KEY = "image", "cls", "__key__"  # fields that every shard has
 _TEXT = frozenset({"txt", "text", "caption", "transcript"})
@@ -22,6 +25,19 @@ _PICTURES = IMAGE_EXTENSIONS - {"npy", "fdc"}
 def names_image(field: str) -> bool:
     """True for names of a sample's image: "image", or the extension of an image file."""
     return field == IMAGE or field in IMAGE_EXTENSIONS
+
+
+def is_field(name: object) -> bool:
+    """True for what can be the extension of a member: small letters, digits, _ and -, with dots between them."""
+    return isinstance(name, str) and re.fullmatch(r"[a-z0-9_-]+(\.[a-z0-9_-]+)*", name) is not None
+
+
+def has_format(field: str, data: bytes) -> bool:
+    """True if an extension of image files may be that of an encoded image; of formats without a known header always."""
+    header = parse_header(data)
+    if header is None or field in ("img", "image"):
+        return field not in ("jpg", "jpeg", "png", "npy")
+    return field in {"jpeg": ("jpg", "jpeg"), "unpacked": ("jpg", "jpeg", "fdc")}.get(header.kind, (header.kind,))
 
 
 def decoded(field: str, data: bytes) -> Any:
@@ -45,12 +61,25 @@ def decoded(field: str, data: bytes) -> Any:
     if kind in _TEXT:
         return data.decode()
     if kind == "npy":
-        return np.load(io.BytesIO(data), allow_pickle=False)
+        return _array(data)
     if kind in _PICTURES:
         from fastdata.lazy.opening import open_image  # imports Pillow
 
         return open_image(data)
     return data
+
+
+def _array(data: bytes) -> Any:
+    """The array of an NPY file, whose size is compared with what its header claims before memory is taken."""
+    file = io.BytesIO(data)
+    version = np.lib.format.read_magic(file)
+    read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+    shape, _, dtype = read(file)
+    if dtype.hasobject:
+        raise ValueError("an array of Python objects, which would be unpickled")
+    if math.prod(shape) * dtype.itemsize > len(data):
+        raise ValueError(f"its header claims the shape {shape} of {dtype}, more than its {len(data)} bytes")
+    return np.load(io.BytesIO(data), allow_pickle=False)
 
 
 def encoded(field: str, value: Any, where: str) -> bytes:

@@ -90,11 +90,12 @@ def index_elsewhere(tars: str, folder: str | os.PathLike[str], *, workers: int =
     if len(places) > 1:
         raise DatasetError(f"{tars} names tar files in {len(places)} places; index those of each place by themselves")
     Path(folder).mkdir(parents=True, exist_ok=True)
-    old = _old_manifest(Path(folder))
-    classes = old.classes if old is not None else None
+    old, place = _old_manifest(Path(folder)), next(iter(places))
+    beside = None if "://" in place else _old_manifest(Path(place))
+    classes = next((known.classes for known in (old, beside) if known is not None and known.classes), None)
     done = run_jobs(partial(_index_one, folder=str(folder), classes=classes), paths, workers=workers)
     shards = sorted(done, key=lambda info: info.name)
-    manifest = Manifest(classes=classes, shards=shards, tars=next(iter(places)))
+    manifest = Manifest(classes=classes, shards=shards, tars=place)
     write_whole(Path(folder) / MANIFEST_NAME, manifest.to_text().encode())
     return manifest
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -47,6 +48,10 @@ class PartTable:
         records = [(row, numbers[name], *place) for row, name, *place in members]
         return cls(fields, np.array(records, PART))
 
+    @cached_property
+    def _rows(self) -> npt.NDArray[np.uint32]:
+        return np.ascontiguousarray(self.records["row"])
+
     def __len__(self) -> int:
         return len(self.records)
 
@@ -58,7 +63,7 @@ class PartTable:
 
     def of_row(self, row: int) -> npt.NDArray[Any]:
         """Records of one sample's members."""
-        begin, end = np.searchsorted(self.records["row"], [row, row + 1])
+        begin, end = np.searchsorted(self._rows, [row, row + 1])
         found: npt.NDArray[Any] = self.records[begin:end]
         return found
 

@@ -76,6 +76,10 @@ class RemoteShards(Shards):
                 continue
             place = f"{url}/{MANIFEST_NAME}"
             manifest = store.read_checked(place, partial(Manifest.from_text, name=place))
+            if manifest.tars is not None:
+                raise DatasetError(
+                    f"{url} has the indexes of tar files in {manifest.tars}; copy it to a local folder and open that"
+                )
             self._take_classes(manifest.classes, url)
             self._urls += [f"{url}/{shard.name}" for shard in manifest.shards]
             self._index_crcs += [shard.index_crc32c for shard in manifest.shards]

@@ -171,7 +171,8 @@ def _compare_with_tar(path: str, index: ShardIndex, classes: list[str] | None) -
     for row, ref in enumerate(refs):
         record = index.records[row]
         expected = index.key(row), int(record["label"]), int(record["offset"]), int(record["size"])
-        found = ref.key, ref.label, ref.offset, ref.size
+        label = NO_LABEL if record["label"] == NO_LABEL else ref.label  # what JSON calls a label need not be one
+        found = ref.key, label, ref.offset, ref.size
         if expected != found:
             faults.append(Fault(path, ref.offset, f"key, label, offset, size: expected {expected}, found {found}"))
         if (problem := _other_members(index, row, ref)) is not None:

@@ -250,6 +250,8 @@ def test_tables_with_paths_of_images(pictures: Path, tmp_path: Path, kind: str) 
         ),
         ("a,b\n1,2\n", {}, "cannot tell which column holds the image; its columns are a, b; name one with --image-col"),
         ("path,label\na.jpg,-7\n", {}, "labels must be from 0"),
+        ("path,label\na.jpg,0.5\n", {}, "has the label 0.5; a label must be an integer or a class name"),
+        ("path,label,label\na.jpg,1,2\n", {}, "has two columns 'label'; rename one"),
         ("path,label\n\xff.jpg,1\n", {}, "is not UTF-8"),
     ],
 )
@@ -353,3 +355,37 @@ def test_fields_are_refused_for_sources_that_have_their_own(tmp_path: Path) -> N
         convert("generated:with_fields", tmp_path / "out", OPTIONS, fields={"txt": ""})
     with pytest.raises(OptionError, match=r"annotations .* are for folders of images"):
         convert("generated:with_fields", tmp_path / "out", OPTIONS, annotations=["a.json"])
+
+
+def test_labels_are_found_whatever_the_first_row_or_spaces_in_the_header_say(pictures: Path, tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text('{"path": "pictures/0.jpg"}\n{"path": "pictures/1.jpg", "label": "--5"}')
+    (tmp_path / "b.csv").write_text("path, label\npictures/0.jpg,cat\npictures/1.jpg,dog\n")
+    for name, classes, labels in (("a.jsonl", ["--5"], [-1, 0]), ("b.csv", ["cat", "dog"], [0, 1])):
+        convert(str(tmp_path / name), tmp_path / name[0], OPTIONS)
+        dataset = ShardDataset(tmp_path / name[0])
+        assert (dataset.classes, dataset.labels.tolist()) == (classes, labels)
+
+
+def test_long_cells_are_read(pictures: Path, tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text(f"path,note\npictures/0.jpg,{'x' * 200_000}\n")
+    convert(str(tmp_path / "a.csv"), tmp_path / "out", OPTIONS, fields={"txt": "note"})
+    assert len(read(tmp_path / "out", "txt")[0][0]) == 200_000
+
+
+def test_annotations_of_one_image_go_to_no_other(pictures: Path, tmp_path: Path) -> None:
+    for split in ("train", "val"):
+        shutil.copytree(pictures, tmp_path / "whole" / split / "x")
+    boxes = coco(tmp_path, annotations=[{"id": 1, "image_id": 12, "category_id": 44, "bbox": [1, 2, 3, 4]}])
+    with pytest.raises(ConversionError, match=r"has one image 0\.jpg, but there are train/x/0\.jpg and val/x/0\.jpg"):
+        convert(str(tmp_path / "whole"), tmp_path / "out", OPTIONS, annotations=[boxes])
+    entry = {"id": 10, "file_name": "0.jpg", "width": 99, "height": 30}
+    (tmp_path / "other.json").write_text(json.dumps({"images": [entry]}))
+    with pytest.raises(ConversionError, match=r"image 0\.jpg has width 99, but 40 in a file before it"):
+        convert(str(pictures), tmp_path / "out", OPTIONS, annotations=[boxes, str(tmp_path / "other.json")])
+
+
+def test_images_beside_class_folders_are_not_guessed_about(pictures: Path, tmp_path: Path) -> None:
+    shutil.copytree(pictures, tmp_path / "whole" / "cat")
+    shutil.copy(pictures / "0.jpg", tmp_path / "whole" / "stray.jpg")
+    with pytest.raises(ConversionError, match="it is unclear whether the folders are classes"):
+        convert(str(tmp_path / "whole"), tmp_path / "out", OPTIONS, fields={"txt": ""})

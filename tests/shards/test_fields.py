@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import pickle
 import tarfile
@@ -32,6 +33,7 @@ from fastdata import (
 from fastdata.cli.main import main
 from fastdata.shards.conversion.convert import ConvertOptions, convert
 from fastdata.shards.conversion.recode import Recoding
+from fastdata.shards.fields import encoded
 from fastdata.shards.format import ShardIndex
 from fastdata.shards.make_index import index_folder
 from fastdata.shards.parts import PartTable
@@ -330,3 +332,56 @@ def test_an_open_dataset_reads_no_index_again(shards: Path, monkeypatch: pytest.
     assert asked == []
     dataset.key(0)
     assert len(asked) == 1
+
+
+def test_an_image_does_not_stand_for_a_picture_that_is_missing(tmp_path: Path) -> None:
+    with ShardWriter(tmp_path / "shards") as writer:
+        for number in range(3):
+            other = {"other.png": np.zeros((4, 4), np.uint8)} if number != 1 else {}
+            writer.write({"__key__": f"{number}", "jpg": images.jpeg(20, 20), **other})
+    with pytest.raises(DecodeError, match=r"key 1\) .*: there is no 'other.png'"):
+        list(ShardDataset(tmp_path / "shards", fields=("jpg", "other.png")))
+    with pytest.raises(DecodeError, match="there is no 'png', and its image has another format"):
+        ShardDataset(tmp_path / "shards", fields=("png",))[0]
+    assert len(list(ShardDataset(tmp_path / "shards", fields=("image", "jpeg")))) == 3
+
+
+def test_what_a_field_claims_takes_no_memory_and_ends_no_epoch(tmp_path: Path) -> None:
+    huge = io.BytesIO()
+    np.lib.format.write_array_header_1_0(huge, {"descr": "<f8", "fortran_order": False, "shape": (10**7, 10**6)})
+    bad = [{"npy": huge.getvalue()}, {"npy": b"PK\x03\x04"}, {"json": b"[" * 100_000}, {"npy": b""}]
+    with ShardWriter(tmp_path / "shards") as writer:
+        for number, fields in enumerate([*bad, {"npy": np.arange(3)}]):
+            writer.write(
+                {"__key__": f"{number}", "jpg": images.jpeg(20, 20), "json": {}, "npy": np.arange(2), **fields}
+            )
+    dataset = ShardDataset(tmp_path / "shards", fields=("npy", "json"))
+    with pytest.warns(match="4 samples were left out"):
+        assert [array.tolist() for array, _ in DataLoader(dataset, 1, on_error="skip")] == [[[0, 1, 2]]]
+
+
+def test_what_json_calls_a_label_is_not_one(tmp_path: Path) -> None:
+    with ShardWriter(tmp_path / "shards") as writer:
+        writer.write({"__key__": "a", "jpg": images.jpeg(20, 20), "json": {"label": 3}})
+    assert list(verify_folder(tmp_path / "shards")) == []
+
+
+@pytest.mark.parametrize("name", ["", "a/b", "../x", "CLS", "a..b", "a.", 7])
+def test_names_that_no_member_can_have_are_refused(tmp_path: Path, name: Any) -> None:
+    with ShardWriter(tmp_path / "shards") as writer:
+        with pytest.raises(ConversionError, match=r"fields are named like txt or mask\.png"):
+            writer.write({"__key__": "a", "jpg": images.jpeg(20, 20), name: b"x"})
+        with pytest.raises(ConversionError, match="has two images, png and jpg; give the one"):
+            writer.write({"__key__": "a", "png": b"x", "jpg": images.jpeg(20, 20)})
+        writer.write({"__key__": "a", "jpg": images.jpeg(20, 20), "npy": np.zeros(2), "__url__": "of WebDataset"})
+
+
+def test_a_field_that_two_images_share_is_restored_once(tmp_path: Path) -> None:
+    for name in ("7.jpg", "7.png"):
+        (tmp_path / "files").mkdir(exist_ok=True)
+        data = images.jpeg(20, 20) if name == "7.jpg" else encoded("png", np.zeros((5, 5, 3), np.uint8), "")
+        (tmp_path / "files" / name).write_bytes(data)
+    (tmp_path / "files" / "7.txt").write_text("both")
+    convert(str(tmp_path / "files"), tmp_path / "shards", ConvertOptions(), fields={"txt": ""})
+    assert main(["restore", str(tmp_path / "shards"), str(tmp_path / "again")]) == 0
+    assert tree(tmp_path / "again") == tree(tmp_path / "files")

@@ -7,6 +7,7 @@ where they came from.
 from __future__ import annotations
 
 import json
+import math
 import os
 import posixpath
 import xml.etree.ElementTree as ET
@@ -55,10 +56,29 @@ def read_annotations(paths: Sequence[str]) -> Annotated:
     entries: dict[str, dict[str, Any]] = {}
     for path in paths:
         _add_coco(entries, path)
-    return lambda name: entries.get(name, entries.get(posixpath.basename(name)))
+    return _Lookup(entries, ", ".join(paths))
 
 
 # ---- COCO
+
+
+class _Lookup:
+    """Annotations by an image's path below the source, or by its name where the files give names alone."""
+
+    def __init__(self, entries: dict[str, dict[str, Any]], where: str) -> None:
+        self._entries, self._where = entries, where
+        self._taken: dict[str, str] = {}  # paths of images by the entry that they took
+
+    def __call__(self, name: str) -> dict[str, Any] | None:
+        key = name if name in self._entries else posixpath.basename(name)
+        if key not in self._entries:
+            return None
+        if (other := self._taken.setdefault(key, name)) != name:
+            raise ConversionError(
+                f"{self._where} has one image {key}, but there are {other} and {name}; convert one folder at a time, "
+                "each with its own annotations"
+            )
+        return self._entries[key]
 
 
 def _add_coco(entries: dict[str, dict[str, Any]], path: str) -> None:
@@ -69,9 +89,11 @@ def _add_coco(entries: dict[str, dict[str, Any]], path: str) -> None:
         by_id: dict[Any, dict[str, Any]] = {}
         for image in images:
             entry = by_id[image["id"]] = entries.setdefault(image["file_name"], {**image, "annotations": []})
-            if entry["id"] != image["id"]:
-                ids = f"the id {image['id']}, but {entry['id']} in a file before it"
-                raise ConversionError(f"{path}: image {image['file_name']} has {ids}")
+            both = [fact for fact in ("id", "width", "height") if fact in image and fact in entry]
+            differing = [fact for fact in both if entry[fact] != image[fact]]
+            if differing:
+                facts = f"{differing[0]} {image[differing[0]]!r}, but {entry.get(differing[0])!r} in a file before it"
+                raise ConversionError(f"{path}: image {image['file_name']} has {facts}; are they of other images?")
         for annotation in annotations:
             category = {"category": names[number]} if (number := annotation.get("category_id")) in names else {}
             by_id[annotation["image_id"]]["annotations"].append({**annotation, **category})
@@ -105,12 +127,14 @@ def _voc_object(path: str, element: ET.Element) -> dict[str, Any]:
     if name is None or None in box:
         raise ConversionError(f"{path}: an object has no name, or no bndbox with xmin, ymin, xmax and ymax")
     numbers = {each.tag: number for each in element if (number := _number(each.text)) is not None}
-    return {"name": name, "bbox": box, **numbers}
+    return {**numbers, "name": name, "bbox": box}
 
 
 def _number(text: str | None) -> int | float | None:
     try:
         number = float(text or "")
     except ValueError:
+        return None
+    if not math.isfinite(number):
         return None
     return int(number) if number.is_integer() else number

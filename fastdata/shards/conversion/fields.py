@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 
 from fastdata.errors import OptionError
-from fastdata.shards.fields import CLASS, IMAGE, KEY
+from fastdata.shards.fields import CLASS, IMAGE, KEY, is_field
 
 __all__ = ["parse_fields"]
 
@@ -28,7 +27,7 @@ def parse_fields(given: Iterable[str]) -> dict[str, str]:
     fields: dict[str, str] = {}
     for each in given:
         name, _, place = each.partition("=")
-        if not re.fullmatch(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*", name):
+        if not is_field(name.lower()):
             raise OptionError(
                 f"fields: {each!r} is not NAME or NAME=PLACE with a NAME like txt, json or mask.png (letters, digits, "
                 "_ and -, with dots between them)"

@@ -98,7 +98,13 @@ def _check_same_classes(root: Path, classes: dict[str, list[str] | None]) -> Non
 def _folder(root: Path, source: Path, left_out: Collection[str], beside: Beside) -> Split:
     """One split: `root`, which is the source or a folder of it."""
     folders = folders_in(str(root))
-    has_images = bool(beside) and any(map(os.path.isfile, _images_in(root, beside)))
+    loose = [path for path in _images_in(root, beside) if os.path.isfile(path)] if beside else []
+    has_images = bool(loose)
+    if loose and (inside := next((path for each in folders for path in _images_in(Path(each), beside)), None)):
+        raise ConversionError(
+            f"{root} has images itself ({loose[0]}) and in folders ({inside}), so it is unclear whether the folders "
+            "are classes; move one kind away"
+        )
     if not folders and not has_images:
         raise DatasetError(f"no class folders in {root}; expected {root}/CLASS/NAME.jpg, tar files or Parquet files")
     classes = None if has_images else [readable(os.path.basename(path)) for path in folders]

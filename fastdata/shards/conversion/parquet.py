@@ -145,6 +145,8 @@ class _Table:
         kind = schema.field(label).type
         kind = kind.value_type if types.is_dictionary(kind) else kind
         has_names = types.is_string(kind) or types.is_large_string(kind)
+        if not has_names and not types.is_integer(kind) and fields and label_column is None:
+            return cls(path, image, None, False, None, places, others)  # a column that only has a usual name
         if not has_names and not types.is_integer(kind):
             raise ConversionError(
                 f"{path}: column {label!r} holds {kind}; labels must be integers, or strings with class names: cast "

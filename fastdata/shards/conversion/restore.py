@@ -12,6 +12,7 @@ from typing import Literal, NamedTuple
 from fastdata.errors import ConversionError, ShardError
 from fastdata.shards.conversion.recode import described
 from fastdata.shards.dataset import MemberPlace, ShardDataset
+from fastdata.shards.format import crc32c
 from fastdata.system.disk_space import space_errors
 from fastdata.system.files import read_file
 from fastdata.system.ordered_map import in_order
@@ -87,7 +88,7 @@ def restore_folder(
         name = path or f"{key}.{described(data).extension}"
         files.put(index, name, data)
         for field, content in contents.items():
-            files.put(index, f"{posixpath.splitext(name)[0]}.{field}", content)
+            files.put(index, f"{posixpath.splitext(name)[0]}.{field}", content, is_field=True)
         return None
 
     damaged = []
@@ -104,16 +105,18 @@ class _Files:
 
     def __init__(self, folder: Path, *, resume: bool) -> None:
         self._folder, self._resume = folder, resume
-        self._taken: set[Path] = set()
+        self._taken: dict[Path, int] = {}  # checksums
         self._lock = threading.Lock()
 
-    def put(self, index: int, name: str, data: bytes) -> None:
+    def put(self, index: int, name: str, data: bytes, *, is_field: bool = False) -> None:
         path = Path(os.path.abspath(self._folder / name))
         if not path.is_relative_to(self._folder):
             raise ConversionError(f"the name {name!r} leads out of {self._folder}; no file is written for it")
         with self._lock:
             is_first = path not in self._taken
-            self._taken.add(path)
+            known = self._taken.setdefault(path, crc32c(data))
+        if not is_first and is_field and known == crc32c(data):  # 1.txt of 1.jpg and of 1.png
+            return
         if not is_first:
             raise ConversionError(
                 f"two images would be {path}; restore the shards one by one, from folders of their own"

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from fastdata.errors import ConversionError
-from fastdata.shards.fields import CLASS, IMAGE, KEY, encoded, names_image
+from fastdata.shards.fields import CLASS, IMAGE, KEY, encoded, is_field, names_image
 from fastdata.shards.format import NO_LABEL
 from fastdata.shards.labels import integer_label
 from fastdata.shards.records import Ref
@@ -64,11 +64,24 @@ def sample_of(item: Any, where: str) -> Streamed:
         except (TypeError, ValueError) as error:
             raise ConversionError(f"{where} is neither (key, bytes, label) nor a dictionary: {error}") from error
         return Streamed(str(key), encoded_image, integer_label(label, f"{where} ({key})"))
+    item = {name: value for name, value in item.items() if name == KEY or not str(name).startswith("__")}
+    if wrong := [name for name in item if name not in (KEY, IMAGE) and not is_field(name)]:
+        raise ConversionError(
+            f"{where} has a field {wrong[0]!r}; fields are named like txt or mask.png, with small letters, digits, _, "
+            "- and dots between them"
+        )
     if KEY not in item:
         raise ConversionError(f"{where} has no {KEY!r}; its fields are {', '.join(map(str, item))}")
     where = f"{where} ({item[KEY]})"
-    if not (images := [name for name in item if names_image(name)]):
+    images = [name for name in item if names_image(name)]
+    images = [name for name in images if name != "npy" or len(images) == 1]  # an array beside an image is a field
+    if not images:
         raise ConversionError(f"{where} has no image; its fields are {', '.join(map(str, item))}")
+    if len(images) > 1:
+        raise ConversionError(
+            f"{where} has two images, {images[0]} and {images[1]}; give the one that is no more than a field a name "
+            f"with a dot, such as other.{images[1]} or mask.png"
+        )
     parts = tuple((name, encoded(name, item[name], where)) for name in item if name not in (KEY, CLASS, images[0]))
     image = "png" if images[0] == IMAGE else images[0]  # an array or an image of Pillow's becomes a PNG
     label = integer_label(item.get(CLASS, NO_LABEL), where)

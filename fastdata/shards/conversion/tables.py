@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import os
+import re
 import stat
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -21,6 +22,7 @@ from fastdata.system.files import read_file
 __all__ = ["TABLES", "WHOLE_ROW", "column", "field_columns", "table_split"]
 
 TABLES = (".csv", ".tsv", ".jsonl")
+_MOST_CELL = 1 << 30  # characters, as polygons have
 WHOLE_ROW = "*"  # place of a field that holds all columns but the image's
 _FILE_COLUMNS = ("image", "file_name", "filename", "filepath", "path", "file", "img")  # usual names
 
@@ -51,7 +53,7 @@ def table_split(
     rows = list(_rows(path))
     if not rows:
         raise DatasetError(f"{path} has no rows")
-    names = list(rows[0][1])
+    names = list(dict.fromkeys(name for _, row in rows for name in row))
     image = column(names, image_column, _FILE_COLUMNS, "image", path)
     places = field_columns(names, fields, path)
     label = label_column or next((name for name in LABEL_NAMES if name in names), None)
@@ -112,7 +114,12 @@ def _rows(path: str) -> Iterator[tuple[str, Row]]:
     reader = csv.DictReader(
         io.StringIO(text, newline=""), delimiter="\t" if path.endswith(".tsv") else ",", strict=True
     )
+    limit = csv.field_size_limit(_MOST_CELL)
     try:
+        names = [name.strip() for name in reader.fieldnames or ()]
+        if twice := [name for number, name in enumerate(names) if name in names[:number]]:
+            raise ConversionError(f"{path} has two columns {twice[0]!r}; rename one of them")
+        reader.fieldnames = names
         for row in reader:
             where = f"{path}: line {reader.line_num}"
             if None in row or None in row.values():
@@ -120,6 +127,8 @@ def _rows(path: str) -> Iterator[tuple[str, Row]]:
             yield where, dict(row)
     except csv.Error as error:
         raise ConversionError(f"{path}: line {reader.line_num}: {error}") from error
+    finally:
+        csv.field_size_limit(limit)
 
 
 def _object(line: str, where: str) -> Row:
@@ -136,9 +145,13 @@ def _label(value: Any, where: str) -> int | str:
     """A label: a number, also one in text, or a name; no label for nothing."""
     if value is None or value == "":
         return NO_LABEL
-    if isinstance(value, str):
-        return integer_label(int(value), where) if value.lstrip("+-").isdecimal() else value
-    return integer_label(value, where)
+    if not isinstance(value, str):
+        return integer_label(value, where)
+    if re.fullmatch(r"[+-]?\d+", value):
+        return integer_label(int(value), where)
+    if re.fullmatch(r"[+-]?(\d+\.\d*|\.\d+|\d+)(e[+-]?\d+)?|nan", value, re.IGNORECASE):
+        raise ConversionError(f"{where} has the label {value}; a label must be an integer or a class name")
+    return value
 
 
 def _file(table: str, value: Any, where: str) -> tuple[str, str, int]:
