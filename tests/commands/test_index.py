@@ -158,8 +158,8 @@ def test_shards_that_have_none_get_them(own: Path, capsys: pytest.CaptureFixture
     before = used()
     assert same(batches(ShardDataset(own, transform=CROP)), expected)
     assert used() - before == 39
-    assert main(["index", str(own), "--to", "there"]) == 1
-    assert "--to is for folders of images" in capsys.readouterr().err
+    assert main(["index", str(own), "--to", str(own.parent / "there")]) == 0
+    assert same(batches(ShardDataset(own.parent / "there", transform=CROP)), expected)
 
 
 @pytest.mark.parametrize("damage", ["cut", "one index", "of another shard"])

@@ -12,6 +12,7 @@ import pytest
 from browsers import browser
 from places import ROOT
 
+from fastdata.dataloader.verdict import Verdict
 from fastdata.demo.report import write_report
 from fastdata.demo.train import Epoch
 from fastdata.diagnosis.html_report import as_html
@@ -48,7 +49,7 @@ def demo_page(folder: Path) -> str:
 def doctor_page(folder: Path) -> str:
     facts = Facts(syncs=[SyncPlace("a/" * 60 + "train.py:1", ".item()", 32, 0.001, 0.04)], dtypes=["float64"])
     steps = [Step(0.3, 0.03, 0.06, 0.01, 0.0)] * 3
-    alone = Loading("", 10, 0.4, 80, 2.0, "not accelerated: " + "Own." * 60, {"decode": 0.3})
+    alone = Loading("", 10, 0.4, 80, 2.0, Verdict("not accelerated", "Own." * 60), {"decode": 0.3})
     sample = SampleTimes(samples=50, total_ms=10, idle_ms=0, decode_ms=8, width=4000, height=3000, shown_px=224 * 224)
     seen = Observation(
         program="train.py " + "--option=" + "x" * 200,

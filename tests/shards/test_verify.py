@@ -17,7 +17,7 @@ from PIL import Image
 from fastdata import DatasetError, ShardDataset
 from fastdata.cli.main import main
 from fastdata.loaders.pillow_files import write_sheet
-from fastdata.shards import verify
+from fastdata.shards import make_index
 from fastdata.shards.verify import verify_folder
 from fastdata.shards.writer import TarWriter
 
@@ -88,17 +88,17 @@ def test_index_does_not_make_damage_official(own: Path) -> None:
 def test_index_does_not_take_what_cannot_be_read_for_missing(
     own: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    read = verify.read_shard_file
+    read = make_index.read_shard_file
 
     def failing(path: str | Path) -> bytes:
         if Path(path).name == name:
             raise OSError(errno.EIO, "Input/output error", os.fspath(path))
         return read(path)
 
-    monkeypatch.setattr(verify, "read_shard_file", failing)
+    monkeypatch.setattr(make_index, "read_shard_file", failing)
     before = (own / name).read_bytes()
     with pytest.raises(OSError, match="Input/output error"):
-        verify.index_folder(own)
+        make_index.index_folder(own)
     assert (own / name).read_bytes() == before
 
 
