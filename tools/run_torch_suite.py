@@ -5,8 +5,9 @@ The suite is part of PyTorch's source tree, not of its wheel; torchdata's copy f
 
     python tools/run_torch_suite.py ~/pytorch/test/test_dataloader.py
 
-A test that passes with torch's class must pass with fastdata's.  Exit status 1 when one does not.  --keep writes the
-result to benchmarks/results/torch_suite.json.  `tools/test.sh --all` runs it where FASTDATA_TORCH_SUITE names the file.
+A test that passes with torch's class must pass with fastdata's.  Exit status 1 when one does not, 2 when the suite
+cannot be run.  It needs expecttest (pip install expecttest).  --keep writes the result to
+benchmarks/results/torch_suite.json.  `tools/test.sh --all` runs it where FASTDATA_TORCH_SUITE names the file.
 """
 
 from __future__ import annotations
@@ -35,7 +36,8 @@ def run_suite(suite: Path, *, swapped: bool, report: Path, select: str | None) -
     """Runs the suite in a separate process and returns "passed", "failed" or "skipped" by test name."""
     plugin = report.with_name("swap_dataloader.py")
     plugin.write_text(_SWAP if swapped else "")
-    environment = {**os.environ, "PYTHONPATH": f"{plugin.parent}{os.pathsep}{suite.parent}"}
+    places = [str(plugin.parent), str(suite.parent), *filter(None, [os.environ.get("PYTHONPATH")])]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(places)}
     command = [sys.executable, "-m", "pytest", "-p", "swap_dataloader", "-q"]
     command += [
         "-c",
@@ -83,6 +85,9 @@ def main() -> int:
     reports = options.reports.absolute()
     suite = as_of_torch(options.suite, reports)
     torchs = run_suite(suite, swapped=False, report=reports / "torch.xml", select=options.select)
+    if "passed" not in torchs.values():
+        print("no test passes with torch's class; the suite needs expecttest: pip install expecttest", file=sys.stderr)
+        return 2
     ours = run_suite(suite, swapped=True, report=reports / "fastdata.xml", select=options.select)
     worse = [name for name, outcome in torchs.items() if outcome == "passed" and ours.get(name) != "passed"]
     counts = {
