@@ -11,10 +11,10 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
-import torch.distributed as dist
 from torch.utils.data import Sampler
 
 from fastdata.errors import OptionError
+from fastdata.order.epoch_sampler import ranks_and_rank
 from fastdata.views.philox import Key, random_words
 from fastdata.views.streams import Stream
 
@@ -143,13 +143,7 @@ class BucketBatchSampler(Sampler[list[int]]):
             raise OptionError(f"sizes_px has shape {np.shape(sizes)}, but the dataset has {len(dataset)} samples")
         if batch_size < 1:
             raise OptionError(f"batch_size={batch_size} is not a positive integer")
-        if (num_replicas is None) != (rank is None):
-            raise OptionError(f"num_replicas={num_replicas} and rank={rank}: give both, or neither")
-        in_use = dist.is_available() and dist.is_initialized()
-        self.num_replicas = num_replicas if num_replicas is not None else dist.get_world_size() if in_use else 1
-        self.rank = rank if rank is not None else dist.get_rank() if in_use else 0
-        if not 0 <= self.rank < self.num_replicas:
-            raise OptionError(f"rank={self.rank} is not between 0 and {self.num_replicas - 1}")
+        self.num_replicas, self.rank = ranks_and_rank(num_replicas, rank)
         self.buckets, self.batch_size, self.seed, self.drop_last = buckets, batch_size, seed, drop_last
         self.epoch = 0
         self._bucket_of = buckets.of(sizes)

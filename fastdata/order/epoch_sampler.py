@@ -23,7 +23,7 @@ from fastdata.system.stack_level import users_level
 from fastdata.views.philox import Key, Words, random_words
 from fastdata.views.streams import Stream
 
-__all__ = ["ORDERS", "EpochSampler"]
+__all__ = ["ORDERS", "EpochSampler", "ranks_and_rank"]
 
 Ints: TypeAlias = npt.NDArray[np.int64]
 
@@ -88,13 +88,7 @@ class EpochSampler(Sampler[int]):
             raise OptionError(f"repetitions={repetitions} must be above 0, and above 1 needs order='random'")
         if window < 1:
             raise OptionError(f"window={window} must be above 0")
-        if (num_replicas is None) != (rank is None):
-            raise OptionError(f"num_replicas={num_replicas} and rank={rank}: give both, or neither")
-        in_use = dist.is_available() and dist.is_initialized()
-        self.num_replicas = num_replicas if num_replicas is not None else dist.get_world_size() if in_use else 1
-        self.rank = rank if rank is not None else dist.get_rank() if in_use else 0
-        if not 0 <= self.rank < self.num_replicas:
-            raise OptionError(f"rank={self.rank} is not between 0 and {self.num_replicas - 1}")
+        self.num_replicas, self.rank = ranks_and_rank(num_replicas, rank)
         if order == "random" and hasattr(dataset, "fits_in_cache") and not dataset.fits_in_cache():
             warnings.warn(
                 "a random order reads from all shards at once, but the cache holds only some of them; use "
@@ -207,3 +201,19 @@ class EpochSampler(Sampler[int]):
         if self.order == "random":  # every ranks-th of them
             return len(range(rank, count, ranks))
         return count * (rank + 1) // ranks - count * rank // ranks
+
+
+def ranks_and_rank(num_replicas: int | None, rank: int | None) -> tuple[int, int]:
+    """The number of ranks and this one's, as given, or those of torch.distributed; (1, 0) where it is not in use.
+
+    Raises:
+        OptionError: only one of them is given, or there is no such rank.
+    """
+    if (num_replicas is None) != (rank is None):
+        raise OptionError(f"num_replicas={num_replicas} and rank={rank}: give both, or neither")
+    if num_replicas is None or rank is None:
+        in_use = dist.is_available() and dist.is_initialized()
+        return (dist.get_world_size(), dist.get_rank()) if in_use else (1, 0)
+    if not 0 <= rank < num_replicas:
+        raise OptionError(f"rank={rank} is not between 0 and {num_replicas - 1}")
+    return num_replicas, rank

@@ -28,7 +28,7 @@ class MixtureSource:
     """One dataset of a mixture.
 
     Attributes:
-        name: name of the source, for messages and for the state of a loader.
+        name: name of the source, for messages.
         weight: its share of the samples of an epoch, from 0 to 1.
         begin: index of its first sample in the mixture.
         length: number of its samples.
@@ -58,9 +58,8 @@ class Mixture:
     exact: bool
 
     def __str__(self) -> str:
-        parts = ", ".join(
-            f"{each.weight:.6g} of {each.length}" for each in self.sources
-        )  # paths may be others elsewhere
+        # No names: a state is compared by this text, and paths may be others elsewhere.
+        parts = ", ".join(f"{each.weight:.6g} of {each.length}" for each in self.sources)
         return f"[{parts}], epoch_samples={self.epoch_samples}, weights_per={'epoch' if self.exact else 'sample'!r}"
 
     @property
