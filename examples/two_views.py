@@ -53,11 +53,6 @@ def metrics(model: Any, batch: Any) -> dict[str, torch.Tensor]:
     return {"found": (similar.argmax(1) == other).float().view(2, -1).mean(0)}
 
 
-def count(batch: Any) -> int:
-    """Images in a batch."""
-    return len(batch[1])
-
-
 def main() -> None:
     """Trains for three epochs."""
     colour = transforms.RandomApply([transforms.ColorJitter(0.4, 0.4, 0.4, 0.1)], p=0.8)
@@ -66,7 +61,7 @@ def main() -> None:
     loader = DataLoader(ImageFolder(str(data_folder()), TwoViews(view)), batch_size=16, shuffle=True, num_workers=2)
     model = nn.Sequential(nn.Conv2d(3, 16, 7, 4), nn.ReLU(), nn.AdaptiveAvgPool2d(4), nn.Flatten(), nn.Linear(256, 16))
     options = TrainOptions(epochs=3, batch_size=16, opt="adamw", lr=0.003, device="cpu")
-    fit(model, loader, loader, options, task=Task(loss=loss, metrics=metrics, count=count))
+    fit(model, loader, loader, options, task=Task(loss=loss, metrics=metrics))
     print(loader.verdict())  # known once there were batches
 
 

@@ -147,7 +147,7 @@ def _index_tar(name: str, *, folder: str, force: bool, classes: list[str] | None
 
 
 def _collected(path: str, classes: list[str] | None) -> IndexBuilder:
-    """What the index of a tar file will hold."""
+    """Collects the contents of the index of a tar file."""
     builder, known = IndexBuilder(), _known_paths(path)
     with open_shard_file(path) as file:
         for ref in list_tar(path, classes):

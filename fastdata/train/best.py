@@ -1,4 +1,4 @@
-"""What the results of epochs decide: the best epoch, an early end, and rates that fall when nothing gets better.
+"""Decisions by the results of epochs: the best epoch, an early end, and rates that fall when nothing gets better.
 
 All of it is computed from the list of results, which checkpoints keep, so a resumed run decides the same.
 """

@@ -1,4 +1,4 @@
-"""What is trained, as functions: one's own loss, metrics, optimiser, schedule and form of a batch.
+"""Task: one's own loss, metrics, optimiser, schedule and form of a batch, as functions.
 
 Without any of them images are classified: a batch is (images, labels), the model returns one value per class.
 """

@@ -137,7 +137,7 @@ class Training:
             ) from error
 
     def metrics(self, model: nn.Module, batch: Any) -> Mapping[str, Any]:
-        """What validation knows of a batch, by name; see `Task.metrics`."""
+        """Values of a batch in validation, by name; see `Task.metrics`."""
         if self.task.metrics is not None:
             return self.task.metrics(model, batch)
         return classified(model, batch) if self.task.loss is None else {"loss": self.task.loss(model, batch)}

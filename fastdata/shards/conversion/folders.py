@@ -27,7 +27,7 @@ FOLDER_EXTENSIONS = tuple(f".{name}" for name in sorted(IMAGE_EXTENSIONS - {"npy
 
 @dataclass(frozen=True)
 class Beside:
-    """What is stored of a sample beside image and class.
+    """Places of what is stored of a sample beside image and class.
 
     Attributes:
         fields: place of each field's files by its name: a folder, or "" for the folder of the image.
