@@ -55,6 +55,7 @@ ROWS = (
     Row("resnet50", 150),
     Row("doctor", 60),
     Row("batch_size", 60),
+    Row("decoding", 90, required=False),
     Row("augmentations", 90, required=False),
 )
 

@@ -26,6 +26,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # a checkout; in a
 import torch
 from gpu_row import CLASSES, ROOT, Failed, Row, run
 from gpu_rows_of_ranks import nccl, ranks
+from gpu_rows_of_speed import augmentations, decoding, resnet50, usable_cores
 from torch import nn
 
 from fastdata import DataLoader, DevicePrefetcher, FastdataError, ImageFolder, doctor, transforms
@@ -35,7 +36,6 @@ from fastdata.system import cuda
 from fastdata.train import TrainOptions, fit
 from fastdata.train.searches import find_batch_size
 
-BATCHES = 40  # measured for a speed
 TOLERANCES = {"bf16": 0.15, "fp16": 0.1, "fp8": 0.5, "compile": 0.02}  # of losses against float32's, relative
 
 
@@ -48,7 +48,7 @@ def environment(row: Row) -> dict[str, Any]:
         "python": platform.python_version(),
         "torch": torch.__version__,
         "core": core.description,
-        "cores": _usable_cores(),
+        "cores": usable_cores(),
         "DALI": _version("nvidia-dali-cuda120") or _version("nvidia-dali-cuda130") or "missing",
     }
     if not row.dry:
@@ -196,51 +196,6 @@ def tests(row: Row) -> dict[str, Any]:
     return {"tests": last.strip("= "), "skips": skips}
 
 
-def resnet50(row: Row) -> dict[str, Any]:
-    """A ResNet-50 trains in bfloat16 on batches that cost nothing, the native core's, and those of torch's loader."""
-    model, name = _resnet50(row)
-    if not row.dry and name != "ResNet-50":
-        return {"outcome": "skipped", "why": "it needs torchvision, which has the model"}
-    size, batch = (32, 8) if row.dry else (224, 256)
-    steps = [
-        transforms.RandomResizedCrop(size),
-        transforms.RandomHorizontalFlip(),
-        transforms.ToTensor(),
-        transforms.Normalize(transforms.IMAGENET_MEAN, transforms.IMAGENET_STD),
-    ]
-    workers = min(16, _usable_cores())
-    # The first ones, which workers have ready when the epoch begins, are not counted.
-    skipped, counted = (2, 2) if row.dry else (2 * workers, max(BATCHES, 4 * workers))
-    dataset = _Repeated(ImageFolder(row.images(), transforms.Compose(steps)), batch * (skipped + counted))
-    common: dict[str, Any] = {"batch_size": batch, "num_workers": workers, "drop_last": True, "shuffle": True}
-    loaders: dict[str, Callable[[], Iterable[Any]]] = {
-        "synthetic": lambda: DataLoader(dataset.whole(), device=row.device, backend="synthetic", **common),
-        "native": lambda: DataLoader(dataset.whole(), device=row.device, backend="native", **common),
-        "torch": lambda: torch.utils.data.DataLoader(dataset.whole(), pin_memory=not row.dry, **common),
-    }
-    rates = {each: _rate(row, model, make(), batch, skipped) for each, make in loaders.items()}
-    loading = _rate(row, None, loaders["native"](), batch, skipped)
-    share = rates["native"] / rates["synthetic"]
-    bound = "decoding" if loading < 1.05 * rates["native"] else "computing"
-    found = {"model": name, "images_per_s": rates, "native alone": loading, "share": share, "bound by": bound}
-    if not row.dry and share < 0.95 and bound != "decoding":
-        raise Failed(f"training has {share:.0%} of the speed that it has without loading: {found}")
-    return found
-
-
-def augmentations(row: Row) -> dict[str, Any]:
-    """RandAugment on the host and on the device: images per second without training."""
-    size, batch = (32, 8) if row.dry else (224, 64)
-    steps = [transforms.RandomResizedCrop(size), transforms.RandAugment(), transforms.ToTensor()]
-    dataset = _Repeated(ImageFolder(row.images(), transforms.Compose(steps)), batch * (4 if row.dry else BATCHES))
-    common: dict[str, Any] = {"batch_size": batch, "num_workers": min(16, _usable_cores()), "drop_last": True}
-    found = {}
-    for where in ("host", "device"):
-        loader = DataLoader(dataset.whole(), device=row.device, augment_on=where, **common)
-        found[where] = _rate(row, None, loader, batch)
-    return {"images_per_s": found}
-
-
 def batch_size(row: Row) -> dict[str, Any]:
     """The batch size that is found trains without running out of memory."""
     if row.dry:
@@ -282,54 +237,6 @@ class _Slow:
         return image
 
 
-class _Repeated:
-    """A folder's samples again and again, so that an epoch has a given length."""
-
-    def __init__(self, dataset: ImageFolder, count: int) -> None:
-        self._dataset, self._count = dataset, count
-
-    def whole(self) -> ImageFolder:
-        """The folder with its samples repeated."""
-        longer = copy.copy(self._dataset)
-        times = -(-self._count // len(longer.samples))
-        longer.samples = (list(longer.samples) * times)[: self._count]
-        longer.targets = [target for _, target in longer.samples]
-        return longer
-
-
-def _rate(row: Row, model: nn.Module | None, loader: Iterable[Any], batch: int, skipped: int = 2) -> float:
-    """Images per second of training, or of loading alone, without the first batches."""
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01) if model is not None else None
-    counted, began = 0, 0.0
-    for number, (images, labels) in enumerate(loader):
-        if number == skipped:
-            row.wait()
-            began = time.perf_counter()
-        counted += number >= skipped
-        images, labels = images.to(row.device, non_blocking=True), labels.to(row.device, non_blocking=True)
-        if model is not None and optimizer is not None:
-            with torch.autocast(row.device.type, torch.bfloat16):
-                loss = nn.functional.cross_entropy(model(images), labels % CLASSES)
-            loss.backward()
-            optimizer.step()
-            optimizer.zero_grad(set_to_none=True)
-    row.wait()
-    return batch * counted / (time.perf_counter() - began)
-
-
-def _resnet50(row: Row) -> tuple[nn.Module, str]:
-    if row.dry or importlib.util.find_spec("torchvision") is None:
-        return small_resnet(CLASSES).to(row.device), "small ResNet"
-    from torchvision.models import resnet50 as create
-
-    torch.backends.cudnn.benchmark = True
-    return create(num_classes=CLASSES).to(row.device, memory_format=torch.channels_last), "ResNet-50"
-
-
-def _usable_cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 def _version(name: str) -> str | None:
     try:
         return importlib.metadata.version(name)
@@ -346,6 +253,7 @@ ROWS: dict[str, Callable[[Row], dict[str, Any]]] = {
     "precision": precision,
     "ranks": ranks,
     "resnet50": resnet50,
+    "decoding": decoding,
     "augmentations": augmentations,
     "batch_size": batch_size,
     "doctor": _doctor_row,

@@ -38,6 +38,7 @@ def test_every_row_runs_in_small(tmp_path: Path) -> None:
         "resnet50",
         "doctor",
         "batch_size",
+        "decoding",
         "augmentations",
     ]
     assert {outcome for name, outcome in rows if name != "batch_size"} == {"passed"}
