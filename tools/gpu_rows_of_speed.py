@@ -109,7 +109,7 @@ def _costs(row: Row, loader: Iterable[Any]) -> dict[str, float]:
     found = {"consumer_ms": 1e3 * (time.thread_time() - begun) / count}
     if row.dry:
         return found
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA], acc_events=True) as profile:
         for _ in loader:
             pass
         row.wait()
@@ -138,7 +138,7 @@ def _rate(row: Row, model: nn.Module | None, loader: Iterable[Any], batch: int, 
         if model is not None and optimizer is not None:
             with torch.autocast(row.device.type, torch.bfloat16):
                 loss = nn.functional.cross_entropy(model(images), labels % CLASSES)
-            loss.backward()
+            loss.backward()  # type: ignore[no-untyped-call]
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
     row.wait()

@@ -280,6 +280,7 @@ def _tracer(training: Training, folder: Path) -> torch.profiler.profile:
         activities=activities,
         schedule=schedule,
         on_trace_ready=lambda trace: trace.export_chrome_trace(str(folder / "trace.json")),
+        acc_events=True,  # torch 2.11 warns without it, though the schedule has one cycle
     )
 
 

@@ -44,7 +44,7 @@ def model() -> nn.Module:
     [
         {"amp": "bf16"},
         {"amp": "fp16", "clip_grad_norm": 1.0},
-        {"opt": "adamw", "model_ema": 0.9, "clip_grad_value": 0.1, "accumulate": 2},
+        {"opt": "adamw", "model_ema": 0.3, "clip_grad_value": 0.1, "accumulate": 2},
         {"mixup_alpha": 0.2, "cutmix_alpha": 1.0, "label_smoothing": 0.1},
         {"checkpoint_every_k": 1, "lr_scheduler": "onecycle"},
     ],
@@ -88,16 +88,17 @@ def test_an_overflow_of_fp16_skips_the_update_and_is_counted() -> None:
     before = copy.deepcopy(training.model.state_dict())
     images, labels = next(iter(data()))
     training.model.train()
-    training.learn(images, labels)
+    training.learn([images, labels])
     assert int(training.skipped) == 1
     weights = dict(training.model.named_parameters())
     assert all(torch.equal(value, before[name]) for name, value in weights.items())
     for _ in range(40):
-        training.learn(images, labels)
+        training.learn([images, labels])
     assert 1 < int(training.skipped) < 40
     assert not all(torch.equal(value, before[name]) for name, value in weights.items())
 
 
+@pytest.mark.filterwarnings("default")  # torchao's own
 def test_fp8_trains_where_the_device_has_it() -> None:
     if torch.cuda.get_device_capability() < (8, 9) or importlib.util.find_spec("torchao") is None:
         pytest.skip("needs compute capability 8.9 and torchao")
@@ -131,9 +132,9 @@ def test_the_batch_that_is_found_fits() -> None:
         training = Training(model(), options(), batches_per_epoch=1)
         images, labels = torch.zeros(found, 3, 64, 64), torch.zeros(found, dtype=torch.int64)
         for _ in range(3):
-            training.learn(images, labels)
+            training.learn([images, labels])
         with pytest.raises(torch.cuda.OutOfMemoryError):
-            training.learn(images.repeat(4, 1, 1, 1), labels.repeat(4))
+            training.learn([images.repeat(4, 1, 1, 1), labels.repeat(4)])
     finally:
         torch.cuda.set_per_process_memory_fraction(1.0)
 
