@@ -9,13 +9,14 @@ from __future__ import annotations
 from fastdata.native.abi import COp, IndexUse, NativeMissing, OpKind, PassOrder, Status
 from fastdata.native.core import Core, OneView, Pool, available, load
 from fastdata.native.describe import Geometry, JpegIndexes, Loaded, Options, Results
-from fastdata.native.loaders import ArrayLoader, BatchLoader
+from fastdata.native.loaders import ArrayLoader, BatchLoader, FileReader
 
 __all__ = [
     "ArrayLoader",
     "COp",
     "BatchLoader",
     "Core",
+    "FileReader",
     "Geometry",
     "IndexUse",
     "JpegIndexes",

@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <cstdlib>
 #include <cstring>
 #include <functional>
 #include <span>
@@ -109,15 +110,12 @@ std::vector<int64_t> group_begins(const fd_images &images) {
     return begins;
 }
 
-// Everything that the images of one fd_load share.
-struct Loading {
+// The files of one call, and what reading them took.
+struct Reading {
     const fd_files &files;
-    std::span<const fd_op> ops;
-    const fd_geometry &geometry;
-    const fd_format &format;
     const fd_options &options;
     std::vector<const char *> paths{};
-    std::atomic<int64_t> read_ns{0}, decode_ns{0};
+    std::atomic<int64_t> read_ns{0};
 
     int64_t crc_of(int64_t item) const { return files.crcs != nullptr ? files.crcs[item] : -1; }
 
@@ -136,6 +134,29 @@ struct Loading {
         read_ns += now_ns() - began;
         return status;
     }
+
+    // Memory of its own for a file's bytes; null on failure.
+    int32_t hand_over(int64_t item, uint8_t *&data) {
+        static thread_local FileReader reader;
+        data = nullptr;
+        const int32_t status = read(item, reader);
+        if (status != FD_OK)
+            return status;
+        const auto bytes = reader.bytes();
+        data = static_cast<uint8_t *>(std::malloc(std::max<size_t>(1, bytes.size())));
+        if (data == nullptr)
+            return FD_OUT_OF_MEMORY;
+        std::copy(bytes.begin(), bytes.end(), data);
+        return FD_OK;
+    }
+};
+
+// Everything that the images of one fd_load share.
+struct Loading : Reading {
+    std::span<const fd_op> ops;
+    const fd_geometry &geometry;
+    const fd_format &format;
+    std::atomic<int64_t> decode_ns{0};
 
     int32_t decode(int64_t item, std::span<const uint8_t> data, const StoredIndex &index) {
         ImageDecoder &decoder = ImageDecoder::of_this_thread();
@@ -214,13 +235,29 @@ void load_batch(Pool *pool, fd_files &files, const fd_geometry &geometry, const 
                 const fd_options &options) {
     const int32_t status = guarded([&]() -> int32_t {
         const bool valid = is_valid(format) && is_valid(options) && is_valid(geometry) && is_valid(files, format);
-        Loading loading{files, {geometry.ops, static_cast<size_t>(geometry.op_count)}, geometry, format, options};
+        Loading loading{{files, options}, {geometry.ops, static_cast<size_t>(geometry.op_count)}, geometry, format};
         if (!valid || !split(files.paths, files.paths_bytes, files.count, loading.paths))
             return FD_BAD_REQUEST;
         run(pool, files.count,
             [&](int64_t item) { files.statuses[item] = guarded([&] { return loading.load(item); }); });
         files.read_ns = loading.read_ns;
         files.decode_ns = loading.decode_ns;
+        return FD_OK;
+    });
+    if (status != FD_OK) // nothing was done
+        std::fill_n(files.statuses, files.count, status);
+}
+
+void read_batch(Pool *pool, fd_files &files, const fd_options &options, uint8_t **data) {
+    std::fill_n(data, files.count, nullptr);
+    const int32_t status = guarded([&]() -> int32_t {
+        Reading reading{files, options};
+        if (files.paths == nullptr || files.data_bytes == nullptr || !is_valid(options) ||
+            !split(files.paths, files.paths_bytes, files.count, reading.paths))
+            return FD_BAD_REQUEST;
+        run(pool, files.count,
+            [&](int64_t item) { files.statuses[item] = guarded([&] { return reading.hand_over(item, data[item]); }); });
+        files.read_ns = reading.read_ns;
         return FD_OK;
     });
     if (status != FD_OK) // nothing was done

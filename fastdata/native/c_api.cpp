@@ -80,6 +80,10 @@ void fd_load(fd_pool *pool, fd_files *files, const fd_geometry *geometry, const 
     load_batch(inside(pool), *files, *geometry, *format, *options);
 }
 
+void fd_read(fd_pool *pool, fd_files *files, const fd_options *options, uint8_t **data) {
+    read_batch(inside(pool), *files, *options, data);
+}
+
 void fd_load_arrays(fd_pool *pool, fd_arrays *arrays, const fd_geometry *geometry, const fd_format *format,
                     const fd_options *options) {
     load_arrays(inside(pool), *arrays, *geometry, *format, *options);

@@ -19,7 +19,7 @@ extern "C" {
 #endif
 
 /* Raised whenever a signature or a struct below changes. */
-#define FD_ABI_VERSION 16
+#define FD_ABI_VERSION 17
 
 /* What became of one image. */
 enum fd_status {
@@ -287,6 +287,10 @@ FD_API void fd_pool_abandon(fd_pool *pool);
  */
 FD_API void fd_load(fd_pool *pool, fd_files *files, const fd_geometry *geometry, const fd_format *format,
                     const fd_options *options);
+
+/* Reads N encoded images.  Of files only paths, offsets, lengths, crcs, statuses, messages, data_bytes and read_ns are
+ * used.  data[i] holds data_bytes[i] bytes and is to be given to fd_free; NULL where the status is not FD_OK. */
+FD_API void fd_read(fd_pool *pool, fd_files *files, const fd_options *options, uint8_t **data);
 
 /* Draws the views of N images of an array and puts them into the batch; otherwise as fd_load. */
 FD_API void fd_load_arrays(fd_pool *pool, fd_arrays *arrays, const fd_geometry *geometry, const fd_format *format,

@@ -1,8 +1,9 @@
-"""Loads images from files, or from an array, into a finished batch, with one call of the core per batch."""
+"""Reads encoded images, or loads them from files or an array into a finished batch, with one call of the core each."""
 
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -22,7 +23,7 @@ from fastdata.native.describe import (
 )
 from fastdata.tables import ArrayBatch, FileBatch, Format
 
-__all__ = ["ArrayLoader", "BatchLoader"]
+__all__ = ["ArrayLoader", "BatchLoader", "FileReader"]
 
 Ints: TypeAlias = npt.NDArray[np.int64]
 Pixels: TypeAlias = npt.NDArray[np.uint8]
@@ -102,6 +103,49 @@ class BatchLoader(_Loader):
         )
         self._call(files)
         return Loaded(results, data_bytes, files.read_ns / 1e9, files.decode_ns / 1e9)
+
+
+class FileReader:
+    """Reads many encoded images side by side, without the interpreter, whose lock Python's threads would wait for.
+
+    Args:
+        core: the core.
+        pool: threads that read, which this object closes; None for the calling thread.
+        options: of which `max_file_bytes` counts.
+    """
+
+    def __init__(self, core: Core, pool: Pool | None, options: Options) -> None:
+        self._library, self._pool, self._options_c = core.library, pool, options.to_c()
+
+    def read(
+        self, paths: Sequence[Any], offsets: Ints | None = None, lengths: Ints | None = None, crcs: Ints | None = None
+    ) -> tuple[list[bytes | None], float]:
+        """Reads N images; the columns are those of `fastdata.tables.FileBatch`.
+
+        Returns:
+            The bytes of each, None for what cannot be read or has another checksum; and seconds spent reading, summed
+            over threads.
+        """
+        count, names = len(paths), joined(paths)
+        results, data_bytes, data = Results.empty(count), np.zeros(count, np.int64), np.zeros(count, np.uint64)
+        columns = [None if each is None else np.ascontiguousarray(each, np.int64) for each in (offsets, lengths, crcs)]
+        if any(column is not None and len(column) != count for column in columns):
+            raise ValueError(f"columns of other lengths than {count} paths")
+        files = CFiles(count, names, len(names), *(None if each is None else each.ctypes.data for each in columns))
+        files.statuses, files.messages = results.statuses.ctypes.data, ctypes.addressof(results.messages)
+        files.data_bytes = data_bytes.ctypes.data
+        handle = self._pool.handle if self._pool is not None else None
+        self._library.fd_read(handle, ctypes.addressof(files), ctypes.addressof(self._options_c), data.ctypes.data)
+        found: list[bytes | None] = []
+        for address, size in zip(data.tolist(), data_bytes.tolist(), strict=True):
+            found.append(ctypes.string_at(address, size) if address else None)
+            self._library.fd_free(address)
+        return found, files.read_ns / 1e9
+
+    def close(self, ended: bool) -> None:
+        """Joins the threads; abandons them if one may hang in a read."""
+        if self._pool is not None:
+            (self._pool.close if ended else self._pool.abandon)()
 
 
 class ArrayLoader(_Loader):

@@ -218,7 +218,7 @@ class ImageBatch:
 
     def _read(self, position: int, index: int, copy: int) -> Sample | Failure:
         try:
-            data = self._config.source.read_encoded(index)
+            data = self._encoded(position, index)
         except OSError as error:
             return self._failure(position, index, error, kind=ReadError)
         try:
@@ -227,6 +227,10 @@ class ImageBatch:
             return self._failure(position, index, error)
         self._targets[position] = self._read_target(index, copy)
         return Sample(position, index, copy, image)
+
+    def _encoded(self, position: int, index: int) -> Any:
+        """The file's bytes of a sample."""
+        return self._config.source.read_encoded(index)
 
     def _read_target(self, index: int, copy: int) -> Any:
         return self._read_targets([index], [copy])[0]

@@ -9,8 +9,10 @@ from typing import Any
 
 import torch
 
+from fastdata import limits, native
 from fastdata.loaders.arrays import NativeArrayLoader
 from fastdata.loaders.backend import BatchDecoder, FileLoader, ReadyBatches
+from fastdata.native import FileReader, Options, PassOrder, Pool
 from fastdata.patches.random_functions import redirect_draws
 from fastdata.pipeline.batch_memory import BatchMemory
 from fastdata.pipeline.collate import is_known_collation
@@ -41,6 +43,7 @@ class EpochResources:
         ready_batches: the backend's finished batches, if it has such.
         batch_decoder: the backend's pipeline of whole batches, where it has one that can do this.
         file_loader: the backend's way from files to the batch, where it has one and the samples are files.
+        file_reader: reads the files of a batch for the backend's pipeline, where the native core can.
         array_loader: the native core's way from an array to the batch, where the images are in memory.
     """
 
@@ -63,9 +66,19 @@ class EpochResources:
         decoder = backend.batch_decoder() if in_one_call and config.arrays is None and not plan.effects else None
         self.batch_decoder: BatchDecoder | None = decoder if decoder is not None and decoder.suits(plan) else None
         self._by_file = in_one_call and has_file_ranges(config.source)
+        self.file_reader = self._reader(config)
         self._memory = BatchMemory()
         self._opened: dict[int, tuple[FileLoader | None, NativeArrayLoader | None]] = {}  # by the number of threads
         self.file_loader, self.array_loader = self._core_loaders(config)
+
+    def _reader(self, config: PipelineConfig) -> FileReader | None:
+        core = native.available() if self.batch_decoder is not None and self._by_file else None
+        if core is None:
+            return None
+        pool = Pool(core, config.threads) if config.threads else None
+        return FileReader(
+            core, pool, Options(pass_order=PassOrder.HORIZONTAL_FIRST, max_file_bytes=limits.MAX_ENCODED_BYTES)
+        )
 
     def _core_loaders(self, config: PipelineConfig) -> tuple[FileLoader | None, NativeArrayLoader | None]:
         """The core's loaders, whose number of threads is fixed; opened once for each number, and kept to the end."""
@@ -101,7 +114,7 @@ class EpochResources:
         self._memory.close()
         if self._stop_redirecting is not None:
             self._stop_redirecting()
-        for loader in (loader for both in self._opened.values() for loader in both):
+        for loader in (self.file_reader, *(loader for both in self._opened.values() for loader in both)):
             if loader is not None:
                 loader.close(ended)
 

@@ -31,7 +31,9 @@ from fastdata.pipeline.postprocess import Drawn
 from fastdata.pipeline.resources import EpochResources
 from fastdata.pipeline.sample import Failure, Sample
 from fastdata.pipeline.stats import BatchTimes
+from fastdata.sources.protocol import file_ranges
 from fastdata.system.stack_level import users_level
+from fastdata.views.header import UNPACKED_MAGIC
 from fastdata.views.plan import Flip, Plan, Resizing
 from fastdata.views.view import View, Views
 
@@ -46,9 +48,39 @@ class WholeBatch(ImageBatch):
         self._to_feed: dict[int, tuple[Sample, View]] = {}
         self._pixels: dict[int, Pixels] = {}  # of the other positions
         self._given_up = False  # by the backend's pipeline
+        self._encoded_at: dict[int, bytes] = {}  # files read by the core; not yet used
 
     def _load_tasks(self) -> list[Task]:
-        return self._tasks_for(range(len(self._indices)))
+        return (
+            [self._read_and_load]
+            if self._resources.file_reader is not None
+            else self._tasks_for(range(len(self._indices)))
+        )
+
+    def _read_and_load(self) -> Sequence[Task]:
+        """Reads the batch's files by one call of the core, and loads from them.
+
+        Threads that read image by image would wait for each other: a JPEG's header and view take the interpreter's lock
+        for longer than reading it does.
+        """
+        reader, positions = self._resources.file_reader, range(len(self._indices))
+        assert reader is not None
+        unread = [position for position in positions if position not in self._read_ahead]
+        try:
+            files = file_ranges(self._config.source, [self._indices[position] for position in unread])
+        except Exception:  # noqa: BLE001 - the source's, raised again for its own sample
+            return self._tasks_for(positions)
+        found, read_s = reader.read(files.paths, files.offsets, files.lengths, files.crcs)
+        self._encoded_at = {at: data for at, data in zip(unread, found, strict=True) if data is not None}
+        self._times.append(BatchTimes(seconds={"read": read_s}))
+        self._load_some(positions)
+        return ()
+
+    def _encoded(self, position: int, index: int) -> Any:
+        data = self._encoded_at.pop(position, None)
+        if data is None or data.startswith(UNPACKED_MAGIC):  # which the source turns into a file again
+            return super()._encoded(position, index)
+        return data
 
     def finish(self) -> None:
         """Nothing is left to do before the backend's part."""

@@ -20,10 +20,11 @@ from folders import changed_copy
 from torchvision.datasets import ImageFolder
 
 from fastdata import DaliOptions, DataLoader, DecodeError, OptionError
-from fastdata.errors import BackendError
+from fastdata.errors import BackendError, ReadError
 from fastdata.loaders import create_backend, dali, mean_tolerance
 from fastdata.loaders.backend import BatchFeed, BatchRequest
 from fastdata.loaders.per_image import inspect
+from fastdata.native import FileReader
 from fastdata.testing.pictures import encoded
 from fastdata.views.plan import Interpolation
 from fastdata.views.view import View, Views
@@ -134,6 +135,41 @@ def test_substitutes_are_those_of_the_other_backends(spoiled: Path) -> None:
     options: dict[str, Any] = {"shuffle": False, "batch_size": 4, "on_error": "replace"}
     dataset = ImageFolder(spoiled, TRAIN)
     check_alike(run(dataset, **options), run(dataset, "pil", **options))
+
+
+def test_the_core_reads_a_batch_by_one_call(folder: Path, spoiled: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    read, counts = FileReader.read, []
+
+    def counted(self: FileReader, paths: Any, *more: Any) -> Any:
+        counts.append(len(paths))
+        return read(self, paths, *more)
+
+    monkeypatch.setattr(FileReader, "read", counted)
+    whole = run(ImageFolder(folder, TRAIN), batch_size=8)
+    assert counts == [8, 8, 8, 8, 7]
+    monkeypatch.setattr("fastdata.native.available", lambda: None)
+    without = run(ImageFolder(folder, TRAIN), batch_size=8)
+    assert counts == [8, 8, 8, 8, 7]
+    assert all(torch.equal(a[0], b[0]) for a, b in zip(whole, without, strict=True))
+
+
+def test_a_file_that_is_gone_is_named_and_left_out(folder: Path, tmp_path: Path) -> None:
+    dataset = ImageFolder(changed_copy(folder, tmp_path / "copy", {}), TRAIN)
+    (tmp_path / "copy" / "bear" / "02.jpg").unlink()
+    with pytest.raises(ReadError, match=r"sample 15 .*bear/02\.jpg"):
+        run(dataset, shuffle=False)
+    left = run(dataset, shuffle=False, on_error="skip")
+    assert [len(labels) for _, labels in left] == [5, 5, 5, 4, 5, 5, 5, 4]
+
+
+def test_a_substitute_is_not_read_from_the_place_of_the_one_it_replaces(spoiled: Path) -> None:
+    """With torch's draws the files have been read for their sizes before the batch is read."""
+    options: dict[str, Any] = {"shuffle": False, "batch_size": 4, "on_error": "replace", "draws": "torch"}
+    dataset = ImageFolder(spoiled, TRAIN)
+    torch.manual_seed(1)
+    ours = run(dataset, **options)
+    torch.manual_seed(1)
+    check_alike(ours, run(dataset, "pil", **options))
 
 
 def test_a_batch_larger_than_announced_is_decoded_and_said(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
