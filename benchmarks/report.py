@@ -189,6 +189,40 @@ def _ratio(result: dict[str, Any]) -> dict[str, Any]:
     return ratio
 
 
+def gpu_table(record: dict[str, Any]) -> str:
+    """What tools/gpu_check.py found, from gpu_check.json."""
+    rows, alone = record["rows"], record["decoding alone"]["images_per_s"]
+    model, decoding, differences = rows["resnet50"]["images_per_s"], rows["decoding"], rows["precision"]["differences"]
+    host, device = rows["augmentations"]["host"], rows["augmentations"]["device"]
+    worst = ", ".join(f"{name} {100 * value:.1f} %" for name, value in differences.items())
+    told = {
+        "ResNet-50, bf16, batch 256": f"{model['native']:,.0f} images/s, {rows['resnet50']['share']:.1%} of "
+        f"{model['synthetic']:,.0f} without any loading; torch's loader {model['torch']:,.0f}",
+        "batches of 128 on the device, without a model": f"native {decoding['native']['images_per_s']:,.0f} images/s, "
+        f"torch's loader {decoding['torch']['images_per_s']:,.0f}, DALI on the GPU "
+        f"{decoding['dali, GPU']['images_per_s']:,.0f}, on the CPU {decoding['dali, CPU']['images_per_s']:,.0f}",
+        "the same pipeline by DALI alone": f"{alone['mixed, window, fancy upsampling']:,.0f} images/s on the GPU, "
+        f"{alone['CPU, window']:,.0f} on the CPU",
+        "RandAugment, batches of 64": f"on the host {host['images_per_s']:,.0f} images/s, on the device "
+        f"{device['images_per_s']:,.0f}: {device['consumer_ms']:.0f} ms of each batch in Python, "
+        f"{device['gpu_ms']:.1f} ms on the GPU",
+        "copies hidden by computing": f"{rows['copies']['hidden']:.1%}",
+        "most batches in the GPU's memory, of 60": f"{rows['memory']['most_in_memory']:.0f}; without the wait "
+        f"{rows['memory']['most_without_waiting']:.0f}",
+        "losses against float32's, largest difference": worst,
+        "two processes on one GPU": f"accumulation, recomputation, SyncBatchNorm with it; a killed one noticed in "
+        f"{rows['ranks']['killed rank noticed in']}",
+        "the doctor": f"a starved loop: {rows['doctor']['starved']}, {rows['doctor']['starved waits']:.0%} waiting; a busy "
+        f"one: {rows['doctor']['busy']}, {rows['doctor']['busy waits']:.0%}",
+        "tests of the GPU": f"{record['tests']['passed']} passed, {record['tests']['failed']} failed: "
+        f"{record['tests']['why']}",
+    }
+    machine = record["machine"]
+    lines = ["| | found |", "|---|---|", *(f"| {name} | {text} |" for name, text in told.items())]
+    conditions = f"{machine['gpu']}, {machine['cores']} cores; torch {machine['torch']}, Python {machine['python']}, "
+    return "\n".join([*lines, "", f"{conditions}DALI {machine['DALI']}; {record['date']}. Each row once."])
+
+
 def train_table(record: dict[str, Any]) -> str:
     """The Markdown table of a train.json record."""
     lines = [
@@ -315,6 +349,7 @@ TABLES: list[tuple[str, str, str, Callable[[dict[str, Any]], str]]] = [
     ("docs/performance.md", "draws", "draws.json", draws_table),
     ("docs/performance.md", "opencv", "opencv.json", works_table),
     ("docs/performance.md", "fields", "fields.json", works_table),
+    ("docs/performance.md", "gpu", "gpu_check.json", gpu_table),
     ("docs/performance.md", "training", "train.json", train_table),
     ("docs/performance.md", "ablation", "ablation.json", ablation_table),
     ("docs/reliability.md", "faults", "faults.json", faults_table),
