@@ -212,8 +212,8 @@ def gpu_table(record: dict[str, Any]) -> str:
         "losses against float32's, largest difference": worst,
         "two processes on one GPU": f"accumulation, recomputation, SyncBatchNorm with it; a killed one noticed in "
         f"{rows['ranks']['killed rank noticed in']}",
-        "the doctor": f"a starved loop: {rows['doctor']['starved']}, {rows['doctor']['starved waits']:.0%} waiting; a busy "
-        f"one: {rows['doctor']['busy']}, {rows['doctor']['busy waits']:.0%}",
+        "the doctor": f"a starved loop: {rows['doctor']['starved']}, {rows['doctor']['starved waits']:.0%} waiting; a "
+        f"busy one: {rows['doctor']['busy']}, {rows['doctor']['busy waits']:.0%}",
         "tests of the GPU": f"{record['tests']['passed']} passed, {record['tests']['failed']} failed: "
         f"{record['tests']['why']}",
     }
