@@ -17,6 +17,7 @@ from fastdata.loaders.dali_options import DaliOptions
 from fastdata.loaders.unpacked import is_unpacked
 from fastdata.pipeline.choose_backend import IN_MEMORY, BackendChoice, choose_backend
 from fastdata.pipeline.collate import stacks_images
+from fastdata.pipeline.resources import effects_in_pipeline
 from fastdata.sources.arrays import ArraySource
 from fastdata.sources.protocol import file_ranges, some_indices
 from fastdata.sources.recognise import has_file_ranges
@@ -135,7 +136,7 @@ def _in_the_pipeline(loader: LoaderArguments, route: Route, findings: Findings) 
         "path": "fastdata's image pipeline",
         "source": _source(loader, route),
         "fused": " → ".join(([] if _in_memory(route) else ["decode"]) + _fused(plan)),
-        "on batches": " → ".join(_augmentations(plan)) or "nothing",
+        "on batches": _on_batches(loader, plan, choice),
         "per sample": " → ".join(map(name_of, plan.unfused)) or "nothing",
         "why": route.reason,
         "output": _output(loader, route, plan),
@@ -214,6 +215,17 @@ def _in_memory(route: Route) -> bool:
 def _source(loader: LoaderArguments, route: Route) -> str:
     name, count = type(loader.dataset).__name__, len(loader.dataset)
     return f"{name}, {count} images in memory" if _in_memory(route) else f"{name}, {count} samples"
+
+
+def _on_batches(loader: LoaderArguments, plan: Plan, choice: BackendChoice) -> str:
+    """Describes the augmentations of whole batches, and who does them."""
+    decoder, erased = choice.backend.batch_decoder(), [step.label for step in plan.float_augmentations]
+    beside = loader.device is not None and torch.device(loader.device).type == "cuda" and loader.decode_on != "mixed"
+    suits = decoder is not None and plan.batchable and plan.in_one_pass and decoder.suits(plan)
+    if not suits or beside or effects_in_pipeline(decoder, plan) is None:
+        return " → ".join(_augmentations(plan)) or "nothing"
+    by_backend = [f"{step.label} (by {choice.backend.name}'s operators)" for step in plan.augmentations]
+    return " → ".join([*by_backend, *erased])
 
 
 def _augmentations(plan: Plan) -> list[str]:

@@ -63,6 +63,7 @@ __all__ = [
     "FIDELITIES",
     "Backend",
     "BatchDecoder",
+    "BatchEffects",
     "BatchFeed",
     "BatchRequest",
     "DecodeThreads",
@@ -286,11 +287,26 @@ class BatchFeed:
     """A batch for a `BatchDecoder`: N encoded images with N views, and its name in messages.
 
     Each image is one that `BatchDecoder.takes` accepts, or an 8 × 8 JPEG in place of an image decoded elsewhere.
+
+    Attributes:
+        encoded: bytes of the images.
+        views: their views.
+        effects: (N, steps): effects on the decoded images, which `BatchEffects.does` all; None for none.
+        name: the batch's name in messages.
     """
 
     encoded: Sequence[npt.NDArray[np.uint8]]
     views: Views
+    effects: EffectTable | None = None
     name: str = "a batch"
+
+
+class BatchEffects(Protocol):
+    """What a `BatchDecoder` was asked to do to decoded images; see `BatchDecoder.effects`."""
+
+    def does(self, effects: EffectTable) -> npt.NDArray[np.bool_]:
+        """Says for N rows of effects whether the decoder's pipeline does all of them: bool, (N,)."""
+        ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -304,6 +320,7 @@ class BatchRequest:
         largest_batch: most images in a batch; None if unknown.
         threads: number of the pipeline's own threads.
         device_index: CUDA device that decodes; None decodes on the CPU.
+        effects: effects on decoded images, as `BatchDecoder.effects` gave them; None for none.
         options: the user's options for the backend; None for its defaults.
     """
 
@@ -313,6 +330,7 @@ class BatchRequest:
     largest_batch: int | None = None
     threads: int = 1
     device_index: int | None = None
+    effects: BatchEffects | None = None
     options: Any = None
 
 
@@ -350,6 +368,10 @@ class BatchDecoder(Protocol):
 
     def takes(self, image: Encoded, view: View) -> bool:
         """True if it can decode an image with a view; Pillow decodes the others."""
+        ...
+
+    def effects(self, drawn: EffectTable) -> BatchEffects | None:
+        """Returns what the pipeline is to do of effects like these, drawn for some samples; None if it does none."""
         ...
 
     def open(self, feeds: Iterator[BatchFeed], request: BatchRequest) -> DecodedBatches:

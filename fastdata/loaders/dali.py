@@ -26,11 +26,13 @@ import torch
 from fastdata.errors import BackendError
 from fastdata.loaders import pillow
 from fastdata.loaders.backend import Backend, BatchFeed, BatchRequest, Decoded, Encoded, Fidelity, Pixels
+from fastdata.loaders.dali_effects import DaliEffects
 from fastdata.loaders.dali_options import DaliOptions
 from fastdata.loaders.per_image import by_pillow
 from fastdata.system import cuda
 from fastdata.system.cpus import usable_cpus
 from fastdata.system.installed import install_command
+from fastdata.tables import EffectTable
 from fastdata.views.plan import BLACK, Interpolation, Plan
 from fastdata.views.view import View, Views
 
@@ -75,6 +77,8 @@ def _columns(feed: BatchFeed, request: BatchRequest) -> tuple[Any, ...]:
         columns += [crops[:, :2].copy(), crops[:, 2:] - crops[:, :2]]
     if request.flips:
         columns += [views.flips[:, number].astype(np.int32) for number in (0, 1)]
+    if isinstance(request.effects, DaliEffects):
+        columns += request.effects.columns(feed.effects, len(feed.encoded))
     return tuple(columns)
 
 
@@ -303,6 +307,9 @@ class DaliBatches:
     def takes(self, image: Encoded, view: View) -> bool:
         return is_for_dali(image, view)
 
+    def effects(self, drawn: EffectTable) -> DaliEffects | None:
+        return DaliEffects.like(drawn)
+
     def open(self, feeds: Iterator[BatchFeed], request: BatchRequest) -> DaliPipeline:
         return DaliPipeline(feeds, request, fidelity=self._fidelity)
 
@@ -326,20 +333,25 @@ def is_for_dali(image: Encoded, view: View) -> bool:
 def build_pipeline(
     request: BatchRequest, source: Callable[[], tuple[Any, ...]], *, prefetch: int, fidelity: Fidelity
 ) -> Any:
-    """Builds a pipeline from the inputs of `_columns` to uint8 images (H, W, 3)."""
+    """Builds a pipeline from the inputs of `_columns` to uint8 images (H, W, 3), with the request's effects done."""
     from nvidia.dali import fn, pipeline_def, types
 
     on_gpu = request.device_index is not None
+    effects = request.effects if isinstance(request.effects, DaliEffects) else None
 
     @pipeline_def(  # type: ignore[untyped-decorator, unused-ignore]
         batch_size=request.largest_batch or _LARGEST_UNKNOWN_BATCH,
         num_threads=_options(request).threads or request.threads,
         device_id=request.device_index,
         prefetch_queue_depth=prefetch,
+        enable_conditionals=effects is not None,
     )
     def define() -> Any:
         ndim = [1, 1, 1, 1, *((1, 1) if request.crops else ()), *((0, 0) if request.flips else ())]
         dtype = [types.UINT8, types.INT32, types.INT32, types.FLOAT, *(types.INT32,) * (len(ndim) - 4)]
+        for _, numbers in effects.inputs if effects is not None else ():
+            ndim.append(1 if numbers else 0)
+            dtype.append(types.FLOAT if numbers else types.INT32)
         encoded, anchor, shape, size, *rest = fn.external_source(
             source=source, num_outputs=len(ndim), dtype=dtype, ndim=ndim, no_copy=not on_gpu
         )
@@ -362,7 +374,9 @@ def build_pipeline(
             pixels = fn.slice(
                 pixels, rest.pop(0), rest.pop(0), axis_names="WH", out_of_bounds_policy="pad", fill_values=0
             )
-        return fn.flip(pixels, horizontal=rest.pop(0), vertical=rest.pop(0)) if request.flips else pixels
+        if request.flips:
+            pixels = fn.flip(pixels, horizontal=rest.pop(0), vertical=rest.pop(0))
+        return effects.define(pixels, rest) if effects is not None else pixels
 
     pipeline = define()
     pipeline.build()

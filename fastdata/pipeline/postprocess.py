@@ -57,6 +57,16 @@ class Finish:
         drawn = self._parameters(steps, 0, indices, copies, given)
         return np.concatenate([each.effects(own, size) for each, own in zip(steps, drawn, strict=True)], axis=1)
 
+    def effects_on_batches(
+        self, indices: Sequence[int], copies: Sequence[int], given: Sequence[Given | None] | None = None
+    ) -> EffectTable:
+        """The augmentations of whole batches as effects, for N samples; each must be `Augmentation.on_host`."""
+        size, steps = self.plan.size, self.plan.augmentations
+        assert size is not None
+        drawn = self._parameters(steps, len(self.plan.all_effects), indices, copies, given)
+        tables = [each.effects(own, size) for each, own in zip(steps, drawn, strict=True)]  # type: ignore[attr-defined]
+        return np.concatenate(tables, axis=1)
+
     def _parameters(
         self,
         steps: Sequence[HostStep | BatchStep],
@@ -129,11 +139,15 @@ class Finish:
                 own.extend(each)
         return list(found)
 
-    def apply(self, images: torch.Tensor, drawn: Drawn) -> torch.Tensor:
-        """Finishes uint8 images (N, 3, H, W), in their memory format; no step waits for their device."""
+    def apply(self, images: torch.Tensor, drawn: Drawn, *, augmented: bool = False) -> torch.Tensor:
+        """Finishes uint8 images (N, 3, H, W), in their memory format; no step waits for their device.
+
+        With `augmented`, the augmentations of whole batches have been done, as effects.
+        """
         steps, layout = iter(drawn), memory_format_of(images)
         for augmentation in self.plan.augmentations:
-            images = augmentation.apply(images, next(steps))
+            parameters = next(steps)
+            images = images if augmented else augmentation.apply(images, parameters)
         if self.plan.normalisation is not None:
             images = normalise(images, self.plan.normalisation)
         for augmentation in self.plan.float_augmentations:

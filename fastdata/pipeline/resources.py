@@ -11,7 +11,7 @@ import torch
 
 from fastdata import limits, native
 from fastdata.loaders.arrays import NativeArrayLoader
-from fastdata.loaders.backend import BatchDecoder, FileLoader, ReadyBatches
+from fastdata.loaders.backend import BatchDecoder, BatchEffects, FileLoader, ReadyBatches
 from fastdata.native import FileReader, Options, PassOrder, Pool
 from fastdata.patches.random_functions import redirect_draws
 from fastdata.pipeline.batch_memory import BatchMemory
@@ -22,8 +22,25 @@ from fastdata.pipeline.pixel_format import PixelFormat
 from fastdata.pipeline.postprocess import Finish
 from fastdata.pipeline.stats import PipelineStats
 from fastdata.sources.recognise import has_file_ranges, transforms_targets
+from fastdata.views.philox import Key
+from fastdata.views.plan import Plan
 
-__all__ = ["EpochResources"]
+__all__ = ["EpochResources", "effects_in_pipeline"]
+
+_TRIED = 1024  # samples for which effects are drawn to see which kinds occur
+
+
+def effects_in_pipeline(decoder: BatchDecoder | None, plan: Plan) -> BatchEffects | None:
+    """What a backend's pipeline does of the augmentations on batches; None where torch does them.
+
+    The core does them to images that are decoded beside the pipeline.
+    """
+    if decoder is None or not plan.augmentations or native.available() is None:
+        return None
+    if not all(getattr(each, "on_host", False) for each in plan.augmentations):
+        return None
+    tried = Finish(plan=plan, key=Key(seed=0, epoch=0)).effects_on_batches(range(_TRIED), [0] * _TRIED)
+    return decoder.effects(tried)
 
 
 class EpochResources:
@@ -43,6 +60,7 @@ class EpochResources:
         ready_batches: the backend's finished batches, if it has such.
         batch_decoder: the backend's pipeline of whole batches, where it has one that can do this.
         file_loader: the backend's way from files to the batch, where it has one and the samples are files.
+        batch_effects: the augmentations that the backend's pipeline does to whole batches, where it does them.
         file_reader: reads the files of a batch for the backend's pipeline, where the native core can.
         array_loader: the native core's way from an array to the batch, where the images are in memory.
     """
@@ -67,6 +85,8 @@ class EpochResources:
         self.batch_decoder: BatchDecoder | None = decoder if decoder is not None and decoder.suits(plan) else None
         self._by_file = in_one_call and has_file_ranges(config.source)
         self.file_reader = self._reader(config)
+        beside = config.on_gpu and not self.decodes_on_gpu  # batches are augmented where they go, behind their copy
+        self.batch_effects = None if beside else effects_in_pipeline(self.batch_decoder, plan)
         self._memory = BatchMemory()
         self._opened: dict[int, tuple[FileLoader | None, NativeArrayLoader | None]] = {}  # by the number of threads
         self.file_loader, self.array_loader = self._core_loaders(config)

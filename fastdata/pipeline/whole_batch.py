@@ -18,6 +18,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from fastdata import native
+from fastdata.augment.effects import nothing
 from fastdata.augment.ops import on_device_of
 from fastdata.device.prefetch import index_of, map_tensors
 from fastdata.errors import PipelineError
@@ -33,6 +35,7 @@ from fastdata.pipeline.sample import Failure, Sample
 from fastdata.pipeline.stats import BatchTimes
 from fastdata.sources.protocol import file_ranges
 from fastdata.system.stack_level import users_level
+from fastdata.tables import EffectTable, Format
 from fastdata.views.header import UNPACKED_MAGIC
 from fastdata.views.plan import Flip, Plan, Resizing
 from fastdata.views.view import View, Views
@@ -47,6 +50,7 @@ class WholeBatch(ImageBatch):
         super().__init__(resources, number, indices, copies)
         self._to_feed: dict[int, tuple[Sample, View]] = {}
         self._pixels: dict[int, Pixels] = {}  # of the other positions
+        self._effects: dict[int, EffectTable] = {}  # by position, (1, steps): augmentations that the pipeline does
         self._given_up = False  # by the backend's pipeline
         self._encoded_at: dict[int, bytes] = {}  # files read by the core; not yet used
 
@@ -103,7 +107,12 @@ class WholeBatch(ImageBatch):
             else:
                 encoded.append(_tiny_jpeg())
                 views.append(_view_of_tiny(self._config.plan))
-        return BatchFeed(encoded=encoded, views=Views.of(views), name=repr(self))
+        effects = None
+        if self._effects:
+            effects = nothing(len(encoded), next(iter(self._effects.values())).shape[1])
+            for position in self._effects.keys() & self._to_feed.keys():
+                effects[position] = self._effects[position]
+        return BatchFeed(encoded=encoded, views=Views.of(views), effects=effects, name=repr(self))
 
     def __repr__(self) -> str:
         return f"batch {self._number} (samples {self._indices[0]} …)"
@@ -145,7 +154,7 @@ class WholeBatch(ImageBatch):
         drawn = self._draw_steps(good)
         if config.on_gpu and not images.is_cuda:
             return join(config.collate_fn, self._pinned(images), targets), drawn
-        finished = self._resources.finish.apply(images, drawn)
+        finished = self._resources.finish.apply(images, drawn, augmented=self._resources.batch_effects is not None)
         if finished is decoded or finished._is_view():
             finished = finished.clone()  # the pipeline's memory must not outlive the next batch
         return join(config.collate_fn, finished, _moved(targets, finished)), None
@@ -163,15 +172,26 @@ class WholeBatch(ImageBatch):
     def _decode(self, samples: Sequence[Sample], views: Sequence[View], times: BatchTimes) -> list[Failure]:
         decoder, here = self._resources.batch_decoder, []
         assert decoder is not None
-        for sample, view in zip(samples, views, strict=True):
+        for sample, view, does in zip(samples, views, self._draw_effects(samples), strict=True):
             self._to_feed.pop(sample.position, None)
-            if not self._given_up and decoder.takes(sample.image, view):
+            if does and not self._given_up and decoder.takes(sample.image, view):
                 self._to_feed[sample.position] = sample, view
                 self._loaded[sample.position] = True
             else:
                 here.append((sample, view))
         with times.stage("decode"):
             return self._decode_here(here)
+
+    def _draw_effects(self, samples: Sequence[Sample]) -> Sequence[bool]:
+        """Draws and keeps the effects that the backend's pipeline is to do; returns for which samples it does all."""
+        asked = self._resources.batch_effects
+        if asked is None:
+            return [True] * len(samples)
+        indices, copies = [sample.index for sample in samples], [sample.copy for sample in samples]
+        given = self._given.of([(sample.position, sample.index) for sample in samples])
+        table = self._resources.finish.effects_on_batches(indices, copies, given)
+        self._effects |= {sample.position: table[row : row + 1] for row, sample in enumerate(samples)}
+        return asked.does(table).tolist()  # type: ignore[no-any-return]
 
     def _decode_here(self, some: Sequence[tuple[Sample, View]]) -> list[Failure]:
         """Decodes on the host and keeps the pixels for `complete`."""
@@ -185,6 +205,8 @@ class WholeBatch(ImageBatch):
         for (sample, _), place, status in zip(some, places, statuses, strict=True):
             self._loaded[sample.position] = status is None
             if status is None:
+                if sample.position in self._effects:
+                    native.load().convert(place, place.ctypes.data, Format(), self._effects[sample.position])
                 self._pixels[sample.position] = place
             else:
                 failures.append(self._failure(sample.position, sample.index, status))
@@ -299,6 +321,7 @@ def _request(resources: EpochResources, largest_batch: int | None) -> BatchReque
         largest_batch=largest_batch,
         threads=max(1, config.threads),
         device_index=index_of(config.device) if resources.decodes_on_gpu else None,
+        effects=resources.batch_effects,
         options=config.backend_options,
     )
 

@@ -37,7 +37,7 @@ from fastdata.loaders.per_image import HandBack, by_pillow, inspect
 from fastdata.loaders.pillow import decode_view
 from fastdata.pipeline.config import PipelineConfig
 from fastdata.pipeline.resources import EpochResources
-from fastdata.tables import FileBatch, Format
+from fastdata.tables import EffectTable, FileBatch, Format
 from fastdata.testing import check_backend
 from fastdata.transforms.compile import compile_transform
 from fastdata.views.draw import draw_views
@@ -66,6 +66,9 @@ class ToyBatches:
 
     def takes(self, image: Encoded, view: View) -> bool:
         return image.is_plain_jpeg()
+
+    def effects(self, drawn: EffectTable) -> None:
+        return None
 
     def open(self, feeds: Iterator[BatchFeed], request: BatchRequest) -> ToyPipeline:
         ToyBatches.opened.append(request)
