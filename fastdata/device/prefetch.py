@@ -54,6 +54,13 @@ def check_device(device: str | torch.device | int) -> torch.device:
             raise OptionError(f"device={device!r}, but torch sees no CUDA device; use device='cpu' or leave it out")
         if checked.index is not None and checked.index >= count:
             raise OptionError(f"device={device!r}, but there are only {count} CUDA devices (0 to {count - 1})")
+    elif checked.type not in ("cpu", "meta"):
+        seen = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+        if seen is None or seen.type != checked.type:
+            others = f"only {seen.type!r}" if seen is not None else "no accelerator"
+            raise OptionError(
+                f"device={device!r}, but torch sees {others} on this machine; use device='cpu' or leave it out"
+            )
     return checked
 
 

@@ -14,6 +14,7 @@ from torchvision.datasets import ImageFolder
 from fastdata import DataLoader, DevicePrefetcher, OptionError
 from fastdata.augment.ops import normalise
 from fastdata.device.prefetch import map_tensors
+from fastdata.train import TrainOptions
 from fastdata.views.levels import Levels
 from fastdata.views.plan import Normalisation
 
@@ -45,6 +46,31 @@ def test_a_missing_device_is_named() -> None:
         DataLoader([1], device="cuda")
     with pytest.raises(OptionError, match="depth=0"):
         DevicePrefetcher([], "cpu", depth=0)
+
+
+@pytest.mark.parametrize("name", ["mps", "xpu", "hpu:1"])
+def test_a_missing_device_of_another_maker_is_named(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch.accelerator.is_available", lambda: False)
+    with pytest.raises(OptionError, match=f"device='{name}', but torch sees no accelerator on this machine"):
+        DataLoader([1], device=name)
+    monkeypatch.setattr("torch.accelerator.is_available", lambda: True)
+    monkeypatch.setattr("torch.accelerator.current_accelerator", lambda: torch.device("mtia"))
+    with pytest.raises(OptionError, match=f"device='{name}', but torch sees only 'mtia'"):
+        TrainOptions(device=name).torch_device()
+    monkeypatch.setattr("torch.accelerator.current_accelerator", lambda: torch.device(name))
+    assert str(TrainOptions(device=name).torch_device()) == name
+
+
+@pytest.mark.parametrize("options", [{}, {"augment_on": "device"}, {"backend": "pil"}], ids=str)
+def test_a_device_that_is_not_cuda_gets_finished_batches(folder: Path, options: dict[str, Any]) -> None:
+    """The meta device stands for an accelerator of another maker: it takes tensors, and has no streams."""
+    transform = v1.Compose([v1.RandomResizedCrop(16), v1.ColorJitter(0.3), v1.ToTensor(), v1.Normalize([0.5], [0.5])])
+    loader = DataLoader(ImageFolder(folder, transform), 4, device="meta", **options)
+    batches = list(loader)
+    assert len(batches) == len(loader)
+    for images, labels in batches:
+        assert (images.device.type, labels.device.type, images.dtype) == ("meta", "meta", torch.float32)
+        assert images.shape[1:] == (3, 16, 16)
 
 
 def test_device_cpu_changes_nothing(folder: Path) -> None:
