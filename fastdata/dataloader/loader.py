@@ -118,7 +118,8 @@ class StatelessDataLoader(EpochPaths, torch.utils.data.DataLoader[Sample]):
         memory_format: format of image batches: torch.contiguous_format, as torch collates, or torch.channels_last.
         augment_on: "host" does augmentations (ColorJitter, RandAugment, …) to each image, with the pixels
             of torchvision on PIL images; "device" does them on whole batches where those are delivered, with
-            torchvision's arithmetic for tensors, or where DALI decodes, by DALI's operators.  Either draws by (seed, epoch, sample).
+            torchvision's arithmetic for tensors, or where DALI decodes, by its operators.  Either draws by
+            (seed, epoch, sample).
         workers: workers that run code if `num_workers` > 0: "processes", as in torch, "threads" of this process, for
             code that several threads may run at once, or "auto": processes for all code of the user's (datasets, steps
             that cannot be fused, target_transform, collate_fn), threads for the datasets and transforms of torchvision,
