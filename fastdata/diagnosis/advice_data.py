@@ -6,7 +6,15 @@ import math
 from collections.abc import Iterator
 
 from fastdata.diagnosis.observation import Observation
-from fastdata.diagnosis.speedup_model import BUSY, Advice, cores_in_use, gain_of, measured_speedup, step_seconds
+from fastdata.diagnosis.speedup_model import (
+    BUSY,
+    Advice,
+    cores_in_use,
+    gain_of,
+    measured_speedup,
+    step_seconds,
+    wait_share,
+)
 
 __all__ = ["about_data"]
 
@@ -15,6 +23,7 @@ _READS_MS = 1.0  # of a sample, from which on idle time may be that of storage a
 _PROGRESSIVE = 0.2  # share of the images
 _COMPETES = 1.15
 _WORTH = 1.05  # of decoding in another way
+_WORTH_A_REWRITE = 0.05  # share of a step that waits for data, from which on a dataset's code is worth changing
 _BY_NOBODY = (
     "with num_workers=0 batches are made while nobody computes, and some cores are idle; workers would make them "
     "meanwhile"
@@ -63,7 +72,7 @@ def _about_switching(seen: Observation) -> Iterator[Advice]:
             measured=measured_speedup(seen, "fastdata"),
             reach=times,
         )
-    if verdict is not None and verdict.kind == "not accelerated":
+    if verdict is not None and verdict.kind == "not accelerated" and not wait_share(seen) < _WORTH_A_REWRITE:
         yield Advice(
             key="not_accelerated",
             side="data",

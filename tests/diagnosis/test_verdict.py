@@ -102,6 +102,13 @@ def test_a_depth_that_does_not_help_is_not_advised() -> None:
     assert (told.cause, told.advice) == ("data", [])
 
 
+def test_a_loader_that_keeps_up_is_not_to_be_rewritten() -> None:
+    """On a GPU a loop over tensors in memory was told first to open its images with Pillow."""
+    own = loading(0.02, verdict=Verdict("not accelerated", "TensorDataset opens no images", "open files"))
+    assert [each.key for each in diagnose(observed(real=stretch(0.0005), alone=own)).advice] == []
+    assert [each.key for each in diagnose(observed(real=stretch(0.01), alone=own)).advice] == ["not_accelerated"]
+
+
 def test_idle_cores_are_told() -> None:
     told = diagnose(observed(real=stretch(0.3, cores=2.0), alone=loading(0.4, cores=2.0)))
     assert "75% of each step waits for data" in told.verdict
