@@ -81,7 +81,7 @@ CUDA_ONLY: dict[str, list[str]] = {
     "TF32 off": ["--no-tf32"],
     "CUDA graphs": ["--compile", "reduce-overhead"],
     "SyncBatchNorm, 2 processes": ["--sync-bn", "-b", "16"],
-    "bfloat16 gradients, 2 processes": ["--bf16-gradients", "-b", "16"],
+    "bfloat16 gradients, 2 processes": ["--comm-hook", "bf16", "-b", "16"],
 }
 
 

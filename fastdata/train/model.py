@@ -9,10 +9,12 @@ from torch.nn.parallel import DistributedDataParallel
 from fastdata.errors import OptionError
 from fastdata.models.recompute import checkpoint_activations, checkpoint_modules
 from fastdata.system.optional import need
-from fastdata.train.options import TrainOptions
+from fastdata.train.options import CommHook, TrainOptions
 from fastdata.train.ranks import Ranks
 
 __all__ = ["prepare_model", "set_switches"]
+
+POWERSGD_AFTER = 1000  # updates with whole gradients, in which weights move most; torch's own number
 
 
 def prepare_model(
@@ -50,14 +52,28 @@ def prepare_model(
             static_graph=options.static_graph,
             find_unused_parameters=options.find_unused_parameters,
         )
-        if options.bf16_gradients:
-            from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook
-
-            ddp.register_comm_hook(None, bf16_compress_hook)
+        _compress_gradients(ddp, options.comm_hook)
     called = ddp if ddp is not None else model
     if options.compile != "none":
         called = torch.compile(called, mode=options.compile)  # type: ignore[assignment]
     return model, ddp, called
+
+
+def _compress_gradients(ddp: DistributedDataParallel, how: CommHook) -> None:
+    """Lets DDP send fewer bytes: halved gradients, or PowerSGD's matrices of rank 1 after the first updates.
+
+    Source: Vogels et al., "PowerSGD: Practical Low-Rank Gradient Compression for Distributed Optimization", NeurIPS
+    2019, by torch.  Its memory of what was left out is not in checkpoints: a resumed run begins it anew.
+    """
+    from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
+
+    if how == "fp16":
+        ddp.register_comm_hook(None, default_hooks.fp16_compress_hook)
+    elif how == "bf16":
+        ddp.register_comm_hook(None, default_hooks.bf16_compress_hook)
+    elif how == "powersgd":
+        state = powerSGD_hook.PowerSGDState(None, start_powerSGD_iter=POWERSGD_AFTER)
+        ddp.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
 
 
 def _in_float8(model: nn.Module) -> nn.Module:

@@ -20,6 +20,7 @@ BestIs: TypeAlias = Literal["auto", "smallest", "largest"]
 LrScaling: TypeAlias = Literal["none", "linear", "sqrt"]
 Amp: TypeAlias = Literal["none", "bf16", "fp16", "fp8"]
 CompileMode: TypeAlias = Literal["none", "default", "reduce-overhead", "max-autotune"]
+CommHook: TypeAlias = Literal["none", "fp16", "bf16", "powersgd"]
 Profile: TypeAlias = Literal["none", "steps", "trace", "cprofile"]
 
 
@@ -105,7 +106,9 @@ class TrainOptions:
     sync_bn: bool = flag(False, "SyncBatchNorm: compute batch statistics over all processes (CUDA)")
     static_graph: bool = flag(False, "DDP's static_graph: every step uses the same parameters")
     find_unused_parameters: bool = flag(False, "DDP's find_unused_parameters: a step may leave some parameters unused")
-    bf16_gradients: bool = flag(False, "compress gradients to bfloat16 for communication (CUDA)")
+    comm_hook: CommHook = flag(
+        "none", "send compressed gradients: half of the bytes, or PowerSGD's matrices after 1,000 updates"
+    )
     timeout_s: float = flag(300.0, "seconds that a process waits for the others before it fails", lies_in=_ABOVE_0)
 
     # ---- seeing
@@ -174,8 +177,8 @@ class TrainOptions:
             "sync_bn=True needs a CUDA device: torch's SyncBatchNorm does not support others; leave it out",
         )
         check(
-            not self.bf16_gradients or on_cuda,
-            "bf16_gradients=True needs a CUDA device: gloo cannot sum bfloat16; leave it out",
+            self.comm_hook != "bf16" or on_cuda,
+            "comm_hook='bf16' needs a CUDA device: gloo cannot sum bfloat16; use comm_hook='fp16'",
         )
         check(
             self.lr_scheduler != "plateau" or self.lr_gamma < 1,

@@ -20,7 +20,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import Dataset
 
 from fastdata import DataLoader, EpochSampler, TrainError
-from fastdata.train import TrainOptions, fit
+from fastdata.train import TrainOptions, fit, model
 from fastdata.train.checkpoints import Checkpointer
 from fastdata.train.ranks import Ranks, join_ranks, leave_ranks
 
@@ -64,6 +64,8 @@ def run(what: str, output: Path, world: int, rank: int, **more: Any) -> dict[str
     val_loader = DataLoader(val, 5, sampler=EpochSampler(val, order="sequential", **shares))
     if what.startswith("lost") and rank == world - 1:
         die_at(what)
+    if what == "powersgd":
+        model.POWERSGD_AFTER = 2
     trained = plain_model()
     result = fit(trained, loader, val_loader, options, ranks=ranks)
     return {
@@ -165,6 +167,8 @@ if __name__ == "__main__":
     more: dict[str, Any] = {"resume": "auto"} if what.startswith("resume") else {}
     if "-" in what:
         more["batch_size"] = int(what.rpartition("-")[2])
+    if what in ("fp16", "powersgd"):
+        more["comm_hook"] = what
     if what.startswith("signalled"):
         more |= {"save_every": 0, "print_freq": 1000}
     status = 0

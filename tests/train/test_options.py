@@ -28,7 +28,7 @@ from fastdata.train.data import DataOptions
         ({"opt": "lars", "betas": (0.9, 0.99)}, "betas=.* needs opt='adamw' or 'lamb'; opt='lars'"),
         ({"amp": "fp16"}, "amp='fp16' needs a CUDA device.*amp='bf16' works anywhere"),
         ({"amp": "fp8"}, "amp='fp8' needs an NVIDIA GPU"),
-        ({"bf16_gradients": True}, "needs a CUDA device: gloo"),
+        ({"comm_hook": "bf16"}, "needs a CUDA device: gloo"),
         ({"lr_scheduler": "onecycle", "lr_warmup_epochs": 0.5}, "has its own warm-up"),
         ({"lr_warmup_epochs": 3.0}, "must be less than epochs=1"),
         ({"epochs": 2.5}, "epochs=2.5 is not of type int; epochs: number of passes over the training data"),

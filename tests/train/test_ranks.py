@@ -79,6 +79,17 @@ def test_several_processes_train_like_one_with_the_joint_batch(
     assert sorted(index for rank in ours for index in rank["validated"]) == sorted([*range(COUNT)] * 2)
 
 
+@pytest.mark.parametrize(("hook", "tolerance"), [("fp16", 2e-3), ("powersgd", 0.3)])
+def test_compressed_gradients_train_alike(alone: dict[str, Any], tmp_path: Path, hook: str, tolerance: float) -> None:
+    """Half of the bits change little; matrices of rank 1, from the third update on, more."""
+    ours = results(hook, tmp_path, 2)
+    first, second = (rank["weights"] for rank in ours)
+    assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
+    assert ours[0]["losses"] == pytest.approx(alone["losses"], rel=tolerance, abs=tolerance)
+    assert ours[0]["losses"] != alone["losses"]
+    assert ours[0]["losses"][-1] < ours[0]["losses"][0]
+
+
 def test_a_killed_process_stops_the_others_and_the_run_resumes_with_another_number(
     alone: dict[str, Any], tmp_path: Path
 ) -> None:
