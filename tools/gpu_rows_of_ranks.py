@@ -15,9 +15,11 @@ def ranks(row: Row) -> dict[str, Any]:
     """Two processes on one GPU: accumulation, statistics over both with recomputation, and one that is killed."""
     base = ["--model", "small", "--epochs", "1", "-b", "8", "--train-crop-size", "32", "--val-resize-size", "32"]
     base += ["--val-crop-size", "32", "--device", row.device.type, "--workers", "1", "--data-path", str(row.images())]
-    runs = {"no_sync": ["--accumulate", "2"], "recomputation": ["--checkpoint-every-k", "1"]}
+    accumulated, recomputed = ["--accumulate", "2"], ["--checkpoint-every-k", "1"]
+    runs = {"no_sync with recomputation": [*accumulated, *recomputed]}
     if not row.dry:
-        runs["SyncBatchNorm with recomputation"] = ["--checkpoint-every-k", "1", "--sync-bn"]
+        runs = {"no_sync": accumulated, "recomputation": recomputed}
+        runs["SyncBatchNorm with recomputation"] = [*recomputed, "--sync-bn"]
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     found: dict[str, Any] = {}
     for name, more in runs.items():

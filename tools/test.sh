@@ -2,11 +2,15 @@
 # Sets up .venv and checks the code.
 #
 #   bash tools/test.sh              format, lint, types and the tests that matter most: about six minutes on two cores
-#   bash tools/test.sh --all        every test, the documentation, sanitizers: about twenty-five; what CI runs
-#   bash tools/test.sh --nightly    besides, the fault campaigns' middle part, the planted faults and the fuzzer: hours
+#   bash tools/test.sh --all        the tests, the documentation, sanitizers: about twenty-five; what CI runs
+#   bash tools/test.sh --nightly    besides, the tests of tests/nightly.txt, the fault campaigns' middle part, the
+#                                   planted faults and the fuzzer: hours
 #   bash tools/test.sh tests/order  only these tests; arguments are passed to pytest
 set -euo pipefail
 export FASTDATA_REQUIRE_NATIVE=1
+# Threads of torch sleep while they wait for each other: by default they keep cores busy that other tests need, and all
+# took half as long again.
+export OMP_WAIT_POLICY="${OMP_WAIT_POLICY:-passive}"
 [ "${FASTDATA_EXTRA:-dev}" != dev ] || export FASTDATA_REQUIRE_BACKENDS=1
 source "$(dirname "${BASH_SOURCE[0]}")/setup.sh"
 
@@ -32,6 +36,7 @@ case "$*" in
     fi
     .venv/bin/sphinx-build --quiet --fail-on-warning --keep-going docs build/site # links that lead nowhere, too
     # Three on two cores: half of the time tests wait, for processes that start, end or are timed.
+    [ "$*" = --nightly ] || export FASTDATA_LEAVE_NIGHTLY=1
     .venv/bin/python -m pytest --numprocesses 3 --dist worksteal
     bash tools/sanitize.sh
     # PyTorch's own tests of its loader, where their file is (see the tool).

@@ -229,8 +229,17 @@ def test_tests_import_from_helpers_alone() -> None:
         assert found == [], path
 
 
+def test_the_tests_left_to_the_night_exist() -> None:
+    """A renamed test would run again, and the list would grow out of date."""
+    for line in (PACKAGE.parent / "tests" / "nightly.txt").read_text().splitlines():
+        if line and not line.startswith("#"):
+            file, _, rest = line.partition("::")
+            name = rest.partition("[")[0]
+            assert f"def {name}" in (PACKAGE.parent / file).read_text(), line
+
+
 def test_every_test_lies_in_a_folder_under_a_name_of_its_own() -> None:
-    assert [path.name for path in TESTS.iterdir() if path.is_file()] == ["conftest.py"]
+    assert [path.name for path in TESTS.iterdir() if path.is_file()] == ["conftest.py", "nightly.txt"]
     names = [path.stem for path in TESTS.rglob("*.py")]
     assert sorted(names) == sorted(set(names))
     assert list(HELPERS.rglob("test_*.py")) == []
