@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 
@@ -27,6 +27,7 @@ from fastdata.views.plan import Plan
 
 __all__ = ["EpochResources", "effects_in_pipeline"]
 
+_OfThreads: TypeAlias = tuple[FileLoader | None, NativeArrayLoader | None, FileReader | None]
 _TRIED = 1024  # samples for which effects are drawn to see which kinds occur
 
 
@@ -84,12 +85,11 @@ class EpochResources:
         decoder = backend.batch_decoder() if in_one_call and config.arrays is None and not plan.effects else None
         self.batch_decoder: BatchDecoder | None = decoder if decoder is not None and decoder.suits(plan) else None
         self._by_file = in_one_call and has_file_ranges(config.source)
-        self.file_reader = self._reader(config)
         beside = config.on_gpu and not self.decodes_on_gpu  # batches are augmented where they go, behind their copy
         self.batch_effects = None if beside else effects_in_pipeline(self.batch_decoder, plan)
         self._memory = BatchMemory()
-        self._opened: dict[int, tuple[FileLoader | None, NativeArrayLoader | None]] = {}  # by the number of threads
-        self.file_loader, self.array_loader = self._core_loaders(config)
+        self._opened: dict[int, _OfThreads] = {}  # by the number of threads
+        self.file_loader, self.array_loader, self.file_reader = self._of_threads(config)
 
     def _reader(self, config: PipelineConfig) -> FileReader | None:
         core = native.available() if self.batch_decoder is not None and self._by_file else None
@@ -100,8 +100,8 @@ class EpochResources:
             core, pool, Options(pass_order=PassOrder.HORIZONTAL_FIRST, max_file_bytes=limits.MAX_ENCODED_BYTES)
         )
 
-    def _core_loaders(self, config: PipelineConfig) -> tuple[FileLoader | None, NativeArrayLoader | None]:
-        """The core's loaders, whose number of threads is fixed; opened once for each number, and kept to the end."""
+    def _of_threads(self, config: PipelineConfig) -> _OfThreads:
+        """What has a fixed number of the core's threads; opened once for each number, and kept to the end."""
         if config.threads not in self._opened:
             given: Any = (config.plan, config.key)
             options: Any = {"format": self.batch_format.native, "threads": config.threads}
@@ -109,6 +109,7 @@ class EpochResources:
             self._opened[config.threads] = (
                 config.backend.file_loader(*given, **options) if self._by_file else None,
                 NativeArrayLoader(*given, **options) if by_array else None,
+                self._reader(config),
             )
         return self._opened[config.threads]
 
@@ -119,7 +120,7 @@ class EpochResources:
             MemoryError, OSError, RuntimeError: no more threads can be started; nothing has changed.
         """
         config = replace(self.config, threads=threads)
-        self.file_loader, self.array_loader = self._core_loaders(config)
+        self.file_loader, self.array_loader, self.file_reader = self._of_threads(config)
         self.config = config
 
     @property
@@ -134,7 +135,7 @@ class EpochResources:
         self._memory.close()
         if self._stop_redirecting is not None:
             self._stop_redirecting()
-        for loader in (self.file_reader, *(loader for both in self._opened.values() for loader in both)):
+        for loader in (loader for of_threads in self._opened.values() for loader in of_threads):
             if loader is not None:
                 loader.close(ended)
 
