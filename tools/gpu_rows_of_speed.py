@@ -161,7 +161,7 @@ def _rate(row: Row, model: nn.Module | None, loader: Iterable[Any], batch: int, 
         if number == skipped:
             row.wait()
             began = time.perf_counter()
-        counted += number >= skipped
+        counted += number > skipped
         images, labels = images.to(row.device, non_blocking=True), labels.to(row.device, non_blocking=True)
         if model is not None and optimizer is not None:
             with torch.autocast(row.device.type, torch.bfloat16):

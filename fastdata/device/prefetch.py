@@ -55,12 +55,13 @@ def check_device(device: str | torch.device | int) -> torch.device:
         if checked.index is not None and checked.index >= count:
             raise OptionError(f"device={device!r}, but there are only {count} CUDA devices (0 to {count - 1})")
     elif checked.type not in ("cpu", "meta"):
-        seen = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
-        if seen is None or seen.type != checked.type:
-            others = f"only {seen.type!r}" if seen is not None else "no accelerator"
+        try:
+            torch.empty(0, device=checked)
+        except (RuntimeError, AssertionError, ImportError) as error:  # as each maker's code has it
+            why = str(error).splitlines()[0] if str(error) else type(error).__name__
             raise OptionError(
-                f"device={device!r}, but torch sees {others} on this machine; use device='cpu' or leave it out"
-            )
+                f"device={device!r} cannot be used on this machine ({why}); use device='cpu' or leave it out"
+            ) from error
     return checked
 
 

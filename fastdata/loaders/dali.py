@@ -190,9 +190,9 @@ class DaliPipeline:
 
     __del__ = close
 
-    def _shut_down(self) -> None:
+    def _shut_down(self, getpid: Callable[[], int] = os.getpid) -> None:  # `os` may be gone when the interpreter ends
         pipeline, self._pipeline = self._pipeline, None
-        if pipeline is not None and os.getpid() == self._pid:
+        if pipeline is not None and getpid() == self._pid:
             # As its __del__ does; it is in a cycle, so its threads would live until garbage collection.
             pipeline._shutdown()
 

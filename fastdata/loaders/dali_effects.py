@@ -27,13 +27,10 @@ __all__ = ["MEAN_TOLERANCE", "DaliEffects"]
 
 Branches: TypeAlias = tuple[tuple[int, ...], ...]  # for each step the branches that it has
 
-_VALUES = 9  # numbers for each step: those of a perspective's matrix
+_VALUES = 6  # numbers for each step: those of an affine map
 _NEAREST, _BILINEAR = 0, 2  # filters of `fastdata.augment.effects`
-_MOVES = (EffectKind.AFFINE, EffectKind.PERSPECTIVE)
-_BY_FILTER = 100  # the branch of a kind that moves pixels: its number, and so many times its filter
-_ENOUGH = (
-    0.5  # share of the images whose effects DALI must have; more of them decoded beside it cost more than it gains
-)
+_BY_FILTER = 100  # the branch of a kind that moves pixels is its number and so many times 1 + its filter
+_ENOUGH = 0.5  # share of the images whose effects DALI must have; the others are decoded beside its pipeline
 
 # Mean difference from Pillow's pixels, over photographs, that each kind may have, in grey levels.
 MEAN_TOLERANCE = MappingProxyType(
@@ -51,7 +48,6 @@ MEAN_TOLERANCE = MappingProxyType(
         EffectKind.EQUALIZE: 8.0,  # other levels for an image that has much of one
         EffectKind.BLUR: 0.1,
         EffectKind.AFFINE: 1.0,
-        EffectKind.PERSPECTIVE: 1.0,
     }
 )
 _WITHOUT_NUMBERS = (EffectKind.GREY, EffectKind.INVERT, EffectKind.AUTOCONTRAST, EffectKind.EQUALIZE)
@@ -71,7 +67,7 @@ class DaliEffects:
 
     @classmethod
     def like(cls, drawn: EffectTable) -> DaliEffects | None:
-        """The effects that occur in a table and that DALI has; None if they are those of too few images."""
+        """The effects that occur in a table and that DALI has; None if it has all those of few rows only."""
         does = _is_known(drawn)
         if np.mean(does) < _ENOUGH:
             return None
@@ -80,7 +76,7 @@ class DaliEffects:
         )
 
     def does(self, effects: EffectTable) -> npt.NDArray[np.bool_]:
-        """Says for N rows whether the pipeline does all effects; also rare kinds may not have occurred in `like`."""
+        """Says for N rows whether the pipeline does all effects; `like` may not have seen a rare kind."""
         result, numbers = _is_known(effects), _branch_of(effects)
         for column, known in zip(numbers.T, self.branches, strict=True):
             result &= np.isin(column, [EffectKind.NONE, *known])
@@ -123,7 +119,7 @@ class DaliEffects:
 def _is_known(effects: EffectTable) -> npt.NDArray[np.bool_]:
     """Says for N rows whether DALI has all of their effects."""
     kinds, values = effects["kind"], effects["values"]
-    moves, blurs = np.isin(kinds, _MOVES), kinds == EffectKind.BLUR
+    moves, blurs = kinds == EffectKind.AFFINE, kinds == EffectKind.BLUR
     plain = np.isin(effects["filter"], (_NEAREST, _BILINEAR)) & ~values[..., 8:].any(axis=-1)
     round_ = (values[..., 0] == values[..., 1]) & (values[..., 2] == values[..., 3])
     known = np.isin(kinds, [EffectKind.NONE, *MEAN_TOLERANCE]) & (plain | ~moves) & (round_ | ~blurs)
@@ -134,7 +130,7 @@ def _is_known(effects: EffectTable) -> npt.NDArray[np.bool_]:
 def _branch_of(effects: EffectTable) -> npt.NDArray[np.int32]:
     """The branch of each effect: its kind; for one that moves pixels, its filter, too."""
     kinds = effects["kind"].astype(np.int32)
-    branches = np.where(np.isin(kinds, _MOVES), kinds + _BY_FILTER * (1 + effects["filter"]), kinds)
+    branches = np.where(kinds == EffectKind.AFFINE, kinds + _BY_FILTER * (1 + effects["filter"]), kinds)
     return branches.astype(np.int32)
 
 
@@ -143,45 +139,36 @@ def _values_of(effects: EffectTable) -> npt.NDArray[np.float32]:
     kinds, given = effects["kind"], effects["values"]
     values = np.zeros((*kinds.shape, _VALUES), np.float32)
     values[..., 0] = given[..., 0]
-    hue, posterize, blur, affine, perspective = (
-        kinds == kind for kind in (EffectKind.HUE, EffectKind.POSTERIZE, EffectKind.BLUR, *_MOVES)
+    hue, posterize, blur, affine = (
+        kinds == kind for kind in (EffectKind.HUE, EffectKind.POSTERIZE, EffectKind.BLUR, EffectKind.AFFINE)
     )
     values[hue, 0] = 6 * given[hue, 1]  # sextants of the circle
     values[posterize, 0] = 256 - 2.0 ** (8 - given[posterize, 0])  # a mask
     values[blur, 1] = given[blur, 2]
-    values[affine, :6] = given[affine, :6]
-    values[perspective, :8] = given[perspective, :8]
-    values[perspective, 8] = 1
+    values[affine] = given[affine, :6]
     return values
 
 
 def _operation(branch: int) -> Callable[[Any, Any], Any]:
     """An operation on nodes: of images, and of their numbers on the CPU."""
-    from nvidia.dali import types
-
     if branch < _BY_FILTER:
         return _LEVELS[branch]
-    filter_, kind = divmod(branch, _BY_FILTER)
-    interpolation = types.INTERP_NN if filter_ - 1 == _NEAREST else types.INTERP_LINEAR
-    move = _affine if kind == EffectKind.AFFINE else _perspective
-    return lambda pixels, v: move(pixels, v, interpolation)
+    return _to_nearest if branch // _BY_FILTER - 1 == _NEAREST else _to_bilinear
 
 
-def _affine(pixels: Any, v: Any, interpolation: Any) -> Any:
-    from nvidia.dali import fn
+def _to_nearest(pixels: Any, v: Any) -> Any:
+    from nvidia.dali import fn, types
 
-    return fn.warp_affine(pixels, matrix=fn.reshape(v[0:6], shape=[2, 3]), interp_type=interpolation, fill_value=0)
-
-
-def _perspective(pixels: Any, v: Any, interpolation: Any) -> Any:
-    warp = _newest("warp_perspective")
-    return warp(pixels, matrix=_matrix(v), interp_type=interpolation, fill_value=[0.0], pixel_origin="corner")
+    return fn.warp_affine(pixels, matrix=fn.reshape(v, shape=[2, 3]), interp_type=types.INTERP_NN, fill_value=0)
 
 
-def _matrix(v: Any) -> Any:
-    from nvidia.dali import fn
+def _to_bilinear(pixels: Any, v: Any) -> Any:
+    """Repeats the image's edge, as Pillow does, instead of mixing it with what lies outside; that is black."""
+    from nvidia.dali import fn, types
 
-    return fn.reshape(v, shape=[3, 3])
+    matrix = fn.reshape(v, shape=[2, 3])
+    inside = fn.warp_affine(_as_levels(pixels * 0 + 1), matrix=matrix, interp_type=types.INTERP_NN, fill_value=0)
+    return _as_levels(fn.warp_affine(pixels, matrix=matrix, interp_type=types.INTERP_LINEAR) * inside)
 
 
 def _newest(name: str) -> Any:

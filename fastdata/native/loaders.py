@@ -135,11 +135,14 @@ class FileReader:
         files.statuses, files.messages = results.statuses.ctypes.data, ctypes.addressof(results.messages)
         files.data_bytes = data_bytes.ctypes.data
         handle = self._pool.handle if self._pool is not None else None
-        self._library.fd_read(handle, ctypes.addressof(files), ctypes.addressof(self._options_c), data.ctypes.data)
         found: list[bytes | None] = []
-        for address, size in zip(data.tolist(), data_bytes.tolist(), strict=True):
-            found.append(ctypes.string_at(address, size) if address else None)
-            self._library.fd_free(address)
+        try:
+            self._library.fd_read(handle, ctypes.addressof(files), ctypes.addressof(self._options_c), data.ctypes.data)
+            for address, size in zip(data.tolist(), data_bytes.tolist(), strict=True):
+                found.append(ctypes.string_at(address, size) if address else None)
+        finally:
+            for address in data.tolist():
+                self._library.fd_free(address)
         return found, files.read_ns / 1e9
 
     def close(self, ended: bool) -> None:

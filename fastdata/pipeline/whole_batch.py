@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import warnings
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from typing import Any, NoReturn
 
@@ -28,7 +28,7 @@ from fastdata.loaders.backend import BatchDecoder, BatchFeed, BatchRequest, Deco
 from fastdata.loaders.per_image import by_pillow
 from fastdata.pipeline.collate import join
 from fastdata.pipeline.image_batch import ImageBatch
-from fastdata.pipeline.jobs import OrderedJobs, SkipResult, Task
+from fastdata.pipeline.jobs import OrderedJobs, SkipResult, Task, stop_if_cancelled
 from fastdata.pipeline.postprocess import Drawn
 from fastdata.pipeline.resources import EpochResources
 from fastdata.pipeline.sample import Failure, Sample
@@ -41,6 +41,8 @@ from fastdata.views.plan import Flip, Plan, Resizing
 from fastdata.views.view import View, Views
 
 __all__ = ["WholeBatch", "WholeBatches"]
+
+_JPEG_MAGIC = b"\xff\xd8"
 
 
 class WholeBatch(ImageBatch):
@@ -77,8 +79,9 @@ class WholeBatch(ImageBatch):
         found, read_s = reader.read(files.paths, files.offsets, files.lengths, files.crcs)
         self._encoded_at = {at: data for at, data in zip(unread, found, strict=True) if data is not None}
         self._times.append(BatchTimes(seconds={"read": read_s}))
-        self._load_some(positions)
-        return ()
+        beside = {at for at, data in self._encoded_at.items() if not data.startswith(_JPEG_MAGIC)}
+        self._load_some([position for position in positions if position not in beside])
+        return self._tasks_for(sorted(beside))  # are decoded here, by all threads
 
     def _encoded(self, position: int, index: int) -> Any:
         data = self._encoded_at.pop(position, None)
@@ -200,7 +203,10 @@ class WholeBatch(ImageBatch):
         if self._given_up:
             statuses = self._config.backend.decode(images, views, places)
         else:
-            statuses = [by_pillow(*each) for each in zip(images, views, places, strict=True)]
+            statuses = []
+            for each in zip(images, views, places, strict=True):
+                stop_if_cancelled()
+                statuses.append(by_pillow(*each))
         failures = []
         for (sample, _), place, status in zip(some, places, statuses, strict=True):
             self._loaded[sample.position] = status is None
@@ -274,8 +280,8 @@ class WholeBatches:
         self._decoded.close()
         self._jobs.close()
 
-    def __del__(self) -> None:
-        if hasattr(self, "_decoded") and os.getpid() == self._pid:  # a forked child has none of the threads
+    def __del__(self, getpid: Callable[[], int] = os.getpid) -> None:  # `os` may be gone when the interpreter ends
+        if hasattr(self, "_decoded") and getpid() == self._pid:  # a forked child has none of the threads
             self.close()
 
 

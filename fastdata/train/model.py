@@ -65,6 +65,8 @@ def _compress_gradients(ddp: DistributedDataParallel, how: CommHook) -> None:
     Source: Vogels et al., "PowerSGD: Practical Low-Rank Gradient Compression for Distributed Optimization", NeurIPS
     2019, by torch.  Its memory of what was left out is not in checkpoints: a resumed run begins it anew.
     """
+    if how == "none":
+        return
     from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
 
     if how == "fp16":

@@ -181,6 +181,11 @@ class TrainOptions:
             "comm_hook='bf16' needs a CUDA device: gloo cannot sum bfloat16; use comm_hook='fp16'",
         )
         check(
+            self.comm_hook != "powersgd" or self.amp != "fp16",
+            "comm_hook='powersgd' does not work with amp='fp16': PowerSGD remembers the gradients of an overflow, "
+            "which the gradient scaler provokes now and then, and all later ones would be NaN; use amp='bf16'",
+        )
+        check(
             self.lr_scheduler != "plateau" or self.lr_gamma < 1,
             f"lr_scheduler='plateau' needs lr_gamma below 1, by which the rates fall; it is {self.lr_gamma}",
         )

@@ -49,16 +49,12 @@ def test_a_missing_device_is_named() -> None:
 
 
 @pytest.mark.parametrize("name", ["mps", "xpu", "hpu:1"])
-def test_a_missing_device_of_another_maker_is_named(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("torch.accelerator.is_available", lambda: False)
-    with pytest.raises(OptionError, match=f"device='{name}', but torch sees no accelerator on this machine"):
+def test_a_missing_device_of_another_maker_is_named(name: str) -> None:
+    message = f"device='{name}' cannot be used on this machine .*; use device='cpu' or leave it out"
+    with pytest.raises(OptionError, match=message):
         DataLoader([1], device=name)
-    monkeypatch.setattr("torch.accelerator.is_available", lambda: True)
-    monkeypatch.setattr("torch.accelerator.current_accelerator", lambda: torch.device("mtia"))
-    with pytest.raises(OptionError, match=f"device='{name}', but torch sees only 'mtia'"):
+    with pytest.raises(OptionError, match=message):
         TrainOptions(device=name).torch_device()
-    monkeypatch.setattr("torch.accelerator.current_accelerator", lambda: torch.device(name))
-    assert str(TrainOptions(device=name).torch_device()) == name
 
 
 @pytest.mark.parametrize("options", [{}, {"augment_on": "device"}, {"backend": "pil"}], ids=str)

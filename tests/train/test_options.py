@@ -29,6 +29,10 @@ from fastdata.train.data import DataOptions
         ({"amp": "fp16"}, "amp='fp16' needs a CUDA device.*amp='bf16' works anywhere"),
         ({"amp": "fp8"}, "amp='fp8' needs an NVIDIA GPU"),
         ({"comm_hook": "bf16"}, "needs a CUDA device: gloo"),
+        (
+            {"comm_hook": "powersgd", "amp": "fp16"},
+            "PowerSGD remembers the gradients of an overflow|needs a CUDA device",
+        ),
         ({"lr_scheduler": "onecycle", "lr_warmup_epochs": 0.5}, "has its own warm-up"),
         ({"lr_warmup_epochs": 3.0}, "must be less than epochs=1"),
         ({"epochs": 2.5}, "epochs=2.5 is not of type int; epochs: number of passes over the training data"),
