@@ -386,12 +386,13 @@ class ImageBatch:
             return self._pinned(collate_targets(self._config.collate_fn, targets))
 
     def _draw_steps(self, good: Sequence[int]) -> Drawn:
-        """Draws the parameters of the batch's augmentations, by sample; () if there are no augmentations."""
-        if not (self._config.plan.augmentations or self._config.plan.float_augmentations):
+        """Draws the parameters of the batch's augmentations, by sample; () if there are none left to do."""
+        plan, augmented = self._config.plan, self._resources.batch_effects is not None
+        if not (plan.float_augmentations or (plan.augmentations and not augmented)):
             return ()
         indices, copies = ([column[position] for position in good] for column in (self._indices, self._copies))
         given = self._given.of(list(zip(good, indices, strict=True)))
-        return self._resources.finish.draw(indices, copies, given)
+        return self._resources.finish.draw(indices, copies, given, augmented=augmented)
 
     def _pinned(self, batch: Any) -> Any:
         if not self._config.pin:

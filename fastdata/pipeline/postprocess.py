@@ -41,10 +41,19 @@ class Finish:
     plan: Plan
     key: Key
 
-    def draw(self, indices: Sequence[int], copies: Sequence[int], given: Sequence[Given | None] | None = None) -> Drawn:
-        """The parameters of N samples for every augmentation; `given` are numbers that were drawn already."""
-        steps = (*self.plan.augmentations, *self.plan.float_augmentations)
-        return self._parameters(steps, len(self.plan.all_effects), indices, copies, given)
+    def draw(
+        self,
+        indices: Sequence[int],
+        copies: Sequence[int],
+        given: Sequence[Given | None] | None = None,
+        *,
+        augmented: bool = False,
+    ) -> Drawn:
+        """The parameters of N samples for every step of `apply`; `given` are numbers that were drawn already."""
+        first, steps = len(self.plan.all_effects), self.plan.augmentations
+        if augmented:
+            return self._parameters(self.plan.float_augmentations, first + len(steps), indices, copies, given)
+        return self._parameters((*steps, *self.plan.float_augmentations), first, indices, copies, given)
 
     def effects(
         self, indices: Sequence[int], copies: Sequence[int], given: Sequence[Given | None] | None = None
@@ -142,12 +151,11 @@ class Finish:
     def apply(self, images: torch.Tensor, drawn: Drawn, *, augmented: bool = False) -> torch.Tensor:
         """Finishes uint8 images (N, 3, H, W), in their memory format; no step waits for their device.
 
-        With `augmented`, the augmentations of whole batches have been done, as effects.
+        With `augmented`, the augmentations of whole batches have been done, as effects, and were not drawn.
         """
         steps, layout = iter(drawn), memory_format_of(images)
-        for augmentation in self.plan.augmentations:
-            parameters = next(steps)
-            images = images if augmented else augmentation.apply(images, parameters)
+        for augmentation in () if augmented else self.plan.augmentations:
+            images = augmentation.apply(images, next(steps))
         if self.plan.normalisation is not None:
             images = normalise(images, self.plan.normalisation)
         for augmentation in self.plan.float_augmentations:
