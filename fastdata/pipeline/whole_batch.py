@@ -57,11 +57,9 @@ class WholeBatch(ImageBatch):
         self._encoded_at: dict[int, bytes] = {}  # files read by the core; not yet used
 
     def _load_tasks(self) -> list[Task]:
-        return (
-            [self._read_and_load]
-            if self._resources.file_reader is not None
-            else self._tasks_for(range(len(self._indices)))
-        )
+        if self._resources.file_reader is not None:
+            return [self._read_and_load]
+        return self._tasks_for(range(len(self._indices)))
 
     def _read_and_load(self) -> Sequence[Task]:
         """Reads the batch's files by one call of the core, and loads from them.
