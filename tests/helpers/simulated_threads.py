@@ -9,6 +9,7 @@ notified, so a forgotten notification is a deadlock here, every time.  Time stan
 from __future__ import annotations
 
 import contextlib
+import gc
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -160,12 +161,18 @@ class Simulation:
 
     @contextlib.contextmanager
     def begun(self) -> Iterator[None]:
-        """Within it the calling thread is one of the simulation's; afterwards those that are left are ended."""
+        """Within it the calling thread is one of the simulation's; afterwards those that are left are ended.
+
+        The garbage collector waits: a finalizer of an earlier simulation would be followed line by line in the middle
+        of this one's own code, and switch threads there.
+        """
+        gc.disable()
         self.trace()
         try:
             yield
         finally:
             sys.settrace(None)
+            gc.enable()
             self.over = True
             for each in self.threads[1:]:
                 each.baton.release()
