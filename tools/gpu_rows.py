@@ -26,13 +26,14 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # a checkout; in a
 import torch
 from gpu_row import CLASSES, ROOT, Failed, Row, run
 from gpu_rows_of_ranks import nccl, ranks
-from gpu_rows_of_speed import augmentations, decoding, resnet50, usable_cores
+from gpu_rows_of_speed import augmentations, decoding, resnet50
 from torch import nn
 
 from fastdata import DataLoader, DevicePrefetcher, FastdataError, ImageFolder, doctor, transforms
 from fastdata.models import small_resnet
 from fastdata.native import available
 from fastdata.system import cuda
+from fastdata.system.cpus import usable_cpus
 from fastdata.train import TrainOptions, fit
 from fastdata.train.searches import find_batch_size
 
@@ -48,7 +49,7 @@ def environment(row: Row) -> dict[str, Any]:
         "python": platform.python_version(),
         "torch": torch.__version__,
         "core": core.description,
-        "cores": usable_cores(),
+        "cores": usable_cpus(),
         "DALI": _version("nvidia-dali-cuda120") or _version("nvidia-dali-cuda130") or "missing",
     }
     if not row.dry:

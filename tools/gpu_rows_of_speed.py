@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import importlib.util
-import os
 import time
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -14,7 +13,9 @@ from gpu_row import CLASSES, Failed, Row
 from torch import nn
 
 from fastdata import DataLoader, FastdataError, ImageFolder, transforms
+from fastdata.loaders import available_backends
 from fastdata.models import small_resnet
+from fastdata.system.cpus import usable_cpus
 
 BATCHES = 40  # measured for a speed
 
@@ -25,7 +26,7 @@ def resnet50(row: Row) -> dict[str, Any]:
     if not row.dry and name != "ResNet-50":
         return {"outcome": "skipped", "why": "it needs torchvision, which has the model"}
     size, batch = (32, 8) if row.dry else (224, 256)
-    workers = min(16, usable_cores())
+    workers = min(16, usable_cpus())
     # The first ones, which workers have ready when the epoch begins, are not counted.
     skipped, counted = (2, 2) if row.dry else (2 * workers, max(BATCHES, 4 * workers))
     steps = [
@@ -64,7 +65,7 @@ def decoding(row: Row) -> dict[str, Any]:
         if not row.dry:
             ways["dali, GPU"] = {"backend": "dali", "decode_device": "mixed"}
     found = _compared(row, _repeated(row, steps, batch * (4 if row.dry else BATCHES)), batch, ways)
-    workers = min(16, usable_cores())
+    workers = min(16, usable_cpus())
     skipped = 1 if row.dry else 2 * workers  # what its workers have ready when the epoch begins
     dataset = _repeated(row, steps, batch * (skipped + (2 if row.dry else BATCHES)))
     torchs: Any = torch.utils.data.DataLoader(
@@ -79,7 +80,7 @@ def _dali_by_hand(row: Row, size: int, batch: int) -> Iterable[Any]:
     """DALI's pipeline as its documentation builds it: it reads, draws, decodes and normalises by itself."""
     from nvidia.dali import fn, pipeline_def, types
 
-    device, threads = ("cpu" if row.dry else "mixed"), min(16, usable_cores())
+    device, threads = ("cpu" if row.dry else "mixed"), min(16, usable_cpus())
 
     @pipeline_def(batch_size=batch, num_threads=threads, device_id=None if row.dry else 0)  # type: ignore[untyped-decorator, unused-ignore]
     def define() -> Any:
@@ -116,7 +117,7 @@ def augmentations(row: Row) -> dict[str, Any]:
 
 def _compared(row: Row, dataset: ImageFolder, batch: int, ways: dict[str, dict[str, Any]]) -> dict[str, Any]:
     """Figures of each way to load: images/s, and of a batch the host's and the device's milliseconds."""
-    common: dict[str, Any] = {"batch_size": batch, "num_workers": min(16, usable_cores()), "drop_last": True}
+    common: dict[str, Any] = {"batch_size": batch, "num_workers": min(16, usable_cpus()), "drop_last": True}
     found: dict[str, Any] = {}
     for name, more in ways.items():
         try:
@@ -182,10 +183,5 @@ def _resnet50(row: Row) -> tuple[nn.Module, str]:
     return create(num_classes=CLASSES).to(row.device, memory_format=torch.channels_last), "ResNet-50"
 
 
-def usable_cores() -> int:
-    """The cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 def _has_dali() -> bool:
-    return importlib.util.find_spec("nvidia") is not None and importlib.util.find_spec("nvidia.dali") is not None
+    return "dali" in available_backends()
