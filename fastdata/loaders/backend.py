@@ -302,7 +302,7 @@ class BatchFeed:
 
 
 class BatchEffects(Protocol):
-    """What a `BatchDecoder` was asked to do to decoded images; see `BatchDecoder.effects`."""
+    """Effects that a `BatchDecoder` was asked to do to decoded images; see `BatchDecoder.effects`."""
 
     def does(self, effects: EffectTable) -> npt.NDArray[np.bool_]:
         """Says for N rows of effects whether the decoder's pipeline does all of them: bool, (N,)."""

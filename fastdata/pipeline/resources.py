@@ -32,7 +32,7 @@ _TRIED = 1024  # samples for which effects are drawn to see which kinds occur
 
 
 def effects_in_pipeline(decoder: BatchDecoder | None, plan: Plan) -> BatchEffects | None:
-    """What a backend's pipeline does of the augmentations on batches; None where torch does them.
+    """Returns the augmentations on batches that a backend's pipeline does; None where torch does them.
 
     The core does them to images that are decoded beside the pipeline.
     """
@@ -101,7 +101,7 @@ class EpochResources:
         )
 
     def _of_threads(self, config: PipelineConfig) -> _OfThreads:
-        """What has a fixed number of the core's threads; opened once for each number, and kept to the end."""
+        """Loaders and reader with a fixed number of the core's threads; opened once for each, kept to the end."""
         if config.threads not in self._opened:
             given: Any = (config.plan, config.key)
             options: Any = {"format": self.batch_format.native, "threads": config.threads}
