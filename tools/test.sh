@@ -2,14 +2,13 @@
 # Sets up .venv and checks the code.
 #
 #   bash tools/test.sh              format, lint, types and the tests that matter most: about six minutes on two cores
-#   bash tools/test.sh --all        the tests, the documentation, sanitizers: about twenty-five; what CI runs
+#   bash tools/test.sh --all        the tests, the documentation, sanitizers: half an hour and more; what CI runs
 #   bash tools/test.sh --nightly    besides, the tests of tests/nightly.txt, the fault campaigns' middle part, the
 #                                   planted faults and the fuzzer: hours
 #   bash tools/test.sh tests/order  only these tests; arguments are passed to pytest
 set -euo pipefail
 export FASTDATA_REQUIRE_NATIVE=1
-# Threads of torch sleep while they wait for each other: by default they keep cores busy that other tests need, and all
-# took half as long again.
+# Threads of torch sleep while they wait for each other: by default they keep cores busy that other tests need.
 export OMP_WAIT_POLICY="${OMP_WAIT_POLICY:-passive}"
 [ "${FASTDATA_EXTRA:-dev}" != dev ] || export FASTDATA_REQUIRE_BACKENDS=1
 source "$(dirname "${BASH_SOURCE[0]}")/setup.sh"
