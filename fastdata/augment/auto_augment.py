@@ -5,14 +5,12 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 
-from fastdata.augment import ops
-from fastdata.augment.base import Augmentation, Ints, Levels, Parameters, as_tensor, by_choice
+from fastdata.augment.base import Augmentation, Ints, Parameters
 from fastdata.augment.effects import Matrix, nothing, put, rotate, warp
 from fastdata.errors import OptionError
 from fastdata.tables import EffectKind, EffectTable
@@ -46,41 +44,27 @@ class Policy(Augmentation):
         """Amounts, made negative with probability 1/2 if the operation's amount may be negative."""
         return np.where(np.isin(choices, list(self._symmetric)) & (share < 0.5), -amounts, amounts)
 
-    def apply(self, images: torch.Tensor, parameters: Parameters) -> torch.Tensor:
-        """See `Augmentation.apply`."""
-        for turn in range(self.num_ops):
-            amounts = parameters["amounts"][:, turn]
-            operations = [None if name == "Identity" else partial(self._do, name, amounts) for name in _ALL]
-            images = by_choice(images, parameters["choices"][:, turn], operations)
-        return images
-
     def effects(self, parameters: Parameters, size: tuple[int, int]) -> EffectTable:
         """See `Augmentation.effects`."""
         choices, amounts = parameters["choices"], parameters["amounts"]
         table = nothing(*choices.shape)
         for number, name in enumerate(_ALL):
-            for row, turn in np.argwhere(choices == number).tolist():
-                self._put(table, row, turn, name, amounts[row, turn], size)
+            rows, turns = np.nonzero(choices == number)
+            if name in _KINDS:
+                kind, first = _KINDS[name]
+                put(table, rows, turns, kind, *([first + amounts[rows, turns]] if first is not None else []))
+            elif name != "Identity":
+                for row, turn in zip(rows.tolist(), turns.tolist(), strict=True):
+                    self._move(table, row, turn, name, float(amounts[row, turn]), size)
         return table
 
-    def _put(self, table: EffectTable, row: int, turn: int, name: str, amount: float, size: tuple[int, int]) -> None:
-        """Fills in one operation for one image."""
+    def _move(self, table: EffectTable, row: int, turn: int, name: str, amount: float, size: tuple[int, int]) -> None:
+        """Fills in one operation that moves pixels, for one image."""
         place: dict[str, Any] = {"interpolation": self.interpolation, "fill": self.fill}
         if name == "Rotate":
-            rotate(table, row, turn, float(amount), size, **place)
-        elif name in _PILLOW_MAPS:
-            warp(table, row, turn, _PILLOW_MAPS[name](float(amount)), **place)
-        elif name != "Identity":
-            kind, first = _KINDS[name]
-            put(table, np.array([row]), turn, kind, *([first + amount] if first is not None else []))
-
-    def _do(self, name: str, amounts: Floats, images: torch.Tensor, rows: Ints) -> torch.Tensor:
-        amounts = amounts[rows]
-        if name in _MAPS:
-            height, width = images.shape[-2:]
-            matrices = torch.tensor([_MAPS[name](amount, height, width) for amount in amounts.tolist()])
-            return ops.affine(images, matrices, mode=self.interpolation, fill=self.fill)
-        return _LEVELS[name](images, as_tensor(amounts))
+            rotate(table, row, turn, amount, size, **place)
+        else:
+            warp(table, row, turn, _MAPS[name](amount), **place)
 
 
 class _AnyOperations(Policy):
@@ -265,59 +249,16 @@ _KINDS: dict[str, tuple[EffectKind, float | None]] = {
 }
 
 
-def _pillow_shear(amount: float) -> tuple[float, float]:
-    """The slope as torchvision computes it for PIL images, along rows and along columns."""
+def _slopes(amount: float) -> tuple[float, float]:
+    """The slope along rows and along columns, as torchvision computes them for PIL images."""
     angle = math.radians(math.degrees(math.atan(amount)))
     return math.tan(angle), math.sin(angle) / math.cos(angle)
 
 
 # Where each pixel comes from, as torchvision tells Pillow.
-_PILLOW_MAPS: dict[str, Callable[[float], Matrix]] = {
-    "ShearX": lambda amount: (1.0, _pillow_shear(amount)[0], 0.0, 0.0, 1.0, 0.0),
-    "ShearY": lambda amount: (1.0, 0.0, 0.0, _pillow_shear(amount)[1], 1.0, 0.0),
+_MAPS: dict[str, Callable[[float], Matrix]] = {
+    "ShearX": lambda amount: (1.0, _slopes(amount)[0], 0.0, 0.0, 1.0, 0.0),
+    "ShearY": lambda amount: (1.0, 0.0, 0.0, _slopes(amount)[1], 1.0, 0.0),
     "TranslateX": lambda amount: (1.0, 0.0, -float(int(amount)), 0.0, 1.0, 0.0),
     "TranslateY": lambda amount: (1.0, 0.0, 0.0, 0.0, 1.0, -float(int(amount))),
-}
-
-
-def _shear_x(amount: float, height: int, width: int) -> Matrix:
-    slope = math.tan(math.radians(math.degrees(math.atan(amount))))
-    return 1.0, slope, slope * height * 0.5, 0.0, 1.0, 0.0  # the upper edge stays
-
-
-def _shear_y(amount: float, height: int, width: int) -> Matrix:
-    slope = math.tan(math.radians(math.degrees(math.atan(amount))))
-    return 1.0, 0.0, 0.0, slope, 1.0, slope * width * 0.5
-
-
-def _translate_x(amount: float, height: int, width: int) -> Matrix:
-    return 1.0, 0.0, -float(int(amount)), 0.0, 1.0, 0.0
-
-
-def _translate_y(amount: float, height: int, width: int) -> Matrix:
-    return 1.0, 0.0, 0.0, 0.0, 1.0, -float(int(amount))
-
-
-def _rotate(amount: float, height: int, width: int) -> Matrix:
-    angle = math.radians(-(amount % 360))
-    return math.cos(angle), math.sin(angle), 0.0, -math.sin(angle), math.cos(angle), 0.0
-
-
-_MAPS: dict[str, Callable[[float, int, int], Matrix]] = {
-    "ShearX": _shear_x,
-    "ShearY": _shear_y,
-    "TranslateX": _translate_x,
-    "TranslateY": _translate_y,
-    "Rotate": _rotate,
-}
-_LEVELS: dict[str, Levels] = {
-    "Brightness": lambda images, amounts: ops.adjust_brightness(images, 1.0 + amounts),
-    "Color": lambda images, amounts: ops.adjust_saturation(images, 1.0 + amounts),
-    "Contrast": lambda images, amounts: ops.adjust_contrast(images, 1.0 + amounts),
-    "Sharpness": lambda images, amounts: ops.adjust_sharpness(images, 1.0 + amounts),
-    "Posterize": lambda images, amounts: ops.posterize(images, amounts.to(torch.int64)),
-    "Solarize": lambda images, amounts: ops.solarize(images, amounts),
-    "Invert": lambda images, amounts: ops.solarize(images, torch.zeros_like(amounts)),
-    "AutoContrast": lambda images, amounts: ops.autocontrast(images, torch.ones_like(amounts, dtype=torch.bool)),
-    "Equalize": lambda images, amounts: ops.equalize(images, torch.ones_like(amounts, dtype=torch.bool)),
 }

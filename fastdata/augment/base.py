@@ -1,10 +1,10 @@
 """Random augmentations: what is drawn for each sample, and how it is done.
 
-The classes carry torchvision's names, arguments and distributions.  Whole batches are augmented by the operations of
-ops.py, with the arithmetic of torchvision's v2 operators on uint8 tensors; on the host the native core does each image,
-with Pillow's arithmetic (`Augmentation.effects`).  What is drawn for a sample is a function of (seed, epoch, sample,
-copy) and the step's place in the transform, so it depends neither on the device nor on the backend nor on the place in
-the batch.
+The classes carry torchvision's names, arguments and distributions.  What is done to an image is a row of a table of
+effects (`Augmentation.effects`).  On the host the native core does each image, with Pillow's arithmetic; whole batches
+are augmented by the operations of batch_effects.py, with the arithmetic of torchvision's v2 operators on uint8 tensors.
+What is drawn for a sample is a function of (seed, epoch, sample, copy) and the step's place in the transform, so it
+depends neither on the device nor on the backend nor on the place in the batch.
 
 Parameters are drawn on the host and stay there as NumPy arrays; which samples an operation concerns is therefore known
 without asking the device.
@@ -13,7 +13,7 @@ without asking the device.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -21,7 +21,8 @@ import numpy.typing as npt
 import torch
 
 from fastdata import native
-from fastdata.augment import ops
+from fastdata.augment import batch_effects
+from fastdata.augment.batch_program import BatchProgram, Operation
 from fastdata.errors import OptionError
 from fastdata.tables import EffectTable, Format
 from fastdata.views.philox import Key
@@ -30,18 +31,13 @@ from fastdata.views.streams import Draws
 __all__ = [
     "Augmentation",
     "Ints",
-    "Levels",
-    "Operation",
     "Parameters",
     "Printable",
-    "as_tensor",
-    "by_choice",
     "check_probability",
 ]
 
 Ints: TypeAlias = npt.NDArray[np.int64]
 Parameters: TypeAlias = Mapping[str, npt.NDArray[Any]]  # each of N rows
-Levels: TypeAlias = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]  # images and N amounts to images
 
 
 class Printable:
@@ -62,14 +58,19 @@ class Augmentation(Printable, ABC):
     def draw(self, draws: Draws, size: tuple[int, int]) -> Parameters:
         """Parameters of N samples whose images are (height, width)."""
 
+    def batch_operations(self, parameters: Parameters, size: tuple[int, int]) -> list[Operation]:
+        """Operations that do it to a batch of N images of (height, width), on any device; see `on_batches`."""
+        return batch_effects.operations(self.effects(parameters, size), size)
+
     def apply(self, images: torch.Tensor, parameters: Parameters) -> torch.Tensor:
         """The augmented batch (N, 3, H, W), on the images' device; the images themselves are not changed."""
-        raise NotImplementedError(f"{type(self).__name__} is only done on the host")
+        height, width = images.shape[-2:]
+        return BatchProgram(self.batch_operations(parameters, (height, width))).run(images)
 
     @property
     def on_batches(self) -> bool:
-        """True if `apply` does it, on any device."""
-        return type(self).apply is not Augmentation.apply
+        """True if `batch_operations` does it."""
+        return self.on_host
 
     @property
     def changes_size(self) -> bool:
@@ -108,29 +109,6 @@ class Augmentation(Printable, ABC):
             return pillow.from_pixels(pixels)
         batch = torch.from_numpy(pixels).permute(2, 0, 1).unsqueeze(0)
         return pillow.from_pixels(self.apply(batch, parameters)[0].permute(1, 2, 0).contiguous().numpy())
-
-
-Operation: TypeAlias = Callable[[torch.Tensor, Ints], torch.Tensor]
-
-
-def by_choice(images: torch.Tensor, choices: Ints, operations: Sequence[Operation | None]) -> torch.Tensor:
-    """Applies to each sample the operation it chose; None leaves it as it is."""
-    result = images
-    for number, operation in enumerate(operations):
-        rows = np.flatnonzero(choices == number)
-        if operation is None or len(rows) == 0:
-            continue
-        if len(rows) == len(choices):
-            return operation(images, rows)
-        at = ops.on_device_of(images, as_tensor(rows))
-        result = images.clone() if result is images else result
-        result.index_copy_(0, at, operation(images.index_select(0, at), rows))
-    return result
-
-
-def as_tensor(values: npt.NDArray[Any]) -> torch.Tensor:
-    """Parameters as torch knows them."""
-    return torch.from_numpy(np.ascontiguousarray(values))
 
 
 def check_probability(p: float) -> float:

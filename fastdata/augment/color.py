@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from functools import partial
 from typing import Any
 
 import numpy as np
-import torch
 
-from fastdata.augment import ops
-from fastdata.augment.base import Augmentation, Ints, Levels, Parameters, as_tensor, by_choice, check_probability
+from fastdata.augment.base import Augmentation, Ints, Parameters, check_probability
 from fastdata.augment.effects import nothing, put
 from fastdata.errors import OptionError
 from fastdata.tables import EffectKind, EffectTable
@@ -35,10 +32,6 @@ __all__ = [
 ]
 
 
-def _adjust(operation: Levels, amounts: Floats, images: torch.Tensor, rows: Ints) -> torch.Tensor:
-    return operation(images, as_tensor(amounts[rows]))
-
-
 class ColorJitter(Augmentation):
     """Changes brightness, contrast, saturation and hue by random amounts, in random order.
 
@@ -48,8 +41,6 @@ class ColorJitter(Augmentation):
         saturation: largest change, or the smallest and largest factor.
         hue: largest turn, at most 0.5, or smallest and largest.
     """
-
-    _OPERATIONS = (ops.adjust_brightness, ops.adjust_contrast, ops.adjust_saturation, ops.adjust_hue)
 
     def __init__(
         self,
@@ -72,18 +63,6 @@ class ColorJitter(Augmentation):
             for share, range_ in zip(shares, ranges, strict=True)
         ]
         return {"amounts": _as_torchs(np.stack(amounts, axis=1)), "order": order.T}
-
-    def apply(self, images: torch.Tensor, parameters: Parameters) -> torch.Tensor:
-        """See `Augmentation.apply`."""
-        amounts, order = parameters["amounts"], parameters["order"]
-        ranges = (self.brightness, self.contrast, self.saturation, self.hue)
-        operations = [
-            None if range_ is None else partial(_adjust, operation, amounts[:, number])
-            for number, (range_, operation) in enumerate(zip(ranges, self._OPERATIONS, strict=True))
-        ]
-        for turn in range(4):
-            images = by_choice(images, order[:, turn], operations)
-        return images
 
     def effects(self, parameters: Parameters, size: tuple[int, int]) -> EffectTable:
         """See `Augmentation.effects`."""
@@ -127,10 +106,6 @@ class GaussianBlur(Augmentation):
     def draw(self, draws: Draws, size: tuple[int, int]) -> Parameters:
         """See `Augmentation.draw`."""
         return {"sigmas": self.sigma[0] + draws.four(0)[0] * (self.sigma[1] - self.sigma[0])}
-
-    def apply(self, images: torch.Tensor, parameters: Parameters) -> torch.Tensor:
-        """See `Augmentation.apply`."""
-        return ops.gaussian_blur(images, self.kernel_size, as_tensor(parameters["sigmas"]))
 
     def effects(self, parameters: Parameters, size: tuple[int, int]) -> EffectTable:
         """See `Augmentation.effects`."""
@@ -280,10 +255,6 @@ class RandomGrayscale(_Sometimes):
     def __init__(self, p: float = 0.1) -> None:
         super().__init__(p)
 
-    def apply(self, images: torch.Tensor, parameters: Parameters) -> torch.Tensor:
-        """See `Augmentation.apply`."""
-        return ops.grayscale(images, as_tensor(parameters["chosen"]))
-
 
 class Grayscale(RandomGrayscale):
     """Converts to grey, with three channels."""
@@ -300,10 +271,6 @@ class RandomInvert(_Sometimes):
 
     _effect = EffectKind.INVERT
 
-    def apply(self, images: torch.Tensor, parameters: Parameters) -> torch.Tensor:
-        """See `Augmentation.apply`."""
-        return ops.solarize(images, as_tensor(np.where(parameters["chosen"], 0.0, 256.0)))
-
 
 class RandomPosterize(_Sometimes):
     """Keeps only the highest `bits` of each level, with probability `p`."""
@@ -318,10 +285,6 @@ class RandomPosterize(_Sometimes):
     def _values(self) -> Sequence[float]:
         return (self.bits,)
 
-    def apply(self, images: torch.Tensor, parameters: Parameters) -> torch.Tensor:
-        """See `Augmentation.apply`."""
-        return ops.posterize(images, as_tensor(np.where(parameters["chosen"], self.bits, 8)))
-
 
 class RandomSolarize(_Sometimes):
     """Inverts the levels from `threshold` on, with probability `p`."""
@@ -333,10 +296,6 @@ class RandomSolarize(_Sometimes):
 
     def _values(self) -> Sequence[float]:
         return (self.threshold,)
-
-    def apply(self, images: torch.Tensor, parameters: Parameters) -> torch.Tensor:
-        """See `Augmentation.apply`."""
-        return ops.solarize(images, as_tensor(np.where(parameters["chosen"], self.threshold, 256.0)))
 
 
 class RandomAdjustSharpness(_Sometimes):
@@ -352,29 +311,17 @@ class RandomAdjustSharpness(_Sometimes):
     def _values(self) -> Sequence[float]:
         return (self.sharpness_factor,)
 
-    def apply(self, images: torch.Tensor, parameters: Parameters) -> torch.Tensor:
-        """See `Augmentation.apply`."""
-        return ops.adjust_sharpness(images, as_tensor(np.where(parameters["chosen"], self.sharpness_factor, 1.0)))
-
 
 class RandomAutocontrast(_Sometimes):
     """Stretches each channel to all levels, with probability `p`."""
 
     _effect = EffectKind.AUTOCONTRAST
 
-    def apply(self, images: torch.Tensor, parameters: Parameters) -> torch.Tensor:
-        """See `Augmentation.apply`."""
-        return ops.autocontrast(images, as_tensor(parameters["chosen"]))
-
 
 class RandomEqualize(_Sometimes):
     """Equalises the histograms, with probability `p`."""
 
     _effect = EffectKind.EQUALIZE
-
-    def apply(self, images: torch.Tensor, parameters: Parameters) -> torch.Tensor:
-        """See `Augmentation.apply`."""
-        return ops.equalize(images, as_tensor(parameters["chosen"]))
 
 
 class FlipLater(_Sometimes):
@@ -393,8 +340,3 @@ class FlipLater(_Sometimes):
 
     def _values(self) -> Sequence[float]:
         return float(self.axis == "horizontal"), float(self.axis == "vertical")
-
-    def apply(self, images: torch.Tensor, parameters: Parameters) -> torch.Tensor:
-        """See `Augmentation.apply`."""
-        across = 3 if self.axis == "horizontal" else 2
-        return by_choice(images, parameters["chosen"].astype(np.int64), [None, lambda some, _: some.flip(across)])

@@ -8,9 +8,8 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import torch
 
-from fastdata.augment.base import Augmentation, Ints, Operation, Parameters, by_choice, check_probability
+from fastdata.augment.base import Augmentation, Ints, Parameters, check_probability
 from fastdata.augment.effects import nothing
 from fastdata.errors import OptionError
 from fastdata.tables import EffectTable
@@ -36,7 +35,7 @@ class _Several(Augmentation):
     @property
     def on_batches(self) -> bool:
         """See `Augmentation.on_batches`."""
-        return all(each.on_batches for each in self.transforms)
+        return self.on_host and all(each.on_batches for each in self.transforms)
 
     @property
     def on_host(self) -> bool:
@@ -54,17 +53,6 @@ class _Several(Augmentation):
             inner = replace(draws, step=_INNER_STEPS * (draws.step + 1) + number)  # numbers that no other step has
             drawn.update({f"{number} {name}": values for name, values in each.draw(inner, size).items()})
         return drawn
-
-    def apply(self, images: torch.Tensor, parameters: Parameters) -> torch.Tensor:
-        """See `Augmentation.apply`."""
-        for turn in parameters["turns"].T:
-            images = by_choice(images, turn, [self._operation(parameters, at) for at in range(len(self.transforms))])
-        return images
-
-    def _operation(self, parameters: Parameters, number: int) -> Operation:
-        own = self._own(parameters, number)
-        each = self.transforms[number]
-        return lambda images, rows: each.apply(images, {name: values[rows] for name, values in own.items()})
 
     def effects(self, parameters: Parameters, size: tuple[int, int]) -> EffectTable:
         """See `Augmentation.effects`."""

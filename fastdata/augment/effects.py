@@ -23,8 +23,8 @@ def nothing(count: int, steps: int) -> EffectTable:
     return np.zeros((count, steps), EFFECT)
 
 
-def put(table: EffectTable, rows: npt.NDArray[Any], step: int, kind: EffectKind, *values: Any) -> None:
-    """Does one effect to some images, with numbers for all of them or columns of one for each."""
+def put(table: EffectTable, rows: npt.NDArray[Any], step: Any, kind: EffectKind, *values: Any) -> None:
+    """Does one effect to some images, with numbers for all of them or columns of one for each; so is `step`."""
     table["kind"][rows, step] = kind
     for number, value in enumerate(values):
         table["values"][rows, step, number] = value

@@ -11,7 +11,8 @@ import numpy.typing as npt
 import torch
 
 from fastdata.augment import ops
-from fastdata.augment.base import Augmentation, Ints, Parameters, as_tensor, check_probability
+from fastdata.augment.base import Augmentation, Ints, Parameters, check_probability
+from fastdata.augment.batch_program import Operation
 from fastdata.errors import OptionError
 from fastdata.views.erased import Erased, Noise
 from fastdata.views.philox import Floats, normal
@@ -24,7 +25,23 @@ _MOST_BOXES = 16
 
 
 class Eraser(Augmentation):
-    """Fills rectangles of finished images; parameters have the columns "boxes", (N, boxes, 4), "values" and "noise"."""
+    """Fills rectangles of finished images; parameters have the columns "boxes", (N, boxes, 4), "values" and "noise".
+
+    Attributes:
+        is_noise: rectangles are filled with noise, which is only done on the host.
+    """
+
+    is_noise: bool
+
+    @property
+    def on_batches(self) -> bool:
+        """See `Augmentation.on_batches`."""
+        return not self.is_noise
+
+    def batch_operations(self, parameters: Parameters, size: tuple[int, int]) -> list[Operation]:
+        """See `Augmentation.batch_operations`; the images may be float."""
+        boxes, values = torch.from_numpy(parameters["boxes"]), torch.tensor(parameters["values"], dtype=torch.float32)
+        return [Operation(ops.erase, (boxes[:, at], values[:, at])) for at in range(boxes.shape[1])]
 
     def erased(self, parameters: Parameters) -> list[list[Erased]]:
         """Rectangles to fill in each of N images."""
@@ -69,11 +86,6 @@ class RandomErasing(Eraser):
         if len(self.value) not in (1, 3):
             raise OptionError(f"value={value!r}; accepted: a number, or one for each of three channels")
 
-    @property
-    def on_batches(self) -> bool:
-        """See `Augmentation.on_batches`."""
-        return not self.is_noise
-
     def draw(self, draws: Draws, size: tuple[int, int]) -> Parameters:
         """See `Augmentation.draw`."""
         chosen = draws.four(0)[0] < self.p
@@ -81,10 +93,6 @@ class RandomErasing(Eraser):
         boxes = _boxes(draws, 1, size, chosen, np.tile(areas, (len(chosen), 1)), self.ratio)[:, np.newaxis]
         values = np.broadcast_to(np.array(self.value), (len(chosen), 1, len(self.value)))
         return {"boxes": boxes, "values": values, "noise": _noise(draws, 1, none=not self.is_noise)}
-
-    def apply(self, images: torch.Tensor, parameters: Parameters) -> torch.Tensor:
-        """See `Augmentation.apply`."""
-        return ops.erase(images, as_tensor(parameters["boxes"][:, 0]), torch.tensor(self.value).view(1, -1, 1, 1))
 
 
 class TimmsRandomErasing(Eraser):
@@ -118,6 +126,7 @@ class TimmsRandomErasing(Eraser):
         if not 1 <= min_count <= max_count <= _MOST_BOXES:
             raise OptionError(f"{min_count} to {max_count} boxes; accepted: 1 to {_MOST_BOXES}")
         self.min_count, self.max_count = min_count, max_count
+        self.is_noise = self.mode == "pixel"
 
     def draw(self, draws: Draws, size: tuple[int, int]) -> Parameters:
         """See `Augmentation.draw`."""
@@ -130,7 +139,7 @@ class TimmsRandomErasing(Eraser):
             first = 1 + number * (_TRIES + 2)
             boxes.append(_boxes(draws, first, size, (chance <= self.p) & (number < counts), areas, ratio))
             values.append(_colours(draws, first + _TRIES) if self.mode == "rand" else np.zeros((len(chance), 3)))
-        noise = _noise(draws, self.max_count, none=self.mode != "pixel")
+        noise = _noise(draws, self.max_count, none=not self.is_noise)
         return {"boxes": np.stack(boxes, axis=1), "values": np.stack(values, axis=1), "noise": noise}
 
 

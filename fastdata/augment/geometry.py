@@ -1,4 +1,4 @@
-"""Random rotations, affine maps and perspectives, which the native core does on the host with Pillow's arithmetic."""
+"""Random rotations, affine maps and perspectives."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from fastdata.augment.base import Augmentation, Parameters, check_probability
+from fastdata.augment.batch_effects import FILTERS_ON_BATCHES
 from fastdata.augment.effects import FILTERS, Matrix, nothing, rotate, rotation, warp
 from fastdata.errors import OptionError
 from fastdata.tables import EffectTable
@@ -32,6 +33,11 @@ class _Warp(Augmentation):
             raise OptionError(f"fill={fill!r}; accepted: one level, or three")
         self.fill = tuple(map(float, levels))
         self.center = center
+
+    @property
+    def on_batches(self) -> bool:
+        """See `Augmentation.on_batches`."""
+        return self.interpolation in FILTERS_ON_BATCHES and not self.changes_size
 
 
 class RandomRotation(_Warp):

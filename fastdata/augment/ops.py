@@ -1,13 +1,11 @@
-"""Batch operations in torch that run wherever the batch is, with parameters of its own for each sample.
+"""Batch operations in torch that run wherever the batch is, with numbers of its own for each sample.
 
-Images are uint8 (N, 3, H, W) unless an operation says otherwise; parameters are tensors of N values on any device,
-which are moved to the images' without waiting for it.  Results equal torchvision's v2 operators, applied to each sample
-with its parameter: their arithmetic is repeated step by step in float32.
+Images are uint8 (N, 3, H, W) unless an operation says otherwise, and are not changed; numbers are tensors of N rows on
+the images' device (`BatchProgram` brings them there).  Results equal torchvision's v2 operators, applied to each sample
+with its numbers: their arithmetic is repeated step by step in float32.
 """
 
 from __future__ import annotations
-
-import math
 
 import torch
 from torch.nn.functional import conv2d, grid_sample, pad
@@ -15,34 +13,34 @@ from torch.nn.functional import conv2d, grid_sample, pad
 from fastdata.views.plan import Normalisation
 
 __all__ = [
-    "adjust_brightness",
-    "adjust_contrast",
+    "HUE_LEVELS",
     "adjust_hue",
-    "adjust_saturation",
     "adjust_sharpness",
     "affine",
     "autocontrast",
+    "blend_with_grey",
+    "blur",
     "cutmix",
     "equalize",
     "erase",
-    "gaussian_blur",
-    "grayscale",
+    "map_levels",
     "mixup",
     "normalise",
     "on_device_of",
-    "posterize",
+    "permute_channels",
+    "perspective",
     "soft_labels",
-    "solarize",
 ]
 
 _RED, _GREEN, _BLUE = 0.2989, 0.587, 0.114  # ITU-R BT.601 luma, as torchvision rounds it
 
 
-def normalise(images: torch.Tensor, normalisation: Normalisation) -> torch.Tensor:
+def normalise(images: torch.Tensor, *mean_and_std: torch.Tensor, normalisation: Normalisation) -> torch.Tensor:
     """Turns uint8 images into float32 with the bits of torchvision's ToTensor and Normalize.
 
     Args:
         images: uint8, (N, 3, H, W), on any device and in any memory format.
+        mean_and_std: two of the plan's float type, (3,) or (1,), on the images' device, if the plan has them.
         normalisation: the plan's arithmetic.
 
     Returns:
@@ -54,45 +52,46 @@ def normalise(images: torch.Tensor, normalisation: Normalisation) -> torch.Tenso
         result.div_(torch.full((), 255.0, dtype=result.dtype, device=images.device))
     elif normalisation.scaling == "multiply":
         result.mul_(1.0 / 255)
-    if normalisation.mean is not None and normalisation.std is not None:
-        result.sub_(_per_channel(normalisation.mean, result))
-        result.div_(_per_channel(normalisation.std, result))
+    if mean_and_std:
+        mean, std = (each.view(1, -1, 1, 1) for each in mean_and_std)
+        result.sub_(mean).div_(std)
     return result
-
-
-def _per_channel(values: tuple[float, ...], like: torch.Tensor) -> torch.Tensor:
-    return on_device_of(like, torch.tensor(values, dtype=like.dtype)).view(1, -1, 1, 1)
 
 
 # ---- colour
 
 
-def adjust_brightness(images: torch.Tensor, factors: torch.Tensor) -> torch.Tensor:
-    """Multiplies by a factor; 0 is black, 1 changes nothing.
+def map_levels(images: torch.Tensor, tables: torch.Tensor) -> torch.Tensor:
+    """Replaces each level by that of a table.
 
     Args:
         images: uint8, (N, 3, H, W).
-        factors: float, (N,), not negative.
+        tables: uint8, (N, 256).
     """
-    return _to_uint8(images * _each(factors, images))
+    return tables.gather(1, images.flatten(1).to(torch.int64)).view(images.shape)
 
 
-def adjust_contrast(images: torch.Tensor, factors: torch.Tensor) -> torch.Tensor:
-    """Moves levels away from the image's mean grey (factors above 1) or towards it; arguments as for brightness."""
-    return _blend(images, _luma(images).floor_().mean(dim=(1, 2, 3), keepdim=True), factors)
+def blend_with_grey(images: torch.Tensor, own: torch.Tensor, rest: torch.Tensor, by_mean: torch.Tensor) -> torch.Tensor:
+    """Moves levels away from a grey (`own` above 1) or towards it: contrast, saturation, and conversion to grey.
+
+    Args:
+        images: uint8, (N, 3, H, W).
+        own: float32, (N,): factor of the images.
+        rest: float32, (N,): factor of the grey, 1 - `own`.
+        by_mean: bool, (N,): True for the mean grey of the image, as contrast needs it; else the grey of each pixel.
+    """
+    grey = _luma(images).floor_()
+    grey = torch.where(_column(by_mean), grey.mean(dim=(1, 2, 3), keepdim=True), grey)
+    return _to_uint8(torch.addcmul(images * _column(own), _column(rest), grey))
 
 
-def adjust_saturation(images: torch.Tensor, factors: torch.Tensor) -> torch.Tensor:
-    """Moves colours away from their grey (factors above 1) or towards it; arguments as for brightness."""
-    return _blend(images, _luma(images).floor_(), factors)
-
-
-def adjust_hue(images: torch.Tensor, shifts: torch.Tensor) -> torch.Tensor:
+def adjust_hue(images: torch.Tensor, shifts: torch.Tensor, levels: torch.Tensor) -> torch.Tensor:
     """Turns the hue by a share of the circle.
 
     Args:
         images: uint8, (N, 3, H, W).
-        shifts: float, (N,), -0.5 to 0.5.
+        shifts: float32, (N,), -0.5 to 0.5.
+        levels: int64, (3, 6), `HUE_LEVELS`.
 
     Source: the hexcone model (Smith, "Color gamut transform pairs", SIGGRAPH 1978), with Pillow's branches.
     """
@@ -106,58 +105,36 @@ def adjust_hue(images: torch.Tensor, shifts: torch.Tensor) -> torch.Tensor:
     is_green = (value == rgb[:, 1]) & ~is_red
     sector = torch.where(is_red, blue - green, torch.where(is_green, red + 2.0 - blue, green + 4.0 - red))
     hue = sector.mul_(1.0 / 6.0).add_(1.0).fmod_(1.0)
-    hue = hue.add_(_each(shifts, images)[:, 0]).remainder_(1.0)
-    turned = _from_hsv(hue, saturation, value)
+    hue = hue.add_(_column(shifts)[:, 0]).remainder_(1.0)
+    turned = _from_hsv(hue, saturation, value, levels)
     return turned.mul_(255 + 1.0 - 1e-3).to(torch.uint8)
 
 
-def _from_hsv(hue: torch.Tensor, saturation: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+# Which of (value, lowest, falling, rising) red, green and blue have in each sextant of the hue.
+HUE_LEVELS = ((0, 2, 1, 1, 3, 0), (3, 0, 0, 2, 1, 1), (1, 1, 3, 0, 0, 2))
+
+
+def _from_hsv(hue: torch.Tensor, saturation: torch.Tensor, value: torch.Tensor, levels: torch.Tensor) -> torch.Tensor:
     sextant = torch.floor(hue * 6)
     rest = hue * 6 - sextant
     lowest = ((1.0 - saturation) * value).clamp_(0.0, 1.0)
     falling = ((1.0 - saturation * rest) * value).clamp_(0.0, 1.0)
     rising = ((saturation * rest + (1.0 - saturation)) * value).clamp_(0.0, 1.0)
-    levels = torch.stack((value, lowest, falling, rising), dim=1)
-    # Which of the four levels each channel has in each sextant.
-    order = ((0, 2, 1, 1, 3, 0), (3, 0, 0, 2, 1, 1), (1, 1, 3, 0, 0, 2))
     number = sextant.to(torch.int64).remainder_(6)
-    channels = [_constant(channel, hue, torch.int64)[number] for channel in order]
-    return levels.gather(1, torch.stack(channels, dim=1))
+    return torch.stack((value, lowest, falling, rising), dim=1).gather(1, levels[:, number].transpose(0, 1))
 
 
-def grayscale(images: torch.Tensor, chosen: torch.Tensor) -> torch.Tensor:
-    """Makes some images grey.
-
-    Args:
-        images: uint8, (N, 3, H, W).
-        chosen: bool, (N,).
-    """
-    return torch.where(_each(chosen, images, torch.bool), _luma(images).to(torch.uint8), images)
-
-
-def posterize(images: torch.Tensor, bits: torch.Tensor) -> torch.Tensor:
-    """Keeps the highest bits of each level: int (N,), 0 to 8."""
-    masks = (255 << (8 - bits)) & 255
-    return images & _each(masks, images, torch.uint8)
-
-
-def solarize(images: torch.Tensor, thresholds: torch.Tensor) -> torch.Tensor:
-    """Inverts levels from a threshold on: float (N,), 0 to 255; higher ones change nothing."""
-    return torch.where(images >= _each(thresholds, images), 255 - images, images)
-
-
-def autocontrast(images: torch.Tensor, chosen: torch.Tensor) -> torch.Tensor:
-    """Stretches each channel of some images to all levels; arguments as for `grayscale`."""
+def autocontrast(images: torch.Tensor) -> torch.Tensor:
+    """Stretches each channel of uint8 images (N, 3, H, W) to all levels."""
     levels = images.to(torch.float32)
     low, high = levels.amin(dim=(2, 3), keepdim=True), levels.amax(dim=(2, 3), keepdim=True)
     flat = high == low
     scale = ((high - low) * (1.0 / 255)).masked_fill_(flat, 1.0)
-    stretched = levels.sub_(low.masked_fill(flat, 0.0)).div_(scale)
-    return torch.where(_each(chosen, images, torch.bool), _to_uint8(stretched), images)
+    return _to_uint8(levels.sub_(low.masked_fill(flat, 0.0)).div_(scale))
 
 
-def equalize(images: torch.Tensor, chosen: torch.Tensor) -> torch.Tensor:
-    """Equalises the histogram of each channel of some images, as Pillow does; arguments as for `grayscale`."""
+def equalize(images: torch.Tensor) -> torch.Tensor:
+    """Equalises the histogram of each channel of uint8 images (N, 3, H, W), as Pillow does."""
     flat = images.flatten(2).to(torch.int64)
     counts = torch.zeros((*flat.shape[:2], 256), dtype=torch.int64, device=images.device)
     counts.scatter_add_(2, flat, torch.ones_like(flat))
@@ -166,81 +143,109 @@ def equalize(images: torch.Tensor, chosen: torch.Tensor) -> torch.Tensor:
     step = (flat.shape[2] - highest).div_(255, rounding_mode="floor")
     table = below.add_(step // 2).div_(step.clamp(min=1), rounding_mode="floor").clamp_(0, 255).roll(1, 2)
     table[..., 0] = 0
-    equal = table.gather(2, flat).view_as(images).to(torch.uint8)
-    useful = (step != 0).unsqueeze(-1) & _each(chosen, images, torch.bool)
-    return torch.where(useful, equal, images)
+    equal = table.gather(2, flat).view(images.shape).to(torch.uint8)
+    return torch.where((step != 0).unsqueeze(-1), equal, images)
+
+
+def permute_channels(images: torch.Tensor, permutations: torch.Tensor) -> torch.Tensor:
+    """Reorders the channels of images (N, 3, H, W): int64 (N, 3), the old channel that each new one is."""
+    return images.gather(1, permutations.view(-1, 3, 1, 1).expand_as(images))
 
 
 # ---- neighbourhoods
 
 
-def adjust_sharpness(images: torch.Tensor, factors: torch.Tensor) -> torch.Tensor:
+def adjust_sharpness(images: torch.Tensor, rest: torch.Tensor, kernel: torch.Tensor) -> torch.Tensor:
     """Moves levels away from a smoothed image (factors above 1) or towards it; the outermost pixels stay.
 
     Args:
         images: uint8, (N, 3, H, W).
-        factors: float, (N,), not negative.
+        rest: float32, (N,): share of the smoothed image, 1 - factor.
+        kernel: float32, (3, 3), that smooths.
     """
     if min(images.shape[2:]) <= 2:
         return images
-    kernel = _constant((1.0 / 13,) * 4 + (5.0 / 13,) + (1.0 / 13,) * 4, images, torch.float32)
     result = images.to(torch.float32)
-    smooth = conv2d(result, kernel.view(1, 1, 3, 3).expand(3, 1, 3, 3), groups=3).round_()
+    smooth = conv2d(result, kernel.expand(3, 1, 3, 3), groups=3).round_()
     inside = result[..., 1:-1, 1:-1]
-    inside.copy_(torch.addcmul(inside, 1.0 - _each(factors.double(), images, torch.float64).float(), smooth - inside))
+    inside.copy_(torch.addcmul(inside, _column(rest), smooth - inside))
     return _to_uint8(result)
 
 
-def gaussian_blur(images: torch.Tensor, kernel_size: int, sigmas: torch.Tensor) -> torch.Tensor:
-    """Blurs by a Gaussian, with edges reflected.
+def blur(images: torch.Tensor, kernels: torch.Tensor) -> torch.Tensor:
+    """Blurs with edges reflected.
 
     Args:
         images: uint8, (N, 3, H, W).
-        kernel_size: odd; half of it is less than the images' height and width.
-        sigmas: float, (N,), above 0.
+        kernels: float32, (N, odd, odd); half of them is less than the images' height and width.
     """
-    limit = (kernel_size - 1) / (2.0 * math.sqrt(2.0))
-    places = torch.linspace(-limit, limit, kernel_size, device=images.device)
-    weights = torch.softmax((places / _each(sigmas, images)[:, 0, 0]).square_().neg_(), dim=1)
-    kernels = (weights.unsqueeze(2) * weights.unsqueeze(1)).repeat_interleave(3, dim=0).unsqueeze(1)
-    padded = pad(images.to(torch.float32), [kernel_size // 2] * 4, mode="reflect")
+    down, across = kernels.shape[1] // 2, kernels.shape[2] // 2
+    padded = pad(images.to(torch.float32), [across, across, down, down], mode="reflect")
     count, _, height, width = padded.shape
-    blurred = conv2d(padded.reshape(1, 3 * count, height, width), kernels, groups=3 * count)
+    weights = kernels.repeat_interleave(3, dim=0).unsqueeze(1)
+    blurred = conv2d(padded.reshape(1, 3 * count, height, width), weights, groups=3 * count)
     return blurred.view(images.shape).round_().to(torch.uint8)
 
 
-def affine(
-    images: torch.Tensor, matrices: torch.Tensor, *, mode: str = "nearest", fill: tuple[float, ...] | None = None
-) -> torch.Tensor:
-    """Moves pixels by a linear map of each image's own.
+# ---- pixels that move
+
+
+def affine(images: torch.Tensor, maps: torch.Tensor, fill: torch.Tensor | None = None, *, mode: str) -> torch.Tensor:
+    """Moves pixels by an affine map of each image's own.
 
     Args:
         images: uint8, (N, 3, H, W).
-        matrices: float, (N, 6): a, b, c, d, e, f; the pixel at (x, y), counted from the middle of the image, comes from
-            (a x + b y + c, d x + e y + f).
+        maps: float32, (N, 3, 2): (x, y, 1) of the result, in pixels from the middle, times the map is where it comes
+            from, in halves of the width and height from the middle.
+        fill: float32, (N, 3): levels for what comes from outside; None is black.
         mode: "nearest" or "bilinear".
-        fill: one level, or three, for what comes from outside; None is black.
     """
+    places = _places(images, first=tuple((1.0 - length) * 0.5 for length in images.shape[2:]))
+    return _sampled(images, _times(places, maps), fill, mode)
+
+
+def perspective(
+    images: torch.Tensor, maps: torch.Tensor, divisors: torch.Tensor, fill: torch.Tensor | None = None, *, mode: str
+) -> torch.Tensor:
+    """Moves pixels by a perspective of each image's own.
+
+    Args:
+        images: uint8, (N, 3, H, W).
+        maps: float32, (N, 3, 2): (x, y, 1) of the result, in pixels from the corner, times the map is the place that
+            it comes from, in halves of the width and height from the corner, times a divisor.
+        divisors: float32, (N, 3, 2): (x, y, 1) times these are the divisors.
+        fill: float32, (N, 3): levels for what comes from outside; None is black.
+        mode: "nearest" or "bilinear".
+    """
+    places = _places(images, first=(0.5, 0.5))
+    return _sampled(images, _times(places, maps).div_(_times(places, divisors)).sub_(1.0), fill, mode)
+
+
+def _places(images: torch.Tensor, first: tuple[float, ...]) -> torch.Tensor:
+    """(x, y, 1) of each pixel of images (N, 3, H, W), of which the first has `first` (y, x): float32, (N, H * W, 3)."""
     count, _, height, width = images.shape
-    base = torch.ones((height, width, 3), device=images.device)
-    base[..., 0] = torch.linspace((1.0 - width) * 0.5, (width - 1.0) * 0.5, width, device=images.device)
-    base[..., 1] = torch.linspace((1.0 - height) * 0.5, (height - 1.0) * 0.5, height, device=images.device).unsqueeze(1)
-    maps = _like(matrices, images, torch.float32).view(count, 2, 3).transpose(1, 2)
-    maps = maps.div(_constant((0.5 * width, 0.5 * height), images, torch.float32))
-    base = base.view(1, -1, 3).expand(count, -1, -1)
-    if images.is_cuda:  # in TF32, which a training may have switched on, pixels would move
-        grid = base.double().bmm(maps.double()).float()
-    else:
-        grid = base.bmm(maps)
-    grid = grid.view(count, height, width, 2)
-    levels = images.to(torch.float32)
+    places = torch.ones((height, width, 3), device=images.device)
+    for at, length, start in ((0, width, first[1]), (1, height, first[0])):
+        line = torch.linspace(start, start + length - 1.0, length, device=images.device)
+        places[..., at] = line if at == 0 else line.unsqueeze(1)
+    return places.view(1, -1, 3).expand(count, -1, -1)
+
+
+def _times(places: torch.Tensor, maps: torch.Tensor) -> torch.Tensor:
+    if places.is_cuda:  # in TF32, which a training may have switched on, pixels would move
+        return places.double().bmm(maps.double()).float()
+    return places.bmm(maps)
+
+
+def _sampled(images: torch.Tensor, grid: torch.Tensor, fill: torch.Tensor | None, mode: str) -> torch.Tensor:
+    """Pixels from the places of a grid (N, H * W, 2), as grid_sample takes it."""
+    count, _, height, width = images.shape
+    grid, levels = grid.view(count, height, width, 2), images.to(torch.float32)
     if fill is None:
-        moved = grid_sample(levels, grid, mode=mode, padding_mode="zeros", align_corners=False)
-        return moved.round_().to(torch.uint8)
+        return grid_sample(levels, grid, mode=mode, padding_mode="zeros", align_corners=False).round_().to(torch.uint8)
     known = torch.ones((count, 1, height, width), device=images.device)
     moved = grid_sample(torch.cat((levels, known), dim=1), grid, mode=mode, padding_mode="zeros", align_corners=False)
-    moved, known = moved[:, :3], moved[:, 3:]
-    outside = _constant(fill, images, torch.float32).view(1, -1, 1, 1)
+    moved, known, outside = moved[:, :3], moved[:, 3:], fill.view(-1, 3, 1, 1)
     if mode == "nearest":
         moved = torch.where(known < 0.5, outside, moved)
     else:
@@ -251,15 +256,15 @@ def affine(
 # ---- parts of images, and pairs of them
 
 
-def erase(images: torch.Tensor, boxes: torch.Tensor, values: torch.Tensor | float) -> torch.Tensor:
+def erase(images: torch.Tensor, boxes: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
     """Fills a rectangle of each image.
 
     Args:
         images: (N, C, H, W), of any dtype.
         boxes: int, (N, 4): left, top, right, bottom, half-open; an empty one erases nothing.
-        values: fill values: a number, or a tensor that broadcasts to the images (noise is one of their size).
+        values: (N, C) or (N, 1): fill values.
     """
-    return torch.where(_inside(images, boxes), _like(values, images), images)
+    return torch.where(_inside(images, boxes), values.to(images.dtype)[..., None, None], images)
 
 
 def mixup(images: torch.Tensor, partners: torch.Tensor, shares: torch.Tensor) -> torch.Tensor:
@@ -323,8 +328,9 @@ def on_device_of(images: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
     return values.to(images.device, non_blocking=True)
 
 
-def _constant(values: tuple[float, ...], images: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    return _like(torch.tensor(values, dtype=dtype), images, dtype)
+def _column(values: torch.Tensor) -> torch.Tensor:
+    """N values as (N, 1, 1, 1), beside images."""
+    return values.view(-1, 1, 1, 1)
 
 
 def _inside(images: torch.Tensor, boxes: torch.Tensor) -> torch.Tensor:
@@ -339,12 +345,6 @@ def _luma(images: torch.Tensor) -> torch.Tensor:
     """float32, (N, 1, H, W)."""
     red, green, blue = images.unbind(1)
     return red.mul(_RED).add_(green, alpha=_GREEN).add_(blue, alpha=_BLUE).unsqueeze(1)
-
-
-def _blend(images: torch.Tensor, others: torch.Tensor, shares: torch.Tensor) -> torch.Tensor:
-    """`shares` of the images and the rest of the others, in torchvision's order of operations."""
-    own = _each(shares.double(), images, torch.float64)
-    return _to_uint8(torch.addcmul(images * own.float(), (1.0 - own).float(), others))
 
 
 def _to_uint8(levels: torch.Tensor) -> torch.Tensor:

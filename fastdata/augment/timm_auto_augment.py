@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fastdata.augment.base import Augmentation, Ints, Parameters
+from fastdata.augment.batch_effects import FILTERS_ON_BATCHES
 from fastdata.augment.effects import FILTERS, nothing, rotate
 from fastdata.errors import OptionError
 from fastdata.tables import EffectKind, EffectTable
@@ -75,6 +76,11 @@ class _Operations(Augmentation):
     def __init__(self, operations: Sequence[Operation]) -> None:
         self.operations = list(operations)
 
+    @property
+    def on_batches(self) -> bool:
+        """See `Augmentation.on_batches`."""
+        return all(set(each.filters) <= set(FILTERS_ON_BATCHES) and each.name not in _BLURS for each in self.operations)
+
     def _drawn(self, draws: Draws, choices: Ints, first: int) -> dict[str, Any]:
         """Parameters of the operations that are chosen, (N, turns), from the step's draws beginning with `first`."""
         levels = np.zeros(choices.shape)
@@ -104,6 +110,9 @@ class _Operations(Augmentation):
                 place = _Place(table, rows, turns, size, operation, chosen, radii)
                 _PUTS[operation.name](place, shares / _LEVELS, signs)
         return table
+
+
+_BLURS = ("GaussianBlur", "GaussianBlurRand")  # Pillow's, by boxes
 
 
 class TimmsRandAugment(_Operations):
@@ -198,6 +207,11 @@ class TimmsAugMix(_Operations):
             raise OptionError(f"alpha={alpha}; accepted: a number above 0")
         self.width, self.depth, self.blended, self.alpha = width, depth, blended, float(alpha)
         self._longest = depth if depth > 0 else 3
+
+    @property
+    def on_batches(self) -> bool:
+        """See `Augmentation.on_batches`."""
+        return False
 
     def draw(self, draws: Draws, size: tuple[int, int]) -> Parameters:
         """See `Augmentation.draw`."""

@@ -61,7 +61,7 @@ class EpochPaths(StatefulEpochs):
         inner: Any = super().__iter__()  # type: ignore[misc] # that of `_get_iterator`
         ahead = self.num_workers == 0 and self._device is not None and self._device.type != "cpu"
         return EpochIterator(
-            self._to_device(Numbered(inner, ahead=ahead), None),
+            self._to_device(Numbered(inner, ahead=ahead)),
             record=inner.record,
             stats=self._stats,
             length=self._length(),
@@ -75,7 +75,7 @@ class EpochPaths(StatefulEpochs):
         self._view_seed(record.batches, self._draw_base_seed())
         pipeline = open_in_threads(self._samples(route), record, timeout_s=self.timeout)
         return EpochIterator(
-            self._to_device(pipeline, None),
+            self._to_device(pipeline),
             record=record,
             stats=self._stats,
             length=self._length(),
@@ -104,7 +104,7 @@ class EpochPaths(StatefulEpochs):
             jobs = LiveJobs(self._samples(route), route, resources, record, key, open_resources)
             pipeline = OrderedJobs(jobs, threads=0, depth=1, timeout_s=self.timeout, on_close=jobs.close)
         return EpochIterator(
-            pipeline if resources.decodes_on_gpu else self._to_device(pipeline, resources),
+            pipeline if resources.decodes_on_gpu else self._to_device(pipeline),
             record=record,
             stats=self._stats,
             length=self._length(),
@@ -158,18 +158,16 @@ class EpochPaths(StatefulEpochs):
         except (TypeError, NotImplementedError):  # a custom batch sampler or iterable dataset need not have one
             return None
 
-    def _to_device(
-        self, numbered: Iterator[tuple[Any, ...]], resources: EpochResources | None
-    ) -> Iterator[tuple[Any, ...]]:
-        """Copies (number, batch, drawn) ahead, and does what was left to the device."""
+    def _to_device(self, numbered: Iterator[tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
+        """Copies (number, batch, program) ahead, and runs the program that was left to the device."""
         if self._device is None or self._device.type == "cpu":
             return numbered
 
         def finish(item: tuple[Any, ...]) -> tuple[Any, ...]:
-            number, batch, drawn = item
-            if resources is not None and drawn is not None:
+            number, batch, program = item
+            if program is not None:
                 images, targets = batch
-                batch = type(batch)((resources.finish.apply(images, drawn), targets))
+                batch = type(batch)((program.run(images), targets))
             return number, batch
 
         return iter(DevicePrefetcher(numbered, self._device, transform=finish))

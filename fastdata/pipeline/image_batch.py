@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch.profiler import record_function
 
+from fastdata.augment.batch_program import BatchProgram
 from fastdata.errors import DecodeError, ReadError, ViewError
 from fastdata.loaders import pillow
 from fastdata.loaders.backend import LoadedFiles, Pixels, Scratch, as_numpy
@@ -20,13 +21,13 @@ from fastdata.pipeline.batch_memory import made_or_refused
 from fastdata.pipeline.collate import collate_targets, join, naming_unlabelled
 from fastdata.pipeline.given_numbers import GivenNumbers
 from fastdata.pipeline.jobs import SkipResult, Task, stop_if_cancelled
-from fastdata.pipeline.postprocess import Drawn
 from fastdata.pipeline.resources import EpochResources
 from fastdata.pipeline.sample import Failure, Sample
 from fastdata.pipeline.stats import BatchTimes
 from fastdata.pipeline.substitutes import none_decoded, substitutes
 from fastdata.sources.protocol import file_ranges, location_of, read_targets
 from fastdata.tables import ArrayBatch, FileBatch
+from fastdata.views.given import Given
 from fastdata.views.plan import Output, Size
 from fastdata.views.streams import Stream, seeds
 from fastdata.views.view import View
@@ -57,7 +58,7 @@ class ImageBatch:
         self._failures: list[Failure] = []
         self._times: list[BatchTimes] = []
         self._result: Any = None
-        self._drawn: Drawn | None = None
+        self._on_device: BatchProgram | None = None
         self._given = GivenNumbers(self._config, number, self._indices)
         self._read_ahead: dict[int, Sample | Failure] = {}  # samples that had to be read for their sizes
 
@@ -94,7 +95,7 @@ class ImageBatch:
         self._report()
         if self._result is None:
             raise SkipResult
-        return self._number, self._result, self._drawn
+        return self._number, self._result, self._on_device
 
     def _report(self) -> None:
         """Tells the loader's statistics; raises the first failure if failures are to be raised."""
@@ -370,14 +371,13 @@ class ImageBatch:
             with SeededDraws(seeds(self._config.key, Stream.COLLATE, [self._number], [0])[0]):
                 return self._pinned(collate_fn(samples))
         images = self._images if len(good) == len(self._loaded) else self._pinned(self._images[list(good)])
+        finish, drawn_for = self._resources.finish, self._drawn_for(good)
         if not self._config.leave_uint8:
-            self._resources.finish.erase(images, self._draw_steps(good))
+            finish.erase(images, *drawn_for)
+        elif self._config.on_gpu:
+            self._on_device = finish.on_batch(*drawn_for)
         else:
-            drawn = self._draw_steps(good)
-            if self._config.on_gpu:
-                self._drawn = drawn
-            else:
-                images = self._resources.finish.apply(images, drawn)
+            images = finish.on_batch(*drawn_for).run(images)
         return join(self._config.collate_fn, images, self._collated_targets(good))
 
     def _collated_targets(self, good: Sequence[int]) -> Any:
@@ -385,14 +385,10 @@ class ImageBatch:
         with naming_unlabelled(self._config.source, [self._indices[position] for position in good], targets):
             return self._pinned(collate_targets(self._config.collate_fn, targets))
 
-    def _draw_steps(self, good: Sequence[int]) -> Drawn:
-        """Draws the parameters of the batch's augmentations, by sample; () if there are none left to do."""
-        plan, augmented = self._config.plan, self._resources.batch_effects is not None
-        if not (plan.float_augmentations or (plan.augmentations and not augmented)):
-            return ()
+    def _drawn_for(self, good: Sequence[int]) -> tuple[list[int], list[int], Sequence[Given | None] | None]:
+        """Indices and copies of the samples that are left, and the numbers that were drawn for them already."""
         indices, copies = ([column[position] for position in good] for column in (self._indices, self._copies))
-        given = self._given.of(list(zip(good, indices, strict=True)))
-        return self._resources.finish.draw(indices, copies, given, augmented=augmented)
+        return indices, copies, self._given.of(list(zip(good, indices, strict=True)))
 
     def _pinned(self, batch: Any) -> Any:
         if not self._config.pin:

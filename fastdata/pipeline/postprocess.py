@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import count
@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from fastdata.augment.base import Parameters
+from fastdata.augment.batch_program import BatchProgram, Operation
 from fastdata.augment.ops import normalise
 from fastdata.loaders.backend import Pixels
 from fastdata.native import load
@@ -20,11 +21,11 @@ from fastdata.tables import EffectTable, Format
 from fastdata.views.erased import Erased
 from fastdata.views.given import Given
 from fastdata.views.philox import Key
-from fastdata.views.plan import Plan
+from fastdata.views.plan import Normalisation, Plan
 from fastdata.views.steps import BatchStep, HostStep
 from fastdata.views.streams import Draws
 
-__all__ = ["Drawn", "Finish"]
+__all__ = ["Finish"]
 
 Drawn: TypeAlias = tuple[Parameters, ...]  # of each augmentation; host arrays
 
@@ -41,19 +42,26 @@ class Finish:
     plan: Plan
     key: Key
 
-    def draw(
+    def on_batch(
         self,
         indices: Sequence[int],
         copies: Sequence[int],
         given: Sequence[Given | None] | None = None,
         *,
         augmented: bool = False,
-    ) -> Drawn:
-        """The parameters of N samples for every step of `apply`; `given` are numbers that were drawn already."""
-        first, steps = len(self.plan.all_effects), self.plan.augmentations
-        if augmented:
-            return self._parameters(self.plan.float_augmentations, first + len(steps), indices, copies, given)
-        return self._parameters((*steps, *self.plan.float_augmentations), first, indices, copies, given)
+    ) -> BatchProgram:
+        """Draws what is done to a batch of N samples that is left uint8, with the float arithmetic.
+
+        `given` are numbers that were drawn already.  With `augmented`, the augmentations of whole batches have been
+        done, as effects.
+        """
+        plan, operations = self.plan, list[Operation]()
+        if not augmented:
+            operations += self._operations(plan.augmentations, self._augmenting(indices, copies, given))
+        if plan.normalisation is not None:
+            operations.append(_normalise(plan.normalisation))
+        operations += self._operations(plan.float_augmentations, self._erasing(indices, copies, given))
+        return BatchProgram(operations)
 
     def effects(
         self, indices: Sequence[int], copies: Sequence[int], given: Sequence[Given | None] | None = None
@@ -72,7 +80,7 @@ class Finish:
         """The augmentations of whole batches as effects, for N samples; each must be `Augmentation.on_host`."""
         size, steps = self.plan.size, self.plan.augmentations
         assert size is not None
-        drawn = self._parameters(steps, len(self.plan.all_effects), indices, copies, given)
+        drawn = self._augmenting(indices, copies, given)
         tables = [each.effects(own, size) for each, own in zip(steps, drawn, strict=True)]  # type: ignore[attr-defined]
         return np.concatenate(tables, axis=1)
 
@@ -85,6 +93,8 @@ class Finish:
         given: Sequence[Given | None] | None,
     ) -> Drawn:
         """The parameters of steps of which the first has number `first` among the plan's random ones."""
+        if not steps:
+            return ()
         if given is not None and None not in given:
             known = [each for each in given if each is not None]
             return tuple(stacked([each.parameters[first + at] for each in known]) for at in range(len(steps)))
@@ -125,12 +135,33 @@ class Finish:
         except ValueError as error:
             return error
 
-    def erase(self, images: torch.Tensor, drawn: Drawn) -> None:
-        """Does on the host, in the images' own memory, what comes after the float arithmetic."""
-        for augmentation, parameters in zip(self.plan.float_augmentations, drawn, strict=True):
-            for row, erased in enumerate(augmentation.erased(parameters)):
-                for each in erased:
-                    each.apply(images[row])
+    def _operations(self, steps: Sequence[BatchStep], drawn: Drawn) -> Iterator[Operation]:
+        for step, own in zip(steps, drawn, strict=True):
+            assert self.plan.size is not None
+            yield from step.batch_operations(own, self.plan.size)
+
+    def _augmenting(self, indices: Sequence[int], copies: Sequence[int], given: Sequence[Given | None] | None) -> Drawn:
+        """The parameters of N samples for the augmentations of whole batches."""
+        return self._parameters(self.plan.augmentations, len(self.plan.all_effects), indices, copies, given)
+
+    def _erasing(self, indices: Sequence[int], copies: Sequence[int], given: Sequence[Given | None] | None) -> Drawn:
+        """The parameters of N samples for what comes after the float arithmetic."""
+        first = len(self.plan.all_effects) + len(self.plan.augmentations)
+        return self._parameters(self.plan.float_augmentations, first, indices, copies, given)
+
+    def erase(
+        self,
+        images: torch.Tensor,
+        indices: Sequence[int],
+        copies: Sequence[int],
+        given: Sequence[Given | None] | None = None,
+    ) -> None:
+        """Does on the host, in the memory of N images, what comes after the float arithmetic."""
+        if not self.erases:
+            return
+        for image, erased in zip(images, self.erased(indices, copies, given), strict=True):
+            for each in erased:
+                each.apply(image)
 
     @property
     def erases(self) -> bool:
@@ -141,32 +172,18 @@ class Finish:
         self, indices: Sequence[int], copies: Sequence[int], given: Sequence[Given | None] | None = None
     ) -> list[Sequence[Erased]]:
         """Rectangles that `erase` would fill in N images that are still to be decoded."""
-        steps = self.plan.float_augmentations
         found: list[list[Erased]] = [[] for _ in indices]
-        for step, parameters in zip(steps, self.draw(indices, copies, given) if steps else (), strict=True):
+        steps = self.plan.float_augmentations
+        for step, parameters in zip(steps, self._erasing(indices, copies, given), strict=True):
             for own, each in zip(found, step.erased(parameters), strict=True):
                 own.extend(each)
         return list(found)
 
-    def apply(self, images: torch.Tensor, drawn: Drawn, *, augmented: bool = False) -> torch.Tensor:
-        """Finishes uint8 images (N, 3, H, W), in their memory format; no step waits for their device.
 
-        With `augmented`, the augmentations of whole batches have been done, as effects, and were not drawn.
-        """
-        steps, layout = iter(drawn), memory_format_of(images)
-        for augmentation in () if augmented else self.plan.augmentations:
-            images = augmentation.apply(images, next(steps))
-        if self.plan.normalisation is not None:
-            images = normalise(images, self.plan.normalisation)
-        for augmentation in self.plan.float_augmentations:
-            images = augmentation.apply(images, next(steps))
-        return images.contiguous(memory_format=layout)  # which blurring and equalising do not keep
-
-
-def memory_format_of(images: torch.Tensor) -> torch.memory_format:
-    """Returns channels_last for a batch that is so and not contiguous, too; else contiguous."""
-    is_last = images.is_contiguous(memory_format=torch.channels_last) and not images.is_contiguous()
-    return torch.channels_last if is_last else torch.contiguous_format
+def _normalise(normalisation: Normalisation) -> Operation:
+    statistics = [each for each in (normalisation.mean, normalisation.std) if each is not None]
+    values = tuple(torch.tensor(each, dtype=normalisation.dtype, device="cpu") for each in statistics)
+    return Operation(partial(normalise, normalisation=normalisation), values)
 
 
 def _with_given(given: Sequence[Given | None], number: int, drawn: Parameters) -> Parameters:

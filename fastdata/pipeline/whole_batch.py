@@ -19,6 +19,7 @@ import numpy.typing as npt
 import torch
 
 from fastdata import native
+from fastdata.augment.batch_program import BatchProgram
 from fastdata.augment.effects import nothing
 from fastdata.augment.ops import on_device_of
 from fastdata.device.prefetch import index_of, map_tensors
@@ -29,7 +30,6 @@ from fastdata.loaders.per_image import by_pillow
 from fastdata.pipeline.collate import join
 from fastdata.pipeline.image_batch import ImageBatch
 from fastdata.pipeline.jobs import OrderedJobs, SkipResult, Task, stop_if_cancelled
-from fastdata.pipeline.postprocess import Drawn
 from fastdata.pipeline.resources import EpochResources
 from fastdata.pipeline.sample import Failure, Sample
 from fastdata.pipeline.stats import BatchTimes
@@ -118,7 +118,7 @@ class WholeBatch(ImageBatch):
     def __repr__(self) -> str:
         return f"batch {self._number} (samples {self._indices[0]} …)"
 
-    def complete(self, decoded: Decoded) -> tuple[int, Any, Drawn | None]:
+    def complete(self, decoded: Decoded) -> tuple[int, Any, BatchProgram | None]:
         """The finished batch from the pipeline's output, uint8 (N, H, W, 3), or decoded here if that gave up.
 
         Raises:
@@ -143,19 +143,19 @@ class WholeBatch(ImageBatch):
             decoded = decoded[on_device_of(decoded, torch.tensor(good))]
         return self._number, *self._finished(decoded, good)
 
-    def _finished(self, decoded: torch.Tensor, good: Sequence[int]) -> tuple[Any, Drawn | None]:
-        config = self._config
+    def _finished(self, decoded: torch.Tensor, good: Sequence[int]) -> tuple[Any, BatchProgram | None]:
+        config, finish = self._config, self._resources.finish
         images = decoded.permute(0, 3, 1, 2)
         targets = self._collated_targets(good)
         if not (config.leave_uint8 or images.is_cuda):
             converted = self._converted(images)
-            self._resources.finish.erase(converted, self._draw_steps(good))
+            finish.erase(converted, *self._drawn_for(good))
             return join(config.collate_fn, converted, targets), None
         images = images.contiguous(memory_format=config.memory_format)
-        drawn = self._draw_steps(good)
+        program = finish.on_batch(*self._drawn_for(good), augmented=self._resources.batch_effects is not None)
         if config.on_gpu and not images.is_cuda:
-            return join(config.collate_fn, self._pinned(images), targets), drawn
-        finished = self._resources.finish.apply(images, drawn, augmented=self._resources.batch_effects is not None)
+            return join(config.collate_fn, self._pinned(images), targets), program
+        finished = program.run(images)
         if finished is decoded or finished._is_view():
             finished = finished.clone()  # the pipeline's memory must not outlive the next batch
         return join(config.collate_fn, finished, _moved(targets, finished)), None
@@ -254,10 +254,10 @@ class WholeBatches:
         self._feeds = _Feeds(jobs, resources.config.plan)
         self._decoded = decoder.open(self._feeds, _request(resources, largest_batch))
 
-    def __iter__(self) -> Iterator[tuple[int, Any, Drawn | None]]:
+    def __iter__(self) -> Iterator[tuple[int, Any, BatchProgram | None]]:
         return self
 
-    def __next__(self) -> tuple[int, Any, Drawn | None]:
+    def __next__(self) -> tuple[int, Any, BatchProgram | None]:
         if os.getpid() != self._pid:
             raise PipelineError(
                 "this iterator was made in another process; after a fork make a new one with iter(loader)"

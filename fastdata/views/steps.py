@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from typing import Any, Protocol, TypeAlias
 
 import numpy.typing as npt
-import torch
 
 from fastdata.tables import EffectTable
 from fastdata.views.streams import Draws
@@ -28,8 +27,8 @@ class BatchStep(Protocol):
         """Draws the parameters of N samples, N rows each."""
         ...
 
-    def apply(self, images: torch.Tensor, parameters: Mapping[str, npt.NDArray[Any]]) -> torch.Tensor:
-        """Applies the step to images (N, 3, H, W)."""
+    def batch_operations(self, parameters: Mapping[str, npt.NDArray[Any]], size: Size) -> list[Any]:
+        """Returns the operations (`fastdata.augment.batch_program.Operation`) that do it to a batch of N images."""
         ...
 
 

@@ -266,7 +266,8 @@ def numbers_of(*, seed: int = SEED, epoch: int = 0, copy: int = 0) -> np.ndarray
     steps = [jitter, jitter, v1.RandomApply([jitter], 0.5), v1.ToTensor(), v1.RandomErasing(0.5)]
     plan = compile_transform(v1.Compose([v1.Resize(SIZE), *steps]), augment_on="device").plan
     assert plan is not None
-    first, second, inner, erased = Finish(plan=plan, key=Key(seed=seed, epoch=epoch)).draw(range(OURS), [copy] * OURS)
+    finish, samples = Finish(plan=plan, key=Key(seed=seed, epoch=epoch)), (range(OURS), [copy] * OURS, None)
+    (first, second, inner), (erased,) = finish._augmenting(*samples), finish._erasing(*samples)
     jitters = [
         (each[f"{prefix}amounts"], each[f"{prefix}order"][:, :1])
         for each, prefix in ((first, ""), (second, ""), (inner, "0 "))

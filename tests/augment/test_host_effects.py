@@ -407,8 +407,8 @@ def test_without_a_batch_augmentations_stay_on_the_host(folder: Path) -> None:
     assert same(single[0], batches(folder, "rand"))
 
 
-def test_maps_stay_on_the_host(folder: Path) -> None:
-    steps = v1.Compose([v1.Resize((8, 8)), v1.RandomRotation(9), v1.ToTensor()])
+def test_what_torch_does_otherwise_stays_on_the_host(folder: Path) -> None:
+    steps = v1.Compose([v1.Resize((8, 8)), v1.RandomRotation(9, v1.InterpolationMode.BICUBIC), v1.ToTensor()])
     loader = DataLoader(ImageFolder(str(folder), steps), augment_on="device")
     assert "it has no form for whole batches; augment_on='host' does it" in loader._route().reason
 

@@ -19,6 +19,7 @@ from fastdata import DataLoader, native
 from fastdata.augment.base import Augmentation
 from fastdata.augment.erasing import Eraser
 from fastdata.augment.timm_auto_augment import Operation, TimmsAugMix, TimmsAutoAugment, TimmsRandAugment
+from fastdata.errors import OptionError
 from fastdata.tables import Format
 from fastdata.transforms.augmentations import augmentation_of
 from fastdata.transforms.compile import compile_transform
@@ -340,6 +341,23 @@ def test_nonsense_is_refused() -> None:
         Operation(name="Rotate", filters=("lanczos",))
     with pytest.raises(ValueError, match="one for each operation"):
         TimmsRandAugment([Operation(name="Rotate")], 1, [1.0, 2.0])
-    made: Augmentation = TimmsAutoAugment([[Operation(name="Invert")]])
-    with pytest.raises(NotImplementedError, match="only done on the host"):
+    made: Augmentation = TimmsAutoAugment([[Operation(name="GaussianBlur", prob=1.0)]])
+    with pytest.raises(OptionError, match="BOX_BLUR is done to PIL images, not to tensors"):
         made(torch.zeros(3, 4, 4, dtype=torch.uint8))
+    made = TimmsAutoAugment([[Operation(name="Rotate", prob=1.0, filters=("bicubic",))]])
+    with pytest.raises(OptionError, match="moved by these filters only: nearest, bilinear"):
+        made(torch.zeros(3, 4, 4, dtype=torch.uint8))
+
+
+@pytest.mark.parametrize(
+    ("filters", "name", "possible"),
+    [
+        (("bilinear",), "Rotate", True),
+        (("bilinear", "bicubic"), "Rotate", False),
+        (("nearest",), "GaussianBlur", False),
+    ],
+)
+def test_which_operations_whole_batches_can_have(filters: tuple[str, ...], name: str, possible: bool) -> None:
+    operations = [Operation(name=name, filters=filters), Operation(name="Color", filters=filters)]
+    assert TimmsRandAugment(operations).on_batches is possible
+    assert not TimmsAugMix(operations).on_batches

@@ -85,7 +85,8 @@ def test_normalise_has_the_bits_of_the_table(scaling: str, layout: torch.memory_
     for mean, std in ((None, None), ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))):
         normalisation = Normalisation(scaling=scaling, mean=mean, std=std)
         expected = Levels.of(normalisation).table().view(1, 3, 16, 16).expand(2, 3, 16, 16)
-        got = normalise(levels, normalisation)
+        statistics = [torch.tensor(each) for each in (mean, std) if each is not None]
+        got = normalise(levels, *statistics, normalisation=normalisation)
         assert torch.equal(got, expected)
         assert got.is_contiguous(memory_format=layout)
 
