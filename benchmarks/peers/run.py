@@ -92,6 +92,8 @@ class Running:
             "stored_bytes_per_image": sum(f.stat().st_size for f in self.folder.rglob("*") if f.is_file()) / work.count,
             "levels_from_torchvision": None if work.is_random else round(self.levels, 3),
         }
+        if "gpu_s" in rows:
+            told["gpu_ms_per_image"] = spread([1e3 * row["gpu_s"] / row["images"] for row in rounds])
         if threads == max(self.rounds) and self.not_cold:
             told["not_cold"] = self.not_cold
         elif threads == max(self.rounds) and self.longer_s:

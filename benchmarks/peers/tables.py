@@ -63,12 +63,18 @@ def details(record: dict[str, Any]) -> str:
         counts = sorted(work["threads"], key=int)
         heads = [f"images/s, {count} thread{'s' if count != '1' else ''}" for count in counts]
         has_cold = any("cold_images_per_s" in row for row in rows_of(work).values())
-        heads += ["from disk"] * has_cold + ["first batch, s", "peak MB", "stored KB/image"]
+        has_gpu = any("gpu_ms_per_image" in row for row in rows_of(work).values())
+        heads += ["from disk"] * has_cold + ["GPU ms/image", "consumer's CPU ms/image"] * has_gpu
+        heads += ["first batch, s", "peak MB", "stored KB/image"]
         lines = [f"### {work['told']}", "", f"| loader | {' | '.join(heads)} |", "|---|" + "---:|" * len(heads)]
         rows = sorted(rows_of(work).values(), key=lambda row: -row["images_per_s"]["median"])
         for row in rows:
             cells = [_with_range(rows_of(work, int(count))[row["name"]]["images_per_s"]) for count in counts]
             cells += [_with_range(row["cold_images_per_s"]) if "not_cold" not in row else "–"] if has_cold else []
+            if has_gpu:
+                on_gpu = row.get("gpu_ms_per_image")
+                cells.append(three_digits(on_gpu["median"]) if on_gpu else "–")
+                cells.append(three_digits(row["consumer_cpu_ms_per_image"]["median"]))
             cells += [f"{row['first_batch_s']['median']:.2f}", f"{row['peak_mb']['median']:.0f}"]
             cells.append(three_digits(row["stored_bytes_per_image"] / 1e3))
             lines.append(f"| {row['name']} | {' | '.join(cells)} |")

@@ -93,7 +93,17 @@ class Worker:
                 torch.cuda.synchronize()
             seconds = time.perf_counter() - began
         consumer = time.thread_time() - cpu  # what no number of workers can share
-        return {"seconds": seconds, "images": images, "passes": passes, "consumer_cpu_s": consumer}
+        found = {"seconds": seconds, "images": images, "passes": passes, "consumer_cpu_s": consumer}
+        return {**found, "gpu_s": self._gpu_s() * passes} if torch.cuda.is_initialized() else found
+
+    def _gpu_s(self) -> float:
+        """Seconds of work on the GPU in one more pass, which is not measured otherwise: the profiler slows it down."""
+        assert self.loader is not None
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA], acc_events=True) as profile:
+            for _ in self.loader.epoch():
+                pass
+            torch.cuda.synchronize()
+        return sum(each.self_device_time_total for each in profile.key_averages()) / 1e6
 
     def check(self, to: str) -> dict[str, Any]:
         """What a pass of a loader with one thread looks like, see `Seen`; pixels of its first images into a file."""

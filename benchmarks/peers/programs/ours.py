@@ -26,7 +26,7 @@ def prepare(job: Job) -> None:
     """An index, or shards."""
     os.environ["FASTDATA_INDEX_DIR"] = str(job.stored / "indexes")
     folder = job.stored / job.option
-    if job.option in ("files", "fast", "gpu", "pixels") or folder.exists():
+    if job.option in ("files", "fast", "pixels") or job.option.startswith("gpu") or folder.exists():
         return
     if job.option == "indexed":  # names of its own for the same files, so that only this variant finds the index
         for path in job.images.glob("*/*"):
