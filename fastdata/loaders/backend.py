@@ -96,9 +96,12 @@ _SCRATCH_KEPT_BYTES = 64 << 20
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Encoded:
-    """An encoded image: its bytes, its parsed header (None when the kind is unknown), its size in pixels."""
+    """An encoded image: its bytes, its parsed header (None when the kind is unknown), its size in pixels.
 
-    data: bytes
+    A backend that decodes image by image gets `bytes`; one that decodes whole batches may get parts of a larger block.
+    """
+
+    data: Any
     header: ImageHeader | None
     width: int
     height: int

@@ -33,7 +33,7 @@ MESSAGE_BYTES = 128
 
 READS_PNGS = 1  # a bit of fd_features
 
-_ABI_VERSION = 17
+_ABI_VERSION = 18
 
 
 class NativeMissing(Exception):
@@ -240,6 +240,7 @@ def _declare(library: ctypes.CDLL) -> None:
         "fd_pool_abandon": (None, [pointer]),
         "fd_load": (None, [pointer] * 5),
         "fd_read": (None, [pointer] * 4),
+        "fd_has_whole_scans": (i32, [pointer, i64, i64, i32]),
         "fd_load_arrays": (None, [pointer] * 5),
         "fd_draw_views": (i64, [i64, *[pointer] * 6]),
         "fd_decode": (None, [pointer] * 4),

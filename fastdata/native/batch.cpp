@@ -119,35 +119,48 @@ struct Reading {
 
     int64_t crc_of(int64_t item) const { return files.crcs != nullptr ? files.crcs[item] : -1; }
 
+    fd_status check(int64_t item, std::span<const uint8_t> bytes) const {
+        const int64_t expected = crc_of(item);
+        if (expected < 0 || crc32c(bytes) == expected)
+            return FD_OK;
+        put_message(files.messages, item, "wrong checksum");
+        return FD_CORRUPT;
+    }
+
     int32_t read(int64_t item, FileReader &reader) {
         const int64_t began = now_ns();
-        fd_status status =
-            reader.read(paths[static_cast<size_t>(item)], files.offsets != nullptr ? files.offsets[item] : 0,
-                        files.lengths != nullptr ? files.lengths[item] : -1, options.max_file_bytes);
+        fd_status status = reader.read(paths[static_cast<size_t>(item)], offset_of(item),
+                                       files.lengths != nullptr ? files.lengths[item] : -1, options.max_file_bytes);
         files.data_bytes[item] = static_cast<int64_t>(reader.bytes().size());
         put_message(files.messages, item, reader.message().c_str());
-        const int64_t expected = crc_of(item);
-        if (status == FD_OK && expected >= 0 && crc32c(reader.bytes()) != expected) {
-            put_message(files.messages, item, "wrong checksum");
-            status = FD_CORRUPT;
-        }
+        if (status == FD_OK)
+            status = check(item, reader.bytes());
         read_ns += now_ns() - began;
         return status;
     }
 
-    // Memory of its own for a file's bytes; null on failure.
-    int32_t hand_over(int64_t item, uint8_t *&data) {
-        static thread_local FileReader reader;
-        data = nullptr;
-        const int32_t status = read(item, reader);
-        if (status != FD_OK)
-            return status;
-        const auto bytes = reader.bytes();
-        data = static_cast<uint8_t *>(std::malloc(std::max<size_t>(1, bytes.size())));
-        if (data == nullptr)
-            return FD_OUT_OF_MEMORY;
-        std::copy(bytes.begin(), bytes.end(), data);
-        return FD_OK;
+    int64_t offset_of(int64_t item) const { return files.offsets != nullptr ? files.offsets[item] : 0; }
+
+    int32_t measure(int64_t item, FileReader &reader) {
+        const int64_t length = files.lengths != nullptr ? files.lengths[item] : -1;
+        const fd_status status = reader.measure(paths[static_cast<size_t>(item)], offset_of(item), length,
+                                                options.max_file_bytes, files.data_bytes[item]);
+        put_message(files.messages, item, reader.message().c_str());
+        return status;
+    }
+
+    int32_t read_into(int64_t item, uint8_t *data, FileReader &reader) {
+        if (files.data_bytes[item] < 0)
+            return FD_BAD_REQUEST;
+        const int64_t began = now_ns();
+        std::span<uint8_t> to(data, static_cast<size_t>(files.data_bytes[item]));
+        fd_status status = reader.read_into(to, paths[static_cast<size_t>(item)], offset_of(item));
+        put_message(files.messages, item, reader.message().c_str());
+        if (status == FD_OK)
+            status = check(item, to);
+        files.data_bytes[item] = static_cast<int64_t>(to.size());
+        read_ns += now_ns() - began;
+        return status;
     }
 };
 
@@ -248,15 +261,19 @@ void load_batch(Pool *pool, fd_files &files, const fd_geometry &geometry, const 
         std::fill_n(files.statuses, files.count, status);
 }
 
-void read_batch(Pool *pool, fd_files &files, const fd_options &options, uint8_t **data) {
-    std::fill_n(data, files.count, nullptr);
+void read_batch(Pool *pool, fd_files &files, const fd_options &options, uint8_t *const *data) {
     const int32_t status = guarded([&]() -> int32_t {
         Reading reading{files, options};
         if (files.paths == nullptr || files.data_bytes == nullptr || !is_valid(options) ||
             !split(files.paths, files.paths_bytes, files.count, reading.paths))
             return FD_BAD_REQUEST;
-        run(pool, files.count,
-            [&](int64_t item) { files.statuses[item] = guarded([&] { return reading.hand_over(item, data[item]); }); });
+        run(pool, files.count, [&](int64_t item) {
+            static thread_local FileReader reader;
+            if (data == nullptr)
+                files.statuses[item] = guarded([&] { return reading.measure(item, reader); });
+            else if (data[item] != nullptr)
+                files.statuses[item] = guarded([&] { return reading.read_into(item, data[item], reader); });
+        });
         files.read_ns = reading.read_ns;
         return FD_OK;
     });

@@ -6,6 +6,7 @@
 #include "buffer.h"
 #include "guard.h"
 #include "image.h"
+#include "jpeg_scans.h"
 #include "kernels.h"
 #include "output.h"
 #include "philox.h"
@@ -80,7 +81,11 @@ void fd_load(fd_pool *pool, fd_files *files, const fd_geometry *geometry, const 
     load_batch(inside(pool), *files, *geometry, *format, *options);
 }
 
-void fd_read(fd_pool *pool, fd_files *files, const fd_options *options, uint8_t **data) {
+int32_t fd_has_whole_scans(const uint8_t *data, int64_t data_bytes, int64_t scan_at, int32_t one_scan) {
+    return has_whole_scans({data, static_cast<size_t>(data_bytes)}, static_cast<size_t>(scan_at), one_scan != 0);
+}
+
+void fd_read(fd_pool *pool, fd_files *files, const fd_options *options, uint8_t *const *data) {
     read_batch(inside(pool), *files, *options, data);
 }
 

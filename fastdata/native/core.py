@@ -234,6 +234,17 @@ class Core:
             raise MemoryError(f"no memory to resize a window to {seen.resize_px[0].tolist()} pixels")
         return bool(status == Status.OK)
 
+    def has_whole_scans(self, data: bytes | memoryview, scan_at: int, *, one_scan: bool) -> bool:
+        """True if a JPEG's entropy-coded data runs to an end marker and holds no marker that may not occur there.
+
+        Args:
+            data: bytes of the file.
+            scan_at: offset in bytes of the first scan's marker.
+            one_scan: nothing may come between scans.
+        """
+        address = data if isinstance(data, bytes) else np.frombuffer(data, np.uint8).ctypes.data
+        return bool(self.library.fd_has_whole_scans(address, len(data), scan_at, one_scan))
+
     def index_jpeg(self, data: bytes, *, step: int, options: Options) -> bytes | None:
         """Makes the index of a JPEG (docs/format.md), with which a window is decoded without the data around it.
 

@@ -19,7 +19,7 @@ extern "C" {
 #endif
 
 /* Raised whenever a signature or a struct below changes. */
-#define FD_ABI_VERSION 17
+#define FD_ABI_VERSION 18
 
 /* What became of one image. */
 enum fd_status {
@@ -289,8 +289,14 @@ FD_API void fd_load(fd_pool *pool, fd_files *files, const fd_geometry *geometry,
                     const fd_options *options);
 
 /* Reads N encoded images.  Of files only paths, offsets, lengths, crcs, statuses, messages, data_bytes and read_ns are
- * used.  data[i] holds data_bytes[i] bytes and is to be given to fd_free; NULL where the status is not FD_OK. */
-FD_API void fd_read(fd_pool *pool, fd_files *files, const fd_options *options, uint8_t **data);
+ * used.  data: NULL to learn data_bytes, the size of each; then data[i] has room for data_bytes[i] bytes, which becomes
+ * what was read, and NULL leaves an image out, with its status. */
+FD_API void fd_read(fd_pool *pool, fd_files *files, const fd_options *options, uint8_t *const *data);
+
+/* 1 if the entropy-coded data of a JPEG, whose first scan's marker is at `scan_at`, runs to an end marker and holds no
+ * marker that may not occur there; else 0.  one_scan: nothing may come between scans, as in a sequential file with all
+ * components in one. */
+FD_API int32_t fd_has_whole_scans(const uint8_t *data, int64_t data_bytes, int64_t scan_at, int32_t one_scan);
 
 /* Draws the views of N images of an array and puts them into the batch; otherwise as fd_load. */
 FD_API void fd_load_arrays(fd_pool *pool, fd_arrays *arrays, const fd_geometry *geometry, const fd_format *format,

@@ -98,14 +98,13 @@ fd_status FileReader::check(int file, int64_t offset, int64_t wanted, int64_t mo
     return FD_OK; // an error of reading is met again
 }
 
-fd_status FileReader::read(const char *path, int64_t offset, int64_t length, int64_t most_bytes) {
-    size_ = 0;
+fd_status FileReader::measure(int file, int64_t offset, int64_t length, int64_t most_bytes, int64_t &bytes) {
+    bytes = 0;
     state_ = {};
     message_.clear();
-    const OpenFile file(path);
-    if (file.number() < 0)
+    if (file < 0)
         return unreadable();
-    state_ = state_of(file.number());
+    state_ = state_of(file);
     const int64_t size = state_.bytes;
     if (size < 0)
         return unreadable();
@@ -113,22 +112,47 @@ fd_status FileReader::read(const char *path, int64_t offset, int64_t length, int
         message_ = "the range lies outside the file of " + std::to_string(size) + " bytes";
         return FD_UNREADABLE;
     }
-    const int64_t wanted = length >= 0 ? length : size - offset;
-    if (const fd_status status = check(file.number(), offset, wanted, most_bytes); status != FD_OK)
-        return status;
-    uint8_t *const to = memory_.take(static_cast<size_t>(wanted)).data();
-    while (static_cast<int64_t>(size_) < wanted) {
-        const int64_t have = static_cast<int64_t>(size_);
-        const int64_t got = read_at(file.number(), to + have, std::min(wanted - have, kMostAtOnce), offset + have);
+    bytes = length >= 0 ? length : size - offset;
+    return check(file, offset, bytes, most_bytes);
+}
+
+fd_status FileReader::fill(int file, std::span<uint8_t> &to, int64_t offset) {
+    size_t have = 0;
+    while (have < to.size()) {
+        const int64_t wanted = std::min(static_cast<int64_t>(to.size() - have), kMostAtOnce);
+        const int64_t got = read_at(file, to.data() + have, wanted, offset + static_cast<int64_t>(have));
         if (got < 0 && errno == EINTR)
             continue;
         if (got < 0)
             return unreadable();
         if (got == 0)
             break; // it became shorter since; what is there is judged like any other truncated file
-        size_ += static_cast<size_t>(got);
+        have += static_cast<size_t>(got);
     }
+    to = to.first(have);
     return FD_OK;
+}
+
+fd_status FileReader::read(const char *path, int64_t offset, int64_t length, int64_t most_bytes) {
+    size_ = 0;
+    const OpenFile file(path);
+    int64_t wanted = 0;
+    if (const fd_status status = measure(file.number(), offset, length, most_bytes, wanted); status != FD_OK)
+        return status;
+    std::span<uint8_t> to = memory_.take(static_cast<size_t>(wanted));
+    const fd_status status = fill(file.number(), to, offset);
+    size_ = status == FD_OK ? to.size() : 0;
+    return status;
+}
+
+fd_status FileReader::measure(const char *path, int64_t offset, int64_t length, int64_t most_bytes, int64_t &bytes) {
+    return measure(OpenFile(path).number(), offset, length, most_bytes, bytes);
+}
+
+fd_status FileReader::read_into(std::span<uint8_t> &to, const char *path, int64_t offset) {
+    message_.clear();
+    const OpenFile file(path);
+    return file.number() < 0 ? unreadable() : fill(file.number(), to, offset);
 }
 
 } // namespace fastdata

@@ -22,6 +22,8 @@ enum Marker : uint8_t {
     kDri = 0xDD,
     kApp0 = 0xE0,
     kApp14 = 0xEE,
+    kApp15 = 0xEF,
+    kCom = 0xFE,
 };
 
 constexpr int kMostCorrections = 1000 - DCTSIZE2 + 1; // libjpeg ends a run of blocks with more bits than these
@@ -329,6 +331,31 @@ bool put_scan(const Scan &scan, ScanCoder &coder, CoefficientPlanes &planes, siz
 }
 
 } // namespace
+
+bool has_whole_scans(std::span<const uint8_t> file, size_t scan_at, bool one_scan) {
+    size_t at = scan_at;
+    while (at <= file.size() && file.size() - at >= 4) {
+        at += 2 + (static_cast<size_t>(file[at + 2]) << 8 | file[at + 3]);
+        do { // the next marker that is neither a stuffed byte, nor a restart, nor a fill byte
+            const void *const found =
+                at < file.size() ? std::memchr(file.data() + at, 0xFF, file.size() - at) : nullptr;
+            if (found == nullptr)
+                return false;
+            at = static_cast<size_t>(static_cast<const uint8_t *>(found) - file.data()) + 1;
+            if (at == file.size())
+                return false;
+        } while (file[at] == 0 || file[at] == 0xFF || (kRst0 <= file[at] && file[at] <= kRst7));
+        const uint8_t marker = file[at];
+        if (marker == kEoi)
+            return true;
+        const bool between = marker == kDht || marker == kDqt || marker == kSos || marker == kDri || marker == kCom ||
+                             (kApp0 <= marker && marker <= kApp15);
+        if (one_scan || !between)
+            return false;
+        --at;
+    }
+    return false;
+}
 
 std::vector<uint8_t> without_scans(std::span<const uint8_t> file) {
     std::vector<uint8_t> skeleton;

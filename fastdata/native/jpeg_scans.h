@@ -16,6 +16,10 @@
 
 namespace fastdata {
 
+// True if the entropy-coded data, from the first scan's marker on, runs to an end marker and holds no marker that may
+// not occur there.  one_scan: no other segment may follow before that.
+bool has_whole_scans(std::span<const uint8_t> file, size_t scan_at, bool one_scan);
+
 // The file without entropy-coded data.  Empty if it is damaged, or what unscanned() could not make again.
 std::vector<uint8_t> without_scans(std::span<const uint8_t> file);
 

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from fastdata.native.abi import CArrays, CFiles
+from fastdata.native.abi import CArrays, CFiles, Status
 from fastdata.native.core import Core, Pool
 from fastdata.native.describe import (
     Effects,
@@ -119,15 +119,15 @@ class FileReader:
 
     def read(
         self, paths: Sequence[Any], offsets: Ints | None = None, lengths: Ints | None = None, crcs: Ints | None = None
-    ) -> tuple[list[bytes | None], float]:
+    ) -> tuple[list[memoryview | None], float]:
         """Reads N images; the columns are those of `fastdata.tables.FileBatch`.
 
         Returns:
-            The bytes of each, None for what cannot be read or has another checksum; and seconds spent reading, summed
-            over threads.
+            The bytes of each, as parts of one block of memory, None for what cannot be read or has another checksum;
+            and seconds spent reading, summed over threads.
         """
         count, names = len(paths), joined(paths)
-        results, data_bytes, data = Results.empty(count), np.zeros(count, np.int64), np.zeros(count, np.uint64)
+        results, data_bytes = Results.empty(count), np.zeros(count, np.int64)
         columns = [None if each is None else np.ascontiguousarray(each, np.int64) for each in (offsets, lengths, crcs)]
         if any(column is not None and len(column) != count for column in columns):
             raise ValueError(f"columns of other lengths than {count} paths")
@@ -135,14 +135,19 @@ class FileReader:
         files.statuses, files.messages = results.statuses.ctypes.data, ctypes.addressof(results.messages)
         files.data_bytes = data_bytes.ctypes.data
         handle = self._pool.handle if self._pool is not None else None
-        found: list[bytes | None] = []
-        try:
-            self._library.fd_read(handle, ctypes.addressof(files), ctypes.addressof(self._options_c), data.ctypes.data)
-            for address, size in zip(data.tolist(), data_bytes.tolist(), strict=True):
-                found.append(ctypes.string_at(address, size) if address else None)
-        finally:
-            for address in data.tolist():
-                self._library.fd_free(address)
+        arguments = handle, ctypes.addressof(files), ctypes.addressof(self._options_c)
+        self._library.fd_read(*arguments, None)
+        known = results.statuses == Status.OK
+        ends = np.cumsum(np.where(known, data_bytes, 0))
+        begins = ends - np.where(known, data_bytes, 0)
+        block = np.empty(int(ends[-1]) + 1 if count else 0, np.uint8)  # a byte more, so that no image is outside
+        addresses = np.where(known, begins + block.ctypes.data, 0)
+        self._library.fd_read(*arguments, addresses.ctypes.data)
+        memory, places = (
+            block.data,
+            zip(results.statuses.tolist(), begins.tolist(), data_bytes.tolist(), strict=True),
+        )
+        found = [memory[first : first + size] if status == Status.OK else None for status, first, size in places]
         return found, files.read_ns / 1e9
 
     def close(self, ended: bool) -> None:

@@ -14,7 +14,7 @@ from torch.profiler import record_function
 from fastdata.augment.batch_program import BatchProgram
 from fastdata.errors import DecodeError, ReadError, ViewError
 from fastdata.loaders import pillow
-from fastdata.loaders.backend import LoadedFiles, Pixels, Scratch, as_numpy
+from fastdata.loaders.backend import Encoded, LoadedFiles, Pixels, Scratch, as_numpy
 from fastdata.loaders.per_image import inspect
 from fastdata.patches.random_functions import SeededDraws
 from fastdata.pipeline.batch_memory import made_or_refused
@@ -223,7 +223,7 @@ class ImageBatch:
         except OSError as error:
             return self._failure(position, index, error, kind=ReadError)
         try:
-            image = inspect(data)
+            image = self._inspect(data)
         except Exception as error:  # noqa: BLE001 - Pillow's plugins raise many kinds
             return self._failure(position, index, error)
         self._targets[position] = self._read_target(index, copy)
@@ -232,6 +232,10 @@ class ImageBatch:
     def _encoded(self, position: int, index: int) -> Any:
         """The file's bytes of a sample."""
         return self._config.source.read_encoded(index)
+
+    def _inspect(self, data: Any) -> Encoded:
+        """An encoded image with its header; raises what Pillow raises."""
+        return inspect(data)
 
     def _read_target(self, index: int, copy: int) -> Any:
         return self._read_targets([index], [copy])[0]

@@ -11,6 +11,7 @@ import os
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import cache
 from typing import Any, NoReturn
 
@@ -25,7 +26,7 @@ from fastdata.augment.ops import on_device_of
 from fastdata.device.prefetch import index_of, map_tensors
 from fastdata.errors import PipelineError
 from fastdata.loaders import pillow, pillow_files
-from fastdata.loaders.backend import BatchDecoder, BatchFeed, BatchRequest, Decoded, Pixels
+from fastdata.loaders.backend import BatchDecoder, BatchFeed, BatchRequest, Decoded, Encoded, Pixels
 from fastdata.loaders.per_image import by_pillow
 from fastdata.pipeline.collate import join
 from fastdata.pipeline.image_batch import ImageBatch
@@ -36,7 +37,7 @@ from fastdata.pipeline.stats import BatchTimes
 from fastdata.sources.protocol import file_ranges
 from fastdata.system.stack_level import users_level
 from fastdata.tables import EffectTable, Format
-from fastdata.views.header import UNPACKED_MAGIC
+from fastdata.views.header import UNPACKED_MAGIC, parse_header
 from fastdata.views.plan import Flip, Plan, Resizing
 from fastdata.views.view import View, Views
 
@@ -54,7 +55,7 @@ class WholeBatch(ImageBatch):
         self._pixels: dict[int, Pixels] = {}  # of the other positions
         self._effects: dict[int, EffectTable] = {}  # by position, (1, steps): augmentations that the pipeline does
         self._given_up = False  # by the backend's pipeline
-        self._encoded_at: dict[int, bytes] = {}  # files read by the core; not yet used
+        self._encoded_at: dict[int, memoryview] = {}  # files read by the core; not yet used
 
     def _load_tasks(self) -> list[Task]:
         if self._resources.file_reader is not None:
@@ -77,15 +78,21 @@ class WholeBatch(ImageBatch):
         found, read_s = reader.read(files.paths, files.offsets, files.lengths, files.crcs)
         self._encoded_at = {at: data for at, data in zip(unread, found, strict=True) if data is not None}
         self._times.append(BatchTimes(seconds={"read": read_s}))
-        beside = {at for at, data in self._encoded_at.items() if not data.startswith(_JPEG_MAGIC)}
+        beside = {at for at, data in self._encoded_at.items() if data[:2] != _JPEG_MAGIC}
         self._load_some([position for position in positions if position not in beside])
         return self._tasks_for(sorted(beside))  # are decoded here, by all threads
 
     def _encoded(self, position: int, index: int) -> Any:
         data = self._encoded_at.pop(position, None)
-        if data is None or data.startswith(UNPACKED_MAGIC):  # which the source turns into a file again
+        if data is None or data[:8] == UNPACKED_MAGIC:  # which the source turns into a file again
             return super()._encoded(position, index)
         return data
+
+    def _inspect(self, data: Any) -> Encoded:
+        header = parse_header(data) if isinstance(data, memoryview) else None
+        if header is None:
+            return super()._inspect(data)
+        return Encoded(data=data, header=header, width=header.width, height=header.height)  # the block is not copied
 
     def finish(self) -> None:
         """Nothing is left to do before the backend's part."""
@@ -196,7 +203,8 @@ class WholeBatch(ImageBatch):
 
     def _decode_here(self, some: Sequence[tuple[Sample, View]]) -> list[Failure]:
         """Decodes on the host and keeps the pixels for `complete`."""
-        images, views = [sample.image for sample, _ in some], [view for _, view in some]
+        images = [replace(sample.image, data=bytes(sample.image.data)) for sample, _ in some]
+        views = [view for _, view in some]
         places: list[Pixels] = [np.empty((*view.size, 3), np.uint8) for view in views]
         if self._given_up:
             statuses = self._config.backend.decode(images, views, places)

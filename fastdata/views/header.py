@@ -11,6 +11,8 @@ import re
 import struct
 from dataclasses import dataclass
 
+from fastdata import native
+
 __all__ = ["UNPACKED_MAGIC", "ImageHeader", "JpegFrame", "has_whole_scans", "parse_header"]
 
 _PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
@@ -68,7 +70,7 @@ class ImageHeader:
     jpeg: JpegFrame | None = None
 
 
-def parse_header(data: bytes) -> ImageHeader | None:
+def parse_header(data: bytes | memoryview) -> ImageHeader | None:
     """Reads the size of an encoded image.
 
     Args:
@@ -92,11 +94,19 @@ def parse_header(data: bytes) -> ImageHeader | None:
     return None
 
 
-def has_whole_scans(data: bytes, frame: JpegFrame) -> bool:
+def has_whole_scans(data: bytes | memoryview, frame: JpegFrame) -> bool:
     """True if a JPEG's entropy-coded data runs to an end marker, and holds no marker that may not occur there.
 
     Some libraries fill in missing data, or stop at an error, without reporting it; Pillow refuses such a file.
     """
+    core = native.available()
+    if core is not None:
+        return core.has_whole_scans(data, frame.scan_at, one_scan=frame.sequential and frame.single_scan)
+    return _has_whole_scans(data, frame)
+
+
+def _has_whole_scans(data: bytes | memoryview, frame: JpegFrame) -> bool:
+    """`has_whole_scans` without the native core."""
     allowed = frozenset() if frame.sequential and frame.single_scan else _BETWEEN_SCANS
     at = frame.scan_at
     while at + 4 <= len(data):
@@ -117,7 +127,7 @@ def _checked(kind: str, width: int, height: int, jpeg: JpegFrame | None = None) 
     return ImageHeader(kind=kind, width=width, height=height, jpeg=jpeg)
 
 
-def _parse_jpeg(data: bytes) -> ImageHeader | None:
+def _parse_jpeg(data: bytes | memoryview) -> ImageHeader | None:
     at, end, frame_at, has_metadata = 2, len(data), 0, False
     while at + 4 <= end:
         if data[at] != 0xFF:
@@ -142,7 +152,7 @@ def _parse_jpeg(data: bytes) -> ImageHeader | None:
     return None
 
 
-def _read_frame(data: bytes, at: int, *, scan_at: int, has_metadata: bool) -> ImageHeader | None:
+def _read_frame(data: bytes | memoryview, at: int, *, scan_at: int, has_metadata: bool) -> ImageHeader | None:
     length = data[at + 2] << 8 | data[at + 3]
     components = data[at + 9]
     if length < 8 + 3 * components or components == 0 or scan_at + 5 > len(data):
@@ -162,14 +172,14 @@ def _read_frame(data: bytes, at: int, *, scan_at: int, has_metadata: bool) -> Im
     return _checked("jpeg", width, height, frame)
 
 
-def _parse_bmp(data: bytes) -> ImageHeader | None:
+def _parse_bmp(data: bytes | memoryview) -> ImageHeader | None:
     if struct.unpack_from("<I", data, 14)[0] == 12:  # the OS/2 header has 16-bit sizes
         return _checked("bmp", *struct.unpack_from("<HH", data, 18))
     width, height = struct.unpack_from("<ii", data, 18)
     return _checked("bmp", width, abs(height))  # a negative height means rows from the top
 
 
-def _parse_npy(data: bytes) -> ImageHeader | None:
+def _parse_npy(data: bytes | memoryview) -> ImageHeader | None:
     """Parses NumPy's file format, version 1.0, of uint8 (height, width, 3)."""
     header = data[10 : 10 + int.from_bytes(data[8:10], "little")]
     shape = re.search(rb"'shape': \((\d{1,9}), (\d{1,9}), 3\)", header)
@@ -177,14 +187,14 @@ def _parse_npy(data: bytes) -> ImageHeader | None:
     return _checked("npy", int(shape[2]), int(shape[1])) if shape is not None and plain else None
 
 
-def _parse_unpacked(data: bytes) -> ImageHeader | None:
+def _parse_unpacked(data: bytes | memoryview) -> ImageHeader | None:
     """Parses an unpacked JPEG's record, which holds the first bytes of its file."""
     size = int.from_bytes(data[20:24], "little")
     of_file = _parse_jpeg(data[_UNPACKED_HEAD_BYTES : _UNPACKED_HEAD_BYTES + size])
     return _checked("unpacked", of_file.width, of_file.height) if of_file is not None else None
 
 
-def _parse_webp(data: bytes) -> ImageHeader | None:
+def _parse_webp(data: bytes | memoryview) -> ImageHeader | None:
     chunk = data[12:16]
     if chunk == b"VP8 " and data[23:26] == b"\x9d\x01\x2a":
         width, height = struct.unpack_from("<HH", data, 26)

@@ -58,3 +58,28 @@ def test_what_cannot_be_read_is_none_and_the_others_are_there(files: list[Path],
 def test_columns_of_other_lengths_are_refused(files: list[Path]) -> None:
     with pytest.raises(ValueError, match="columns of other lengths than 9 paths"):
         reader().read(files, np.zeros(8, np.int64))
+
+
+def test_a_file_that_becomes_shorter_gives_what_is_left(files: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sizes are asked for first; between that and reading anything may happen to a file."""
+    library, before = native.load().library, files[4].read_bytes()
+    called = library.fd_read
+
+    class Library:
+        def __getattr__(self, name: str) -> object:
+            return getattr(library, name)
+
+        def fd_read(self, *arguments: object) -> None:
+            if arguments[-1] is not None:
+                os.truncate(files[4], 100)
+                files[5].unlink()
+            called(*arguments)
+
+    ours = reader()
+    monkeypatch.setattr(ours, "_library", Library())
+    found, _ = ours.read(files[3:7])
+    assert found == [files[3].read_bytes(), before[:100], None, files[6].read_bytes()]
+
+
+def test_no_files_at_all() -> None:
+    assert reader().read([])[0] == []

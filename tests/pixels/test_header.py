@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from fastdata.views.header import parse_header
+from fastdata.views import header as header_module
+from fastdata.views.header import has_whole_scans, parse_header
 
 FILES = {**images.odd_files(), "gif.gif": images.saved(mode="P", kind="GIF")}
 UNKNOWN = {"tiff.tif", "greymap.pgm", "gif.gif"}
@@ -62,3 +63,34 @@ def test_no_damage_makes_the_parser_fail(name: str, cut: int, flips: list[int]) 
 def test_random_bytes_are_survived(tail: bytes, start: bytes) -> None:
     header = parse_header(start + tail)
     assert header is None or (header.width > 0 and header.height > 0)
+
+
+@settings(max_examples=500, deadline=None)
+@given(
+    name=st.sampled_from(sorted(name for name, data in FILES.items() if data[:2] == b"\xff\xd8")),
+    cut=st.integers(0, 300),
+    changes=st.lists(st.tuples(st.floats(0, 1), st.sampled_from([0x00, 0xC4, 0xD0, 0xD9, 0xDA, 0xE0, 0xFE, 0xFF]))),
+    as_part=st.booleans(),
+)
+def test_the_core_and_python_agree_on_whole_scans(
+    name: str, cut: int, changes: list[tuple[float, int]], as_part: bool
+) -> None:
+    data = bytearray(FILES[name])
+    header = parse_header(bytes(data))
+    assert header is not None
+    assert header.jpeg is not None
+    for place, byte in changes:
+        data[header.jpeg.scan_at + int(place * (len(data) - header.jpeg.scan_at - 1))] = byte
+    given = bytes(data[: len(data) - cut])
+    expected = header_module._has_whole_scans(given, header.jpeg)
+    assert has_whole_scans(memoryview(b"\xff\xd9" + given)[2:] if as_part else given, header.jpeg) is expected
+
+
+def test_whole_files_have_whole_scans() -> None:
+    found = {}
+    for name, data in FILES.items():
+        header = parse_header(data)
+        if header is not None and header.jpeg is not None:
+            found[name] = has_whole_scans(data, header.jpeg), has_whole_scans(data[:-3], header.jpeg)
+    assert all(whole for whole, _ in found.values())
+    assert not found["progressive.jpg"][1]
