@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -221,7 +222,8 @@ def _moderate(size: tuple[int, int], bins: int, *, of_v1: bool) -> Floats:
     return _table(tops, bins, fewest_bits=4, of_v1=of_v1)
 
 
-def _table(tops: Sequence[float], bins: int, *, fewest_bits: int, of_v1: bool) -> Floats:
+@lru_cache(maxsize=64)
+def _table(tops: tuple[float, ...], bins: int, *, fewest_bits: int, of_v1: bool) -> Floats:
     """Magnitudes (14, bins): from 0 to each top, then bits kept, thresholds, and two operations without any.
 
     Bits and thresholds are rounded as in v1, which for example divides 255 into bins, or as in v2, which multiplies
@@ -232,7 +234,9 @@ def _table(tops: Sequence[float], bins: int, *, fewest_bits: int, of_v1: bool) -
     bits = 8 - fewer.round() if of_v1 else (8 - fewer).round()
     thresholds = torch.linspace(255.0, 0.0, bins).double() if of_v1 else 255.0 * torch.linspace(1.0, 0.0, bins).double()
     rows += [bits, thresholds, torch.zeros(bins), torch.zeros(bins)]
-    return torch.stack([row.double() for row in rows]).numpy()
+    table = torch.stack([row.double() for row in rows]).numpy()
+    table.flags.writeable = False  # is given to every batch
+    return table
 
 
 # The effect of each operation, and what its amount is added to; None where it has no amount.

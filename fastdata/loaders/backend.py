@@ -99,12 +99,14 @@ class Encoded:
     """An encoded image: its bytes, its parsed header (None when the kind is unknown), its size in pixels.
 
     A backend that decodes image by image gets `bytes`; one that decodes whole batches may get parts of a larger block.
+    `has_whole_scans` is True if the core has found that already, while it read the file.
     """
 
     data: Any
     header: ImageHeader | None
     width: int
     height: int
+    has_whole_scans: bool = False
 
     def is_plain_jpeg(self) -> bool:
         """True for 8-bit grey or three-component JPEGs, the only files a JPEG library decodes here."""
@@ -117,7 +119,9 @@ class Encoded:
 
     def is_whole_jpeg(self) -> bool:
         """True for a plain JPEG without missing or misplaced data, for libraries that do not report such damage."""
-        return self.is_plain_jpeg() and self.jpeg is not None and has_whole_scans(self.data, self.jpeg)
+        if not self.is_plain_jpeg() or self.jpeg is None:
+            return False
+        return self.has_whole_scans or has_whole_scans(self.data, self.jpeg)
 
     @property
     def jpeg(self) -> JpegFrame | None:

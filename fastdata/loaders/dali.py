@@ -130,21 +130,68 @@ class _Flow:
         return feed
 
 
+class _Built:
+    """DALI's own pipeline, which outlives an epoch.
+
+    Attributes:
+        request: what it was built for.
+        pid: number of the process that built it.
+        flow: where its batches come from; None between two epochs.
+    """
+
+    def __init__(self, flow: _Flow, request: BatchRequest, fidelity: Fidelity) -> None:
+        self.request, self.pid = request, os.getpid()
+        self.flow: _Flow | None = flow
+        prefetch = _options(request).prefetch
+        self._pipeline = build_pipeline(request, self._next_columns, prefetch=prefetch, fidelity=fidelity)
+
+    def run(self, stream: Any) -> Any:
+        """Returns the images of the next batch; raises StopIteration at the end, RuntimeError if DALI gives up."""
+        (output,) = self._pipeline.run(stream)
+        return output
+
+    def rest(self) -> None:
+        """Makes it ready for another epoch, after StopIteration."""
+        self.flow = None
+        self._pipeline.reset()
+
+    def shut_down(self, getpid: Callable[[], int] = os.getpid) -> None:  # `os` may be gone when the interpreter ends
+        """Ends its threads; a forked child has none of them."""
+        self.flow = None
+        if getpid() == self.pid:
+            # As its __del__ does; it is in a cycle, so its threads would live until garbage collection.
+            self._pipeline._shutdown()
+
+    def _next_columns(self) -> tuple[Any, ...]:
+        if self.flow is None:
+            raise StopIteration
+        return self.flow.next_columns()
+
+
 class DaliPipeline:
     """Decodes batches in order, several ahead.
 
     Args:
         feeds: yields the batches; may raise, and its error is raised at its place in the order.
         request: the requirements on the pipeline.
+        kept: pipelines that earlier epochs have left, at most one; it is taken if it suits the request, and one is
+            left here at the end.  Building a pipeline takes longer than many batches.
         fidelity: "exact" upsamples chroma as Pillow does, on a GPU, too.
     """
 
-    def __init__(self, feeds: Iterator[BatchFeed], request: BatchRequest, *, fidelity: Fidelity = "exact") -> None:
+    def __init__(
+        self,
+        feeds: Iterator[BatchFeed],
+        request: BatchRequest,
+        *,
+        kept: list[_Built] | None = None,
+        fidelity: Fidelity = "exact",
+    ) -> None:
         self._flow, self._request, self._fidelity = _Flow(feeds, request), request, fidelity
-        self._pipeline: Any = None
+        self._kept = kept
+        self._built: _Built | None = None
         self._latest: Any = None
         self._retired: deque[tuple[Any, cuda.Event]] = deque()
-        self._pid = os.getpid()
 
     def __iter__(self) -> Iterator[tuple[BatchFeed, Decoded]]:
         return self
@@ -157,13 +204,11 @@ class DaliPipeline:
         """
         self._retire()
         try:
-            if self._pipeline is None:
-                prefetch = _options(self._request).prefetch
-                self._pipeline = build_pipeline(
-                    self._request, self._flow.next_columns, prefetch=prefetch, fidelity=self._fidelity
-                )
-            (output,) = self._pipeline.run(self._stream())
+            if self._built is None:
+                self._built = self._taken() or _Built(self._flow, self._request, self._fidelity)
+            output = self._built.run(self._stream())
         except StopIteration:
+            self._leave()
             end, self._flow.end = self._flow.end, StopIteration()
             if end is None or isinstance(end, StopIteration):
                 raise
@@ -190,11 +235,30 @@ class DaliPipeline:
 
     __del__ = close
 
-    def _shut_down(self, getpid: Callable[[], int] = os.getpid) -> None:  # `os` may be gone when the interpreter ends
-        pipeline, self._pipeline = self._pipeline, None
-        if pipeline is not None and getpid() == self._pid:
-            # As its __del__ does; it is in a cycle, so its threads would live until garbage collection.
-            pipeline._shutdown()
+    def _taken(self) -> _Built | None:
+        """Takes the pipeline that an earlier epoch has left, if it suits; another one is shut down."""
+        if not self._kept:
+            return None
+        built = self._kept.pop()
+        if built.request == self._request and built.pid == os.getpid():
+            built.flow = self._flow
+            return built
+        built.shut_down()
+        return None
+
+    def _leave(self) -> None:
+        """Leaves the pipeline, which has nothing in flight, to the next epoch."""
+        built, self._built = self._built, None
+        if built is not None and self._kept is not None and not self._kept:
+            built.rest()
+            self._kept.append(built)
+        elif built is not None:
+            built.shut_down()
+
+    def _shut_down(self) -> None:
+        built, self._built = self._built, None
+        if built is not None:
+            built.shut_down()
 
     def _stream(self) -> Any:
         """Returns the consumer's stream, on which outputs are ordered without waiting on the host; None on the CPU."""
@@ -232,6 +296,7 @@ class DaliBackend(Backend):
         self._lock = threading.Lock()  # a pipeline serves one caller at a time
         self._pipelines: dict[tuple[int, Interpolation], Any] = {}
         self._columns: tuple[Any, ...] = ()  # inputs of the pipeline that runs
+        self._batches = DaliBatches(fidelity)
 
     @classmethod
     def version(cls) -> str:
@@ -255,7 +320,7 @@ class DaliBackend(Backend):
         ]
 
     def batch_decoder(self) -> DaliBatches:
-        return DaliBatches(self.fidelity)
+        return self._batches
 
     def _decode_some(
         self, rows: Sequence[int], images: Sequence[Encoded], views: Sequence[View], out: Sequence[Pixels]
@@ -296,10 +361,11 @@ class DaliBackend(Backend):
 
 
 class DaliBatches:
-    """A batch decoder; see `fastdata.loaders.backend.BatchDecoder`."""
+    """A batch decoder; see `fastdata.loaders.backend.BatchDecoder`.  Keeps its pipeline from epoch to epoch."""
 
     def __init__(self, fidelity: Fidelity = "exact") -> None:
         self._fidelity = fidelity
+        self._kept: list[_Built] = []
 
     def suits(self, plan: Plan) -> bool:
         return len(plan.filters) == 1 and plan.filters[0] in FILTERS
@@ -311,7 +377,11 @@ class DaliBatches:
         return DaliEffects.like(drawn)
 
     def open(self, feeds: Iterator[BatchFeed], request: BatchRequest) -> DaliPipeline:
-        return DaliPipeline(feeds, request, fidelity=self._fidelity)
+        return DaliPipeline(feeds, request, kept=self._kept, fidelity=self._fidelity)
+
+    def __del__(self) -> None:
+        while self._kept:
+            self._kept.pop().shut_down()
 
 
 def _options(request: BatchRequest) -> DaliOptions:

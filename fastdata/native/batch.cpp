@@ -3,6 +3,7 @@
 #include "crc32c.h"
 #include "files.h"
 #include "guard.h"
+#include "jpeg_scans.h"
 #include "output.h"
 #include "views.h"
 
@@ -261,18 +262,21 @@ void load_batch(Pool *pool, fd_files &files, const fd_geometry &geometry, const 
         std::fill_n(files.statuses, files.count, status);
 }
 
-void read_batch(Pool *pool, fd_files &files, const fd_options &options, uint8_t *const *data) {
+void read_batch(Pool *pool, fd_files &files, const fd_options &options, uint8_t *const *data, uint8_t *whole) {
     const int32_t status = guarded([&]() -> int32_t {
         Reading reading{files, options};
-        if (files.paths == nullptr || files.data_bytes == nullptr || !is_valid(options) ||
-            !split(files.paths, files.paths_bytes, files.count, reading.paths))
+        if (files.paths == nullptr || files.data_bytes == nullptr || (data != nullptr && whole == nullptr) ||
+            !is_valid(options) || !split(files.paths, files.paths_bytes, files.count, reading.paths))
             return FD_BAD_REQUEST;
         run(pool, files.count, [&](int64_t item) {
             static thread_local FileReader reader;
             if (data == nullptr)
                 files.statuses[item] = guarded([&] { return reading.measure(item, reader); });
-            else if (data[item] != nullptr)
+            else if (data[item] != nullptr) {
                 files.statuses[item] = guarded([&] { return reading.read_into(item, data[item], reader); });
+                whole[item] = files.statuses[item] == FD_OK &&
+                              is_whole_jpeg({data[item], static_cast<size_t>(files.data_bytes[item])});
+            }
         });
         files.read_ns = reading.read_ns;
         return FD_OK;

@@ -20,7 +20,7 @@ int64_t now_ns();
 // These write a status for each image.  pool: who works; null for the calling thread.
 void load_batch(Pool *pool, fd_files &files, const fd_geometry &geometry, const fd_format &format,
                 const fd_options &options);
-void read_batch(Pool *pool, fd_files &files, const fd_options &options, uint8_t *const *data);
+void read_batch(Pool *pool, fd_files &files, const fd_options &options, uint8_t *const *data, uint8_t *whole);
 void decode_batch(Pool *pool, const fd_images &images, const fd_format &format, const fd_options &options);
 
 // Draws N views.  Returns the first item without one, because its image is smaller than a random crop; -1 if all have

@@ -85,8 +85,8 @@ int32_t fd_has_whole_scans(const uint8_t *data, int64_t data_bytes, int64_t scan
     return has_whole_scans({data, static_cast<size_t>(data_bytes)}, static_cast<size_t>(scan_at), one_scan != 0);
 }
 
-void fd_read(fd_pool *pool, fd_files *files, const fd_options *options, uint8_t *const *data) {
-    read_batch(inside(pool), *files, *options, data);
+void fd_read(fd_pool *pool, fd_files *files, const fd_options *options, uint8_t *const *data, uint8_t *whole) {
+    read_batch(inside(pool), *files, *options, data, whole);
 }
 
 void fd_load_arrays(fd_pool *pool, fd_arrays *arrays, const fd_geometry *geometry, const fd_format *format,

@@ -290,8 +290,9 @@ FD_API void fd_load(fd_pool *pool, fd_files *files, const fd_geometry *geometry,
 
 /* Reads N encoded images.  Of files only paths, offsets, lengths, crcs, statuses, messages, data_bytes and read_ns are
  * used.  data: NULL to learn data_bytes, the size of each; then data[i] has room for data_bytes[i] bytes, which becomes
- * what was read, and NULL leaves an image out, with its status. */
-FD_API void fd_read(fd_pool *pool, fd_files *files, const fd_options *options, uint8_t *const *data);
+ * what was read, and NULL leaves an image out, with its status.  whole: (N); 1 for a JPEG whose data is as
+ * fd_has_whole_scans wants it. */
+FD_API void fd_read(fd_pool *pool, fd_files *files, const fd_options *options, uint8_t *const *data, uint8_t *whole);
 
 /* 1 if the entropy-coded data of a JPEG, whose first scan's marker is at `scan_at`, runs to an end marker and holds no
  * marker that may not occur there; else 0.  one_scan: nothing may come between scans, as in a sequential file with all

@@ -357,6 +357,26 @@ bool has_whole_scans(std::span<const uint8_t> file, size_t scan_at, bool one_sca
     return false;
 }
 
+bool is_whole_jpeg(std::span<const uint8_t> file) {
+    std::span<const uint8_t> rest = file;
+    Segment segment;
+    uint8_t frame = 0;
+    size_t components = 0;
+    while (take_segment(rest, segment)) {
+        if (is_frame(segment.marker) && segment.body.size() > 5) {
+            frame = segment.marker;
+            components = segment.body[5];
+        } else if (segment.marker == kSos) {
+            if (frame == 0 || segment.body.empty())
+                return false;
+            const size_t behind = file.size() - rest.size();
+            const size_t scan_at = behind - segment.body.size() - 4;
+            return has_whole_scans(file, scan_at, (frame == kSof0 || frame == kSof1) && segment.body[0] == components);
+        }
+    }
+    return false;
+}
+
 std::vector<uint8_t> without_scans(std::span<const uint8_t> file) {
     std::vector<uint8_t> skeleton;
     Segment segment;

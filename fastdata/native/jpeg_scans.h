@@ -20,6 +20,9 @@ namespace fastdata {
 // not occur there.  one_scan: no other segment may follow before that.
 bool has_whole_scans(std::span<const uint8_t> file, size_t scan_at, bool one_scan);
 
+// The same for a file of which nothing is known; false for what is no JPEG.
+bool is_whole_jpeg(std::span<const uint8_t> file);
+
 // The file without entropy-coded data.  Empty if it is damaged, or what unscanned() could not make again.
 std::vector<uint8_t> without_scans(std::span<const uint8_t> file);
 

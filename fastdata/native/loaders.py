@@ -119,12 +119,13 @@ class FileReader:
 
     def read(
         self, paths: Sequence[Any], offsets: Ints | None = None, lengths: Ints | None = None, crcs: Ints | None = None
-    ) -> tuple[list[memoryview | None], float]:
+    ) -> tuple[list[memoryview | None], list[bool], float]:
         """Reads N images; the columns are those of `fastdata.tables.FileBatch`.
 
         Returns:
             The bytes of each, as parts of one block of memory, None for what cannot be read or has another checksum;
-            and seconds spent reading, summed over threads.
+            True for each that is a JPEG with whole scans (`has_whole_scans` finds others among those with False); and
+            seconds spent reading, summed over threads.
         """
         count, names = len(paths), joined(paths)
         results, data_bytes = Results.empty(count), np.zeros(count, np.int64)
@@ -136,19 +137,20 @@ class FileReader:
         files.data_bytes = data_bytes.ctypes.data
         handle = self._pool.handle if self._pool is not None else None
         arguments = handle, ctypes.addressof(files), ctypes.addressof(self._options_c)
-        self._library.fd_read(*arguments, None)
+        self._library.fd_read(*arguments, None, None)
         known = results.statuses == Status.OK
         ends = np.cumsum(np.where(known, data_bytes, 0))
         begins = ends - np.where(known, data_bytes, 0)
         block = np.empty(int(ends[-1]) + 1 if count else 0, np.uint8)  # a byte more, so that no image is outside
         addresses = np.where(known, begins + block.ctypes.data, 0)
-        self._library.fd_read(*arguments, addresses.ctypes.data)
+        whole = np.zeros(count, np.bool_)
+        self._library.fd_read(*arguments, addresses.ctypes.data, whole.ctypes.data)
         memory, places = (
             block.data,
             zip(results.statuses.tolist(), begins.tolist(), data_bytes.tolist(), strict=True),
         )
         found = [memory[first : first + size] if status == Status.OK else None for status, first, size in places]
-        return found, files.read_ns / 1e9
+        return found, whole.tolist(), files.read_ns / 1e9
 
     def close(self, ended: bool) -> None:
         """Joins the threads; abandons them if one may hang in a read."""

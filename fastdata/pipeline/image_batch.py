@@ -223,7 +223,7 @@ class ImageBatch:
         except OSError as error:
             return self._failure(position, index, error, kind=ReadError)
         try:
-            image = self._inspect(data)
+            image = self._inspect(position, data)
         except Exception as error:  # noqa: BLE001 - Pillow's plugins raise many kinds
             return self._failure(position, index, error)
         self._targets[position] = self._read_target(index, copy)
@@ -233,7 +233,7 @@ class ImageBatch:
         """The file's bytes of a sample."""
         return self._config.source.read_encoded(index)
 
-    def _inspect(self, data: Any) -> Encoded:
+    def _inspect(self, position: int, data: Any) -> Encoded:
         """An encoded image with its header; raises what Pillow raises."""
         return inspect(data)
 

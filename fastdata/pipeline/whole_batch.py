@@ -56,6 +56,7 @@ class WholeBatch(ImageBatch):
         self._effects: dict[int, EffectTable] = {}  # by position, (1, steps): augmentations that the pipeline does
         self._given_up = False  # by the backend's pipeline
         self._encoded_at: dict[int, memoryview] = {}  # files read by the core; not yet used
+        self._whole: set[int] = set()  # positions where the core has read a JPEG with whole scans
 
     def _load_tasks(self) -> list[Task]:
         if self._resources.file_reader is not None:
@@ -75,8 +76,9 @@ class WholeBatch(ImageBatch):
             files = file_ranges(self._config.source, [self._indices[position] for position in unread])
         except Exception:  # noqa: BLE001 - the source's, raised again for its own sample
             return self._tasks_for(positions)
-        found, read_s = reader.read(files.paths, files.offsets, files.lengths, files.crcs)
+        found, whole, read_s = reader.read(files.paths, files.offsets, files.lengths, files.crcs)
         self._encoded_at = {at: data for at, data in zip(unread, found, strict=True) if data is not None}
+        self._whole = {at for at, known in zip(unread, whole, strict=True) if known}
         self._times.append(BatchTimes(seconds={"read": read_s}))
         beside = {at for at, data in self._encoded_at.items() if data[:2] != _JPEG_MAGIC}
         self._load_some([position for position in positions if position not in beside])
@@ -88,11 +90,14 @@ class WholeBatch(ImageBatch):
             return super()._encoded(position, index)
         return data
 
-    def _inspect(self, data: Any) -> Encoded:
+    def _inspect(self, position: int, data: Any) -> Encoded:
         header = parse_header(data) if isinstance(data, memoryview) else None
         if header is None:
-            return super()._inspect(data)
-        return Encoded(data=data, header=header, width=header.width, height=header.height)  # the block is not copied
+            return super()._inspect(position, data)
+        # The block is not copied.
+        return Encoded(
+            data=data, header=header, width=header.width, height=header.height, has_whole_scans=position in self._whole
+        )
 
     def finish(self) -> None:
         """Nothing is left to do before the backend's part."""

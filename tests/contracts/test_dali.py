@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import subprocess
 import sys
@@ -345,3 +346,35 @@ def test_chroma_is_upsampled_as_by_pillow_where_pixels_are_promised(
     next(pipeline)
     pipeline.close()
     assert [each["jpeg_fancy_upsampling"] for each in given] == [fidelity == "exact"]
+
+
+def test_a_pipeline_is_built_once_for_all_epochs(folder: Path, spoiled: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    build, built = dali.build_pipeline, []
+    monkeypatch.setattr(dali, "build_pipeline", lambda *args, **rest: (built.append(1), build(*args, **rest))[1])
+    loader = DataLoader(ImageFolder(folder, TRAIN), 8, backend="dali", shuffle=True, seed=3, num_workers=1)
+    epochs = [list(loader) for _ in range(3)]
+    assert len(built) == 1
+    loader.set_epoch(1)
+    check_alike(list(loader), epochs[1])
+    assert not torch.equal(epochs[1][0][0], epochs[2][0][0])
+    assert len(built) == 1
+    next(iter(loader))  # an epoch that is left early takes its pipeline down, with the batches in it
+    assert [len(list(loader)), len(built)] == [5, 2]
+    side_by_side = list(zip(loader, loader, strict=True))
+    assert len(side_by_side) == 5
+    assert [len(list(loader)), len(built)] == [5, 3]
+    for _ in range(2):  # a pipeline that has failed is not used again
+        with pytest.raises(DecodeError):
+            list(DataLoader(ImageFolder(spoiled, TRAIN), 8, backend="dali"))
+    assert len(list(loader)) == 5
+
+
+def test_a_kept_pipeline_ends_with_its_loader(folder: Path) -> None:
+    loader = DataLoader(ImageFolder(folder, TRAIN), 8, backend="dali", num_workers=2)
+    list(loader)
+    shut_down: list[bool] = []
+    built = loader._findings.choice.backend._batches._kept[0]
+    built._pipeline._shutdown = lambda shut=built._pipeline._shutdown: (shut_down.append(True), shut())
+    del built, loader
+    gc.collect()
+    assert shut_down

@@ -83,7 +83,7 @@ def test_the_losses_are_the_cpus(amp: str, tolerance: float) -> None:
 
 
 def test_an_overflow_of_fp16_skips_the_update_and_is_counted() -> None:
-    training = Training(model(), options(amp="fp16"), batches_per_epoch=6)
+    training = Training(model(), options(amp="fp16"), batches_per_epoch=60)  # so that the rate is not 0 by the end
     training.scaler = torch.amp.GradScaler("cuda", init_scale=2.0**40, growth_interval=10_000)
     before = copy.deepcopy(training.model.state_dict())
     images, labels = next(iter(data()))

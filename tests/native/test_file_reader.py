@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 import google_crc32c
+import images
 import numpy as np
 import pytest
 
@@ -31,10 +32,11 @@ def reader(threads: int = 0, most: int | None = None) -> FileReader:
 @pytest.mark.parametrize("threads", [0, 1, 3])
 def test_bytes_are_those_of_the_files(files: list[Path], threads: int) -> None:
     ours = reader(threads)
-    found, read_s = ours.read(files)
+    found, whole, read_s = ours.read(files)
     ours.close(ended=True)
     assert found == [path.read_bytes() for path in files]
     assert found[0] == b""
+    assert not any(whole)
     assert read_s > 0
 
 
@@ -42,16 +44,16 @@ def test_ranges_and_checksums(files: list[Path]) -> None:
     data = files[5].read_bytes()
     crc = google_crc32c.value(data[10:30])
     offsets, lengths = np.array([10, 10, 10, 4990, 4990]), np.array([20, 20, 20, -1, 11])
-    found, _ = reader().read([files[5]] * 5, offsets, lengths, np.array([crc, crc + 1, -1, -1, -1]))
+    found, *_ = reader().read([files[5]] * 5, offsets, lengths, np.array([crc, crc + 1, -1, -1, -1]))
     assert found == [data[10:30], None, data[10:30], data[4990:], None]
 
 
 def test_what_cannot_be_read_is_none_and_the_others_are_there(files: list[Path], tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     paths = [files[3], tmp_path / "missing", tmp_path, tmp_path / "pipe", files[4]]
-    found, _ = reader(2).read(paths)
+    found, *_ = reader(2).read(paths)
     assert [data is None for data in found] == [False, True, True, True, False]
-    found, _ = reader(most=3000).read(files[3:5])
+    found, *_ = reader(most=3000).read(files[3:5])
     assert found == [files[3].read_bytes(), None]
 
 
@@ -70,16 +72,30 @@ def test_a_file_that_becomes_shorter_gives_what_is_left(files: list[Path], monke
             return getattr(library, name)
 
         def fd_read(self, *arguments: object) -> None:
-            if arguments[-1] is not None:
+            if arguments[-2] is not None:
                 os.truncate(files[4], 100)
                 files[5].unlink()
             called(*arguments)
 
     ours = reader()
     monkeypatch.setattr(ours, "_library", Library())
-    found, _ = ours.read(files[3:7])
+    found, *_ = ours.read(files[3:7])
     assert found == [files[3].read_bytes(), before[:100], None, files[6].read_bytes()]
 
 
 def test_no_files_at_all() -> None:
     assert reader().read([])[0] == []
+
+
+def test_jpegs_with_whole_scans_are_told_apart(tmp_path: Path) -> None:
+    whole = [images.jpeg(40, 30), images.saved(mode="RGB", kind="JPEG", progressive=True)]
+    damaged = [data[:-40] for data in whole] + [
+        whole[0].replace(b"\xff\xd9", b"\xff\xc3"),
+        b"\xff\xd8\xff",
+        whole[0][:200],
+    ]
+    paths = [tmp_path / f"{number}.jpg" for number in range(7)]
+    for path, data in zip(paths, whole + damaged, strict=True):
+        path.write_bytes(data)
+    _, found, _ = reader(2).read(paths)
+    assert found == [True, True] + [False] * 5
