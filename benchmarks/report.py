@@ -224,6 +224,38 @@ def gpu_table(record: dict[str, Any]) -> str:
     return "\n".join([*lines, "", f"{conditions}DALI {machine['DALI']}; {record['date']}. Each row once."])
 
 
+def second_gpu_table(record: dict[str, Any]) -> str:
+    """The Markdown table of the rows that ran again on other GPUs, from gpu_check_h200.json."""
+    machine, first, tests = record["machine"], record["first"]["rows"]["resnet50"], record["tests"]
+    model = first["images_per_s"]
+    lines = [
+        f"ResNet-50, bf16, batch 256: {model['native']:,.0f} images/s, {first['share']:.1%} of "
+        f"{model['synthetic']:,.0f} without any loading; torch's loader {model['torch']:,.0f}, DALI "
+        f"{model['dali']:,.0f}. Tests of the GPU: {tests['passed']} passed, {tests['failed']} failed, "
+        f"{tests['skipped']} skipped ({tests['why']}).",
+        "",
+        "| | images/s | consumer's CPU ms per batch | GPU ms per batch |",
+        "|---|---:|---:|---:|",
+    ]
+    for name in ("first", "second"):
+        for row, batch in (("decoding", 128), ("augmentations", 64)):
+            for way, found in record[name]["rows"][row].items():
+                cells = [f"{found['images_per_s']:,.0f}"]
+                cells += [f"{found[key]:.1f}" if key in found else "–" for key in ("consumer_ms", "gpu_ms")]
+                lines.append(f"| {name} machine, {row}, batches of {batch}: {way} | {' | '.join(cells)} |")
+    heads = "images/s, two rounds | consumer's CPU ms per image | GPU ms per image"
+    lines += ["", f"| the open benchmark's variants | {heads} |", "|---|---:|---:|---:|"]
+    for name in ("first", "second"):
+        for work, variants in record[name]["peers"].items():
+            for variant, found in variants.items():
+                cells = [" and ".join(f"{rate:,}" for rate in found["images_per_s"])]
+                for key in ("consumer_cpu_ms_per_image", "gpu_ms_per_image"):
+                    cells.append(" and ".join(map(str, found[key])) or "–")
+                lines.append(f"| {name} machine, {work}: {variant} | {' | '.join(cells)} |")
+    conditions = f"{machine['gpu']}, {machine['cores']} cores; torch {machine['torch']}, Python {machine['python']}, "
+    return "\n".join([*lines, "", f"{conditions}DALI {machine['DALI']}; {record['date']}."])
+
+
 def train_table(record: dict[str, Any]) -> str:
     """The Markdown table of a train.json record."""
     lines = [
@@ -351,6 +383,7 @@ TABLES: list[tuple[str, str, str, Callable[[dict[str, Any]], str]]] = [
     ("docs/performance.md", "opencv", "opencv.json", works_table),
     ("docs/performance.md", "fields", "fields.json", works_table),
     ("docs/performance.md", "gpu", "gpu_check.json", gpu_table),
+    ("docs/performance.md", "gpu again", "gpu_check_h200.json", second_gpu_table),
     ("docs/performance.md", "training", "train.json", train_table),
     ("docs/performance.md", "ablation", "ablation.json", ablation_table),
     ("docs/reliability.md", "faults", "faults.json", faults_table),
