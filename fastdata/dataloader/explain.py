@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch.utils.data import IterableDataset
+from torch.utils.data import IterableDataset, default_collate
 
 from fastdata.dataloader.arguments import LoaderArguments, may_defer
 from fastdata.dataloader.routes import Route
@@ -17,7 +17,8 @@ from fastdata.loaders.dali_options import DaliOptions
 from fastdata.loaders.unpacked import is_unpacked
 from fastdata.pipeline.choose_backend import IN_MEMORY, BackendChoice, choose_backend
 from fastdata.pipeline.collate import stacks_images
-from fastdata.pipeline.resources import effects_in_pipeline
+from fastdata.pipeline.config import PipelineConfig
+from fastdata.pipeline.resources import WholeBatchDecoding
 from fastdata.sources.arrays import ArraySource
 from fastdata.sources.protocol import file_ranges, some_indices
 from fastdata.sources.recognise import has_file_ranges
@@ -26,6 +27,7 @@ from fastdata.terminal.wrap import wrapped
 from fastdata.transforms.augmentations import has_batch_form
 from fastdata.transforms.known import name_of
 from fastdata.views.header import UNPACKED_MAGIC
+from fastdata.views.philox import Key
 from fastdata.views.plan import Plan
 
 __all__ = ["explain", "index_of", "without_effect"]
@@ -125,9 +127,9 @@ def _in_the_pipeline(loader: LoaderArguments, route: Route, findings: Findings) 
     assert plan is not None
     assert route.source is not None
     choice = findings.choice or choose_backend(route.source, fidelity=loader.fidelity)
-    decodes_on = None
+    decoding, decodes_on = WholeBatchDecoding.of(_config(loader, route, choice)), None
     if not _in_memory(route) and len(choice.backend.decode_devices) > 1:
-        decodes_on = "the GPU (mixed)" if loader.decode_on == "mixed" else "the CPU"
+        decodes_on = "the GPU (mixed)" if decoding.on_gpu else "the CPU"
         if plan.all_effects or plan.later:
             decodes_on = (
                 "the CPU, image by image, for augmentations on the host; augment_on='device' lets it decode batches"
@@ -136,7 +138,7 @@ def _in_the_pipeline(loader: LoaderArguments, route: Route, findings: Findings) 
         "path": "fastdata's image pipeline",
         "source": _source(loader, route),
         "fused": " → ".join(([] if _in_memory(route) else ["decode"]) + _fused(plan)),
-        "on batches": _on_batches(loader, plan, choice),
+        "on batches": _on_batches(decoding, plan, choice),
         "per sample": " → ".join(map(name_of, plan.unfused)) or "nothing",
         "why": route.reason,
         "output": _output(loader, route, plan),
@@ -217,15 +219,27 @@ def _source(loader: LoaderArguments, route: Route) -> str:
     return f"{name}, {count} images in memory" if _in_memory(route) else f"{name}, {count} samples"
 
 
-def _on_batches(loader: LoaderArguments, plan: Plan, choice: BackendChoice) -> str:
+def _config(loader: LoaderArguments, route: Route, choice: BackendChoice) -> PipelineConfig:
+    """The part of an epoch's configuration that decides who does what."""
+    assert route.plan is not None
+    assert route.source is not None
+    return PipelineConfig(
+        source=route.source,
+        plan=route.plan,
+        backend=choice.backend,
+        key=Key(seed=0, epoch=0),
+        collate_fn=loader.collate_fn if loader.collate_fn is not None else default_collate,
+        device=None if loader.device is None else torch.device(loader.device),
+        decode_device=loader.decode_on,
+    )
+
+
+def _on_batches(decoding: WholeBatchDecoding, plan: Plan, choice: BackendChoice) -> str:
     """Describes the augmentations of whole batches, and who does them."""
-    decoder, erased = choice.backend.batch_decoder(), [step.label for step in plan.float_augmentations]
-    beside = loader.device is not None and torch.device(loader.device).type == "cuda" and loader.decode_on != "mixed"
-    suits = decoder is not None and plan.batchable and plan.in_one_pass and decoder.suits(plan)
-    if not suits or beside or effects_in_pipeline(decoder, plan) is None:
+    if decoding.effects is None:
         return " → ".join(_augmentations(plan)) or "nothing"
     by_backend = [f"{step.label} (by {choice.backend.name}'s operators)" for step in plan.augmentations]
-    return " → ".join([*by_backend, *erased])
+    return " → ".join([*by_backend, *(step.label for step in plan.float_augmentations)])
 
 
 def _augmentations(plan: Plan) -> list[str]:

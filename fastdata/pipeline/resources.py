@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import torch
@@ -25,18 +25,42 @@ from fastdata.sources.recognise import has_file_ranges, transforms_targets
 from fastdata.views.philox import Key
 from fastdata.views.plan import Plan
 
-__all__ = ["EpochResources", "effects_in_pipeline"]
+__all__ = ["EpochResources", "WholeBatchDecoding"]
 
 _OfThreads: TypeAlias = tuple[FileLoader | None, NativeArrayLoader | None, FileReader | None]
 _TRIED = 1024  # samples for which effects are drawn to see which kinds occur
 
 
-def effects_in_pipeline(decoder: BatchDecoder | None, plan: Plan) -> BatchEffects | None:
-    """Returns the augmentations on batches that a backend's pipeline does; None where torch does them.
+@dataclass(frozen=True)
+class WholeBatchDecoding:
+    """What a backend's pipeline of whole batches does in an epoch.
 
-    The core does them to images that are decoded beside the pipeline.
+    Attributes:
+        decoder: the backend's decoder; None where images are decoded one by one.
+        on_gpu: it decodes on the device where batches go.
+        effects: the augmentations of whole batches that it does; None where torch does them.
     """
-    if decoder is None or not plan.augmentations or native.available() is None:
+
+    decoder: BatchDecoder | None
+    on_gpu: bool
+    effects: BatchEffects | None
+
+    @classmethod
+    def of(cls, config: PipelineConfig) -> WholeBatchDecoding:
+        """Decides it for a configuration."""
+        plan, backend = config.plan, config.backend
+        whole = config.fills_batch and plan.in_one_pass and config.arrays is None and not plan.effects
+        decoder = backend.batch_decoder() if whole else None
+        if decoder is None or not decoder.suits(plan):
+            return cls(None, False, None)
+        on_gpu = config.on_gpu and config.decode_device == "mixed" and "mixed" in backend.decode_devices
+        beside = config.on_gpu and not on_gpu  # batches are augmented where they go, behind their copy
+        return cls(decoder, on_gpu, None if beside else _effects_in_pipeline(decoder, plan))
+
+
+def _effects_in_pipeline(decoder: BatchDecoder, plan: Plan) -> BatchEffects | None:
+    """The core does them to images that are decoded beside the pipeline."""
+    if not plan.augmentations or native.available() is None:
         return None
     if not all(getattr(each, "on_host", False) for each in plan.augmentations):
         return None
@@ -59,9 +83,8 @@ class EpochResources:
         batch_format: format in which decoded images are stored in the batch.
         sample_format: format of a single sample, before the rest of the transform.
         ready_batches: the backend's finished batches, if it has such.
-        batch_decoder: the backend's pipeline of whole batches, where it has one that can do this.
+        batch_decoder, decodes_on_gpu, batch_effects: see `WholeBatchDecoding`.
         file_loader: the backend's way from files to the batch, where it has one and the samples are files.
-        batch_effects: the augmentations that the backend's pipeline does to whole batches, where it does them.
         file_reader: reads the files of a batch for the backend's pipeline, where the native core can.
         array_loader: the native core's way from an array to the batch, where the images are in memory.
     """
@@ -81,12 +104,10 @@ class EpochResources:
         )
         self.sample_format = PixelFormat(plan)
         self.ready_batches: ReadyBatches | None = backend.ready_batches() if config.fills_batch else None
-        in_one_call = config.fills_batch and plan.in_one_pass
-        decoder = backend.batch_decoder() if in_one_call and config.arrays is None and not plan.effects else None
-        self.batch_decoder: BatchDecoder | None = decoder if decoder is not None and decoder.suits(plan) else None
-        self._by_file = in_one_call and has_file_ranges(config.source)
-        beside = config.on_gpu and not self.decodes_on_gpu  # batches are augmented where they go, behind their copy
-        self.batch_effects = None if beside else effects_in_pipeline(self.batch_decoder, plan)
+        decoding = WholeBatchDecoding.of(config)
+        self.batch_decoder, self.decodes_on_gpu = decoding.decoder, decoding.on_gpu
+        self.batch_effects = decoding.effects
+        self._by_file = config.fills_batch and plan.in_one_pass and has_file_ranges(config.source)
         self._memory = BatchMemory()
         self._opened: dict[int, _OfThreads] = {}  # by the number of threads
         self.file_loader, self.array_loader, self.file_reader = self._of_threads(config)
@@ -122,13 +143,6 @@ class EpochResources:
         config = replace(self.config, threads=threads)
         self.file_loader, self.array_loader, self.file_reader = self._of_threads(config)
         self.config = config
-
-    @property
-    def decodes_on_gpu(self) -> bool:
-        """True when the backend decodes whole batches on the device where they go."""
-        config = self.config
-        wanted = config.on_gpu and config.decode_device == "mixed"
-        return self.batch_decoder is not None and wanted and "mixed" in config.backend.decode_devices
 
     def close(self, ended: bool = True) -> None:
         """Gives back what the epoch's batches shared; `ended` is False if a thread may still be at work."""
