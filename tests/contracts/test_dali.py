@@ -22,7 +22,7 @@ from torchvision.datasets import ImageFolder
 
 from fastdata import DaliOptions, DataLoader, DecodeError, OptionError
 from fastdata.errors import BackendError, ReadError
-from fastdata.loaders import create_backend, dali, mean_tolerance
+from fastdata.loaders import create_backend, dali, dali_pipeline, mean_tolerance
 from fastdata.loaders.backend import BatchFeed, BatchRequest
 from fastdata.loaders.per_image import inspect
 from fastdata.native import FileReader
@@ -174,7 +174,7 @@ def test_a_substitute_is_not_read_from_the_place_of_the_one_it_replaces(spoiled:
 
 
 def test_a_batch_larger_than_announced_is_decoded_and_said(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fastdata.loaders.dali._LARGEST_UNKNOWN_BATCH", 3)
+    monkeypatch.setattr("fastdata.loaders.dali_pipeline._LARGEST_UNKNOWN_BATCH", 3)
     batches = [[3, 4, 5, 6, 7], [1, 2], [8, 9, 10]]
     dataset = ImageFolder(folder, TRAIN)
     expected = list(DataLoader(dataset, batch_sampler=batches, backend="pil", seed=3))
@@ -325,9 +325,9 @@ def test_a_gpu_without_memory_is_told_from_a_damaged_image(text: str) -> None:
     with pytest.raises(
         BackendError, match=r"out of memory on cuda:1 while decoding batch 4 \(7 images\).*smaller batch"
     ):
-        dali._check_memory(RuntimeError(text), feed, on_gpu)
-    dali._check_memory(RuntimeError("damaged image"), feed, on_gpu)
-    dali._check_memory(RuntimeError(text), feed, BatchRequest(interpolation=Interpolation.BILINEAR))
+        dali_pipeline._check_memory(RuntimeError(text), feed, on_gpu)
+    dali_pipeline._check_memory(RuntimeError("damaged image"), feed, on_gpu)
+    dali_pipeline._check_memory(RuntimeError(text), feed, BatchRequest(interpolation=Interpolation.BILINEAR))
 
 
 @pytest.mark.parametrize("fidelity", ["exact", "fast"])
@@ -349,8 +349,10 @@ def test_chroma_is_upsampled_as_by_pillow_where_pixels_are_promised(
 
 
 def test_a_pipeline_is_built_once_for_all_epochs(folder: Path, spoiled: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    build, built = dali.build_pipeline, []
-    monkeypatch.setattr(dali, "build_pipeline", lambda *args, **rest: (built.append(1), build(*args, **rest))[1])
+    build, built = dali_pipeline.build_pipeline, []
+    monkeypatch.setattr(
+        dali_pipeline, "build_pipeline", lambda *args, **rest: (built.append(1), build(*args, **rest))[1]
+    )
     loader = DataLoader(ImageFolder(folder, TRAIN), 8, backend="dali", shuffle=True, seed=3, num_workers=1)
     epochs = [list(loader) for _ in range(3)]
     assert len(built) == 1

@@ -16,7 +16,7 @@ from torchvision.transforms import v2
 from fastdata import DataLoader, DevicePrefetcher, ImageFolder, OptionError
 from fastdata.dataloader.arguments import check_decode_device
 from fastdata.device.syncs import SyncFinder
-from fastdata.loaders.dali import DaliPipeline
+from fastdata.loaders.dali_pipeline import DaliPipeline
 from fastdata.system import cuda
 from fastdata.train.wait_clock import WaitClock
 

@@ -51,7 +51,7 @@ LIBRARIES = {
     },
     "turbojpeg": {"loaders/turbojpeg.py"},
     "cv2": {"loaders/opencv.py"},
-    "nvidia": {"loaders/dali.py", "loaders/dali_effects.py"},
+    "nvidia": {"loaders/dali.py", "loaders/dali_effects.py", "loaders/dali_pipeline.py"},
 }
 
 
