@@ -6,7 +6,7 @@ All of it is computed from the list of results, which checkpoints keep, so a res
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal
 
 import torch
@@ -14,11 +14,21 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from fastdata.errors import OptionError
 from fastdata.train.options import TrainOptions
+from fastdata.train.task import Task
 
-__all__ = ["best_epoch", "is_out_of_patience", "plateau_factor"]
+__all__ = ["best_epoch", "check_metric", "is_out_of_patience", "plateau_factor"]
 
 _SMALLER = ("loss", "error", "mse", "mae", "perplexity")  # in names of what should be small
+# Results of an epoch that classifies; the last one with more than five classes.
+_OF_CLASSIFYING = ("loss", "images_per_s", "wait_share", "val_loss", "val_accuracy", "val_accuracy_top5")
 Entries = Sequence[Mapping[str, float]]
+
+
+def check_metric(options: TrainOptions, task: Task | None) -> None:
+    """Raises OptionError if `best_metric` is no result of classifying; of other tasks they are known after an epoch."""
+    classifies = task is None or (task.metrics is None and task.loss is None)
+    if classifies and options.best_metric is not None and options.best_metric not in _OF_CLASSIFYING:
+        raise _no_result(options.best_metric, _OF_CLASSIFYING)
 
 
 def best_epoch(entries: Entries, options: TrainOptions) -> int:
@@ -53,8 +63,11 @@ def _values(entries: Entries, options: TrainOptions) -> list[float]:
     try:
         return [entry[name] for entry in entries]
     except KeyError:
-        known = ", ".join(entries[-1])
-        raise OptionError(f"best_metric={name!r} is no result of an epoch; there are {known}") from None
+        raise _no_result(name, entries[-1]) from None
+
+
+def _no_result(name: str, known: Iterable[str]) -> OptionError:
+    return OptionError(f"best_metric={name!r} is no result of an epoch; there are {', '.join(known)}")
 
 
 def _smaller_is_better(options: TrainOptions) -> bool:

@@ -17,7 +17,7 @@ from torch import nn
 from fastdata.errors import OptionError, TrainError
 from fastdata.order.sampler_chain import epoch_sampler
 from fastdata.system.stack_level import users_level
-from fastdata.train.best import best_epoch, is_out_of_patience, plateau_factor
+from fastdata.train.best import best_epoch, check_metric, is_out_of_patience, plateau_factor
 from fastdata.train.checkpoints import Checkpointer
 from fastdata.train.model import set_switches
 from fastdata.train.monitor import Monitor, monitored
@@ -80,7 +80,7 @@ def fit(
         OptionError: the options do not fit the model or each other.
         TrainError: a loss is NaN or inf, another process was lost, or a checkpoint does not fit.
     """
-    options, ranks = _checked(options, val_loader), ranks or Ranks()
+    options, ranks = _checked(options, val_loader, task), ranks or Ranks()
     loader_of = train_loader if callable(train_loader) else lambda epoch: train_loader
     with ranks.together():
         training = _prepared(model, loader_of, options, ranks, num_classes, task)
@@ -149,13 +149,14 @@ def _ends_early(training: Training, result: Result, monitor: Monitor) -> bool:
     return False
 
 
-def _checked(options: TrainOptions | None, val_loader: Any) -> TrainOptions:
+def _checked(options: TrainOptions | None, val_loader: Any, task: Task | None) -> TrainOptions:
     if options is not None and not isinstance(options, TrainOptions):
         raise OptionError(f"options must be a TrainOptions, not {type(options).__name__}")
     options = options if options is not None else TrainOptions()
     judges = options.lr_scheduler == "plateau" or (options.best_metric or "").startswith("val_")
     if judges and val_loader is None:
         raise OptionError("best_metric, patience and lr_scheduler='plateau' need a validation loader: pass val_loader")
+    check_metric(options, task)
     return options
 
 

@@ -36,7 +36,7 @@ class TrainOptions:
     epochs: int = flag(10, "number of passes over the training data", lies_in=_FROM_1)
     batch_size: int = flag(64, "images per process and training step", short="-b", lies_in=_FROM_1)
     accumulate: int = flag(1, "gradient accumulation: batches per update", lies_in=_FROM_1)
-    device: str = flag("auto", "cpu, cuda or cuda:1; auto uses CUDA if it is available")
+    device: str = flag("auto", "cpu, cuda, cuda:1, xpu or mps; auto uses an accelerator if there is one")
     seed: int = flag(0, "random seed for weights, sample order, crops and augmentations", lies_in="[0, 9e18)")
 
     # ---- optimiser
@@ -205,5 +205,8 @@ class TrainOptions:
             OptionError: the device is not available.
         """
         if self.device == "auto":
-            return torch.device("cuda" if cuda.is_available() else "cpu")
+            if cuda.is_available():
+                return torch.device("cuda")
+            found = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+            return found if found is not None else torch.device("cpu")
         return check_device(self.device)

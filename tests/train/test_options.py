@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from small_training import options
 
 from fastdata import OptionError
@@ -75,3 +76,16 @@ def test_some_flags_need_no_value() -> None:
     assert (given.amp, given.model_ema, given.compile, given.profile) == ("bf16", 0.9999, "default", "steps")
     given = from_flags(TrainOptions, parser().parse_args(["--amp", "none", "--model-ema", "0.5"]))
     assert (given.amp, given.model_ema, given.compile) == ("none", 0.5, "none")
+
+
+@pytest.mark.parametrize(
+    ("has_cuda", "accelerator", "taken"),
+    [(True, "cuda", "cuda"), (False, "xpu", "xpu"), (False, "mps", "mps"), (False, None, "cpu")],
+)
+def test_auto_takes_the_accelerator_that_there_is(
+    has_cuda: bool, accelerator: str | None, taken: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fastdata.system.cuda.is_available", lambda: has_cuda)
+    monkeypatch.setattr("torch.accelerator.is_available", lambda: accelerator is not None)
+    monkeypatch.setattr("torch.accelerator.current_accelerator", lambda: torch.device(accelerator or "cpu"))
+    assert TrainOptions().torch_device() == torch.device(taken)

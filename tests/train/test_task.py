@@ -286,6 +286,17 @@ def test_results_that_there_are_not_are_refused(more: dict[str, Any], problem: s
         run([1.0, 2.0], output_dir=str(tmp_path), **more)
 
 
+def test_a_misspelt_result_of_classifying_is_refused_before_the_first_epoch() -> None:
+    class Untouched(list[Any]):
+        def __iter__(self) -> Any:
+            raise AssertionError("the loader was read")
+
+    with pytest.raises(
+        OptionError, match=r"best_metric='val_acuracy' is no result of an epoch; there are loss, .*val_acc"
+    ):
+        fit(plain_model(), Untouched([0]), Untouched([0]), options=options(best_metric="val_acuracy"))
+
+
 @pytest.mark.parametrize("more", [{"best_metric": "val_loss"}, {"lr_scheduler": "plateau"}])
 def test_without_validation_nothing_is_the_best(more: dict[str, Any]) -> None:
     with pytest.raises(OptionError, match="need a validation loader"):
