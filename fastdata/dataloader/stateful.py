@@ -13,9 +13,10 @@ from torch.utils.data import BatchSampler, IterableDataset, TensorDataset
 from fastdata.dataloader.record import EpochRecord
 from fastdata.dataloader.worker_states import WorkerStates, all_known, has_datasets, passed_over
 from fastdata.errors import StateMismatch
-from fastdata.order.epoch_batches import EpochBatches, predicted_state, resumed_with
+from fastdata.order.epoch_batches import EpochBatches, predicted_state
 from fastdata.order.epoch_sampler import EpochSampler
 from fastdata.order.random_states import GlobalStates
+from fastdata.order.resumed import resumed_with
 from fastdata.order.sampler_chain import describe_sampler, epoch_sampler, keeps_to_loader, own_generators
 from fastdata.order.state import LoaderState
 from fastdata.pipeline.config import OnError

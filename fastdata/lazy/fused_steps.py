@@ -17,7 +17,8 @@ from fastdata.lazy.pending_tensor import PendingImage, is_pending, pending
 from fastdata.lazy.sample_context import Draw, count_fused, count_plain, samples_of_the_batch
 from fastdata.lazy.undecoded import Undecoded
 from fastdata.loaders import pillow
-from fastdata.loaders.backend import Pixels, as_numpy
+from fastdata.loaders.backend import Pixels
+from fastdata.loaders.pixel_memory import as_numpy
 from fastdata.loaders.resample import see
 from fastdata.pipeline.postprocess import Finish
 from fastdata.tables import EffectTable

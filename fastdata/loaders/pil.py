@@ -5,8 +5,9 @@ from __future__ import annotations
 from types import MappingProxyType
 
 from fastdata.loaders import pillow
-from fastdata.loaders.backend import Encoded, Pixels, dct_denominator
+from fastdata.loaders.backend import Encoded, Pixels
 from fastdata.loaders.per_image import PerImageBackend
+from fastdata.loaders.pixel_memory import dct_denominator
 from fastdata.views.view import View
 
 __all__ = ["PilBackend"]

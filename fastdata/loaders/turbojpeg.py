@@ -18,8 +18,9 @@ from types import MappingProxyType
 from typing import Any
 
 from fastdata.loaders import pillow, resample
-from fastdata.loaders.backend import Encoded, Fidelity, Pixels, Scratch, dct_denominator
+from fastdata.loaders.backend import Encoded, Fidelity, Pixels
 from fastdata.loaders.per_image import HandBack, PerImageBackend
+from fastdata.loaders.pixel_memory import Scratch, dct_denominator
 from fastdata.system.installed import install_command
 from fastdata.views.view import View
 

@@ -14,8 +14,9 @@ from torch.profiler import record_function
 from fastdata.augment.batch_program import BatchProgram
 from fastdata.errors import DecodeError, ReadError, ViewError
 from fastdata.loaders import pillow
-from fastdata.loaders.backend import Encoded, LoadedFiles, Pixels, Scratch, as_numpy
+from fastdata.loaders.backend import Encoded, LoadedFiles, Pixels
 from fastdata.loaders.per_image import inspect
+from fastdata.loaders.pixel_memory import Scratch, as_numpy
 from fastdata.patches.random_functions import SeededDraws
 from fastdata.pipeline.batch_memory import made_or_refused
 from fastdata.pipeline.collate import collate_targets, join, naming_unlabelled
@@ -174,7 +175,7 @@ class ImageBatch:
             self._targets[:] = self._read_targets(self._indices, self._copies)
         else:
             for position in np.flatnonzero(good).tolist():
-                self._targets[position] = self._read_target(self._indices[position], self._copies[position])
+                self._targets[position] = self._read_targets([self._indices[position]], [self._copies[position]])[0]
         self._loaded = good.tolist()
         times.seconds.update(read=loaded.read_s, decode=loaded.decode_s)
         times.encoded_bytes = int(loaded.data_bytes[good].sum())
@@ -226,7 +227,7 @@ class ImageBatch:
             image = self._inspect(position, data)
         except Exception as error:  # noqa: BLE001 - Pillow's plugins raise many kinds
             return self._failure(position, index, error)
-        self._targets[position] = self._read_target(index, copy)
+        self._targets[position] = self._read_targets([index], [copy])[0]
         return Sample(position, index, copy, image)
 
     def _encoded(self, position: int, index: int) -> Any:
@@ -236,9 +237,6 @@ class ImageBatch:
     def _inspect(self, position: int, data: Any) -> Encoded:
         """An encoded image with its header; raises what Pillow raises."""
         return inspect(data)
-
-    def _read_target(self, index: int, copy: int) -> Any:
-        return self._read_targets([index], [copy])[0]
 
     def _read_targets(self, indices: Sequence[int], copies: Sequence[int]) -> list[Any]:
         source = self._config.source
