@@ -1,7 +1,7 @@
 """Effects on whole batches: a table of effects as operations in torch, with torchvision's arithmetic for tensors.
 
 The table is the one that the native core reads, where each image has a list of effects.  In each place of the lists,
-effects of one family are one operation on all images that have it: brightness, solarising and four more are a look-up
+effects of one family are one operation on all images that have it: brightness, solarising and three more are a look-up
 in a table of levels; contrast, saturation and grey one blend; all affine maps one grid.
 """
 
@@ -19,7 +19,7 @@ import torch
 
 from fastdata.augment import ops
 from fastdata.augment.batch_program import Operation
-from fastdata.augment.effects import FILTERS
+from fastdata.augment.effects import FILTERS, has_fill
 from fastdata.errors import OptionError
 from fastdata.tables import EffectKind, EffectTable
 
@@ -80,7 +80,8 @@ _CONTRAST = (EffectKind.CONTRAST, EffectKind.TENSOR_CONTRAST)
 _UNKNOWN = -1
 _FAMILY_OF = np.full(len(EffectKind), _UNKNOWN)
 _FAMILY_OF[list(_FAMILIES)] = list(_FAMILIES.values())
-_VARIANTS = 10_000  # more than the largest number of taps
+_MOST_TAPS = 1 << 16
+_VARIANTS = _MOST_TAPS**2
 
 
 def operations(effects: EffectTable, size: Size) -> list[Operation]:
@@ -95,9 +96,9 @@ def operations(effects: EffectTable, size: Size) -> list[Operation]:
         families = _FAMILY_OF[own["kind"]]
         if np.any(families == _UNKNOWN):
             kind = EffectKind(own["kind"][families == _UNKNOWN][0])
-            raise OptionError(f"{kind.name} is done to PIL images, not to tensors or whole batches")
+            raise OptionError(f"{kind.name} is done by the native core to PIL images, not to tensors or whole batches")
         if np.any(own["filter"] > max(_MODES)):  # bicubic
-            raise OptionError(f"pixels of tensors are moved by these filters only: {', '.join(FILTERS_ON_BATCHES)}")
+            raise OptionError(f"without the native core and PIL images, filters are {' and '.join(FILTERS_ON_BATCHES)}")
         keys = families * _VARIANTS + _variants(own, families)
         for key in sorted(set(keys[families != _Family.NONE].tolist())):
             rows = np.flatnonzero(keys == key)
@@ -109,14 +110,13 @@ def operations(effects: EffectTable, size: Size) -> list[Operation]:
 def _variants(effects: EffectTable, families: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
     """Numbers that differ for effects of one family that need operations of their own."""
     values = effects["values"]
-    has_fill = values[:, 8:].any(axis=1)
-    taps, flips = values[:, 0] * 100 + values[:, 1], values[:, 0] * 2 + values[:, 1]
+    taps, flips = values[:, 0] * _MOST_TAPS + values[:, 1], values[:, 0] * 2 + values[:, 1]
     variants = np.zeros(len(effects))
     moves = families >= _Family.AFFINE
     for these, numbers in (
         (families == _Family.BLUR, taps),
         (families == _Family.FLIP, flips),
-        (moves, effects["filter"] * 2 + has_fill),
+        (moves, effects["filter"] * 2 + has_fill(effects)),
     ):
         variants[these] = numbers[these]
     return variants.astype(np.int64)
@@ -207,8 +207,7 @@ def _flip(effects: EffectTable, size: Size) -> _Compiled:
 
 
 def _fill(effects: EffectTable) -> Sequence[npt.NDArray[np.float32]]:
-    fill = effects["values"][:, 8:].astype(np.float32)
-    return [fill] if fill.any() else []
+    return [effects["values"][:, 8:].astype(np.float32)] if has_fill(effects)[0] else []
 
 
 def _halves(maps: _Floats, size: Size) -> npt.NDArray[np.float32]:

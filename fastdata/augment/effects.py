@@ -11,10 +11,11 @@ import numpy.typing as npt
 
 from fastdata.tables import EFFECT, EffectKind, EffectTable
 
-__all__ = ["FILTERS", "Matrix", "nothing", "put", "rotate", "rotation", "warp"]
+__all__ = ["FILTERS", "Matrix", "has_fill", "nothing", "put", "rotate", "rotation", "warp"]
 
 Matrix: TypeAlias = tuple[float, float, float, float, float, float]
 
+_NO_FILL = -0.0  # is black for everybody, and can be told from 0
 FILTERS = {"nearest": 0, "bilinear": 2, "bicubic": 3}  # Pillow's numbers
 
 
@@ -47,13 +48,21 @@ def warp(
         step: number of the effect in the image's row.
         matrix: map from output to source pixels: six numbers of an affine map, or eight of a perspective.
         interpolation: one of `FILTERS`.
-        fill: one level or three, for what comes from outside; None is black.
+        fill: one level or three, for what comes from outside; None is black, and where the filter meets the edge,
+            tensors are not mixed with black once more, as torchvision does it for a fill of 0.
     """
-    levels = [0.0] if fill is None else [float(int(level)) for level in fill]
+    levels = [_NO_FILL] if fill is None else [float(level) for level in fill]
     table["kind"][row, step] = EffectKind.AFFINE if len(matrix) == 6 else EffectKind.PERSPECTIVE
     table["filter"][row, step] = FILTERS[interpolation]
     table["values"][row, step, : len(matrix)] = matrix
     table["values"][row, step, 8:] = levels * 3 if len(levels) == 1 else levels
+
+
+def has_fill(effects: EffectTable) -> npt.NDArray[np.bool_]:
+    """Says for N effects that move pixels whether a fill was given, which may be 0: bool, (N,)."""
+    first = effects["values"][:, 8]
+    result: npt.NDArray[np.bool_] = (first != 0) | ~np.signbit(first)
+    return result
 
 
 def rotate(

@@ -40,8 +40,20 @@ class Eraser(Augmentation):
 
     def batch_operations(self, parameters: Parameters, size: tuple[int, int]) -> list[Operation]:
         """See `Augmentation.batch_operations`; the images may be float."""
+        if self.is_noise:
+            raise OptionError("rectangles of noise are filled image by image on the host, not in whole batches")
         boxes, values = torch.from_numpy(parameters["boxes"]), torch.tensor(parameters["values"], dtype=torch.float32)
         return [Operation(ops.erase, (boxes[:, at], values[:, at])) for at in range(boxes.shape[1])]
+
+    def apply(self, images: torch.Tensor, parameters: Parameters) -> torch.Tensor:
+        """See `Augmentation.apply`."""
+        if not self.is_noise:
+            return super().apply(images, parameters)
+        images = images.clone()
+        for image, erased in zip(images, self.erased(parameters), strict=True):
+            for each in erased:
+                each.apply(image)
+        return images
 
     def erased(self, parameters: Parameters) -> list[list[Erased]]:
         """Rectangles to fill in each of N images."""

@@ -28,10 +28,10 @@ class _Warp(Augmentation):
         self.interpolation = str(getattr(interpolation, "value", values.get(interpolation, interpolation))).lower()
         if self.interpolation not in FILTERS:
             raise OptionError(f"interpolation={interpolation!r}; accepted: {', '.join(FILTERS)}")
-        levels = (fill,) if isinstance(fill, int | float) else (0,) if fill is None else fill
-        if not isinstance(levels, list | tuple) or len(levels) not in (1, 3):
+        levels = (fill,) if isinstance(fill, int | float) else fill
+        if levels is not None and (not isinstance(levels, list | tuple) or len(levels) not in (1, 3)):
             raise OptionError(f"fill={fill!r}; accepted: one level, or three")
-        self.fill = tuple(map(float, levels))
+        self.fill = None if levels is None else tuple(map(float, levels))
         self.center = center
 
     @property

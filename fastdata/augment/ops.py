@@ -1,8 +1,9 @@
 """Batch operations in torch that run wherever the batch is, with numbers of its own for each sample.
 
 Images are uint8 (N, 3, H, W) unless an operation says otherwise, and are not changed; numbers are tensors of N rows on
-the images' device (`BatchProgram` brings them there).  Results equal torchvision's v2 operators, applied to each sample
-with its numbers: their arithmetic is repeated step by step in float32.
+the images' device (`BatchProgram` brings them there; mixing takes them from the host, too).  Results equal
+torchvision's v2 operators, applied to each sample with its numbers: their arithmetic is repeated step by step, in
+float32.
 """
 
 from __future__ import annotations
@@ -277,7 +278,7 @@ def mixup(images: torch.Tensor, partners: torch.Tensor, shares: torch.Tensor) ->
 
     Source: Zhang et al., "mixup: Beyond empirical risk minimization", ICLR 2018.
     """
-    own = _each(shares, images, images.dtype)
+    own = _column(_like(shares, images))
     return images[_like(partners, images, torch.int64)].mul_(1.0 - own).add_(images.mul(own))
 
 
@@ -310,11 +311,6 @@ def soft_labels(labels: torch.Tensor, partners: torch.Tensor, shares: torch.Tens
 
 
 # ---- helpers
-
-
-def _each(values: torch.Tensor, images: torch.Tensor, dtype: torch.dtype = torch.float32) -> torch.Tensor:
-    """N parameters as (N, 1, 1, 1) beside the images."""
-    return _like(values, images, dtype).view(-1, 1, 1, 1)
 
 
 def _like(values: torch.Tensor | float, images: torch.Tensor, dtype: torch.dtype | None = None) -> torch.Tensor:

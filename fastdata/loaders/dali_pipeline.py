@@ -226,9 +226,12 @@ class DaliPipeline:
 
     def _taken(self) -> Built | None:
         """Takes the pipeline that an earlier epoch has left, if it suits; another one is shut down."""
-        if not self._kept:
+        try:
+            built = self._kept.pop() if self._kept is not None else None
+        except IndexError:
+            built = None
+        if built is None:
             return None
-        built = self._kept.pop()
         if built.request == self._request and built.pid == os.getpid():
             built.flow = self._flow
             return built

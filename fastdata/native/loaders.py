@@ -1,4 +1,4 @@
-"""Reads encoded images, or loads them from files or an array into a finished batch, with one call of the core each."""
+"""Reads encoded images, or loads them from files or an array into a finished batch, many with a call of the core."""
 
 from __future__ import annotations
 
@@ -145,10 +145,8 @@ class FileReader:
         addresses = np.where(known, begins + block.ctypes.data, 0)
         whole = np.zeros(count, np.bool_)
         self._library.fd_read(*arguments, addresses.ctypes.data, whole.ctypes.data)
-        memory, places = (
-            block.data,
-            zip(results.statuses.tolist(), begins.tolist(), data_bytes.tolist(), strict=True),
-        )
+        memory = block.data
+        places = zip(results.statuses.tolist(), begins.tolist(), data_bytes.tolist(), strict=True)
         found = [memory[first : first + size] if status == Status.OK else None for status, first, size in places]
         return found, whole.tolist(), files.read_ns / 1e9
 

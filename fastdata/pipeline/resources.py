@@ -28,7 +28,7 @@ from fastdata.views.plan import Plan
 __all__ = ["EpochResources", "WholeBatchDecoding"]
 
 _OfThreads: TypeAlias = tuple[FileLoader | None, NativeArrayLoader | None, FileReader | None]
-_TRIED = 1024  # samples for which effects are drawn to see which kinds occur
+_TRIED_FIRST, _TRIED = 16, 1024  # samples for which effects are drawn to see which kinds occur
 
 
 @dataclass(frozen=True)
@@ -64,8 +64,10 @@ def _effects_in_pipeline(decoder: BatchDecoder, plan: Plan) -> BatchEffects | No
         return None
     if not all(getattr(each, "on_host", False) for each in plan.augmentations):
         return None
-    tried = Finish(plan=plan, key=Key(seed=0, epoch=0)).effects_on_batches(range(_TRIED), [0] * _TRIED)
-    return decoder.effects(tried)
+    finish = Finish(plan=plan, key=Key(seed=0, epoch=0))
+    if decoder.effects(finish.effects_on_batches(range(_TRIED_FIRST), [0] * _TRIED_FIRST)) is None:
+        return None
+    return decoder.effects(finish.effects_on_batches(range(_TRIED), [0] * _TRIED))
 
 
 class EpochResources:

@@ -76,7 +76,10 @@ class WholeBatch(ImageBatch):
             files = file_ranges(self._config.source, [self._indices[position] for position in unread])
         except Exception:  # noqa: BLE001 - the source's, raised again for its own sample
             return self._tasks_for(positions)
-        found, whole, read_s = reader.read(files.paths, files.offsets, files.lengths, files.crcs)
+        try:
+            found, whole, read_s = reader.read(files.paths, files.offsets, files.lengths, files.crcs)
+        except MemoryError:  # for all files at once; one by one those that are too large are told
+            return self._tasks_for(positions)
         self._encoded_at = {at: data for at, data in zip(unread, found, strict=True) if data is not None}
         self._whole = {at for at, known in zip(unread, whole, strict=True) if known}
         self._times.append(BatchTimes(seconds={"read": read_s}))
@@ -87,6 +90,7 @@ class WholeBatch(ImageBatch):
     def _encoded(self, position: int, index: int) -> Any:
         data = self._encoded_at.pop(position, None)
         if data is None or data[:8] == UNPACKED_MAGIC:  # which the source turns into a file again
+            self._whole.discard(position)
             return super()._encoded(position, index)
         return data
 

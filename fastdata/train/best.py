@@ -24,11 +24,12 @@ _OF_CLASSIFYING = ("loss", "images_per_s", "wait_share", "val_loss", "val_accura
 Entries = Sequence[Mapping[str, float]]
 
 
-def check_metric(options: TrainOptions, task: Task | None) -> None:
+def check_metric(options: TrainOptions, task: Task | None, num_classes: int | None) -> None:
     """Raises OptionError if `best_metric` is no result of classifying; of other tasks they are known after an epoch."""
+    known = _OF_CLASSIFYING if num_classes is None or num_classes > 5 else _OF_CLASSIFYING[:-1]
     classifies = task is None or (task.metrics is None and task.loss is None)
-    if classifies and options.best_metric is not None and options.best_metric not in _OF_CLASSIFYING:
-        raise _no_result(options.best_metric, _OF_CLASSIFYING)
+    if classifies and options.best_metric is not None and options.best_metric not in known:
+        raise _no_result(options.best_metric, known)
 
 
 def best_epoch(entries: Entries, options: TrainOptions) -> int:

@@ -80,7 +80,8 @@ def fit(
         OptionError: the options do not fit the model or each other.
         TrainError: a loss is NaN or inf, another process was lost, or a checkpoint does not fit.
     """
-    options, ranks = _checked(options, val_loader, task), ranks or Ranks()
+    options, ranks = _checked(options, val_loader), ranks or Ranks()
+    check_metric(options, task, num_classes)
     loader_of = train_loader if callable(train_loader) else lambda epoch: train_loader
     with ranks.together():
         training = _prepared(model, loader_of, options, ranks, num_classes, task)
@@ -149,14 +150,13 @@ def _ends_early(training: Training, result: Result, monitor: Monitor) -> bool:
     return False
 
 
-def _checked(options: TrainOptions | None, val_loader: Any, task: Task | None) -> TrainOptions:
+def _checked(options: TrainOptions | None, val_loader: Any) -> TrainOptions:
     if options is not None and not isinstance(options, TrainOptions):
         raise OptionError(f"options must be a TrainOptions, not {type(options).__name__}")
     options = options if options is not None else TrainOptions()
     judges = options.lr_scheduler == "plateau" or (options.best_metric or "").startswith("val_")
     if judges and val_loader is None:
         raise OptionError("best_metric, patience and lr_scheduler='plateau' need a validation loader: pass val_loader")
-    check_metric(options, task)
     return options
 
 

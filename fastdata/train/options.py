@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
@@ -207,6 +208,7 @@ class TrainOptions:
         if self.device == "auto":
             if cuda.is_available():
                 return torch.device("cuda")
-            found = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+            alone = int(os.environ.get("WORLD_SIZE", "1")) == 1  # torch's groups of processes know the CPU and CUDA
+            found = torch.accelerator.current_accelerator() if alone and torch.accelerator.is_available() else None
             return found if found is not None else torch.device("cpu")
         return check_device(self.device)

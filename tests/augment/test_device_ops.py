@@ -97,6 +97,13 @@ def test_each_sample_gets_what_torchvision_gives_it(name: str, layout: torch.mem
         assert torch.equal(got, theirs(image, number)), number
 
 
+@pytest.mark.parametrize("taps", [99, 101, 103, 201, 301])
+def test_blurs_of_any_width(taps: int) -> None:
+    images = batch(160, 170)[:2].repeat(3, 1, 1, 1)
+    result = applied(table(EffectKind.BLUR, taps, 3, 9.0, 1.0), images)
+    assert torch.equal(result[0], v2.gaussian_blur(images[0], [taps, 3], [9.0, 1.0]))
+
+
 def test_kinds_of_one_family_are_done_together() -> None:
     """Five kinds in each of two turns are six operations, with the result that each image has alone."""
     kinds = [EffectKind.BRIGHTNESS, EffectKind.INVERT, EffectKind.CONTRAST, EffectKind.GREY, EffectKind.HUE]
@@ -143,7 +150,7 @@ SIZES = [(33, 47), (32, 32)]
 
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("mode", ["nearest", "bilinear"])
-@pytest.mark.parametrize("fill", [None, [10, 20, 30]])
+@pytest.mark.parametrize("fill", [None, 0, 127.5, [10, 20, 30]])
 def test_turns_maps_and_perspectives(size: tuple[int, int], mode: str, fill: Any) -> None:
     """Pillow's maps, from which torchvision's grids differ in the last bits of a few places."""
     height, width = size
@@ -203,7 +210,7 @@ def test_a_sample_does_not_depend_on_its_place_in_the_batch(name: str) -> None:
 
 
 def test_what_no_operation_does_is_refused() -> None:
-    with pytest.raises(OptionError, match="BOX_BLUR is done to PIL images, not to tensors or whole batches"):
+    with pytest.raises(OptionError, match="BOX_BLUR is done by the native core to PIL images, not to tensors"):
         batch_effects.operations(table(EffectKind.BOX_BLUR, 1.5), (33, 47))
     with pytest.raises(OptionError, match="a blur of 5 × 43 pixels reaches across images of 33 × 21"):
         batch_effects.operations(table(EffectKind.BLUR, 5, 43, 1.0, 1.0), (21, 33))

@@ -196,9 +196,13 @@ def test_what_is_not_installed_is_said_before_any_work(
 
 
 @pytest.mark.slow
-def test_the_core_alone_explains_and_the_rest_needs_no_tqdm(folder: Path, tmp_path: Path) -> None:
+def test_the_core_alone_explains(folder: Path) -> None:
     done = without("tqdm tqdm.auto matplotlib psutil torchvision cv2 turbojpeg", "explain", str(folder))
     assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.slow
+def test_nothing_needs_tqdm(folder: Path, tmp_path: Path) -> None:
     bench = ("bench", str(folder), "--rounds", "1", "--workers", "1")
     assert without("tqdm tqdm.auto matplotlib", *bench).returncode == 0
     script = (
