@@ -166,7 +166,8 @@ def adjust_sharpness(images: torch.Tensor, rest: torch.Tensor, kernel: torch.Ten
     """
     if min(images.shape[2:]) <= 2:
         return images
-    result = images.to(torch.float32)
+    # Contiguous: cuDNN, which CUDA takes for channels_last, would compute in TF32.
+    result = images.to(torch.float32, memory_format=torch.contiguous_format)
     smooth = conv2d(result, kernel.expand(3, 1, 3, 3), groups=3).round_()
     inside = result[..., 1:-1, 1:-1]
     inside.copy_(torch.addcmul(inside, _column(rest), smooth - inside))

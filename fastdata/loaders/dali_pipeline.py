@@ -337,5 +337,5 @@ def _check_memory(error: RuntimeError, feed: BatchFeed, request: BatchRequest) -
     raise BackendError(
         f"DALI ran out of memory on cuda:{request.device_index} while decoding {feed.name} "
         f"({len(feed.encoded)} images); use a smaller batch_size, DaliOptions(prefetch=1), a lower "
-        "DaliOptions(hw_decoder_load=...), or decode_device='cpu'"
+        "DaliOptions(hw_decoder_load=...), or decode_device='cpu'; each loader that decodes there keeps its memory"
     ) from error

@@ -143,10 +143,11 @@ struct Reading {
     int64_t offset_of(int64_t item) const { return files.offsets != nullptr ? files.offsets[item] : 0; }
 
     int32_t measure(int64_t item, FileReader &reader) {
-        const int64_t length = files.lengths != nullptr ? files.lengths[item] : -1;
+        const int64_t began = now_ns(), length = files.lengths != nullptr ? files.lengths[item] : -1;
         const fd_status status = reader.measure(paths[static_cast<size_t>(item)], offset_of(item), length,
                                                 options.max_file_bytes, files.data_bytes[item]);
         put_message(files.messages, item, reader.message().c_str());
+        read_ns += now_ns() - began;
         return status;
     }
 

@@ -246,10 +246,11 @@ def test_cutmix() -> None:
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
 @pytest.mark.parametrize("name", CASES)
-def test_a_device_gives_the_pixels_of_the_cpu(name: str) -> None:
+def test_a_device_gives_the_pixels_of_the_cpu(name: str, layout: torch.memory_format) -> None:
     effects, _ = CASES[name]
-    images = batch()
+    images = batch().contiguous(memory_format=layout)
     torch.backends.cudnn.allow_tf32, before = True, torch.backends.cudnn.allow_tf32
     try:
         difference = applied(effects, images.cuda()).cpu().int() - applied(effects, images).int()
