@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Sets up .venv and checks the code.
 #
-#   bash tools/test.sh              format, lint, types and the tests that matter most: about six minutes on two cores
+#   bash tools/test.sh              format, lint, types and the tests that matter most: about ten minutes on two cores
 #   bash tools/test.sh --all        the tests, the documentation, sanitizers: half an hour and more; what CI runs
 #   bash tools/test.sh --nightly    besides, the tests of tests/nightly.txt, the fault campaigns' middle part, the
 #                                   planted faults and the fuzzer: hours
