@@ -1,4 +1,4 @@
-"""What backends share beyond their contract: scratch memory, the scale of a decode, and NumPy's order of axes."""
+"""Scratch memory, the scale of a decode, and NumPy's order of axes: helpers of several backends."""
 
 from __future__ import annotations
 

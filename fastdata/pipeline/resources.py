@@ -33,7 +33,7 @@ _TRIED_FIRST, _TRIED = 16, 1024  # samples for which effects are drawn to see wh
 
 @dataclass(frozen=True)
 class WholeBatchDecoding:
-    """What a backend's pipeline of whole batches does in an epoch.
+    """The work of a backend's pipeline of whole batches in an epoch.
 
     Attributes:
         decoder: the backend's decoder; None where images are decoded one by one.
