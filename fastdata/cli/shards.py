@@ -18,7 +18,6 @@ from fastdata.cli.workers import add_workers
 from fastdata.errors import DatasetError
 from fastdata.jpeg_index.make import images_below, make_index
 from fastdata.shards.conversion.job import ON_ERROR
-from fastdata.shards.conversion.restore import check_empty, restore_folder
 from fastdata.shards.make_index import index_elsewhere, index_folder
 from fastdata.terminal.progress import Progress
 from fastdata.terminal.words import counted
@@ -121,6 +120,7 @@ def _index(given: argparse.Namespace) -> None:
 
 
 def _restore(given: argparse.Namespace) -> None:
+    from fastdata.shards.conversion.restore import check_empty, restore_folder
     from fastdata.shards.dataset import ShardDataset
 
     datasets = {folder.name: ShardDataset(folder) for folder in datasets_in(given.dataset)}

@@ -20,7 +20,7 @@ from fastdata.loaders.backend import Encoded, Pixels
 from fastdata.loaders.per_image import inspect
 from fastdata.system.optional import need
 from fastdata.transforms import IMAGENET_MEAN, IMAGENET_STD
-from fastdata.views.plan import Interpolation
+from fastdata.views.resampling import Interpolation
 from fastdata.views.view import View
 
 __all__ = ["TORCH", "compare_loaders", "decode_speeds", "resized_copies"]

@@ -27,7 +27,7 @@ from fastdata.lazy.sample_context import count_converted
 from fastdata.loaders.backend import Pixels
 from fastdata.loaders.per_image import asking_pillow
 from fastdata.views.header import parse_header
-from fastdata.views.plan import Interpolation, Outside
+from fastdata.views.resampling import Interpolation, Outside
 from fastdata.views.view import View
 
 __all__ = ["EncodedImage"]

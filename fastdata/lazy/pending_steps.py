@@ -15,7 +15,7 @@ from fastdata.lazy.undecoded import PartOf, Undecoded
 from fastdata.loaders.resample import has_tensors_bits
 from fastdata.patches.torchvision_kernels import resized_size, returns_tv_tensors
 from fastdata.views.levels import Constant, Levels
-from fastdata.views.plan import BLACK, Interpolation, Outside
+from fastdata.views.resampling import BLACK, Interpolation, Outside
 
 __all__ = ["TORCHVISIONS", "after_call", "outside_of", "same_memory", "sides_of"]
 

@@ -45,18 +45,22 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar, Literal, NamedTuple, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
 from fastdata.errors import BackendUnavailable
 from fastdata.tables import EffectTable, FileBatch, Format
 from fastdata.views.header import ImageHeader, JpegFrame, has_whole_scans
 from fastdata.views.philox import Key
-from fastdata.views.plan import Interpolation, Plan
+from fastdata.views.resampling import Interpolation
 from fastdata.views.view import View, Views
+
+if TYPE_CHECKING:  # processes that convert images need no torch
+    import torch
+
+    from fastdata.views.plan import Plan
 
 __all__ = [
     "FIDELITIES",
@@ -335,7 +339,7 @@ class BatchRequest:
     options: Any = None
 
 
-Decoded: TypeAlias = torch.Tensor | RuntimeError  # uint8 (N, H, W, 3), or why the whole batch could not be decoded
+Decoded: TypeAlias = "torch.Tensor | RuntimeError"  # uint8 (N, H, W, 3), or why the whole batch was not decoded
 
 
 class DecodedBatches(Protocol):

@@ -22,7 +22,8 @@ from fastdata.loaders.per_image import by_pillow
 from fastdata.system.cpus import usable_cpus
 from fastdata.system.installed import install_command
 from fastdata.tables import EffectTable
-from fastdata.views.plan import BLACK, Interpolation, Plan
+from fastdata.views.plan import Plan
+from fastdata.views.resampling import BLACK, Interpolation
 from fastdata.views.view import View, Views
 
 __all__ = ["DaliBackend", "DaliBatches", "is_for_dali"]

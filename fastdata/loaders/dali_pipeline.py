@@ -25,7 +25,7 @@ from fastdata.loaders.backend import BatchFeed, BatchRequest, Decoded, Fidelity
 from fastdata.loaders.dali_effects import DaliEffects
 from fastdata.loaders.dali_options import DaliOptions
 from fastdata.system import cuda
-from fastdata.views.plan import Interpolation
+from fastdata.views.resampling import Interpolation
 
 __all__ = ["FILTERS", "Built", "DaliPipeline", "build_pipeline", "columns_of"]
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from fastdata.loaders.backend import Pixels
 from fastdata.views.header import parse_header
-from fastdata.views.plan import BLACK, Interpolation, Padding
+from fastdata.views.resampling import BLACK, Interpolation, Padding
 from fastdata.views.view import View
 
 if TYPE_CHECKING:

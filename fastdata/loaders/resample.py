@@ -9,7 +9,7 @@ import numpy as np
 from fastdata import limits, native
 from fastdata.loaders import pillow
 from fastdata.loaders.backend import Pixels
-from fastdata.views.plan import Interpolation
+from fastdata.views.resampling import Interpolation
 from fastdata.views.view import View, Views
 
 __all__ = ["exact_core", "has_tensors_bits", "options_for", "resize_window", "see"]

@@ -14,7 +14,7 @@ from fastdata.loaders.backend import Fidelity
 from fastdata.loaders.per_image import inspect
 from fastdata.testing.capability_checks import check_file_loader, check_source_decoder
 from fastdata.testing.pictures import check_close, encoded, pillows_view, valid_files
-from fastdata.views.plan import Interpolation
+from fastdata.views.resampling import Interpolation
 from fastdata.views.view import View
 
 __all__ = ["CHECKS", "check_backend"]

@@ -17,7 +17,8 @@ from fastdata.tables import FileBatch, Format
 from fastdata.testing.pictures import check_close, encoded, pillows_view
 from fastdata.views.draw import draw_views
 from fastdata.views.philox import Key
-from fastdata.views.plan import Interpolation, Output, Plan, RandomResizedCrop
+from fastdata.views.plan import Output, Plan, RandomResizedCrop
+from fastdata.views.resampling import Interpolation
 from fastdata.views.view import View
 
 __all__ = ["check_file_loader", "check_source_decoder"]

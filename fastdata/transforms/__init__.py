@@ -37,7 +37,8 @@ from fastdata.loaders import pillow
 from fastdata.transforms.compile import compile_transform
 from fastdata.views.draw import draw_views
 from fastdata.views.philox import Key
-from fastdata.views.plan import Interpolation, Plan
+from fastdata.views.plan import Plan
+from fastdata.views.resampling import Interpolation
 
 if TYPE_CHECKING:
     from PIL.Image import Image

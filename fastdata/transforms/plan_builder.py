@@ -19,15 +19,12 @@ from fastdata.native import load
 from fastdata.tables import Format
 from fastdata.views.philox import Key
 from fastdata.views.plan import (
-    BLACK,
     CenterCrop,
     Flip,
-    Interpolation,
     Normalisation,
     Op,
     Output,
     Pad,
-    Padding,
     Plan,
     RandomCrop,
     RandomCropOrPad,
@@ -36,6 +33,7 @@ from fastdata.views.plan import (
     Size,
     Stage,
 )
+from fastdata.views.resampling import BLACK, Interpolation, Padding
 from fastdata.views.streams import Draws
 
 __all__ = ["Draft", "NotFusable"]

@@ -13,12 +13,9 @@ from fastdata.transforms.plan_builder import Draft, NotFusable
 from fastdata.views.plan import (
     CenterCrop,
     Flip,
-    Interpolation,
     Normalisation,
     Output,
-    Outside,
     Pad,
-    Padding,
     RandomCrop,
     RandomCropOrPad,
     RandomResizedCrop,
@@ -26,6 +23,7 @@ from fastdata.views.plan import (
     ResizeKeepRatio,
     Size,
 )
+from fastdata.views.resampling import Interpolation, Outside, Padding
 
 __all__ = ["READERS", "TIMM_READERS", "Reader"]
 

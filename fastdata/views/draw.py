@@ -19,12 +19,9 @@ from fastdata import native
 from fastdata.tables import Windows
 from fastdata.views.philox import Key, Words, philox4x32, portable_exp, uniform
 from fastdata.views.plan import (
-    BLACK,
     CenterCrop,
     Flip,
-    Interpolation,
     Op,
-    Outside,
     Pad,
     RandomCrop,
     RandomCropOrPad,
@@ -33,6 +30,7 @@ from fastdata.views.plan import (
     ResizeKeepRatio,
     Resizing,
 )
+from fastdata.views.resampling import BLACK, Interpolation, Outside
 from fastdata.views.to_native import geometry
 from fastdata.views.view import View, Views
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from fastdata.tables import Windows
-from fastdata.views.plan import BLACK, Interpolation, Outside, Padding
+from fastdata.views.resampling import BLACK, Interpolation, Outside, Padding
 
 __all__ = ["View", "Views"]
 

@@ -27,7 +27,7 @@ from fastdata.loaders.backend import BatchFeed, BatchRequest
 from fastdata.loaders.per_image import inspect
 from fastdata.native import FileReader
 from fastdata.testing.pictures import encoded
-from fastdata.views.plan import Interpolation
+from fastdata.views.resampling import Interpolation
 from fastdata.views.view import View, Views
 
 pytestmark = pytest.mark.backend("dali")

@@ -21,7 +21,7 @@ from fastdata.loaders.backend import DecodedSources, SourceBatch
 from fastdata.loaders.native import NativeBackend
 from fastdata.loaders.pil import PilBackend
 from fastdata.testing import CHECKS, check_backend, check_resume, synthetic_dataset
-from fastdata.views.plan import Interpolation
+from fastdata.views.resampling import Interpolation
 from fastdata.views.view import View, Views
 
 

@@ -21,7 +21,7 @@ from fastdata.pipeline.collate import stacks_images
 from fastdata.transforms.compile import compile_transform
 from fastdata.views.draw import draw_view, draw_views
 from fastdata.views.philox import Key
-from fastdata.views.plan import Interpolation
+from fastdata.views.resampling import Interpolation
 
 timm_data = pytest.importorskip("timm.data")
 timm_transforms = pytest.importorskip("timm.data.transforms")

@@ -13,7 +13,8 @@ from fastdata.loaders import create_backend, pillow, resample
 from fastdata.loaders.native import NativeBackend
 from fastdata.tables import FileBatch, Format
 from fastdata.views.philox import Key
-from fastdata.views.plan import Interpolation, Output, Plan, Resize
+from fastdata.views.plan import Output, Plan, Resize
+from fastdata.views.resampling import Interpolation
 from fastdata.views.view import View, Views
 
 TINY = Resize(size=(8, 8), filters=(Interpolation.BILINEAR,))

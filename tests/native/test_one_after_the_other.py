@@ -102,7 +102,7 @@ def _npy(pixels: np.ndarray) -> bytes:
 _REPACK_WITHOUT_MEMORY = """
 import resource, sys
 from fastdata.loaders import resample
-from fastdata.views.plan import Interpolation
+from fastdata.views.resampling import Interpolation
 core, order = resample.exact_core()
 options = resample.options_for(order, "exact")
 data = open(sys.argv[1], "rb").read()

@@ -16,7 +16,7 @@ from places import GOLDEN
 
 from fastdata import native
 from fastdata.tables import Format
-from fastdata.views.plan import Interpolation
+from fastdata.views.resampling import Interpolation
 
 KERNELS = ["AVX2", "NEON", "plain"]
 

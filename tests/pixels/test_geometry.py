@@ -27,7 +27,7 @@ from fastdata.loaders import pillow
 from fastdata.transforms.compile import compile_transform
 from fastdata.views.draw import draw_view
 from fastdata.views.philox import Key
-from fastdata.views.plan import Interpolation, Outside, Padding
+from fastdata.views.resampling import Interpolation, Outside, Padding
 
 BICUBIC, NEAREST = v1.InterpolationMode.BICUBIC, v1.InterpolationMode.NEAREST
 ALWAYS = {

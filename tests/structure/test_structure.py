@@ -295,6 +295,13 @@ def test_importing_is_quiet_quick_and_starts_nothing() -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
+@pytest.mark.parametrize("module", ["fastdata.cli.main", "fastdata.shards.conversion.job", "fastdata.shards.verify"])
+def test_commands_and_the_processes_that_convert_start_without_torch(module: str) -> None:
+    script = f"import sys, {module}; assert not {{'torch', 'cv2', 'matplotlib'}} & set(sys.modules)"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_the_loader_imports_neither_decoders_nor_torchvision() -> None:
     script = (
         "import sys; from fastdata import DataLoader, ImageFolder; "
