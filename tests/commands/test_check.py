@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import random
-import subprocess
-import sys
 import textwrap
 from collections import deque
 from collections.abc import Callable
@@ -19,6 +17,7 @@ import torchvision.transforms as v1
 from PIL import Image
 from torch.utils.data import Dataset, IterableDataset
 from torchvision.datasets import ImageFolder
+from warm_python import run_python
 
 import fastdata
 from fastdata import DataLoader, OptionError
@@ -236,6 +235,7 @@ def test_differences_of_every_kind_are_seen(name: str) -> None:
         assert re.match(told, found.reason), found
 
 
+CHECK = ["-m", "fastdata", "check"]
 PROGRAM = """
     import sys, torch, torchvision.transforms as v1
     from pathlib import Path
@@ -281,8 +281,7 @@ def test_a_programs_loaders_are_compared_and_it_does_not_train(
     folder: Path, tmp_path: Path, arguments: list[str], status: int, lines: list[str]
 ) -> None:
     (tmp_path / "program.py").write_text(textwrap.dedent(PROGRAM))
-    command = [sys.executable, "-m", "fastdata", "check", "--batches", "3", "program.py", str(folder), *arguments]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=200, check=False)
+    done = run_python([*CHECK, "--batches", "3", "program.py", folder, *arguments], cwd=tmp_path, timeout=200)
     assert done.returncode == status, done.stderr
     told = done.stdout.splitlines()
     assert len(told) == len(lines)
@@ -299,7 +298,6 @@ def test_the_command_says_what_is_wrong_with_its_arguments(tmp_path: Path) -> No
         (["missing.py"], "can't open file 'missing.py'"),
         (["--batches", "0", "x.py"], "'0' is not a positive integer"),
     ):
-        command = [sys.executable, "-m", "fastdata", "check", *arguments]
-        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=100, check=False)
+        done = run_python([*CHECK, *arguments], cwd=tmp_path)
         assert done.returncode == 2
         assert told in done.stderr

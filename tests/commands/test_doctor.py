@@ -6,12 +6,12 @@ import json
 import os
 import re
 import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
 from busy import busy_with_others
+from warm_python import run_python
 
 from fastdata.cli.main import main
 
@@ -101,8 +101,7 @@ if what in ("long", "swallow"):
 
 def python(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     known = {name: value for name, value in os.environ.items() if name not in ("FASTDATA_RUN", "RANK", "LOCAL_RANK")}
-    command = [sys.executable, *DOCTOR, *arguments]
-    return subprocess.run(command, capture_output=True, text=True, cwd=cwd, env=known, timeout=150, check=False)
+    return run_python([*DOCTOR, *arguments], cwd=cwd, env=known)
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from places import HELPERS
 from small_training import data, options, plain_model
+from warm_python import run_python
 
 from fastdata import TrainError
 from fastdata.train import fit
@@ -38,13 +39,8 @@ def checkpoints(folder: Path) -> list[str]:
 
 @pytest.mark.parametrize("limit", [2_000, 5_000, 9_000])  # bytes, of a checkpoint of more than 10,000
 def test_a_limit_on_the_size_of_files_is_named(tmp_path: Path, limit: int) -> None:
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", PROGRAM, str(tmp_path), str(limit)],
-        env={**os.environ, "PYTHONPATH": f"{HELPERS}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    environment = {**os.environ, "PYTHONPATH": f"{HELPERS}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"}
+    done = run_python(["-c", PROGRAM, tmp_path, str(limit)], env=environment)
     assert done.returncode == 0, done.stderr
     told = done.stdout.splitlines()[-1]
     assert told.startswith(f"TrainError: {tmp_path}/checkpoint-00000010.pt cannot be written: File too large; ")

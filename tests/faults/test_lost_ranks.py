@@ -14,6 +14,7 @@ import psutil
 import pytest
 import torch
 from places import HELPERS
+from warm_python import run_python
 
 from fastdata import OptionError
 from fastdata.train.peers import ended_ranks, started_at, this_process
@@ -103,14 +104,8 @@ def test_an_address_that_is_none_is_refused_at_once(name: str, value: str, monke
 @pytest.mark.parametrize(("place", "world"), [*((place, 2) for place in PLACES), *((place, 3) for place in PLACES[:2])])
 def test_a_rank_lost_while_training_starts_is_named(place: str, world: int, tmp_path: Path) -> None:
     what = f"lost at the {place}"
-    done = subprocess.run(
-        [sys.executable, str(HELPERS / "rank_program.py"), what, str(tmp_path), str(world)],
-        env=environment(free_port(), world),
-        capture_output=True,
-        text=True,
-        timeout=150,
-        check=False,
-    )
+    program = [HELPERS / "rank_program.py", what, tmp_path, str(world)]
+    done = run_python(program, env=environment(free_port(), world))
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout.splitlines()[-1]) == [1] * (world - 1) + [-9]
     for rank in range(world - 1):
@@ -132,14 +127,7 @@ def test_only_processes_that_have_ended_are_lost() -> None:
 
 def test_all_ranks_continue_from_the_checkpoint_before_a_damaged_one(tmp_path: Path) -> None:
     for what in ("whole", "resume"):
-        done = subprocess.run(
-            [sys.executable, str(HELPERS / "rank_program.py"), what, str(tmp_path), "2"],
-            env=environment(free_port(), 2),
-            capture_output=True,
-            text=True,
-            timeout=150,
-            check=False,
-        )
+        done = run_python([HELPERS / "rank_program.py", what, tmp_path, "2"], env=environment(free_port(), 2))
         assert json.loads(done.stdout.splitlines()[-1]) == [0, 0]
         latest = max((tmp_path / "run").glob("*.pt"))
         if what == "whole":

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 from places import HELPERS
+from warm_python import run_python
 
 PROGRAM = """
 import os, signal, sys
@@ -30,13 +29,8 @@ print("matplotlib" in sys.modules)
 
 
 def run(folder: Path, what: str) -> list[str]:
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, str(folder), what],
-        env={**os.environ, "PYTHONPATH": f"{HELPERS}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    environment = {**os.environ, "PYTHONPATH": f"{HELPERS}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"}
+    done = run_python(["-c", PROGRAM, folder, what], env=environment)
     assert done.returncode == 0, done.stderr
     return done.stdout.splitlines()[-2:]
 

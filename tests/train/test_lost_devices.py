@@ -17,6 +17,7 @@ import pytest
 import torch
 from small_training import CLASSES, data, options, plain_model
 from torch import nn
+from warm_python import run_python
 
 from fastdata import OptionError
 from fastdata.system import cuda
@@ -62,9 +63,7 @@ WAITS = """
 
 def test_a_process_that_waits_for_a_lost_one_ends_and_names_it() -> None:
     began = time.monotonic()
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(WAITS)], capture_output=True, text=True, timeout=100, check=False
-    )
+    done = run_python(["-c", textwrap.dedent(WAITS)], timeout=100)
     assert time.monotonic() - began < 50
     assert done.returncode == 1
     assert done.stdout == "in\n"

@@ -8,7 +8,6 @@ import math
 import os
 import socket
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ import pytest
 import torch
 from places import HELPERS
 from rank_program import COUNT, run
+from warm_python import run_python
 
 PROGRAM = HELPERS / "rank_program.py"
 TOLERANCE = {"rtol": 1e-4, "atol": 1e-6}  # gradients are summed in another order
@@ -28,14 +28,8 @@ def outcomes(what: str, output: Path, world: int) -> list[tuple[int, str]]:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     sizes = {"WORLD_SIZE": str(world), "LOCAL_WORLD_SIZE": str(world)}
-    done = subprocess.run(
-        [sys.executable, str(PROGRAM), what, str(output), str(world)],
-        env={**os.environ, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), **sizes},
-        capture_output=True,
-        text=True,
-        timeout=150,
-        check=False,
-    )
+    environment = {**os.environ, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), **sizes}
+    done = run_python([PROGRAM, what, output, str(world)], env=environment)
     assert done.returncode == 0, done.stderr
     return [
         (status, (output / f"{what}-{rank}.err").read_text())
@@ -156,11 +150,8 @@ FLAGS += ["--val-crop-size", "32", "--device", "cpu", "--workers", "1"]
 
 
 def torchrun(folder: Path, *more: str, world: int = 2) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m"]
-    if world > 1:
-        command += ["torch.distributed.run", "--standalone", "--nproc-per-node", str(world), "-m"]
-    command += ["fastdata.train", "--data-path", str(folder), *FLAGS, *more]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(world)] if world > 1 else []
+    done = run_python([*launcher, "-m", "fastdata.train", "--data-path", folder, *FLAGS, *more])
     assert done.returncode == 0, done.stderr
     return done
 
