@@ -19,13 +19,15 @@ import subprocess
 import sys
 import tempfile
 import time
+from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
 import torch
+from harness import benchmark
 
 from fastdata.demo.sample import SampleOptions, make_sample_dataset
-from fastdata.diagnosis.measure import spread, write_json
+from fastdata.measuring.rounds import spread
 from fastdata.shards.conversion.convert import ConvertOptions, convert
 
 BASE = ["--model", "small", "-b", "32", "--opt", "adamw", "--lr", "0.004"]
@@ -108,17 +110,8 @@ def run(folder: Path, shards: Path, name: str, seed: int) -> dict[str, float]:
     }
 
 
-def main() -> None:
-    """The command."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path, help="the sample dataset; drawn if it is not there")
-    parser.add_argument("--seeds", type=int, default=2, help="runs of each (%(default)s)")
-    parser.add_argument("--only", nargs="*", help="names of techniques, besides the base")
-    parser.add_argument(
-        "--log", type=Path, help="keeps every run, a JSON line each; those already in it are not repeated"
-    )
-    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results" / "ablation.json")
-    given = parser.parse_args()
+def measured(given: Namespace) -> dict[str, Any]:
+    """Every run of each technique."""
     make_sample_dataset(given.folder, SampleOptions(train=4000, val=400))
     techniques = {**EVERYWHERE, **(CUDA_ONLY if torch.cuda.is_available() else {})}
     chosen = [name for name in techniques if not given.only or name in ("base", *given.only)]
@@ -139,12 +132,23 @@ def main() -> None:
                 log.write(json.dumps({"name": name, "run": runs[name][-1]}) + "\n")
         told = "  ".join(f"{key} {value:.4g}" for key, value in runs[name][-1].items())
         print(f"{name:<32} {told}  ({time.perf_counter() - began:.0f} s)", flush=True)
+    given.setup = " ".join(BASE)
     results: dict[str, Any] = {
         name: {key: spread([each[key] for each in some]) for key in some[0]} for name, some in runs.items()
     }
-    results |= {name: "not measured: no CUDA device" for name in CUDA_ONLY if name not in runs}
-    write_json(given.out, setup=" ".join(BASE), data="4,000 drawn images in ten classes, 400 held out", results=results)
+    return results | {name: "not measured: no CUDA device" for name in CUDA_ONLY if name not in runs}
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the arguments of this benchmark alone."""
+    parser.add_argument("--only", nargs="*", help="names of techniques, besides the base")
+    parser.add_argument(
+        "--log", type=Path, help="keeps every run, a JSON line each; those already in it are not repeated"
+    )
 
 
 if __name__ == "__main__":
-    main()
+    drawn = "4,000 drawn images in ten classes, 400 held out"
+    benchmark(
+        __file__, measured, folder="the sample dataset; drawn if it is not there", data=drawn, add=arguments, seeds=2
+    )

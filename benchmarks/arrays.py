@@ -10,19 +10,19 @@ All loaders take turns in every round.  Result: benchmarks/results/arrays.json.
 
 from __future__ import annotations
 
-import argparse
+from argparse import Namespace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 import torch.utils.data
+from harness import benchmark
 from PIL import Image
 from torchvision import datasets, transforms
 
 from fastdata import DataLoader
-from fastdata.diagnosis.measure import Contender, Measurement, measure, ratios, table, write_json
+from fastdata.measuring.rounds import compare
 
 TORCH = "torch + torchvision"
 
@@ -88,7 +88,7 @@ def own(count: int) -> Any:
     return Own(cifar(count))
 
 
-def run(dataset: Any, workers: int, rounds: int) -> list[Measurement]:
+def run(dataset: Any, workers: int, rounds: int) -> dict[str, Any]:
     """Measures fastdata and torch on one dataset."""
     options: dict[str, Any] = {"batch_size": 256, "shuffle": True, "num_workers": workers}
     loaders: dict[str, Any] = {
@@ -96,28 +96,19 @@ def run(dataset: Any, workers: int, rounds: int) -> list[Measurement]:
         "fastdata": DataLoader(dataset, **options),
     }
     print(loaders["fastdata"].explain())
-    contenders = [
-        Contender(name=name, epoch=partial(iter, loader), images=len(dataset)) for name, loader in loaders.items()
-    ]
-    return measure(contenders, rounds=rounds)
+    epochs = {name: partial(iter, loader) for name, loader in loaders.items()}
+    return compare(epochs, TORCH, images=len(dataset), rounds=rounds)
 
 
-def main() -> None:
-    """The command."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--images", type=int, default=50_000, help="in each dataset (%(default)s)")
-    parser.add_argument("--workers", type=int, default=2, help="threads, and worker processes (%(default)s)")
-    parser.add_argument("--rounds", type=int, default=5, help="measured passes of each (%(default)s)")
-    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results" / "arrays.json")
-    given = parser.parse_args()
+def measured(given: Namespace) -> dict[str, Any]:
+    """Both loaders on each dataset."""
+    given.data = f"{given.images} generated images in each dataset"
     results = {}
     for name, make in {"CIFAR10": cifar, "MNIST": mnist, "own": own}.items():
-        measured = run(make(given.images), given.workers, given.rounds)
-        print(f"\n{name}\n\n{table(measured, TORCH)}\n")
-        results[name] = {"loaders": [m.to_dict() for m in measured], "times_better": ratios(measured, TORCH)}
-    setup = f"batch 256, shuffled; {given.workers} threads or worker processes"
-    write_json(given.out, setup=setup, data=f"{given.images} generated images in each dataset", results=results)
+        print(f"{name}\n")
+        results[name] = run(make(given.images), given.workers, given.rounds)
+    return results
 
 
 if __name__ == "__main__":
-    main()
+    benchmark(__file__, measured, images=50_000, workers=2, rounds=5)

@@ -11,19 +11,20 @@ Result: benchmarks/results/autotune.json.
 
 from __future__ import annotations
 
-import argparse
 import time
+from argparse import Namespace
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
+from harness import benchmark
 from torch.utils.data import ConcatDataset
 from torchvision import transforms
 from torchvision.datasets import ImageFolder
 
 from fastdata import DataLoader
-from fastdata.diagnosis.measure import spread, write_json
+from fastdata.measuring.rounds import spread
 from fastdata.system.cpus import usable_cpus
 
 BATCH, SIDE, IMAGES = 64, 224, 20_000
@@ -66,15 +67,8 @@ def images_per_s(folder: Path, step: Callable[[], None], seconds: float, **given
                 return images / (now - half), f"{loader.num_workers} threads, {loader.prefetch_factor} ahead"
 
 
-def main() -> None:
-    """The command."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path, help="one folder of images per class")
-    parser.add_argument("--seconds", type=float, default=12.0, help="of each run (%(default)s)")
-    parser.add_argument("--rounds", type=int, default=3, help="(%(default)s)")
-    parser.add_argument("--data", default="", help="what the images are, for the record")
-    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results" / "autotune.json")
-    given = parser.parse_args()
+def measured(given: Namespace) -> dict[str, Any]:
+    """Images per second of every way, for a loop that waits and for one that computes."""
     cpus, results = usable_cpus(), {}
     for name, step, begin in (("waits", nothing, 1), ("computes", computing(), 4 * cpus)):
         ways: dict[str, dict[str, Any]] = {f"{count} threads": {"num_workers": count} for count in (1, cpus, 4 * cpus)}
@@ -98,9 +92,8 @@ def main() -> None:
         print(name, ended)
         for way, ratio in results[name]["of_the_best"].items():
             print(f"  {way}: {ratio['median']:.2f} ({ratio['min']:.2f} to {ratio['max']:.2f}) of the best")
-    setup = f"{given.seconds:g} s each, the second half counts; batches of {BATCH}"
-    write_json(given.out, setup=setup, data=given.data or given.folder.name, results=results)
+    return results
 
 
 if __name__ == "__main__":
-    main()
+    benchmark(__file__, measured, folder="one folder of images per class", seconds=12, rounds=3)

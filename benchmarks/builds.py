@@ -5,7 +5,7 @@ the index and from its record of open coefficients; each round starts a process 
 the least of some passes counts; ratios are taken within a round.
 Result: benchmarks/results/builds.json.
 
-    python benchmarks/builds.py OLD.so NEW.so --names OLD NEW FOLDER [FOLDER ...]
+    python benchmarks/builds.py FOLDER [FOLDER ...] --old OLD.so --new NEW.so --names OLD NEW
 """
 
 from __future__ import annotations
@@ -15,15 +15,17 @@ import json
 import os
 import subprocess
 import sys
+from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
+from harness import benchmark
 from unpacked import KINDS, windows
 
-from fastdata.diagnosis.measure import spread, write_json
+from fastdata.measuring.rounds import spread
 
 
-def measured(folder: Path, passes: int) -> dict[str, float]:
+def least_ms(folder: Path, passes: int) -> dict[str, float]:
     """Milliseconds per image of each kind, by the library that this process has loaded."""
     found = windows(folder, passes)["ms"]
     return {kind: float(found[kind]) for kind in KINDS}
@@ -32,7 +34,7 @@ def measured(folder: Path, passes: int) -> dict[str, float]:
 def in_a_process(library: Path, folder: Path, passes: int) -> dict[str, float]:
     """The same by another library."""
     done = subprocess.run(
-        [sys.executable, __file__, "--one", str(folder), "--passes", str(passes)],
+        [sys.executable, __file__, "--one", str(folder), str(passes)],
         env={**os.environ, "FASTDATA_NATIVE_LIBRARY": str(library)},
         stdout=subprocess.PIPE,
         check=True,
@@ -55,29 +57,25 @@ def compared(libraries: list[Path], folder: Path, rounds: int, passes: int) -> d
     }
 
 
-def main() -> None:
-    """The command."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--one", type=Path, help=argparse.SUPPRESS)
-    parser.add_argument("libraries", type=Path, nargs="*", help="two libraries, then folders with JPEGs in them")
-    parser.add_argument("--names", nargs=2, default=("old", "new"), help="what the builds are, for the record")
-    parser.add_argument("--rounds", type=int, default=5, help="(%(default)s)")
-    parser.add_argument("--passes", type=int, default=6, help="times that each window is decoded (%(default)s)")
-    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results" / "builds.json")
-    given = parser.parse_args()
-    if given.one is not None:
-        print(json.dumps(measured(given.one, given.passes)))
-        return
-    if len(given.libraries) < 3:
-        parser.error("two libraries and a folder are needed")
-    libraries, folders = given.libraries[:2], given.libraries[2:]
-    results = {folder.name: compared(libraries, folder, given.rounds, given.passes) for folder in folders}
+def measured(given: Namespace) -> dict[str, Any]:
+    """Both builds on every folder."""
+    given.setup += f"\nold: {given.names[0]}; new: {given.names[1]}"
+    builds = [given.old, given.new]
+    results = {folder.name: compared(builds, folder, given.rounds, given.passes) for folder in given.folders}
     for name, result in results.items():
         print(name, {kind: each["times_less"] for kind, each in result.items()})
-    builds = f"old: {given.names[0]}; new: {given.names[1]}"
-    setup = f"{str(__doc__).partition('Setup: ')[2].partition('Result:')[0].strip()}\n{builds}"
-    write_json(given.out, setup=setup, data=", ".join(results), results=results)
+    return results
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the arguments of this benchmark alone."""
+    parser.add_argument("--old", type=Path, required=True, help="library of the build before the change")
+    parser.add_argument("--new", type=Path, required=True, help="library of the changed build")
+    parser.add_argument("--names", nargs=2, default=("old", "new"), help="what the builds are, for the record")
 
 
 if __name__ == "__main__":
-    main()
+    if sys.argv[1:2] == ["--one"]:
+        print(json.dumps(least_ms(Path(sys.argv[2]), int(sys.argv[3]))))
+    else:
+        benchmark(__file__, measured, folders="folders with JPEGs in them", add=arguments, rounds=5, passes=6)

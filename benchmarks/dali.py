@@ -11,19 +11,20 @@ Result: benchmarks/results/dali.json.
 
 from __future__ import annotations
 
-import argparse
+from argparse import Namespace
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
+from harness import benchmark
 from torch.utils.data import ConcatDataset
 from torchvision import transforms
 from torchvision.datasets import ImageFolder
 
 from fastdata import DataLoader
-from fastdata.diagnosis.measure import Contender, Measurement, measure, ratios, table, write_json
+from fastdata.measuring.rounds import compare
 
 BY_HAND = "DALI by hand"
 BATCH, SIDE, IMAGES = 64, 224, 5000
@@ -58,7 +59,7 @@ def by_hand(files: list[str], *, as_float: bool, threads: int) -> Callable[[], I
     return epoch
 
 
-def run(folder: Path, *, as_float: bool, workers: int, rounds: int) -> list[Measurement]:
+def run(folder: Path, *, as_float: bool, workers: int, rounds: int) -> dict[str, Any]:
     """Measures both for one kind of output."""
     views = [transforms.RandomResizedCrop(SIDE), transforms.RandomHorizontalFlip()]
     tail = [transforms.ToTensor(), transforms.Normalize(MEAN, STD)] if as_float else [transforms.PILToTensor()]
@@ -72,27 +73,17 @@ def run(folder: Path, *, as_float: bool, workers: int, rounds: int) -> list[Meas
         BY_HAND: by_hand([path for path, _ in once.samples] * copies, as_float=as_float, threads=workers),
         "fastdata, dali": partial(iter, ours),
     }
-    images = len(once) * copies
-    return measure([Contender(name=name, epoch=epoch, images=images) for name, epoch in loaders.items()], rounds=rounds)
+    return compare(loaders, BY_HAND, images=len(once) * copies, rounds=rounds)
 
 
-def main() -> None:
-    """The command."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path, help="one folder of images per class")
-    parser.add_argument("--workers", type=int, default=2, help="threads of DALI, and of Python (%(default)s)")
-    parser.add_argument("--rounds", type=int, default=5, help="measured passes of each (%(default)s)")
-    parser.add_argument("--data", default="", help="what the images are, for the record")
-    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results" / "dali.json")
-    given = parser.parse_args()
+def measured(given: Namespace) -> dict[str, Any]:
+    """Both pipelines, for each kind of output."""
     results = {}
     for name, as_float in (("float32", True), ("uint8", False)):
-        measured = run(given.folder, as_float=as_float, workers=given.workers, rounds=given.rounds)
-        print(f"\n{name}\n\n{table(measured, BY_HAND)}\n")
-        results[name] = {"loaders": [m.to_dict() for m in measured], "times_better": ratios(measured, BY_HAND)}
-    setup = f"RandomResizedCrop(224), flip; batch 64, shuffled; {given.workers} threads; CPU"
-    write_json(given.out, setup=setup, data=given.data or given.folder.name, results=results)
+        print(f"{name}\n")
+        results[name] = run(given.folder, as_float=as_float, workers=given.workers, rounds=given.rounds)
+    return results
 
 
 if __name__ == "__main__":
-    main()
+    benchmark(__file__, measured, folder="one folder of images per class", workers=2, rounds=5)

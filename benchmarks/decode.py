@@ -9,16 +9,16 @@ Result: benchmarks/results/decode.json.
 
 from __future__ import annotations
 
-import argparse
+from argparse import Namespace
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import torch
+from harness import benchmark
 
 from fastdata import DataLoader, ImageFolder
 from fastdata.demo.compare import decode_speeds, resized_copies
-from fastdata.diagnosis.measure import write_json
 from fastdata.loaders import available_backends
 from fastdata.system.cpus import usable_cpus
 from fastdata.transforms import Compose, PILToTensor, RandomResizedCrop
@@ -50,15 +50,8 @@ def differences(folder: Path) -> dict[str, dict[str, float]]:
     }
 
 
-def main() -> None:
-    """The command."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path, help="one folder of images per class")
-    parser.add_argument("--images", type=int, default=64, help="files taken from the folder (%(default)s)")
-    parser.add_argument("--rounds", type=int, default=5, help="rounds; the best counts (%(default)s)")
-    parser.add_argument("--data", default="", help="what the images are, for the record")
-    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results" / "decode.json")
-    given = parser.parse_args()
+def measured(given: Namespace) -> dict[str, Any]:
+    """Images per second of every backend, and how far their pixels are from Pillow's."""
     samples = ImageFolder(given.folder).samples
     step = max(1, len(samples) // given.images)
     files = [Path(path).read_bytes() for path, _ in samples[::step][: given.images]]
@@ -73,8 +66,8 @@ def main() -> None:
             print(label, name, {backend: round(speed) for backend, speed in speeds.items()})
     results["difference from Pillow"] = differences(given.folder)
     print(results["difference from Pillow"])
-    write_json(given.out, setup="whole files to RGB, no resize", data=given.data or given.folder.name, results=results)
+    return results
 
 
 if __name__ == "__main__":
-    main()
+    benchmark(__file__, measured, folder="one folder of images per class", images=64, rounds=5)

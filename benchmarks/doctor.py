@@ -19,15 +19,18 @@ import subprocess
 import sys
 import tempfile
 import time
+from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from harness import benchmark
 from situations import EXPECTED
 
-from fastdata.diagnosis.measure import spread, write_json
+from fastdata.measuring.rounds import spread
 
 PROGRAM = Path(__file__).with_name("situations.py")
+LEAST_PAIRS = 6  # fewer say nothing with 95 % confidence
 STEPS = {"compute_bound": 24, "anomaly_mode": 100}  # of which watching is timed
 
 
@@ -70,34 +73,28 @@ def overhead(name: str, folder: Path, pairs: int) -> dict[str, Any]:
     return told
 
 
-def main() -> None:
-    """The command."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("large", type=Path)
-    parser.add_argument("--seconds", type=float, default=20.0, help="as the doctor's (%(default)s)")
-    parser.add_argument("--pairs", type=int, default=60, help="of the overhead (%(default)s)")
-    parser.add_argument("--only-overhead", action="store_true", help="keep the situations of the result that is there")
-    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results" / "doctor.json")
-    given = parser.parse_args()
-    if given.pairs < 6:
-        parser.error(f"--pairs {given.pairs}: fewer than 6 say nothing with 95 % confidence")
+def measured(given: Namespace) -> dict[str, Any]:
+    """The verdict on every program, and what watching costs."""
     results: dict[str, Any] = {}
     measured_by: dict[str, Any] = {}
     if given.only_overhead:
         before = json.loads(given.out.read_text())
         results = before["results"]["situations"]
         measured_by = {"situations_by": {key: before[key] for key in ("command", "date", "commit")}}
+    small, large = given.folders
     for make, expected in () if given.only_overhead else EXPECTED.items():
         name = make.__name__
-        told = examined(name, given.large if name == "oversized" else given.folder, given.seconds)
+        told = examined(name, large if name == "oversized" else small, given.seconds)
         results[name] = {"expected": expected, "right": told["cause"] == expected, **told}
         print(f"{name}: {told['cause']} ({told['took_s']:.0f} s): {told['verdict']}", flush=True)
-    costs = {name: overhead(name, given.folder, given.pairs) for name in STEPS}
-    setup = str(__doc__).partition("Setup: ")[2].partition("Result:")[0].strip()
-    data = f"{given.folder.name}, {given.large.name}"
-    write_json(given.out, setup=setup, data=data, results={"situations": results, **measured_by, "overhead": costs})
+    costs = {name: overhead(name, small, max(given.pairs, LEAST_PAIRS)) for name in STEPS}
+    return {"situations": results, **measured_by, "overhead": costs}
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the arguments of this benchmark alone."""
+    parser.add_argument("--only-overhead", action="store_true", help="keep the situations of the result that is there")
 
 
 if __name__ == "__main__":
-    main()
+    benchmark(__file__, measured, folders="photographs, and large ones", add=arguments, seconds=20, pairs=60)

@@ -21,18 +21,20 @@ import subprocess
 import sys
 import tempfile
 import warnings
+from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 import torch.utils.data
+from harness import benchmark
 from recipes import RECIPES
 from torchvision import datasets
 
 import fastdata
 from fastdata.dataloader.loader import observers
-from fastdata.diagnosis.measure import Contender, measure, ratios, table, write_json
+from fastdata.measuring.rounds import compare
 
 RESULT = Path(__file__).parent / "results" / "draws.json"
 WORKERS, UPDATES, BATCH = 2, 100, 8
@@ -137,14 +139,8 @@ def is_equal(dataset: Any, options: dict[str, Any]) -> bool:
     return all(torch.equal(one, other) and one.stride() == other.stride() for one, other in pairs)
 
 
-def main() -> None:
-    """The command."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path, help="folder of the form CLASS/IMAGE")
-    parser.add_argument("--sources", type=Path, default=None, help="folder with the checkouts")
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--repeat", type=int, default=8, help="times the folder is read in an epoch (%(default)s)")
-    given = parser.parse_args()
+def measured(given: Namespace) -> dict[str, Any]:
+    """The cost of every recipe, and the losses of public programs."""
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     options = {"batch_size": 64, "shuffle": True, "num_workers": WORKERS}
@@ -157,41 +153,36 @@ def main() -> None:
     for name in ("crop", "RandAugment", "TrivialAugmentWide", "ColorJitter", "SimCLR"):
         make, views = RECIPES[name]
         dataset = datasets.ImageFolder(str(given.folder), make())
-        photographs = len(dataset)
         dataset.samples = dataset.imgs = dataset.samples * given.repeat
-        contenders = [
-            Contender(
-                name=kind,
-                epoch=lambda cls=cls, more=more, dataset=dataset: iter(cls(dataset, **options, **more)),
-                images=len(dataset) * views,
-            )
+        epochs = {
+            kind: lambda cls=cls, more=more, dataset=dataset: iter(cls(dataset, **options, **more))
             for kind, (cls, more) in kinds.items()
-        ]
-        measured = measure(contenders, rounds=given.rounds, say=lambda _: None)
-        results[name] = {
-            "loaders": [each.to_dict() for each in measured],
-            "times_better": ratios(measured, "torch"),
-            "equal": is_equal(dataset, options),
         }
-        print(f"{name}: equal: {results[name]['equal']}\n{table(measured, 'torch')}", flush=True)
+        is_same = is_equal(dataset, options)
+        print(f"{name}: equal: {is_same}")
+        results[name] = compare(epochs, "torch", images=len(dataset) * views, rounds=given.rounds) | {"equal": is_same}
     losses = compared_losses(given.folder, given.sources.resolve()) if given.sources else {}
-    write_json(
-        RESULT,
-        setup=__doc__.split("Setup: ")[1].split("\n\n")[0].replace("\n", " "),
-        data=f"{photographs} photographs of {given.folder.name}",
-        results={"recipes": results, "losses": losses},
-    )
+    return {"recipes": results, "losses": losses}
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the arguments of this benchmark alone."""
+    parser.add_argument("--sources", type=Path, default=None, help="folder with the checkouts")
+
+
+def print_losses() -> None:
+    """Prints the losses of a public program, in a process of its own."""
+    torch.set_num_threads(1)
+    seen: list[fastdata.DataLoader[Any]] = []
+    if os.environ["DRAWS_WITH_FASTDATA"]:
+        fastdata.replace_dataloader()
+        observers.append(lambda loader, _: seen.append(loader))
+    print("\nLOSSES " + json.dumps(losses_of(sys.argv[2], sys.argv[3:])))
+    print("\n".join(f"LOADER {loader.verdict()}" for loader in seen))
 
 
 if __name__ == "__main__":
-    if sys.argv[1] == "--losses-of":
-        torch.set_num_threads(1)
-        if os.environ["DRAWS_WITH_FASTDATA"]:
-            fastdata.replace_dataloader()
-            seen: list[fastdata.DataLoader[Any]] = []
-            observers.append(lambda loader, _: seen.append(loader))
-        print("\nLOSSES " + json.dumps(losses_of(sys.argv[2], sys.argv[3:])))
-        if os.environ["DRAWS_WITH_FASTDATA"]:
-            print("\n".join(f"LOADER {loader.verdict()}" for loader in seen))
+    if sys.argv[1:2] == ["--losses-of"]:
+        print_losses()
     else:
-        main()
+        benchmark(__file__, measured, folder="folder of the form CLASS/IMAGE", add=arguments, rounds=5, repeat=8)

@@ -11,16 +11,16 @@ Result: benchmarks/results/fidelity.json.
 
 from __future__ import annotations
 
-import argparse
 import math
+from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
 import torch
+from harness import benchmark
 from torch import nn
 
 from fastdata import DataLoader, ImageFolder
-from fastdata.diagnosis.measure import write_json
 from fastdata.models import small_resnet
 from fastdata.transforms import CenterCrop, Compose, PILToTensor, RandomHorizontalFlip, RandomResizedCrop, Resize
 
@@ -81,23 +81,17 @@ def accuracy(model: nn.Module, folder: Path, fidelity: str, size: int) -> float:
     return right / total
 
 
-def main() -> None:
-    """The command."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path, help="photographs, one folder per class")
-    parser.add_argument("sample", type=Path, help="the sample dataset, with train/ and val/")
-    parser.add_argument("--epochs", type=int, default=20, help="epochs of training (%(default)s)")
-    parser.add_argument("--size", type=int, default=96, help="side of training images (%(default)s)")
-    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results" / "fidelity.json")
-    given = parser.parse_args()
-    results: dict[str, Any] = {"pixels": {str(size): difference(given.folder, size) for size in SIZES}}
+def measured(given: Namespace) -> dict[str, Any]:
+    """Differences of pixels, and the accuracy of a model on either."""
+    photographs, sample = given.folders
+    results: dict[str, Any] = {"pixels": {str(size): difference(photographs, size) for size in SIZES}}
     print(results)
-    model = train(given.sample / "train", given.size, given.epochs)
-    results["accuracy"] = {seen: accuracy(model, given.sample / "val", seen, given.size) for seen in FIDELITIES}
+    model = train(sample / "train", given.size, given.epochs)
+    results["accuracy"] = {seen: accuracy(model, sample / "val", seen, given.size) for seen in FIDELITIES}
     print(results["accuracy"])
-    setup = f"windows of {', '.join(map(str, SIZES))} px; {given.epochs} epochs at {given.size} px"
-    write_json(given.out, setup=setup, data=f"{given.folder.name}; the sample dataset", results=results)
+    return results
 
 
 if __name__ == "__main__":
-    main()
+    told = "photographs, one folder per class; the sample dataset, with train/ and val/"
+    benchmark(__file__, measured, folders=told, epochs=20, size=96)

@@ -11,22 +11,24 @@ each by torch's loader and by fastdata's.  WebDataset is its documented pipeline
 
 from __future__ import annotations
 
-import argparse
 import shutil
 import tempfile
 import warnings
+from argparse import Namespace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch.utils.data
 import webdataset
+from harness import benchmark
 from PIL import Image, ImageDraw
 from torchvision import tv_tensors
 from torchvision.transforms import v2
 
 import fastdata
-from fastdata.diagnosis.measure import Contender, measure, ratios, table, write_json
+from fastdata.measuring.rounds import compare
 
 RESULT = Path(__file__).parent / "results" / "fields.json"
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
@@ -122,13 +124,8 @@ def loaders(files: Path, shards: Path, kind: str, view: Any) -> dict[str, Any]:
     }
 
 
-def main() -> None:
-    """The command."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path, help="folder of photographs")
-    parser.add_argument("--images", type=int, default=512)
-    parser.add_argument("--rounds", type=int, default=5)
-    given = parser.parse_args()
+def measured(given: Namespace) -> dict[str, Any]:
+    """Every way to read captions, and masks."""
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     photographs = sorted(path for path in given.folder.rglob("*") if path.suffix.lower() in (".jpg", ".jpeg"))
@@ -142,24 +139,14 @@ def main() -> None:
                 writer.write({"__key__": path.stem, "jpg": path, **others})
         for kind, view in (("captions", OneView()), ("masks", Joint())):
             made = loaders(files, shards, kind, view)
-            contenders = [
-                Contender(name=name, epoch=lambda loader=loader: iter(loader), images=given.images)
-                for name, loader in made.items()
-            ]
-            measured = measure(contenders, rounds=given.rounds, say=lambda _: None)
-            results[kind] = {
-                "loaders": [each.to_dict() for each in measured],
-                "times_better": ratios(measured, "files, torch"),
-                "verdicts": {name: str(made[name].verdict()) for name in ("files, fastdata", "shards, fastdata")},
+            epochs = {name: partial(iter, loader) for name, loader in made.items()}
+            results[kind] = compare(epochs, "files, torch", images=given.images, rounds=given.rounds)
+            results[kind]["verdicts"] = {
+                name: str(made[name].verdict()) for name in ("files, fastdata", "shards, fastdata")
             }
-            print(f"{kind}\n{table(measured, 'files, torch')}\n{results[kind]['verdicts']}", flush=True)
-    write_json(
-        RESULT,
-        setup=__doc__.split("Setup: ")[1].split("\n\n")[0].replace("\n", " "),
-        data=f"{len(photographs)} photographs of {given.folder.name}, repeated, with drawn masks",
-        results={"works": results, "versions": {"webdataset": webdataset.__version__}},
-    )
+            print(results[kind]["verdicts"], flush=True)
+    return {"works": results, "versions": {"webdataset": webdataset.__version__}}
 
 
 if __name__ == "__main__":
-    main()
+    benchmark(__file__, measured, folder="folder of photographs", images=512, rounds=5)

@@ -13,10 +13,10 @@ Result: benchmarks/results/footprint.json.
 
 from __future__ import annotations
 
-import argparse
 import gc
 import threading
 import time
+from argparse import Namespace
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -24,13 +24,14 @@ from typing import Any
 
 import psutil
 import torch.utils.data
+from harness import benchmark
 from PIL import Image
 from torch.utils.data import Subset
 from torchvision import transforms
 from torchvision.datasets import ImageFolder
 
 from fastdata import DataLoader
-from fastdata.diagnosis.measure import spread, write_json
+from fastdata.measuring.rounds import spread
 
 LOADERS: dict[str, Any] = {"torch": torch.utils.data.DataLoader, "fastdata": DataLoader}
 FIRST: dict[str, Any] = {
@@ -124,17 +125,8 @@ def _mark(when: str) -> dict[str, Any]:
     }
 
 
-def main() -> None:
-    """The command."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path, help="one folder of images per class")
-    parser.add_argument("--data", default="", help="what the images are, for the record")
-    parser.add_argument("--entries", type=int, default=1_200_000, help="of the lists, for the first batch")
-    parser.add_argument("--rounds", type=int, default=5, help="for the first batch")
-    parser.add_argument("--breaks", type=int, default=1000)
-    parser.add_argument("--epochs", type=int, default=50)
-    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results" / "footprint.json")
-    given = parser.parse_args()
+def measured(given: Namespace) -> dict[str, Any]:
+    """Memory, the first batch, and what stays behind."""
     results = {
         "resident_mb": resident_mb(given.folder, 8),
         "first_batch_s": first_batch_s(given.folder, given.entries, given.rounds),
@@ -142,8 +134,9 @@ def main() -> None:
     }
     for name, result in results.items():
         print(name, result)
-    write_json(given.out, setup=str(__doc__).split("\n\n")[1], data=given.data or given.folder.name, results=results)
+    return results
 
 
 if __name__ == "__main__":
-    main()
+    sizes = {"entries": 1_200_000, "rounds": 5, "breaks": 1000, "epochs": 50}
+    benchmark(__file__, measured, folder="one folder of images per class", **sizes)

@@ -11,7 +11,6 @@ Result: benchmarks/results/inside.json.
 
 from __future__ import annotations
 
-import argparse
 import collections
 import ctypes
 import ctypes.util
@@ -22,19 +21,22 @@ import subprocess
 import sys
 import tempfile
 import time
+from argparse import Namespace
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import PIL.Image
 import torch
+from harness import benchmark
 
 from fastdata import DataLoader, ImageFolder, native
-from fastdata.diagnosis.measure import spread, write_json
 from fastdata.loaders import resample
 from fastdata.loaders.native import NativeBackend
 from fastdata.loaders.per_image import inspect
+from fastdata.measuring.rounds import spread, taking_turns
 from fastdata.pipeline.batch_memory import BatchMemory
 from fastdata.pipeline.image_batch import ImageBatch
 from fastdata.tables import FileBatch, Format
@@ -110,14 +112,8 @@ def core_ms(folder: Path, rounds: int) -> dict[str, Any]:
     decode, _ = decoder(images)
     table = np.random.default_rng(0).normal(size=(3, 256)).astype(np.float32)
     formats = {"uint8": Format(), "float32": Format(channels_first=True, table=table)}
-    took: dict[str, list[float]] = {name: [] for name in formats}
-    for round_ in range(rounds + 1):
-        for name, format_ in formats.items():
-            began = time.process_time()
-            decode(format_)
-            if round_ > 0:
-                took[name].append((time.process_time() - began) / count * 1e3)
-    return {name: spread(values) for name, values in took.items()}
+    took = taking_turns({name: partial(decode, each) for name, each in formats.items()}, rounds=rounds)
+    return {name: spread([1e3 * seconds / count for seconds in values]) for name, values in took.items()}
 
 
 def fresh_batch_ms(rounds: int = 20) -> dict[str, Any]:
@@ -128,14 +124,9 @@ def fresh_batch_ms(rounds: int = 20) -> dict[str, Any]:
         "numpy.empty": lambda: torch.from_numpy(np.empty(shape, np.float32)),
         "used again": lambda: memory.tensor(shape, torch.float32),
     }
-    took: dict[str, list[float]] = {name: [] for name in ways}
-    for round_ in range(rounds + 1):
-        for name, make in ways.items():
-            began = time.process_time()
-            make().view(-1)[::1024].fill_(1)
-            if round_ > 0:
-                took[name].append((time.process_time() - began) * 1e3)
-    return {name: spread(values) for name, values in took.items()}
+    touched = {name: lambda make=make: make().view(-1)[::1024].fill_(1) for name, make in ways.items()}
+    took = taking_turns(touched, rounds=rounds)
+    return {name: spread([1e3 * seconds for seconds in values]) for name, values in took.items()}
 
 
 def python_us(folder: Path, batch_size: int, threads: int) -> float:
@@ -224,7 +215,7 @@ def shares(folder: Path) -> dict[str, float] | None:
         return None
     with tempfile.TemporaryDirectory() as scratch:
         data = f"{scratch}/perf.data"
-        run = [sys.executable, __file__, str(folder), "--loop"]
+        run = [sys.executable, __file__, "--loop", str(folder)]
         subprocess.run(["perf", "record", "-o", data, *run], check=True, capture_output=True)
         report = ["perf", "report", "-i", data, "--no-children", "--sort", "dso,sym", "--percent-limit", "0"]
         lines = subprocess.run(report, check=True, capture_output=True, text=True).stdout.splitlines()
@@ -237,21 +228,8 @@ def shares(folder: Path) -> dict[str, float] | None:
     return {name: round(100 * percent / whole, 1) for name, percent in found.most_common()}
 
 
-def main() -> None:
-    """The command."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path, help="JPEGs, one folder per class")
-    parser.add_argument("--rounds", type=int, default=7, help="measured passes (%(default)s)")
-    parser.add_argument("--loop", action="store_true", help="only decode for ten seconds, for a profiler")
-    parser.add_argument("--data", default="", help="what the images are, for the record")
-    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results" / "inside.json")
-    given = parser.parse_args()
-    if given.loop:
-        decode, _ = decoder(all_images(given.folder))
-        until = time.monotonic() + 10
-        while time.monotonic() < until:
-            decode(Format())
-        return
+def measured(given: Namespace) -> dict[str, Any]:
+    """All parts."""
     results = {
         "core_ms_per_image": core_ms(given.folder, given.rounds),
         "shares_percent": shares(given.folder),
@@ -265,9 +243,19 @@ def main() -> None:
     }
     for name, result in results.items():
         print(name, result)
-    setup = str(__doc__).split("\n\n")[1]
-    write_json(given.out, setup=setup, data=given.data or given.folder.name, results=results)
+    return results
+
+
+def decode_for(seconds: float, folder: Path) -> None:
+    """Only decodes, for a profiler."""
+    decode, _ = decoder(all_images(folder))
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        decode(Format())
 
 
 if __name__ == "__main__":
-    main()
+    if sys.argv[1:2] == ["--loop"]:
+        decode_for(10.0, Path(sys.argv[2]))
+    else:
+        benchmark(__file__, measured, folder="JPEGs, one folder per class", rounds=7)

@@ -10,15 +10,15 @@ Result: benchmarks/results/jpeg_index.json.
 
 from __future__ import annotations
 
-import argparse
 import time
+from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from harness import benchmark
 
 from fastdata import native
-from fastdata.diagnosis.measure import write_json
 from fastdata.loaders import resample
 from fastdata.loaders.per_image import inspect
 from fastdata.tables import Format
@@ -63,7 +63,7 @@ class Images:
         return took
 
 
-def measured(folder: Path, rounds: int) -> dict[str, Any]:
+def windows(folder: Path, rounds: int) -> dict[str, Any]:
     """Windows with and without an index, in milliseconds per image, and what the indexes cost."""
     images = Images(folder)
     count = len(images.data)
@@ -97,19 +97,13 @@ def measured(folder: Path, rounds: int) -> dict[str, Any]:
     return result
 
 
-def main() -> None:
-    """The command."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folders", type=Path, nargs="+", help="folders with JPEGs in them")
-    parser.add_argument("--rounds", type=int, default=15, help="times that each window is decoded (%(default)s)")
-    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results" / "jpeg_index.json")
-    given = parser.parse_args()
-    results = {folder.name: measured(folder, given.rounds) for folder in given.folders}
+def measured(given: Namespace) -> dict[str, Any]:
+    """Every folder."""
+    results = {folder.name: windows(folder, given.rounds) for folder in given.folders}
     for name, result in results.items():
         print(name, result)
-    names = ", ".join(results)
-    write_json(given.out, setup=str(__doc__).split("\n\n")[1], data=names, results=results)
+    return results
 
 
 if __name__ == "__main__":
-    main()
+    benchmark(__file__, measured, folders="folders with JPEGs in them", rounds=15)

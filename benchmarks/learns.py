@@ -8,14 +8,16 @@ Result: benchmarks/results/learns.json.
 
 from __future__ import annotations
 
-import argparse
 import json
 import tempfile
 import time
+from argparse import Namespace
 from pathlib import Path
+from typing import Any
+
+from harness import benchmark
 
 from fastdata.demo.sample import SampleOptions, make_sample_dataset
-from fastdata.diagnosis.measure import write_json
 from fastdata.train.__main__ import main as train
 
 FLAGS = ["--model", "small", "-b", "32", "--epochs", "15", "--opt", "adamw", "--lr", "0.004", "--weight-decay", "0.01"]
@@ -23,24 +25,19 @@ FLAGS += ["--lr-scheduler", "onecycle", "--min-scale", "0.5", "--train-crop-size
 FLAGS += ["--val-resize-size", "128", "--val-crop-size", "112"]
 
 
-def main() -> None:
-    """The command."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path, help="the sample dataset; drawn if it is not there")
-    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results" / "learns.json")
-    given = parser.parse_args()
+def measured(given: Namespace) -> dict[str, Any]:
+    """The epochs of one run."""
     make_sample_dataset(given.folder, SampleOptions(train=4000, val=400))
+    given.setup = " ".join(FLAGS)
     with tempfile.TemporaryDirectory() as output:
         began = time.perf_counter()
         if train(["--data-path", str(given.folder), *FLAGS, "--output-dir", output]) != 0:
             raise SystemExit(1)
         seconds = time.perf_counter() - began
         epochs = json.loads((Path(output) / "result.json").read_text())["epochs"]
-    results = {"seconds": seconds, "val_accuracy": epochs[-1]["val_accuracy"], "epochs": epochs}
-    write_json(
-        given.out, setup=" ".join(FLAGS), data="4,000 drawn images in ten classes, 400 held out", results=results
-    )
+    return {"seconds": seconds, "val_accuracy": epochs[-1]["val_accuracy"], "epochs": epochs}
 
 
 if __name__ == "__main__":
-    main()
+    drawn = "4,000 drawn images in ten classes, 400 held out"
+    benchmark(__file__, measured, folder="the sample dataset; drawn if it is not there", data=drawn)

@@ -9,19 +9,20 @@ least 1000 images.  All loaders take turns in every round.  Result: benchmarks/r
 
 from __future__ import annotations
 
-import argparse
+from argparse import Namespace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch.utils.data
+from harness import benchmark
 from torch.utils.data import ConcatDataset
 from torchvision import transforms
 from torchvision.datasets import ImageFolder
 
 from fastdata import DataLoader
-from fastdata.diagnosis.measure import Contender, Measurement, measure, ratios, table, write_json
 from fastdata.loaders import available_backends
+from fastdata.measuring.rounds import compare
 
 TORCH = "torch + torchvision"
 ENDS = {
@@ -36,7 +37,7 @@ def repeated(folder: Path, transform: Any, at_least: int = 1000) -> ConcatDatase
     return ConcatDataset([dataset] * -(-at_least // len(dataset)))
 
 
-def run(folder: Path, end: str, workers: int, rounds: int) -> list[Measurement]:
+def run(folder: Path, end: str, workers: int, rounds: int) -> dict[str, Any]:
     """Measures every available backend and torch for one kind of output."""
     steps = [transforms.RandomResizedCrop(224), transforms.RandomHorizontalFlip(), *ENDS[end]]
     dataset = repeated(folder, transforms.Compose(steps))
@@ -44,29 +45,18 @@ def run(folder: Path, end: str, workers: int, rounds: int) -> list[Measurement]:
     loaders: dict[str, Any] = {TORCH: torch.utils.data.DataLoader(dataset, persistent_workers=True, **options)}
     for name in available_backends():
         loaders[f"fastdata, {name}"] = DataLoader(dataset, backend=name, **options)
-    contenders = [
-        Contender(name=name, epoch=partial(iter, loader), images=len(dataset)) for name, loader in loaders.items()
-    ]
-    return measure(contenders, rounds=rounds)
+    epochs = {name: partial(iter, loader) for name, loader in loaders.items()}
+    return compare(epochs, TORCH, images=len(dataset), rounds=rounds)
 
 
-def main() -> None:
-    """The command."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path, help="one folder of images per class")
-    parser.add_argument("--workers", type=int, default=2, help="threads, and worker processes (%(default)s)")
-    parser.add_argument("--rounds", type=int, default=5, help="measured passes of each (%(default)s)")
-    parser.add_argument("--data", default="", help="what the images are, for the record")
-    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results" / "loader.json")
-    given = parser.parse_args()
+def measured(given: Namespace) -> dict[str, Any]:
+    """Every loader, for each kind of output."""
     results = {}
     for end in ENDS:
-        measured = run(given.folder, end, given.workers, given.rounds)
-        print(f"\n{end}\n\n{table(measured, TORCH)}\n")
-        results[end] = {"loaders": [m.to_dict() for m in measured], "times_better": ratios(measured, TORCH)}
-    setup = f"RandomResizedCrop(224), flip; batch 64, shuffled; {given.workers} threads or worker processes"
-    write_json(given.out, setup=setup, data=given.data or given.folder.name, results=results)
+        print(f"{end}\n")
+        results[end] = run(given.folder, end, given.workers, given.rounds)
+    return results
 
 
 if __name__ == "__main__":
-    main()
+    benchmark(__file__, measured, folder="one folder of images per class", workers=2, rounds=5)

@@ -12,9 +12,10 @@ processes; CPU time of the whole process tree.
 
 from __future__ import annotations
 
-import argparse
 import warnings
+from argparse import Namespace
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,11 +25,12 @@ import numpy as np
 import torch
 import torch.utils.data
 from albumentations.pytorch import ToTensorV2
+from harness import benchmark
 from PIL import Image
 from torchvision.transforms import v2
 
 import fastdata
-from fastdata.diagnosis.measure import Contender, measure, ratios, table, write_json
+from fastdata.measuring.rounds import compare
 
 RESULT = Path(__file__).parent / "results" / "opencv.json"
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
@@ -103,13 +105,8 @@ def works() -> dict[str, tuple[Any, Any, Any]]:
     }
 
 
-def main() -> None:
-    """The command."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path, help="folder of images")
-    parser.add_argument("--images", type=int, default=400)
-    parser.add_argument("--rounds", type=int, default=5)
-    given = parser.parse_args()
+def measured(given: Namespace) -> dict[str, Any]:
+    """The four ways, for each work."""
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     cv2.setNumThreads(0)
@@ -123,23 +120,11 @@ def main() -> None:
             "open_image, fastdata": fastdata.DataLoader(Files(paths, mixed), BATCH, num_workers=WORKERS),
             "torchvision, fastdata": fastdata.DataLoader(Files(paths, by_torchvision), BATCH, num_workers=WORKERS),
         }
-        contenders = [
-            Contender(name=kind, epoch=lambda loader=loader: iter(loader), images=len(paths))
-            for kind, loader in loaders.items()
-        ]
-        measured = measure(contenders, rounds=given.rounds, say=lambda _: None)
-        results[name] = {
-            "loaders": [each.to_dict() for each in measured],
-            "times_better": ratios(measured, "OpenCV, torch"),
-        }
-        print(f"{name}\n{table(measured, 'OpenCV, torch')}", flush=True)
-    write_json(
-        RESULT,
-        setup=__doc__.split("Setup: ")[1].split("\n\n")[0].replace("\n", " "),
-        data=f"{len(found)} photographs of {given.folder.name}",
-        results={"versions": {"albumentations": A.__version__, "OpenCV": cv2.__version__}, "works": results},
-    )
+        print(f"{name}\n")
+        epochs = {kind: partial(iter, loader) for kind, loader in loaders.items()}
+        results[name] = compare(epochs, "OpenCV, torch", images=len(paths), rounds=given.rounds)
+    return {"versions": {"albumentations": A.__version__, "OpenCV": cv2.__version__}, "works": results}
 
 
 if __name__ == "__main__":
-    main()
+    benchmark(__file__, measured, folder="folder of images", images=400, rounds=5)

@@ -25,6 +25,7 @@ from __future__ import annotations
 import argparse
 import json
 import warnings
+from argparse import Namespace
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -33,13 +34,14 @@ from typing import Any
 import torch
 import torch.utils.data
 import torchvision
+from harness import benchmark
 from PIL import Image
 from PIL.JpegImagePlugin import JpegImageFile
 from torchvision import datasets, transforms
 from torchvision.transforms import v2
 
 from fastdata import DataLoader, NotAccelerated
-from fastdata.diagnosis.measure import Contender, Measurement, measure, ratios, table, write_json
+from fastdata.measuring.rounds import compare
 
 TRAIN = transforms.Compose(
     [
@@ -205,14 +207,14 @@ FORMS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
 }
 
 
-def run(folder: Path, *, workers: int, rounds: int, images: int, only: str) -> dict[str, list[Measurement]]:
+def run(folder: Path, *, workers: int, rounds: int, images: int, only: str) -> dict[str, Any]:
     """Measures each form with torch's loader and with fastdata's."""
     folder_dataset = datasets.ImageFolder(folder, TRAIN)
     samples = folder_dataset.samples * -(-images // len(folder_dataset.samples))
     folder_dataset.samples = folder_dataset.imgs = samples
     options = {"batch_size": 64, "shuffle": True, "num_workers": workers}
     forms = {"ImageFolder": (lambda *_: folder_dataset, {}), **FORMS}
-    measured = {}
+    results = {}
     for name, (make, more) in forms.items():
         if only not in ("", name):
             continue
@@ -222,38 +224,24 @@ def run(folder: Path, *, workers: int, rounds: int, images: int, only: str) -> d
             "fastdata": DataLoader(dataset, **options, **more),
         }
         print(f"{name}: {loaders['fastdata'].verdict()}")
-        contenders = [
-            Contender(name=kind, epoch=partial(iter, loader), images=views * len(samples))
-            for kind, loader in loaders.items()
-        ]
-        measured[name] = measure(contenders, rounds=rounds)
-    return measured
+        epochs = {kind: partial(iter, loader) for kind, loader in loaders.items()}
+        results[name] = compare(epochs, "torch", images=views * len(samples), rounds=rounds)
+    return results
 
 
-def main() -> None:
-    """The command."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path, help="one folder of images per class")
-    parser.add_argument("--images", type=int, default=1200, help="samples in each dataset (%(default)s)")
-    parser.add_argument("--workers", type=int, default=2, help="worker processes, and threads (%(default)s)")
-    parser.add_argument("--rounds", type=int, default=5, help="measured passes of each (%(default)s)")
-    parser.add_argument("--only", default="", help="name of one form; the results of others are kept")
-    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results" / "own_datasets.json")
-    given = parser.parse_args()
+def measured(given: Namespace) -> dict[str, Any]:
+    """Every form, or one whose results replace those in the file."""
     warnings.simplefilter("ignore", NotAccelerated)
-    results = json.loads(given.out.read_text())["results"] if given.only else {}
+    before = json.loads(given.out.read_text())["results"] if given.only else {}
     options = {"workers": given.workers, "rounds": given.rounds, "images": given.images, "only": given.only}
-    for name, measured in run(given.folder, **options).items():
-        print(f"\n{name}\n\n{table(measured, 'torch')}\n")
-        results[name] = {"loaders": [m.to_dict() for m in measured], "times_better": ratios(measured, "torch")}
-    files = len(datasets.ImageFolder(given.folder).samples)
-    write_json(
-        given.out,
-        setup=f"batch 64, shuffled; {given.workers} worker processes, and with fastdata as many threads",
-        data=f"{files} files of {given.folder.name}, repeated to {given.images} samples",
-        results=results,
-    )
+    return before | run(given.folder, **options)
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the arguments of this benchmark alone."""
+    parser.add_argument("--only", default="", help="name of one form; the results of others are kept")
 
 
 if __name__ == "__main__":
-    main()
+    told = "one folder of images per class"
+    benchmark(__file__, measured, folder=told, add=arguments, images=1200, workers=2, rounds=5)

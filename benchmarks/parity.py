@@ -11,18 +11,18 @@ Result: benchmarks/results/parity.json.
 
 from __future__ import annotations
 
-import argparse
 import statistics
+from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
 import torch
+from harness import benchmark
 from torchvision import transforms
 from torchvision.datasets import ImageFolder
 
 import fastdata
 from fastdata.demo.sample import SampleOptions, make_sample_dataset
-from fastdata.diagnosis.measure import write_json
 from fastdata.models import small_resnet
 from fastdata.train import TrainOptions, fit
 
@@ -53,29 +53,21 @@ def accuracy(kind: str, folder: Path, *, seed: int, epochs: int) -> float:
     return 100 * float(fit(model, *loaders, options).epochs[-1]["val_accuracy"])
 
 
-def main() -> None:
-    """The command."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path, help="the sample dataset; drawn if it is not there")
-    parser.add_argument("--epochs", type=int, default=15, help="(%(default)s)")
-    parser.add_argument("--seeds", type=int, default=3, help="(%(default)s)")
-    parser.add_argument("--images", type=int, default=4000, help="that are drawn for training (%(default)s)")
-    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results" / "parity.json")
-    given = parser.parse_args()
+def measured(given: Namespace) -> dict[str, Any]:
+    """The accuracy with each loader, for every seed."""
     make_sample_dataset(given.folder, SampleOptions(train=given.images, val=1000))
+    given.data = f"{given.images} drawn images in ten classes, 1000 more held out"
     found: dict[str, list[float]] = {kind: [] for kind in LOADERS}
     for seed in range(given.seeds):
         for kind, reached in found.items():
             reached.append(accuracy(kind, given.folder, seed=seed, epochs=given.epochs))
             print(f"seed {seed}, {kind}: {reached[-1]:.2f} %", flush=True)
-    results = {
+    return {
         kind: {"accuracy_percent": reached, "mean": statistics.mean(reached), "stdev": statistics.stdev(reached)}
         for kind, reached in found.items()
     }
-    setup = str(__doc__).partition("Setup: ")[2].partition("Result:")[0].strip()
-    data = f"{given.images} drawn images in ten classes, 1000 more held out; {given.epochs} epochs, batch {BATCH}"
-    write_json(given.out, setup=setup, data=data, results=results)
 
 
 if __name__ == "__main__":
-    main()
+    told = "the sample dataset; drawn if it is not there"
+    benchmark(__file__, measured, folder=told, epochs=15, seeds=3, images=4000)

@@ -26,6 +26,7 @@ from __future__ import annotations
 
 import argparse
 import warnings
+from argparse import Namespace
 from collections.abc import Callable, Iterator
 from functools import partial
 from importlib.util import find_spec
@@ -34,11 +35,12 @@ from typing import Any
 
 import torch
 import torch.utils.data
+from harness import benchmark
 from torchvision import datasets, transforms
 from torchvision.transforms import InterpolationMode, v2
 
 from fastdata import DataLoader, NotAccelerated
-from fastdata.diagnosis.measure import Contender, Measurement, measure, ratios, table, write_json
+from fastdata.measuring.rounds import compare
 
 BATCH = 64
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
@@ -164,7 +166,7 @@ def dalis(paths: list[str], workers: int) -> Callable[[], Iterator[Any]]:
     return epoch
 
 
-def run(folder: Path, name: str, *, workers: int, rounds: int, images: int) -> list[Measurement]:
+def run(folder: Path, name: str, *, workers: int, rounds: int, images: int) -> dict[str, Any]:
     """Measures one recipe with torch's loader and with fastdata's."""
     make, views = RECIPES[name]
     options: dict[str, Any] = {"batch_size": BATCH, "shuffle": True, "num_workers": workers}
@@ -183,34 +185,24 @@ def run(folder: Path, name: str, *, workers: int, rounds: int, images: int) -> l
         "fastdata": DataLoader(dataset, **options),
     }
     print(f"{name}: {loaders['fastdata'].verdict()}")
-    contenders = [
-        Contender(name=kind, epoch=partial(iter, loader), images=views * images) for kind, loader in loaders.items()
-    ]
+    epochs = {kind: partial(iter, loader) for kind, loader in loaders.items()}
     if name == "RandAugment" and find_spec("nvidia") is not None and find_spec("nvidia.dali") is not None:
-        epoch = dalis([path for path, _ in dataset.samples], workers)
-        contenders.append(Contender(name="DALI, CPU", epoch=epoch, images=images))
-    return measure(contenders, rounds=rounds)
+        epochs["DALI, CPU"] = dalis([path for path, _ in dataset.samples], workers)
+    return compare(epochs, "torch", images=views * images, rounds=rounds)
 
 
-def main() -> None:
-    """The command."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path, help="one folder of images per class")
-    parser.add_argument("--images", type=int, default=400, help="samples (%(default)s)")
-    parser.add_argument("--workers", type=int, default=2, help="threads, and worker processes (%(default)s)")
-    parser.add_argument("--rounds", type=int, default=5, help="measured passes of each (%(default)s)")
-    parser.add_argument("--only", nargs="+", choices=RECIPES, default=list(RECIPES), help="some of the recipes")
-    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results" / "recipes.json")
-    given = parser.parse_args()
+def measured(given: Namespace) -> dict[str, Any]:
+    """Every recipe."""
     warnings.simplefilter("ignore", NotAccelerated)
-    results = {}
-    for name in given.only:
-        measured = run(given.folder, name, workers=given.workers, rounds=given.rounds, images=given.images)
-        print(f"\n{name}\n\n{table(measured, 'torch')}\n")
-        results[name] = {"loaders": [m.to_dict() for m in measured], "times_better": ratios(measured, "torch")}
-    setup = f"batch 64, shuffled; {given.workers} threads or worker processes"
-    write_json(given.out, setup=setup, data=f"{given.images} samples of {given.folder.name}", results=results)
+    options = {"workers": given.workers, "rounds": given.rounds, "images": given.images}
+    return {name: run(given.folder, name, **options) for name in given.only}
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the arguments of this benchmark alone."""
+    parser.add_argument("--only", nargs="+", choices=RECIPES, default=list(RECIPES), help="some of the recipes")
 
 
 if __name__ == "__main__":
-    main()
+    told = "one folder of images per class"
+    benchmark(__file__, measured, folder=told, add=arguments, images=400, workers=2, rounds=5)

@@ -13,7 +13,6 @@ Result: benchmarks/results/shards.json.
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import gc
 import mmap
@@ -23,6 +22,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from argparse import Namespace
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -31,15 +31,18 @@ from typing import Any
 import numpy as np
 import PIL.Image
 import psutil
+from harness import benchmark
 from inside import decoder
 from torchvision import transforms
 
 from fastdata import DataLoader, EpochSampler, ImageFolder, ShardDataset
-from fastdata.diagnosis.measure import Contender, installed, measure, ratios, spread, table, tree_cpu_s, write_json
+from fastdata.measuring.cpu_time import tree_cpu_s
+from fastdata.measuring.rounds import compare, spread, taking_turns
 from fastdata.shards.conversion.convert import ConvertOptions, convert
 from fastdata.shards.conversion.recode import Recoding
 from fastdata.shards.format import RECORD, Manifest, ShardIndex, ShardInfo, crc32c, index_name
 from fastdata.shards.store import read_range
+from fastdata.system.installed import installed
 from fastdata.tables import Format
 
 WORKERS = 2
@@ -168,12 +171,8 @@ def lossless(folder: Path, scratch: Path, rounds: int) -> dict[str, Any]:
         "repacked": [after.read_encoded(index) for index in range(len(after))],
     }
     decoders = {name: decoder(images) for name, images in data.items()}
-    took: dict[str, list[float]] = {name: [] for name in data}
-    for _ in range(rounds):
-        for name, (decode, _) in decoders.items():
-            began = time.process_time()
-            decode(Format())
-            took[name].append((time.process_time() - began) / len(before) * 1e3)
+    seconds = taking_turns({name: partial(decode, Format()) for name, (decode, _) in decoders.items()}, rounds=rounds)
+    took = {name: [1e3 * each / len(before) for each in values] for name, values in seconds.items()}
     seen = [pixels for _, pixels in decoders.values()]
     a, b = took.values()
     return {
@@ -197,12 +196,8 @@ def epochs(folder: Path, shards: Path, rounds: int) -> dict[str, Any]:
         "shards, random": DataLoader(sharded, shuffle=True, **options),
         "shards, windowed": DataLoader(sharded, sampler=windowed, **options),
     }
-    contenders = [Contender(name=n, epoch=partial(iter, loader), images=len(loose)) for n, loader in loaders.items()]
-    measured = measure(contenders, rounds=rounds)
-    print(table(measured, "loose files"))
-    found: dict[str, Any] = {
-        "warm": {"loaders": [m.to_dict() for m in measured], "times_better": ratios(measured, "loose files")}
-    }
+    passes = {name: partial(iter, loader) for name, loader in loaders.items()}
+    found: dict[str, Any] = {"warm": compare(passes, "loose files", images=len(loose), rounds=rounds)}
     if os.geteuid() == 0:
         seconds: dict[str, list[float]] = {name: [] for name in loaders}
         for _ in range(rounds):
@@ -262,12 +257,9 @@ def raw(folder: Path, scratch: Path, rounds: int) -> dict[str, Any] | None:
     )
     ours = DataLoader(dataset, 64, shuffle=True, num_workers=WORKERS, backend="native")
     loaders = {"FFCV, raw": theirs, "fastdata, raw": ours}
-    contenders = [Contender(name=n, epoch=partial(iter, loader), images=len(dataset)) for n, loader in loaders.items()]
-    measured = measure(contenders, rounds=rounds)
-    print(table(measured, "FFCV, raw"))
+    passes = {name: partial(iter, loader) for name, loader in loaders.items()}
     return {
-        "loaders": [m.to_dict() for m in measured],
-        "times_better": ratios(measured, "FFCV, raw"),
+        **compare(passes, "FFCV, raw", images=len(dataset), rounds=rounds),
         "stored_bytes": {
             "fastdata": sum(path.stat().st_size for path in (scratch / "raw").iterdir()),
             "FFCV": (scratch / "raw.beton").stat().st_size,
@@ -360,15 +352,8 @@ def mixing() -> dict[str, Any]:
     return found
 
 
-def main() -> None:
-    """The command."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path, help="one folder of images per class")
-    parser.add_argument("--images", type=int, default=3000, help="at least so many (%(default)s)")
-    parser.add_argument("--rounds", type=int, default=3, help="measured passes of each (%(default)s)")
-    parser.add_argument("--data", default="", help="what the images are, for the record")
-    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results" / "shards.json")
-    given = parser.parse_args()
+def measured(given: Namespace) -> dict[str, Any]:
+    """All parts."""
     with tempfile.TemporaryDirectory() as temporary:
         scratch = Path(temporary)
         folder = copies(given.folder, scratch / "folder", given.images)
@@ -386,9 +371,9 @@ def main() -> None:
         for name, step in steps.items():
             results[name] = step()
             print(name, results[name], flush=True)
-    setup = f"{WORKERS} workers or threads; {psutil.virtual_memory().total >> 30} GB of memory"
-    write_json(given.out, setup=setup, data=given.data or given.folder.name, results=results)
+    given.setup += f"\n{psutil.virtual_memory().total >> 30} GB of memory"
+    return results
 
 
 if __name__ == "__main__":
-    main()
+    benchmark(__file__, measured, folder="one folder of images per class", images=3000, rounds=3)

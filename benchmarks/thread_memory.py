@@ -10,24 +10,25 @@ once.  Needs Linux with glibc 2.33 or newer.  Result: benchmarks/results/thread_
 
 from __future__ import annotations
 
-import argparse
 import ctypes
 import gc
 import itertools
 import tempfile
 import threading
+from argparse import Namespace
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import cv2
 import numpy as np
+from harness import benchmark
 from torchvision import transforms
 from torchvision.datasets import ImageFolder
 
 from fastdata import DataLoader
-from fastdata.diagnosis.measure import spread, write_json
 from fastdata.loaders import check_backend_name
+from fastdata.measuring.rounds import spread
 from fastdata.testing import synthetic_dataset
 
 BACKENDS = ("native", "pil", "turbojpeg", "opencv")
@@ -66,11 +67,8 @@ def bytes_kept(what: Callable[[], object]) -> dict[str, Any]:
     return spread([(after - before) / TIMES for before, after in itertools.pairwise(readings)])
 
 
-def main() -> None:
-    """Measures and writes the result."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, default=Path("benchmarks/results/thread_memory.json"))
-    given = parser.parse_args()
+def measured(given: Namespace) -> dict[str, Any]:
+    """Bytes that stay, by backend and number of threads."""
     results = {}
     with tempfile.TemporaryDirectory() as folder:
         dataset = ImageFolder(str(synthetic_dataset(Path(folder) / "images", images_per_class=8)), VIEW)
@@ -93,9 +91,9 @@ def main() -> None:
     results["OpenCV alone, 1 thread"] = bytes_kept(opencv_alone)
     for row, kept in results.items():
         print(f"{row:24} {kept['median']:7.0f} bytes kept ({kept['min']:.0f} to {kept['max']:.0f})")
-    setup = f"bytes for one epoch, {TIMES} epochs, {ROUNDS} rounds; OpenCV {cv2.__version__}"
-    write_json(given.out, setup=setup, data="24 drawn images", results=results)
+    given.setup = f"bytes for one epoch, {TIMES} epochs, {ROUNDS} rounds; OpenCV {cv2.__version__}"
+    return results
 
 
 if __name__ == "__main__":
-    main()
+    benchmark(__file__, measured, data="24 drawn images")

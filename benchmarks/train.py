@@ -16,6 +16,7 @@ import contextlib
 import json
 import tempfile
 import time
+from argparse import Namespace
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -23,14 +24,16 @@ from typing import Any
 
 import torch
 import torch.utils.data
+from harness import benchmark
 from torch import nn
 from torch.utils.data import ConcatDataset
 from torchvision import transforms
 from torchvision.datasets import ImageFolder
 
 from fastdata import DataLoader
-from fastdata.diagnosis.measure import hidden_share, spread, write_json
 from fastdata.loaders import available_backends
+from fastdata.measuring.overlap import hidden_share
+from fastdata.measuring.rounds import spread
 from fastdata.models import create_model
 from fastdata.train import Training, TrainOptions, train_epoch
 from fastdata.train.monitor import Monitor
@@ -39,7 +42,7 @@ TORCH, SYNTHETIC = "torch + torchvision", "synthetic"
 NOT_MEASURED = "not measured: no CUDA device"
 
 
-def make_loaders(given: argparse.Namespace, device: torch.device) -> dict[str, Callable[[], Any]]:
+def make_loaders(given: Namespace, device: torch.device) -> dict[str, Callable[[], Any]]:
     """One function per contender that makes its loader."""
     steps = [transforms.RandomResizedCrop(given.size), transforms.RandomHorizontalFlip(), transforms.ToTensor()]
     normalise = transforms.Normalize((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
@@ -56,7 +59,7 @@ def make_loaders(given: argparse.Namespace, device: torch.device) -> dict[str, C
     return made
 
 
-def measure(given: argparse.Namespace, options: TrainOptions) -> dict[str, Any]:
+def by_backend(given: Namespace, options: TrainOptions) -> dict[str, Any]:
     """Trains with every loader in turn and returns rounds by name."""
     device = options.torch_device()
     loaders = {name: make() for name, make in make_loaders(given, device).items()}
@@ -105,7 +108,7 @@ class _Utilisation:
         return [sum(self._values) / len(self._values)] if self._values else []
 
 
-def copies_hidden(given: argparse.Namespace, options: TrainOptions) -> Any:
+def copies_hidden(given: Namespace, options: TrainOptions) -> Any:
     """Share of host-to-device copy time during which kernels run, from a profiler's trace of ten steps."""
     device = options.torch_device()
     if device.type != "cuda":
@@ -162,19 +165,8 @@ def loop_overhead(rounds: int) -> dict[str, Any]:
     }
 
 
-def main() -> None:
-    """The command."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path, help="one folder of images per class")
-    parser.add_argument("--model", default="small", help="of fastdata.train, torchvision or timm (%(default)s)")
-    parser.add_argument("--batch-size", type=int, default=64)
-    parser.add_argument("--size", type=int, default=224, help="side of the crops (%(default)s)")
-    parser.add_argument("--images", type=int, default=1000, help="per pass, at least (%(default)s)")
-    parser.add_argument("--workers", type=int, default=2, help="threads, and worker processes (%(default)s)")
-    parser.add_argument("--rounds", type=int, default=3, help="measured passes of each (%(default)s)")
-    parser.add_argument("--data", default="", help="what the images are, for the record")
-    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results" / "train.json")
-    given = parser.parse_args()
+def measured(given: Namespace) -> dict[str, Any]:
+    """Training with every backend, and what the loop costs."""
     options = TrainOptions(
         batch_size=given.batch_size,
         amp="bf16" if torch.cuda.is_available() else "none",
@@ -184,7 +176,7 @@ def main() -> None:
         epochs=1,
     )
     results = {
-        "backends": measure(given, options),
+        "backends": by_backend(given, options),
         "copies_hidden_behind_compute": copies_hidden(given, options),
         "loop_overhead": loop_overhead(5),
     }
@@ -195,12 +187,20 @@ def main() -> None:
         )
     device = options.torch_device()
     where = torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU, shared by model and decoders"
-    setup = (
+    given.setup = (
         f"{given.model}, batch {given.batch_size}, amp {options.amp}, channels_last, crops of {given.size}; "
-        f"{given.workers} threads or worker processes; device: {where}"
+        f"device: {where}"
     )
-    write_json(given.out, setup=setup, data=given.data or given.folder.name, results=results)
+    return results
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the arguments of this benchmark alone."""
+    parser.add_argument("--model", default="small", help="of fastdata.train, torchvision or timm (%(default)s)")
+    parser.add_argument("--batch-size", type=int, default=64)
+    parser.add_argument("--size", type=int, default=224, help="side of the crops (%(default)s)")
 
 
 if __name__ == "__main__":
-    main()
+    told = "one folder of images per class"
+    benchmark(__file__, measured, folder=told, add=arguments, images=1000, workers=2, rounds=3)

@@ -14,21 +14,22 @@ Result: benchmarks/results/unpacked.json.
 
 from __future__ import annotations
 
-import argparse
 import shutil
 import tempfile
 import time
+from argparse import Namespace
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from harness import benchmark
 from jpeg_index import Images
 from PIL import Image
 
 from fastdata import DataLoader, ShardDataset, transforms
-from fastdata.diagnosis.measure import Contender, measure, ratios, table, write_json
+from fastdata.measuring.rounds import compare
 from fastdata.shards.conversion.convert import ConvertOptions, convert
 from fastdata.shards.conversion.recode import Recoding
 
@@ -106,38 +107,23 @@ def epochs(folder: Path, scratch: Path, rounds: int, images: int) -> dict[str, A
         kind: DataLoader(ShardDataset(scratch / kind, CROP), 64, shuffle=True, num_workers=WORKERS, backend="native")
         for kind in KINDS
     }
-    contenders = [
-        Contender(name=kind, epoch=partial(iter, loader), images=len(loader.dataset))  # type: ignore[arg-type]
-        for kind, loader in loaders.items()
-    ]
-    measured = measure(contenders, rounds=rounds)
-    print(f"\n{table(measured, 'file')}\n")
+    passes = {kind: partial(iter, loader) for kind, loader in loaders.items()}
     sizes = {kind: sum(path.stat().st_size for path in (scratch / kind).glob("*")) for kind in KINDS}
-    return {
-        "bytes": sizes,
-        "loaders": [each.to_dict() for each in measured],
-        "times_better": ratios(measured, "file"),
-    }
+    count = len(loaders["file"].dataset)  # type: ignore[arg-type]
+    return {"bytes": sizes} | compare(passes, "file", images=count, rounds=rounds)
 
 
-def main() -> None:
-    """The command."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folders", type=Path, nargs="+", help="folders of images; epochs are those of the first")
-    parser.add_argument("--rounds", type=int, default=12, help="times that each window is decoded (%(default)s)")
-    parser.add_argument("--epochs", type=int, default=5, help="measured epochs of each kind (%(default)s)")
-    parser.add_argument("--images", type=int, default=1000, help="images of an epoch, at least (%(default)s)")
-    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results" / "unpacked.json")
-    given = parser.parse_args()
+def measured(given: Namespace) -> dict[str, Any]:
+    """Windows of every folder's images, and epochs of the first folder's."""
     with tempfile.TemporaryDirectory() as scratch:
         folders = [*given.folders, progressive_copy(given.folders[0], Path(scratch))]
         results: dict[str, Any] = {folder.name: windows(folder, given.rounds) for folder in folders}
         for name, result in results.items():
             print(name, result)
         results["epochs"] = epochs(given.folders[0], Path(scratch), given.epochs, given.images)
-    names = ", ".join(folder.name for folder in given.folders)
-    write_json(given.out, setup=str(__doc__).partition("\n\n")[2].strip(), data=names, results=results)
+    return results
 
 
 if __name__ == "__main__":
-    main()
+    told = "folders of images; epochs are those of the first"
+    benchmark(__file__, measured, folders=told, rounds=12, epochs=5, images=1000)

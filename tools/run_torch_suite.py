@@ -19,7 +19,7 @@ import sys
 import xml.etree.ElementTree as ET
 from pathlib import Path
 
-from fastdata.diagnosis.measure import write_json
+from fastdata.measuring.record import write_json
 
 RESULT = Path(__file__).parents[1] / "benchmarks" / "results" / "torch_suite.json"
 _OF_TORCHDATA = "from torchdata.stateful_dataloader import StatefulDataLoader as DataLoader"

@@ -18,7 +18,7 @@ from typing import IO, Any
 
 import psutil
 
-from fastdata.diagnosis.measure import descendants_cpu_s, until_idle
+from fastdata.measuring.cpu_time import descendants_cpu_s, until_idle
 
 __all__ = ["Failed", "Process", "evict", "tree_memory"]
 

@@ -32,7 +32,8 @@ from environments import Environment, environment
 from peers import PEERS, REFERENCE, REFERENCE_OF_PIXELS, VARIANTS, Variant
 from workloads import WORKLOADS, Workload, make_images
 
-from fastdata.diagnosis.measure import Measurement, ratios, spread, write_json
+from fastdata.measuring.record import write_json
+from fastdata.measuring.rounds import Measurement, ratios, spread
 
 RESULT = Path(__file__).parents[1] / "results" / "peers.json"
 COLD = ("train", "shards")

@@ -29,7 +29,8 @@ import torch
 import torch.utils.data
 
 from fastdata import DataLoader, check
-from fastdata.diagnosis.measure import Contender, measure, ratios, write_json
+from fastdata.measuring.record import write_json
+from fastdata.measuring.rounds import Contender, measure, ratios
 
 RESULT = Path(__file__).parents[1] / "results" / "public_pipelines.json"
 WORKERS, COMPARED, LIMIT_S = 2, 5, 600

@@ -249,8 +249,8 @@ def _examine_folder(given: argparse.Namespace) -> Any:
 def _tell(given: argparse.Namespace, seen: Any) -> bool:
     """Prints the report, then writes what was asked for; False if a file could not be written."""
     from fastdata.diagnosis.html_report import as_html
-    from fastdata.diagnosis.measure import machine
     from fastdata.diagnosis.verdict import diagnose
+    from fastdata.measuring.record import machine
 
     told, here = diagnose(seen), machine()
     text = json.dumps({**told.to_dict(), "machine": here}, indent=1) + "\n"

@@ -139,8 +139,8 @@ def _add_folder(parser: argparse.ArgumentParser, more: str = "") -> None:
 
 
 def _info(given: Any) -> None:
-    from fastdata.diagnosis.measure import machine
     from fastdata.loaders import describe_backends, native_problem
+    from fastdata.measuring.record import machine
 
     here = machine()
     print(wrapped(f"fastdata {__version__}, torch {here['torch']}, Python {here['python']}, {here['system']}"))
@@ -158,7 +158,7 @@ def _check_can_run(command: str) -> None:
         raise OptionError(
             f"fastdata {command} measures torch's DataLoader, which {startup.VARIABLE} replaces; unset it"
         )
-    from fastdata.diagnosis.measure import installed
+    from fastdata.system.installed import installed
 
     if missing := [package for package in _PACKAGES[command] if not installed(package)]:
         raise OptionError(
@@ -171,7 +171,7 @@ def _bench(given: Any) -> None:
     from fastdata.demo.compare import compare_loaders
     from fastdata.demo.report import write_report
     from fastdata.demo.results import as_text, verdict
-    from fastdata.diagnosis.measure import machine
+    from fastdata.measuring.record import machine
     from fastdata.shards.open_images import holds_shards
 
     refuse_splits(given.folder)

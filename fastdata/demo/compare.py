@@ -13,11 +13,11 @@ import numpy as np
 import torch.utils.data
 
 from fastdata.dataloader.loader import DataLoader
-from fastdata.diagnosis.measure import Contender, Measurement, measure
 from fastdata.image_folder import ImageFolder, leave_out
 from fastdata.loaders import available_backends, create_backend
 from fastdata.loaders.backend import Encoded, Pixels
 from fastdata.loaders.per_image import inspect
+from fastdata.measuring.rounds import Contender, Measurement, measure
 from fastdata.system.optional import need
 from fastdata.transforms import IMAGENET_MEAN, IMAGENET_STD
 from fastdata.views.resampling import Interpolation

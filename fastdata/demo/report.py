@@ -15,9 +15,9 @@ import torch
 from fastdata.dataloader.loader import DataLoader
 from fastdata.demo.results import ceiling_of, ranked, verdict
 from fastdata.demo.train import Epoch
-from fastdata.diagnosis.measure import Measurement, ratios, spread
 from fastdata.image_folder import ImageFolder
 from fastdata.loaders import BackendName, available_backends
+from fastdata.measuring.rounds import Measurement, ratios, spread
 from fastdata.pages.render import embedded, render
 from fastdata.system.optional import need
 from fastdata.terminal.words import counted
@@ -48,7 +48,7 @@ def write_report(
         measurements: measurements of the loaders; the first is torch's.
         decoding: images per second by size and backend; None if not measured.
         epoch: costs of training an epoch; None if nothing was trained.
-        machine: description from `fastdata.diagnosis.measure.machine`.
+        machine: description from `fastdata.measuring.record.machine`.
         strip: result of `sample_strip`.
         folder: the user's own images; None for drawn ones.
         command: the command that measured; "" for `fastdata demo`.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Sequence
 
-from fastdata.diagnosis.measure import Measurement, ratios, spread
+from fastdata.measuring.rounds import Measurement, ratios, spread
 from fastdata.terminal.words import counted
 
 __all__ = ["as_text", "ceiling_of", "ranked", "verdict"]

@@ -13,8 +13,9 @@ from fastdata.demo.report import sample_strip, write_report
 from fastdata.demo.results import as_text
 from fastdata.demo.sample import SampleOptions, make_sample_dataset
 from fastdata.demo.train import train_one_epoch
-from fastdata.diagnosis.measure import machine, ratios, spread, write_json
 from fastdata.image_folder import ImageFolder
+from fastdata.measuring.record import machine, write_json
+from fastdata.measuring.rounds import ratios, spread
 from fastdata.system.cpus import auto_threads
 from fastdata.system.files import read_file
 from fastdata.terminal.progress import progress

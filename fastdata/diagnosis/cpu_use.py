@@ -10,7 +10,7 @@ from pathlib import Path
 
 import psutil
 
-from fastdata.run.report import cpu_seconds
+from fastdata.measuring.cpu_time import tree_cpu_s
 from fastdata.system.cpus import local_processes, usable_cpus
 
 __all__ = ["CpuMeter", "CpuUse", "Load", "load_now", "others_of"]
@@ -73,7 +73,7 @@ class CpuMeter:
 
     def _now(self) -> tuple[float | None, ...]:
         """Wall time, and CPU seconds: own, of all ranks, of the cores that may be used, and of the container."""
-        own = cpu_seconds()
+        own = tree_cpu_s()
         family = own if local_processes() < 2 else _family_s()
         return time.perf_counter(), own, family, _machine_s(), _container_s(self._cgroup)
 

@@ -22,7 +22,7 @@ def as_html(told: Diagnosis, machine: dict[str, Any], *, command: str = "") -> s
     Args:
         told: the diagnosis.
         command: the command that made it; "" for `fastdata doctor PROGRAM`.
-        machine: description from `fastdata.diagnosis.measure.machine`.
+        machine: description from `fastdata.measuring.record.machine`.
     """
     return render(
         "doctor.html",

@@ -39,7 +39,7 @@ from fastdata.diagnosis.monitored_loader import MonitoredIterator, Turn, UsedLoa
 from fastdata.diagnosis.observation import Step
 from fastdata.diagnosis.step_timer import Marks
 from fastdata.diagnosis.training_snapshot import Undo
-from fastdata.run.report import cpu_seconds
+from fastdata.measuring.cpu_time import tree_cpu_s
 
 __all__ = ["Stopped", "LoopMonitor"]
 
@@ -98,7 +98,7 @@ class LoopMonitor:
         self._depth = threading.local()
         self.script = self._new_script()
         self._process = os.getpid()
-        cpu_seconds()  # imports what it needs
+        tree_cpu_s()  # imports what it needs
         self.repeats = 0  # batches that were no new ones
 
     # ---- around the program

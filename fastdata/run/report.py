@@ -11,9 +11,10 @@ from typing import Any
 
 from fastdata.dataloader.verdict import Verdict
 from fastdata.errors import in_words
+from fastdata.measuring.cpu_time import tree_cpu_s
 from fastdata.pipeline.stats import PipelineStats
 
-__all__ = ["RunReport", "cpu_seconds", "is_first_rank"]
+__all__ = ["RunReport", "is_first_rank"]
 
 
 class RunReport:
@@ -37,7 +38,7 @@ class RunReport:
         if self._process != os.getpid():
             if self._process == -1:
                 atexit.register(self._print_summary)
-            self._process, self._totals, self._cpu_s_before = os.getpid(), [], cpu_seconds()
+            self._process, self._totals, self._cpu_s_before = os.getpid(), [], tree_cpu_s()
             self._loaders = []
             self._uses_pillow = "PIL.Image" in sys.modules
         is_new = not any(known is totals for known in self._totals)
@@ -66,7 +67,7 @@ class RunReport:
             return None
         are_images = self._uses_pillow or any(one.encoded_bytes for one in self._totals)
         noun, total_s = "images" if are_images else "samples", wait_s + busy_s
-        cpu_ms = 1000 * (cpu_seconds() - self._cpu_s_before) / images
+        cpu_ms = 1000 * (tree_cpu_s() - self._cpu_s_before) / images
         return (
             f"fastdata: {images} {noun} in {batches} batches, {images / total_s:.1f} {noun}/s, {wait_s / total_s:.1%} "
             f"of the time spent waiting for data, {cpu_ms:.2f} ms of CPU time per {noun[:-1]} (with the program's own)"
@@ -85,17 +86,6 @@ def _described(loader: Any, verdict: Verdict) -> str:
     """One line: dataset, batch size, and the loader's verdict."""
     size = getattr(loader.batch_sampler, "batch_size", loader.batch_size)
     return f"fastdata: DataLoader({type(loader.dataset).__name__}, batch_size={size}): {' '.join(str(verdict).split())}"
-
-
-def cpu_seconds() -> float:
-    """CPU time of this process and its children so far, those that are still running among them."""
-    import psutil  # not for programs that only load
-
-    total = sum(os.times()[:4])
-    for child in psutil.Process().children(recursive=True):
-        with suppress(psutil.Error):
-            total += sum(child.cpu_times()[:4])
-    return total
 
 
 def is_first_rank() -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 from functools import cache
 from importlib.metadata import PackageNotFoundError, distribution
@@ -10,7 +11,7 @@ from typing import Any
 from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
-__all__ = ["install_command"]
+__all__ = ["install_command", "installed"]
 
 DISTRIBUTION = "torch-fastdata"
 
@@ -68,3 +69,11 @@ def _path_of(url: str) -> Path:
 def _quoted(requirement: str) -> str:
     """Quotes a requirement if a shell would read its brackets as a pattern."""
     return f"'{requirement}'" if "[" in requirement else requirement
+
+
+def installed(module: str) -> bool:
+    """True when a module can be imported, without importing it."""
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:  # the parent package is missing
+        return False

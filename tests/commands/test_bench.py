@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from fastdata.demo.results import as_text
-from fastdata.diagnosis.measure import Measurement, hidden_share, table
+from fastdata.measuring.overlap import hidden_share
+from fastdata.measuring.rounds import Measurement, table
 
 
 @pytest.mark.parametrize(

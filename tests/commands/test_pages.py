@@ -16,9 +16,9 @@ from fastdata.dataloader.verdict import Verdict
 from fastdata.demo.report import write_report
 from fastdata.demo.train import Epoch
 from fastdata.diagnosis.html_report import as_html
-from fastdata.diagnosis.measure import Measurement
 from fastdata.diagnosis.observation import Facts, Loading, Observation, SampleTimes, Step, Stretch, SyncPlace
 from fastdata.diagnosis.verdict import diagnose
+from fastdata.measuring.rounds import Measurement
 
 WIDTHS = (390, 800, 1440)
 PICTURES = ROOT / "build" / "pages"

@@ -24,7 +24,7 @@ FLOORS = [
     {"native"},
     {"jpeg_index", "views"},
     {"order", "sources", "loaders"},
-    {"augment", "device"},
+    {"augment", "device", "measuring"},
     {"transforms"},
     {"pipeline"},
     {"lazy"},

@@ -1,0 +1,1 @@
+"""Fair measurements of loaders, for the commands, the doctor and benchmarks/."""
