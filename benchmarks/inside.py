@@ -182,7 +182,7 @@ def small_images_us(folder: Path, rounds: int) -> dict[str, Any]:
             out = np.zeros((len(paths), 3, 32, 32), np.float32)
             loader = backend.core_loader(plan, Key(seed=1, epoch=1), format=format_, pool=None)
             rows, address = range(len(paths)), out.ctypes.data
-            batch = FileBatch(paths=paths, indices=rows, copies=rows, out=address, store=lambda row, pixels: None)
+            batch = FileBatch(paths=paths, indices=rows, occurrences=rows, out=address, store=lambda row, pixels: None)
             times = [loader.load(batch) for _ in range(rounds)]
             found[f"{kind}, reading"] = spread([loaded.read_s / len(paths) * 1e6 for loaded in times])
             found[f"{kind}, decoding"] = spread([loaded.decode_s / len(paths) * 1e6 for loaded in times])

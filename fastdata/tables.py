@@ -147,7 +147,7 @@ class FileBatch:
         lengths: int64, (N,): length of each image in bytes; None, and -1, for the rest of the file.
         crcs: int64, (N,): CRC-32C of each image, to be compared; None, and -1, if it is not known.
         indices: indices of the samples, for which views are drawn.
-        copies: distinguishes several views of one sample.
+        occurrences: distinguishes several views of one sample.
         given: int64, (N, steps of the geometry, GIVEN_NUMBERS): numbers that were drawn for the views already, as
             `draw_views` takes them; None: views are drawn by seed, epoch, sample.
         out: address of the batch, which holds N images one after the other.
@@ -161,7 +161,7 @@ class FileBatch:
     lengths: Ints | None = None
     crcs: Ints | None = None
     indices: Sequence[int]
-    copies: Sequence[int]
+    occurrences: Sequence[int]
     given: Ints | None = None
     out: int
     effects: EffectTable | None = None
@@ -176,7 +176,7 @@ class ArrayBatch:
         images: uint8, (images, height, width, channels), 3 channels or 1, with any strides.
         rows: int64, (N,): row of each image in `images`.
         indices: indices of the samples, for which views are drawn.
-        copies: distinguishes several views of one sample.
+        occurrences: distinguishes several views of one sample.
         given: int64, (N, steps of the geometry, GIVEN_NUMBERS): numbers that were drawn for the views already, as
             `draw_views` takes them; None: views are drawn by seed, epoch, sample.
         out: address of the batch, which holds N images one after the other.
@@ -186,7 +186,7 @@ class ArrayBatch:
     images: Pixels
     rows: Sequence[int] | Ints
     indices: Sequence[int]
-    copies: Sequence[int]
+    occurrences: Sequence[int]
     given: Ints | None = None
     out: int
     effects: EffectTable | None = None

@@ -108,7 +108,7 @@ def by_fastdata(step: Any, pixels: Pixels) -> tuple[Pixels, dict[str, Any]]:
     assert plan is not None
     augmentation: Any = (plan.effects + plan.float_augmentations)[0]
     zero = np.zeros(1, np.int64)
-    parameters = augmentation.draw(Draws(key=Key(seed=0, epoch=0), indices=zero, copies=zero), (SIDE, SIDE))
+    parameters = augmentation.draw(Draws(key=Key(seed=0, epoch=0), indices=zero, occurrences=zero), (SIDE, SIDE))
     result = pixels.copy()
     if isinstance(augmentation, RandomErasing):
         for erased in augmentation.erased(parameters)[0]:

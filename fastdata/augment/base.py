@@ -3,8 +3,8 @@
 The classes carry torchvision's names, arguments and distributions.  What is done to an image is a row of a table of
 effects (`Augmentation.effects`).  On the host the native core does each image, with Pillow's arithmetic; whole batches
 are augmented by the operations of batch_effects.py, with the arithmetic of torchvision's v2 operators on uint8 tensors.
-What is drawn for a sample is a function of (seed, epoch, sample, copy) and the step's place in the transform, so it
-depends neither on the device nor on the backend nor on the place in the batch.
+What is drawn for a sample is a function of (seed, epoch, sample, occurrence) and the step's place in the transform, so
+it depends neither on the device nor on the backend nor on the place in the batch.
 
 Parameters are drawn on the host and stay there as NumPy arrays; which samples an operation concerns is therefore known
 without asking the device.
@@ -95,7 +95,7 @@ class Augmentation(Printable, ABC):
         """Augments one image; see the class."""
         seed = int(torch.empty((), dtype=torch.int64).random_().item())
         zero = np.zeros(1, np.int64)
-        draws = Draws(key=Key(seed=seed, epoch=0), indices=zero, copies=zero)
+        draws = Draws(key=Key(seed=seed, epoch=0), indices=zero, occurrences=zero)
         if isinstance(image, torch.Tensor):
             height, width = image.shape[-2:]
             return self.apply(image.unsqueeze(0), self.draw(draws, (height, width)))[0]

@@ -197,6 +197,6 @@ def _noise(draws: Draws, boxes: int, *, none: bool) -> Ints:
         return np.zeros((count, boxes, 0), np.int64)
     noise = np.empty((count, boxes, 5), np.int64)
     noise[..., :2] = draws.key.words()
-    noise[..., 2], noise[..., 3] = draws.indices[:, np.newaxis], draws.copies[:, np.newaxis]
+    noise[..., 2], noise[..., 3] = draws.indices[:, np.newaxis], draws.occurrences[:, np.newaxis]
     noise[..., 4] = Stream.ERASED + draws.step * _MOST_BOXES + np.arange(boxes)
     return noise

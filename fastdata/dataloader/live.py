@@ -55,15 +55,15 @@ class LiveJobs:
         batches = self._record.batches
         assert batches is not None
         for number, indices in enumerate(batches):
-            copies = batches.copies_of(indices)
+            occurrences = batches.occurrences_of(indices)
             if not self._is_as_it_was():
                 self._close_resources()
                 route = find_route(self._samples.arguments)
                 self._take(route, None if route.plan is None else self._open_resources(route))
             if self._resources is not None:
-                yield ImageBatch(self._resources, number, indices, copies)
+                yield ImageBatch(self._resources, number, indices, occurrences)
             else:
-                yield FetchedBatch(*self._dataset_code(), SampleOrder(number, indices, copies, self._key))
+                yield FetchedBatch(*self._dataset_code(), SampleOrder(number, indices, occurrences, self._key))
 
     def close(self, ended: bool = True) -> None:
         """Closes what is open."""

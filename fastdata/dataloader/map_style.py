@@ -210,8 +210,8 @@ class Orders:
         batches = self._record.batches
         assert batches is not None
         for number, indices in enumerate(batches):
-            copies = batches.copies_of(indices) if self._samples.fused else None
-            yield SampleOrder(number, indices, copies, self._samples.view_key(self._record))
+            occurrences = batches.occurrences_of(indices) if self._samples.fused else None
+            yield SampleOrder(number, indices, occurrences, self._samples.view_key(self._record))
 
 
 class _BeginWorker:

@@ -21,18 +21,18 @@ class SampleOrder:
     Attributes:
         number: number of the batch, counted from the first that is made.
         indices: the indices, as the sampler gave them.
-        copies: number of earlier occurrences of each index in the epoch; None if the dataset has no fused transforms.
+        occurrences: how often each index came before in the epoch; None if the dataset has no fused transforms.
         key: seed and epoch; None if the dataset has no fused transforms.
     """
 
     number: int
     indices: Any
-    copies: Sequence[int] | None = None
+    occurrences: Sequence[int] | None = None
     key: Key | None = None
 
     def samples(self) -> list[tuple[Any, int]]:
-        """Returns (index, copy) of each sample."""
-        return list(zip(self.indices, self.copies or [0] * len(self.indices), strict=True))
+        """Returns (index, occurrence) of each sample."""
+        return list(zip(self.indices, self.occurrences or [0] * len(self.indices), strict=True))
 
 
 @dataclass(frozen=True)

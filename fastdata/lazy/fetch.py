@@ -165,32 +165,32 @@ class SampleFetcher(_MapDatasetFetcher):
         if getitems:
             samples = list(order.samples())
             note_batch(samples)
-            index, copy = samples[0] if samples else (None, 0)
-            with making(index, copy, order.key, samples=max(1, len(samples))):
+            index, occurrence = samples[0] if samples else (None, 0)
+            with making(index, occurrence, order.key, samples=max(1, len(samples))):
                 return getitems(order.indices)  # type: ignore[no-any-return]
         note_batch(order.samples())
         samples, opens = [], opens_encoded()
         try:
-            for index, copy in order.samples():
+            for index, occurrence in order.samples():
                 # Once Pillow was asked for several images in another mode, leaving them encoded gains nothing, and
                 # costs a little: only the first of a batch shows whether that is still so.
                 tries = not samples or self._for_pillow < _TRIED
                 set_opens_encoded(opens and tries)
                 before = opened_so_far()
-                samples.append(self.sample(index, copy, order.key))
+                samples.append(self.sample(index, occurrence, order.key))
                 if opens and tries and opened_so_far() != before:
                     self._for_pillow = self._for_pillow + 1 if is_for_pillow(before) else 0
         finally:
             set_opens_encoded(opens)
         return samples
 
-    def sample(self, index: Any, copy: int = 0, key: Key | None = None) -> Any:
+    def sample(self, index: Any, occurrence: int = 0, key: Key | None = None) -> Any:
         """Returns one sample of the dataset."""
         draws: Any = nullcontext()
         if self._seeded and key is not None:
-            draws = SeededDraws(seed_of(key, index, copy))
+            draws = SeededDraws(seed_of(key, index, occurrence))
         try:
-            with draws, making(index, copy, key):
+            with draws, making(index, occurrence, key):
                 if self._seeded:
                     note_seed()
                 left = len(left_so_far())
@@ -230,9 +230,9 @@ class SampleFetcher(_MapDatasetFetcher):
     def _make_handling_failures(self, request: MakeAgain) -> MadeAgain:
         """Makes samples one by one, and treats each failure as on_error says: stop, leave out, or substitute."""
         order, samples, failures, left_out = request.order, [], [], 0
-        for row, (index, copy) in enumerate(order.samples()):
+        for row, (index, occurrence) in enumerate(order.samples()):
             try:
-                samples.append(self.sample(index, copy, order.key))
+                samples.append(self.sample(index, occurrence, order.key))
             except Exception as error:
                 if not counts_as_image_error(error):
                     raise
@@ -241,16 +241,16 @@ class SampleFetcher(_MapDatasetFetcher):
                     raised = error if isinstance(error, FastdataError) else None
                     return MadeAgain(None, failures, raised=raised, is_empty=True)
                 if request.substitutes is not None:
-                    samples.append(self._substitute(request.substitutes[row], failures[-1], copy, order.key))
+                    samples.append(self._substitute(request.substitutes[row], failures[-1], occurrence, order.key))
                 else:
                     left_out += 1
         batch = self.collated(samples, order) if samples else None
         return MadeAgain(batch, failures, left_out, is_empty=not samples)
 
-    def _substitute(self, candidates: list[int], failure: DecodeError, copy: int, key: Key | None) -> Any:
+    def _substitute(self, candidates: list[int], failure: DecodeError, occurrence: int, key: Key | None) -> Any:
         for other in candidates:
             try:
-                return self.sample(other, copy, key)
+                return self.sample(other, occurrence, key)
             except Exception as error:
                 if not counts_as_image_error(error):
                     raise

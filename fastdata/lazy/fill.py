@@ -46,13 +46,13 @@ class Drawer(Protocol):
         ...
 
     def effects(
-        self, indices: Sequence[int], copies: Sequence[int], given: Sequence[Given] | None = None
+        self, indices: Sequence[int], occurrences: Sequence[int], given: Sequence[Given] | None = None
     ) -> EffectTable | None:
         """Draws the effects on the pixels of N samples: (N, any number); None if there are none."""
         ...
 
     def erased(
-        self, indices: Sequence[int], copies: Sequence[int], given: Sequence[Given] | None = None
+        self, indices: Sequence[int], occurrences: Sequence[int], given: Sequence[Given] | None = None
     ) -> list[Sequence[Erased]]:
         """Draws the erased rectangles of N finished images."""
         ...
@@ -65,13 +65,13 @@ class After:
     Attributes:
         by: draws them.
         index: the sample.
-        copy: number of earlier occurrences of the sample in the epoch.
+        occurrence: number of earlier occurrences of the sample in the epoch.
         given: numbers that were drawn already; all images of one `by` have some, or none has.
     """
 
     by: Drawer
     index: int
-    copy: int
+    occurrence: int
     given: Given | None = None
 
 
@@ -176,7 +176,7 @@ def drawn(after: Sequence[After | None]) -> tuple[EffectTable | None, list[Seque
     for rows in rows_of.values():
         some = [each for each in (after[row] for row in rows) if each is not None]
         by, numbers = some[0].by, [each.given for each in some if each.given is not None]
-        columns = [each.index for each in some], [each.copy for each in some], numbers or None
+        columns = [each.index for each in some], [each.occurrence for each in some], numbers or None
         table = by.effects(*columns)
         for at, (row, own) in enumerate(zip(rows, by.erased(*columns), strict=True)):
             tables[row], erased[row] = None if table is None else table[at : at + 1], own

@@ -95,7 +95,7 @@ class Fused:
             given = self._following.draw(_generators(), size_px[::-1])
             draw = replace(draw, given=given)
         numbers = None if draw.given is None else draw.given.numbers[0]
-        return draw_view(self._plan.ops, size_px, draw.index, draw.copy, key=draw.key, given=numbers), draw
+        return draw_view(self._plan.ops, size_px, draw.index, draw.occurrence, key=draw.key, given=numbers), draw
 
     def _plainly(self, given: Any, draw: Draw) -> Any:
         """Calls the original steps, with a value that is not an RGB image."""
@@ -174,7 +174,7 @@ class Fused:
     def _finished(self, pixels: Pixels, draw: Draw) -> Any:
         """Applies the plan's steps after its first crops to pixels, which may be changed in place."""
         size = self._repeated_size(pixels) if self._plan.size is None and not self._plan.later else None
-        plan, finish, sample = self._plan, self._finish(draw.key, size), ([draw.index], [draw.copy])
+        plan, finish, sample = self._plan, self._finish(draw.key, size), ([draw.index], [draw.occurrence])
         given = None if draw.given is None else [draw.given]
         (augmented,) = finish.augmented([pixels], *sample, self._effects(finish, draw), given)
         if isinstance(augmented, ValueError):
@@ -194,9 +194,9 @@ class Fused:
     def _effects(self, finish: Finish, draw: Draw) -> EffectTable | None:
         """Returns the sample's effects (1, K); they are drawn for all samples of its batch when one needs them."""
         if draw.given is not None:
-            return finish.effects([draw.index], [draw.copy], [draw.given])
+            return finish.effects([draw.index], [draw.occurrence], [draw.given])
         key = draw.key, finish.plan.source_size
-        sample, (rows, effects) = (draw.index, draw.copy), self._ahead.get(key, ({}, None))
+        sample, (rows, effects) = (draw.index, draw.occurrence), self._ahead.get(key, ({}, None))
         if sample not in rows:
             batch = samples_of_the_batch()
             batch = batch if sample in batch else [sample]
@@ -212,7 +212,7 @@ class Fused:
 
     def _after(self, draw: Draw) -> After | None:
         """Returns the augmentations to be drawn later, if any; one object draws for all samples of an epoch."""
-        return After(self._finish(draw.key), draw.index, draw.copy, draw.given) if self._plan.augments else None
+        return After(self._finish(draw.key), draw.index, draw.occurrence, draw.given) if self._plan.augments else None
 
     def _finish(self, key: Key, size: Size | None = None) -> Finish:
         """The steps after the first geometry; for images of one size, where that follows from no step."""

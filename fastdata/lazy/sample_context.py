@@ -64,24 +64,24 @@ class Draw:
     Attributes:
         key: seed and epoch, different for each fused transform of a sample.
         index: index of the sample.
-        copy: number of earlier occurrences of the index in the epoch.
+        occurrence: number of earlier occurrences of the index in the epoch.
         given: numbers that were drawn already, as the transform's own code draws them; None: they follow from the rest.
     """
 
     key: Key
     index: int
-    copy: int
+    occurrence: int
     given: Given | None = None
 
     @property
     def seed(self) -> int:
         """The seed for random functions that the rest of a transform calls."""
-        return seed_of(self.key, self.index, self.copy)
+        return seed_of(self.key, self.index, self.occurrence)
 
 
-def seed_of(key: Key, index: Any, copy: int) -> int:
+def seed_of(key: Key, index: Any, occurrence: int) -> int:
     """Returns a seed for random functions that are called for a sample."""
-    return seeds(key, Stream.TAIL, [_as_number(index)], [copy])[0]
+    return seeds(key, Stream.TAIL, [_as_number(index)], [occurrence])[0]
 
 
 class Notes:
@@ -115,7 +115,7 @@ class Notes:
 class _Making(threading.local):
     key: Key | None = None
     index: Any = None
-    copy = transforms = 0
+    occurrence = transforms = 0
     at_once = 1
     opens_encoded = False
     several_views = decodes_at_once = False
@@ -130,7 +130,7 @@ class _Making(threading.local):
         self.plain: set[str] = set()
         self.sources: list[Any] = []
         self.tokens: set[int] = set()
-        self.batch: list[tuple[int, int]] = []  # index and copy of each sample
+        self.batch: list[tuple[int, int]] = []  # index and occurrence of each sample
         self.seed: int | None = None  # seed of torch's generator, unless set within a sample
         self.seed_after: int | None = None  # seed of torch's generator at the end of the previous batch
 
@@ -139,26 +139,26 @@ _this_thread = _Making()
 
 
 @contextmanager
-def making(index: Any, copy: int = 0, key: Key | None = None, *, samples: int = 1) -> Iterator[None]:
+def making(index: Any, occurrence: int = 0, key: Key | None = None, *, samples: int = 1) -> Iterator[None]:
     """Marks the sample that is made within a `with` block, whose fused transforms count from 0; draws need a key.
 
     Args:
         index: the sample.
-        copy: number of its earlier occurrences in the epoch.
+        occurrence: number of its earlier occurrences in the epoch.
         key: seed and epoch.
         samples: number of samples that are made in one call: all of the batch that `note_batch` was told, or one.  The
             calls of transforms are taken to be for one sample after the other, then again for the first.
     """
     mine = _this_thread
-    before = mine.key, mine.index, mine.copy, mine.transforms, mine.seed, mine.at_once
-    mine.key, mine.index, mine.copy, mine.transforms, mine.opened = key, index, copy, 0, ""
+    before = mine.key, mine.index, mine.occurrence, mine.transforms, mine.seed, mine.at_once
+    mine.key, mine.index, mine.occurrence, mine.transforms, mine.opened = key, index, occurrence, 0, ""
     mine.at_once = samples
     mine.tokens.clear()
     mine.sources = []
     try:
         yield
     finally:
-        mine.key, mine.index, mine.copy, mine.transforms, mine.seed, mine.at_once = before
+        mine.key, mine.index, mine.occurrence, mine.transforms, mine.seed, mine.at_once = before
 
 
 def opens_encoded() -> bool:
@@ -279,17 +279,17 @@ def next_draw(*, draws: bool) -> Draw | None:
         mine.tokens.add(token)
     number, mine.transforms = mine.transforms, mine.transforms + 1
     turn, at = divmod(number, mine.at_once)
-    index, copy = mine.batch[at] if mine.at_once > 1 else (_as_number(mine.index), mine.copy)
-    return Draw(mine.key.derived(turn, _NEXT_TRANSFORM), index, copy)
+    index, occurrence = mine.batch[at] if mine.at_once > 1 else (_as_number(mine.index), mine.occurrence)
+    return Draw(mine.key.derived(turn, _NEXT_TRANSFORM), index, occurrence)
 
 
 def note_batch(samples: Iterable[tuple[Any, int]]) -> None:
-    """Records index and copy of each sample of the next batch, so that numbers may be drawn for all of them at once."""
-    _this_thread.batch = [(_as_number(index), copy) for index, copy in samples]
+    """Records index and occurrence of each sample of the next batch: numbers may be drawn for all of them at once."""
+    _this_thread.batch = [(_as_number(index), occurrence) for index, occurrence in samples]
 
 
 def samples_of_the_batch() -> list[tuple[int, int]]:
-    """Returns index and copy of each sample of the batch that this thread made last, or makes."""
+    """Returns index and occurrence of each sample of the batch that this thread made last, or makes."""
     return _this_thread.batch
 
 

@@ -44,7 +44,7 @@ bool is_valid(const fd_arrays &arrays, const fd_format &format) {
     const bool image = arrays.images > 0 && 0 < arrays.width && arrays.width <= kMostSide && 0 < arrays.height &&
                        arrays.height <= kMostSide && (arrays.channels == 1 || arrays.channels == 3);
     return arrays.memory != nullptr && image && is_inside(arrays) && arrays.rows != nullptr &&
-           arrays.indices != nullptr && arrays.copies != nullptr && arrays.out != nullptr && 0 < width &&
+           arrays.indices != nullptr && arrays.occurrences != nullptr && arrays.out != nullptr && 0 < width &&
            width <= kMostSide && 0 < height && height <= kMostSide &&
            arrays.out_stride_bytes >= width * height * format.channels * format.element &&
            are_valid(arrays.effects, arrays.effects_per_image, arrays.count);
@@ -101,7 +101,7 @@ struct Loading {
         if (row < 0 || row >= arrays.images)
             return FD_BAD_REQUEST;
         View view;
-        const Draw draw = Draw::of(geometry, item, arrays.indices, arrays.copies, arrays.given);
+        const Draw draw = Draw::of(geometry, item, arrays.indices, arrays.occurrences, arrays.given);
         if (!draw_view(ops, arrays.width, arrays.height, draw, view))
             return FD_NO_VIEW;
         if (!view.is_valid() || !view.window.is_inside(arrays.width, arrays.height) ||

@@ -178,7 +178,7 @@ struct Loading : Reading {
         const auto draw_and_decode = [&]() -> fd_status {
             if (const fd_status status = decoder.open(data, options, index); status != FD_OK)
                 return status;
-            const Draw draw = Draw::of(geometry, item, files.indices, files.copies, files.given);
+            const Draw draw = Draw::of(geometry, item, files.indices, files.occurrences, files.given);
             if (!draw_view(ops, decoder.width(), decoder.height(), draw, view))
                 return FD_NO_VIEW;
             if (!view.is_valid() || view.crop.width() != files.out_size_px[0] ||
@@ -208,7 +208,7 @@ struct Loading : Reading {
 
 bool is_valid(const fd_files &files, const fd_format &format) {
     const int64_t image_bytes = int64_t{files.out_size_px[0]} * files.out_size_px[1] * format.channels * format.element;
-    return files.paths != nullptr && files.indices != nullptr && files.copies != nullptr && files.out != nullptr &&
+    return files.paths != nullptr && files.indices != nullptr && files.occurrences != nullptr && files.out != nullptr &&
            files.data_bytes != nullptr && files.out_size_px[0] > 0 && files.out_size_px[1] > 0 &&
            files.out_stride_bytes >= image_bytes && are_valid(files.effects, files.effects_per_image, files.count) &&
            is_valid(files.indexes);
@@ -311,7 +311,7 @@ void decode_batch(Pool *pool, const fd_images &images, const fd_format &format, 
         std::fill_n(images.statuses, images.count, status);
 }
 
-int64_t draw_batch(int64_t count, const int64_t *sizes_px, const int64_t *indices, const int64_t *copies,
+int64_t draw_batch(int64_t count, const int64_t *sizes_px, const int64_t *indices, const int64_t *occurrences,
                    const int64_t *given, const fd_geometry &geometry, const fd_views &columns) {
     if (!is_valid(geometry))
         return -2;
@@ -321,7 +321,7 @@ int64_t draw_batch(int64_t count, const int64_t *sizes_px, const int64_t *indice
     };
     for (int64_t item = 0; item < count; ++item) {
         View view;
-        const Draw draw = Draw::of(geometry, item, indices, copies, given);
+        const Draw draw = Draw::of(geometry, item, indices, occurrences, given);
         const int64_t width = sizes_px[2 * item], height = sizes_px[2 * item + 1];
         if (width <= 0 || height <= 0 || width > INT32_MAX || height > INT32_MAX)
             return -2;

@@ -25,7 +25,7 @@ void decode_batch(Pool *pool, const fd_images &images, const fd_format &format, 
 
 // Draws N views.  Returns the first item without one, because its image is smaller than a random crop; -1 if all have
 // one; -2 for sizes that cannot be.
-int64_t draw_batch(int64_t count, const int64_t *sizes_px, const int64_t *indices, const int64_t *copies,
+int64_t draw_batch(int64_t count, const int64_t *sizes_px, const int64_t *indices, const int64_t *occurrences,
                    const int64_t *given, const fd_geometry &geometry, const fd_views &columns);
 
 } // namespace fastdata

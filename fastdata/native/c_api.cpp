@@ -98,9 +98,9 @@ void fd_decode(fd_pool *pool, const fd_images *images, const fd_format *format, 
     decode_batch(inside(pool), *images, *format, *options);
 }
 
-int64_t fd_draw_views(int64_t count, const int64_t *sizes_px, const int64_t *indices, const int64_t *copies,
+int64_t fd_draw_views(int64_t count, const int64_t *sizes_px, const int64_t *indices, const int64_t *occurrences,
                       const int64_t *given, const fd_geometry *geometry, const fd_views *views) {
-    return draw_batch(count, sizes_px, indices, copies, given, *geometry, *views);
+    return draw_batch(count, sizes_px, indices, occurrences, given, *geometry, *views);
 }
 
 void fd_philox(int64_t count, const int64_t *first, const int64_t *second, const int64_t *third, int64_t fourth,
@@ -114,9 +114,11 @@ void fd_philox(int64_t count, const int64_t *first, const int64_t *second, const
     }
 }
 
-void fd_normals(int64_t count, int64_t index, int64_t copy, int64_t stream, const uint32_t key[2], float *out) {
-    const NormalDraws draws = {
-        static_cast<uint32_t>(index), static_cast<uint32_t>(copy), static_cast<uint32_t>(stream), {key[0], key[1]}};
+void fd_normals(int64_t count, int64_t index, int64_t occurrence, int64_t stream, const uint32_t key[2], float *out) {
+    const NormalDraws draws = {static_cast<uint32_t>(index),
+                               static_cast<uint32_t>(occurrence),
+                               static_cast<uint32_t>(stream),
+                               {key[0], key[1]}};
     constexpr int64_t kAtOnce = int64_t{4} * kNormalCounters;
     float last[kAtOnce];
     for (int64_t done = 0; done < count; done += kAtOnce) {

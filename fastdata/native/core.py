@@ -65,12 +65,12 @@ class OneView(threading.local):
         core: Core,
         size_px: tuple[int, int],
         index: int,
-        copy: int,
+        occurrence: int,
         geometry: Geometry,
         given: Ints | None = None,
     ) -> Windows | None:
         """Draws a view, valid until this thread's next call; None if the image is smaller than a random crop."""
-        self._given[:] = (*size_px, index, copy)
+        self._given[:] = (*size_px, index, occurrence)
         views, numbers = ctypes.addressof(self._views), None if given is None else given.ctypes.data
         row = core.library.fd_draw_views(1, *self._arguments, numbers, geometry.pointer, views)
         return self._drawn if row < 0 else None
@@ -96,7 +96,7 @@ class Core:
         return str(self.library.fd_kernels().decode())
 
     def draw_views(
-        self, sizes_px: Ints, indices: Ints, copies: Ints, geometry: Geometry, given: Ints | None = None
+        self, sizes_px: Ints, indices: Ints, occurrences: Ints, geometry: Geometry, given: Ints | None = None
     ) -> tuple[Windows, int]:
         """Draws the views of N images; see `fastdata.views.draw`.  `given` is contiguous.
 
@@ -104,7 +104,7 @@ class Core:
             N views, and the first row without one since its image is smaller than a random crop, or -1.
         """
         count = len(sizes_px)
-        ints = [np.ascontiguousarray(column, np.int64) for column in (sizes_px, indices, copies)]
+        ints = [np.ascontiguousarray(column, np.int64) for column in (sizes_px, indices, occurrences)]
         drawn = Windows.empty(count)
         row = self.library.fd_draw_views(
             count,
@@ -192,10 +192,12 @@ class Core:
         self.library.fd_philox(len(first), *columns, fourth, (ctypes.c_uint32 * 2)(*key), words.ctypes.data)
         return words
 
-    def normals(self, count: int, index: int, copy: int, stream: int, key: tuple[int, int]) -> npt.NDArray[np.float32]:
+    def normals(
+        self, count: int, index: int, occurrence: int, stream: int, key: tuple[int, int]
+    ) -> npt.NDArray[np.float32]:
         """Draws `count` numbers of the standard normal distribution for one sample."""
         out = np.empty(count, np.float32)
-        self.library.fd_normals(count, index, copy, stream, (ctypes.c_uint32 * 2)(*key), out.ctypes.data)
+        self.library.fd_normals(count, index, occurrence, stream, (ctypes.c_uint32 * 2)(*key), out.ctypes.data)
         return out
 
     def resize(

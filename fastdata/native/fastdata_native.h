@@ -212,7 +212,7 @@ typedef struct {
     const int64_t *lengths; /* -1, and NULL for all: up to the end of the file */
     const int64_t *crcs;    /* CRC-32C of each; -1, and NULL for all: not known */
     const int64_t *indices; /* what views are drawn for */
-    const int64_t *copies;
+    const int64_t *occurrences;
     const int64_t *given; /* (N, op_count, FD_GIVEN_NUMBERS); NULL: views are drawn here */
     uint8_t *out;         /* image i at out + i x out_stride_bytes */
     int64_t out_stride_bytes;
@@ -241,7 +241,7 @@ typedef struct {
     int32_t reserved;
     const int64_t *rows;    /* which image each is */
     const int64_t *indices; /* what views are drawn for */
-    const int64_t *copies;
+    const int64_t *occurrences;
     const int64_t *given; /* as in fd_files */
     uint8_t *out;         /* image i at out + i x out_stride_bytes */
     int64_t out_stride_bytes;
@@ -306,7 +306,7 @@ FD_API void fd_load_arrays(fd_pool *pool, fd_arrays *arrays, const fd_geometry *
 /* Draws the views of N images of the given sizes, (N, 2) width and height; given: as in fd_files.  Returns the number
  * of the first row that has none because the image is smaller than a random crop, or -1; -2 for a geometry that makes
  * no sense. */
-FD_API int64_t fd_draw_views(int64_t count, const int64_t *sizes_px, const int64_t *indices, const int64_t *copies,
+FD_API int64_t fd_draw_views(int64_t count, const int64_t *sizes_px, const int64_t *indices, const int64_t *occurrences,
                              const int64_t *given, const fd_geometry *geometry, const fd_views *views);
 
 /* Decodes N images; the answer is in statuses and messages.  pool: NULL to work in the calling thread. */
@@ -354,9 +354,10 @@ FD_API void fd_free(uint8_t *memory);
 FD_API void fd_philox(int64_t count, const int64_t *first, const int64_t *second, const int64_t *third, int64_t fourth,
                       const uint32_t key[2], uint64_t *words);
 
-/* N numbers of the standard normal distribution for one sample, four of each counter (index, copy, 0..., stream).
+/* N numbers of the standard normal distribution for one sample, four of each counter (index, occurrence, 0..., stream).
  * Source: Box and Muller, "A note on the generation of random normal deviates", 1958. */
-FD_API void fd_normals(int64_t count, int64_t index, int64_t copy, int64_t stream, const uint32_t key[2], float *out);
+FD_API void fd_normals(int64_t count, int64_t index, int64_t occurrence, int64_t stream, const uint32_t key[2],
+                       float *out);
 
 #ifdef __cplusplus
 }

@@ -49,7 +49,7 @@ struct Places {
 
 // Of whom normally distributed numbers are drawn: counters of Philox, but for the third, and its key.
 struct NormalDraws {
-    uint32_t index, copy, stream;
+    uint32_t index, occurrence, stream;
     uint32_t key[2];
 };
 

@@ -84,7 +84,7 @@ class BatchLoader(_Loader):
         described = Effects(batch.effects, count)
         names = joined(batch.paths)
         results, data_bytes = Results.empty(count), np.zeros(count, np.int64)
-        given = batch.offsets, batch.lengths, batch.crcs, batch.indices, batch.copies, batch.given
+        given = batch.offsets, batch.lengths, batch.crcs, batch.indices, batch.occurrences, batch.given
         columns = [None if column is None else np.ascontiguousarray(column, np.int64) for column in given]
         if any(column is not None and len(column) != count for column in columns):
             raise ValueError(f"columns of other lengths than {count} paths")
@@ -165,7 +165,7 @@ class ArrayLoader(_Loader):
     def load(self, batch: ArrayBatch) -> tuple[Results, float]:
         """Loads a batch; returns the outcome for each image, and seconds spent, summed over threads."""
         images = batch.images
-        columns = [np.ascontiguousarray(column, np.int64) for column in (batch.rows, batch.indices, batch.copies)]
+        columns = [np.ascontiguousarray(column, np.int64) for column in (batch.rows, batch.indices, batch.occurrences)]
         given = None if batch.given is None else np.ascontiguousarray(batch.given, np.int64)
         lengths = [len(column) for column in (*columns, *([] if given is None else [given]))]
         count = lengths[0]

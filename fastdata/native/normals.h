@@ -43,7 +43,7 @@ inline void normal_pair(uint32_t first, uint32_t second, float &one, float &othe
 void normals(const NormalDraws &draws, uint32_t first, float *out) {
     uint32_t words[4][kNormalCounters];
     for (uint32_t i = 0; i < kNormalCounters; ++i) {
-        uint32_t a = draws.index, b = draws.copy, c = first + i, d = draws.stream;
+        uint32_t a = draws.index, b = draws.occurrence, c = first + i, d = draws.stream;
         uint32_t key = draws.key[0], other_key = draws.key[1];
         for (int round = 0; round < 10; ++round) { // see philox.h
             const uint64_t even = uint64_t{a} * 0xD2511F53U, odd = uint64_t{c} * 0xCD9E8D57U;

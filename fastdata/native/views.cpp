@@ -28,7 +28,7 @@ double uniform(uint32_t word) {
 }
 
 std::array<uint32_t, 4> words(const Draw &draw, size_t op, int attempt) {
-    return philox4x32({static_cast<uint32_t>(draw.index), static_cast<uint32_t>(draw.copy),
+    return philox4x32({static_cast<uint32_t>(draw.index), static_cast<uint32_t>(draw.occurrence),
                        static_cast<uint32_t>(attempt), static_cast<uint32_t>(op)},
                       draw.key);
 }

@@ -18,14 +18,14 @@ double portable_exp(double x);
 
 // Names one sample's random numbers, or holds those that somebody else has drawn for each step.
 struct Draw {
-    int64_t index, copy;
+    int64_t index, occurrence;
     std::array<uint32_t, 2> key;
     const int64_t *given = nullptr; // (steps, FD_GIVEN_NUMBERS)
 
-    static Draw of(const fd_geometry &geometry, int64_t item, const int64_t *indices, const int64_t *copies,
+    static Draw of(const fd_geometry &geometry, int64_t item, const int64_t *indices, const int64_t *occurrences,
                    const int64_t *given) {
         return {indices[item],
-                copies[item],
+                occurrences[item],
                 {geometry.key[0], geometry.key[1]},
                 given == nullptr ? nullptr : given + item * geometry.op_count * FD_GIVEN_NUMBERS};
     }

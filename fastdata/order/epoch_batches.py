@@ -158,7 +158,7 @@ class EpochBatches:
             checksum=None if self._is_known else self.checksums[first - 1] if first else self.state.checksum or 0,
         )
 
-    def copies_of(self, batch: Iterable[Any]) -> list[int]:
+    def occurrences_of(self, batch: Iterable[Any]) -> list[int]:
         """Numbers that tell apart several visits of one sample in this epoch, on this rank and on others.
 
         Always 0 for samplers that visit each sample once.  Call it once for each batch, in order.
@@ -166,11 +166,11 @@ class EpochBatches:
         if self._seen is None:
             return [0 for _ in batch]
         rank = dist.get_rank() if dist.is_available() and dist.is_initialized() else 0
-        copies = []
+        occurrences = []
         for index in map(plain, batch):
-            copies.append((rank << 16 | self._seen[index] & 0xFFFF) & 0xFFFFFFFF)
+            occurrences.append((rank << 16 | self._seen[index] & 0xFFFF) & 0xFFFFFFFF)
             self._seen[index] += 1
-        return copies
+        return occurrences
 
     def candidates(self) -> Sequence[int]:
         """Indices from which a substitute is taken: those that the sampler may give, to any rank, in any batch.

@@ -48,7 +48,7 @@ def _jobs(resources: EpochResources, batches: EpochBatches) -> Iterator[ImageBat
     for number, indices in enumerate(batches):
         try:
             batch: ImageBatch | ReadyBatch | RefusedBatch
-            batch = make(resources, number, indices, batches.copies_of(indices))
+            batch = make(resources, number, indices, batches.occurrences_of(indices))
         except (TypeError, ValueError) as error:  # of what is no list of integers; others may follow, as with torch
             batch = RefusedBatch(resources, number, error)
         yield batch

@@ -100,7 +100,7 @@ class GivenNumbers:
         return [self._given[at] if self._indices[at] == index else None for at, index in samples]
 
     def views(self, samples: Sequence[tuple[int, int, int, tuple[int, int]]]) -> list[View]:
-        """Draws the views of samples at (position, index, copy, (width, height)).
+        """Draws the views of samples at (position, index, occurrence, (width, height)).
 
         Raises:
             ImageTooSmall: a crop is larger than an image.
@@ -108,12 +108,12 @@ class GivenNumbers:
         ops, key = self._config.plan.ops, self._config.key
         given = self.of([sample[:2] for sample in samples])
         if given is None:
-            _, indices, copies, sizes = (np.array(column, np.int64) for column in zip(*samples, strict=True))
-            return draw_views(ops, sizes, indices, key=key, copies=copies).rows()
+            _, indices, occurrences, sizes = (np.array(column, np.int64) for column in zip(*samples, strict=True))
+            return draw_views(ops, sizes, indices, key=key, occurrences=occurrences).rows()
         numbers = [None if own is None else own.numbers[0] for own in given]
         return [
-            draw_view(ops, size, index, copy, key=key, given=own)
-            for (_, index, copy, size), own in zip(samples, numbers, strict=True)
+            draw_view(ops, size, index, occurrence, key=key, given=own)
+            for (_, index, occurrence, size), own in zip(samples, numbers, strict=True)
         ]
 
 

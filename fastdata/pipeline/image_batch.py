@@ -45,9 +45,11 @@ class ImageBatch:
     The tasks fill disjoint positions, so they share nothing that needs a lock.
     """
 
-    def __init__(self, resources: EpochResources, number: int, indices: Sequence[int], copies: Sequence[int]) -> None:
+    def __init__(
+        self, resources: EpochResources, number: int, indices: Sequence[int], occurrences: Sequence[int]
+    ) -> None:
         self._resources, self._config, self._number = resources, resources.config, number
-        self._indices, self._copies = list(map(operator.index, indices)), list(copies)
+        self._indices, self._occurrences = list(map(operator.index, indices)), list(occurrences)
         count = len(self._indices)
         in_place = self._config.fills_batch and resources.batch_decoder is None
         make = partial(resources.empty_batch, count)
@@ -119,7 +121,9 @@ class ImageBatch:
         return self._load_tasks()
 
     def _size_of_sample(self, position: int) -> Size | None:
-        outcome = self._read_ahead[position] = self._read(position, self._indices[position], self._copies[position])
+        outcome = self._read_ahead[position] = self._read(
+            position, self._indices[position], self._occurrences[position]
+        )
         return None if isinstance(outcome, Failure) else (outcome.image.height, outcome.image.width)
 
     # ---- the whole batch in one task
@@ -132,14 +136,14 @@ class ImageBatch:
         with record_function("fastdata.load"):
             files = file_ranges(self._config.source, self._indices)
             given, numbers = self._given.all()
-            effects = self._resources.finish.effects(self._indices, self._copies, given)
+            effects = self._resources.finish.effects(self._indices, self._occurrences, given)
             batch = FileBatch(
                 paths=files.paths,
                 offsets=files.offsets,
                 lengths=files.lengths,
                 crcs=files.crcs,
                 indices=self._indices,
-                copies=self._copies,
+                occurrences=self._occurrences,
                 given=numbers,
                 out=self._images.data_ptr(),
                 effects=effects,
@@ -160,10 +164,10 @@ class ImageBatch:
                 images=arrays.images,
                 rows=arrays.rows(self._indices),
                 indices=self._indices,
-                copies=self._copies,
+                occurrences=self._occurrences,
                 given=numbers,
                 out=self._images.data_ptr(),
-                effects=self._resources.finish.effects(self._indices, self._copies, given),
+                effects=self._resources.finish.effects(self._indices, self._occurrences, given),
             )
             loaded = loader.load(batch)
         return self._finish_loading(loaded)
@@ -172,10 +176,12 @@ class ImageBatch:
         """Reads the targets of what has been loaded; returns tasks for the rest."""
         times, good = BatchTimes(), loaded.ok
         if good.all():
-            self._targets[:] = self._read_targets(self._indices, self._copies)
+            self._targets[:] = self._read_targets(self._indices, self._occurrences)
         else:
             for position in np.flatnonzero(good).tolist():
-                self._targets[position] = self._read_targets([self._indices[position]], [self._copies[position]])[0]
+                self._targets[position] = self._read_targets([self._indices[position]], [self._occurrences[position]])[
+                    0
+                ]
         self._loaded = good.tolist()
         times.seconds.update(read=loaded.read_s, decode=loaded.decode_s)
         times.encoded_bytes = int(loaded.data_bytes[good].sum())
@@ -190,8 +196,10 @@ class ImageBatch:
 
     def _load_some(self, positions: Sequence[int]) -> None:
         times = BatchTimes()
-        indices, copies = ([column[position] for position in positions] for column in (self._indices, self._copies))
-        failures = self._load(positions, indices, copies, times)
+        indices, occurrences = (
+            [column[position] for position in positions] for column in (self._indices, self._occurrences)
+        )
+        failures = self._load(positions, indices, occurrences, times)
         self._failures += failures
         if self._config.on_error == "replace":
             for failure in failures:
@@ -199,12 +207,12 @@ class ImageBatch:
         self._times.append(times)
 
     def _load(
-        self, positions: Sequence[int], indices: Sequence[int], copies: Sequence[int], times: BatchTimes
+        self, positions: Sequence[int], indices: Sequence[int], occurrences: Sequence[int], times: BatchTimes
     ) -> list[Failure]:
         """Loads samples into their positions and returns what failed."""
         with times.stage("read"):
             outcomes = []
-            for place in zip(positions, indices, copies, strict=True):
+            for place in zip(positions, indices, occurrences, strict=True):
                 stop_if_cancelled()
                 outcome = self._read_ahead.pop(place[0], None)
                 outcomes.append(self._read(*place) if outcome is None else outcome)
@@ -218,7 +226,7 @@ class ImageBatch:
             failures += self._decode([sample for sample, _ in seen], [view for _, view in seen], times)
         return failures
 
-    def _read(self, position: int, index: int, copy: int) -> Sample | Failure:
+    def _read(self, position: int, index: int, occurrence: int) -> Sample | Failure:
         try:
             data = self._encoded(position, index)
         except OSError as error:
@@ -227,8 +235,8 @@ class ImageBatch:
             image = self._inspect(position, data)
         except Exception as error:  # noqa: BLE001 - Pillow's plugins raise many kinds
             return self._failure(position, index, error)
-        self._targets[position] = self._read_targets([index], [copy])[0]
-        return Sample(position, index, copy, image)
+        self._targets[position] = self._read_targets([index], [occurrence])[0]
+        return Sample(position, index, occurrence, image)
 
     def _encoded(self, position: int, index: int) -> Any:
         """The file's bytes of a sample."""
@@ -238,12 +246,12 @@ class ImageBatch:
         """An encoded image with its header; raises what Pillow raises."""
         return inspect(data)
 
-    def _read_targets(self, indices: Sequence[int], copies: Sequence[int]) -> list[Any]:
+    def _read_targets(self, indices: Sequence[int], occurrences: Sequence[int]) -> list[Any]:
         source = self._config.source
         if not self._resources.draws_targets:
             return read_targets(source, indices)
         targets = []
-        for index, seed in zip(indices, seeds(self._config.key, Stream.TARGET, indices, copies), strict=True):
+        for index, seed in zip(indices, seeds(self._config.key, Stream.TARGET, indices, occurrences), strict=True):
             stop_if_cancelled()
             with self._resources.target_turn, SeededDraws(seed):
                 targets.append(source.read_target(index))
@@ -254,7 +262,9 @@ class ImageBatch:
         if not samples:
             return [], []
         try:
-            views = self._given.views([(s.position, s.index, s.copy, (s.image.width, s.image.height)) for s in samples])
+            views = self._given.views(
+                [(s.position, s.index, s.occurrence, (s.image.width, s.image.height)) for s in samples]
+            )
             return list(zip(samples, views, strict=True)), []
         except ValueError as error:
             if len(samples) == 1:
@@ -272,10 +282,10 @@ class ImageBatch:
                 decoded.append((sample, view, place))
             else:
                 failures.append(self._failure(sample.position, sample.index, status))
-        indices, copies = [sample.index for sample, *_ in decoded], [sample.copy for sample, *_ in decoded]
+        indices, occurrences = [sample.index for sample, *_ in decoded], [sample.occurrence for sample, *_ in decoded]
         given = self._given.of([(sample.position, sample.index) for sample, *_ in decoded])
         places = [place for *_, place in decoded]
-        augmented = self._resources.finish.augmented(places, indices, copies, given=given)
+        augmented = self._resources.finish.augmented(places, indices, occurrences, given=given)
         for (sample, view, _), pixels in zip(decoded, augmented, strict=True):
             if isinstance(pixels, ValueError):
                 failures.append(self._failure(sample.position, sample.index, pixels, kind=ViewError))
@@ -315,10 +325,10 @@ class ImageBatch:
             objects = [self._as_object(*each) for each in good]
         *unfused, _ = self._resources.steps.of_this_thread()
         with times.stage("transform"):
-            indices, copies = [s.index for s, *_ in good], [s.copy for s, *_ in good]
-            drawn = seeds(self._config.key, Stream.TAIL, indices, copies)
+            indices, occurrences = [s.index for s, *_ in good], [s.occurrence for s, *_ in good]
+            drawn = seeds(self._config.key, Stream.TAIL, indices, occurrences)
             given = self._given.of([(sample.position, sample.index) for sample, *_ in good])
-            erased = self._resources.finish.erased(indices, copies, given)
+            erased = self._resources.finish.erased(indices, occurrences, given)
             for (sample, *_), value, own, seed in zip(good, objects, erased, drawn, strict=True):
                 for each in own:
                     each.apply(value)
@@ -356,10 +366,12 @@ class ImageBatch:
     def _replace(self, failure: Failure, times: BatchTimes) -> None:
         """Loads another sample in place of one that failed, the same one in every run."""
         position, order = failure.position, self._config.order
-        index, copy = self._indices[position], self._copies[position]
+        index, occurrence = self._indices[position], self._occurrences[position]
         candidates = order.candidates() if order is not None else self._indices
         for substitute in substitutes(candidates, index, self._config.key):
-            if not self._load([position], [substitute], [copy], times):  # else it is told where its own turn comes
+            if not self._load(
+                [position], [substitute], [occurrence], times
+            ):  # else it is told where its own turn comes
                 self._indices[position] = substitute  # for what is drawn later
                 return
         raise failure.take() from none_decoded()
@@ -388,9 +400,11 @@ class ImageBatch:
             return self._pinned(collate_targets(self._config.collate_fn, targets))
 
     def _drawn_for(self, good: Sequence[int]) -> tuple[list[int], list[int], Sequence[Given | None] | None]:
-        """Indices and copies of the samples that are left, and the numbers that were drawn for them already."""
-        indices, copies = ([column[position] for position in good] for column in (self._indices, self._copies))
-        return indices, copies, self._given.of(list(zip(good, indices, strict=True)))
+        """Indices and occurrences of the samples that are left, and the numbers that were drawn for them already."""
+        indices, occurrences = (
+            [column[position] for position in good] for column in (self._indices, self._occurrences)
+        )
+        return indices, occurrences, self._given.of(list(zip(good, indices, strict=True)))
 
     def _pinned(self, batch: Any) -> Any:
         if not self._config.pin:

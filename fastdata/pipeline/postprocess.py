@@ -45,7 +45,7 @@ class Finish:
     def on_batch(
         self,
         indices: Sequence[int],
-        copies: Sequence[int],
+        occurrences: Sequence[int],
         given: Sequence[Given | None] | None = None,
         *,
         augmented: bool = False,
@@ -57,30 +57,30 @@ class Finish:
         """
         plan, operations = self.plan, list[Operation]()
         if not augmented:
-            operations += self._operations(plan.augmentations, self._augmenting(indices, copies, given))
+            operations += self._operations(plan.augmentations, self._augmenting(indices, occurrences, given))
         if plan.normalisation is not None:
             operations.append(_normalise(plan.normalisation))
-        operations += self._operations(plan.float_augmentations, self._erasing(indices, copies, given))
+        operations += self._operations(plan.float_augmentations, self._erasing(indices, occurrences, given))
         return BatchProgram(operations)
 
     def effects(
-        self, indices: Sequence[int], copies: Sequence[int], given: Sequence[Given | None] | None = None
+        self, indices: Sequence[int], occurrences: Sequence[int], given: Sequence[Given | None] | None = None
     ) -> EffectTable | None:
         """Effects that the native core applies to the pixels of N samples in one pass; None if there are none."""
         size, steps = self.plan.size, self.plan.effects
         if not (steps and self.plan.in_one_pass) or not len(indices):
             return None
         assert size is not None
-        drawn = self._parameters(steps, 0, indices, copies, given)
+        drawn = self._parameters(steps, 0, indices, occurrences, given)
         return np.concatenate([each.effects(own, size) for each, own in zip(steps, drawn, strict=True)], axis=1)
 
     def effects_on_batches(
-        self, indices: Sequence[int], copies: Sequence[int], given: Sequence[Given | None] | None = None
+        self, indices: Sequence[int], occurrences: Sequence[int], given: Sequence[Given | None] | None = None
     ) -> EffectTable:
         """The augmentations of whole batches as effects, for N samples; each must be `Augmentation.on_host`."""
         size, steps = self.plan.size, self.plan.augmentations
         assert size is not None
-        drawn = self._augmenting(indices, copies, given)
+        drawn = self._augmenting(indices, occurrences, given)
         tables = [each.effects(own, size) for each, own in zip(steps, drawn, strict=True)]  # type: ignore[attr-defined]
         return np.concatenate(tables, axis=1)
 
@@ -89,7 +89,7 @@ class Finish:
         steps: Sequence[HostStep | BatchStep],
         first: int,
         indices: Sequence[int],
-        copies: Sequence[int],
+        occurrences: Sequence[int],
         given: Sequence[Given | None] | None,
     ) -> Drawn:
         """The parameters of steps of which the first has number `first` among the plan's random ones."""
@@ -100,9 +100,9 @@ class Finish:
             return tuple(stacked([each.parameters[first + at] for each in known]) for at in range(len(steps)))
         size = self.plan.size
         assert size is not None
-        columns = np.asarray(indices, np.int64), np.asarray(copies, np.int64)
+        columns = np.asarray(indices, np.int64), np.asarray(occurrences, np.int64)
         drawn = [
-            each.draw(Draws(key=self.key, indices=columns[0], copies=columns[1], step=step), size)
+            each.draw(Draws(key=self.key, indices=columns[0], occurrences=columns[1], step=step), size)
             for step, each in enumerate(steps, start=first)
         ]
         return tuple(drawn if given is None else map(partial(_with_given, given), count(first), drawn))
@@ -111,7 +111,7 @@ class Finish:
         self,
         images: Sequence[Pixels],
         indices: Sequence[int],
-        copies: Sequence[int],
+        occurrences: Sequence[int],
         effects: EffectTable | None = None,
         given: Sequence[Given | None] | None = None,
     ) -> list[Pixels | ValueError]:
@@ -122,16 +122,16 @@ class Finish:
         """
         if not self.plan.in_one_pass:
             numbers = given if given is not None else [None] * len(images)
-            return [self._staged(*each) for each in zip(images, indices, copies, numbers, strict=True)]
-        effects = self.effects(indices, copies, given) if effects is None else effects
+            return [self._staged(*each) for each in zip(images, indices, occurrences, numbers, strict=True)]
+        effects = self.effects(indices, occurrences, given) if effects is None else effects
         if effects is not None:
             for row, pixels in enumerate(images):
                 load().convert(pixels, pixels.ctypes.data, Format(), effects[row : row + 1])
         return list(images)
 
-    def _staged(self, pixels: Pixels, index: int, copy: int, given: Given | None) -> Pixels | ValueError:
+    def _staged(self, pixels: Pixels, index: int, occurrence: int, given: Given | None) -> Pixels | ValueError:
         try:
-            return stages(self.plan, pixels, index, copy, key=self.key, given=given)
+            return stages(self.plan, pixels, index, occurrence, key=self.key, given=given)
         except ValueError as error:
             return error
 
@@ -140,26 +140,30 @@ class Finish:
             assert self.plan.size is not None
             yield from step.batch_operations(own, self.plan.size)
 
-    def _augmenting(self, indices: Sequence[int], copies: Sequence[int], given: Sequence[Given | None] | None) -> Drawn:
+    def _augmenting(
+        self, indices: Sequence[int], occurrences: Sequence[int], given: Sequence[Given | None] | None
+    ) -> Drawn:
         """The parameters of N samples for the augmentations of whole batches."""
-        return self._parameters(self.plan.augmentations, len(self.plan.all_effects), indices, copies, given)
+        return self._parameters(self.plan.augmentations, len(self.plan.all_effects), indices, occurrences, given)
 
-    def _erasing(self, indices: Sequence[int], copies: Sequence[int], given: Sequence[Given | None] | None) -> Drawn:
+    def _erasing(
+        self, indices: Sequence[int], occurrences: Sequence[int], given: Sequence[Given | None] | None
+    ) -> Drawn:
         """The parameters of N samples for what comes after the float arithmetic."""
         first = len(self.plan.all_effects) + len(self.plan.augmentations)
-        return self._parameters(self.plan.float_augmentations, first, indices, copies, given)
+        return self._parameters(self.plan.float_augmentations, first, indices, occurrences, given)
 
     def erase(
         self,
         images: torch.Tensor,
         indices: Sequence[int],
-        copies: Sequence[int],
+        occurrences: Sequence[int],
         given: Sequence[Given | None] | None = None,
     ) -> None:
         """Does on the host, in the memory of N images, what comes after the float arithmetic."""
         if not self.erases:
             return
-        for image, erased in zip(images, self.erased(indices, copies, given), strict=True):
+        for image, erased in zip(images, self.erased(indices, occurrences, given), strict=True):
             for each in erased:
                 each.apply(image)
 
@@ -169,12 +173,12 @@ class Finish:
         return bool(self.plan.float_augmentations)
 
     def erased(
-        self, indices: Sequence[int], copies: Sequence[int], given: Sequence[Given | None] | None = None
+        self, indices: Sequence[int], occurrences: Sequence[int], given: Sequence[Given | None] | None = None
     ) -> list[Sequence[Erased]]:
         """Rectangles that `erase` would fill in N images that are still to be decoded."""
         found: list[list[Erased]] = [[] for _ in indices]
         steps = self.plan.float_augmentations
-        for step, parameters in zip(steps, self._erasing(indices, copies, given), strict=True):
+        for step, parameters in zip(steps, self._erasing(indices, occurrences, given), strict=True):
             for own, each in zip(found, step.erased(parameters), strict=True):
                 own.extend(each)
         return list(found)

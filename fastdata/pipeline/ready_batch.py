@@ -24,7 +24,9 @@ class ReadyBatch:
 
     tasks: tuple[Task, ...] = ()
 
-    def __init__(self, resources: EpochResources, number: int, indices: Sequence[int], copies: Sequence[int]) -> None:
+    def __init__(
+        self, resources: EpochResources, number: int, indices: Sequence[int], occurrences: Sequence[int]
+    ) -> None:
         assert resources.ready_batches is not None
         self._number = number
         make = partial(resources.ready_batches.ready, len(indices), resources.finished_empty_batch)

@@ -16,7 +16,7 @@ class Sample:
 
     position: int
     index: int
-    copy: int
+    occurrence: int
     image: Encoded
 
 

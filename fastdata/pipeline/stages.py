@@ -28,14 +28,14 @@ __all__ = ["stacked", "stages"]
 _NEXT_STAGE = 0xA0761D6478BD642F  # between the seeds of the stages' geometry; any large odd number
 
 
-def stages(plan: Plan, pixels: Pixels, index: int, copy: int, *, key: Key, given: Given | None = None) -> Pixels:
+def stages(plan: Plan, pixels: Pixels, index: int, occurrence: int, *, key: Key, given: Given | None = None) -> Pixels:
     """RGB pixels (height, width, 3) of one image after all stages.
 
     Args:
         plan: plan of the transform.
         pixels: contiguous, after the geometry of the first stage; may be changed.
         index: the sample.
-        copy: number of times that the sample came before in the epoch.
+        occurrence: number of times that the sample came before in the epoch.
         key: seed and epoch of the draws.
         given: numbers that were drawn for the sample already; not for plans with steps that change sizes.
 
@@ -44,7 +44,7 @@ def stages(plan: Plan, pixels: Pixels, index: int, copy: int, *, key: Key, given
     """
     done = 0
     for number, stage in enumerate((Stage(effects=plan.effects), *plan.later)):
-        own = Draws(key=key, indices=np.array([index]), copies=np.array([copy]), step=done)
+        own = Draws(key=key, indices=np.array([index]), occurrences=np.array([occurrence]), step=done)
         done += len(stage.steps)
         if stage.turn is not None:
             pixels, own = _turned(pixels, stage.turn, own), replace(own, step=own.step + 1)
@@ -52,7 +52,7 @@ def stages(plan: Plan, pixels: Pixels, index: int, copy: int, *, key: Key, given
             height, width = pixels.shape[:2]
             numbers = None if given is None else given.numbers[number]
             own_key = key.derived(number, _NEXT_STAGE)
-            view = draw_view(stage.ops, (width, height), index, copy, key=own_key, given=numbers)
+            view = draw_view(stage.ops, (width, height), index, occurrence, key=own_key, given=numbers)
             pixels = see(pixels, view)
         if stage.effects:
             _augment(pixels, stage, own, None if given is None else given.parameters[own.step : done])

@@ -49,8 +49,10 @@ _JPEG_MAGIC = b"\xff\xd8"
 class WholeBatch(ImageBatch):
     """A pipeline job: one batch, read and drawn; what the backend's pipeline does not take is decoded here."""
 
-    def __init__(self, resources: EpochResources, number: int, indices: Sequence[int], copies: Sequence[int]) -> None:
-        super().__init__(resources, number, indices, copies)
+    def __init__(
+        self, resources: EpochResources, number: int, indices: Sequence[int], occurrences: Sequence[int]
+    ) -> None:
+        super().__init__(resources, number, indices, occurrences)
         self._to_feed: dict[int, tuple[Sample, View]] = {}
         self._pixels: dict[int, Pixels] = {}  # of the other positions
         self._effects: dict[int, EffectTable] = {}  # by position, (1, steps): augmentations that the pipeline does
@@ -204,9 +206,9 @@ class WholeBatch(ImageBatch):
         asked = self._resources.batch_effects
         if asked is None:
             return [True] * len(samples)
-        indices, copies = [sample.index for sample in samples], [sample.copy for sample in samples]
+        indices, occurrences = [sample.index for sample in samples], [sample.occurrence for sample in samples]
         given = self._given.of([(sample.position, sample.index) for sample in samples])
-        table = self._resources.finish.effects_on_batches(indices, copies, given)
+        table = self._resources.finish.effects_on_batches(indices, occurrences, given)
         self._effects |= {sample.position: table[row : row + 1] for row, sample in enumerate(samples)}
         return asked.does(table).tolist()  # type: ignore[no-any-return]
 

@@ -68,7 +68,7 @@ def check_file_loader(backend: Backend, tolerance: float) -> None:
                     lengths=lengths,
                     crcs=checksums,
                     indices=indices,
-                    copies=[1] * len(rows),
+                    occurrences=[1] * len(rows),
                     out=out.ctypes.data,
                     store=_storing_in(out),
                 )
@@ -82,7 +82,7 @@ def check_file_loader(backend: Backend, tolerance: float) -> None:
     for row, image in enumerate(expected):
         if image is not None:
             sizes = np.array([_SIZES[image]], np.int64)
-            views = draw_views(_PLAN.ops, sizes, np.array([indices[row]]), key=_KEY, copies=np.array([1]))
+            views = draw_views(_PLAN.ops, sizes, np.array([indices[row]]), key=_KEY, occurrences=np.array([1]))
             check_close(out[row], pillows_view(images[image], views.row(0)), tolerance, f"row {row} of {files[row]}")
             assert int(loaded.data_bytes[row]) == len(images[image]), f"row {row}: wrong number of bytes read"
 
@@ -95,7 +95,7 @@ def _check_given_view(loader: FileLoader, path: Path, image: bytes, tolerance: f
         FileBatch(
             paths=[str(path)],
             indices=[7],
-            copies=[0],
+            occurrences=[0],
             given=np.array([[[*window, 0]]], np.int64),
             out=out.ctypes.data,
             store=_storing_in(out),
@@ -116,7 +116,7 @@ def check_source_decoder(backend: Backend, tolerance: float) -> None:
     shown = [0, 0, 1, None]
     sizes = np.array([_SIZES[0 if image is None else image] for image in shown], np.int64)
     rows = np.arange(len(shown))
-    views = draw_views(_PLAN.ops, sizes, rows, key=_KEY, copies=rows)
+    views = draw_views(_PLAN.ops, sizes, rows, key=_KEY, occurrences=rows)
     out = np.zeros((len(shown), 24, 32, 3), np.uint8)
     with tempfile.TemporaryDirectory() as name:
         path = str(Path(name) / "image.jpg")

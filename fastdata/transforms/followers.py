@@ -40,7 +40,7 @@ from fastdata.views.streams import Draws
 __all__ = ["geometry_follower", "parameters_follower"]
 
 _TRIES = 10  # of a window, or of a box that is erased
-_ONE = Draws(key=Key(seed=0, epoch=0), indices=np.zeros(1, np.int64), copies=np.zeros(1, np.int64))
+_ONE = Draws(key=Key(seed=0, epoch=0), indices=np.zeros(1, np.int64), occurrences=np.zeros(1, np.int64))
 
 
 def geometry_follower(step: Any) -> DrawsGeometry | None:

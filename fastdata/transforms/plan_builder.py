@@ -44,7 +44,7 @@ Crop: TypeAlias = CenterCrop | RandomCrop | RandomCropOrPad | Pad
 _ANY_SIZE = 48, 64  # on which effects are tried that will see many sizes
 _ANY_LARGE_SIZE = 2048, 2048
 _TRIALS = 256
-_TRIED = Draws(key=Key(seed=0, epoch=0), indices=np.arange(_TRIALS), copies=np.zeros(_TRIALS, np.int64))
+_TRIED = Draws(key=Key(seed=0, epoch=0), indices=np.arange(_TRIALS), occurrences=np.zeros(_TRIALS, np.int64))
 
 
 class NotFusable(Exception):

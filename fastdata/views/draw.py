@@ -51,7 +51,7 @@ def draw_views(
     indices: Ints,
     *,
     key: Key,
-    copies: Ints | int = 0,
+    occurrences: Ints | int = 0,
     given: Ints | None = None,
 ) -> Views:
     """Draws the views of N samples.
@@ -61,7 +61,7 @@ def draw_views(
         sizes_px: int64, (N, 2): width and height of each source image.
         indices: int64, (N,): the samples' positions in the dataset.
         key: seed and epoch.
-        copies: int64, (N,) or 0: tells apart several views of one sample in one epoch.
+        occurrences: int64, (N,) or 0: tells apart several views of one sample in one epoch.
         given: int64, (N, operations, GIVEN_NUMBERS): numbers that were drawn elsewhere, for the native core only.
 
     Returns:
@@ -70,7 +70,7 @@ def draw_views(
     Raises:
         ValueError: a RandomCrop is larger than an image, as in torchvision.
     """
-    columns = np.broadcast_to(indices, len(sizes_px)), np.broadcast_to(copies, len(sizes_px))
+    columns = np.broadcast_to(indices, len(sizes_px)), np.broadcast_to(occurrences, len(sizes_px))
     core = native.available()
     if core is None:
         assert given is None
@@ -93,7 +93,7 @@ def _geometry(ops: tuple[Op, ...], key: Key) -> native.Geometry:
 
 
 def draw_view(
-    ops: tuple[Op, ...], size_px: tuple[int, int], index: int, copy: int, *, key: Key, given: Ints | None = None
+    ops: tuple[Op, ...], size_px: tuple[int, int], index: int, occurrence: int, *, key: Key, given: Ints | None = None
 ) -> View:
     """Draws the view of one sample, as `draw_views` does; `size_px` is the image's (width, height).
 
@@ -101,17 +101,17 @@ def draw_view(
         ValueError: a RandomCrop is larger than the image, as in torchvision.
     """
     core = native.available()
-    drawn = _one_view.draw(core, size_px, index, copy, _geometry(ops, key), given) if core is not None else None
+    drawn = _one_view.draw(core, size_px, index, occurrence, _geometry(ops, key), given) if core is not None else None
     if drawn is None:
-        sizes, columns = np.array([size_px], np.int64), (np.array([index], np.int64), np.array([copy], np.int64))
-        return draw_views(ops, sizes, columns[0], key=key, copies=columns[1], given=given).row(0)
+        sizes, columns = np.array([size_px], np.int64), (np.array([index], np.int64), np.array([occurrence], np.int64))
+        return draw_views(ops, sizes, columns[0], key=key, occurrences=columns[1], given=given).row(0)
     return Views(drawn).row(0)
 
 
-def _draw_with_numpy(ops: Sequence[Op], sizes_px: Ints, indices: Ints, copies: Ints, *, key: Key) -> Views:
+def _draw_with_numpy(ops: Sequence[Op], sizes_px: Ints, indices: Ints, occurrences: Ints, *, key: Key) -> Views:
     """Draws views without the native core, with identical bits; views.cpp repeats every line of it."""
     frame = _Frame.whole(sizes_px)
-    draws = _ViewDraws(indices=indices, copies=copies, key=key.words())
+    draws = _ViewDraws(indices=indices, occurrences=occurrences, key=key.words())
     for number, op in enumerate(ops):
         match op:
             case RandomResizedCrop():
@@ -135,14 +135,14 @@ class _ViewDraws:
     """Random words for N samples, numbered by operation and by draw within it."""
 
     indices: Ints
-    copies: Ints
+    occurrences: Ints
     key: tuple[int, int]
 
     def words(self, op: int, draw: npt.ArrayLike) -> list[Words]:
-        return philox4x32((self.indices, self.copies, draw, op), self.key)
+        return philox4x32((self.indices, self.occurrences, draw, op), self.key)
 
     def at(self, rows: npt.NDArray[np.intp]) -> _ViewDraws:
-        return replace(self, indices=self.indices[rows], copies=self.copies[rows])
+        return replace(self, indices=self.indices[rows], occurrences=self.occurrences[rows])
 
     def filters(self, op: Resizing, number: int) -> Ints:
         """Returns one of the step's filters for each sample: (N,)."""

@@ -18,12 +18,12 @@ class Noise(NamedTuple):
     key: int
     other_key: int
     sample: int
-    copy: int
+    occurrence: int
     stream: int
 
     def numbers(self, *shape: int) -> torch.Tensor:
         """Returns float32 standard normal numbers of a given shape."""
-        drawn = load().normals(math.prod(shape), self.sample, self.copy, self.stream, (self.key, self.other_key))
+        drawn = load().normals(math.prod(shape), self.sample, self.occurrence, self.stream, (self.key, self.other_key))
         return torch.from_numpy(drawn).view(shape)
 
 

@@ -38,20 +38,20 @@ class Stream(IntEnum):
     ERASED = 1_000_000  # noise in rectangles, sixteen for each step
 
 
-def seeds(key: Key, stream: Stream, indices: Sequence[int], copies: Sequence[int]) -> list[int]:
+def seeds(key: Key, stream: Stream, indices: Sequence[int], occurrences: Sequence[int]) -> list[int]:
     """Returns a seed for each of N samples, for code with a generator of its own.
 
     Args:
         key: seed and epoch.
         stream: purpose of the seeds.
         indices: indices of the samples.
-        copies: distinguishes several seeds of one sample.
+        occurrences: distinguishes several seeds of one sample.
 
     Returns:
         Integers of 63 bits, so that they fit into an int64: the 32 bits of the generator's first word, and below them
         the upper 31 of its second.
     """
-    counter = (np.array(indices, np.int64), np.array(copies, np.int64), 0, stream)
+    counter = (np.array(indices, np.int64), np.array(occurrences, np.int64), 0, stream)
     first, second, *_ = philox4x32(counter, key.words())
     return [high << 31 | low >> 1 for high, low in zip(first.tolist(), second.tolist(), strict=True)]
 
@@ -63,16 +63,16 @@ class Draws:
     Attributes:
         key: seed and epoch.
         indices: int64, (N,): indices of the samples.
-        copies: int64, (N,): how often each has come before in the epoch.
+        occurrences: int64, (N,): how often each has come before in the epoch.
         step: place of the augmentation in the transform.
     """
 
     key: Key
     indices: Ints
-    copies: Ints
+    occurrences: Ints
     step: int = 0
 
     def four(self, number: int) -> list[Floats]:
         """Returns four arrays (N,) of uniform numbers in [0, 1), for the step's draw of this number."""
-        counter = (self.indices, self.copies, number, Stream.AUGMENTATIONS + self.step)
+        counter = (self.indices, self.occurrences, number, Stream.AUGMENTATIONS + self.step)
         return [uniform(words) for words in philox4x32(counter, self.key.words())]

@@ -42,7 +42,7 @@ def batch(count: int = N, size: tuple[int, int] = (33, 41)) -> torch.Tensor:
 
 def draws(indices: Any, *, seed: int = 3, epoch: int = 0, step: int = 0) -> Draws:
     indices = np.asarray(indices, np.int64)
-    return Draws(key=Key(seed=seed, epoch=epoch), indices=indices, copies=np.zeros_like(indices), step=step)
+    return Draws(key=Key(seed=seed, epoch=epoch), indices=indices, occurrences=np.zeros_like(indices), step=step)
 
 
 @pytest.mark.parametrize("name", AUGMENTATIONS)

@@ -44,7 +44,7 @@ def drawn(step: Any, size: tuple[int, int] = SIZE) -> Parameters:
     assert plan is not None
     (augmentation,) = plan.float_augmentations if erases else plan.effects
     assert isinstance(augmentation, Augmentation)
-    draws = Draws(key=Key(seed=SEED, epoch=0), indices=np.arange(OURS), copies=np.zeros(OURS, np.int64))
+    draws = Draws(key=Key(seed=SEED, epoch=0), indices=np.arange(OURS), occurrences=np.zeros(OURS, np.int64))
     return augmentation.draw(draws, size)
 
 
@@ -260,13 +260,13 @@ def test_every_augmentation_is_compared() -> None:
 # ---- numbers that have nothing to do with each other
 
 
-def numbers_of(*, seed: int = SEED, epoch: int = 0, copy: int = 0) -> np.ndarray:
+def numbers_of(*, seed: int = SEED, epoch: int = 0, occurrence: int = 0) -> np.ndarray:
     """What is drawn for a transform in which one augmentation comes three times: a row for each sample."""
     jitter = v1.ColorJitter(0.4, 0.4, 0.4, 0.1)
     steps = [jitter, jitter, v1.RandomApply([jitter], 0.5), v1.ToTensor(), v1.RandomErasing(0.5)]
     plan = compile_transform(v1.Compose([v1.Resize(SIZE), *steps]), augment_on="device").plan
     assert plan is not None
-    finish, samples = Finish(plan=plan, key=Key(seed=seed, epoch=epoch)), (range(OURS), [copy] * OURS, None)
+    finish, samples = Finish(plan=plan, key=Key(seed=seed, epoch=epoch)), (range(OURS), [occurrence] * OURS, None)
     (first, second, inner), (erased,) = finish._augmenting(*samples), finish._erasing(*samples)
     jitters = [
         (each[f"{prefix}amounts"], each[f"{prefix}order"][:, :1])
@@ -279,7 +279,7 @@ def numbers_of(*, seed: int = SEED, epoch: int = 0, copy: int = 0) -> np.ndarray
 OTHERS: dict[str, Any] = {
     "another seed": lambda: numbers_of(seed=SEED + 1),
     "another epoch": lambda: numbers_of(epoch=1),
-    "another copy of the sample": lambda: numbers_of(copy=1),
+    "another occurrence of the sample": lambda: numbers_of(occurrence=1),
     "the next sample": lambda: np.roll(numbers_of(), 1, axis=0),
 }
 

@@ -97,7 +97,7 @@ def test_autoaugment_draws_pairs_and_probabilities_as_torchvision(policy: Any) -
     step = v1.AutoAugment(policy)
     ours = augmentation_of(step)
     zeros = np.zeros(20_000, np.int64)
-    draws = Draws(key=Key(seed=1, epoch=0), indices=np.arange(20_000), copies=zeros)
+    draws = Draws(key=Key(seed=1, epoch=0), indices=np.arange(20_000), occurrences=zeros)
     counts = np.zeros((2, len(NAMES)))
     for turn in range(2):
         counts[turn] = np.bincount(ours.draw(draws, SIZE)["choices"][:, turn], minlength=len(NAMES))
@@ -186,7 +186,7 @@ def test_maps_are_drawn_as_torchvision_draws_them() -> None:
     given: dict[str, Any] = {"degrees": 20, "translate": (0.2, 0.1), "scale": (0.8, 1.3), "shear": (-5, 5, 0, 30)}
     theirs, ours = v1.RandomAffine(**given), augmentation_of(v1.RandomAffine(**given))
     count = 20_000
-    draws = Draws(key=Key(seed=1, epoch=0), indices=np.arange(count), copies=np.zeros(count, np.int64))
+    draws = Draws(key=Key(seed=1, epoch=0), indices=np.arange(count), occurrences=np.zeros(count, np.int64))
     drawn = ours.draw(draws, SIZE)
     own = np.column_stack([drawn["angles"], drawn["moves"], drawn["scales"], drawn["shears"]])
     size = [SIZE[1], SIZE[0]]
@@ -281,7 +281,7 @@ def test_images_in_memory() -> None:
     plain, _ = next(iter(DataLoader(dataset, 20, seed=1)))
     step = augmentation_of(policy, (32, 32))
     indices, zeros = np.arange(20), np.zeros(20, np.int64)
-    parameters = step.draw(Draws(key=Key(seed=1, epoch=0), indices=indices, copies=zeros), (32, 32))
+    parameters = step.draw(Draws(key=Key(seed=1, epoch=0), indices=indices, occurrences=zeros), (32, 32))
     expected = done(step, parameters, plain.permute(0, 2, 3, 1).contiguous().numpy())
     assert torch.equal(images, torch.from_numpy(expected).permute(0, 3, 1, 2).float().div(255))
 

@@ -29,7 +29,7 @@ INSIDE = (v1.RandomInvert(1.0), v1.GaussianBlur(5), v1.ColorJitter(0.4, hue=0.2)
 
 
 def draws(count: int) -> Draws:
-    return Draws(key=Key(seed=1, epoch=0), indices=np.arange(count), copies=np.zeros(count, np.int64))
+    return Draws(key=Key(seed=1, epoch=0), indices=np.arange(count), occurrences=np.zeros(count, np.int64))
 
 
 def in_turns(ours: Any, parameters: Any, pixels: np.ndarray) -> np.ndarray:

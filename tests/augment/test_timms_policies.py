@@ -39,7 +39,7 @@ HPARAMS = {"translate_const": 14, "img_mean": (124, 116, 104)}
 
 def draws(count: int = N, seed: int = 3) -> Draws:
     zeros = np.zeros(count, np.int64)
-    return Draws(key=Key(seed=seed, epoch=0), indices=np.arange(count), copies=zeros)
+    return Draws(key=Key(seed=seed, epoch=0), indices=np.arange(count), occurrences=zeros)
 
 
 def images(size: tuple[int, int] = SIZE) -> np.ndarray:
@@ -158,13 +158,13 @@ def test_chains_are_weighted_as_timm_weights_them(alpha: float) -> None:
     ours = augmentation_of(step)
     count = 5000
     key, zeros = Key(seed=1, epoch=0), np.zeros(count, np.int64)
-    own = ours.draw(Draws(key=key, indices=np.arange(count), copies=zeros), SIZE)
+    own = ours.draw(Draws(key=key, indices=np.arange(count), occurrences=zeros), SIZE)
     rng = np.random.default_rng(0)
     assert np.allclose(own["weights"].sum(axis=1), 1, atol=1e-5)
     assert p_of_gap(own["share"], rng.beta(alpha, alpha, count)) > 1e-4
     for chain in range(3):
         assert p_of_gap(own["weights"][:, chain], rng.dirichlet([alpha] * 3, count)[:, chain]) > 1e-4
-    some = Draws(key=key, indices=np.arange(count)[::7], copies=zeros[::7])
+    some = Draws(key=key, indices=np.arange(count)[::7], occurrences=zeros[::7])
     assert np.array_equal(ours.draw(some, SIZE)["weights"], own["weights"][::7])
 
 

@@ -188,10 +188,12 @@ class ReadingLoader:
             crc = -1 if batch.crcs is None else int(batch.crcs[row])
             if crc not in (-1, google_crc32c.value(data)):
                 continue
-            columns = np.array([batch.indices[row]]), np.array([batch.copies[row]])
+            columns = np.array([batch.indices[row]]), np.array([batch.occurrences[row]])
             sizes = np.array([(image.width, image.height)], np.int64)
             given = None if batch.given is None else batch.given[row : row + 1]
-            view = draw_views(self._plan.ops, sizes, columns[0], key=self._key, copies=columns[1], given=given).row(0)
+            view = draw_views(
+                self._plan.ops, sizes, columns[0], key=self._key, occurrences=columns[1], given=given
+            ).row(0)
             pixels = np.empty((*view.size, 3), np.uint8)
             ok[row], read[row] = by_pillow(image, view, pixels) is None, len(data)
             if ok[row]:

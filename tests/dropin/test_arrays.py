@@ -466,7 +466,7 @@ def array_loader(size: tuple[int, int] = (4, 4)) -> NativeArrayLoader:
 
 def array_batch(images: Any, rows: np.ndarray, out: np.ndarray) -> ArrayBatch:
     zeros = [0] * len(rows)
-    return ArrayBatch(images=images, rows=rows, indices=zeros, copies=zeros, out=out.ctypes.data)
+    return ArrayBatch(images=images, rows=rows, indices=zeros, occurrences=zeros, out=out.ctypes.data)
 
 
 @pytest.mark.parametrize("change", [{"strides_bytes": (1 << 62, 96, 3, 1)}, {"first_byte": -1}, {"height": 33}])

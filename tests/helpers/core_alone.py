@@ -88,7 +88,7 @@ def load(paths: list[str], *, pool: native.Pool | None = None, **ranges: Any) ->
 def file_batch(paths: Sequence[str], out: np.ndarray, **columns: Any) -> FileBatch:
     """Files, or ranges of them, to be stored in `out` by a loader that does this itself."""
     ranges = {name: None if values is None else np.array(values) for name, values in columns.items()}
-    given: dict[str, Any] = {"indices": range(len(paths)), "copies": [0] * len(paths), **ranges}
+    given: dict[str, Any] = {"indices": range(len(paths)), "occurrences": [0] * len(paths), **ranges}
     return FileBatch(paths=paths, out=out.ctypes.data, store=_not_called, **given)
 
 

@@ -38,7 +38,7 @@ def images(size: tuple[int, int] = SIZE) -> np.ndarray:
 
 def drawn(step: Augmentation, size: tuple[int, int] = SIZE, seed: int = 3) -> Any:
     zeros = np.zeros(N, np.int64)
-    return step.draw(Draws(key=Key(seed=seed, epoch=0), indices=np.arange(N), copies=zeros), size)
+    return step.draw(Draws(key=Key(seed=seed, epoch=0), indices=np.arange(N), occurrences=zeros), size)
 
 
 def done(step: Augmentation, parameters: Any, pixels: np.ndarray) -> np.ndarray:
