@@ -16,6 +16,7 @@ from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader
 
 CLASSES = ("blue", "green", "red")
+SCRATCH = tempfile.TemporaryDirectory(prefix="fastdata-example-")  # removed when the program ends
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
@@ -23,14 +24,14 @@ def data_folder() -> Path:
     """The folder given with --data, which has one folder of images per class, or one drawn now."""
     parser = argparse.ArgumentParser(description="An example of fastdata; its docstring says what it shows.")
     parser.add_argument("--data", type=Path, help="a folder with one folder of images per class")
-    return parser.parse_args().data or draw_images(Path(tempfile.mkdtemp(prefix="fastdata-example-")))
+    return parser.parse_args().data or draw_images(Path(SCRATCH.name) / "images")
 
 
 def draw_images(folder: Path, per_class: int = 16) -> Path:
     """JPEGs of 160x120 pixels, in each class mostly of its colour."""
     rng = np.random.default_rng(0)
     for number, name in enumerate(CLASSES):
-        (folder / name).mkdir()
+        (folder / name).mkdir(parents=True)
         for image in range(per_class):
             pixels = rng.integers(0, 120, (120, 160, 3), np.uint8)
             pixels[..., 2 - number] += 100

@@ -9,11 +9,10 @@ loader's verdict, then a loss per epoch, which falls.
 from __future__ import annotations
 
 import csv
-import tempfile
 from pathlib import Path
 from typing import Any
 
-from common import MEAN, STD, data_folder, small_model, train_model
+from common import MEAN, SCRATCH, STD, data_folder, small_model, train_model
 from PIL import Image
 from torch.utils.data import Dataset
 from torchvision import transforms
@@ -40,7 +39,7 @@ class CsvDataset(Dataset[Any]):
 
 def write_table(folder: Path) -> Path:
     """Lists the images of a folder in a file."""
-    table = Path(tempfile.mkdtemp(prefix="fastdata-example-")) / "train.csv"
+    table = Path(SCRATCH.name) / "train.csv"
     with table.open("w", newline="") as lines:
         for label, one in enumerate(sorted(path for path in folder.iterdir() if path.is_dir())):
             csv.writer(lines).writerows([path, label] for path in sorted(one.iterdir()))

@@ -61,11 +61,28 @@ bool take_segment(std::span<const uint8_t> &rest, Segment &segment) {
     return true;
 }
 
-size_t entropy_bytes(std::span<const uint8_t> rest) {
-    for (size_t at = 0; at + 1 < rest.size(); ++at)
-        if (rest[at] == 0xFF && rest[at + 1] != 0 && (rest[at + 1] < kRst0 || rest[at + 1] > kRst7))
+// Where, behind its 0xFF, the next marker stands that ends entropy-coded data: what is neither a stuffed byte, nor a
+// restart, nor a fill byte.  The size of the data if there is none.
+size_t next_marker(std::span<const uint8_t> data, size_t at) {
+    while (at < data.size()) {
+        const void *const found = std::memchr(data.data() + at, 0xFF, data.size() - at);
+        if (found == nullptr)
+            break;
+        at = static_cast<size_t>(static_cast<const uint8_t *>(found) - data.data()) + 1;
+        if (at < data.size() && data[at] != 0 && data[at] != 0xFF && (data[at] < kRst0 || kRst7 < data[at]))
             return at;
-    return rest.size();
+    }
+    return data.size();
+}
+
+// Bytes of entropy-coded data; the fill bytes before the next marker belong to that.
+size_t entropy_bytes(std::span<const uint8_t> rest) {
+    size_t end = next_marker(rest, 0);
+    if (end == rest.size())
+        return end;
+    while (end > 0 && rest[end - 1] == 0xFF)
+        --end;
+    return end;
 }
 
 void append(std::vector<uint8_t> &to, std::span<const uint8_t> bytes) {
@@ -336,15 +353,9 @@ bool has_whole_scans(std::span<const uint8_t> file, size_t scan_at, bool one_sca
     size_t at = scan_at;
     while (at <= file.size() && file.size() - at >= 4) {
         at += 2 + (static_cast<size_t>(file[at + 2]) << 8 | file[at + 3]);
-        do { // the next marker that is neither a stuffed byte, nor a restart, nor a fill byte
-            const void *const found =
-                at < file.size() ? std::memchr(file.data() + at, 0xFF, file.size() - at) : nullptr;
-            if (found == nullptr)
-                return false;
-            at = static_cast<size_t>(static_cast<const uint8_t *>(found) - file.data()) + 1;
-            if (at == file.size())
-                return false;
-        } while (file[at] == 0 || file[at] == 0xFF || (kRst0 <= file[at] && file[at] <= kRst7));
+        at = next_marker(file, at);
+        if (at >= file.size())
+            return false;
         const uint8_t marker = file[at];
         if (marker == kEoi)
             return true;

@@ -376,29 +376,23 @@ def _random_order(step: Any, augmentation: Any) -> DrawsParameters:
     return _several(step, augmentation, turns)
 
 
+_FLIPS = ("RandomHorizontalFlip", "RandomVerticalFlip")
+_COLOR = ("AdjustSharpness", "Autocontrast", "Equalize", "Grayscale", "Invert", "Posterize", "Solarize")
 _PARAMETERS: dict[str, Callable[[Any, Any], DrawsParameters]] = {
+    **dict.fromkeys((*_FLIPS, *(f"Random{name}" for name in _COLOR)), _chosen),
     "AutoAugment": _auto_augment,
     "ColorJitter": _color_jitter,
     "GaussianBlur": _gaussian_blur,
     "Grayscale": _grayscale,
     "RandAugment": _any_operation,
-    "RandomAdjustSharpness": _chosen,
     "RandomAffine": _affine,
     "RandomApply": _random_apply,
-    "RandomAutocontrast": _chosen,
     "RandomChannelPermutation": _channels,
     "RandomChoice": _random_choice,
-    "RandomEqualize": _chosen,
     "RandomErasing": _erasing,
-    "RandomGrayscale": _chosen,
-    "RandomHorizontalFlip": _chosen,
-    "RandomInvert": _chosen,
     "RandomOrder": _random_order,
     "RandomPerspective": _perspective,
     "RandomPhotometricDistort": _photometric,
-    "RandomPosterize": _chosen,
     "RandomRotation": _rotation,
-    "RandomSolarize": _chosen,
-    "RandomVerticalFlip": _chosen,
     "TrivialAugmentWide": _any_operation,
 }
