@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 from dataclasses import replace
 from types import SimpleNamespace
@@ -30,13 +31,20 @@ from fastdata.train.watch import watching
 
 def test_a_process_that_ends_is_told_once_and_only_if_the_block_waits_on() -> None:
     told: list[Any] = []
-    with watching(lambda: [2], told.append, grace_s=0.2):
-        time.sleep(2.5)
+    was_lost = threading.Event()
+
+    def lost(ranks: Any) -> None:
+        told.append(ranks)
+        was_lost.set()
+
+    with watching(lambda: [2], lost, grace_s=0.05, every_s=0.05):
+        assert was_lost.wait(30)
+        time.sleep(0.3)  # time for a second call, which must not come
     assert told == [[2]]
-    with watching(lambda: [2], told.append, grace_s=30.0):
-        time.sleep(1.5)
-    with watching(list, told.append, grace_s=0.0):
-        time.sleep(1.5)
+    with watching(lambda: [2], lost, grace_s=30.0, every_s=0.05):
+        time.sleep(0.3)
+    with watching(list, lost, grace_s=0.0, every_s=0.05):
+        time.sleep(0.3)
     assert told == [[2]]
 
 
@@ -209,8 +217,10 @@ def test_a_process_ends_even_if_its_message_cannot_be_written() -> None:
         told.append("asked")
         raise OSError("too many open files")
 
-    with watching(fails, told.append, grace_s=0.0):
-        time.sleep(2.5)
+    with watching(fails, told.append, grace_s=0.0, every_s=0.05):
+        until = time.monotonic() + 30
+        while len(told) < 2 and time.monotonic() < until:
+            time.sleep(0.01)
     assert told == ["asked"] * len(told)
     assert len(told) >= 2
 
