@@ -8,13 +8,12 @@ mean overlap per epoch, and the loader's verdict.
 
 from __future__ import annotations
 
-import tempfile
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from common import as_jpeg
+from common import SCRATCH, as_jpeg
 from torch import nn
 from torchvision import tv_tensors
 from torchvision.ops import box_iou
@@ -73,7 +72,7 @@ def metrics(model: Any, batch: Any) -> dict[str, torch.Tensor]:
 
 def main() -> None:
     """Trains for eight epochs."""
-    shards = write_shards(Path(tempfile.mkdtemp()) / "shards")
+    shards = write_shards(Path(SCRATCH.name) / "shards")
     dataset = ShardDataset(shards, fields=("image", "json"), transforms=Joint())
     loader = DataLoader(dataset, batch_size=8, shuffle=True, num_workers=2, collate_fn=as_lists)
     layers = [nn.AvgPool2d(8), nn.Flatten(), nn.Linear(432, 64), nn.ReLU(), nn.Linear(64, 4), nn.Sigmoid()]

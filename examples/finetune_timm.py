@@ -8,12 +8,11 @@ when two epochs have not been better.  Prints the metrics per epoch, and the loa
 
 from __future__ import annotations
 
-import tempfile
 from typing import Any
 
 import timm
 import torch
-from common import data_folder
+from common import SCRATCH, data_folder
 from timm.data import create_transform, resolve_data_config
 from torch import nn
 
@@ -53,7 +52,7 @@ def main() -> None:
         for training in (True, False)
     ]
     options = TrainOptions(
-        epochs=6, batch_size=8, best_metric="val_confidence", patience=2, output_dir=tempfile.mkdtemp(), device="cpu"
+        epochs=6, batch_size=8, best_metric="val_confidence", patience=2, output_dir=f"{SCRATCH.name}/run", device="cpu"
     )
     task = Task(optimizer=optimizer, scheduler=scheduler, metrics=metrics)
     result = fit(model, made[0], made[1], options, task=task)

@@ -8,13 +8,12 @@ per epoch how often an image finds a caption of its colour, and the loader's ver
 
 from __future__ import annotations
 
-import tempfile
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from common import as_jpeg
+from common import SCRATCH, as_jpeg
 from torch import nn
 from torchvision import transforms
 
@@ -66,7 +65,7 @@ def metrics(model: Any, batch: Any) -> dict[str, torch.Tensor]:
 
 def main() -> None:
     """Trains for six epochs."""
-    folder = Path(tempfile.mkdtemp())
+    folder = Path(SCRATCH.name)
     steps = transforms.Compose([transforms.RandomResizedCrop(48), transforms.ToTensor()])
     made = [write_shards(folder, kind, count) for kind, count in (("photo", 60), ("drawing", 20))]
     mixed = MixedDataset([(ShardDataset(each, steps, fields=("image", "txt")), 0.5) for each in made])

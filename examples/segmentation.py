@@ -8,13 +8,12 @@ torchvision's v2 wants them; the image stays encoded through them.  Prints mIoU 
 
 from __future__ import annotations
 
-import tempfile
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from common import as_jpeg
+from common import SCRATCH, as_jpeg
 from torch import nn
 from torchvision import tv_tensors
 from torchvision.transforms import v2
@@ -67,7 +66,7 @@ def metrics(model: Any, batch: Any) -> dict[str, torch.Tensor]:
 def main() -> None:
     """Trains for four epochs."""
     dataset = ShardDataset(
-        write_shards(Path(tempfile.mkdtemp()) / "shards"), fields=("image", "mask.png"), transforms=Joint()
+        write_shards(Path(SCRATCH.name) / "shards"), fields=("image", "mask.png"), transforms=Joint()
     )
     loader = DataLoader(dataset, batch_size=8, shuffle=True, num_workers=2)
     model = nn.Sequential(nn.Conv2d(3, 16, 5, padding=2), nn.ReLU(), nn.Conv2d(16, 2, 5, padding=2))

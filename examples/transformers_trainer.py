@@ -9,11 +9,10 @@ loader takes, and at the end the throughput.
 
 from __future__ import annotations
 
-import tempfile
 from typing import Any
 
 import torch
-from common import MEAN, STD, data_folder, small_model
+from common import MEAN, SCRATCH, STD, data_folder, small_model
 from datasets import Dataset, Features, Image, Value
 from torch.nn.functional import cross_entropy
 from torchvision import transforms
@@ -52,7 +51,7 @@ def main() -> None:
     dataset.set_transform(transform_images)
     quiet: dict[str, Any] = {"report_to": [], "save_strategy": "no", "logging_strategy": "no", "disable_tqdm": True}
     arguments = TrainingArguments(
-        output_dir=tempfile.mkdtemp(),
+        output_dir=f"{SCRATCH.name}/run",
         num_train_epochs=2,
         per_device_train_batch_size=8,
         dataloader_num_workers=2,

@@ -230,3 +230,13 @@ def test_own_losses_and_metrics(name: str, metric: str, least: float) -> None:
     values = [float(text) for text in re.findall(rf"{metric} (\d+\.?\d*)", printed)]
     assert max(values) > least, printed
     assert "accelerated: " in printed
+
+
+@pytest.mark.slow
+@pytest.mark.ray
+@pytest.mark.parametrize("name", [example("ray_conversion", "ray")])
+def test_a_cluster_converts(name: str) -> None:
+    printed, told = start(str(EXAMPLES / f"{name}.py"))
+    assert "converted: 48 of 48 images" in told
+    assert "no faults" in printed
+    assert "a batch of (8, 3, 64, 64)" in printed
