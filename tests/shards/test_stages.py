@@ -8,15 +8,17 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import images
 import pytest
 from folders import tree
 from generated import cut_off
 from places import CONVERT, HELPERS
 
-from fastdata import ConversionError
+from fastdata import ConversionError, ShardDataset
 from fastdata.shards.conversion.convert import ConvertOptions, convert
 
 OPTIONS = ConvertOptions(shard_bytes=8_000)
@@ -146,3 +148,47 @@ def test_killed_in_the_middle_it_goes_on(stream: Any, tmp_path: Path) -> None:
         process.wait()
     convert("streamed:samples", tmp_path / "out", OPTIONS)
     assert tree(tmp_path / "out") == tree(tmp_path / "whole")
+
+
+def broken_items() -> Iterator[Any]:
+    """Six items, of which four cannot be samples."""
+    picture = images.jpeg(40, 30)
+    yield {"__key__": "good", "jpg": picture, "txt": "a"}
+    yield {"__key__": "no image", "txt": "b"}
+    yield {"__key__": "no text", "jpg": picture, "json": object()}
+    yield "neither"
+    yield {"__key__": "label", "jpg": picture, "cls": "seven"}
+    yield {"__key__": "also good", "jpg": picture, "txt": "c"}
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_items_that_are_no_samples_are_skipped_and_told(
+    stream: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, workers: int
+) -> None:
+    monkeypatch.setattr(stream, "samples", broken_items)
+    with pytest.raises(ConversionError, match=r"item 1 \(no image\) has no image.*--on-error skip"):
+        convert("streamed:samples", tmp_path / "out", ConvertOptions(shard_bytes=100_000), workers=workers)
+    skipping = ConvertOptions(shard_bytes=100_000, on_error="skip")
+    manifest = convert("streamed:samples", tmp_path / "out", skipping, workers=workers).manifests[""]
+    assert [key for key, _ in manifest.skipped] == ["no image", "no text", "item 3", "label"]
+    reasons = [reason for _, reason in manifest.skipped]
+    assert all(reason.startswith("streamed:samples: item ") for reason in reasons)
+    assert "field 'json' cannot be stored" in reasons[1]
+    assert [ShardDataset(tmp_path / "out", fields=("txt",))[n] for n in range(2)] == [("a",), ("c",)]
+
+
+def test_rows_that_are_no_samples_are_skipped_and_told(tmp_path: Path) -> None:
+    pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    rows = {"image": [images.jpeg(40, 30, seed=n) for n in range(5)], "label": [0, 1, None, 1, 0]}
+    rows["image"][1] = None
+    parquet.write_table(pyarrow.table(rows), tmp_path / "rows.parquet")
+    with pytest.raises(ConversionError, match=r"row 1 holds NoneType in column 'image'.*--on-error skip"):
+        convert(str(tmp_path / "rows.parquet"), tmp_path / "out", OPTIONS)
+    manifest = convert(str(tmp_path / "rows.parquet"), tmp_path / "out", replace(OPTIONS, on_error="skip")).manifests[
+        ""
+    ]
+    assert [reason.partition(": ")[2].split(" (")[0] for _, reason in manifest.skipped] == [
+        "row 1 holds NoneType in column 'image', not an encoded image",
+        "row 2 has no label",
+    ]
+    assert ShardDataset(tmp_path / "out").labels.tolist() == [0, 1, 0]

@@ -12,6 +12,7 @@ import os
 import re
 import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -23,6 +24,7 @@ from fastdata.shards.conversion.parquet import parquet_splits, saved_files
 from fastdata.shards.conversion.samples import Keys, SourcePaths, Split, Streamed, sample_of
 from fastdata.shards.conversion.tables import TABLES, table_split
 from fastdata.shards.conversion.tars import remote_tars, tar_splits
+from fastdata.shards.fields import KEY
 from fastdata.shards.patterns import expand_braces, refuse_compressed
 
 __all__ = ["open_source"]
@@ -183,9 +185,15 @@ def _function(spec: str) -> Split:
     def stream() -> Iterator[Streamed]:
         keys, source_paths = Keys(), SourcePaths()
         for number, item in enumerate(function()):
-            sample = sample_of(item, f"{spec}: item {number}")
+            sample = Streamed.of(_key_of(item, number), partial(sample_of, item, f"{spec}: item {number}"))
             key = sample.key
             path = source_paths.unique(key) if key.lower().endswith(FOLDER_EXTENSIONS) else ""
             yield sample._replace(key=keys.unique(key), source_path=path)
 
     return Split(classes=getattr(function, "classes", None), stream=stream)
+
+
+def _key_of(item: Any, number: int) -> str:
+    """The key under which an item is told to be skipped."""
+    key = item.get(KEY) if isinstance(item, Mapping) else None
+    return key if isinstance(key, str) else f"item {number}"

@@ -144,6 +144,8 @@ def _make_shard(job: ShardJob) -> ShardDone:
         with TarWriter(Path(job.folder), job.name) as writer, _Ranges() as ranges:
             for ref in job.refs:
                 try:
+                    if ref.problem:
+                        raise ConversionError(ref.problem)
                     data = ranges.read(ref)
                     source_bytes += len(data)
                     image = job.options.recoding.apply(data)
@@ -151,9 +153,10 @@ def _make_shard(job: ShardJob) -> ShardDone:
                     check_apart(image.extension, ref.key, (part.extension for part in ref.parts))
                 except Exception as error:
                     if job.options.on_error == "raise":
+                        told = ref.problem or f"{ref.path} ({ref.key}) cannot be converted: {_in_words(error)}"
                         raise ConversionError(
-                            f"{ref.path} ({ref.key}) cannot be converted: {_in_words(error)}; repair or remove it, or "
-                            "skip such images with --on-error skip, and run the command again to continue from here"
+                            f"{told}; repair or remove it, or skip such images with --on-error skip, and run the "
+                            "command again to continue from here"
                         ) from error
                     skipped.append((ref.key, _in_words(error)))
                     continue

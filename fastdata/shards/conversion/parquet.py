@@ -6,9 +6,10 @@ import glob
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from fastdata.errors import ConversionError
@@ -99,8 +100,9 @@ def _split(tables: Sequence[_Table], classes: list[str] | None) -> Split:
     def stream() -> Iterator[Streamed]:
         rows = (row for table in tables for row in table.rows(classes))
         source_paths = SourcePaths()
-        for number, (data, label, path, parts) in enumerate(rows):
-            yield Streamed(f"{number:09}", data, label, source_paths.unique(path), parts)
+        for number, make in enumerate(rows):
+            sample = Streamed.of(f"{number:09}", partial(make, f"{number:09}"))
+            yield sample._replace(source_path=source_paths.unique(sample.source_path))
 
     fingerprint = crc32c(b"".join(_end_of(table.path) for table in tables))
     if tables[0].fields:
@@ -161,15 +163,15 @@ class _Table:
         occurring = (name for batch in self._batches([self.label]) for name in batch[self.label].unique().to_pylist())
         return [name for name in dict.fromkeys(occurring) if name is not None]
 
-    def rows(self, classes: list[str] | None) -> Iterator[_Row]:
-        """Encoded images, class numbers, paths of the images' files where they are noted, else "", and fields."""
+    def rows(self, classes: list[str] | None) -> Iterator[Callable[[str], Streamed]]:
+        """For each row a function that makes its sample, with a key, or raises ConversionError."""
         wanted = [self.image, *([self.label] if self.label is not None else []), *self.fields.values()]
         if WHOLE_ROW in wanted:
             wanted = [self.image, *self.others]
         row, numbers = 0, class_numbers(classes)
         for batch in self._batches(list(dict.fromkeys(wanted))):
             for values in batch.to_pylist():
-                yield self._sample(values, row, numbers)
+                yield partial(self._sample, values, row, numbers)
                 row += 1
 
     def _batches(self, columns: list[str]) -> Iterator[Any]:
@@ -181,14 +183,14 @@ class _Table:
                 for begin in range(0, len(whole), _ROWS_AT_ONCE):
                     yield whole.select(columns).slice(begin, _ROWS_AT_ONCE)
 
-    def _sample(self, values: dict[str, Any], row: int, numbers: dict[str, int]) -> _Row:
+    def _sample(self, values: dict[str, Any], row: int, numbers: dict[str, int], key: str) -> Streamed:
         where, value = f"{self.path}: row {row}", values[self.image]
         data = value.get("bytes") if isinstance(value, dict) else value
         if not isinstance(data, bytes):
             raise ConversionError(f"{where} holds {type(data).__name__} in column {self.image!r}, not an encoded image")
         path = value.get("path") if isinstance(value, dict) else None
         path = (os.path.basename(path) if os.path.isabs(path) else path) if isinstance(path, str) else ""
-        return data, self._label(values, where, numbers), path, tuple(self._parts(values, where))
+        return Streamed(key, data, self._label(values, where, numbers), path, tuple(self._parts(values, where)))
 
     def _label(self, values: dict[str, Any], where: str, numbers: dict[str, int]) -> int:
         if self.label is None:
@@ -209,9 +211,6 @@ class _Table:
             elif isinstance(value, dict) and isinstance(value.get("bytes"), bytes):  # Hugging Face's Image
                 value = value["bytes"]
             yield field, encoded(field, value, where)
-
-
-_Row = tuple[bytes, int, str, tuple[tuple[str, bytes], ...]]
 
 
 @contextmanager

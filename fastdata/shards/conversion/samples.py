@@ -18,13 +18,25 @@ __all__ = ["Keys", "SourcePaths", "Split", "Streamed", "readable", "sample_of"]
 
 
 class Streamed(NamedTuple):
-    """A sample of a stream; `source_path` is "" if it is not known, `parts` has extensions and bytes of its fields."""
+    """A sample of a stream; `source_path` is "" if it is not known, `parts` has extensions and bytes of its fields.
+
+    `problem` is why the source could not make the sample, which has no data then; "" if it could.
+    """
 
     key: str
     data: bytes
     label: int
     source_path: str = ""
     parts: tuple[tuple[str, bytes], ...] = ()
+    problem: str = ""
+
+    @classmethod
+    def of(cls, key: str, make: Callable[[], Streamed]) -> Streamed:
+        """The sample that `make` returns, or one with this key and its error as the problem."""
+        try:
+            return make()
+        except ConversionError as error:
+            return cls(key, b"", NO_LABEL, problem=str(error))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -86,13 +86,13 @@ def _put_down(samples: Iterable[Numbered], path: Path, *, keep: bool) -> list[Re
         at = 1  # an offset of 0 means a file of its own
         if file is not None:
             file.write(b"\0")
-        for _, (key, data, label, source_path, others) in samples:
+        for _, (key, data, label, source_path, others, problem) in samples:
             begin, parts = at, []
             at += len(data)
             for field, content in others:
                 parts.append(Part(field, at, len(content), crc32c=crc32c(content)))
                 at += len(content)
-            refs.append(Ref(key, label, str(path), begin, len(data), crc32c(data), tuple(parts), source_path))
+            refs.append(Ref(key, label, str(path), begin, len(data), crc32c(data), tuple(parts), source_path, problem))
             if file is not None:
                 file.writelines([data, *(content for _, content in others)])
     return refs
