@@ -6,7 +6,7 @@ import pytest
 
 from fastdata.demo.results import as_text
 from fastdata.measuring.overlap import hidden_share
-from fastdata.measuring.rounds import Measurement, table
+from fastdata.measuring.rounds import Measurement, compare, table, taking_turns
 
 
 @pytest.mark.parametrize(
@@ -51,3 +51,24 @@ def test_a_table_says_which_ratio_it_has() -> None:
     head, _, _, ours = table(results, "torch").splitlines()
     assert head.endswith("| CPU, times better than torch: median of the rounds' ratios |")
     assert ours == "| ours | 4.00 (2.00 to 5.00) | 4 (2 to 5) | 1.50 |"
+
+
+def test_functions_take_turns_and_the_first_round_does_not_count() -> None:
+    now, calls = [0.0], list[str]()
+
+    def taking(name: str, seconds: float) -> None:
+        calls.append(name)
+        now[0] += seconds if len(calls) > 2 else 100.0
+
+    ways = {"quick": lambda: taking("quick", 1.0), "slow": lambda: taking("slow", 2.0)}
+    assert taking_turns(ways, rounds=3, clock=lambda: now[0]) == {"quick": [1.0] * 3, "slow": [2.0] * 3}
+    assert calls == ["quick", "slow"] * 4
+
+
+def test_a_comparison_is_printed_and_in_the_form_of_the_json_files(capsys: pytest.CaptureFixture[str]) -> None:
+    loaders = {"one": lambda: iter(range(4)), "other": lambda: iter(range(4))}
+    found = compare(loaders, "one", images=8, rounds=2)
+    assert [each["name"] for each in found["loaders"]] == ["one", "other"]
+    assert found["times_better"]["one"]["images_per_s"]["values"] == [1.0, 1.0]
+    assert len(found["loaders"][0]["images_per_s"]["values"]) == 2
+    assert "| other |" in capsys.readouterr().out
