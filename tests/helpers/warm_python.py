@@ -19,6 +19,7 @@ import subprocess
 import sys
 import types
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Any
@@ -45,20 +46,29 @@ def run_python(
     Raises:
         TimeoutExpired: the program took longer than `timeout` seconds, and was killed.
     """
-    channel = _server()
     command = [str(each) for each in arguments]
+    if sys.platform != "linux":
+        return subprocess.run(
+            [sys.executable, *command],
+            stdin=subprocess.DEVNULL, capture_output=True, text=True, cwd=cwd, env=env, timeout=timeout, check=False,
+        )  # fmt: skip
+    channel = _server()
     request = {"command": command, "cwd": os.fspath(cwd or Path.cwd()), "env": dict(os.environ if env is None else env)}
     with TemporaryFile() as out, TemporaryFile() as errors:
-        socket.send_fds(channel, [json.dumps(request).encode()], [out.fileno(), errors.fileno()])
-        pid = int(channel.recv(100))
-        channel.settimeout(timeout)
         try:
+            channel.settimeout(None)
+            socket.send_fds(channel, [json.dumps(request).encode()], [out.fileno(), errors.fileno()])
+            pid = int(channel.recv(100))
+            channel.settimeout(timeout)
             status = int(channel.recv(100))
         except TimeoutError:
             os.kill(pid, signal.SIGKILL)
             channel.settimeout(None)
             channel.recv(100)
             raise subprocess.TimeoutExpired(command, timeout, _text(out), _text(errors)) from None
+        except BaseException:  # interrupted: the next answer would be of this request
+            _servers.pop(os.getpid()).close()
+            raise
         return subprocess.CompletedProcess(command, status, _text(out), _text(errors))
 
 
@@ -84,7 +94,8 @@ def _server() -> socket.socket:
 def _serve(channel: socket.socket) -> dict[str, Any]:
     """Forks for each request, and returns the request in the forked process."""
     for name in _IMPORTED:
-        importlib.import_module(name)
+        with suppress(ModuleNotFoundError):  # of packages that tests can do without
+            importlib.import_module(name)
     gc.freeze()  # forks copy no page because of what is collected
     assert len(os.listdir("/proc/self/task")) == 1, "threads do not survive a fork"
     while True:
