@@ -369,9 +369,7 @@ class ImageBatch:
         index, occurrence = self._indices[position], self._occurrences[position]
         candidates = order.candidates() if order is not None else self._indices
         for substitute in substitutes(candidates, index, self._config.key):
-            if not self._load(
-                [position], [substitute], [occurrence], times
-            ):  # else it is told where its own turn comes
+            if not self._load([position], [substitute], [occurrence], times):  # else told where its own turn comes
                 self._indices[position] = substitute  # for what is drawn later
                 return
         raise failure.take() from none_decoded()
