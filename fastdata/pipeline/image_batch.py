@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any
 
@@ -86,9 +86,7 @@ class ImageBatch:
             return
         times = BatchTimes(samples=sum(self._loaded))
         with times.stage("collate"):
-            good: Sequence[int] = range(len(self._loaded))
-            if not all(self._loaded):
-                good = [position for position in good if self._loaded[position]]
+            good = [position for position, is_loaded in enumerate(self._loaded) if is_loaded]
             if good:
                 self._result = self._collate(good)
         self._times.append(times)
@@ -121,9 +119,8 @@ class ImageBatch:
         return self._load_tasks()
 
     def _size_of_sample(self, position: int) -> Size | None:
-        outcome = self._read_ahead[position] = self._read(
-            position, self._indices[position], self._occurrences[position]
-        )
+        index, occurrence = self._indices[position], self._occurrences[position]
+        outcome = self._read_ahead[position] = self._read(position, index, occurrence)
         return None if isinstance(outcome, Failure) else (outcome.image.height, outcome.image.width)
 
     # ---- the whole batch in one task
@@ -179,9 +176,7 @@ class ImageBatch:
             self._targets[:] = self._read_targets(self._indices, self._occurrences)
         else:
             for position in np.flatnonzero(good).tolist():
-                self._targets[position] = self._read_targets([self._indices[position]], [self._occurrences[position]])[
-                    0
-                ]
+                self._targets[position] = self._read_targets(*self._samples_at([position]))[0]
         self._loaded = good.tolist()
         times.seconds.update(read=loaded.read_s, decode=loaded.decode_s)
         times.encoded_bytes = int(loaded.data_bytes[good].sum())
@@ -196,26 +191,19 @@ class ImageBatch:
 
     def _load_some(self, positions: Sequence[int]) -> None:
         times = BatchTimes()
-        indices, occurrences = (
-            [column[position] for position in positions] for column in (self._indices, self._occurrences)
-        )
-        failures = self._load(positions, indices, occurrences, times)
-        self._failures += failures
+        self._failures += (failures := self._load(zip(positions, *self._samples_at(positions), strict=True), times))
         if self._config.on_error == "replace":
             for failure in failures:
                 self._replace(failure, times)
         self._times.append(times)
 
-    def _load(
-        self, positions: Sequence[int], indices: Sequence[int], occurrences: Sequence[int], times: BatchTimes
-    ) -> list[Failure]:
-        """Loads samples into their positions and returns what failed."""
+    def _load(self, places: Iterable[tuple[int, int, int]], times: BatchTimes) -> list[Failure]:
+        """Loads samples, given as (position, index, occurrence), into their positions and returns what failed."""
         with times.stage("read"):
             outcomes = []
-            for place in zip(positions, indices, occurrences, strict=True):
+            for place in places:
                 stop_if_cancelled()
-                outcome = self._read_ahead.pop(place[0], None)
-                outcomes.append(self._read(*place) if outcome is None else outcome)
+                outcomes.append(self._read_ahead.pop(place[0]) if place[0] in self._read_ahead else self._read(*place))
         failures = [outcome for outcome in outcomes if isinstance(outcome, Failure)]
         samples = [outcome for outcome in outcomes if isinstance(outcome, Sample)]
         times.encoded_bytes += sum(len(sample.image.data) for sample in samples)
@@ -246,6 +234,10 @@ class ImageBatch:
         """An encoded image with its header; raises what Pillow raises."""
         return inspect(data)
 
+    def _samples_at(self, positions: Sequence[int]) -> tuple[list[int], list[int]]:
+        """Indices and occurrences of the samples at these positions."""
+        return [self._indices[at] for at in positions], [self._occurrences[at] for at in positions]
+
     def _read_targets(self, indices: Sequence[int], occurrences: Sequence[int]) -> list[Any]:
         source = self._config.source
         if not self._resources.draws_targets:
@@ -262,9 +254,8 @@ class ImageBatch:
         if not samples:
             return [], []
         try:
-            views = self._given.views(
-                [(s.position, s.index, s.occurrence, (s.image.width, s.image.height)) for s in samples]
-            )
+            asked = [(s.position, s.index, s.occurrence, (s.image.width, s.image.height)) for s in samples]
+            views = self._given.views(asked)
             return list(zip(samples, views, strict=True)), []
         except ValueError as error:
             if len(samples) == 1:
@@ -369,7 +360,7 @@ class ImageBatch:
         index, occurrence = self._indices[position], self._occurrences[position]
         candidates = order.candidates() if order is not None else self._indices
         for substitute in substitutes(candidates, index, self._config.key):
-            if not self._load([position], [substitute], [occurrence], times):  # else told where its own turn comes
+            if not self._load([(position, substitute, occurrence)], times):  # else told where its own turn comes
                 self._indices[position] = substitute  # for what is drawn later
                 return
         raise failure.take() from none_decoded()
@@ -399,10 +390,7 @@ class ImageBatch:
 
     def _drawn_for(self, good: Sequence[int]) -> tuple[list[int], list[int], Sequence[Given | None] | None]:
         """Indices and occurrences of the samples that are left, and the numbers that were drawn for them already."""
-        indices, occurrences = (
-            [column[position] for position in good] for column in (self._indices, self._occurrences)
-        )
-        return indices, occurrences, self._given.of(list(zip(good, indices, strict=True)))
+        return *self._samples_at(good), self._given.of([(position, self._indices[position]) for position in good])
 
     def _pinned(self, batch: Any) -> Any:
         if not self._config.pin:

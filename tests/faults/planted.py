@@ -185,8 +185,8 @@ GUARDS = {
     ),
     "a substitute that fails is not a failed sample": Guard(
         "fastdata/pipeline/image_batch.py",
-        "            if not self._load([position], [substitute], [occurrence], times):",
-        "            tried = self._load([position], [substitute], [occurrence], times)\n"
+        "            if not self._load([(position, substitute, occurrence)], times):",
+        "            tried = self._load([(position, substitute, occurrence)], times)\n"
         "            self._failures += tried\n"
         "            if not tried:",
         campaign("accounts", 150),
