@@ -2,7 +2,7 @@
 # Sets up .venv and checks the code.
 #
 #   bash tools/test.sh              format, lint, types and the tests that matter most: about ten minutes on two cores
-#   bash tools/test.sh --all        the tests, the documentation, sanitizers: half an hour and more; what CI runs
+#   bash tools/test.sh --all        the tests, the documentation, sanitizers: less than half an hour; what CI runs
 #   bash tools/test.sh --nightly    besides, the tests of tests/nightly.txt, the fault campaigns' middle part, the
 #                                   planted faults and the fuzzer: hours
 #   bash tools/test.sh tests/order  only these tests; arguments are passed to pytest
@@ -16,6 +16,8 @@ source "$(dirname "${BASH_SOURCE[0]}")/setup.sh"
 # Pixels, order, resuming, the same behaviour as torch's loader, clean ends, the layers of the code.
 QUICK=(tests/augment tests/contracts tests/device tests/dropin tests/lifecycle tests/native tests/order tests/pixels
     tests/shards tests/structure)
+# Three processes for two cores: a good part of the time tests wait, for processes that start, end or are timed.
+PYTEST=(.venv/bin/python -m pytest --numprocesses 3 --dist worksteal)
 
 .venv/bin/ruff format --check fastdata tests tools benchmarks examples
 .venv/bin/ruff check fastdata tests tools benchmarks examples
@@ -24,7 +26,7 @@ QUICK=(tests/augment tests/contracts tests/device tests/dropin tests/lifecycle t
 
 case "$*" in
 "")
-    .venv/bin/python -m pytest --numprocesses 2 --dist worksteal -m "not slow" "${QUICK[@]}"
+    "${PYTEST[@]}" -m "not slow" "${QUICK[@]}"
     ;;
 --all | --nightly)
     command -v chromium >/dev/null || install_system_package chromium || true
@@ -34,9 +36,8 @@ case "$*" in
         echo "test: there is no Chromium, so pages are not looked at; install it with: apt-get install chromium" >&2
     fi
     .venv/bin/sphinx-build --quiet --fail-on-warning --keep-going docs build/site # links that lead nowhere, too
-    # Three on two cores: half of the time tests wait, for processes that start, end or are timed.
     [ "$*" = --nightly ] || export FASTDATA_LEAVE_NIGHTLY=1
-    .venv/bin/python -m pytest --numprocesses 3 --dist worksteal
+    "${PYTEST[@]}"
     bash tools/sanitize.sh
     # PyTorch's own tests of its loader, where their file is (see the tool).
     [ -z "${FASTDATA_TORCH_SUITE:-}" ] || .venv/bin/python tools/run_torch_suite.py "$FASTDATA_TORCH_SUITE"
