@@ -96,4 +96,4 @@ def measured(given: Namespace) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    benchmark(__file__, measured, folder="one folder of images per class", seconds=12, rounds=3)
+    benchmark(__file__, measured, folder="one folder of images per class", seconds=12.0, rounds=3)

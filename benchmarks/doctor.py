@@ -75,6 +75,8 @@ def overhead(name: str, folder: Path, pairs: int) -> dict[str, Any]:
 
 def measured(given: Namespace) -> dict[str, Any]:
     """The verdict on every program, and what watching costs."""
+    if given.pairs < LEAST_PAIRS:
+        raise SystemExit(f"--pairs {given.pairs}: fewer than {LEAST_PAIRS} say nothing with 95 % confidence")
     results: dict[str, Any] = {}
     measured_by: dict[str, Any] = {}
     if given.only_overhead:
@@ -87,7 +89,7 @@ def measured(given: Namespace) -> dict[str, Any]:
         told = examined(name, large if name == "oversized" else small, given.seconds)
         results[name] = {"expected": expected, "right": told["cause"] == expected, **told}
         print(f"{name}: {told['cause']} ({told['took_s']:.0f} s): {told['verdict']}", flush=True)
-    costs = {name: overhead(name, small, max(given.pairs, LEAST_PAIRS)) for name in STEPS}
+    costs = {name: overhead(name, small, given.pairs) for name in STEPS}
     return {"situations": results, **measured_by, "overhead": costs}
 
 
@@ -97,4 +99,4 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 if __name__ == "__main__":
-    benchmark(__file__, measured, folders="photographs, and large ones", add=arguments, seconds=20, pairs=60)
+    benchmark(__file__, measured, folders="photographs, and large ones", count=2, add=arguments, seconds=20.0, pairs=60)

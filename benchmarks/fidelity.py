@@ -94,4 +94,4 @@ def measured(given: Namespace) -> dict[str, Any]:
 
 if __name__ == "__main__":
     told = "photographs, one folder per class; the sample dataset, with train/ and val/"
-    benchmark(__file__, measured, folders=told, epochs=20, size=96)
+    benchmark(__file__, measured, folders=told, count=2, epochs=20, size=96)

@@ -40,9 +40,10 @@ def benchmark(
     *,
     folder: str | None = None,
     folders: str | None = None,
+    count: int | None = None,
     data: str | None = None,
     add: Callable[[argparse.ArgumentParser], Any] | None = None,
-    **numbers: int,
+    **numbers: float,
 ) -> None:
     """Reads the command line, measures, and writes benchmarks/results/NAME.json.
 
@@ -51,6 +52,7 @@ def benchmark(
         measured: called with the arguments; returns the results, and may set `data` and `setup` of the arguments.
         folder: help of a positional argument with a folder; None for none.
         folders: the same for one folder or several.
+        count: number of folders; None for any.
         data: the images, for the record; None for the folders' names, or what --data says.
         add: called with the parser, to add arguments.
         numbers: arguments with a number, such as rounds=5, and their defaults.
@@ -61,9 +63,9 @@ def benchmark(
     if folder is not None:
         parser.add_argument("folder", type=Path, help=folder)
     if folders is not None:
-        parser.add_argument("folders", type=Path, nargs="+", help=folders)
+        parser.add_argument("folders", type=Path, nargs=count or "+", help=folders)
     for name, default in numbers.items():
-        parser.add_argument(f"--{name}", type=int, default=default, help=f"{_HELP[name]} (%(default)s)")
+        parser.add_argument(f"--{name}", type=type(default), default=default, help=f"{_HELP[name]} (%(default)s)")
     if add is not None:
         add(parser)
     parser.add_argument("--data", default=data, help="description of the images, for the record")

@@ -29,7 +29,6 @@ import warnings
 from argparse import Namespace
 from collections.abc import Callable, Iterator
 from functools import partial
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +40,7 @@ from torchvision.transforms import InterpolationMode, v2
 
 from fastdata import DataLoader, NotAccelerated
 from fastdata.measuring.rounds import compare
+from fastdata.system.installed import installed
 
 BATCH = 64
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
@@ -186,7 +186,7 @@ def run(folder: Path, name: str, *, workers: int, rounds: int, images: int) -> d
     }
     print(f"{name}: {loaders['fastdata'].verdict()}")
     epochs = {kind: partial(iter, loader) for kind, loader in loaders.items()}
-    if name == "RandAugment" and find_spec("nvidia") is not None and find_spec("nvidia.dali") is not None:
+    if name == "RandAugment" and installed("nvidia.dali"):
         epochs["DALI, CPU"] = dalis([path for path, _ in dataset.samples], workers)
     return compare(epochs, "torch", images=views * images, rounds=rounds)
 

@@ -1,4 +1,4 @@
-"""The command that installs this package again, or one of its extras, the way the user installed it."""
+"""The command that installs this package again, the way the user installed it; and which modules are there."""
 
 from __future__ import annotations
 
