@@ -78,7 +78,7 @@ def run_one(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
         loader = cls(dataset, num_workers=WORKERS, **options)
         yield from loader
         if cls is DataLoader:
-            verdicts.append(loader.verdict())
+            verdicts.append(str(loader.verdict()))
 
     kinds: dict[str, Any] = {"torch": torch.utils.data.DataLoader, "fastdata": DataLoader}
     contenders = [
