@@ -243,17 +243,48 @@ def second_gpu_table(record: dict[str, Any]) -> str:
                 cells = [f"{found['images_per_s']:,.0f}"]
                 cells += [f"{found[key]:.1f}" if key in found else "–" for key in ("consumer_ms", "gpu_ms")]
                 lines.append(f"| {name} machine, {row}, batches of {batch}: {way} | {' | '.join(cells)} |")
-    heads = "images/s, two rounds | consumer's CPU ms per image | GPU ms per image"
-    lines += ["", f"| the open benchmark's variants | {heads} |", "|---|---:|---:|---:|"]
+    lines += ["", *_GPU_PEERS_HEAD]
     for name in ("first", "second"):
-        for work, variants in record[name]["peers"].items():
-            for variant, found in variants.items():
-                cells = [" and ".join(f"{rate:,}" for rate in found["images_per_s"])]
-                for key in ("consumer_cpu_ms_per_image", "gpu_ms_per_image"):
-                    cells.append(" and ".join(map(str, found[key])) or "–")
-                lines.append(f"| {name} machine, {work}: {variant} | {' | '.join(cells)} |")
+        lines += _gpu_peers(f"{name} machine, ", record[name]["peers"])
     conditions = f"{machine['gpu']}, {machine['cores']} cores; torch {machine['torch']}, Python {machine['python']}, "
     return "\n".join([*lines, "", f"{conditions}DALI {machine['DALI']}; {record['date']}."])
+
+
+_GPU_PEERS_HEAD = (
+    "| the open benchmark's variants | images/s, each round | consumer's CPU ms per image | GPU ms per image |",
+    "|---|---:|---:|---:|",
+)
+
+
+def _gpu_peers(machine: str, workloads: dict[str, Any]) -> list[str]:
+    """Rows of the open benchmark's variants on a GPU."""
+    lines = []
+    for work, variants in workloads.items():
+        for variant, found in variants.items():
+            cells = [", ".join(f"{rate:,}" for rate in found["images_per_s"])]
+            for key in ("consumer_cpu_ms_per_image", "gpu_ms_per_image"):
+                cells.append(", ".join(map(str, found[key])) or "–")
+            lines.append(f"| {machine}{work}: {variant} | {' | '.join(cells)} |")
+    return lines
+
+
+def third_gpu_table(record: dict[str, Any]) -> str:
+    """The Markdown table of the open benchmark's variants with a kept pipeline, from gpu_peers_h100.json."""
+    machine, tests, parts = record["machine"], record["tests"], record["augment_on_device_ms"]
+    counts = f"{tests['passed']} passed, {tests['failed']} failed, {tests['skipped']} skipped ({tests['why']})"
+    told = ", ".join(f"{key} {value} ms" for key, value in parts.items() if isinstance(value, float) and value > 0.1)
+    conditions = f"{machine['gpu']}, {machine['cores']} cores; torch {machine['torch']}, Python {machine['python']}, "
+    return "\n".join(
+        [
+            *_GPU_PEERS_HEAD,
+            *_gpu_peers("", record["peers"]),
+            "",
+            f"{parts['transform']} on batches of {parts['batch']} on the device, in the consumer's thread: {told}. "
+            f"Tests of the GPU and of augmentations: {counts}.",
+            "",
+            f"{conditions}DALI {machine['DALI']}; {record['date']}.",
+        ]
+    )
 
 
 def train_table(record: dict[str, Any]) -> str:
@@ -384,6 +415,7 @@ TABLES: list[tuple[str, str, str, Callable[[dict[str, Any]], str]]] = [
     ("docs/performance.md", "fields", "fields.json", works_table),
     ("docs/performance.md", "gpu", "gpu_check.json", gpu_table),
     ("docs/performance.md", "gpu again", "gpu_check_h200.json", second_gpu_table),
+    ("docs/performance.md", "gpu peers", "gpu_peers_h100.json", third_gpu_table),
     ("docs/performance.md", "training", "train.json", train_table),
     ("docs/performance.md", "ablation", "ablation.json", ablation_table),
     ("docs/reliability.md", "faults", "faults.json", faults_table),
