@@ -154,6 +154,7 @@ class FileBatch:
         effects: effects on each image's pixels before they are stored; None if the transform has no such steps.
         store: `store(row, pixels)` applies a row's effects to contiguous RGB pixels, uint8 (height, width, 3), which
             may change, and stores the result in the batch.
+        kept: bool, (N,): images of which an unpacked record is wanted as well; None for none.
     """
 
     paths: Sequence[str | os.PathLike[str]]
@@ -166,6 +167,7 @@ class FileBatch:
     out: int
     effects: EffectTable | None = None
     store: Callable[[int, Pixels], None]
+    kept: npt.NDArray[np.bool_] | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -21,6 +21,7 @@ from fastdata.loaders.backend import Fidelity
 from fastdata.loaders.dali_options import DaliOptions
 from fastdata.order.mixture import mixture_of
 from fastdata.pipeline.config import OnError
+from fastdata.pipeline.record_cache import RecordCache
 from fastdata.system import cuda
 from fastdata.system.cpus import auto_threads
 from fastdata.system.stack_level import users_level
@@ -72,6 +73,8 @@ OWN_ARGUMENTS = (  # of fastdata's loader, and not of torch's
     "defer",
     "autotune",
     "memory_budget",
+    "cache",
+    "cache_bytes",
 )
 
 
@@ -107,6 +110,9 @@ class LoaderArguments:
     defer: bool
     autotune: bool
     memory_budget: int | None
+    cache: str | os.PathLike[str] | None
+    cache_bytes: int | None
+    record_cache: RecordCache | None
 
 
 def check_dali(options: object) -> DaliOptions:

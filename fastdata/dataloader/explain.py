@@ -43,6 +43,7 @@ _OF_THE_PIPELINE: dict[str, Any] = {
     "dali": DaliOptions(),
     "autotune": False,
     "memory_budget": None,
+    "cache": None,
 }
 
 
@@ -149,7 +150,20 @@ def _in_the_pipeline(loader: LoaderArguments, route: Route, findings: Findings) 
         "device": str(loader.device) if loader.device is not None else "host memory",
         "decodes on": decodes_on,
         "index": _index(route, choice),
+        "cache": _cache(loader, route, choice),
     }
+
+
+def _cache(loader: LoaderArguments, route: Route, choice: BackendChoice) -> str | None:
+    """Describes the cache of unpacked JPEGs; None if none was asked for."""
+    cache, plan = loader.record_cache, route.plan
+    if cache is None:
+        return None
+    if _first_file(route, choice) is None or plan is None or not (plan.batchable and plan.in_one_pass):
+        return "not used: it is for JPEGs in files that the native backend decodes straight into the batch"
+    place = "in memory" if cache.place == "ram" else f"in {cache.place}"
+    rest = "a third of the others follows in each epoch" if cache.takes_more else "it is full"
+    return f"{place}, {cache.count()} images so far; {rest}"
 
 
 def _index(route: Route, choice: BackendChoice) -> str | None:

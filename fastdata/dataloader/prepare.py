@@ -53,6 +53,7 @@ def pipeline_config(
         decode_device=loader.decode_on,
         backend_options=loader.dali,
         threads=loader.num_workers,
+        cache=loader.record_cache,
         **more,
     )
     return _with_threads_counted(config, loader, findings)

@@ -30,6 +30,7 @@ class LoaderStats(TypedDict):
         batches: batches delivered.
         samples: samples delivered; those that were skipped are not.
         encoded_bytes: bytes read.
+        cached: samples whose image came from the cache; see `DataLoader(cache=…)`.
         failures: samples that could not be decoded.
         kinds: number of failures of each kind, by the kind in words.
         quarantine: (index, location, reason) of the first thousand of them.
@@ -43,6 +44,7 @@ class LoaderStats(TypedDict):
     batches: int
     samples: int
     encoded_bytes: int
+    cached: int
     failures: int
     kinds: dict[str, int]
     quarantine: list[tuple[int, str, str]]

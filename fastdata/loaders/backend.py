@@ -202,16 +202,25 @@ class LoadedFiles:
         data_bytes: int64, (N,): encoded bytes read.
         read_s: seconds spent reading, summed over threads.
         decode_s: seconds spent drawing views and decoding, summed over threads.
+        records: N unpacked records where `FileBatch.kept` asked for them, None where there is none; empty from loaders
+            that make none.
+        cached: number of images that came from a cache of such records.
     """
 
     ok: npt.NDArray[np.bool_]
     data_bytes: Ints
     read_s: float = 0.0
     decode_s: float = 0.0
+    records: Sequence[bytes | None] = ()
+    cached: int = 0
 
 
 class FileLoader(Protocol):
-    """Loads files into a finished batch, with one call per batch."""
+    """Loads files into a finished batch, with one call per batch.
+
+    One that decodes unpacked records as it decodes JPEGs, and makes them where `FileBatch.kept` asks for them, has a
+    true attribute `reads_records`; `DataLoader(cache=…)` works with such.
+    """
 
     def load(self, batch: FileBatch) -> LoadedFiles:
         """Loads N images; `fastdata.tables.FileBatch` says what is given."""

@@ -123,6 +123,8 @@ class NativeFileLoader:
         pool: the loader's threads, which this object closes; None for the calling thread.
     """
 
+    reads_records = True
+
     def __init__(self, loader: BatchLoader, pool: Pool | None) -> None:
         self._loader, self._pool = loader, pool
         self._indexes = open_indexes()
@@ -136,6 +138,7 @@ class NativeFileLoader:
             data_bytes=loaded.data_bytes,
             read_s=loaded.read_s,
             decode_s=loaded.decode_s,
+            records=loaded.records,
         )
 
     def close(self, ended: bool) -> None:

@@ -33,7 +33,7 @@ MESSAGE_BYTES = 128
 
 READS_PNGS = 1  # a bit of fd_features
 
-_ABI_VERSION = 18
+_ABI_VERSION = 19
 
 
 class NativeMissing(Exception):
@@ -169,7 +169,7 @@ class CFiles(ctypes.Structure):
         ("read_ns", _i64),
         ("decode_ns", _i64),
         *_EFFECTS,
-        ("indexes", _pointer),
+        *((name, _pointer) for name in ("indexes", "kept", "records", "record_bytes")),
     ]
 
 

@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <cstdlib>
 #include <cstring>
 #include <functional>
 #include <span>
@@ -202,7 +203,29 @@ struct Loading : Reading {
         const int32_t status = read(item, reader);
         if (status != FD_OK)
             return status;
-        return decode(item, reader.bytes(), index_of(files.indexes, item, &reader, crc_of(item)));
+        const int32_t decoded = decode(item, reader.bytes(), index_of(files.indexes, item, &reader, crc_of(item)));
+        if (decoded == FD_OK && files.kept != nullptr && files.kept[item] != 0)
+            keep(item, reader.bytes());
+        return decoded;
+    }
+
+    // Makes a record of an image that has been decoded.  There is none of other formats and of damaged files.
+    void keep(int64_t item, std::span<const uint8_t> data) {
+        static thread_local JpegDecoder decoder;
+        static thread_local std::vector<uint8_t> record;
+        const int64_t began = now_ns();
+        guarded([&]() -> int32_t {
+            fd_status status = decoder.open(data, {options.max_pixels, options.max_memory_bytes, options.max_scans});
+            if (status == FD_OK)
+                status = decoder.unpack(1, record);
+            if (status == FD_OK)
+                status = handed_over(record, &files.records[item], &files.record_bytes[item]);
+            return status;
+        });
+        constexpr size_t kKeptBytes = size_t{16} << 20; // of an unusually large image no longer than for it
+        if (record.capacity() > kKeptBytes)
+            record = {};
+        decode_ns += now_ns() - began;
     }
 };
 
@@ -211,7 +234,8 @@ bool is_valid(const fd_files &files, const fd_format &format) {
     return files.paths != nullptr && files.indices != nullptr && files.occurrences != nullptr && files.out != nullptr &&
            files.data_bytes != nullptr && files.out_size_px[0] > 0 && files.out_size_px[1] > 0 &&
            files.out_stride_bytes >= image_bytes && are_valid(files.effects, files.effects_per_image, files.count) &&
-           is_valid(files.indexes);
+           is_valid(files.indexes) &&
+           (files.kept == nullptr || (files.records != nullptr && files.record_bytes != nullptr));
 }
 
 // Where each of N strings begins; false when there are fewer.
@@ -238,6 +262,15 @@ void run(Pool *pool, int64_t count, const std::function<void(int64_t)> &work) {
 
 int64_t now_ns() {
     return std::chrono::steady_clock::now().time_since_epoch() / std::chrono::nanoseconds(1);
+}
+
+fd_status handed_over(const std::vector<uint8_t> &bytes, uint8_t **memory, int64_t *memory_bytes) {
+    *memory = static_cast<uint8_t *>(std::malloc(bytes.size()));
+    if (*memory == nullptr)
+        return FD_OUT_OF_MEMORY;
+    std::copy(bytes.begin(), bytes.end(), *memory);
+    *memory_bytes = static_cast<int64_t>(bytes.size());
+    return FD_OK;
 }
 
 bool is_valid(const fd_geometry &geometry) {

@@ -7,6 +7,7 @@
 #include "pool.h"
 
 #include <functional>
+#include <vector>
 
 namespace fastdata {
 
@@ -16,6 +17,9 @@ bool is_valid(const fd_geometry &geometry);
 void run(Pool *pool, int64_t count, const std::function<void(int64_t)> &work);
 
 int64_t now_ns();
+
+// Memory for the caller, who frees it with fd_free.
+fd_status handed_over(const std::vector<uint8_t> &bytes, uint8_t **memory, int64_t *memory_bytes);
 
 // These write a status for each image.  pool: who works; null for the calling thread.
 void load_batch(Pool *pool, fd_files &files, const fd_geometry &geometry, const fd_format &format,

@@ -178,16 +178,6 @@ int32_t fd_convert(const uint8_t *rgb, int32_t width, int32_t height, const fd_e
     });
 }
 
-// Bytes that the caller frees with fd_free.
-static fd_status handed_over(const std::vector<uint8_t> &bytes, uint8_t **memory, int64_t *memory_bytes) {
-    *memory = static_cast<uint8_t *>(std::malloc(bytes.size()));
-    if (*memory == nullptr)
-        return FD_OUT_OF_MEMORY;
-    std::copy(bytes.begin(), bytes.end(), *memory);
-    *memory_bytes = static_cast<int64_t>(bytes.size());
-    return FD_OK;
-}
-
 // Hands over what is made of an image.  make: gets a decoder, a function that opens an image with it, and the bytes to
 // make.
 template <class Make>

@@ -146,12 +146,14 @@ class Loaded:
         data_bytes: int64, (N,): encoded bytes read.
         read_s: seconds spent reading, summed over threads.
         decode_s: seconds spent drawing views and decoding, summed over threads.
+        records: N unpacked records where those were asked for, None where there is none.
     """
 
     results: Results
     data_bytes: Ints
     read_s: float
     decode_s: float
+    records: Sequence[bytes | None] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

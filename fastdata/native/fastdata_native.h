@@ -19,7 +19,7 @@ extern "C" {
 #endif
 
 /* Raised whenever a signature or a struct below changes. */
-#define FD_ABI_VERSION 18
+#define FD_ABI_VERSION 19
 
 /* What became of one image. */
 enum fd_status {
@@ -225,6 +225,10 @@ typedef struct {
     const fd_effect *effects; /* as in fd_images */
     int64_t effects_per_image;
     const fd_indexes *indexes; /* NULL: there are none */
+    const uint8_t *kept;       /* not 0: make a record of the image as well, as fd_unpack does, but without trying if
+                                * the file can be restored from it; NULL: of none */
+    uint8_t **records;         /* result where kept: the record, NULL if it has none; fd_free frees it */
+    int64_t *record_bytes;     /* result where kept */
 } fd_files;
 
 /* N images of one array of equally large images, and the batch they go to.  Columns have N rows.  Byte 0 of the array's

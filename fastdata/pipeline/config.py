@@ -12,6 +12,7 @@ from torch.utils.data import default_collate
 from fastdata.loaders import Backend
 from fastdata.order.epoch_batches import EpochBatches
 from fastdata.pipeline.collate import stacks_images
+from fastdata.pipeline.record_cache import RecordCache
 from fastdata.pipeline.torchs_workers import TorchsWorkers
 from fastdata.sources.arrays import ArraySource
 from fastdata.sources.protocol import ImageSource
@@ -47,6 +48,7 @@ class PipelineConfig:
         order: the epoch's batches, which know from what substitutes for bad samples are taken.
         torchs_workers: generators from which batches draw one after the other, if the plan follows a transform's own
             draws; None draws by the key.
+        cache: cache of unpacked records for images in files; None for none.
     """
 
     source: ImageSource
@@ -63,6 +65,7 @@ class PipelineConfig:
     threads: int = 0
     order: EpochBatches | None = None
     torchs_workers: TorchsWorkers | None = None
+    cache: RecordCache | None = None
 
     @property
     def fills_batch(self) -> bool:

@@ -179,7 +179,7 @@ class ImageBatch:
                 self._targets[position] = self._read_targets(*self._samples_at([position]))[0]
         self._loaded = good.tolist()
         times.seconds.update(read=loaded.read_s, decode=loaded.decode_s)
-        times.encoded_bytes = int(loaded.data_bytes[good].sum())
+        times.encoded_bytes, times.cached = int(loaded.data_bytes[good].sum()), loaded.cached
         self._times.append(times)
         return self._tasks_for(np.flatnonzero(~good).tolist())
 

@@ -20,6 +20,7 @@ from fastdata.pipeline.config import PipelineConfig
 from fastdata.pipeline.per_thread import PerThread
 from fastdata.pipeline.pixel_format import PixelFormat
 from fastdata.pipeline.postprocess import Finish
+from fastdata.pipeline.record_cache import CachedFiles
 from fastdata.pipeline.stats import PipelineStats
 from fastdata.sources.recognise import has_file_ranges, transforms_targets
 from fastdata.views.philox import Key
@@ -123,6 +124,15 @@ class EpochResources:
             core, pool, Options(pass_order=PassOrder.HORIZONTAL_FIRST, max_file_bytes=limits.MAX_ENCODED_BYTES)
         )
 
+    def _file_loader(self, config: PipelineConfig, plan: Plan, key: Key, **options: Any) -> FileLoader | None:
+        loader = config.backend.file_loader(plan, key, **options)
+        if config.cache is None or not getattr(loader, "reads_records", False):
+            return loader
+        assert loader is not None
+        if not self._opened:
+            config.cache.begin_epoch()
+        return CachedFiles(loader, config.cache, key.epoch)
+
     def _of_threads(self, config: PipelineConfig) -> _OfThreads:
         """Loaders and reader with a fixed number of the core's threads; opened once for each, kept to the end."""
         if config.threads not in self._opened:
@@ -130,7 +140,7 @@ class EpochResources:
             options: Any = {"format": self.batch_format.native, "threads": config.threads}
             by_array = config.fills_batch and config.arrays is not None
             self._opened[config.threads] = (
-                config.backend.file_loader(*given, **options) if self._by_file else None,
+                self._file_loader(config, *given, **options) if self._by_file else None,
                 NativeArrayLoader(*given, **options) if by_array else None,
                 self._reader(config),
             )

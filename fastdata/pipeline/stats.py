@@ -28,6 +28,7 @@ class BatchTimes:
     seconds: dict[str, float] = field(default_factory=dict)
     samples: int = 0
     encoded_bytes: int = 0
+    cached: int = 0
 
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:
@@ -52,6 +53,7 @@ class PipelineStats:
         batches: batches delivered.
         samples: samples delivered; those that were skipped are not.
         encoded_bytes: bytes read.
+        cached: samples whose image came from the cache.
         failures: samples that could not be decoded.
         kinds: number of failures of each kind, by the kind in words.
         quarantine: (index, location, reason) of the first thousand of them.
@@ -63,6 +65,7 @@ class PipelineStats:
     batches: int = 0
     samples: int = 0
     encoded_bytes: int = 0
+    cached: int = 0
     failures: int = 0
     kinds: dict[str, int] = field(default_factory=dict)
     quarantine: list[tuple[int, str, str]] = field(default_factory=list)
@@ -73,6 +76,7 @@ class PipelineStats:
             self.stage_s[stage] += seconds
         self.samples += times.samples
         self.encoded_bytes += times.encoded_bytes
+        self.cached += times.cached
 
     def add_failure(self, failure: DecodeError) -> None:
         """Counts a sample that could not be decoded, and keeps it in the quarantine list."""

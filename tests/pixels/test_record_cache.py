@@ -1,0 +1,340 @@
+"""A cache of unpacked JPEGs: the same batches and errors as without it, whatever becomes of its files."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import pickle
+import resource
+import shutil
+import time
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+import torch
+from bad_images import bad_images
+from folders import flip
+from images import jpeg, odd_files, saved
+from mutations import damaged
+from torchvision import transforms as tv
+
+from fastdata import DataLoader, ImageFolder, ShardDataset
+from fastdata.errors import OptionError, SamplesSkipped
+from fastdata.pipeline.record_cache import RecordCache
+from fastdata.shards.conversion.convert import ConvertOptions, convert
+
+CROP = tv.Compose([tv.RandomResizedCrop(24), tv.RandomHorizontalFlip(), tv.ToTensor()])
+COUNT = 30
+CHUNK = 16 << 20
+
+
+@pytest.fixture
+def images(tmp_path: Path) -> Path:
+    folder = tmp_path / "images"
+    for number in range(COUNT):
+        path = folder / str(number % 3) / f"{number}.jpg"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(jpeg(90 + number, 70, seed=number))
+    return folder
+
+
+@pytest.fixture(params=["ram", "folder"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    return "ram" if request.param == "ram" else str(tmp_path / "cache")
+
+
+def loader(images: Path | Any, **options: Any) -> DataLoader[Any]:
+    dataset = ImageFolder(images, CROP) if isinstance(images, Path) else images
+    return DataLoader(dataset, **{"batch_size": 8, "shuffle": True, "num_workers": 2, "seed": 5, **options})
+
+
+def check_same(ours: DataLoader[Any], plain: DataLoader[Any]) -> None:
+    """One epoch of each gives the same batches."""
+    for batch, expected in zip(ours, plain, strict=True):
+        for mine, other in zip(batch, expected, strict=True):
+            assert torch.equal(mine, other)
+
+
+def filled(images: Path, cache: Path | str, **options: Any) -> DataLoader[Any]:
+    """A loader whose cache is complete."""
+    made = loader(images, cache=cache, **options)
+    for _ in range(3):
+        list(made)
+    return made
+
+
+def cached_in_next_epoch(ours: DataLoader[Any]) -> int:
+    before = ours.stats()["cached"]
+    list(ours)
+    return ours.stats()["cached"] - before
+
+
+# ---- what it is for
+
+
+@pytest.mark.parametrize("fidelity", ["exact", "fast"])
+def test_epochs_are_the_same_and_all_images_are_there_after_three(images: Path, place: str, fidelity: str) -> None:
+    options: Any = {"fidelity": fidelity}
+    ours, plain = loader(images, cache=place, **options), loader(images, **options)
+    cached = []
+    for _ in range(5):
+        before = ours.stats()["cached"]
+        check_same(ours, plain)
+        cached.append(ours.stats()["cached"] - before)
+    assert cached[0] == 0
+    assert 0 < cached[1] < cached[2] < COUNT
+    assert cached[3:] == [COUNT, COUNT]
+    assert f"{COUNT} images so far" in ours.explain().replace("\n", " ")
+
+
+def test_another_run_reads_what_one_has_kept(images: Path, tmp_path: Path) -> None:
+    filled(images, tmp_path / "cache")
+    again = loader(images, cache=tmp_path / "cache")
+    check_same(again, loader(images))
+    assert again.stats()["cached"] == COUNT
+
+
+def test_shards_are_kept_too(images: Path, tmp_path: Path) -> None:
+    convert(str(images), tmp_path / "shards", ConvertOptions())
+    dataset = ShardDataset(tmp_path / "shards", CROP)
+    ours, plain = loader(dataset, cache=tmp_path / "cache"), loader(dataset)
+    for _ in range(4):
+        check_same(ours, plain)
+    assert cached_in_next_epoch(ours) == COUNT
+
+
+def test_an_image_that_has_changed_is_kept_anew(images: Path, place: str) -> None:
+    ours = filled(images, place)
+    changed = images / "0" / "0.jpg"
+    changed.write_bytes(jpeg(90, 70, seed=77))
+    plain = loader(images)
+    plain.load_state_dict(ours.state_dict())
+    for _ in range(4):
+        check_same(ours, plain)
+    assert cached_in_next_epoch(ours) == COUNT
+
+
+def test_images_without_a_record_are_tried_once(images: Path, tmp_path: Path) -> None:
+    for name, data in {**odd_files(), "picture.png": saved(kind="PNG")}.items():
+        (images / "1" / f"odd-{''.join(filter(str.isalnum, name))}.jpg").write_bytes(data)
+    ours, plain = (loader(images, on_error="skip", **more) for more in ({"cache": tmp_path / "cache"}, {}))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", SamplesSkipped)
+        for _ in range(4):
+            check_same(ours, plain)
+        assert ours.stats()["quarantine"] == plain.stats()["quarantine"]
+        size = sum(each.stat().st_size for each in (tmp_path / "cache").glob("*.index"))
+        list(ours)
+    assert sum(each.stat().st_size for each in (tmp_path / "cache").glob("*.index")) == size
+
+
+def test_damaged_images_give_what_they_give_without_it(images: Path, place: str) -> None:
+    rng = Random(3)
+    for number, data in enumerate(bad_images().values()):
+        (images / "2" / f"bad-{number}.jpg").write_bytes(data)
+    for number in range(60):
+        (images / "2" / f"damaged-{number}.jpg").write_bytes(damaged(jpeg(80, 64, seed=number), rng))
+    ours, plain = (loader(images, on_error="skip", **more) for more in ({"cache": place}, {}))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for _ in range(5):
+            check_same(ours, plain)
+    assert ours.stats()["quarantine"] == plain.stats()["quarantine"]
+    assert ours.stats()["cached"] > 0
+
+
+# ---- what may become of the files
+
+
+def records_of(cache: Path) -> Path:
+    return next(cache.glob("*.records"))
+
+
+def flip_records(cache: Path) -> None:
+    path = records_of(cache)
+    for at in range(50, path.stat().st_size, 400):
+        flip(path, at)
+
+
+def flip_index(cache: Path) -> None:
+    path = next(cache.glob("*.index"))
+    for at in range(8, path.stat().st_size, 29):
+        flip(path, at)
+
+
+def cut_records(cache: Path) -> None:
+    os.truncate(records_of(cache), records_of(cache).stat().st_size // 2)
+
+
+def cut_index(cache: Path) -> None:
+    path = next(cache.glob("*.index"))
+    os.truncate(path, path.stat().st_size // 2 + 7)
+
+
+def of_another_version(cache: Path) -> None:
+    path = next(cache.glob("*.index"))
+    path.write_bytes(b"FDCACHE9" + path.read_bytes()[8:])
+
+
+def remove_records(cache: Path) -> None:
+    records_of(cache).unlink()
+
+
+DAMAGES = [flip_records, flip_index, cut_records, cut_index, of_another_version, remove_records]
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_damage_to_the_cache_changes_no_pixel(images: Path, tmp_path: Path, damage: Any) -> None:
+    filled(images, tmp_path / "cache")
+    damage(tmp_path / "cache")
+    ours, plain = loader(images, cache=tmp_path / "cache"), loader(images)
+    for _ in range(2):
+        check_same(ours, plain)
+    assert ours.stats()["failures"] == 0
+
+
+@pytest.mark.parametrize("epochs", [0, 2])
+def test_a_folder_that_is_removed_is_filled_anew(images: Path, tmp_path: Path, epochs: int) -> None:
+    cache = tmp_path / "cache"
+    ours, plain = loader(images, cache=cache), loader(images)
+    for _ in range(epochs):
+        check_same(ours, plain)
+    shutil.rmtree(cache)
+    for _ in range(4):
+        check_same(ours, plain)
+    assert cached_in_next_epoch(ours) == COUNT
+
+
+def test_it_stays_within_its_bounds(tmp_path: Path) -> None:
+    folder = tmp_path / "images" / "a"
+    folder.mkdir(parents=True)
+    for number in range(8):
+        (folder / f"{number}.jpg").write_bytes(jpeg(2400, 2000, seed=number, sampling="4:4:4", quality=97))
+    cache = tmp_path / "cache"
+    ours, plain = loader(folder.parent, cache=cache, cache_bytes=CHUNK), loader(folder.parent)
+    for _ in range(4):
+        check_same(ours, plain)
+    assert sum(each.stat().st_size for each in cache.glob("*.records")) <= CHUNK
+    assert 0 < cached_in_next_epoch(ours) < 8
+    assert "it is full" in ours.explain()
+
+
+@contextmanager
+def no_file_larger_than(size: int) -> Iterator[None]:
+    """As a full disk or a quota would, in this process."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+
+
+def test_a_full_disk_is_told_once_and_is_in_nobodys_way(images: Path, tmp_path: Path) -> None:
+    ours, plain = loader(images, cache=tmp_path / "cache"), loader(images)
+    with no_file_larger_than(1 << 20), warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        for _ in range(3):
+            check_same(ours, plain)
+    assert len([each for each in told if "keeps no more" in str(each.message)]) == 1
+
+
+# ---- several processes
+
+
+def read_epochs(images: Path, cache: Path, seed: int, epochs: int) -> None:
+    made = loader(images, cache=cache, seed=seed)
+    for _ in range(epochs):
+        list(made)
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_four_processes_share_it_and_are_killed_at_random(images: Path, tmp_path: Path, seed: int) -> None:
+    cache, rng = tmp_path / "cache", Random(seed)
+    fork = multiprocessing.get_context("fork")
+    for _ in range(2):
+        processes = [fork.Process(target=read_epochs, args=(images, cache, number, 50)) for number in range(4)]
+        for each in processes:
+            each.start()
+        time.sleep(0.2 + rng.random())
+        for each in processes:
+            each.kill()
+        for each in processes:
+            each.join()
+    ours, plain = loader(images, cache=cache), loader(images)
+    for _ in range(4):
+        check_same(ours, plain)
+    assert cached_in_next_epoch(ours) == COUNT
+
+
+def test_a_forked_child_writes_files_of_its_own(images: Path, tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+    ours = loader(images, cache=cache)
+    list(ours)
+
+    def child() -> None:
+        list(ours)
+
+    process = multiprocessing.get_context("fork").Process(target=child)
+    process.start()
+    process.join()
+    assert process.exitcode == 0
+    plain = loader(images)
+    plain.load_state_dict(ours.state_dict())
+    for _ in range(3):
+        check_same(ours, plain)
+    assert len(list(cache.glob("*.records"))) == 2
+    assert cached_in_next_epoch(ours) == COUNT
+
+
+def test_what_a_killed_process_reserved_counts_but_is_no_record(images: Path, tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+    process = multiprocessing.get_context("fork").Process(target=_one_epoch_then_die, args=(images, cache))
+    process.start()
+    process.join()
+    assert records_of(cache).stat().st_size == CHUNK
+    check_same(loader(images, cache=cache), loader(images))
+
+
+def _one_epoch_then_die(images: Path, cache: Path) -> None:
+    made = loader(images, cache=cache)
+    list(made)
+    os._exit(3)
+
+
+def test_a_copy_has_the_folder_in_common(tmp_path: Path) -> None:
+    cache = RecordCache(str(tmp_path / "cache"), CHUNK)
+    copy = pickle.loads(pickle.dumps(cache))
+    assert (copy.place, copy.most_bytes) == (cache.place, cache.most_bytes)
+
+
+# ---- arguments
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"cache_bytes": CHUNK}, "pass cache='ram' or cache=FOLDER, too"),
+        ({"cache": "ram", "cache_bytes": 5}, "use a number of bytes from 16777216 on"),
+        ({"cache": "ram", "cache_bytes": True}, "use a number of bytes"),
+        ({"cache": ""}, "use 'ram' or a folder"),
+        ({"cache": 3}, "use 'ram' or a folder"),
+        ({"cache": "/dev/null/cache"}, "the folder cannot be made"),
+    ],
+)
+def test_arguments_that_cannot_work_are_refused(images: Path, options: dict[str, Any], told: str) -> None:
+    with pytest.raises(OptionError, match=told):
+        loader(images, **options)
+
+
+def test_explain_says_where_it_is_not_used(images: Path, tmp_path: Path) -> None:
+    told = loader(images, cache=tmp_path / "cache", backend="pil").explain().replace("\n", " ")
+    assert "cache:      not used" in told
+    own = loader([(torch.zeros(3), 0)] * 8, cache="ram", num_workers=0)
+    with pytest.warns(UserWarning, match="cache='ram'.* has no effect"):
+        list(own)
