@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 import itertools
 import struct
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import core_alone
@@ -389,3 +391,20 @@ def test_made_up_records_are_never_read_outside_of_their_bytes(data: st.DataObje
     status = status_of(bytes(record), view_of(data.draw(windows(60, 50))))
     assert status in (Status.OK, Status.CORRUPT, Status.UNSUPPORTED, Status.LIMIT, Status.BAD_REQUEST)
     restore(bytes(record))
+
+
+# ---- made while a file is decoded
+
+
+def test_records_made_beside_the_pixels_are_the_same(tmp_path: Path) -> None:
+    files = [images.jpeg(90, 70), images.saved(kind="PNG"), images.jpeg(64, 64, seed=2), images.jpeg(50, 40)[:-300]]
+    paths = []
+    for number, data in enumerate(files):
+        paths.append(str(tmp_path / str(number)))
+        Path(paths[-1]).write_bytes(data)
+    out = np.zeros((4, 24, 24, 3), np.uint8)
+    batch = core_alone.file_batch(paths, out)
+    loaded = core_alone.file_loader().load(replace(batch, kept=np.array([True, True, False, True])))
+    assert loaded.results.statuses.tolist()[:3] == [Status.OK] * 3
+    assert loaded.records == [made(files[0]), None, None, None]
+    assert core_alone.file_loader().load(batch).records == ()
