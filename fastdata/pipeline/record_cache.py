@@ -19,6 +19,7 @@ of old records, remove the folder.
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import threading
@@ -57,6 +58,7 @@ _KNOWN = np.dtype([("key", "<u8", 2), ("offset", "<i8"), ("length", "<i8"), ("cr
 _FACTORS = np.array(
     [0x9E3779B1, 0x85EBCA77, 0xC2B2AE3D, 0x27D4EB2F, 0x165667B1, 0xD3A2646D, 0xFD7046C5, 0xB55A4F09], np.uint64
 )
+_NEEDS_LINUX = "cache='ram' needs Linux; name a folder, which may lie on a RAM disk"
 _EPOCHS_TO_FILL = 3
 _CHUNK_BYTES = 16 << 20  # by which a process reserves room
 _SHARE_OF_MEMORY, _SHARE_OF_DISK = 4, 2  # of what is free, that a cache may take unless told otherwise
@@ -78,6 +80,8 @@ def open_cache(place: str | os.PathLike[str] | None, most_bytes: int | None) -> 
         return None
     if not isinstance(place, str | os.PathLike) or not os.fspath(place):
         raise OptionError(f"cache={place!r} is not accepted; use 'ram' or a folder")
+    if place == "ram" and not hasattr(os, "memfd_create"):
+        raise OptionError(_NEEDS_LINUX)
     return RecordCache(os.fspath(place), most_bytes)
 
 
@@ -259,7 +263,7 @@ class _OwnFiles:
             self.path = f"/proc/self/fd/{self._records}"
             weakref.finalize(self, os.close, self._records)
         else:
-            raise OptionError("cache='ram' needs Linux; name a folder, which may lie on a RAM disk")
+            raise OptionError(_NEEDS_LINUX)
 
     def append(self, key: Keys, record: bytes, reserve: Any) -> int | None:
         """Writes a record and its entry; returns its offset, or None if there is no room."""
@@ -278,7 +282,8 @@ class _OwnFiles:
             entry = np.zeros(1, _ENTRY)
             entry[0] = (key, offset, len(record), int(google_crc32c.value(record)) if record else 0, 0)
             entry["check"] = _checks(entry)
-            os.write(self._index, entry.tobytes())
+            if os.write(self._index, entry.tobytes()) < entry.nbytes:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), f"{self._base}.index")
         return offset
 
     def are_gone(self) -> bool:
@@ -302,7 +307,9 @@ def _give_back(process: int, records: int, index: int) -> None:
     """Closes a process's files, and gives back the room that was not used."""
     if process == os.getpid():
         with suppress(OSError):
-            entries = np.frombuffer(os.pread(index, os.fstat(index).st_size, len(_MAGIC)), _ENTRY)
+            os.lseek(index, len(_MAGIC), os.SEEK_SET)
+            data = os.read(index, os.fstat(index).st_size)
+            entries = np.frombuffer(data, _ENTRY, count=len(data) // _ENTRY.itemsize)
             ends = entries["offset"] + entries["length"]
             os.ftruncate(records, int(ends.max()) if len(ends) else 0)
     for each in (records, index):
@@ -311,9 +318,9 @@ def _give_back(process: int, records: int, index: int) -> None:
 
 def _write_at(file: int, data: bytes, offset: int) -> None:
     view = memoryview(data)
+    os.lseek(file, offset, os.SEEK_SET)
     while view:
-        done = os.pwrite(file, view, offset)
-        view, offset = view[done:], offset + done
+        view = view[os.write(file, view) :]
 
 
 def _bytes_of(folder: Path) -> int:
