@@ -159,9 +159,12 @@ def _cache(loader: LoaderArguments, route: Route, choice: BackendChoice) -> str 
     cache, plan = loader.record_cache, route.plan
     if cache is None:
         return None
-    if _first_file(route, choice) is None or plan is None or not (plan.batchable and plan.in_one_pass):
+    first = _first_file(route, choice)
+    if first is None or plan is None or not (plan.batchable and plan.in_one_pass):
         return "not used: it is for JPEGs in files that the native backend decodes straight into the batch"
-    place = "in memory" if cache.place == "ram" else f"in {cache.place}"
+    if is_unpacked(_first_bytes(*first)):
+        return "not needed: JPEGs are unpacked (fastdata convert --unpacked)"
+    place = "in memory" if cache.folder is None else f"in {cache.folder}"
     rest = "a third of the others follows in each epoch" if cache.takes_more else "it is full"
     return f"{place}, {cache.count()} images so far; {rest}"
 

@@ -220,6 +220,8 @@ struct Loading : Reading {
                 status = decoder.unpack(1, record);
             if (status == FD_OK)
                 status = handed_over(record, &files.records[item], &files.record_bytes[item]);
+            if (status == FD_UNSUPPORTED || status == FD_CORRUPT)
+                files.record_bytes[item] = -1;
             return status;
         });
         constexpr size_t kKeptBytes = size_t{16} << 20; // of an unusually large image no longer than for it

@@ -146,7 +146,8 @@ class Loaded:
         data_bytes: int64, (N,): encoded bytes read.
         read_s: seconds spent reading, summed over threads.
         decode_s: seconds spent drawing views and decoding, summed over threads.
-        records: N unpacked records where those were asked for, None where there is none.
+        records: N unpacked records where those were asked for: b"" of an image that can have none, None where none was
+            made.
     """
 
     results: Results

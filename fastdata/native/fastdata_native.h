@@ -228,7 +228,7 @@ typedef struct {
     const uint8_t *kept;       /* not 0: make a record of the image as well, as fd_unpack does, but without trying if
                                 * the file can be restored from it; NULL: of none */
     uint8_t **records;         /* result where kept: the record, NULL if it has none; fd_free frees it */
-    int64_t *record_bytes;     /* result where kept */
+    int64_t *record_bytes;     /* result where kept; -1: it can have none, not being a JPEG, or being damaged */
 } fd_files;
 
 /* N images of one array of equally large images, and the batch they go to.  Columns have N rows.  Byte 0 of the array's

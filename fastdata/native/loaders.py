@@ -111,9 +111,9 @@ class BatchLoader(_Loader):
         return Loaded(results, data_bytes, files.read_ns / 1e9, files.decode_ns / 1e9, taken)
 
     def _taken(self, memory: int | None, size: int) -> bytes | None:
-        """Returns bytes that the core has made, and frees its memory; None if it has made none."""
+        """Returns bytes that the core has made, and frees its memory; b"" if there can be none, None if it failed."""
         if memory is None:
-            return None
+            return b"" if size < 0 else None
         try:
             return ctypes.string_at(memory, size)
         finally:

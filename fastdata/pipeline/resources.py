@@ -113,6 +113,7 @@ class EpochResources:
         self._by_file = config.fills_batch and plan.in_one_pass and has_file_ranges(config.source)
         self._memory = BatchMemory()
         self._opened: dict[int, _OfThreads] = {}  # by the number of threads
+        self._cache_turn: int | None = None  # of the epoch
         self.file_loader, self.array_loader, self.file_reader = self._of_threads(config)
 
     def _reader(self, config: PipelineConfig) -> FileReader | None:
@@ -129,9 +130,9 @@ class EpochResources:
         if config.cache is None or not getattr(loader, "reads_records", False):
             return loader
         assert loader is not None
-        if not self._opened:
-            config.cache.begin_epoch()
-        return CachedFiles(loader, config.cache, key.epoch)
+        if self._cache_turn is None:
+            self._cache_turn = config.cache.begin_epoch()
+        return CachedFiles(loader, config.cache, self._cache_turn)
 
     def _of_threads(self, config: PipelineConfig) -> _OfThreads:
         """Loaders and reader with a fixed number of the core's threads; opened once for each, kept to the end."""

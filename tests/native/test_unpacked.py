@@ -406,5 +406,5 @@ def test_records_made_beside_the_pixels_are_the_same(tmp_path: Path) -> None:
     batch = core_alone.file_batch(paths, out)
     loaded = core_alone.file_loader().load(replace(batch, kept=np.array([True, True, False, True])))
     assert loaded.results.statuses.tolist()[:3] == [Status.OK] * 3
-    assert loaded.records == [made(files[0]), None, None, None]
+    assert loaded.records == [made(files[0]), b"", None, None]
     assert core_alone.file_loader().load(batch).records == ()

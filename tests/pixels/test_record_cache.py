@@ -21,11 +21,12 @@ from bad_images import bad_images
 from folders import flip
 from images import jpeg, odd_files, saved
 from mutations import damaged
+from torch.utils.data import DistributedSampler
 from torchvision import transforms as tv
 
 from fastdata import DataLoader, ImageFolder, ShardDataset
 from fastdata.errors import OptionError, SamplesSkipped
-from fastdata.pipeline.record_cache import RecordCache
+from fastdata.pipeline.record_cache import RecordCache, open_cache
 from fastdata.shards.conversion.convert import ConvertOptions, convert
 
 CROP = tv.Compose([tv.RandomResizedCrop(24), tv.RandomHorizontalFlip(), tv.ToTensor()])
@@ -40,6 +41,8 @@ def images(tmp_path: Path) -> Path:
         path = folder / str(number % 3) / f"{number}.jpg"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(jpeg(90 + number, 70, seed=number))
+        before = path.stat().st_mtime_ns - 10**9  # not written just now
+        os.utime(path, ns=(before, before))
     return folder
 
 
@@ -95,6 +98,7 @@ def test_epochs_are_the_same_and_all_images_are_there_after_three(images: Path, 
 def test_another_run_reads_what_one_has_kept(images: Path, tmp_path: Path) -> None:
     filled(images, tmp_path / "cache")
     again = loader(images, cache=tmp_path / "cache")
+    assert f"{COUNT} images so far" in again.explain().replace("\n", " ")
     check_same(again, loader(images))
     assert again.stats()["cached"] == COUNT
 
@@ -116,6 +120,32 @@ def test_an_image_that_has_changed_is_kept_anew(images: Path, place: str) -> Non
     plain.load_state_dict(ours.state_dict())
     for _ in range(4):
         check_same(ours, plain)
+    assert cached_in_next_epoch(ours) == COUNT
+
+
+def test_an_image_that_has_changed_but_for_its_time_and_size_is_kept_anew(images: Path, place: str) -> None:
+    ours = filled(images, place)
+    changed, other = images / "0" / "0.jpg", jpeg(90, 70, seed=77)
+    before, old = changed.stat(), changed.read_bytes()
+    length = max(len(old), len(other))
+    changed.write_bytes(other + b"\0" * (length - len(other)))
+    os.utime(changed, ns=(before.st_atime_ns, before.st_mtime_ns))
+    plain = loader(images)
+    plain.load_state_dict(ours.state_dict())
+    check_same(ours, plain)
+
+
+def test_runs_of_one_epoch_fill_it_too(images: Path, tmp_path: Path) -> None:
+    cached = [cached_in_next_epoch(loader(images, cache=tmp_path / "cache")) for _ in range(40)]
+    assert cached[-1] == COUNT
+
+
+def test_every_third_epoch_fills_it_too(images: Path, place: str) -> None:
+    sampler: Any = DistributedSampler(range(COUNT), num_replicas=1, rank=0)  # type: ignore[arg-type]
+    ours = loader(images, cache=place, shuffle=False, sampler=sampler)
+    for epoch in range(0, 12, 3):
+        sampler.set_epoch(epoch)
+        list(ours)
     assert cached_in_next_epoch(ours) == COUNT
 
 
@@ -193,9 +223,11 @@ def test_damage_to_the_cache_changes_no_pixel(images: Path, tmp_path: Path, dama
     filled(images, tmp_path / "cache")
     damage(tmp_path / "cache")
     ours, plain = loader(images, cache=tmp_path / "cache"), loader(images)
-    for _ in range(2):
+    for _ in range(4):  # the first finds out
         check_same(ours, plain)
     assert ours.stats()["failures"] == 0
+    assert cached_in_next_epoch(ours) == COUNT
+    assert cached_in_next_epoch(loader(images, cache=tmp_path / "cache")) == COUNT  # another run does not meet it
 
 
 @pytest.mark.parametrize("epochs", [0, 2])
@@ -222,6 +254,36 @@ def test_it_stays_within_its_bounds(tmp_path: Path) -> None:
     assert sum(each.stat().st_size for each in cache.glob("*.records")) <= CHUNK
     assert 0 < cached_in_next_epoch(ours) < 8
     assert "it is full" in ours.explain()
+
+
+def test_a_folder_that_cannot_be_used_any_more_is_told_once(images: Path, tmp_path: Path) -> None:
+    ours, plain = loader(images, cache=tmp_path / "cache"), loader(images)
+    (tmp_path / "cache").rmdir()
+    (tmp_path / "cache").write_bytes(b"")
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        for _ in range(2):
+            check_same(ours, plain)
+    assert [each for each in told if "keeps no more" in str(each.message)]
+
+
+def test_a_folder_removed_between_finding_and_reading_costs_no_batch(
+    images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache = tmp_path / "cache"
+    filled(images, cache)
+    ours, find, done = loader(images, cache=cache), RecordCache.find, []
+
+    def find_then_remove(self: RecordCache, keys: Any) -> Any:
+        found = find(self, keys)
+        if not done:
+            done.append(True)
+            shutil.rmtree(cache)
+            next(iter(ours))
+        return found
+
+    monkeypatch.setattr(RecordCache, "find", find_then_remove)
+    assert sum(len(labels) for _, labels in ours) == COUNT
 
 
 @contextmanager
@@ -278,7 +340,8 @@ def test_a_forked_child_writes_files_of_its_own(images: Path, tmp_path: Path) ->
     list(ours)
 
     def child() -> None:
-        list(ours)
+        for _ in range(3):
+            list(ours)
 
     process = multiprocessing.get_context("fork").Process(target=child)
     process.start()
@@ -299,6 +362,13 @@ def test_what_a_killed_process_reserved_counts_but_is_no_record(images: Path, tm
     process.join()
     assert records_of(cache).stat().st_size == CHUNK
     check_same(loader(images, cache=cache), loader(images))
+    fork = multiprocessing.get_context("fork").Process(target=_one_epoch_then_die, args=(images, cache))
+    fork.start()
+    fork.join()
+    ours = loader(images, cache=cache, cache_bytes=2 * CHUNK)
+    for _ in range(3):
+        list(ours)
+    assert cached_in_next_epoch(ours) == COUNT
 
 
 def _one_epoch_then_die(images: Path, cache: Path) -> None:
@@ -307,10 +377,21 @@ def _one_epoch_then_die(images: Path, cache: Path) -> None:
     os._exit(3)
 
 
-def test_a_copy_has_the_folder_in_common(tmp_path: Path) -> None:
-    cache = RecordCache(str(tmp_path / "cache"), CHUNK)
+def test_a_copy_has_the_folder_in_common(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    cache = open_cache("ram/cache", CHUNK)
+    assert cache is not None
     copy = pickle.loads(pickle.dumps(cache))
-    assert (copy.place, copy.most_bytes) == (cache.place, cache.most_bytes)
+    assert (copy.folder, copy.most_bytes) == (tmp_path / "ram" / "cache", CHUNK)
+    monkeypatch.chdir("/")
+    assert pickle.loads(pickle.dumps(cache)).folder == copy.folder
+
+
+def test_a_path_is_a_folder_whatever_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    cache = open_cache(Path("ram"), None)
+    assert cache is not None
+    assert cache.folder == tmp_path / "ram"
 
 
 # ---- arguments
