@@ -280,6 +280,34 @@ def test_rows_whose_image_or_field_is_missing_can_be_skipped(pictures: Path, tmp
     assert [key for key, _ in summary.manifests[""].skipped] == ["pictures/77", "pictures/1"]
 
 
+ODD_LINES = {
+    "jsonl": [
+        '{"path": "pictures/0.jpg", "label": 1}',
+        "{",
+        "[1]",
+        '{"path": 3}',
+        '{"path": "pictures/1.jpg", "label": 0.5}',
+    ],
+    "csv": ["path,label", "pictures/0.jpg,1", "pictures/1.jpg", ",2", "pictures/2.jpg,0.5", "pictures/1.jpg,0"],
+}
+
+
+@pytest.mark.parametrize("kind", ODD_LINES)
+def test_lines_that_are_no_rows_can_be_skipped(pictures: Path, tmp_path: Path, kind: str) -> None:
+    table = tmp_path / f"table.{kind}"
+    table.write_text("\n".join(ODD_LINES[kind]))
+    first = 2 if kind == "jsonl" else 3
+    with pytest.raises(ConversionError, match=f"line {first} .*--on-error skip"):
+        convert(str(table), tmp_path / "out", OPTIONS)
+    summary = convert(str(table), tmp_path / "out", ConvertOptions(on_error="skip"))
+    manifest = summary.manifests[""]
+    assert manifest.samples == (1 if kind == "jsonl" else 2)
+    assert [key for key, _ in manifest.skipped] == [
+        f"line {number}" for number in range(first, first + len(manifest.skipped))
+    ]
+    assert all(f"line {first + number} " in why for number, (_, why) in enumerate(manifest.skipped))
+
+
 def encoded_rows() -> list[dict[str, Any]]:
     made = []
     for number in range(COUNT):

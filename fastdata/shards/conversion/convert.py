@@ -151,6 +151,8 @@ def convert(
         fields=fields,
         annotations=annotations,
     )
+    if options.on_error == "raise":
+        _check_samples(splits)
     if classes is not None:
         splits = _with_classes(splits, classes)
     if not overwrite and (finished := _finished_before(folder, splits, options)) is not None:
@@ -235,6 +237,13 @@ def _manifest(source: str, split: Split, options: ConvertOptions, done: Sequence
             "fingerprint": fingerprint_of(source, split),
         },
     )
+
+
+def _check_samples(splits: dict[str, Split]) -> None:
+    """Raises ConversionError for the first listed sample that the source cannot make, before anything is written."""
+    problems = (ref.problem for split in splits.values() for ref in split.refs or () if ref.problem)
+    if (problem := next(problems, None)) is not None:
+        raise ConversionError(f"{problem}; repair or remove it, or skip such samples with --on-error skip")
 
 
 def _finished_before(folder: Path, splits: dict[str, Split], options: ConvertOptions) -> Summary | None:

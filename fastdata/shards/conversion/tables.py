@@ -46,29 +46,55 @@ def table_split(
         classes: class names by number, for labels that are names; None numbers those that occur, in sorted order.
         fields: column of each field by its name; "" for the column of that name, "*" for all but the image's.
 
+    A row that cannot be read, names no image, or has values that are no label or field, is a sample with a problem.
+
     Raises:
-        ConversionError: the file is damaged, or a column is missing, or a row has no image.
+        ConversionError: the file is damaged, or a column is missing, or no row can be read.
         DatasetError: there are no rows.
     """
     rows = list(_rows(path))
     if not rows:
         raise DatasetError(f"{path} has no rows")
-    names = list(dict.fromkeys(name for _, row in rows for name in row))
+    names = list(dict.fromkeys(name for _, row in rows if not isinstance(row, ConversionError) for name in row))
+    if not names:
+        raise next(row for _, row in rows if isinstance(row, ConversionError))
     image = column(names, image_column, _FILE_COLUMNS, "image", path)
     places = field_columns(names, fields, path)
     label = label_column or next((name for name in LABEL_NAMES if name in names), None)
     if label is not None:
         label = column(names, label, (), "label", path)
-    labels = [_label(row.get(label), where) if label is not None else NO_LABEL for where, row in rows]
-    known = classes_for(((each, where) for each, (where, _) in zip(labels, rows, strict=True)), classes)
+    labels = [_label_of(row, label, where) for where, row in rows]
+    known = classes_for(
+        ((each, where) for each, (where, _) in zip(labels, rows, strict=True) if not isinstance(each, ConversionError)),
+        classes,
+    )
     numbers, keys, source_paths, refs = class_numbers(known), Keys(), SourcePaths(), []
     for number, (where, row) in zip(labels, rows, strict=True):
-        file, name, size = _file(path, row.get(image), where)
-        parts = tuple(_parts(row, places, image, where))
-        key = keys.unique(os.path.splitext(name)[0])
-        ref = Ref(key, class_number(number, numbers, where), file, 0, size, parts=parts)
-        refs.append(ref._replace(source_path=source_paths.unique(name)))
+        try:
+            if isinstance(row, ConversionError):
+                raise row
+            if isinstance(number, ConversionError):
+                raise number
+            file, name, size = _file(path, row.get(image), where)
+            parts = tuple(_parts(row, places, image, where))
+            ref = Ref("", class_number(number, numbers, where), file, 0, size, parts=parts)
+        except ConversionError as error:
+            key = keys.unique(where.removeprefix(f"{path}: "))
+            refs.append(Ref(key, NO_LABEL, path, 0, -1, problem=str(error)))
+        else:
+            key = keys.unique(os.path.splitext(name)[0])
+            refs.append(ref._replace(key=key, source_path=source_paths.unique(name)))
     return Split(classes=known, refs=refs, fingerprint=listing(refs))
+
+
+def _label_of(row: Row | ConversionError, column: str | None, where: str) -> int | str | ConversionError:
+    """The label of a row, or why it has none."""
+    if column is None or isinstance(row, ConversionError):
+        return NO_LABEL
+    try:
+        return _label(row.get(column), where)
+    except ConversionError as error:
+        return error
 
 
 def column(names: Sequence[str], given: str | None, usual: Sequence[str], what: str, path: str) -> str:
@@ -100,8 +126,12 @@ def field_columns(names: Sequence[str], fields: Mapping[str, str], path: str) ->
     }
 
 
-def _rows(path: str) -> Iterator[tuple[str, Row]]:
-    """The rows, each with its place in the file for messages."""
+def _rows(path: str) -> Iterator[tuple[str, Row | ConversionError]]:
+    """The rows, or why one cannot be read, each with its place in the file for messages.
+
+    Raises:
+        ConversionError: the file cannot be read from some place on.
+    """
     try:
         text = read_file(path).decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -123,21 +153,23 @@ def _rows(path: str) -> Iterator[tuple[str, Row]]:
         for row in reader:
             where = f"{path}: line {reader.line_num}"
             if None in row or None in row.values():
-                raise ConversionError(f"{where} does not have the {len(reader.fieldnames or ())} columns of line 1")
-            yield where, dict(row)
+                count = len(reader.fieldnames or ())
+                yield where, ConversionError(f"{where} does not have the {count} columns of line 1")
+            else:
+                yield where, dict(row)
     except csv.Error as error:
         raise ConversionError(f"{path}: line {reader.line_num}: {error}") from error
     finally:
         csv.field_size_limit(limit)
 
 
-def _object(line: str, where: str) -> Row:
+def _object(line: str, where: str) -> Row | ConversionError:
     try:
         row = json.loads(line)
     except ValueError as error:
-        raise ConversionError(f"{where} is not JSON: {error}") from error
+        return ConversionError(f"{where} is not JSON: {error}")
     if not isinstance(row, dict):
-        raise ConversionError(f"{where} is a {type(row).__name__}; every line must be an object with the same names")
+        return ConversionError(f"{where} is a {type(row).__name__}; every line must be an object with the same names")
     return row
 
 
