@@ -105,6 +105,18 @@ GUARDS = {
         "except ZeroDivisionError as error:",
         pytest_of("faults/test_no_memory_for_a_batch.py"),
     ),
+    "an image that changed in place is another one to the cache": Guard(
+        "fastdata/pipeline/record_cache.py",
+        "found.st_ctime_ns if os.name",
+        "0 if os.name",
+        pytest_of("pixels/test_record_cache.py", "changed_but"),
+    ),
+    "a forked child does not write to its parent's cache files": Guard(
+        "fastdata/pipeline/record_cache.py",
+        "if self._process is not None and self._process != os.getpid():",
+        "if False:",
+        pytest_of("pixels/test_record_cache.py", "forked"),
+    ),
     "a checkpoint's bytes have their checksum": Guard(
         "fastdata/train/checkpoint_files.py",
         "if _digits(file, size - _DIGITS) != tail[-_DIGITS:]:",

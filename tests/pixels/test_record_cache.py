@@ -124,12 +124,14 @@ def test_an_image_that_has_changed_is_kept_anew(images: Path, place: str) -> Non
 
 
 def test_an_image_that_has_changed_but_for_its_time_and_size_is_kept_anew(images: Path, place: str) -> None:
-    ours = filled(images, place)
-    changed, other = images / "0" / "0.jpg", jpeg(90, 70, seed=77)
-    before, old = changed.stat(), changed.read_bytes()
-    length = max(len(old), len(other))
-    changed.write_bytes(other + b"\0" * (length - len(other)))
-    os.utime(changed, ns=(before.st_atime_ns, before.st_mtime_ns))
+    changed, pictures = images / "0" / "0.jpg", [jpeg(90, 70, seed=seed) for seed in (0, 77)]
+    first, second = (each.ljust(max(map(len, pictures)), b"\0") for each in pictures)
+    times = changed.stat()
+    for content in (first, second):
+        changed.write_bytes(content)
+        os.utime(changed, ns=(times.st_atime_ns, times.st_mtime_ns))
+        if content is first:
+            ours = filled(images, place)
     plain = loader(images)
     plain.load_state_dict(ours.state_dict())
     check_same(ours, plain)
