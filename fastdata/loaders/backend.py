@@ -202,8 +202,7 @@ class LoadedFiles:
         data_bytes: int64, (N,): encoded bytes read.
         read_s: seconds spent reading, summed over threads.
         decode_s: seconds spent drawing views and decoding, summed over threads.
-        records: N unpacked records where `FileBatch.kept` asked for them: b"" of an image that can have none, None
-            where none was made; empty from loaders that make none.
+        records: N unpacked records if `FileBatch.kept` asked: b"" for an image that can have none, None if not made.
         cached: number of images that came from a cache of such records.
     """
 

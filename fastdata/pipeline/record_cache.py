@@ -114,7 +114,7 @@ class RecordCache:
         return self._table.records
 
     def find(self, keys: Keys) -> npt.NDArray[Any]:
-        """What is known of N images: dtype `KNOWN`, (N,); `file` is -1 for those of which nothing is."""
+        """Entries of N images: dtype `KNOWN`, (N,); `file` is -1 where nothing is known."""
         new = self._new
         found = self._table.find(keys)
         for row in range(len(keys)) if new else ():
@@ -161,9 +161,7 @@ class RecordCache:
 
     def _forget_all(self) -> None:
         self._table, self._new = Table.of([]), dict[bytes, npt.NDArray[Any]]()
-        self._read: dict[
-            str, tuple[int, int]
-        ] = {}  # by index file: number of its records, and the bytes that were read
+        self._read: dict[str, tuple[int, int]] = {}  # by index file: its number, and the bytes that were read
         self._is_full, self._turn = False, int.from_bytes(os.urandom(1), "little") % _EPOCHS_TO_FILL
 
     def _take_notice(self) -> None:
@@ -298,7 +296,7 @@ def _keys_of(batch: FileBatch) -> tuple[Keys, list[bytes | None]]:
 
 
 def _state_of(path: str | os.PathLike[str]) -> bytes | None:
-    """What changes with a file: its whole path, size, time of modification and of status, and inode."""
+    """State of a file: its whole path, size, time of modification and of status, and inode; None if it is not there."""
     try:
         found = os.stat(path)
     except (OSError, ValueError):

@@ -43,7 +43,7 @@ _FACTORS = np.array(
 
 @dataclass(frozen=True)
 class Table:
-    """What is known at one time; never changed, so that threads may read it while another one is made.
+    """Entries known at one time; never changed, so that threads may read it while another one is made.
 
     Attributes:
         known: dtype `KNOWN`, sorted by key, one entry for each.
