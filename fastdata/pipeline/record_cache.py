@@ -21,7 +21,7 @@ from contextlib import suppress
 from dataclasses import replace
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -256,12 +256,12 @@ class CachedFiles:
         self._loader.close(ended)
 
     def _keep(
-        self, batch: FileBatch, keys: Keys, states: Sequence[bytes | None], loaded: LoadedFiles, rows: Sequence[int]
+        self, batch: FileBatch, keys: Keys, states: Sequence[_State | None], loaded: LoadedFiles, rows: Sequence[int]
     ) -> None:
         """Keeps records of files that have not changed while they were read, and cannot without being noticed."""
         for row in rows:
-            record, path = loaded.records[row], batch.paths[row]
-            if record is not None and _state_of(path) == states[row] and not _is_just_written(path):
+            record, state = loaded.records[row], _state_of(batch.paths[row])
+            if record is not None and state is not None and state == states[row] and not state.is_just_written():
                 self._cache.add(keys[row], record)
 
     def _with_records(self, batch: FileBatch, found: npt.NDArray[Any], cached: Bools) -> FileBatch:
@@ -282,21 +282,33 @@ class CachedFiles:
         return replace(batch, paths=paths, offsets=columns[0], lengths=columns[1], crcs=columns[2])
 
 
-def _keys_of(batch: FileBatch) -> tuple[Keys, list[bytes | None]]:
+def _keys_of(batch: FileBatch) -> tuple[Keys, list[_State | None]]:
     """Keys of N images, and the states of their files; None for a file that is not there."""
-    keys, by_path = np.zeros((len(batch.paths), 2), np.uint64), dict[Any, bytes | None]()
+    keys, by_path = np.zeros((len(batch.paths), 2), np.uint64), dict[Any, _State | None]()
     offsets: Sequence[int] = batch.offsets.tolist() if batch.offsets is not None else [0] * len(batch.paths)
     for row, (path, offset) in enumerate(zip(batch.paths, offsets, strict=True)):
         if path not in by_path:
             by_path[path] = _state_of(path)
         if (state := by_path[path]) is not None:
-            digest = blake2b(state + offset.to_bytes(8, "little"), digest_size=_KEY_BYTES).digest()
+            digest = blake2b(state.named + offset.to_bytes(8, "little"), digest_size=_KEY_BYTES).digest()
             keys[row] = np.frombuffer(digest, np.uint64)
     return keys, [by_path[path] for path in batch.paths]
 
 
-def _state_of(path: str | os.PathLike[str]) -> bytes | None:
-    """State of a file: its whole path, size, time of modification and of status, and inode; None if it is not there."""
+class _State(NamedTuple):
+    """State of a file: whole path, size, times of modification and of status, and inode; and the first time alone."""
+
+    named: bytes
+    modified_ns: int
+
+    def is_just_written(self) -> bool:
+        """True if the file might change once more without another time."""
+        step = _COARSE_NS if self.modified_ns % 1_000_000_000 == 0 else _TICK_NS
+        return abs(time.time_ns() - self.modified_ns) < step
+
+
+def _state_of(path: str | os.PathLike[str]) -> _State | None:
+    """State of a file; None if it is not there."""
     try:
         found = os.stat(path)
     except (OSError, ValueError):
@@ -304,14 +316,5 @@ def _state_of(path: str | os.PathLike[str]) -> bytes | None:
     name = os.fsencode(path)
     name = name if os.path.isabs(name) else os.path.abspath(name)
     changed_ns = found.st_ctime_ns if os.name == "posix" else 0
-    return name + b"\0%d %d %d %d " % (found.st_size, found.st_mtime_ns, changed_ns, found.st_ino)
-
-
-def _is_just_written(path: str | os.PathLike[str]) -> bool:
-    """True if a file might change once more without another time."""
-    try:
-        modified_ns = os.stat(path).st_mtime_ns
-    except OSError:
-        return True
-    step = _COARSE_NS if modified_ns % 1_000_000_000 == 0 else _TICK_NS
-    return abs(time.time_ns() - modified_ns) < step
+    named = name + b"\0%d %d %d %d " % (found.st_size, found.st_mtime_ns, changed_ns, found.st_ino)
+    return _State(named, found.st_mtime_ns)
