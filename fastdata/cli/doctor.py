@@ -32,10 +32,10 @@ def add_doctor(commands: Any) -> None:
         "doctor",
         help="say what holds a training program back, and what to change",
         usage="fastdata doctor [OPTION ...] (SCRIPT | -m MODULE | --data FOLDER) [ARGUMENT ...]",
-        description="Runs SCRIPT or MODULE as python would, unchanged, and times its steps as they are, then with one "
-        "batch repeated (compute only); then stops it and times its loader alone (data only).  Prints a verdict, the "
-        "measurements, and advice with the gain to be expected.  The program is stopped in the middle of its "
-        "training: let it write where nothing can be lost.  What repeated batches train is put back.",
+        description="Runs SCRIPT or MODULE as python would, unchanged, and times its steps as they are, then "
+        "with batches preloaded (compute only); then stops it and times its loader alone (data only).  Prints a "
+        "verdict, the measurements, and advice with the gain to be expected.  The program is stopped in the middle of "
+        "its training: let it write where nothing can be lost.",
         epilog="On several GPUs: torchrun --nproc-per-node 8 -m fastdata doctor SCRIPT.",
         allow_abbrev=False,
     )

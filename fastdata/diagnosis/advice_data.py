@@ -43,8 +43,8 @@ def about_data(seen: Observation) -> Iterator[Advice]:
     yield from _about_restarts(seen)
     yield from _about_files(seen)
     yield from _about_storage(seen)
-    if seen.repeated is not None and seen.real is not None and seen.num_workers:
-        slower = seen.real.busy_s / seen.repeated.step_s
+    if seen.compute is not None and seen.real is not None and seen.num_workers:
+        slower = seen.real.busy_s / seen.compute.step_s
         is_busy = (cores_in_use(seen.real) or 0.0) > BUSY * seen.cpus
         if slower > _COMPETES and is_busy and not seen.facts.device.startswith("cuda"):
             yield Advice(

@@ -23,7 +23,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
-from fastdata.diagnosis.batch_replay import ranks
+from fastdata.diagnosis.loader_facts import ranks
 
 __all__ = ["PROGRAM", "PROGRAM_AT_MOST", "UNTRAINED", "Alarm", "Budget", "OverBudget", "budget_for", "progress_told"]
 

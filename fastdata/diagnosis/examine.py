@@ -16,9 +16,9 @@ import psutil
 import torch
 
 from fastdata.dataloader.explain import index_of
-from fastdata.diagnosis.batch_replay import is_plain
 from fastdata.diagnosis.budget import Alarm, Budget, OverBudget
 from fastdata.diagnosis.cpu_use import load_now
+from fastdata.diagnosis.loader_facts import is_plain
 from fastdata.diagnosis.loading import (
     augments_batches,
     changed_loader,
@@ -75,7 +75,7 @@ def examine_watched(watch: LoopMonitor, program: str, *, failure: str = "") -> O
             f"the program ended after {main.batches} batches, too early for all measurements; take more epochs"
         )
     watch.take_what_there_is(main)
-    seen.real, seen.repeated = watch.script.real, watch.script.repeated
+    seen.real, seen.compute = watch.script.real, watch.script.compute
     seen.first_batch_s = main.first_batch_s
     seen.ranks = _exchange(watch)
     _tried(seen, "layers on their own", watch.script.look.measure_layers, watch.budget)

@@ -47,7 +47,7 @@ def _bars(seen: Observation) -> list[dict[str, Any]]:
     known = {name: value for name, value in zip(names, step_seconds(seen), strict=True) if not math.isnan(value)}
     longest = max(known.values(), default=1.0)
     ranges = {
-        name: stretch.quartiles_s for name, stretch in zip(names, (seen.real, seen.repeated), strict=False) if stretch
+        name: stretch.quartiles_s for name, stretch in zip(names, (seen.real, seen.compute), strict=False) if stretch
     }
     bars = []
     for name, value in known.items():

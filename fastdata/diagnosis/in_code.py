@@ -35,8 +35,8 @@ def doctor(
 ) -> Diagnosis:
     """Says what holds the training of a model on a loader's batches back, and what to change.
 
-    Trains a copy of the model for a while: on the loader's batches, then on one batch repeated (compute only); then
-    loads without training (data only).  The model and the state of random generators are as before.
+    Trains a copy of the model for a while: on the loader's batches as they come, then on preloaded ones (compute only);
+    then loads without training (data only).  The model and the state of random generators are as before.
 
     Args:
         model: called with the first element of each batch, moved to the model's device, in the mode in which it is.

@@ -6,10 +6,9 @@ Life cycle; any deviation is a bug:
   Main     the loader between whose batches there is a backward pass.  If none comes for a long while: the one iterated.
            It is kept; whatever else the program lets go of goes.  A program that trains on another loader for some
            steps is in its next stage: that loader takes the main one's place, and a new plan begins.
-  Plan     then each request for one of its batches asks measurement_plan.py what to deliver: the next batch, or once
-           more the same one.  Never more batches than the epoch has; where its length is not known, or a batch cannot
-           be copied, none is repeated.  What repeated ones have trained is put back when a loop begins or ends, when
-           the program saves something, and before it is stopped.
+  Plan     then each request for one of its batches asks measurement_plan.py for it: the next batch, read just now or
+           ahead, in the loader's order; only where another loader is tried, one of that loader's.  Never more batches
+           than the epoch has.
   Elsewhere  where the loop is in another thread than the one that asks for batches, steps cannot be timed: the loader
            alone is measured.
   Stop     at the end of the plan `when_done` measures what is left, while all that the program has opened is still
@@ -32,13 +31,12 @@ import torch
 import torch.utils.data
 
 from fastdata.dataloader import loader as our_loaders
-from fastdata.diagnosis.batch_replay import is_compiled, ranks
 from fastdata.diagnosis.budget import PROGRAM_AT_MOST, UNTRAINED, Alarm, Budget
+from fastdata.diagnosis.loader_facts import is_compiled, ranks
 from fastdata.diagnosis.measurement_plan import MeasurementPlan
 from fastdata.diagnosis.monitored_loader import MonitoredIterator, Turn, UsedLoader
 from fastdata.diagnosis.observation import Step
 from fastdata.diagnosis.step_timer import Marks
-from fastdata.diagnosis.training_snapshot import Undo
 from fastdata.measuring.cpu_time import tree_cpu_s
 
 __all__ = ["Stopped", "LoopMonitor"]
@@ -47,7 +45,7 @@ _GLANCED_AT = 2  # batches of each other loader, which may be a validation's
 # Steps, and times of `seconds`, after which no backward pass is expected: in a second pass, and in the first.
 _UNTRAINED_STEPS, _UNTRAINED_TIMES, _UNTRAINED_FIRST_TIMES = 20, 3, 30
 _MOST_STOPS = 20
-_FEEDS = 0.5  # share of the main loader's batches from which on another one feeds the same steps
+_FEEDS = 0.5  # share of the main loader's steps from which on another one feeds them, too
 _NEXT_STAGE, _MOST_STAGES = 5, 4  # steps on another loader, and how often one may take the main one's place
 
 
@@ -88,7 +86,6 @@ class LoopMonitor:
         self.when_ignored: Callable[[], None] | None = None  # it cannot be stopped: it catches everything and goes on
         self._stops, self._is_over = 0, False
         self._marks = Marks(clock)
-        self._undo = Undo(self.limitations)  # of what repeated batches train
         self._others = 0  # batches of other loaders within a step of the main one
         self._other: tuple[UsedLoader, float]  # that had the first of them, and how long it was waited for
         self._stages = 1
@@ -99,7 +96,6 @@ class LoopMonitor:
         self.script = self._new_script()
         self._process = os.getpid()
         tree_cpu_s()  # imports what it needs
-        self.repeats = 0  # batches that were no new ones
 
     # ---- around the program
 
@@ -114,14 +110,12 @@ class LoopMonitor:
             stack.callback(setattr, BaseProcess, "start", BaseProcess.start)
             BaseProcess.start = self._counting(BaseProcess.start)  # type: ignore[method-assign]
             stack.enter_context(self._marks.installed())
-            self._undo.before_saving(stack)
             try:
                 yield
             finally:
                 self._stop_alarm()
                 self._is_over = True
                 self.script.end()
-                self._undo.put_back()
 
     def _counting(self, original: Callable[[Any], None]) -> Any:
         def start(process: Any) -> None:
@@ -141,7 +135,6 @@ class LoopMonitor:
             self._close_step(seen, seen.turn, began)  # of an iterator that was left, as by `break`
             if self.is_done:
                 self._stop()
-            self._undo.put_back()  # another loop
             self._depth.inside = True  # fastdata's class calls torch's
             try:
                 began = self._clock()
@@ -165,7 +158,7 @@ class LoopMonitor:
         """The loader that is to be measured alone: the main one, or the one that it is combined with and waits for."""
         main, partner = self.main or self._most_used, self.partner
         if main is not None and partner is not None:
-            feeds = partner.feeds >= _FEEDS * main.batches
+            feeds = partner.feeds >= _FEEDS * max(1, main.led)
             return partner if feeds and partner.waited_s > main.waited_s else main
         return main
 
@@ -174,12 +167,6 @@ class LoopMonitor:
         if self._trains_elsewhere(seen):
             return
         self.script.take_what_there_is(seen.steps)
-        if not self.is_done and self.repeats:
-            self.limitations.append(
-                f"the program ended by itself, and {self.repeats} of its {seen.batches} batches were repeated ones: "
-                "its models were trained on fewer than without the doctor; what else it counts or averages has seen "
-                "the repeated ones, too"
-            )
 
     # ---- in the program's loop
 
@@ -191,23 +178,15 @@ class LoopMonitor:
             Stopped: everything has been measured.
         """
         if self._is_over or os.getpid() != self._process:
-            return next(iterator.inner)
+            return iterator.following()
         turn, now = iterator.turn, self._clock()
         self._close_step(seen, turn, now)
         if self.is_done:
             self._stop()
         now, turn.asked_by = self._clock(), threading.get_ident()
-        if seen is self.main and self.script.repeats and self.script.delivery.kept is not None:
-            if turn.delivered >= min(turn.length, seen.epoch):
-                seen.epoch = turn.delivered
-                self._undo.put_back()
-                raise StopIteration
-            self._undo.note()
-            self.repeats += 1
-            batch, wait_s = self.script.delivery.next()
-        else:
-            batch = self._next_of(seen, iterator)
-            wait_s = self._clock() - now + turn.made_s
+        batch = self._next_of(seen, iterator)
+        is_ready = seen is self.main and self.script.delivery.is_ready
+        wait_s = 0.0 if is_ready else self._clock() - now + turn.made_s
         turn.made_s = 0.0
         if seen.batches == 0:
             seen.first_batch_s = self._clock() - seen.began_at
@@ -228,16 +207,14 @@ class LoopMonitor:
 
     def _next_of(self, seen: UsedLoader, iterator: MonitoredIterator) -> Any:
         try:
-            batch = next(iterator.inner)
+            if iterator.turn.is_fed and iterator.turn.delivered >= min(iterator.turn.length, seen.epoch):
+                raise StopIteration
+            if seen is self.main and self.script.is_running:
+                return self.script.next(iterator)
+            return iterator.following()
         except StopIteration:
             seen.epoch = iterator.turn.delivered
-            self._undo.put_back()  # another's, as the shorter of two in zip()
             raise
-        if seen is self.main:
-            self.script.latest = batch
-            if self.script.delivery.wanted:
-                self.script.delivery.keep(batch)
-        return batch
 
     def _note_other(self, other: UsedLoader, wait_s: float) -> None:
         """A batch of another loader within a step: one belongs to it, as with zip(); more are a validation's."""
@@ -271,8 +248,10 @@ class LoopMonitor:
         turn.is_out = False
         trained = self._marks.trains
         if self._marks.delivered_at is not None:
-            if seen is self.main and self._others == 1:
-                self._note_partner(*self._other)
+            if seen is self.main:
+                seen.led += 1
+                if self._others == 1:
+                    self._note_partner(*self._other)
             self._end_step(seen, self._marks.end(asked_at, turn.wait_s), trained)
 
     def _leave(self, seen: UsedLoader, turn: Turn) -> None:
@@ -281,7 +260,6 @@ class LoopMonitor:
         is_here = os.getpid() == self._process and threading.get_ident() == turn.asked_by
         if is_here and not self._is_over and seen.turn is turn and turn.is_out and self._marks.trains:
             self._close_step(seen, turn, self._clock())
-            self._undo.put_back()
 
     def _stop(self) -> NoReturn:
         self._stops += 1
@@ -332,7 +310,7 @@ class LoopMonitor:
 
     def _new_script(self) -> MeasurementPlan:
         return MeasurementPlan(
-            self._undo, self._marks, self._depth,
+            self._marks, self._depth,
             seconds=self.seconds, tries=self._tries, limitations=self.limitations, clock=self._clock,
             budget=self.budget,
         )  # fmt: skip
@@ -359,6 +337,7 @@ class LoopMonitor:
         if main.likeness == seen.likeness:
             seen.batches, seen.trained = seen.batches + main.batches, seen.trained + main.trained
             seen.turns, seen.waited_s = seen.turns + main.turns, seen.waited_s + main.waited_s
+            seen.led = main.led
             seen.first_batch_s, seen.began_at, seen.steps = main.first_batch_s, main.began_at, main.steps
             seen.epoch = min(main.epoch, seen.turn.length)
             self.seen.remove(main)
@@ -375,7 +354,6 @@ class LoopMonitor:
     def _begin_stage(self, seen: UsedLoader) -> None:
         assert self.main is not None
         self.script.end()
-        self._undo.put_back()
         self._stages += 1
         self.limitations.append(
             f"more of {self.main.dataset} ({self.main.settings}): the program went on to another loader"

@@ -1,44 +1,42 @@
-"""Plan of the measurements in a watched program's steps: a close look, timing, one batch repeated, changes tried."""
+"""Plan of the measurements in a watched program's steps: a close look, timing, computing alone, changes tried."""
 
 from __future__ import annotations
 
-import math
 import threading
 import time
 from collections.abc import Callable, Generator
 from typing import Any
 
-from fastdata.diagnosis.batch_replay import handover_ms, is_compiled, is_plain, queued, ranks
 from fastdata.diagnosis.budget import Budget
-from fastdata.diagnosis.experiments import Delivery, Experiments
+from fastdata.diagnosis.delivery import Delivery
+from fastdata.diagnosis.experiments import Experiments
+from fastdata.diagnosis.loader_facts import handover_ms, is_compiled, queued, ranks
 from fastdata.diagnosis.model_inspector import Look
-from fastdata.diagnosis.monitored_loader import UsedLoader
+from fastdata.diagnosis.monitored_loader import MonitoredIterator, UsedLoader
 from fastdata.diagnosis.observation import Facts, Step, Stretch
 from fastdata.diagnosis.speedup_model import BUSY
 from fastdata.diagnosis.step_timer import Marks
-from fastdata.diagnosis.training_snapshot import Undo
-from fastdata.diagnosis.trials import trials_for
+from fastdata.diagnosis.training_snapshot import TrainingSnapshot
+from fastdata.diagnosis.trials import Trial, trials_for
 from fastdata.errors import in_words
 from fastdata.system.cpus import auto_threads
 
 __all__ = ["MeasurementPlan"]
 
 _LOOKED_AT = 2  # steps
-_REAL, _REPEATED = 0.45, 0.25  # shares of the time
+_REAL, _COMPUTE = 0.45, 0.25  # shares of the time
+_PRELOADING = 0.1  # share of the time for preloading batches once, at most
 _WAITS = 0.05  # share of a step, from which on other loaders are tried
-_WARMING = 2  # repeated steps that are not timed
 
 
 class MeasurementPlan:
     """The steps of one loader, from the first that is looked at to the last that is timed.
 
     Attributes:
-        repeats: True if the kept batch is to be delivered next, False for the loader's next one.
-        facts, real, repeated: the results so far.
+        facts, real, compute: the results so far.
         latest: the loader's latest batch.
 
     Args:
-        undo: puts back what repeated batches train.
         marks: timer of the parts of a step.
         inside: see `Delivery`.
         seconds: time for all steps that are timed.
@@ -50,7 +48,6 @@ class MeasurementPlan:
 
     def __init__(
         self,
-        undo: Undo,
         marks: Marks,
         inside: threading.local,
         *,
@@ -61,21 +58,20 @@ class MeasurementPlan:
         budget: Budget,
     ) -> None:
         self._budget = budget
-        self._undo, self._marks, self._seconds, self._tries, self._clock = undo, marks, seconds, tries, clock
+        self._marks, self._seconds, self._tries, self._clock = marks, seconds, tries, clock
         self._limitations = limitations
         self.look = Look()
         self.facts = Facts()
         self.real: Stretch | None = None
-        self.repeated: Stretch | None = None
-        self.repeats = False
+        self.compute: Stretch | None = None
         self.latest: Any = None
-        self.delivery = Delivery(inside, limitations)
+        self.delivery = Delivery(inside, limitations, seconds=_PRELOADING * seconds, clock=clock)
         self.experiments = Experiments(
             self.delivery, seconds=seconds, limitations=limitations, clock=clock, budget=budget
         )
-        self._runs: Generator[bool, Step, None] | None = None
+        self._runs: Generator[None, Step, None] | None = None
         self._real_so_far: list[Step] = []
-        self._repeated_so_far: list[Step] = []  # without any change
+        self._compute_so_far: list[Step] = []  # without any change
 
     @property
     def is_running(self) -> bool:
@@ -99,12 +95,19 @@ class MeasurementPlan:
             self._runs.close()
         self._runs = None
 
+    def next(self, iterator: MonitoredIterator) -> Any:
+        """The batch that the program gets next.
+
+        Raises:
+            Exception: the loader's own, StopIteration included.
+        """
+        self.latest = self.delivery.next(iterator)
+        return self.latest
+
     def take(self, step: Step) -> None:
-        """Notes that a step has ended; sets `repeats`, which says what is to be delivered next."""
-        if not self.repeats:
-            self._real_so_far.append(step)
-        elif self.experiments.now is None:
-            self._repeated_so_far.append(step)
+        """Notes that a step has ended."""
+        if self.experiments.now is None:
+            (self._compute_so_far if self.delivery.is_ready else self._real_so_far).append(step)
         self._go_on(step)
 
     def take_what_there_is(self, before: list[Step]) -> None:
@@ -112,24 +115,26 @@ class MeasurementPlan:
         if self.real is None:
             steps = before[1:] + self._real_so_far or before
             self.real = Stretch.of(steps) if steps else None
-        if self.repeated is None and len(self._repeated_so_far) > _WARMING:
-            self.repeated = Stretch.of(self._repeated_so_far[_WARMING:])
+        if self.compute is None and len(self._compute_so_far) > 1:
+            self.compute = Stretch.of(self._compute_so_far[1:])
 
     def _go_on(self, step: Step | None) -> None:
         assert self._runs is not None
         try:
-            self.repeats = next(self._runs) if step is None else self._runs.send(step)
+            if step is None:
+                next(self._runs)
+            else:
+                self._runs.send(step)
             return
         except StopIteration:
             pass
         except Exception as error:  # noqa: BLE001 - the program shall not end by what is done here
             self._limitations.append(f"measuring ended early: {in_words(error)}")
         self._runs = None
-        self._undo.put_back()
 
-    # ---- each yield is a step: of a real batch (False) or of the one that was kept (True)
+    # ---- each yield is a step of the program
 
-    def _steps(self) -> Generator[bool, Step, None]:
+    def _steps(self) -> Generator[None, Step, None]:
         self._budget.phase = "looking at two steps"
         yield from self._look_closely()
         loader = self._seen.loader
@@ -144,32 +149,22 @@ class MeasurementPlan:
         if self._is_missed("timed steps"):
             return
         self._budget.phase = "timing steps as they are"
-        self.real = yield from self.experiments.timed(repeats=False, share=_REAL)
+        self.real = yield from self.experiments.timed(share=_REAL)
         if not self._seen.trained:
             return
         cpus, on_host = auto_threads(), self.facts.device == "cpu"
         is_busy = self._seen.loader.num_workers and (self.real.cores or 0.0) > BUSY * cpus
         if self._tries and on_host and is_busy and ranks() < 2:  # ranks might decide differently
             yield from self.experiments.fewer_threads(self._seen.loader, cpus, self.real)
-        if self._is_missed("steps with one batch repeated"):
+        if self._is_missed("steps with batches preloaded"):
             return
-        if (reason := _why_not_repeat(self._seen)) is not None:
-            self._limitations.append(f"no batch was repeated: {reason}")
-            return
-        self._budget.phase = "timing steps with one batch repeated"
-        self.delivery.wanted = True
-        while self.delivery.wanted:  # a loader that was made anew becomes the main one only after its first step
-            yield False
-        if self.delivery.kept is None:
-            return
-        if (reason := self._undo.why_not()) is not None:
-            self._limitations.append(f"no batch was repeated: {reason}")
-            return
-        for _ in range(_WARMING):
-            yield True  # the loader fills its queue
-        self.repeated = yield from self.experiments.timed(repeats=True, share=_REPEATED)
+        if self._seen.restarts_in_each_step:
+            self._limitations.append("no batches were preloaded: the program makes an iterator for each batch")
+        else:
+            self._budget.phase = "timing steps with batches preloaded"
+            self.compute = yield from self.experiments.timed(share=_COMPUTE, preloads=True)
         if self.facts.device == "cuda":
-            self.facts.pin_ms, self.facts.copy_ms, self.facts.pageable_copy_ms = handover_ms(self.delivery.kept)
+            self.facts.pin_ms, self.facts.copy_ms, self.facts.pageable_copy_ms = handover_ms(self.latest)
         if ranks() < 2:
             yield from self._try(self._seen.loader)
 
@@ -180,38 +175,49 @@ class MeasurementPlan:
         self._limitations.append(self._budget.missed(what))
         return True
 
-    def _warm_up(self, batches: int) -> Generator[bool, Step, None]:
+    def _warm_up(self, batches: int) -> Generator[None, Step, None]:
         """Steps with the batches that the loader has had ready."""
         began, warm_s = self._clock(), 0.2 * self._seconds
         for _ in range(batches):
-            yield False
+            yield
             if (self._clock() - began > warm_s and not ranks()) or self._budget.is_past_for_steps():
                 break
 
-    def _look_closely(self) -> Generator[bool, Step, None]:
+    def _look_closely(self) -> Generator[None, Step, None]:
         if is_compiled():  # hooks would break compiled graphs
             self._limitations.append("the program compiles, so its steps were not looked at closely")
             self.look.note_compiled(self._marks.optimizers)
-            yield False
+            yield
             return
         with self.look.looking():
             for _ in range(_LOOKED_AT):
-                yield False
+                yield
                 self.look.steps += 1
 
-    def _try(self, loader: Any) -> Generator[bool, Step, None]:
+    def _try(self, loader: Any) -> Generator[None, Step, None]:
+        """Tries changes, and takes back what steps with them have trained: nobody has chosen these."""
         assert self.real is not None
-        if self._tries and self.real.wait_s > _WAITS * self.real.step_s:
-            yield from self.experiments.other_loaders(loader, self.real)
-        for trial in trials_for(self.facts, self.look.models, tries=self._tries):
+        trials = trials_for(self.facts, self.look.models, tries=self._tries)
+        if not self._tries:  # without faults the same is trained
+            yield from self._changes(trials)
+            return
+        try:
+            snapshot = TrainingSnapshot(self.look.models, self._marks.optimizers)
+        except Exception as error:  # noqa: BLE001 - models of the program's own kind
+            self._limitations.append(f"no change was tried: {in_words(error)}")
+            return
+        try:
+            if self.real.wait_s > _WAITS * self.real.step_s:
+                yield from self.experiments.other_loaders(loader, self.real)
+            yield from self._changes(trials)
+        finally:
+            try:
+                snapshot.restore()
+            except Exception as error:  # noqa: BLE001 - models of the program's own kind
+                self._limitations.append(f"what steps with changes have trained was not taken back: {in_words(error)}")
+
+    def _changes(self, trials: list[Trial]) -> Generator[None, Step, None]:
+        for trial in trials:
             if not self._is_missed(f"{trial.key}, as a change that is tried"):
                 self._budget.phase = f"trying steps with a change: {trial.key}"
                 yield from self.experiments.change(trial)
-
-
-def _why_not_repeat(seen: UsedLoader) -> str | None:
-    if not is_plain(seen.loader):
-        return f"{type(seen.loader).__name__} has an __iter__ of its own"
-    if math.isinf(min(seen.turn.length, seen.epoch)):
-        return "the length of an epoch is not known before its end"
-    return None

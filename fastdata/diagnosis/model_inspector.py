@@ -21,8 +21,8 @@ from torch import nn
 from torch.nn.modules import module as torch_module
 from torch.utils._pytree import tree_leaves
 
-from fastdata.diagnosis.batch_replay import ranks
 from fastdata.diagnosis.layers import Like, bias_cost_s, eval_ms, float64_slowdown, is_in_channels_last
+from fastdata.diagnosis.loader_facts import ranks
 from fastdata.diagnosis.observation import Facts, SyncPlace
 
 __all__ = ["Look"]

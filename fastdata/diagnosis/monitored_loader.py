@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 import weakref
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from fastdata.diagnosis.batch_replay import epoch_length, likeness
+from fastdata.diagnosis.loader_facts import epoch_length, likeness
 from fastdata.diagnosis.loading import settings_of
 from fastdata.diagnosis.observation import Step
 
@@ -25,6 +26,7 @@ class Turn:
         delivered: batches so far.
         is_out: the program has a batch, and has not asked for the next one yet.
         is_left: nobody has its iterator any more.
+        is_fed: some of its batches came from another loader.
         wait_s: seconds that this batch was waited for.
         asked_by: the thread that has it.
     """
@@ -34,6 +36,7 @@ class Turn:
     delivered: int = 0
     is_out: bool = False
     is_left: bool = False
+    is_fed: bool = False
     wait_s: float = 0.0
     asked_by: int = 0
 
@@ -44,9 +47,10 @@ class UsedLoader:
     Attributes:
         dataset: name of the dataset's class.
         settings: the loader's arguments that decide the speed.
-        likeness: properties that the loader keeps when it is made anew; see `batch_replay.likeness`.
+        likeness: properties that the loader keeps when it is made anew; see `loader_facts.likeness`.
         batches: delivered.
         trained: batches that were followed by a backward pass or an update.
+        led: steps that have ended while it was the main loader.
         first_batch_s: seconds until the first one.
         steps: steps of all iterations so far, until the script begins.
         turn: the iteration that began last.
@@ -64,7 +68,7 @@ class UsedLoader:
             settings_of(loader),
             likeness(loader),
         )
-        self.batches = self.trained = self.turns = self.feeds = 0
+        self.batches = self.trained = self.led = self.turns = self.feeds = 0
         self.first_batch_s = math.nan
         self.steps: list[Step] = []
         self.began_at = self.waited_s = 0.0
@@ -100,6 +104,10 @@ class MonitoredIterator:
         seen: the loader of the iterator.
         inner: the iterator.
         made_s: seconds that making it took.
+
+    Attributes:
+        ahead: batches that were read ahead, and are delivered before the next one is read.
+        failure: exception, as StopIteration, that reading ahead met behind them.
     """
 
     def __init__(
@@ -113,8 +121,34 @@ class MonitoredIterator:
     ) -> None:
         self._ask, self._leave, self._seen, self.inner = ask, leave, seen, inner
         self._loader = seen.loader  # of which the program may have nothing but the iterator
+        self.ahead: deque[Any] = deque()
+        self.failure: Exception | None = None
         self.turn = seen.turn = Turn(epoch_length(seen.loader, inner), made_s)
         seen.turns += 1
+
+    def read_ahead(self) -> bool:
+        """Reads one more batch ahead; False if there is none, or an exception in its place."""
+        if self.failure is None:
+            try:
+                self.ahead.append(next(self.inner))
+            except StopIteration:  # whose frames would hold this iterator, and its loader, longer than without
+                self.failure = StopIteration()
+            except Exception as error:  # noqa: BLE001 - raised where the program asks for this batch
+                self.failure = error
+        return self.failure is None
+
+    def following(self) -> Any:
+        """The next batch in the loader's order.
+
+        Raises:
+            Exception: the loader's own, StopIteration included.
+        """
+        if self.ahead:
+            return self.ahead.popleft()
+        if self.failure is not None:
+            failure, self.failure = self.failure, None
+            raise failure
+        return next(self.inner)
 
     def __iter__(self) -> MonitoredIterator:
         return self
@@ -126,7 +160,7 @@ class MonitoredIterator:
         return len(self.inner)
 
     def __getattr__(self, name: str) -> Any:
-        if name in ("inner", "turn", "_leave"):  # while it is made or copied
+        if name in ("inner", "turn", "ahead", "failure", "_leave"):  # while it is made or copied
             raise AttributeError(name)
         return getattr(self.inner, name)
 

@@ -263,7 +263,7 @@ class Observation:
         trains: there was a backward pass between its batches; True without a program.
         facts: facts about the training steps.
         real: steps of the program as it is.
-        repeated: steps with one batch repeated: compute only.
+        compute: steps whose batches were preloaded: computing alone.
         alone: the loader alone: data only.
         changed: the loader alone after changes, by their key in `advice`.
         trials: seconds of a step (before, after) a change, by its key; after: for as many samples as before.
@@ -296,7 +296,7 @@ class Observation:
     trains: bool = True
     facts: Facts = field(default_factory=Facts)
     real: Stretch | None = None
-    repeated: Stretch | None = None
+    compute: Stretch | None = None
     alone: Loading | None = None
     changed: dict[str, Loading] = field(default_factory=dict)
     trials: dict[str, tuple[float, float]] = field(default_factory=dict)

@@ -71,7 +71,7 @@ def others_used(seen: Observation) -> float:
 
     Only if none of these has a count, it is estimated from the load average, less the program's own threads.
     """
-    measured = [seen.real, seen.repeated, seen.alone, *seen.changed.values()]
+    measured = [seen.real, seen.compute, seen.alone, *seen.changed.values()]
     known = [each.others for each in measured if each is not None and each.others is not None]
     if known or seen.load.average is None:
         return max(known, default=0.0)
@@ -84,8 +84,8 @@ def step_seconds(seen: Observation) -> tuple[float, float, float]:
     Each is NaN if it was not measured.
     """
     real = seen.real.step_s if seen.real is not None else math.nan
-    # A repeated batch is there at once: such steps only wait for other loaders that feed them, so the wait is left out.
-    compute = seen.repeated.busy_s if seen.repeated is not None else math.nan
+    # Preloaded batches are there at once: such steps only wait for other loaders that feed them, which is left out.
+    compute = seen.compute.busy_s if seen.compute is not None else math.nan
     if math.isnan(compute) and seen.real is not None:
         compute = seen.real.busy_s
     data = seen.alone.batch_s if seen.alone is not None else math.nan
@@ -107,7 +107,7 @@ def expected_step_s(
     if math.isnan(real) or seen.real is None:
         return data / data_speedup
     if seen.facts.device == "cpu" and not (_share_cores(seen) and seen.num_workers):
-        compute = seen.real.busy_s  # batches may cost unequally, so it is not that of the repeated one
+        compute = seen.real.busy_s  # batches may cost unequally, so it is not that of others
     if math.isnan(data):
         data = max(0.0, real - compute)
     faster = data / data_speedup
@@ -148,7 +148,7 @@ def wait_share(seen: Observation) -> float:
     """Share of a step in which the program waits for data; NaN if no step was seen.
 
     A step that seems shorter than loading its batch has used batches loaded earlier, so it counts as long as loading.
-    On a device that computes in the background, waiting is what a step takes beyond computing on a repeated batch.
+    On a device that computes in the background, waiting is what a step takes beyond computing on preloaded batches.
     """
     real, compute, data = step_seconds(seen)
     if math.isnan(real) or seen.real is None:

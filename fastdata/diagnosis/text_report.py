@@ -86,17 +86,17 @@ def _step_rows(seen: Observation) -> list[tuple[str, str]]:
     share = wait_share(seen)
     rows = [
         ("as the program runs", f"{_ms(real)}, of which {_ms(seen.real.wait_s)} in next(loader)"),
-        ("one batch repeated (compute only)", _ms(compute) if seen.repeated is not None else "not measured"),
+        ("batches preloaded (compute only)", _ms(compute) if seen.compute is not None else "not measured"),
         ("the loader alone (data only)", _ms(data)),
         ("lost to waiting for data", f"{share:.0%}"),
     ]
-    stretch = seen.repeated or seen.real
+    stretch = seen.compute or seen.real
     if seen.real.quartiles_s is not None:
         low, high = seen.real.quartiles_s
         rows.insert(1, ("  half of the steps took", f"{1e3 * low:.1f} to {1e3 * high:.1f} ms"))
     parts = (("forward", stretch.forward_s), ("backward", stretch.backward_s), ("update", stretch.update_s))
     rows += [(f"  {name}", _ms(value)) for name, value in parts if value > 0]
-    slower_s = seen.real.busy_s - compute if seen.repeated is not None and seen.facts.device == "cpu" else 0.0
+    slower_s = seen.real.busy_s - compute if seen.compute is not None and seen.facts.device == "cpu" else 0.0
     if slower_s > _NOTABLY_SLOWER * real:
         rows.append(("computing while batches are loaded", f"{_ms(slower_s)} longer"))
     if seen.real.cores is not None:

@@ -15,11 +15,12 @@ import torch
 from torch import nn
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-from fastdata.diagnosis.batch_replay import COPIED_AS_THEY_ARE
 from fastdata.diagnosis.observation import TENSOR_CORES_WANT, Facts
 from fastdata.system import cuda
 
 __all__ = ["Trial", "trials_for"]
+
+_OF_ANY_SIZE = (torch.Tensor, str, bytes, int, float, bool, complex, type(None))  # what a batch of samples may hold
 
 
 @dataclass(frozen=True)
@@ -81,17 +82,18 @@ def _has_room(device: str) -> bool:
 
 
 def _with_batches_of(key: str, size: int, wanted: int) -> Trial:
-    """Batches of another size, made of the same samples."""
-    rows = torch.arange(wanted) % size
+    """Batches of another size, made of the same samples; an epoch's last one becomes larger by the same ratio."""
 
     def resized(batch: Any) -> Any:
         leaves = tree_leaves(batch)
         tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor) and leaf.dim() > 0]
-        if not tensors or not all(len(tensor) == size for tensor in tensors):
+        samples = min((len(tensor) for tensor in tensors), default=0)
+        if not 0 < samples <= size or not all(len(tensor) == samples for tensor in tensors):
             shapes = ", ".join(str(tuple(tensor.shape)) for tensor in tensors) or "no tensors"
             raise ValueError(f"a batch ({shapes}) is not {size} samples, one after the other")
-        if not all(isinstance(leaf, COPIED_AS_THEY_ARE) for leaf in leaves):
+        if not all(isinstance(leaf, _OF_ANY_SIZE) for leaf in leaves):
             raise ValueError("a batch holds objects that may depend on its size")
+        rows = torch.arange(wanted * samples // size) % samples
         return tree_map_only(torch.Tensor, lambda each: each[rows.to(each.device)] if each.dim() else each, batch)
 
     return Trial(key, lambda _: None, resized, wanted / size)

@@ -190,7 +190,7 @@ def _idle(seen: Observation) -> str:
 
 
 def _parts(seen: Observation) -> str:
-    stretch = seen.repeated or seen.real
+    stretch = seen.compute or seen.real
     assert stretch is not None
     if seen.facts.device != "cpu":  # whose work is not done when it has been given to it
         return f"{1e3 * stretch.step_s:.1f} ms for each batch"

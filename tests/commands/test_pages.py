@@ -60,7 +60,7 @@ def doctor_page(folder: Path) -> str:
         num_workers=4,
         facts=facts,
         real=Stretch.of(steps, cores=1.0),
-        repeated=Stretch.of([Step(0, 0.03, 0.06, 0.01, 0.0)] * 3),
+        compute=Stretch.of([Step(0, 0.03, 0.06, 0.01, 0.0)] * 3),
         alone=alone,
         sample=sample,
         limitations=["y" * 300],

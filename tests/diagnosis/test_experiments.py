@@ -15,8 +15,9 @@ from torch import nn
 from torch.utils.data import BatchSampler, DataLoader, SequentialSampler, TensorDataset
 
 from fastdata.dataloader.loader import DataLoader as OwnLoader
+from fastdata.diagnosis.delivery import Delivery
 from fastdata.diagnosis.examine import examine_loader
-from fastdata.diagnosis.experiments import Delivery, Experiments
+from fastdata.diagnosis.experiments import Experiments
 from fastdata.diagnosis.loading import loaders_to_try, may_start_workers, torchs_with
 from fastdata.diagnosis.loop_monitor import LoopMonitor, Stopped
 from fastdata.diagnosis.model_inspector import Look
@@ -41,36 +42,13 @@ def train(network: nn.Module, loader: Any, epochs: int = 100) -> None:
             optimiser.step()
 
 
-def test_a_batch_is_copied_again_only_if_it_was_changed() -> None:
-    given = delivery()
-    given.keep({"image": torch.zeros(3), "names": ["a", "b"]})
-    first, second = given.next()[0], given.next()[0]
-    assert second["image"] is first["image"]
-    assert second is not first
-    first["names"].append("c")
-    assert given.next()[0]["names"] == ["a", "b"]
-    second["image"].add_(1)
-    third = given.next()[0]
-    assert torch.equal(third["image"], torch.zeros(3))
-    third["image"].requires_grad_()  # gradients would add up in it
-    assert not given.next()[0]["image"].requires_grad
-    with torch.inference_mode():  # tensors that know no versions
-        assert torch.equal(delivery_of(torch.ones(2)).next()[0], torch.ones(2))
-
-
-def delivery_of(batch: Any) -> Delivery:
-    given = delivery()
-    given.keep(batch)
-    return given
-
-
 def test_where_gradients_are_added_up_whole_periods_are_compared() -> None:
     clock = map(float, itertools.count()).__next__
     experiments = Experiments(delivery(), seconds=100.0, limitations=[], clock=clock)
     ticks = itertools.cycle([Step(0.0, 0.01), Step(0.0, 0.01), Step(0.0, 0.01), Step(0.0, 0.01, update_s=0.08)])
 
-    def timed(share: float, *, repeats: bool) -> Stretch:
-        steps = experiments.timed(repeats=repeats, share=share)
+    def timed(share: float, *, preloads: bool) -> Stretch:
+        steps = experiments.timed(share=share, preloads=preloads)
         next(steps)
         try:
             while True:
@@ -79,10 +57,10 @@ def test_where_gradients_are_added_up_whole_periods_are_compared() -> None:
             stretch: Stretch = ended.value
             return stretch
 
-    timed(0.5, repeats=False)
+    timed(0.5, preloads=False)
     for _ in range(5):  # wherever they begin
         next(ticks)
-        short = timed(0.01, repeats=True)
+        short = timed(0.01, preloads=True)
         assert short.steps == 4
         assert short.update_s == pytest.approx(0.02)
 

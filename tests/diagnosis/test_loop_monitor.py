@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import sys
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
-from functools import partial
 from typing import Any
 
 import pytest
@@ -19,9 +17,10 @@ from watched_programs import dataset, model, step, train, watched
 
 import fastdata
 from fastdata.diagnosis.advice import advise
-from fastdata.diagnosis.batch_replay import is_compiled
+from fastdata.diagnosis.delivery import Delivery
 from fastdata.diagnosis.examine import examine_loader, examine_watched
-from fastdata.diagnosis.experiments import Delivery, Experiments
+from fastdata.diagnosis.experiments import Experiments
+from fastdata.diagnosis.loader_facts import is_compiled
 from fastdata.diagnosis.loop_monitor import LoopMonitor, Stopped
 from fastdata.diagnosis.observation import Observation, Step, Stretch
 from fastdata.diagnosis.step_timer import Marks
@@ -73,7 +72,7 @@ def test_a_program_that_ends_before_the_measurements_has_its_own_result(kind: An
     assert [(each.batches, each.trained) for each in watch.seen] == [(12, 12)]
 
 
-def test_no_epoch_gets_longer_or_shorter_by_repeated_batches() -> None:
+def test_no_epoch_gets_longer_or_shorter() -> None:
     epochs: list[int] = []
 
     def program() -> None:
@@ -88,38 +87,9 @@ def test_no_epoch_gets_longer_or_shorter_by_repeated_batches() -> None:
     watch, seen = watched(program)
     assert watch.is_done
     assert seen.real is not None
-    assert seen.repeated is not None
+    assert seen.compute is not None
     assert set(epochs[:-1]) == {6}
     assert epochs[-1] <= 6
-
-
-@pytest.mark.parametrize("make", [partial(torch.optim.SGD, momentum=0.9), torch.optim.Adam])
-@pytest.mark.parametrize("batches", [13, 60])  # the epoch ends while one is repeated, or the program is stopped
-def test_what_repeated_batches_train_is_put_back(make: Any, batches: int) -> None:
-    """The program ends with what its own batches have made of model and optimiser."""
-    own: list[list[torch.Tensor]] = []  # after each batch of its own
-    found: list[torch.Tensor] = []
-
-    def state(network: nn.Module, optimiser: Any) -> list[torch.Tensor]:
-        states = [value for one in optimiser.state_dict()["state"].values() for value in one.values()]
-        return [torch.as_tensor(each).clone() for each in (*network.state_dict().values(), *states)]
-
-    network, loader, steps = model(), DataLoader(dataset(16 * batches), 16), set()
-    optimiser = make(network.parameters(), lr=0.01)
-    watch = LoopMonitor(seconds=100.0, clock=map(float, itertools.count()).__next__)
-    with suppress(Stopped), watch.watching():
-        try:
-            for images, labels in loader:
-                step(network, optimiser, images, labels)
-                if images.sum().item() not in steps:
-                    steps.add(images.sum().item())
-                    own.append(state(network, optimiser))
-        finally:
-            found = state(network, optimiser)
-    assert watch.is_done is (batches == 60)
-    assert len(own) < batches - 1
-    assert len(own[-1]) == len(found)
-    assert all(map(torch.equal, own[-1], found))
 
 
 class Waits(torch.utils.data.Dataset[Any]):
@@ -158,20 +128,6 @@ def test_a_loader_that_cannot_be_tried_is_no_reason_to_end() -> None:
     assert watch.is_done
     assert "workers" not in seen.trials
     assert any("another loader could not be tried: " in each for each in seen.limitations), seen.limitations
-
-
-def test_repeated_batches_are_copies() -> None:
-    def program() -> None:
-        network, loader = model(), DataLoader(dataset(), 16)
-        optimiser = torch.optim.SGD(network.parameters(), lr=0.1)
-        while True:
-            for images, labels in loader:
-                assert images.max() <= 1, "a batch that was changed in place came again"
-                images.mul_(100)
-                step(network, optimiser, images, labels)
-
-    watch, _ = watched(program)
-    assert watch.is_done
 
 
 def test_everything_is_as_before_afterwards() -> None:
@@ -309,11 +265,11 @@ def test_fewer_threads_of_torch_are_tried_with_the_loaders_own_batches() -> None
     torch.set_num_threads(2)
     try:
         steps, threads = experiments.fewer_threads(loader, 2, now), set()
-        assert next(steps) is False
+        next(steps)
         with suppress(StopIteration):
             while True:
                 threads.add(torch.get_num_threads())
-                assert steps.send(Step(0.0, {1: 0.1, 2: 0.4}[torch.get_num_threads()])) is False
+                steps.send(Step(0.0, {1: 0.1, 2: 0.4}[torch.get_num_threads()]))
         assert threads == {1, 2}  # and as before once more
         assert torch.get_num_threads() == 2
         assert list(experiments.fewer_threads(DataLoader(dataset(), 16), 2, now)) == []  # there are enough
@@ -326,9 +282,8 @@ def test_a_change_that_is_not_possible_is_told() -> None:
     def impossible(_: object) -> None:
         raise RuntimeError("out of luck")
 
-    delivery, limitations = Delivery(threading.local(), []), list[str]()
-    delivery.keep(torch.zeros(3))
-    experiments = Experiments(delivery, seconds=0.01, limitations=limitations)
+    limitations = list[str]()
+    experiments = Experiments(Delivery(threading.local(), []), seconds=0.01, limitations=limitations)
     assert list(experiments.change(Trial("amp", impossible))) == []
     assert limitations == ["amp could not be tried: out of luck"]
     assert (experiments.now, experiments.times) == (None, {})
@@ -420,7 +375,7 @@ def test_an_iterable_dataset_of_unknown_length() -> None:
             return iter(dataset())
 
     _, seen = watched(lambda: train(model(), DataLoader(Stream(), 16), 1000))
-    assert seen.repeated is not None
+    assert seen.compute is not None
     assert any("iterable" in each for each in seen.limitations)
 
 
@@ -440,7 +395,7 @@ def test_a_loader_that_is_iterated_in_another_thread_is_stopped_there() -> None:
 
     _, seen = watched(program)
     assert ended == [Stopped]
-    assert seen.repeated is not None
+    assert seen.compute is not None
 
 
 def test_one_batch_for_each_iterator() -> None:
@@ -453,7 +408,8 @@ def test_one_batch_for_each_iterator() -> None:
 
     watch, seen = watched(program)
     assert watch.is_done
-    assert seen.repeated is not None
+    assert seen.compute is None
+    assert any("an iterator for each batch" in each for each in seen.limitations), seen.limitations
 
 
 def test_two_loaders_in_one_loop_get_their_own_batches() -> None:
@@ -484,24 +440,6 @@ def test_validation_gets_its_own_batches() -> None:
     assert watch.is_done
 
 
-def test_a_loader_that_goes_on_with_one_iterator_gets_no_repeated_batches() -> None:
-    class Endless(DataLoader[Any]):
-        def __iter__(self) -> Iterator[Any]:
-            if not hasattr(self, "kept"):
-                self.kept = super().__iter__()
-            for _ in range(len(self)):
-                try:
-                    yield next(self.kept)
-                except StopIteration:
-                    self.kept = super().__iter__()
-                    yield next(self.kept)
-
-    watch, seen = watched(lambda: train(model(), Endless(dataset(), 16), 10_000))
-    assert watch.is_done
-    assert seen.repeated is None
-    assert any("an __iter__ of its own" in each for each in seen.limitations)
-
-
 class Holder:
     def __init__(self, images: torch.Tensor, labels: torch.Tensor) -> None:
         self.images, self.labels = images, labels
@@ -512,7 +450,7 @@ def held(samples: list[Any]) -> Holder:
     return Holder(images, labels)
 
 
-def test_batches_of_any_class_are_copied() -> None:
+def test_batches_of_any_class() -> None:
     def program() -> None:
         network, loader = model(), DataLoader(dataset(), 16, collate_fn=held)
         optimiser = torch.optim.SGD(network.parameters(), lr=0.1)
@@ -524,10 +462,10 @@ def test_batches_of_any_class_are_copied() -> None:
 
     watch, seen = watched(program)
     assert watch.is_done
-    assert seen.repeated is not None
+    assert seen.compute is not None
 
 
-def test_a_pass_over_the_data_before_training_gets_no_repeated_batches() -> None:
+def test_a_pass_over_the_data_before_training_gets_its_own_batches() -> None:
     passes: list[float] = []
 
     def program() -> None:
@@ -611,7 +549,7 @@ def test_in_code_any_loss_and_optimiser() -> None:
         optimizer=lambda parameters: torch.optim.AdamW(parameters, lr=1e-3),
         seconds=0.2,
     )
-    assert told.seen.repeated is not None
+    assert told.seen.compute is not None
 
 
 @pytest.mark.parametrize(

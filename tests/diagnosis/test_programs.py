@@ -8,7 +8,6 @@ import threading
 import time
 import weakref
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -59,7 +58,7 @@ def test_new_loaders_for_each_epoch_of_other_lengths_are_one() -> None:
 
     watch, seen = watched(program)
     assert watch.is_done
-    assert seen.repeated is not None
+    assert seen.compute is not None
     assert seen.loaders == [
         {"dataset": "Subset", "settings": "batch_size=16, num_workers=0"}
         | {name: seen.loaders[0][name] for name in ("batches", "trained")}
@@ -76,7 +75,7 @@ def test_a_programs_next_stage_is_measured() -> None:
     assert watch.is_done
     assert seen.loader == "batch_size=8, num_workers=0"
     assert seen.facts.batch_size == 8
-    assert seen.repeated is not None
+    assert seen.compute is not None
     assert any(
         "(batch_size=32, num_workers=0): the program went on to another loader" in each for each in seen.limitations
     )
@@ -138,12 +137,12 @@ def test_of_two_loaders_that_feed_each_step_the_slow_one_is_examined() -> None:
             for (images, labels), _ in zip(DataLoader(dataset(), 8), slow, strict=False):
                 step(network, optimiser, images, labels)
 
-    _, seen = watched(program)
+    _, seen = watched(program, seconds=1.0)
     assert seen.dataset == "Slow"
     assert seen.alone is not None
     assert seen.alone.batch_s > 16 * SLOW_S
-    assert seen.repeated is not None
-    assert seen.repeated.wait_s > 16 * SLOW_S  # of the other loader: computing is the rest
+    assert seen.compute is not None
+    assert seen.compute.wait_s > 8 * SLOW_S  # of the other loader, for nearly all steps: computing is the rest
 
 
 def test_a_validation_that_is_waited_for_is_no_second_loader_of_the_steps() -> None:
@@ -171,45 +170,6 @@ def test_an_iterator_for_each_batch_is_told() -> None:
 
     _, seen = watched(program, seconds=2.0)
     assert seen.restarts_in_each_step  # what that gains is in test_verdict: on a busy machine it may be nothing
-
-
-def test_a_loop_that_was_left_keeps_what_its_own_batches_have_trained() -> None:
-    """Also what no function that saves is told of."""
-    network, own = model(), list[torch.Tensor]()
-    optimiser, known = optimiser_of(network), set[float]()
-    watch = LoopMonitor(seconds=1.0, tries=True)
-    with watch.watching():
-        for images, labels in DataLoader(dataset(16 * 4096), 16):
-            step(network, optimiser, images, labels)
-            if images.sum().item() not in known:
-                known.add(images.sum().item())
-                own = [each.clone() for each in network.state_dict().values()]
-            if watch.repeats == 4:
-                break
-        else:
-            pytest.fail("no batch was repeated")
-        assert all(torch.equal(*pair) for pair in zip(network.state_dict().values(), own, strict=True))
-
-
-def test_weights_that_are_saved_by_safetensors_are_the_programs_own(tmp_path: Path) -> None:
-    pytest.importorskip("safetensors.torch")
-    network, own = model(), dict[str, torch.Tensor]()
-    optimiser, known = optimiser_of(network), set[float]()
-    watch = LoopMonitor(seconds=1.0)
-    with watch.watching():
-        from safetensors.torch import load_file, save_file  # as programs do, once they are watched
-
-        for images, labels in DataLoader(dataset(16 * 4096), 16):
-            step(network, optimiser, images, labels)
-            if images.sum().item() not in known:
-                known.add(images.sum().item())
-                own = {name: each.clone() for name, each in network.state_dict().items()}
-            if watch.repeats == 4:
-                save_file(network.state_dict(), tmp_path / "weights.safetensors")
-                break
-    saved = load_file(tmp_path / "weights.safetensors")
-    assert saved.keys() == own.keys()
-    assert all(torch.equal(saved[name], own[name]) for name in own)
 
 
 def test_a_bias_is_needed_where_something_else_takes_the_output_too() -> None:

@@ -37,7 +37,7 @@ def observed(**changes: Any) -> Observation:
         num_workers=4,
         facts=Facts(batch_size=32),
         real=stretch(0.0),
-        repeated=stretch(0.0),
+        compute=stretch(0.0),
         alone=loading(0.02),
     )
     return replace(seen, **changes)
@@ -158,7 +158,7 @@ def test_the_users_slowest_step_is_named_where_loading_is_the_limit() -> None:
     told = diagnose(observed(**SLOW, is_ours=False, sample=BLUR))
     assert "the transform is the limit; your step Blur takes 27 of 31 ms per sample" in told.verdict
     assert "your step Blur 27.20 ms" in " ".join(str(told).split())
-    without_steps = diagnose(observed(real=None, repeated=None, sample=BLUR))
+    without_steps = diagnose(observed(real=None, compute=None, sample=BLUR))
     assert "your step Blur takes 27 of 31 ms per sample" in without_steps.verdict
 
 
@@ -174,7 +174,7 @@ def test_steps_that_lived_on_batches_made_before_are_not_believed() -> None:
 
 
 def test_a_step_on_a_device_waits_for_what_it_takes_beyond_its_compute() -> None:
-    seen = observed(real=stretch(0.0, 0.2, 0.2), repeated=stretch(0.0, 0.1, 0.1), facts=Facts(device="cuda"))
+    seen = observed(real=stretch(0.0, 0.2, 0.2), compute=stretch(0.0, 0.1, 0.1), facts=Facts(device="cuda"))
     assert wait_share(seen) == pytest.approx(1 - 0.21 / 0.41)
 
 
@@ -236,7 +236,7 @@ def test_loading_gains_no_more_than_is_waited_unless_it_takes_cores_from_computi
     """Steps of unequal batches: the one that was repeated takes much less than their mean."""
     seen = observed(
         real=stretch(0.01, cores=cores),
-        repeated=stretch(0.0, 0.003, 0.006),
+        compute=stretch(0.0, 0.003, 0.006),
         is_ours=False,
         changed={"fastdata": loading(0.001)},
     )
