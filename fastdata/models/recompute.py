@@ -13,14 +13,13 @@ from torch.utils.checkpoint import checkpoint
 
 from fastdata.errors import OptionError, TrainError
 
-__all__ = ["checkpoint_activations", "checkpoint_modules"]
+__all__ = ["checkpoint_activations", "checkpoint_modules", "repeated_blocks"]
 
 
 def checkpoint_activations(model: nn.Module, every: int) -> list[str]:
-    """Turns on activation checkpointing for every `every`-th block of a model.
+    """Turns on activation checkpointing for every `every`-th block of a model; see `repeated_blocks`.
 
-    Blocks are modules of the same class inside an nn.Sequential or nn.ModuleList (residual blocks, transformer layers);
-    of several such classes, the one with the most parameters.  BatchNorm still counts each batch only once.
+    BatchNorm still counts each batch only once.
 
     Returns:
         The names of the blocks changed.
@@ -30,6 +29,23 @@ def checkpoint_activations(model: nn.Module, every: int) -> list[str]:
 
     Source: Chen et al., "Training deep nets with sublinear memory cost", 2016.
     """
+    names = repeated_blocks(model)
+    if not names:
+        raise TrainError(
+            "checkpoint_every_k found no repeated blocks in the model; leave it out, or name modules with "
+            "checkpoint_modules"
+        )
+    for name in names[::every]:
+        _recompute(model.get_submodule(name))
+    return names[::every]
+
+
+def repeated_blocks(model: nn.Module) -> list[str]:
+    """Names of a model's blocks; [] if it has none.
+
+    Blocks are modules of the same class inside an nn.Sequential or nn.ModuleList (residual blocks, transformer layers);
+    of several such classes, the one with the most parameters.
+    """
     chains: dict[str, list[str]] = {}
     for parent_name, parent in model.named_modules():
         if isinstance(parent, nn.Sequential | nn.ModuleList):
@@ -38,16 +54,8 @@ def checkpoint_activations(model: nn.Module, every: int) -> list[str]:
                     name = f"{parent_name}.{child_name}" if parent_name else child_name
                     chains.setdefault(type(child).__name__, []).append(name)
     repeated = [names for names in chains.values() if len(names) > 1]
-    if not repeated:
-        raise TrainError(
-            "checkpoint_every_k found no repeated blocks in the model; leave it out, or name modules with "
-            "checkpoint_modules"
-        )
-    names = max(repeated, key=lambda some: sum(_size(model.get_submodule(name)) for name in some))
-    names = [name for name in names if not any(name.startswith(f"{other}.") for other in names)]
-    for name in names[::every]:
-        _recompute(model.get_submodule(name))
-    return names[::every]
+    names = max(repeated, key=lambda some: sum(_size(model.get_submodule(name)) for name in some), default=[])
+    return [name for name in names if not any(name.startswith(f"{other}.") for other in names)]
 
 
 def checkpoint_modules(model: nn.Module, names: Sequence[str]) -> None:

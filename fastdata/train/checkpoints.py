@@ -38,6 +38,7 @@ from fastdata.train.checkpoint_files import (
     writing,
 )
 from fastdata.train.ranks import Vote
+from fastdata.train.sharding import local_parts
 from fastdata.train.training import Training
 
 __all__ = ["Checkpointer"]
@@ -99,13 +100,14 @@ class Checkpointer:
         if self.folder is None:
             return
         training, randoms = self.training, self._random_states(loader)
+        self._check_finite()
+        kept = training.state_dict()  # which gathers what is sharded
         if not training.ranks.is_main:
             return
-        self._check_finite()
         state = {
             "version": VERSION,
             "options": asdict(training.options),
-            "training": training.state_dict(),
+            "training": kept,
             "loader": _state_of(loader),
             "random": randoms,
             "result": vars(result),
@@ -253,8 +255,9 @@ class Checkpointer:
 
     def _check_finite(self) -> None:
         """Refuses to save weights that are NaN or inf."""
-        weights = self.training.model.parameters()  # buffers may hold infinities on purpose, as masks do
-        if not torch.stack([weight.isfinite().all() for weight in weights]).all():  # waits
+        weights = local_parts(self.training.model.parameters())  # buffers may hold infinities on purpose, as masks do
+        is_finite = bool(torch.stack([weight.isfinite().all() for weight in weights]).all())  # waits
+        if self.training.ranks.largest(not is_finite):
             last = f"; the latest checkpoint without them is {kept[-1].name}" if (kept := self._kept()) else ""
             raise TrainError(
                 f"weights are NaN or inf after update {self.training.updates}, so no checkpoint was saved{last}; try a "

@@ -1,9 +1,12 @@
-"""Prepares a model for training as the options say: device, memory format, DDP, torch.compile."""
+"""Prepares a model for training as the options say: device, memory format, DDP or FSDP2."""
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
+
 import torch
 from torch import nn
+from torch.distributed.fsdp import FSDPModule
 from torch.nn.parallel import DistributedDataParallel
 
 from fastdata.errors import OptionError
@@ -11,19 +14,15 @@ from fastdata.models.recompute import checkpoint_activations, checkpoint_modules
 from fastdata.system.optional import need
 from fastdata.train.options import CommHook, TrainOptions
 from fastdata.train.ranks import Ranks
+from fastdata.train.sharding import shard, without_gradient_sync
 
-__all__ = ["prepare_model", "set_switches"]
+__all__ = ["connect_model", "place_model", "set_switches", "without_sync"]
 
 POWERSGD_AFTER = 1000  # updates with whole gradients, in which weights move most; torch's own number
 
 
-def prepare_model(
-    model: nn.Module, options: TrainOptions, ranks: Ranks, device: torch.device
-) -> tuple[nn.Module, DistributedDataParallel | None, nn.Module]:
-    """Moves a model to its device and wraps it as the options say.
-
-    Returns:
-        The module itself, its DDP wrapper or None, and the callable for the forward pass.
+def place_model(model: nn.Module, options: TrainOptions, ranks: Ranks, device: torch.device) -> nn.Module:
+    """Changes a model as the options say, and moves it to its device.
 
     Raises:
         OptionError: the model is wrapped in DataParallel, or a package that an option needs is not installed.
@@ -41,22 +40,38 @@ def prepare_model(
         model = nn.SyncBatchNorm.convert_sync_batchnorm(model)  # type: ignore[no-untyped-call]
     if options.amp == "fp8":
         model = _in_float8(model)
-    layout = torch.channels_last if options.channels_last else torch.contiguous_format
-    model = model.to(device, memory_format=layout)  # type: ignore[call-overload]
-    ddp = None
-    if ranks.world_size > 1:
-        ddp = DistributedDataParallel(
-            model,
-            device_ids=[device] if device.type == "cuda" else None,
-            gradient_as_bucket_view=True,
-            static_graph=options.static_graph,
-            find_unused_parameters=options.find_unused_parameters,
-        )
-        _compress_gradients(ddp, options.comm_hook)
-    called = ddp if ddp is not None else model
-    if options.compile != "none":
-        called = torch.compile(called, mode=options.compile)  # type: ignore[assignment]
-    return model, ddp, called
+    is_sharded = options.fsdp and ranks.world_size > 1  # shards of other layouts are not supported
+    layout = torch.channels_last if options.channels_last and not is_sharded else torch.contiguous_format
+    placed: nn.Module = model.to(device, memory_format=layout)  # type: ignore[call-overload]
+    return placed
+
+
+def connect_model(model: nn.Module, options: TrainOptions, ranks: Ranks, device: torch.device) -> nn.Module:
+    """Connects the processes' copies of a placed model; returns the callable for the forward pass.
+
+    That is the model in DDP; with the option `fsdp` the model itself, now sharded; and the model of a process alone.
+    """
+    if ranks.world_size == 1:
+        return model
+    if options.fsdp:
+        shard(model, ranks, device)
+        return model
+    ddp = DistributedDataParallel(
+        model,
+        device_ids=[device] if device.type == "cuda" else None,
+        gradient_as_bucket_view=True,
+        static_graph=options.static_graph,
+        find_unused_parameters=options.find_unused_parameters,
+    )
+    _compress_gradients(ddp, options.comm_hook)
+    return ddp
+
+
+def without_sync(connected: nn.Module) -> AbstractContextManager[None]:
+    """Keeps the gradients of a connected model in this process: more batches follow before the update."""
+    if isinstance(connected, DistributedDataParallel):
+        return connected.no_sync()
+    return without_gradient_sync(connected) if isinstance(connected, FSDPModule) else nullcontext()
 
 
 def _compress_gradients(ddp: DistributedDataParallel, how: CommHook) -> None:

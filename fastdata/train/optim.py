@@ -65,7 +65,7 @@ def scaled_lr(options: TrainOptions, world_size: int) -> float:
 
 
 def make_optimizer(model: nn.Module, options: TrainOptions, *, world_size: int = 1) -> torch.optim.Optimizer:
-    """Creates the optimiser that the options name; torch's own are fused.
+    """Creates the optimiser that the options name; torch's own are fused where they can be.
 
     Raises:
         OptionError: no parameter requires a gradient, or timm is not installed for lars or lamb.
@@ -75,7 +75,8 @@ def make_optimizer(model: nn.Module, options: TrainOptions, *, world_size: int =
         raise OptionError("no parameter of the model requires a gradient; set requires_grad=True for those to train")
     if options.opt == "sgd":
         nesterov = options.momentum > 0
-        optimizer = torch.optim.SGD(groups, lr, momentum=options.momentum, nesterov=nesterov, fused=True)
+        fused = not (options.fsdp and world_size > 1)  # torch has no fused SGD for shards
+        optimizer = torch.optim.SGD(groups, lr, momentum=options.momentum, nesterov=nesterov, fused=fused)
         if options.amp == "fp16" and options.momentum:  # an overflow in the first update would leave them unwritten
             for parameter in (each for group in groups for each in group["params"]):
                 optimizer.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)

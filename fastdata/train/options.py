@@ -107,6 +107,9 @@ class TrainOptions:
     sync_bn: bool = flag(False, "SyncBatchNorm: compute batch statistics over all processes (CUDA)")
     static_graph: bool = flag(False, "DDP's static_graph: every step uses the same parameters")
     find_unused_parameters: bool = flag(False, "DDP's find_unused_parameters: a step may leave some parameters unused")
+    fsdp: bool = flag(
+        False, "FSDP2 in the place of DDP: weights, gradients and optimiser states are sharded over all processes"
+    )
     comm_hook: CommHook = flag(
         "none", "send compressed gradients: half of the bytes, or PowerSGD's matrices after 1,000 updates"
     )
@@ -185,6 +188,16 @@ class TrainOptions:
             self.comm_hook != "powersgd" or self.amp != "fp16",
             "comm_hook='powersgd' does not work with amp='fp16': PowerSGD remembers the gradients of an overflow, "
             "which the gradient scaler provokes now and then, and all later ones would be NaN; use amp='bf16'",
+        )
+        of_ddp = self.static_graph or self.find_unused_parameters or self.comm_hook != "none"
+        check(
+            not (self.fsdp and of_ddp),
+            "fsdp=True takes DDP's place: leave out static_graph, find_unused_parameters and comm_hook",
+        )
+        check(
+            not self.fsdp or (self.amp in ("none", "bf16") and self.opt in ("sgd", "adamw")),
+            f"fsdp=True works with amp='none' or 'bf16' and opt='sgd' or 'adamw', not with amp={self.amp!r} and "
+            f"opt={self.opt!r}",
         )
         check(
             self.lr_scheduler != "plateau" or self.lr_gamma < 1,

@@ -7,7 +7,7 @@ import importlib
 import os
 import socket
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
@@ -32,12 +32,14 @@ __all__ = [
     "join_ranks",
     "launched_ranks",
     "leave_ranks",
+    "when_left",
 ]
 
 SHARE_GPU = "FASTDATA_RANKS_SHARE_GPU"
 """Environment variable: "1" lets the processes of one machine share its GPUs, with gloo instead of NCCL."""
 
 _GRACE_S = 20.0  # after a process of this machine has ended, and before one that still waits is ended
+_when_left: list[Callable[[], object]] = []
 _LOST = ("connection closed", "connection reset", "broken pipe", "timed out", "gloo", "nccl", "socket")  # in messages
 
 
@@ -243,12 +245,19 @@ def end_at_once(message: str | None = None, *, status: int = 1) -> NoReturn:
         os._exit(status)
 
 
+def when_left(work: Callable[[], object]) -> None:
+    """Has a function called when this process leaves its group."""
+    _when_left.append(work)
+
+
 def leave_ranks() -> None:
     """Leaves the process group, if there is one; call it when training has ended well.
 
     gloo's threads end with the last reference to the group, and must not outlive the interpreter.
     """
     if dist.is_initialized():
+        while _when_left:
+            _when_left.pop()()
         gc.collect()  # DDP refers to the group
         dist.destroy_process_group()
         gc.collect()

@@ -12,11 +12,12 @@ from torch import nn
 
 from fastdata.augment.mix import CutMix, MixUp
 from fastdata.errors import OptionError, TrainError
-from fastdata.train.model import prepare_model
+from fastdata.train.model import connect_model, place_model, without_sync
 from fastdata.train.optim import make_optimizer
 from fastdata.train.options import TrainOptions
 from fastdata.train.ranks import Ranks
 from fastdata.train.schedule import Schedule
+from fastdata.train.sharding import gathered, load_optimizer_state, load_weights, local_parts, shard
 from fastdata.train.task import Task, as_pair, classified, count_samples, moved
 
 __all__ = ["Training"]
@@ -58,7 +59,14 @@ class Training:
         self.options, self.ranks, self.device = options, ranks, options.torch_device()
         self.task = task if task is not None else Task()
         self.batches_per_epoch = batches_per_epoch
-        self.model, self._ddp, self.forward = prepare_model(model, options, ranks, self.device)
+        self.model = place_model(model, options, ranks, self.device)
+        self.averaged = copy.deepcopy(self.model) if options.model_ema is not None else None
+        self._connected = connect_model(self.model, options, ranks, self.device)
+        self.is_sharded = options.fsdp and ranks.world_size > 1
+        if self.averaged is not None and self.is_sharded:
+            shard(self.averaged, ranks, self.device)
+        compiles = options.compile != "none"
+        self.forward = torch.compile(self._connected, mode=options.compile) if compiles else self._connected
         own = self.task.optimizer
         self.optimizer = own(self.model) if own else make_optimizer(self.model, options, world_size=ranks.world_size)
         # Before a schedule changes them.
@@ -67,7 +75,6 @@ class Training:
         self.scheduler = Schedule(self.optimizer, options, updates_per_epoch=per_epoch, own=self.task.scheduler)
         self.pace = 1.0  # of the schedule: updates of the plan in one that is made
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=options.amp == "fp16")
-        self.averaged = copy.deepcopy(self.model) if options.model_ema is not None else None
         self.criterion = nn.CrossEntropyLoss(label_smoothing=options.label_smoothing)
         self._mixes = _mixes(options, num_classes, ranks.rank, self.task)
         self.epoch = self.batch = self.updates = 0
@@ -143,8 +150,8 @@ class Training:
         return classified(model, batch) if self.task.loss is None else {"loss": self.task.loss(model, batch)}
 
     def without_sync(self, apart: bool) -> AbstractContextManager[Any]:
-        """DDP's no_sync if `apart`: more batches will be added to these gradients before the update."""
-        return self._ddp.no_sync() if apart and self._ddp is not None else nullcontext()
+        """Keeps gradients in this process if `apart`: more batches will be added to them before the update."""
+        return without_sync(self._connected) if apart else nullcontext()
 
     def note(self, loss: torch.Tensor, weight: float) -> None:
         """Adds a batch's weight and loss to the totals of the update, on the device."""
@@ -175,8 +182,8 @@ class Training:
         totals, self._totals = self.ranks.sum(self._totals), torch.zeros_like(self._totals)
         self.pending = False
         self.scaler.unscale_(self.optimizer)  # so that clipping sees the true gradients
-        gradients = [p.grad for p in self.model.parameters() if p.grad is not None]
-        if not exact:  # DDP has divided by the number of processes
+        gradients = local_parts(p.grad for p in self.model.parameters() if p.grad is not None)
+        if not exact:  # DDP and FSDP have divided by the number of processes
             # An update of damaged images alone has weight 0, and gradients of 0.
             scale = torch.where(totals[0] > 0, self.ranks.world_size / totals[0], 0.0)
             torch._foreach_mul_(gradients, scale.float())
@@ -195,11 +202,14 @@ class Training:
         options = self.options
         if options.clip_grad_norm is not None or self.scaler.is_enabled():
             norm = torch.nn.utils.get_total_norm(gradients)
+            if self.is_sharded:
+                norm = self.ranks.sum(norm.square()).sqrt()
             self.skipped += ~torch.isfinite(norm)
             if options.clip_grad_norm is not None:
-                torch.nn.utils.clip_grads_with_norm_(self.model.parameters(), options.clip_grad_norm, norm)
+                torch._foreach_mul_(gradients, torch.clamp(options.clip_grad_norm / (norm + 1e-6), max=1.0))  # as torch
         if options.clip_grad_value is not None:
-            torch.nn.utils.clip_grad_value_(self.model.parameters(), options.clip_grad_value)
+            torch._foreach_clamp_min_(gradients, -options.clip_grad_value)
+            torch._foreach_clamp_max_(gradients, options.clip_grad_value)
 
     def share_buffers(self) -> None:
         """Gives every process the running statistics of rank 0, which are the ones validated and saved."""
@@ -231,11 +241,14 @@ class Training:
         return self.averaged if self.averaged is not None else self.model
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything that `load_state_dict` needs to continue."""
-        return {
+        """Everything that `load_state_dict` needs to continue; of a sharded model whole tensors, for rank 0 alone."""
+        weights = {
             "model": self.model.state_dict(),
             "averaged": self.averaged.state_dict() if self.averaged is not None else None,
             "optimizer": self.optimizer.state_dict(),
+        }
+        return {
+            **(gathered(weights, keeps=self.ranks.is_main) if self.is_sharded else weights),
             "schedule": {"place": self.scheduler.place, "own": self.scheduler.own_state(), **self._plan()},
             "scaler": self.scaler.state_dict(),
             "counts": {"epoch": self.epoch, "batch": self.batch, "updates": self.updates},
@@ -254,7 +267,7 @@ class Training:
             )
         self.load_weights(state)
         try:
-            self.optimizer.load_state_dict(state["optimizer"])
+            load_optimizer_state(self.optimizer, state["optimizer"])
         except (RuntimeError, ValueError, KeyError) as error:
             raise TrainError(f"the checkpoint was saved with another optimiser: {error}") from error
         if state["scaler"]:  # else the checkpoint is of another precision than fp16, and scaling begins anew
@@ -279,9 +292,9 @@ class Training:
     def load_weights(self, state: dict[str, Any]) -> None:
         """Loads only the weights of a checkpoint: the averaged ones if it has them and this run keeps no average."""
         try:
-            self.best_weights.load_state_dict(state["averaged"] or state["model"])
+            load_weights(self.best_weights, state["averaged"] or state["model"])
             if self.averaged is not None:
-                self.model.load_state_dict(state["model"])
+                load_weights(self.model, state["model"])
         except RuntimeError as error:
             told = _first_difference(state["model"], self.model.state_dict())
             raise TrainError(
@@ -296,7 +309,7 @@ def _average(averaged: nn.Module, model: nn.Module, decay: float) -> None:
 
     torch's AveragedModel reads a counter from the device in every update, which makes the host wait.
     """
-    means, values = ([*each.parameters(), *each.buffers()] for each in (averaged, model))
+    means, values = (local_parts([*each.parameters(), *each.buffers()]) for each in (averaged, model))
     floats = [n for n, mean in enumerate(means) if mean.is_floating_point()]
     torch._foreach_lerp_([means[n] for n in floats], [values[n] for n in floats], 1.0 - decay)
     for mean, value in zip(means, values, strict=True):

@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 from small_training import CLASSES, plain_model
+from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import Dataset
 
@@ -74,8 +75,13 @@ def run(what: str, output: Path, world: int, rank: int, **more: Any) -> dict[str
         "losses": result.losses,
         "epochs": result.epochs,
         "stopped": result.stopped,
-        "weights": [parameter.detach() for parameter in trained.parameters()],
+        "weights": [whole(parameter) for parameter in trained.parameters()],
+        "held": sum(each.to_local().numel() for each in trained.parameters() if isinstance(each, DTensor)),
     }
+
+
+def whole(parameter: torch.Tensor) -> torch.Tensor:
+    return (parameter.full_tensor() if isinstance(parameter, DTensor) else parameter).detach()
 
 
 class Short:
@@ -164,7 +170,11 @@ if __name__ == "__main__":
     rank = forked_ranks(what, output, world)
     if rank is None:
         sys.exit()
+    torch.set_num_threads(1)  # else two threads at once may find the pool that did not come through the fork
     more: dict[str, Any] = {"resume": "auto"} if what.startswith("resume") else {}
+    more |= {"fsdp": True} if "sharded" in what else {}
+    if "averaged" in what:
+        more |= {"model_ema": 0.5, "accumulate": 2, "clip_grad_norm": 0.5, "clip_grad_value": 0.1, "opt": "adamw"}
     if "-" in what:
         more["batch_size"] = int(what.rpartition("-")[2])
     if what in ("fp16", "powersgd"):

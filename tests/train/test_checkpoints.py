@@ -226,6 +226,19 @@ def test_a_resumed_run_takes_its_own_rates(tmp_path: Path, schedule: str) -> Non
     assert len(result.losses) == 20
 
 
+@pytest.mark.parametrize("opt", ["sgd", "adamw"])
+@pytest.mark.parametrize("saved_with", [False, True])
+def test_an_optimiser_goes_on_with_weights_in_another_memory_layout(tmp_path: Path, opt: str, saved_with: bool) -> None:
+    """Fused optimisers pair a weight and its momentum by their places in memory."""
+    more: dict[str, Any] = {"save_every": 1, "keep": 9, "opt": opt, "lr": 0.05 if opt == "sgd" else 0.01}
+    whole = fit(plain_model(), data(), options=options(output_dir=str(tmp_path), channels_last=saved_with, **more))
+    half = str(sorted(tmp_path.glob("*.pt"))[1])
+    more |= {"output_dir": str(tmp_path / "rest"), "channels_last": not saved_with, "resume": half}
+    with pytest.warns(UserWarning, match="channels_last was"):
+        rest = fit(plain_model(), data(), options=options(**more))
+    assert rest.losses == pytest.approx(whole.losses, rel=1e-4)
+
+
 def test_other_options_are_said(tmp_path: Path) -> None:
     fit(plain_model(), data(), options=options(output_dir=str(tmp_path)))
     with pytest.warns(UserWarning, match=r"lr was 0\.1, now 0\.2"):

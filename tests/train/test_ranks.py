@@ -39,6 +39,7 @@ def outcomes(what: str, output: Path, world: int) -> list[tuple[int, str]]:
 
 def results(what: str, output: Path, world: int) -> list[dict[str, Any]]:
     """Runs all ranks and returns what each saved."""
+    output.mkdir(exist_ok=True)
     for status, errors in outcomes(what, output, world):
         assert status == 0, errors
     return [torch.load(output / f"{what}-{world}-{rank}.pt") for rank in range(world)]
@@ -82,6 +83,37 @@ def test_compressed_gradients_train_alike(alone: dict[str, Any], tmp_path: Path,
     assert ours[0]["losses"] == pytest.approx(alone["losses"], rel=tolerance, abs=tolerance)
     assert ours[0]["losses"] != alone["losses"]
     assert ours[0]["losses"][-1] < ours[0]["losses"][0]
+
+
+@pytest.mark.parametrize("world", [2, 4])
+def test_sharded_weights_train_like_one_process(alone: dict[str, Any], tmp_path: Path, world: int) -> None:
+    """FSDP2, with an uneven last batch, and with 4 processes of which some have fewer batches to validate."""
+    ours = results("sharded", tmp_path, world)
+    check_like_one(ours, alone)
+    total = sum(weight.numel() for weight in alone["weights"])
+    assert sum(rank["held"] for rank in ours) == total
+    assert all(0 < rank["held"] < total for rank in ours)
+
+
+def test_averaged_and_clipped_weights_are_the_same_sharded(tmp_path: Path) -> None:
+    ours, like = (results(what, tmp_path / what, 2) for what in ("sharded, averaged", "averaged"))
+    check_like_one(ours, like[0])
+    name = sorted(path.name for path in (tmp_path / "averaged" / "run").glob("*.pt"))[-1]
+    kept, other = (torch.load(tmp_path / what / "run" / name)["training"] for what in ("sharded, averaged", "averaged"))
+    for part in ("model", "averaged"):
+        assert kept[part].keys() == other[part].keys()
+        assert all(torch.allclose(kept[part][key], other[part][key], **TOLERANCE) for key in kept[part])
+    assert kept["optimizer"]["state"].keys() == other["optimizer"]["state"].keys()
+
+
+@pytest.mark.parametrize(("first", "then"), [("sharded", "resume"), ("together", "resume, sharded")])
+def test_checkpoints_fit_sharded_or_not_and_any_number_of_processes(
+    alone: dict[str, Any], tmp_path: Path, first: str, then: str
+) -> None:
+    results(first, tmp_path, 2)
+    for path in sorted((tmp_path / "run").glob("checkpoint-*.pt"))[3:]:
+        path.unlink()
+    check_like_one(results(then, tmp_path, 4), alone)
 
 
 def test_a_killed_process_stops_the_others_and_the_run_resumes_with_another_number(

@@ -1,0 +1,133 @@
+"""FSDP2: each process holds a share of every weight, gradient and optimiser state, and gathers a block to compute it.
+
+Checkpoints know nothing of it: they hold whole tensors, so a run goes on with any number of processes, sharded or not.
+What communicates must be called by all processes, in the same order.
+
+Source: Zhao et al., "PyTorch FSDP: Experiences on Scaling Fully Sharded Data Parallel", VLDB 2023, by torch's
+fully_shard.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.distributed.tensor import DTensor, distribute_tensor
+from torch.utils._pytree import tree_map_only
+
+from fastdata.models.recompute import repeated_blocks
+from fastdata.patches.device_mesh import release_groups
+from fastdata.train.ranks import Ranks, when_left
+
+__all__ = [
+    "gathered",
+    "gathered_weights",
+    "load_optimizer_state",
+    "load_weights",
+    "local_parts",
+    "shard",
+    "without_gradient_sync",
+]
+
+
+def shard(model: nn.Module, ranks: Ranks, device: torch.device) -> None:
+    """Shards a model in place, with the weights of rank 0: each of its repeated blocks, and the rest together."""
+    for tensor in (*model.parameters(), *model.buffers()):
+        ranks.take_over(tensor.data)
+    mesh = init_device_mesh(device.type, (ranks.world_size,))
+    when_left(partial(release_groups, mesh))
+    for name in repeated_blocks(model):
+        fully_shard(model.get_submodule(name), mesh=mesh, reshard_after_forward=True)
+    fully_shard(model, mesh=mesh, reshard_after_forward=False)
+
+
+def local_parts(tensors: Iterable[torch.Tensor]) -> list[torch.Tensor]:
+    """The memory of this process: the shards of sharded tensors, and other tensors as they are."""
+    with torch.no_grad():
+        return [each.to_local() if isinstance(each, DTensor) else each for each in tensors]
+
+
+@contextmanager
+def without_gradient_sync(model: FSDPModule) -> Iterator[None]:
+    """Sums gradients in this process alone: more batches follow before the update."""
+    model.set_requires_gradient_sync(False)
+    try:
+        yield
+    finally:
+        model.set_requires_gradient_sync(True)
+
+
+@contextmanager
+def gathered_weights(model: nn.Module) -> Iterator[None]:
+    """Whole weights in every process, so that it may call the model as often as it likes, without the others."""
+    parts = [module for module in model.modules() if isinstance(module, FSDPModule)]
+    for part in parts:
+        part.set_reshard_after_forward(False, recurse=False)
+        part.unshard()
+    try:
+        yield
+    finally:
+        for part in parts:
+            part.reshard()
+            part.set_reshard_after_forward(part is not model, recurse=False)
+
+
+def gathered(state: Any, *, keeps: bool) -> Any:
+    """A state with whole tensors, on the host, in the place of sharded ones; None there unless this process `keeps`."""
+
+    def whole(tensor: DTensor) -> torch.Tensor | None:
+        found = tensor.full_tensor()
+        return found.cpu() if keeps else None
+
+    return tree_map_only(DTensor, whole, state)
+
+
+def load_weights(model: nn.Module, state: Mapping[str, Any]) -> None:
+    """Loads whole weights into a model that may be sharded.
+
+    Raises:
+        RuntimeError: they are another model's.
+    """
+    now = model.state_dict()
+    model.load_state_dict({name: _share_of(value, now.get(name)) for name, value in state.items()})
+
+
+def load_optimizer_state(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
+    """Loads an optimiser's state of whole tensors, by the number of the parameter, each laid out as its parameter is.
+
+    Fused optimisers go through the memory of both, and would pair other values.
+
+    Raises:
+        Exception: it is another optimiser's, as `load_state_dict` raises it.
+    """
+    parameters = [each for group in optimizer.param_groups for each in group["params"]]
+
+    def shares(number: int, values: dict[str, Any]) -> dict[str, Any]:
+        parameter = parameters[number] if number < len(parameters) else None
+        return {
+            name: _laid_out(_share_of(value, parameter), parameter)
+            if isinstance(value, torch.Tensor) and parameter is not None and value.shape == parameter.shape
+            else value
+            for name, value in values.items()
+        }
+
+    optimizer.load_state_dict({**state, "state": {number: shares(number, of) for number, of in state["state"].items()}})
+
+
+def _laid_out(value: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+    if isinstance(value, DTensor) or value.stride() == like.stride():
+        return value
+    return torch.empty_like(like, dtype=value.dtype, device=value.device).copy_(value)
+
+
+def _share_of(value: Any, like: Any) -> Any:
+    """A tensor, sharded as another one is, by rank 0."""
+    if not isinstance(like, DTensor) or not isinstance(value, torch.Tensor):
+        return value
+    return distribute_tensor(value.to(like.device), like.device_mesh, like.placements)
