@@ -15,7 +15,7 @@ from fastdata.cli.problems import add_options, left_out_of, summary_of
 from fastdata.cli.verify import check_datasets
 from fastdata.cli.workers import add_workers
 from fastdata.errors import OptionError
-from fastdata.shards.conversion.convert import convert, local_folder
+from fastdata.shards.conversion.convert import convert
 from fastdata.shards.conversion.fields import parse_fields
 from fastdata.shards.conversion.inputs import open_source
 from fastdata.shards.conversion.job import ON_ERROR, ConvertOptions, ShardJob, write_shard
@@ -36,12 +36,14 @@ _CONVERT = """Converts images to shards: tar files with WebDataset's naming, eac
 
 SOURCE  one of: a folder with one folder of images per class; a folder with train/ and val/ of such folders, which
         become two datasets; any folder of images, with --fields or --annotations; tar files (a folder, one file, or a
-        pattern like "a-{000..009}.tar", also URLs), whose captions and other fields are kept; a .csv, .tsv or .jsonl
-        table with the paths of images; Parquet files with encoded images, or a folder of them as Hugging Face lays it
-        out or saves it; or module:function, a Python function that yields (key, bytes, label) with integer labels, or
-        dictionaries of fields ("__key__", "jpg", "cls", "json", ...)
-DEST    a local folder; copy it to a remote store when the conversion is complete.  The result is the same for any
-        number of workers.  Run the same command again to continue an interrupted conversion.
+        pattern like "a-{000..009}.tar"), whose captions and other fields are kept; the URL of tar files or of one of
+        these folders, without fields; a .csv, .tsv or .jsonl table with the paths of images; Parquet files with
+        encoded images, or a folder of them as Hugging Face lays it out or saves it; or module:function, a Python
+        function that yields (key, bytes, label) with integer labels, or dictionaries of fields ("__key__", "jpg",
+        "cls", "json", ...)
+DEST    a local folder, or the URL of one in a store that fsspec can write (s3://, gs://, hf://): shards are uploaded
+        as they are finished.  The result is the same for any number of workers.  Run the same command again to continue
+        an interrupted conversion.
 
 Re-encoded images keep EXIF orientation and ICC profile and lose other metadata; raw pixels have no metadata."""
 
@@ -65,7 +67,13 @@ def add_convert(commands: Any) -> None:
         description=_CONVERT,
     )
     parser.add_argument("source", metavar="SOURCE", help="what to convert")
-    parser.add_argument("destination", metavar="DEST", help="local folder for the shards")
+    parser.add_argument("destination", metavar="DEST", help="local folder, or URL, for the shards")
+    parser.add_argument(
+        "--staging",
+        metavar="FOLDER",
+        help="of a DEST that is a URL: local folder for the shards that are being made, and for what an interrupted "
+        "conversion needs to go on (default: one in the user's cache)",
+    )
     parser.add_argument(
         "--shard-size", type=_size, default=256 << 20, help="bytes of source data per shard, such as 256M (the default)"
     )
@@ -156,12 +164,12 @@ def _options(given: argparse.Namespace) -> ConvertOptions:
 
 def _convert(given: argparse.Namespace) -> None:
     options, columns = _options(given), (given.image_column, given.label_column)
-    destination = local_folder(given.destination)
+    destination: str = given.destination
     if given.dry_run:
         _estimate(given, options, columns)
         return
     progress = ConversionProgress(hidden=given.quiet)
-    if destination.is_file():
+    if Path(destination).is_file():
         raise OptionError(f"DEST {destination} is a file; name a folder")
     if given.classes is not None and not given.classes.is_file():
         raise OptionError(f"--classes {given.classes}: there is no such file")
@@ -175,6 +183,7 @@ def _convert(given: argparse.Namespace) -> None:
             engine=given.engine,
             overwrite=given.overwrite,
             resume=given.resume,
+            staging=given.staging,
             columns=columns,
             classes=given.classes.read_text().splitlines() if given.classes is not None else None,
             left_out={problem.path for problem in problems},
@@ -186,15 +195,14 @@ def _convert(given: argparse.Namespace) -> None:
     finally:
         progress.close()
     told = "\n".join([str(summary), *([summary_of(problems)] if problems else [])])
-    document = {"destination": str(destination), **summary.to_dict(), "left_out": [each.path for each in problems]}
+    document = {"destination": destination, **summary.to_dict(), "left_out": [each.path for each in problems]}
     if not given.verify:
         tell(given, told, document)
         return
     if wants_text(given):
         print(told)
-    check_datasets(
-        given, destination, [destination / split for split in summary.manifests], decode=True, document=document
-    )
+    places = [f"{destination.rstrip('/')}/{split}" if split else destination for split in summary.manifests]
+    check_datasets(given, destination, places, decode=True, document=document)
 
 
 def _estimate(given: argparse.Namespace, options: ConvertOptions, columns: tuple[str | None, str | None]) -> None:

@@ -1,10 +1,11 @@
-"""Reads whole files from any store that fsspec supports; temporary failures are retried."""
+"""Reads and writes whole files in any store that fsspec supports; temporary failures are retried."""
 
 from __future__ import annotations
 
 import asyncio
 import errno
 import os
+import shutil
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -24,11 +25,12 @@ _FIRST_PAUSE_S = 0.5
 _CHUNK_BYTES = 4 << 20
 _MOST_CAUSES = 20
 _MISSING = (404, 410)
+_THEN = "shards that were downloaded stay in the cache"
 _PASSING = (408, 425, 429)  # of the statuses that blame the caller: too slow, too early, too often
 
 
 class RemoteFiles:
-    """Reads whole files from any fsspec URL, with retries."""
+    """Reads and writes whole files at any fsspec URL, with retries."""
 
     def __init__(self) -> None:
         self._systems: dict[tuple[int, str], Any] = {}
@@ -92,6 +94,66 @@ class RemoteFiles:
 
         self._patiently(url, copy)
 
+    def upload(self, path: Path, url: str) -> None:
+        """Copies a local file to a store, where it takes the place of one of that name.
+
+        Raises:
+            StoreError: it cannot be written there.
+        """
+
+        def copy() -> None:
+            system, place = self._system(url)
+            system.makedirs(place.rpartition("/")[0], exist_ok=True)
+            with open(path, "rb") as file, system.open(place, "wb") as out:
+                shutil.copyfileobj(file, out, _CHUNK_BYTES)
+            system.invalidate_cache()
+            if (found := system.size(place)) != path.stat().st_size:
+                raise ConnectionError(f"the store has {found} of {path.stat().st_size} bytes")
+
+        self._patiently(url, copy, "written", "what was finished is kept: run the same command again to continue")
+
+    def sizes(self, url: str) -> dict[str, int]:
+        """Bytes of the files in a folder of a store, by name; {} where there is no such folder.
+
+        Raises:
+            StoreError: the store cannot be read.
+        """
+
+        def listed() -> dict[str, int]:
+            system, place = self._system(f"{url}/")
+            system.invalidate_cache()
+            files = system.ls(place.rstrip("/"), detail=True)
+            return {each["name"].rpartition("/")[2]: each["size"] for each in files if each["type"] == "file"}
+
+        try:
+            return self._patiently(url, listed)
+        except NotInStore:
+            return {}
+
+    def files_below(self, url: str) -> dict[str, int]:
+        """Bytes of all files below a folder of a store, by their paths there.
+
+        Raises:
+            StoreError: the store cannot be read.
+        """
+
+        def found() -> dict[str, int]:
+            system, place = self._system(f"{url}/")
+            system.invalidate_cache()
+            below = place.rstrip("/")
+            files = system.find(below, detail=True)
+            return {name.removeprefix(below).lstrip("/"): each["size"] for name, each in files.items()}
+
+        return self._patiently(url, found)
+
+    def remove(self, url: str) -> None:
+        """Removes a file from a store.
+
+        Raises:
+            StoreError: it cannot be removed.
+        """
+        self._patiently(url, lambda: self._system(url)[0].rm_file(self._system(url)[1]), "removed")
+
     def _copy(self, url: str, file: IO[bytes], expected_bytes: int) -> tuple[int, int]:
         crc = size = 0
         file.seek(0)
@@ -123,12 +185,14 @@ class RemoteFiles:
                 raise StoreError(f"{url} cannot be opened: {error}") from error
         return self._systems[key], self._systems[key]._strip_protocol(url)
 
-    def _patiently(self, url: str, work: Callable[[], Result]) -> Result:
+    def _patiently(self, url: str, work: Callable[[], Result], done: str = "read", then: str = _THEN) -> Result:
         for attempt in range(_TRIES):
             try:
                 return work()
             except StoreError:
                 raise
+            except NotImplementedError as error:
+                raise StoreError(f"{url} cannot be {done}: this kind of store does not do that ({error})") from error
             except Exception as error:  # every store's library has its own
                 if getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT):
                     raise
@@ -136,8 +200,8 @@ class RemoteFiles:
                 last = error
                 time.sleep(_FIRST_PAUSE_S * 2**attempt if attempt + 1 < _TRIES else 0)
         raise StoreError(
-            f"{url} could not be read in {_TRIES} attempts ({_in_words(last)}); the store or the network may be down: "
-            "try again later, shards that were downloaded stay in the cache"
+            f"{url} could not be {done} in {_TRIES} attempts ({_in_words(last)}); the store or the network may be "
+            f"down: try again later, {then}"
         ) from last
 
 

@@ -77,8 +77,8 @@ def test_help_keeps_paragraphs_and_terms(monkeypatch: pytest.MonkeyPatch, capsys
         main(["convert", "--help"])
     told = capsys.readouterr().out
     assert "\n\nSOURCE  one of: a folder with one folder of images per class;" in told
-    assert "\nDEST    a local folder;" in told
-    assert "\n        complete." in told
+    assert "\nDEST    a local folder, or the URL of one" in told
+    assert "\n        shards are uploaded" in told
 
 
 @pytest.mark.parametrize(("terminal", "expected"), [(40, 80), (97, 97), (300, 120)])

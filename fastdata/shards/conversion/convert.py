@@ -8,13 +8,13 @@ written last and the notes are removed, so a dataset with a manifest is complete
 
     disk full        the unfinished shard is removed, the others are kept; free space and run it again
     kill -9          the file with a temporary name is overwritten by the next run
+    store down       after some attempts the conversion ends; the next run uploads what is left
     second run       is refused while the first one holds the lock
 """
 
 from __future__ import annotations
 
 import os
-import re
 import shutil
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -27,6 +27,7 @@ from fastdata.jpeg_index.index_file import is_beside
 from fastdata.shards.conversion.destination import Destination, fingerprint_of
 from fastdata.shards.conversion.inputs import open_source
 from fastdata.shards.conversion.job import KEPT, ConvertOptions, ShardDone, write_shard
+from fastdata.shards.conversion.remote_destination import RemoteDestination, is_url
 from fastdata.shards.conversion.samples import Split
 from fastdata.shards.engines import Engine, run_jobs
 from fastdata.shards.format import MANIFEST_NAME, NO_LABEL, STATE_FOLDER, Manifest, ShardIndex, ShardInfo
@@ -35,7 +36,7 @@ from fastdata.system.disk_space import space_errors
 from fastdata.system.files import write_whole
 from fastdata.terminal.words import counted
 
-__all__ = ["ConvertOptions", "Summary", "convert", "local_folder"]
+__all__ = ["ConvertOptions", "Summary", "convert"]
 
 
 @dataclass
@@ -107,6 +108,7 @@ def convert(
     engine: Engine = "processes",
     overwrite: bool = False,
     resume: bool = False,
+    staging: str | os.PathLike[str] | None = None,
     columns: tuple[str | None, str | None] = (None, None),
     classes: list[str] | None = None,
     left_out: Collection[str] = (),
@@ -119,13 +121,15 @@ def convert(
 
     Args:
         source: see `inputs.open_source`.
-        destination: a local folder; splits become folders inside of it.
+        destination: a local folder, or the URL of one in a store that fsspec can write; splits become folders inside.
         options: options of the conversion.
         workers: number of worker processes.
         engine: "processes" on this machine, or "ray", whose workers must have access to the same files.
         overwrite: remove an earlier conversion from `destination` first.
         resume: fail unless there is an unfinished conversion to continue.  Without it, an unfinished conversion of the
             same source with the same options is continued as well, and anything else in `destination` is an error.
+        staging: of a URL, a local folder for shards until they are uploaded, and for what an interrupted conversion
+            needs to go on; None takes one in the user's cache.
         columns: columns of a table with images and labels; None finds them.
         classes: class names by number, for sources without class names.
         left_out: paths of images in a folder that are not converted.
@@ -137,9 +141,13 @@ def convert(
     Raises:
         ConversionError: `destination` holds something else, the disk is full, or an image is unreadable.
         DatasetError: the source has nothing to convert.
-        OptionError: `destination` is a URL.
+        OptionError: `staging` is given for a local destination.
+        StoreError: the store cannot be read or written.
     """
-    folder = local_folder(destination)
+    remote = RemoteDestination(os.fspath(destination), staging) if is_url(destination) else None
+    if remote is None and staging is not None:
+        raise OptionError(f"staging={os.fspath(staging)!r} is for a destination that is a URL; leave it out")
+    folder = remote.folder if remote is not None else Path(destination)
     _check_apart(source, folder)
     _remove_leftovers(folder)
     splits = open_source(
@@ -155,10 +163,12 @@ def convert(
         _check_samples(splits)
     if classes is not None:
         splits = _with_classes(splits, classes)
-    if not overwrite and (finished := _finished_before(folder, splits, options)) is not None:
+    if not overwrite and (finished := _finished_before(remote or folder, splits, options)) is not None:
         return replace(finished, was_finished=True)
     summary = Summary()
-    held = Destination(folder, source, options, splits, overwrite=overwrite, resume=resume)
+    if remote is not None:
+        remote.claim(splits, overwrite=overwrite)
+    held = Destination(folder, source, options, splits, overwrite=overwrite, resume=resume, remote=remote)
     with space_errors(folder, KEPT), held as place:
         for name, split in splits.items():
             (folder / name).mkdir(parents=True, exist_ok=True)
@@ -168,28 +178,16 @@ def convert(
             done = list(_reported(run_jobs(write_shard, jobs, workers=workers, engine=engine), progress))
             place.remove_others(name, [each.info.name for each in done])
             manifest = summary.manifests[name] = _manifest(source, split, options, done)
-            summary.ignored[name], summary.unlabelled[name] = split.ignored, _unlabelled(folder / name, manifest)
+            summary.ignored[name], summary.unlabelled[name] = split.ignored, _unlabelled(folder, name, manifest)
             summary.unpacked[name] = sum(each.unpacked for each in done) if options.recoding.unpacked else None
         for name, manifest in summary.manifests.items():
             write_whole(folder / name / MANIFEST_NAME, manifest.to_text().encode())
+        if remote is not None:
+            remote.upload_manifests(splits)
         place.finish()
+    if remote is not None:
+        shutil.rmtree(folder)
     return summary
-
-
-def local_folder(destination: str | os.PathLike[str]) -> Path:
-    """The destination as a path.
-
-    Raises:
-        OptionError: the destination is a URL.
-    """
-    given = os.fspath(destination)
-    if re.match(r"[A-Za-z][\w+.-]+:/", given):  # a path has made one slash of two; and C:/ is a disk
-        raise OptionError(
-            f"the destination {given} is a URL, but conversions are written to a local folder; name one and copy it "
-            "when the conversion is complete (aws s3 sync FOLDER URL, gsutil -m rsync -r FOLDER URL); ShardDataset "
-            "reads URLs"
-        )
-    return Path(given)
 
 
 def _remove_leftovers(folder: Path) -> None:
@@ -246,30 +244,45 @@ def _check_samples(splits: dict[str, Split]) -> None:
         raise ConversionError(f"{problem}; repair or remove it, or skip such samples with --on-error skip")
 
 
-def _finished_before(folder: Path, splits: dict[str, Split], options: ConvertOptions) -> Summary | None:
+def _finished_before(
+    place: Path | RemoteDestination, splits: dict[str, Split], options: ConvertOptions
+) -> Summary | None:
     """Summary of an earlier run of this conversion; None if it is not whole or the source has no fingerprint."""
+    folder = place.folder if isinstance(place, RemoteDestination) else place
     if (folder / STATE_FOLDER).exists():
         return None
     summary = Summary()
     for name, split in splits.items():
-        path = folder / name / MANIFEST_NAME
-        if not path.exists() or split.fingerprint is None:
+        manifest = _whole_manifest(place, name) if split.fingerprint is not None else None
+        if manifest is None or manifest.options != options.to_dict():
             return None
-        manifest = Manifest.from_text(read_shard_file(path), str(path))
-        same = manifest.options == options.to_dict() and manifest.source["fingerprint"] == split.fingerprint
-        if not same or not all(_is_there(folder / name, shard) for shard in manifest.shards):
+        if manifest.source["fingerprint"] != split.fingerprint:
             return None
         summary.manifests[name] = manifest
-        summary.unlabelled[name] = _unlabelled(folder / name, manifest)
+        summary.unlabelled[name] = _unlabelled(place, name, manifest)
     return summary
 
 
-def _unlabelled(folder: Path, manifest: Manifest) -> int:
+def _whole_manifest(place: Path | RemoteDestination, name: str) -> Manifest | None:
+    """The manifest of a split that is there with all its shards."""
+    if isinstance(place, RemoteDestination):
+        return place.manifest(name)
+    path = place / name / MANIFEST_NAME
+    if not path.exists():
+        return None
+    manifest = Manifest.from_text(read_shard_file(path), str(path))
+    return manifest if all(_is_there(place / name, shard) for shard in manifest.shards) else None
+
+
+def _unlabelled(place: Path | RemoteDestination, name: str, manifest: Manifest) -> int:
     """Number of samples without a label, by the shards' indices."""
     count = 0
     for shard in manifest.shards:
-        path = folder / shard.index_name
-        count += int((ShardIndex.from_bytes(read_shard_file(path), str(path)).records["label"] == NO_LABEL).sum())
+        if isinstance(place, RemoteDestination):
+            index = place.read_index(name, shard.name)
+        else:
+            index = read_shard_file(place / name / shard.index_name)
+        count += int((ShardIndex.from_bytes(index, shard.index_name).records["label"] == NO_LABEL).sum())
     return count
 
 

@@ -14,6 +14,7 @@ from fastdata.errors import ConversionError
 from fastdata.jpeg_index.index_file import path_beside
 from fastdata.shards.conversion.folders import SPLIT_NAMES
 from fastdata.shards.conversion.job import ConvertOptions, ShardJob, finished_shard
+from fastdata.shards.conversion.remote_destination import RemoteDestination
 from fastdata.shards.conversion.samples import Split
 from fastdata.shards.conversion.shard_plan import plan_shards
 from fastdata.shards.conversion.staging import staged
@@ -37,6 +38,7 @@ class Destination:
         splits: the splits of the source.
         overwrite: remove an earlier conversion first.
         resume: fail unless there is an unfinished conversion.
+        remote: the store to which shards are uploaded, of which the folder is the staging folder; None for none.
 
     Raises:
         ConversionError: the folder holds something else, or another process is converting into it.
@@ -51,10 +53,12 @@ class Destination:
         *,
         overwrite: bool,
         resume: bool,
+        remote: RemoteDestination | None = None,
     ) -> None:
+        self._remote = remote
         self._folder, self._state, self._options = folder, folder / STATE_FOLDER, options
         self._job = {
-            "place": os.path.abspath(source) if all(map(_has_fingerprint, splits.values())) else source,
+            "place": os.path.abspath(source) if all(map(_is_on_disk, splits.values())) else source,
             "sources": {name: fingerprint_of(source, split) for name, split in splits.items()},
             "options": options.bytes_decided_by(),
         }
@@ -104,17 +108,22 @@ class Destination:
         notes = self._state / (name or "_")
         notes.mkdir(parents=True, exist_ok=True)
         stays = split.refs is not None or self._options.shuffle_seed is not None
-        for number, refs in enumerate(self._planned(split, notes, str(self._folder / name))):
+        for number, refs in enumerate(self._planned(name, split, notes)):
             shard = _shard_name(number)
             stage = None if stays else refs[0].path
-            yield ShardJob(str(self._folder / name), shard, refs, self._options, str(notes / f"{shard}.json"), stage)
+            note = str(notes / f"{shard}.json")
+            yield ShardJob(str(self._folder / name), shard, refs, self._options, note, stage, self._url(name))
 
-    def _planned(self, split: Split, notes: Path, folder: str) -> Iterable[list[Ref]]:
+    def _url(self, name: str) -> str | None:
+        return self._remote.url_of(name) if self._remote is not None else None
+
+    def _planned(self, name: str, split: Split, notes: Path) -> Iterable[list[Ref]]:
         """The samples of each shard; those of a stream that is shuffled must all be there before the first."""
 
         def finished(number: int) -> int | None:
             shard = _shard_name(number)
-            done = finished_shard(folder, shard, notes / f"{shard}.json", on_error=self._options.on_error)
+            place, note = str(self._folder / name), notes / f"{shard}.json"
+            done = finished_shard(place, shard, note, on_error=self._options.on_error, url=self._url(name))
             return done.listing if done is not None else None
 
         if split.refs is not None:
@@ -130,6 +139,8 @@ class Destination:
         for note in sorted(notes.glob("shard-*.tar.json")):
             if note.name not in kept:
                 _remove_shards(self._folder / name, [note.name.removesuffix(".json")])
+                if self._remote is not None:
+                    self._remote.remove_shards(name, [note.name.removesuffix(".json")])
                 note.unlink()
 
     def finish(self) -> None:
@@ -151,8 +162,8 @@ def fingerprint_of(source: str, split: Split) -> int:
     return split.fingerprint if split.fingerprint is not None else crc32c(source.encode())
 
 
-def _has_fingerprint(split: Split) -> bool:
-    return split.fingerprint is not None
+def _is_on_disk(split: Split) -> bool:
+    return split.fingerprint is not None and not split.is_remote
 
 
 def _is_dataset(folder: Path) -> bool:

@@ -19,7 +19,15 @@ from fastdata.shards.format import NO_LABEL
 from fastdata.shards.records import Part, Ref, listing
 from fastdata.shards.tar import IMAGE_EXTENSIONS
 
-__all__ = ["FOLDER_EXTENSIONS", "SPLIT_NAMES", "Beside", "files_below", "folder_splits", "folders_in"]
+__all__ = [
+    "FOLDER_EXTENSIONS",
+    "SPLIT_NAMES",
+    "Beside",
+    "check_same_classes",
+    "files_below",
+    "folder_splits",
+    "folders_in",
+]
 
 SPLIT_NAMES = ("train", "training", "val", "valid", "validation", "test")
 FOLDER_EXTENSIONS = tuple(f".{name}" for name in sorted(IMAGE_EXTENSIONS - {"npy", "fdc", "image", "img"}))
@@ -80,11 +88,12 @@ def folder_splits(root: Path, left_out: Collection[str] = (), beside: Beside = N
             f"splits or classes; convert {root / splits[0]} by itself, or move the other folders away"
         )
     found = {name: _folder(root / name, root, left_out, beside) for name in splits}
-    _check_same_classes(root, {name: split.classes for name, split in found.items()})
+    check_same_classes(root, {name: split.classes for name, split in found.items()})
     return found
 
 
-def _check_same_classes(root: Path, classes: dict[str, list[str] | None]) -> None:
+def check_same_classes(root: Path | str, classes: dict[str, list[str] | None]) -> None:
+    """Raises ConversionError if the splits of a source have different classes."""
     first = next(iter(classes))
     for name, found in classes.items():
         if found != classes[first]:

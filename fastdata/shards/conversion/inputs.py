@@ -21,6 +21,7 @@ from fastdata.errors import ConversionError, DatasetError, OptionError
 from fastdata.shards.conversion.annotations import read_annotations
 from fastdata.shards.conversion.folders import FOLDER_EXTENSIONS, SPLIT_NAMES, Beside, folder_splits, folders_in
 from fastdata.shards.conversion.parquet import parquet_splits, saved_files
+from fastdata.shards.conversion.remote_folders import remote_folder_splits
 from fastdata.shards.conversion.samples import Keys, SourcePaths, Split, Streamed, sample_of
 from fastdata.shards.conversion.tables import TABLES, table_split
 from fastdata.shards.conversion.tars import remote_tars, tar_splits
@@ -46,7 +47,8 @@ def open_source(
         source: a folder with one folder of images per class (or with train/ and val/ of such folders; with fields or
             annotations a folder of images), with tar files, with Parquet files, a dataset that Hugging Face's
             `save_to_disk` wrote, or a converted dataset; a tar or Parquet file, or a pattern of them ("{000..009}",
-            "*"), also URLs of tar files; a .csv, .tsv or .jsonl table; or "module:function".
+            "*"), also URLs of tar files; the URL of a folder with class folders or tar files; a .csv, .tsv or .jsonl
+            table; or "module:function".
         image_column: column of a table with encoded images, or with their paths; None finds it.
         label_column: column of a table with labels; None finds it.
         classes: class names by number, for labels that are names; None numbers those that occur, in sorted order.
@@ -65,7 +67,12 @@ def open_source(
     """
     if "://" in source:
         _check_unasked(source, fields, annotations)
-        return {"": remote_tars(_urls(source), classes)}
+        urls = expand_braces(source)
+        refuse_compressed(urls)
+        if all(url.endswith(".tar") for url in urls):
+            return {"": remote_tars(urls, classes)}
+        _check_is_folder(source, urls)
+        return remote_folder_splits(source, classes)
     if not os.path.exists(source) and re.fullmatch(r"[\w.]+:\w+", source):
         _check_unasked(source, fields, annotations)
         return {"": _function(source)}
@@ -84,20 +91,14 @@ def open_source(
     return parquet_splits(paths, image_column, label_column, classes, fields)
 
 
-def _urls(source: str) -> list[str]:
-    """The URLs of tar files.
-
-    Raises:
-        DatasetError: it names something else.
-    """
-    urls = expand_braces(source)
-    refuse_compressed(urls)
-    if not all(url.endswith(".tar") for url in urls):
+def _check_is_folder(source: str, urls: list[str]) -> None:
+    """Refuses URLs of files that are no tar files, and several at once."""
+    if len(urls) > 1 or source.lower().endswith((".parquet", *TABLES, *FOLDER_EXTENSIONS)):
         raise DatasetError(
-            f"{source} is a URL, of which convert reads tar files only (write {{000000..000099}} for many): copy other "
-            "files first (aws s3 sync, gsutil -m rsync -r), or name a Python function as module:function"
+            f"{source} is a URL, of which convert reads tar files (write {{000000..000099}} for many) and folders with "
+            "one folder per class: copy other files first (aws s3 sync, gsutil -m rsync -r), or name a Python function "
+            "as module:function"
         )
-    return urls
 
 
 def _check_unasked(source: str, fields: Mapping[str, str], annotations: Sequence[str]) -> None:

@@ -48,12 +48,14 @@ class Split:
         refs: the samples of a listed source.
         stream: yields the samples of a streamed source.
         fingerprint: identifies the data, as its `listing` does; None if that is impossible.
+        is_remote: its place is a URL.
         ignored: number of files ignored because their names are not those of images, or they are not regular files.
     """
 
     classes: list[str] | None
     refs: list[Ref] | None = None
     fingerprint: int | None = None
+    is_remote: bool = False
     ignored: int = 0
     stream: Callable[[], Iterator[Streamed]] | None = None
 

@@ -8,10 +8,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from fastdata.errors import ConversionError, in_words
-from fastdata.shards.conversion.convert import local_folder
+from fastdata.errors import ConversionError, OptionError, in_words
 from fastdata.shards.conversion.job import ConvertOptions, check_apart
 from fastdata.shards.conversion.recode import Recoding
+from fastdata.shards.conversion.remote_destination import is_url
 from fastdata.shards.conversion.samples import Keys, sample_of
 from fastdata.shards.conversion.shard_plan import room_in, stored_bytes
 from fastdata.shards.format import MANIFEST_NAME, Manifest, ShardInfo, crc32c
@@ -55,7 +55,12 @@ class ShardWriter:
         shard_bytes: int = 256 << 20,
         recoding: Recoding | None = None,
     ) -> None:
-        self._folder = local_folder(folder)
+        if is_url(folder):
+            raise OptionError(
+                f"{folder} is a URL, but ShardWriter writes to a local folder; copy it when it is complete, or give a "
+                "function that yields the samples to fastdata convert, which writes to stores"
+            )
+        self._folder = Path(folder)
         self._options = ConvertOptions(shard_bytes=shard_bytes, recoding=recoding or Recoding())
         self._classes = list(classes) if classes is not None else None
         self._keys, self._room = Keys(), 0
