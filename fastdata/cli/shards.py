@@ -70,7 +70,9 @@ def _add_restore(commands: Any) -> None:
         help="write the images of a dataset into files again, with the bytes and the names that they had; images that "
         "were stored in another format, and those of shards of earlier versions, are named by their keys",
     )
-    restore.add_argument("dataset", type=Path, help="a folder written by fastdata convert")
+    restore.add_argument(
+        "dataset", help="a folder written by fastdata convert, or its URL (with splits: of one of them)"
+    )
     restore.add_argument("destination", type=Path, metavar="DEST", help="a folder that is empty or does not exist")
     restore.add_argument("--resume", action="store_true", help="go on in a DEST that has files of an earlier run")
     restore.add_argument(
@@ -123,7 +125,9 @@ def _restore(given: argparse.Namespace) -> None:
     from fastdata.shards.conversion.restore import check_empty, restore_folder
     from fastdata.shards.dataset import ShardDataset
 
-    datasets = {folder.name: ShardDataset(folder) for folder in datasets_in(given.dataset)}
+    is_remote = "://" in given.dataset
+    folders = [given.dataset] if is_remote else datasets_in(Path(given.dataset))
+    datasets = {Path(folder).name: ShardDataset(folder) for folder in folders}
     if not given.resume:
         check_empty(given.destination)
     count, damaged = 0, []

@@ -220,6 +220,12 @@ def test_the_command_takes_urls(folder: Path, tmp_path: Path, store: Any, capsys
     assert not Path(f"{tmp_path}/store/set2").exists()
 
 
+def test_files_are_restored_from_a_store(folder: Path, tmp_path: Path, store: Any) -> None:
+    convert(str(folder), URL, ConvertOptions(shard_bytes=SHARD_BYTES, recoding=Recoding(unpacked=True)))
+    assert main(["restore", URL, str(tmp_path / "again")]) == 0
+    assert tree(tmp_path / "again") == tree(folder)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("delay_s", [0.3, 0.6, 1.0])
 def test_a_conversion_that_is_killed_goes_on(folder: Path, tmp_path: Path, delay_s: float) -> None:
