@@ -57,6 +57,34 @@ class BitPacker {
     int count_ = 0;
 };
 
+// Packs up to 64 bits at once, into memory in which eight more bytes than are needed may be written.
+class WideBitPacker {
+  public:
+    explicit WideBitPacker(uint8_t *to) : at_(to) {}
+    // bits: less than 2^width.
+    void put(uint64_t bits, int width) {
+        held_ |= bits << count_;
+        const int count = count_ + width;
+        if (count >= 64) {
+            std::memcpy(at_, &held_, sizeof held_); // little-endian
+            at_ += sizeof held_;
+            held_ = count_ == 0 ? 0 : bits >> (64 - count_);
+        }
+        count_ = count % 64;
+    }
+    // Pads with zeros to a whole byte; returns the end.
+    uint8_t *finish() {
+        for (; count_ > 0; count_ -= 8, held_ >>= 8)
+            *at_++ = static_cast<uint8_t>(held_);
+        return at_;
+    }
+
+  private:
+    uint8_t *at_;
+    uint64_t held_ = 0;
+    int count_ = 0;
+};
+
 class BitUnpacker {
   public:
     explicit BitUnpacker(std::span<const uint8_t> from) : from_(from) {}

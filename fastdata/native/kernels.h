@@ -8,6 +8,7 @@
 namespace fastdata {
 
 struct UnpackedTile;
+struct TileGroups;
 
 // Of a box in which the last pixel at each end counts in part; weights have 24 bits.
 struct BoxWeights {
@@ -88,6 +89,7 @@ struct Kernels {
 
     // See read_blocks_by.
     bool (*read_blocks)(UnpackedTile &tile, const uint8_t *component_of, int count, int16_t *const *blocks);
+    bool (*write_groups)(const int16_t *blocks, size_t count, TileGroups &to); // see there
 
     // nullptr where libjpeg-turbo's own vector code is faster.
     const JpegLoops *jpeg;

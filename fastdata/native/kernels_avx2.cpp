@@ -382,8 +382,8 @@ void bicubic(const Rows &image, const Places &places, uint8_t *row) {
 
 } // namespace
 
-const Kernels kAvx2Kernels = {"AVX2",       horizontal, vertical,         unpack,         pack,
-                              split,        reverse,    weighted_sum,     bilinear,       bicubic,
-                              kEffectLoops, normals,    read_blocks_avx2, &kAvx2JpegLoops};
+const Kernels kAvx2Kernels = {"AVX2",           horizontal,        vertical,       unpack,  pack,         split,
+                              reverse,          weighted_sum,      bilinear,       bicubic, kEffectLoops, normals,
+                              read_blocks_avx2, write_groups_avx2, &kAvx2JpegLoops};
 
 } // namespace fastdata

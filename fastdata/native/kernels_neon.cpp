@@ -127,6 +127,7 @@ const Kernels kNeonKernels = {"NEON",
                               kPlainKernels.effects,
                               kPlainKernels.normals,
                               read_blocks_neon,
+                              write_groups,
                               &kNeonJpegLoops};
 
 } // namespace fastdata

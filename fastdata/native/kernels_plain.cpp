@@ -98,7 +98,8 @@ bool read_blocks(UnpackedTile &tile, const uint8_t *component_of, int count, int
 
 } // namespace
 
-const Kernels kPlainKernels = {"plain",      horizontal, vertical, unpack,       pack,    split,       reverse,
-                               weighted_sum, bilinear,   bicubic,  kEffectLoops, normals, read_blocks, nullptr};
+const Kernels kPlainKernels = {"plain",      horizontal, vertical,     unpack,       pack,
+                               split,        reverse,    weighted_sum, bilinear,     bicubic,
+                               kEffectLoops, normals,    read_blocks,  write_groups, nullptr};
 
 } // namespace fastdata

@@ -245,6 +245,54 @@ bool blocks_agree(const Kernels &set) {
     return run(set, ours) == run(kPlainKernels, plain) && ours == plain;
 }
 
+// Blocks of few values, most of them small, which are written, and read again where that was possible.
+bool groups_agree(const Kernels &set) {
+    constexpr int kBlocks = 6;
+    constexpr std::array<uint8_t, kBlocks> kComponents = {};
+    std::vector<int16_t> blocks(64 * kBlocks);
+    const int values = up_to(300), bits = up_to(40) == 1 ? 16 : up_to(12);
+    for (int i = 0; i < values; ++i)
+        blocks[static_cast<size_t>(up_to(64 * kBlocks) - 1)] =
+            static_cast<int16_t>(up_to(1 << bits) - up_to(1 << bits) + (bits == 16 && i == 0 ? -32768 : 0));
+    struct Written {
+        bool is_complete;
+        std::vector<uint8_t> groups, masks, classes, values;
+        bool operator==(const Written &) const = default;
+    };
+    const auto run = [&](const Kernels &used) {
+        Written made{false, room(kBlocks), room(8 * kBlocks), room(3 * kBlocks + 4), room(kBlocks * 8 * 12 + 8 + 16)};
+        TileGroups to{made.groups.data(), made.masks.data(), BitPacker(made.classes.data()),
+                      WideBitPacker(made.values.data())};
+        made.is_complete = used.write_groups(blocks.data(), kBlocks, to);
+        if (!made.is_complete)
+            return Written{};
+        std::fill(to.masks, made.masks.data() + made.masks.size(), uint8_t{0});
+        std::fill(to.classes.finish(), made.classes.data() + made.classes.size(), uint8_t{0});
+        std::fill(to.values.finish(), made.values.data() + made.values.size(), uint8_t{0});
+        return made;
+    };
+    const Written ours = run(set), plain = run(kPlainKernels);
+    if (!(ours == plain))
+        return false;
+    if (!ours.is_complete)
+        return bits > 11;
+    UnpackedTile tile;
+    std::vector<uint8_t> differences(64);
+    tile.groups = ours.groups.data();
+    tile.masks = ours.masks.data();
+    tile.classes = ours.classes.data();
+    tile.values = ours.values.data();
+    tile.differences = differences.data();
+    tile.value_bits = 8 * ours.values.size();
+    std::vector<int16_t> again(64 * kBlocks);
+    std::array<int16_t *, kBlocks> places;
+    for (size_t i = 0; i < kBlocks; ++i) {
+        places[i] = again.data() + 64 * i;
+        blocks[64 * i] = 0; // DC values are written elsewhere
+    }
+    return kPlainKernels.read_blocks(tile, kComponents.data(), kBlocks, places.data()) && again == blocks;
+}
+
 } // namespace
 
 int main() {
@@ -255,7 +303,8 @@ int main() {
                                        Filter::tensor_bilinear, Filter::tensor_bicubic};
         const Filter filter = kFilters[round % 8];
         if (!horizontal_agrees(set, filter) || !vertical_agrees(set, filter) || !moves_agree(set) || !sums_agree(set) ||
-            !maps_agree(set) || !effects_agree(set) || !normals_agree(set) || !blocks_agree(set) || !jpegs_agree(set)) {
+            !maps_agree(set) || !effects_agree(set) || !normals_agree(set) || !blocks_agree(set) ||
+            !groups_agree(set) || !jpegs_agree(set)) {
             std::fprintf(stderr, "kernels_test: %s differs from plain C++ in round %d\n", set.name, round);
             return 1;
         }

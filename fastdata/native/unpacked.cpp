@@ -20,53 +20,6 @@ constexpr size_t kTileHeadBytes = 3; // of each component
 
 constexpr size_t kMostGroupBytes = 12; // of eight values of the largest width
 
-// For each width the first of kWidths that is not less; their number if there is none.
-constexpr std::array<size_t, 18> kKinds = [] {
-    std::array<size_t, 18> kinds{};
-    for (size_t width = 0; width < kinds.size(); ++width)
-        while (kinds[width] < kWidths.size() && kWidths[kinds[width]] < static_cast<int>(width))
-            ++kinds[width];
-    return kinds;
-}();
-
-// The values of a group as they are stored; loops that compilers make vectors of.
-struct GroupValues {
-    alignas(16) int16_t less[8]; // by one, if they are positive
-    unsigned mask;               // of those that are not zero
-    int width;                   // of the widest
-
-    GroupValues(const int16_t *first, bool begins_with_dc) {
-        alignas(16) int16_t value[8];
-        std::memcpy(value, first, sizeof value / 2);
-        std::memcpy(value + kGroupWidth, first + kBlockWidth, sizeof value / 2);
-        if (begins_with_dc)
-            value[0] = 0;
-        alignas(8) uint8_t is_there[8];
-        int16_t bits[8], all = 0;
-        for (int i = 0; i < 8; ++i) {
-            is_there[i] = value[i] != 0 ? 1 : 0;
-            less[i] = static_cast<int16_t>(value[i] - (value[i] > 0 ? 1 : 0));
-            bits[i] = static_cast<int16_t>(less[i] ^ (less[i] >> 15));
-        }
-        for (int i = 0; i < 8; ++i)
-            all = static_cast<int16_t>(all | bits[i]);
-        uint64_t bytes = 0;
-        std::memcpy(&bytes, is_there, sizeof bytes);
-        mask = static_cast<unsigned>(bytes * 0x0102040810204080U >> 56); // gathers the lowest bit of each byte
-        width = 1 + static_cast<int>(std::bit_width(static_cast<uint16_t>(all)));
-    }
-};
-
-bool is_zero(const int16_t *first, bool begins_with_dc) {
-    uint64_t row[2];
-    static_assert(sizeof row[0] == kGroupWidth * sizeof *first);
-    std::memcpy(&row[0], first, sizeof row[0]);
-    std::memcpy(&row[1], first + kBlockWidth, sizeof row[1]);
-    if (begins_with_dc)
-        row[0] &= ~uint64_t{0xFFFF}; // little-endian
-    return (row[0] | row[1]) == 0;
-}
-
 size_t whole_bytes(size_t bits) {
     return (bits + 7) / 8;
 }
@@ -254,39 +207,22 @@ bool UnpackedWriter::put_tile() {
     const size_t count = blocks_.size(), begin = tiles_.size();
     const size_t differences_at = begin + count, classes_at = differences_at + 2 * count + 4,
                  masks_at = classes_at + 3 * count + 4, values_at = masks_at + kGroups * count;
-    tiles_.resize(values_at + kGroups * kMostGroupBytes * count + 4);
+    tiles_.resize(values_at + kGroups * kMostGroupBytes * count + 8);
     uint8_t *const all = tiles_.data();
-    BitPacker put_difference(all + differences_at), put_class(all + classes_at), put_value(all + values_at);
-    uint8_t *mask_at = all + masks_at;
+    BitPacker put_difference(all + differences_at);
     last = first;
     for (size_t i = 0; i < blocks_.size(); ++i) {
-        const Block &block = blocks_[i];
         const size_t c = component_of(i);
-        put_difference.put(zigzag(block[0] - last[c]), width[c]);
-        last[c] = block[0];
-        unsigned groups = 0;
-        for (int group = 0; group < kGroups; ++group) {
-            const int16_t *const first_of_group = block.data() + place_of(group);
-            if (is_zero(first_of_group, group == 0)) // as half of them are
-                continue;
-            const GroupValues values_of(first_of_group, group == 0);
-            unsigned mask = values_of.mask;
-            const size_t kind = kKinds[static_cast<size_t>(values_of.width)];
-            if (kind == kWidths.size())
-                return false;
-            groups |= 1U << group;
-            put_class.put(static_cast<uint32_t>(kind), 3);
-            *mask_at++ = static_cast<uint8_t>(mask);
-            const uint32_t low = (1U << kWidths[kind]) - 1;
-            for (; mask != 0; mask &= mask - 1)
-                put_value.put(static_cast<uint32_t>(values_of.less[std::countr_zero(mask)]) & low, kWidths[kind]);
-        }
-        all[begin + i] = static_cast<uint8_t>(groups);
+        put_difference.put(zigzag(blocks_[i][0] - last[c]), width[c]);
+        last[c] = blocks_[i][0];
     }
+    TileGroups groups{all + begin, all + masks_at, BitPacker(all + classes_at), WideBitPacker(all + values_at)};
+    if (!kernels().write_groups(blocks_.data()->data(), count, groups))
+        return false;
     uint8_t *end = put_difference.finish();
-    end = std::copy(all + classes_at, put_class.finish(), end);
-    end = std::copy(all + masks_at, mask_at, end);
-    end = std::copy(all + values_at, put_value.finish(), end);
+    end = std::copy(all + classes_at, groups.classes.finish(), end);
+    end = std::copy(all + masks_at, groups.masks, end);
+    end = std::copy(all + values_at, groups.values.finish(), end);
     tiles_.resize(static_cast<size_t>(end - all));
     blocks_.clear();
     return tiles_.size() < kMostBytes;

@@ -38,7 +38,7 @@
 
 namespace fastdata {
 
-constexpr int kCoefficients = 64, kGroups = 8, kMostBlocksInMcu = 10;
+constexpr int kMostBlocksInMcu = 10;
 
 using Block = std::array<int16_t, kCoefficients>; // in natural order
 

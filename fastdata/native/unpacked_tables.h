@@ -15,8 +15,10 @@ struct GroupTables {
     alignas(16) uint16_t factors[kNarrowKinds][8][8];
     // For each mask: which of the values every place gets, and those that get none.
     alignas(16) int8_t places[256][16];
+    // For each mask: the places of its values, one behind the other, and then of none.
+    alignas(16) int8_t values[256][16];
 
-    constexpr GroupTables() : bytes{}, factors{}, places{} {
+    constexpr GroupTables() : bytes{}, factors{}, places{}, values{} {
         for (size_t kind = 0; kind < kNarrowKinds; ++kind)
             for (unsigned first = 0; first < 8; ++first)
                 for (unsigned i = 0; i < 8; ++i) {
@@ -27,10 +29,14 @@ struct GroupTables {
                 }
         for (unsigned mask = 0; mask < 256; ++mask) {
             int8_t value = 0;
+            for (int8_t &place : values[mask])
+                place = -1;
             for (unsigned i = 0; i < 8; ++i) {
                 const bool is_there = (mask >> i & 1) != 0;
                 for (unsigned byte = 0; byte < 2; ++byte)
                     places[mask][2 * i + byte] = is_there ? static_cast<int8_t>(2 * value + byte) : int8_t{-1};
+                for (unsigned byte = 0; is_there && byte < 2; ++byte)
+                    values[mask][2 * value + static_cast<int>(byte)] = static_cast<int8_t>(2 * i + byte);
                 value = static_cast<int8_t>(value + (is_there ? 1 : 0));
             }
         }

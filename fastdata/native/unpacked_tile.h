@@ -13,7 +13,17 @@ namespace fastdata {
 
 constexpr int kMostComponents = 4;
 constexpr int kGroupWidth = 4, kBlockWidth = 8; // coefficients in one of a group's two rows, and in a row of a block
+constexpr int kCoefficients = 64, kGroups = 8;  // in a block
 constexpr std::array<int, 8> kWidths = {1, 2, 3, 4, 5, 6, 8, 12};
+
+// For each width the first of kWidths that is not less; their number if there is none.
+constexpr std::array<size_t, 18> kKinds = [] {
+    std::array<size_t, 18> kinds{};
+    for (size_t width = 0; width < kinds.size(); ++width)
+        while (kinds[width] < kWidths.size() && kWidths[kinds[width]] < static_cast<int>(width))
+            ++kinds[width];
+    return kinds;
+}();
 
 // Where its parts lie, and how far they have been read, in bits.  16 bytes behind the last part may be read.
 struct UnpackedTile {
@@ -79,6 +89,24 @@ bool read_blocks_by(UnpackedTile &tile, const uint8_t *component_of, int count, 
     tile.value_bit = value_bit;
     return true;
 }
+
+// Where the groups of a tile go that is written.
+struct TileGroups {
+    uint8_t *groups, *masks; // the next byte
+    BitPacker classes;
+    WideBitPacker values;
+};
+
+// Puts the values of a group: as they are stored, one by one.
+inline void put_values(const int16_t *values, unsigned mask, size_t kind, WideBitPacker &to) {
+    const int width = kWidths[kind];
+    for (; mask != 0; mask &= mask - 1)
+        to.put(static_cast<uint16_t>(values[std::countr_zero(mask)]) & ((1U << width) - 1), width);
+}
+
+// Writes all but the DC values of blocks.  False for values that a record cannot hold.
+bool write_groups(const int16_t *blocks, size_t count, TileGroups &to);
+bool write_groups_avx2(const int16_t *blocks, size_t count, TileGroups &to);
 
 bool read_blocks_avx2(UnpackedTile &tile, const uint8_t *component_of, int count, int16_t *const *blocks);
 bool read_blocks_neon(UnpackedTile &tile, const uint8_t *component_of, int count, int16_t *const *blocks);
