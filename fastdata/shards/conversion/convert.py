@@ -57,6 +57,12 @@ class Summary:
     unpacked: dict[str, int | None] = field(default_factory=dict)
     was_finished: bool = False
 
+    def add(self, name: str, split: Split, manifest: Manifest, done: Sequence[ShardDone]) -> None:
+        """Adds a split whose shards are finished."""
+        self.manifests[name], self.ignored[name] = manifest, split.ignored
+        unpacks = manifest.options["recoding"]["unpacked"]
+        self.unpacked[name] = sum(each.unpacked for each in done) if unpacks else None
+
     def to_dict(self) -> dict[str, Any]:
         """Plain values, by split; the name of a dataset without splits is ""."""
         return {
@@ -166,27 +172,23 @@ def convert(
     if not overwrite and (finished := _finished_before(remote or folder, splits, options)) is not None:
         return replace(finished, was_finished=True)
     summary = Summary()
-    if remote is not None:
-        remote.claim(splits, overwrite=overwrite)
     held = Destination(folder, source, options, splits, overwrite=overwrite, resume=resume, remote=remote)
     with space_errors(folder, KEPT), held as place:
         for name, split in splits.items():
-            (folder / name).mkdir(parents=True, exist_ok=True)
             if planned is not None:
                 planned(len(split.refs) if split.refs is not None else None)
-            jobs = place.jobs(name, split)
-            done = list(_reported(run_jobs(write_shard, jobs, workers=workers, engine=engine), progress))
+            shards = run_jobs(write_shard, place.jobs(name, split), workers=workers, engine=engine)
+            done = list(_reported(shards, progress))
             place.remove_others(name, [each.info.name for each in done])
-            manifest = summary.manifests[name] = _manifest(source, split, options, done)
-            summary.ignored[name], summary.unlabelled[name] = split.ignored, _unlabelled(folder, name, manifest)
-            summary.unpacked[name] = sum(each.unpacked for each in done) if options.recoding.unpacked else None
+            summary.add(name, split, _manifest(source, split, options, done), done)
+            summary.unlabelled[name] = _unlabelled(folder, name, summary.manifests[name])
         for name, manifest in summary.manifests.items():
             write_whole(folder / name / MANIFEST_NAME, manifest.to_text().encode())
         if remote is not None:
             remote.upload_manifests(splits)
         place.finish()
-    if remote is not None:
-        shutil.rmtree(folder)
+        if remote is not None:
+            shutil.rmtree(folder)
     return summary
 
 

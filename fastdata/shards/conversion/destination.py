@@ -84,9 +84,12 @@ class Destination:
                     f"another process is converting into {self._folder}, or was until now; wait for it, or choose "
                     "another destination"
                 )
-            if self._overwrite and not (job.exists() and _is_same(_read_job(job), self._job)):
+            replaces = self._overwrite and not (job.exists() and _is_same(_read_job(job), self._job))
+            if replaces:
                 _remove_conversion(self._folder, {*SPLIT_NAMES, *self._splits})
             self._check_may_continue(job)
+            if self._remote is not None and not job.exists():
+                self._remote.claim(self._splits, replaces=replaces)
             write_whole(job, json.dumps(self._job, indent=1).encode())
             self._stack = stack.pop_all()  # the lock is held until the end
         return self
@@ -107,6 +110,7 @@ class Destination:
         """Yields the shards of a split as jobs, planned one after the other if the source is a stream."""
         notes = self._state / (name or "_")
         notes.mkdir(parents=True, exist_ok=True)
+        (self._folder / name).mkdir(parents=True, exist_ok=True)
         stays = split.refs is not None or self._options.shuffle_seed is not None
         for number, refs in enumerate(self._planned(name, split, notes)):
             shard = _shard_name(number)

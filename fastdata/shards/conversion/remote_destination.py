@@ -16,7 +16,7 @@ from pathlib import Path
 from fastdata.errors import ConversionError, NotInStore, OptionError
 from fastdata.jpeg_index.index_file import path_beside
 from fastdata.shards.conversion.folders import SPLIT_NAMES
-from fastdata.shards.format import MANIFEST_NAME, STATE_FOLDER, Manifest, crc32c, index_name
+from fastdata.shards.format import MANIFEST_NAME, Manifest, crc32c, index_name
 from fastdata.shards.remote_files import RemoteFiles
 from fastdata.system.files import cache_folder
 
@@ -74,21 +74,19 @@ class RemoteDestination:
         """The bytes of a shard's index."""
         return self._store.read(f"{self.url_of(split)}/{index_name(shard)}")
 
-    def claim(self, splits: Iterable[str], *, overwrite: bool) -> None:
-        """Makes sure that nothing else is in the store, unless this conversion has begun.
+    def claim(self, splits: Iterable[str], *, replaces: bool) -> None:
+        """Makes sure that nothing else is in the store, before a conversion begins.
 
         Args:
             splits: names of the splits that will be written.
-            overwrite: remove the datasets that are there.
+            replaces: remove the datasets that are there.
 
         Raises:
             ConversionError: there is something else.
         """
-        if overwrite:
+        if replaces:
             for split in sorted({"", *splits, *SPLIT_NAMES}):
                 self._remove_dataset(split)
-            return
-        if (self.folder / STATE_FOLDER / "job.json").exists():
             return
         if found := [name for split in {"", *splits} for name in self._store.sizes(self.url_of(split))]:
             what = "a converted dataset" if MANIFEST_NAME in found else f"{len(found)} other files"
