@@ -18,6 +18,7 @@ from fastdata.loaders.unpacked import is_unpacked
 from fastdata.pipeline.choose_backend import IN_MEMORY, BackendChoice, choose_backend
 from fastdata.pipeline.collate import stacks_images
 from fastdata.pipeline.config import PipelineConfig
+from fastdata.pipeline.record_cache import RecordCache
 from fastdata.pipeline.resources import WholeBatchDecoding
 from fastdata.sources.arrays import ArraySource
 from fastdata.sources.protocol import file_ranges, some_indices
@@ -57,7 +58,7 @@ def without_effect(loader: LoaderArguments, route: Route) -> list[str]:
     at_work: tuple[str, ...] = _WITH_FUSED if route.fused else ()
     is_stream = isinstance(loader.dataset, IterableDataset)
     if loader.batch_sampler is not None and not is_stream and may_defer(loader) and native_problem() is None:
-        at_work += ("on_error",)
+        at_work += ("on_error", "cache")
     given = (
         (name, getattr(loader, name), default) for name, default in _OF_THE_PIPELINE.items() if name not in at_work
     )
@@ -91,6 +92,7 @@ def _by_the_datasets_code(loader: LoaderArguments, route: Route, findings: Findi
         or None,
         "workers": _workers(loader, route),
         "decoding": _decoding(loader, route),
+        "cache": _cache_of_own_code(loader, route),
         "seed": seed,
         "no effect": ", ".join(without_effect(loader, route)) or None,
     }
@@ -164,6 +166,16 @@ def _cache(loader: LoaderArguments, route: Route, choice: BackendChoice) -> str 
         return "not used: it is for JPEGs in files that the native backend decodes straight into the batch"
     if is_unpacked(_first_bytes(*first)):
         return "not needed: JPEGs are unpacked (fastdata convert --unpacked)"
+    return _filled(cache)
+
+
+def _cache_of_own_code(loader: LoaderArguments, route: Route) -> str | None:
+    if loader.record_cache is None or any(each.startswith("cache=") for each in without_effect(loader, route)):
+        return None
+    return f"{_filled(loader.record_cache)}; of JPEGs that the dataset opens in files, and that stay encoded"
+
+
+def _filled(cache: RecordCache) -> str:
     place = "in memory" if cache.folder is None else f"in {cache.folder}"
     rest = "a third of the others follows in each epoch" if cache.takes_more else "it is full"
     return f"{place}, {cache.count()} images so far; {rest}"

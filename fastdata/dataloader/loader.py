@@ -140,9 +140,10 @@ class StatelessDataLoader(EpochPaths, torch.utils.data.DataLoader[Sample]):
         autotune: change `num_workers` (from "auto" for 0) and `prefetch_factor` while the image pipeline runs.
         memory_budget: bytes for batches in flight under autotune; None is an eighth of the memory available.
         cache: "ram", or a folder: keep JPEGs there with their coefficients unpacked while they are decoded, a third of
-            them in each epoch, and read them from there later, with the same pixels and in less time.  For image
-            folders and shards with the native backend.  Processes and runs may have a folder in common; an image that
-            has changed is kept anew; "ram" is this process's own memory.
+            them in each epoch, and read them from there later, with the same pixels and in less time.  For images
+            that the native backend decodes from files or shards, or that a dataset's own code opens in files and that
+            stay encoded.  Processes and runs may have a folder in common; an image that has changed is kept anew;
+            "ram" is this process's own memory.
         cache_bytes: bytes that the cache may take: when it is full it is only read.  None is a quarter of the memory
             available, or half of the space that is free on the disk.
 

@@ -134,6 +134,7 @@ class Samples:
             pin=may_pin(self._pin),
             stats=self.stats,
             order=record.batches,
+            cache=arguments.record_cache,
             again=again,
         )
 

@@ -18,8 +18,10 @@ from fastdata.loaders import Backend
 from fastdata.loaders.backend import DecodeThreads, SourceDecoder
 from fastdata.order.epoch_batches import EpochBatches
 from fastdata.pipeline.batch_memory import BatchMemory
+from fastdata.pipeline.cached_sources import CachedSources
 from fastdata.pipeline.config import OnError
 from fastdata.pipeline.jobs import SkipResult, Task, run_all, stop_if_cancelled
+from fastdata.pipeline.record_cache import RecordCache
 from fastdata.pipeline.stats import BatchTimes, PipelineStats
 from fastdata.pipeline.substitutes import substitutes
 
@@ -38,6 +40,7 @@ class Completion:
         pin: put batches into pinned memory.
         stats: receives the times and byte counts of each batch.
         order: the epoch's batches, from which substitutes are taken; may be None unless `on_error` is "replace".
+        cache: keeps records of the files that are decoded, and gives them in later epochs; None for none.
         again: makes a failed batch again where it was made; called with the number of that worker process (None: this
             process) and the request.
     """
@@ -49,6 +52,7 @@ class Completion:
     pin: bool
     stats: PipelineStats
     order: EpochBatches | None
+    cache: RecordCache | None = None
     again: Callable[[int | None, MakeAgain], MadeAgain]
     decoder: SourceDecoder | None = field(init=False)
     pool: DecodeThreads | None = None
@@ -56,6 +60,8 @@ class Completion:
 
     def __post_init__(self) -> None:
         self.decoder = self.backend.source_decoder()
+        if self.cache is not None and self.decoder is not None and getattr(self.decoder, "reads_records", False):
+            self.decoder = CachedSources(self.decoder, self.cache, self.cache.begin_epoch())
         if self.threads and self.decoder is not None:
             self.pool = self.decoder.pool(self.threads)
 
@@ -171,7 +177,8 @@ class CompletedBatch:
         left: list[dict[int, Any]] = [dict.fromkeys(range(len(part.batch))) for part in parts]
         with times.stage("decode"):
             if completion.decoder is not None:
-                refused, times.encoded_bytes = decode_together(parts, completion.decoder, pool=completion.pool)
+                refused, *counts = decode_together(parts, completion.decoder, pool=completion.pool)
+                times.encoded_bytes, times.cached = counts
                 left = list(refused)
         self._times.append(times)
         further: list[Task] = []

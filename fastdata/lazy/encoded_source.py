@@ -12,10 +12,10 @@ import io
 import os
 import stat
 import weakref
-from typing import Any, TypeAlias, TypeGuard
+from typing import Any, TypeGuard
 
 from fastdata.limits import is_above_limit
-from fastdata.loaders.backend import Encoded, Pixels
+from fastdata.loaders.backend import Encoded, Pixels, Stamp
 from fastdata.loaders.per_image import inspect
 from fastdata.loaders.unpacked import as_file
 from fastdata.native import available
@@ -32,9 +32,6 @@ _HEAD_BYTES = 4096  # holds the headers of most files; other files are read whol
 _MPO = b"MPF\0"  # a JPEG that holds several images
 
 
-Stamp: TypeAlias = tuple[int, int, int, int, int]  # a file's device, inode, size, mtime and ctime in ns
-
-
 class EncodedSource:
     """The encoded bytes of an ordinary JPEG or PNG, or of an unpacked JPEG's record, in memory or in a file.
 
@@ -45,7 +42,7 @@ class EncodedSource:
         name: the path that was given to Pillow, unchanged; "" if it was not a path.
         mode: Pillow's mode of the opened image.
         origin: the file that `data` was read from, by which its index is found; "" if it is not known.
-        stamp: device, inode, size and times of the file at `path`.
+        stamp: state of the file at `path` or `origin`, when it was opened.
 
     Attributes:
         images: weak references to the images made from it.
@@ -168,7 +165,7 @@ def find_source(opened: Any, *, keep_paths_before: float = 0.0) -> EncodedSource
             if not stat.S_ISREG(status.st_mode) or is_above_limit(status.st_size):  # a pipe can be read only once
                 return None
             path = _lasting_path(file.fileno(), status, keep_paths_before)
-            return _from_ends(file, path, name, status) if path else _from_whole(file, name, _absolute(name))
+            return _from_ends(file, path, name, status) if path else _from_whole(file, name, _absolute(name), status)
     file_name = getattr(opened, "name", None)
     is_file = isinstance(opened, io.BufferedReader) and isinstance(opened.raw, io.FileIO)  # not a member of a tar file
     if is_file and isinstance(file_name, str):
@@ -177,7 +174,7 @@ def find_source(opened: Any, *, keep_paths_before: float = 0.0) -> EncodedSource
         if is_above_limit(status.st_size):
             return None
         path = _lasting_path(opened.fileno(), status, keep_paths_before)
-        return _from_ends(opened, path, "", status) if path else _from_whole(opened, "", _absolute(file_name))
+        return _from_ends(opened, path, "", status) if path else _from_whole(opened, "", _absolute(file_name), status)
     return _from_whole(opened, "", "")
 
 
@@ -234,7 +231,7 @@ def _from_ends(file: Any, path: str, name: str, status: os.stat_result) -> Encod
     return EncodedSource(header, path=path, data=None, name=name, mode=_mode_of(header, head), stamp=stamp)
 
 
-def _from_whole(file: Any, name: str, origin: str) -> EncodedSource | None:
+def _from_whole(file: Any, name: str, origin: str, status: os.stat_result | None = None) -> EncodedSource | None:
     try:
         file.seek(0)
         start = file.read(len(_PNG))
@@ -245,7 +242,8 @@ def _from_whole(file: Any, name: str, origin: str) -> EncodedSource | None:
     header = parse_header(data) if data is not None else None
     if data is None or not _is_ordinary(header, data, data):
         return None
-    return EncodedSource(header, path="", data=data, name=name, mode=_mode_of(header, data), origin=origin)
+    stamp = _stamp_of(status) if status is not None else None
+    return EncodedSource(header, path="", data=data, name=name, mode=_mode_of(header, data), origin=origin, stamp=stamp)
 
 
 def _is_ordinary(header: ImageHeader | None, head: bytes, whole: bytes | None) -> TypeGuard[ImageHeader]:

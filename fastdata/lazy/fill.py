@@ -198,14 +198,14 @@ def _stacked(tables: Sequence[EffectTable | None]) -> EffectTable | None:
 
 def decode_rows(part: StoredRows) -> dict[int, Exception]:
     """Decodes all rows in this thread; returns the errors by row."""
-    (refused,), _ = decode_together([part], _source_decoder())
+    (refused,), _, _ = decode_together([part], _source_decoder())
     outcomes = {row: decode_row(part, row, refusal) for row, refusal in refused.items()}
     return {row: error for row, error in outcomes.items() if error is not None}
 
 
 def decode_together(
     parts: Sequence[StoredRows], decoder: SourceDecoder, *, pool: DecodeThreads | None = None
-) -> tuple[list[dict[int, Exception]], int]:
+) -> tuple[list[dict[int, Exception]], int, int]:
     """Decodes all parts in one call per pixel format; several views of one image are decoded once.
 
     Args:
@@ -214,16 +214,17 @@ def decode_together(
         pool: the decoder's threads; None for the calling thread.
 
     Returns:
-        For each part, the errors of images that were not decoded, by row; and the number of encoded bytes read.
+        For each part, the errors of images that were not decoded, by row; the number of encoded bytes read; and that of
+        rows whose image came from a cache.
     """
     refused: list[dict[int, Exception]] = [{} for _ in parts]
     if not parts:
-        return refused, 0
+        return refused, 0, 0
     places = [(number, row) for number, part in enumerate(parts) for row in range(len(part.batch))]
     whole = SeenImages.together([part.images for part in parts])
     sources, effects = whole.sources, whole.effects
     addresses = np.concatenate([part.addresses for part in parts])
-    read = np.zeros(len(places), np.int64)
+    read, cached = np.zeros(len(places), np.int64), 0
     for format_, rows in _alike(parts).items():
         chosen, same_as = _neighbours(sources, rows)
         format_of_rows, own_effects = parts[format_].format, effects[chosen] if effects is not None else None
@@ -237,9 +238,11 @@ def decode_together(
             effects=own_effects,
             same_as=same_as,
             store=partial(_store, addresses[chosen], format_of_rows, own_effects),
+            stamps=[sources[row].stamp for row in chosen],
         )
-        errors, read[chosen] = decoder.decode_sources(batch, pool=pool)
-        for at, error in zip(chosen.tolist(), errors, strict=True):
+        decoded = decoder.decode_sources(batch, pool=pool)
+        read[chosen], cached = decoded.read_bytes, cached + decoded.cached
+        for at, error in zip(chosen.tolist(), decoded.errors, strict=True):
             number, row = places[at]
             if error is not None:
                 refused[number][row] = error
@@ -247,7 +250,7 @@ def decode_together(
                 refused[number][row] = OSError(f"{sources[row].location()} has changed since it was opened")
             else:
                 parts[number].erase(row)
-    return refused, int(read.sum())
+    return refused, int(read.sum()), cached
 
 
 def _store(out: npt.NDArray[np.uint64], format_: Format, effects: EffectTable | None, row: int, pixels: Pixels) -> None:

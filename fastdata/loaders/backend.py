@@ -88,6 +88,8 @@ Pixels: TypeAlias = npt.NDArray[np.uint8]
 
 Ints: TypeAlias = npt.NDArray[np.int64]
 
+Stamp: TypeAlias = tuple[int, int, int, int, int]  # a file's device, inode, size, mtime and ctime in ns
+
 Fidelity: TypeAlias = Literal["exact", "fast"]
 FIDELITIES: tuple[Fidelity, ...] = ("exact", "fast")
 
@@ -223,11 +225,9 @@ class FileLoader(Protocol):
 
     def load(self, batch: FileBatch) -> LoadedFiles:
         """Loads N images; `fastdata.tables.FileBatch` says what is given."""
-        ...
 
     def close(self, ended: bool) -> None:
         """Gives up its threads; waits for them if the work has ended, abandons them if one may hang in a read."""
-        ...
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -245,6 +245,7 @@ class SourceBatch:
         same_as: int64, (N,): the first row of the same encoded image; such rows are adjacent.
         store: `store(row, pixels)` applies a row's effects to contiguous RGB pixels, uint8 (height, width, 3), which
             may change, and stores the result at its address.
+        stamps: state of the file at `origins` when it was opened; None where it is not known.
     """
 
     paths: Sequence[str]
@@ -256,6 +257,7 @@ class SourceBatch:
     effects: EffectTable | None
     same_as: Ints
     store: Callable[[int, Pixels], None]
+    stamps: Sequence[Stamp | None] | None = None
 
 
 class DecodedSources(NamedTuple):
@@ -265,10 +267,12 @@ class DecodedSources(NamedTuple):
         errors: N entries: None, an error that is final, or `fastdata.loaders.per_image.HandBack` for an image that
             Pillow must decode or refuse.
         read_bytes: int64, (N,): encoded bytes of each image, in the first of the rows that share it.
+        cached: number of rows whose image came from a cache.
     """
 
     errors: Sequence[Exception | None]
     read_bytes: Ints
+    cached: int = 0
 
 
 class DecodeThreads(Protocol):
@@ -276,23 +280,23 @@ class DecodeThreads(Protocol):
 
     def close(self) -> object:
         """Ends the threads and waits for them."""
-        ...
 
     def abandon(self) -> None:
         """Gives up threads of which one may hang; waits for none."""
-        ...
 
 
 class SourceDecoder(Protocol):
-    """Decodes images in files or in memory to given addresses, each with its own view, with one call."""
+    """Decodes images in files or in memory to given addresses, each with its own view, with one call.
+
+    One that takes records of unpacked JPEGs (docs/format.md) in memory, too, says so by a true attribute
+    `reads_records`; `DataLoader(cache=…)` works with such.
+    """
 
     def pool(self, threads: int) -> DecodeThreads:
         """Returns threads for `decode_sources`; the caller closes them."""
-        ...
 
     def decode_sources(self, batch: SourceBatch, *, pool: Any = None) -> DecodedSources:
         """Decodes N images, in threads that `pool` made; None decodes in the calling thread."""
-        ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -319,7 +323,6 @@ class BatchEffects(Protocol):
 
     def does(self, effects: EffectTable) -> npt.NDArray[np.bool_]:
         """Says for N rows of effects whether the decoder's pipeline does all of them: bool, (N,)."""
-        ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -365,11 +368,9 @@ class DecodedBatches(Protocol):
         Raises:
             BackendError: the pipeline cannot continue, for example for lack of memory.
         """
-        ...
 
     def close(self) -> None:
         """Shuts the pipeline down; may be called again."""
-        ...
 
 
 class BatchDecoder(Protocol):
@@ -377,19 +378,15 @@ class BatchDecoder(Protocol):
 
     def suits(self, plan: Plan) -> bool:
         """True if it supports all steps of a plan."""
-        ...
 
     def takes(self, image: Encoded, view: View) -> bool:
         """True if it can decode an image with a view; Pillow decodes the others."""
-        ...
 
     def effects(self, drawn: EffectTable) -> BatchEffects | None:
         """Returns what the pipeline is to do of effects like these, drawn for some samples; None if it does none."""
-        ...
 
     def open(self, feeds: Iterator[BatchFeed], request: BatchRequest) -> DecodedBatches:
         """Starts a pipeline that takes batches from `feeds`, some ahead of the ones it yields."""
-        ...
 
 
 class ReadyBatches(Protocol):
@@ -397,4 +394,3 @@ class ReadyBatches(Protocol):
 
     def ready(self, count: int, make_empty: Callable[[int], torch.Tensor]) -> torch.Tensor:
         """Returns a finished batch of `count` images, in memory from `make_empty`; it may be the same every time."""
-        ...

@@ -68,6 +68,8 @@ class NativeBackend(Backend):
         )
         return {row: _error_of(results, at) for at, row in enumerate(rows)}
 
+    reads_records = True
+
     def source_decoder(self) -> NativeBackend:
         self._indexes = open_indexes()  # once for an epoch
         return self

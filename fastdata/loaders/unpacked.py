@@ -18,14 +18,18 @@ def is_unpacked(data: bytes) -> bool:
     return data.startswith(UNPACKED_MAGIC)
 
 
-def unpack(jpeg: bytes) -> bytes | None:
-    """Returns the record of a JPEG; None for an image that is damaged, unusually coded, or of another format.
+def unpack(jpeg: bytes, *, restorable: bool = True) -> bytes | None:
+    """Returns the record of a JPEG; None for an image that is damaged or of another format.
+
+    Args:
+        jpeg: bytes of the file.
+        restorable: None for an unusually coded image, too, whose file could not be restored byte for byte.
 
     Raises:
         NativeMissing: there is no native core.
     """
     core, order = exact_core()
-    return core.unpack(jpeg, options=options_for(order, "exact"))
+    return core.unpack(jpeg, options=options_for(order, "exact"), restorable=restorable)
 
 
 def as_file(data: bytes) -> bytes:

@@ -33,7 +33,7 @@ MESSAGE_BYTES = 128
 
 READS_PNGS = 1  # a bit of fd_features
 
-_ABI_VERSION = 19
+_ABI_VERSION = 20
 
 
 class NativeMissing(Exception):
@@ -246,7 +246,7 @@ def _declare(library: ctypes.CDLL) -> None:
         "fd_decode": (None, [pointer] * 4),
         "fd_resize": (i32, [pointer, i64, i32, i64, *[pointer] * 4]),
         "fd_index": (i32, [pointer, i64, i32, *[pointer] * 3]),
-        "fd_unpack": (i32, [pointer, i64, *[pointer] * 3]),
+        "fd_unpack": (i32, [pointer, i64, pointer, i32, *[pointer] * 2]),
         "fd_restore": (i32, [pointer, i64, *[pointer] * 3]),
         "fd_repack": (i32, [pointer, i64, i32, *[pointer] * 4]),
         "fd_free": (None, [pointer]),

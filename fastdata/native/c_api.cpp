@@ -212,16 +212,16 @@ int32_t fd_index(const uint8_t *data, int64_t data_bytes, int32_t step, const fd
                    });
 }
 
-int32_t fd_unpack(const uint8_t *data, int64_t data_bytes, const fd_options *options, uint8_t **record,
-                  int64_t *record_bytes) {
+int32_t fd_unpack(const uint8_t *data, int64_t data_bytes, const fd_options *options, int32_t restorable,
+                  uint8_t **record, int64_t *record_bytes) {
     return made_of(data, data_bytes, options, record, record_bytes,
-                   [](JpegDecoder &decoder, const auto &open, std::span<const uint8_t> file, auto &made) {
+                   [restorable](JpegDecoder &decoder, const auto &open, std::span<const uint8_t> file, auto &made) {
                        static thread_local std::vector<uint8_t> restored;
                        for (const int padding : {1, 0}) {
                            fd_status status = open(file);
                            if (status == FD_OK)
                                status = decoder.unpack(padding, made);
-                           if (status != FD_OK)
+                           if (status != FD_OK || restorable == 0)
                                return status;
                            const bool is_restored = open(made) == FD_OK && decoder.restore(restored) == FD_OK;
                            if (is_restored && std::ranges::equal(restored, file))

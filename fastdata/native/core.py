@@ -264,20 +264,21 @@ class Core:
         )
         return self._handed_over(status, index, size, "index")
 
-    def unpack(self, data: bytes, *, options: Options) -> bytes | None:
+    def unpack(self, data: bytes, *, options: Options, restorable: bool = True) -> bytes | None:
         """Makes a record of a JPEG, its coefficients not entropy-coded (docs/format.md); it decodes to the same pixels.
 
         Args:
             data: bytes of the file.
             options: limits.
+            restorable: only records from which the file can be restored byte for byte, which is tried then.
 
         Returns:
-            The record, or None for files that could not be restored from one byte for byte: other formats, damaged
-            files, and files with unusual entropy coding.
+            The record, or None for files that have none: other formats, damaged files, and, if it is to be restorable,
+            files with unusual entropy coding.
         """
         record, size = ctypes.c_void_p(), ctypes.c_int64()
         status = self.library.fd_unpack(
-            data, len(data), ctypes.byref(options.to_c()), ctypes.byref(record), ctypes.byref(size)
+            data, len(data), ctypes.byref(options.to_c()), restorable, ctypes.byref(record), ctypes.byref(size)
         )
         return self._handed_over(status, record, size, "unpack")
 

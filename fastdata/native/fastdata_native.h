@@ -19,7 +19,7 @@ extern "C" {
 #endif
 
 /* Raised whenever a signature or a struct below changes. */
-#define FD_ABI_VERSION 19
+#define FD_ABI_VERSION 20
 
 /* What became of one image. */
 enum fd_status {
@@ -337,10 +337,10 @@ FD_API int32_t fd_index(const uint8_t *data, int64_t data_bytes, int32_t step, c
                         uint8_t **index, int64_t *index_bytes);
 
 /* Makes a record of a JPEG whose coefficients lie open (unpacked.h, docs/format.md).  All that decodes files takes such
- * records, too.  FD_UNSUPPORTED for files that cannot be restored from one byte for byte, which was tried.  On FD_OK
- * *record is to be given to fd_free. */
-FD_API int32_t fd_unpack(const uint8_t *data, int64_t data_bytes, const fd_options *options, uint8_t **record,
-                         int64_t *record_bytes);
+ * records, too.  FD_UNSUPPORTED for files that have none, and if restorable is not 0 for those that cannot be restored
+ * from one byte for byte, which is tried then.  On FD_OK *record is to be given to fd_free. */
+FD_API int32_t fd_unpack(const uint8_t *data, int64_t data_bytes, const fd_options *options, int32_t restorable,
+                         uint8_t **record, int64_t *record_bytes);
 
 /* The file that a record was made of.  On FD_OK *file is to be given to fd_free. */
 FD_API int32_t fd_restore(const uint8_t *record, int64_t record_bytes, const fd_options *options, uint8_t **file,

@@ -117,7 +117,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         change(checked.subspan(kHeadBytes), checked, index.data() + checked.size());
         decode(second, used, index);
     }
-    if (fd_unpack(second.data(), second_bytes, &options, &made, &made_bytes) == FD_OK) {
+    if (fd_unpack(second.data(), second_bytes, &options, 1, &made, &made_bytes) == FD_OK) {
         std::vector<uint8_t> record(made, made + made_bytes);
         fd_free(made);
         must_give_the_same(record, {});

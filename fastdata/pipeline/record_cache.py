@@ -36,12 +36,21 @@ from fastdata.system.memory import available_memory
 from fastdata.system.stack_level import users_level
 from fastdata.tables import FileBatch
 
-__all__ = ["CachedFiles", "RecordCache", "open_cache"]
+__all__ = [
+    "EPOCHS_TO_FILL",
+    "CachedFiles",
+    "FileState",
+    "RecordCache",
+    "file_state",
+    "keys_of",
+    "open_cache",
+    "state_of",
+]
 
 Bools: TypeAlias = npt.NDArray[np.bool_]
 
 _KEY_BYTES = 16
-_EPOCHS_TO_FILL = 3
+EPOCHS_TO_FILL = 3
 _SHARE_OF_MEMORY, _SHARE_OF_DISK = 4, 2  # of what is free, that a cache may take unless told otherwise
 _COARSE_NS, _TICK_NS = 2_000_000_000, 20_000_000  # steps of times: of file systems with whole seconds, and of others
 
@@ -105,7 +114,7 @@ class RecordCache:
         """Takes notice of what other processes have kept; returns the number of the third whose turn it is."""
         self._take_notice()
         with self._lock:
-            self._turn = (self._turn + 1) % _EPOCHS_TO_FILL
+            self._turn = (self._turn + 1) % EPOCHS_TO_FILL
             return self._turn
 
     def count(self) -> int:
@@ -162,7 +171,7 @@ class RecordCache:
     def _forget_all(self) -> None:
         self._table, self._new = Table.of([]), dict[bytes, npt.NDArray[Any]]()
         self._read: dict[str, tuple[int, int]] = {}  # by index file: its number, and the bytes that were read
-        self._is_full, self._turn = False, int.from_bytes(os.urandom(1), "little") % _EPOCHS_TO_FILL
+        self._is_full, self._turn = False, int.from_bytes(os.urandom(1), "little") % EPOCHS_TO_FILL
 
     def _take_notice(self) -> None:
         if self._process is not None and self._process != os.getpid():  # a forked child
@@ -242,7 +251,7 @@ class CachedFiles:
         found = self._cache.find(keys)
         cached, kept = there & (found["length"] > 0), None
         if self._cache.takes_more:
-            is_turn = keys[:, 0] % np.uint64(_EPOCHS_TO_FILL) == np.uint64(self._turn)
+            is_turn = keys[:, 0] % np.uint64(EPOCHS_TO_FILL) == np.uint64(self._turn)
             kept = there & (found["file"] < 0) & is_turn
         loaded = self._loader.load(replace(self._with_records(batch, found, cached), kept=kept))
         if kept is not None and loaded.records:
@@ -256,11 +265,11 @@ class CachedFiles:
         self._loader.close(ended)
 
     def _keep(
-        self, batch: FileBatch, keys: Keys, states: Sequence[_State | None], loaded: LoadedFiles, rows: Sequence[int]
+        self, batch: FileBatch, keys: Keys, states: Sequence[FileState | None], loaded: LoadedFiles, rows: Sequence[int]
     ) -> None:
         """Keeps records of files that have not changed while they were read, and cannot without being noticed."""
         for row in rows:
-            record, state = loaded.records[row], _state_of(batch.paths[row])
+            record, state = loaded.records[row], state_of(batch.paths[row])
             if record is not None and state is not None and state == states[row] and not state.is_just_written():
                 self._cache.add(keys[row], record)
 
@@ -282,20 +291,24 @@ class CachedFiles:
         return replace(batch, paths=paths, offsets=columns[0], lengths=columns[1], crcs=columns[2])
 
 
-def _keys_of(batch: FileBatch) -> tuple[Keys, list[_State | None]]:
+def _keys_of(batch: FileBatch) -> tuple[Keys, list[FileState | None]]:
     """Keys of N images, and the states of their files; None for a file that is not there."""
-    keys, by_path = np.zeros((len(batch.paths), 2), np.uint64), dict[Any, _State | None]()
-    offsets: Sequence[int] = batch.offsets.tolist() if batch.offsets is not None else [0] * len(batch.paths)
-    for row, (path, offset) in enumerate(zip(batch.paths, offsets, strict=True)):
-        if path not in by_path:
-            by_path[path] = _state_of(path)
-        if (state := by_path[path]) is not None:
+    by_path = {path: state_of(path) for path in set(batch.paths)}
+    states = [by_path[path] for path in batch.paths]
+    return keys_of(states, batch.offsets.tolist() if batch.offsets is not None else [0] * len(states)), states
+
+
+def keys_of(states: Sequence[FileState | None], offsets: Sequence[int]) -> Keys:
+    """Keys of N images, uint64 (N, 2), at these offsets of files in such states; zeros where that is not known."""
+    keys = np.zeros((len(states), 2), np.uint64)
+    for row, (state, offset) in enumerate(zip(states, offsets, strict=True)):
+        if state is not None:
             digest = blake2b(state.named + offset.to_bytes(8, "little"), digest_size=_KEY_BYTES).digest()
             keys[row] = np.frombuffer(digest, np.uint64)
-    return keys, [by_path[path] for path in batch.paths]
+    return keys
 
 
-class _State(NamedTuple):
+class FileState(NamedTuple):
     """State of a file: whole path, size, times of modification and of status, and inode; and the first time alone."""
 
     named: bytes
@@ -307,14 +320,18 @@ class _State(NamedTuple):
         return abs(time.time_ns() - self.modified_ns) < step
 
 
-def _state_of(path: str | os.PathLike[str]) -> _State | None:
+def state_of(path: str | os.PathLike[str]) -> FileState | None:
     """State of a file; None if it is not there."""
     try:
         found = os.stat(path)
     except (OSError, ValueError):
         return None
+    return file_state(path, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
+
+
+def file_state(path: str | os.PathLike[str], inode: int, size: int, modified_ns: int, changed_ns: int) -> FileState:
+    """State of a file of which these were told; on Windows `changed_ns` is when it was made, and does not count."""
     name = os.fsencode(path)
     name = name if os.path.isabs(name) else os.path.abspath(name)
-    changed_ns = found.st_ctime_ns if os.name == "posix" else 0
-    named = name + b"\0%d %d %d %d " % (found.st_size, found.st_mtime_ns, changed_ns, found.st_ino)
-    return _State(named, found.st_mtime_ns)
+    named = name + b"\0%d %d %d %d " % (size, modified_ns, changed_ns if os.name == "posix" else 0, inode)
+    return FileState(named, modified_ns)

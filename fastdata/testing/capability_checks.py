@@ -137,7 +137,7 @@ def check_source_decoder(backend: Backend, tolerance: float) -> None:
             out[:] = 0
             pool = decoder.pool(threads) if threads else None
             try:
-                errors, read_bytes = decoder.decode_sources(batch, pool=pool)
+                errors, read_bytes = decoder.decode_sources(batch, pool=pool)[:2]
             finally:
                 if pool is not None:
                     pool.close()
