@@ -18,7 +18,7 @@ from fastdata.cli.workers import add_workers
 from fastdata.errors import DatasetError
 from fastdata.jpeg_index.make import images_below, make_index
 from fastdata.shards.conversion.job import ON_ERROR
-from fastdata.shards.make_index import index_elsewhere, index_folder
+from fastdata.shards.make_index import index_elsewhere, index_folder, index_in_store
 from fastdata.terminal.progress import Progress
 from fastdata.terminal.words import counted
 
@@ -42,8 +42,8 @@ def _add_index(commands: Any) -> None:
     )
     index.add_argument(
         "dataset",
-        help="a folder of images, or of tar files that follow WebDataset's naming; with --to also a pattern of tar "
-        "files, or their URLs",
+        help="a folder of images, or of tar files that follow WebDataset's naming, or the URL of such tar files or "
+        "their folder; with --to also a pattern of tar files",
     )
     index.add_argument(
         "--to",
@@ -93,6 +93,11 @@ manifest, as fastdata convert writes them."""
 
 def _index(given: argparse.Namespace) -> None:
     folder = Path(given.dataset)
+    if given.to is None and "://" in given.dataset:
+        manifest = index_in_store(given.dataset, workers=given.workers, force=given.force)
+        told = f"{given.dataset}: {counted(manifest.samples, 'image')} in {counted(len(manifest.shards), 'shard')}"
+        tell(given, told, {"dataset": given.dataset, "images": manifest.samples, "shards": len(manifest.shards)})
+        return
     if given.to is not None and (not folder.is_dir() or any(folder.glob("*.tar*"))):
         manifest = index_elsewhere(given.dataset, given.to, workers=given.workers)
         told = f"{given.to}: {counted(manifest.samples, 'image')} in {counted(len(manifest.shards), 'shard')}"

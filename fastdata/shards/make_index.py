@@ -6,10 +6,11 @@ import glob
 import os
 import tempfile
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from fastdata.errors import DatasetError, ShardError
+from fastdata.errors import DatasetError, NotInStore, ShardError
 from fastdata.shards.engines import run_jobs
 from fastdata.shards.format import (
     MANIFEST_NAME,
@@ -29,7 +30,7 @@ from fastdata.shards.writer import IndexBuilder
 from fastdata.system.files import write_whole
 from fastdata.views.header import parse_header
 
-__all__ = ["index_elsewhere", "index_folder"]
+__all__ = ["index_elsewhere", "index_folder", "index_in_store"]
 
 
 def index_folder(folder: str | os.PathLike[str], *, workers: int = 1, force: bool = False) -> Manifest:
@@ -74,7 +75,7 @@ def index_elsewhere(tars: str, folder: str | os.PathLike[str], *, workers: int =
     Nothing is written beside the tar files.  A remote one is downloaded, and removed again when it has been indexed.
 
     Args:
-        tars: a folder, a tar file, a pattern of them, or their URLs ("s3://bucket/data-{000000..000099}.tar").
+        tars: a folder, a tar file, a pattern of them, or a URL of one of these ("s3://bucket/data-{000000..000099}.tar").
         folder: where indexes and manifest are written; `ShardDataset` opens it.  With indexes that are there already,
             of tar files of the same names, nothing is lost: those are made again.
         workers: number of processes.
@@ -91,7 +92,7 @@ def index_elsewhere(tars: str, folder: str | os.PathLike[str], *, workers: int =
         raise DatasetError(f"{tars} names tar files in {len(places)} places; index those of each place by themselves")
     Path(folder).mkdir(parents=True, exist_ok=True)
     old, place = _old_manifest(Path(folder)), next(iter(places))
-    beside = None if "://" in place else _old_manifest(Path(place))
+    beside = _manifest_in_store(place) if "://" in place else _old_manifest(Path(place))
     classes = next((known.classes for known in (old, beside) if known is not None and known.classes), None)
     done = run_jobs(partial(_index_one, folder=str(folder), classes=classes), paths, workers=workers)
     shards = sorted(done, key=lambda info: info.name)
@@ -100,13 +101,67 @@ def index_elsewhere(tars: str, folder: str | os.PathLike[str], *, workers: int =
     return manifest
 
 
+def index_in_store(tars: str, *, workers: int = 1, force: bool = False) -> Manifest:
+    """Indexes tar files in a store, and uploads indexes and manifest to where they are, the manifest last.
+
+    Args:
+        tars: URL of a folder, or of tar files in one ("s3://bucket/data-{000000..000099}.tar").
+        workers: number of processes.
+        force: replace an index even if its tar file has changed since the index was written.
+
+    Raises:
+        DatasetError, ConversionError, ShardError: as of `index_elsewhere`; or a tar file does not have the checksum in
+            its index.
+        StoreError: the store cannot be read or written.
+    """
+    store = RemoteFiles()
+    with tempfile.TemporaryDirectory(prefix="fastdata-index-") as scratch:
+        made = index_elsewhere(tars, scratch, workers=workers)
+        place = str(made.tars)
+        old = _manifest_in_store(place) or made
+        indexes = {Path(scratch, shard.index_name): f"{place}/{shard.index_name}" for shard in made.shards}
+        for path, url in () if force else indexes.items():
+            _check_same_tar(path, url, store)
+        for path, url in indexes.items():
+            store.upload(path, url)
+        manifest = replace(made, tars=None, options=old.options, skipped=old.skipped, source=old.source)
+        write_whole(Path(scratch, MANIFEST_NAME), manifest.to_text().encode())
+        store.upload(Path(scratch, MANIFEST_NAME), f"{place}/{MANIFEST_NAME}")
+    return manifest
+
+
+def _manifest_in_store(place: str) -> Manifest | None:
+    url = f"{place}/{MANIFEST_NAME}"
+    try:
+        return Manifest.from_text(RemoteFiles().read(url), url)
+    except (NotInStore, ShardError):
+        return None
+
+
+def _check_same_tar(path: Path, url: str, store: RemoteFiles) -> None:
+    """Compares a new index with the one in the store."""
+    try:
+        old = ShardIndex.from_bytes(store.read(url), url)
+    except (NotInStore, ShardError):
+        return
+    _refuse_changed(url, old.tar_crc32c, ShardIndex.from_bytes(read_shard_file(path), str(path)).tar_crc32c)
+
+
 def _tars(given: str) -> list[str]:
     """Paths or URLs of tar files, absolute."""
     if "://" in given:
         paths = expand_braces(given)
         refuse_compressed(paths)
-        if not all(path.endswith(".tar") for path in paths):
-            raise DatasetError(f"{given} does not name tar files; write their names, with {{000000..000099}} for many")
+        if len(paths) == 1 and not given.endswith(".tar"):
+            place = given.rstrip("/")
+            names = sorted(name for name in RemoteFiles().sizes(place) if ".tar" in name)
+            refuse_compressed(names)
+            paths = [f"{place}/{name}" for name in names if name.endswith(".tar")]
+        if not paths or not all(path.endswith(".tar") for path in paths):
+            raise DatasetError(
+                f"no tar files at {given}; name a folder with some, or write their names, with {{000000..000099}} for "
+                "many"
+            )
         return paths
     found = sorted(glob.glob(f"{glob.escape(given)}/*.tar*")) if os.path.isdir(given) else []
     found = found or sorted({path for one in expand_braces(given) for path in glob.glob(one)})
@@ -177,18 +232,23 @@ def _known_paths(path: str) -> dict[tuple[str, int, int], str]:
 
 
 def _check_unchanged(path: str, tar_crc: int) -> None:
-    """A new index would make damage official."""
+    """Compares a tar file with its index, if there is one."""
     try:
         old = ShardIndex.from_bytes(read_shard_file(index_name(path)), index_name(path))
     except (FileNotFoundError, ShardError):  # missing, or damaged itself
         return
-    if old.tar_crc32c != tar_crc:
+    _refuse_changed(path, old.tar_crc32c, tar_crc)
+
+
+def _refuse_changed(name: str, expected: int, found: int) -> None:
+    """Raises ShardError for another checksum: a new index would make damage official."""
+    if found != expected:
         raise ShardError(
-            path,
+            name,
             "tar file does not have the checksum in its index (see fastdata verify; copy the file again, or accept it "
             "as it is with --force)",
-            expected=f"checksum {old.tar_crc32c:08x}",
-            found=f"{tar_crc:08x}",
+            expected=f"checksum {expected:08x}",
+            found=f"{found:08x}",
         )
 
 

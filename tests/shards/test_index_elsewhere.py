@@ -16,7 +16,7 @@ from folders import flip, tree
 from fastdata import DatasetError, ShardDataset, ShardError
 from fastdata.cli.main import main
 from fastdata.shards.conversion.convert import ConvertOptions, convert
-from fastdata.shards.make_index import index_elsewhere
+from fastdata.shards.make_index import index_elsewhere, index_in_store
 from fastdata.shards.verify import verify_folder
 
 COUNT = 12
@@ -62,6 +62,31 @@ def test_nothing_is_written_beside_the_tar_files(tars: Path, tmp_path: Path, giv
     assert list(verify_folder(tmp_path / "index", decode=True)) == []
     assert main(["inspect", str(tmp_path / "index")]) == 0
     assert main(command) == 0  # again
+
+
+@pytest.mark.parametrize("named", ["memory://foreign", "memory://foreign/data-{000..002}.tar"])
+def test_tar_files_in_a_store_are_indexed_there(tars: Path, tmp_path: Path, named: str) -> None:
+    system = fsspec.filesystem("memory")
+    system.put(f"{tars}/", "/foreign/", recursive=True)
+    try:
+        assert main(["index", named, "--workers", "1"]) == 0
+        check(ShardDataset("memory://foreign", fields=("cls", "txt"), cache_dir=tmp_path / "cache"))
+        assert list(verify_folder("memory://foreign", decode=True)) == []
+        assert main(["index", named, "--workers", "1"]) == 0  # again
+        changed = bytearray(system.cat_file("/foreign/data-001.tar"))
+        changed[600] ^= 1
+        system.pipe_file("/foreign/data-001.tar", bytes(changed))
+        with pytest.raises(ShardError, match="tar file does not have the checksum in its index"):
+            index_in_store(named)
+        index_in_store(named, force=True)
+    finally:
+        system.rm("/foreign", recursive=True)
+
+
+def test_a_store_without_tar_files(tmp_path: Path) -> None:
+    for url in ("memory://nothing/here", "memory://nothing/here/set.csv"):
+        with pytest.raises(DatasetError, match="no tar files at memory://nothing/here"):
+            index_in_store(url)
 
 
 def test_damage_that_came_later_is_found(tars: Path, tmp_path: Path) -> None:
@@ -114,7 +139,7 @@ def test_compressed_tar_files_are_refused_with_the_reason(tars: Path, tmp_path: 
 def test_what_is_no_place_of_tar_files_is_refused(tars: Path, tmp_path: Path) -> None:
     with pytest.raises(DatasetError, match="no tar files in"):
         index_elsewhere(str(tmp_path / "nothing"), tmp_path / "index")
-    with pytest.raises(DatasetError, match="does not name tar files; write their names"):
+    with pytest.raises(DatasetError, match="no tar files at memory:.*or write their names"):
         index_elsewhere("memory://foreign", tmp_path / "index")
     shutil.copytree(tars, tmp_path / "others")
     with pytest.raises(DatasetError, match="names tar files in 2 places"):
