@@ -7,9 +7,13 @@ epoch gets longer or shorter.
 
 from __future__ import annotations
 
+import multiprocessing
+import os
+import shutil
 import threading
 import time
 from collections.abc import Callable, Generator
+from contextlib import suppress
 from typing import Any
 
 import psutil
@@ -20,13 +24,21 @@ from fastdata.diagnosis.monitored_loader import MonitoredIterator
 from fastdata.diagnosis.step_timer import finish_device_work
 from fastdata.errors import in_words
 from fastdata.measuring.cpu_time import tree_cpu_s
+from fastdata.system import cuda
 from fastdata.system.cpus import local_processes
+
+try:
+    import resource
+except ImportError:  # Windows
+    resource = None  # type: ignore[assignment]
 
 __all__ = ["Delivery"]
 
-_FEWEST_AHEAD = 3  # batches, however large they are and however long they take
+_FEWEST_AHEAD = 3  # batches, however large they are and however long they take; but not for what processes run out of
 _MOST_OF_MEMORY = 0.25  # of what is available to a process, for preloaded batches
 _MOST_BYTES = 2 << 30
+_MOST_OF_FILES = 0.5  # of the files that a process may have open: worker processes send one with each tensor
+_SHARED = "/dev/shm"
 _REST_S, _RESTS = 0.1, 0.15  # how long the process tree is looked at, and the cores that it uses at most when at rest
 
 
@@ -37,6 +49,8 @@ class Delivery:
         change: applied to each batch while a change is tried; None for nothing.
         failure: exception that `change` raised; the program got its batch as it was.
         is_ready: True if the latest batch was preloaded.
+        reads_ahead: False for a loader that loads in the program's own thread: it is at rest while the program
+            computes, and what it loads may depend on that.
         late_s: seconds that the device took to finish its work before batches were preloaded, all together.
 
     Args:
@@ -59,12 +73,14 @@ class Delivery:
         self.failure: Exception | None = None
         self.is_ready = False
         self.late_s = 0.0
+        self.reads_ahead = True
         self._wanted = 0  # batches that are still to be preloaded and delivered
+        self._latest: Any = None
         self._other: Generator[Any, None, None] | None = None
 
     def preload(self, batches: int) -> None:
         """Preloads so many of the loader's next batches before they are delivered; 0: no more."""
-        self._wanted = batches
+        self._wanted = batches if self.reads_ahead else 0
 
     def feed_from(self, batches: Generator[Any, None, None] | None) -> None:
         """Delivers these batches from now on; None: the program's own."""
@@ -98,20 +114,27 @@ class Delivery:
         if self._wanted > 0 and not iterator.ahead and iterator.failure is None:
             self._preload(iterator)
         self.is_ready = bool(iterator.ahead)
-        batch = iterator.following()
+        self._latest = iterator.following()
         self._wanted = max(0, self._wanted - 1)
-        return self._changed(batch)
+        return self._changed(self._latest)
 
     def _preload(self, iterator: MonitoredIterator) -> None:
         began = self._clock()
         finish_device_work()  # which belongs to the step before
         self.late_s += self._clock() - began
         room = min(_MOST_BYTES, _MOST_OF_MEMORY * psutil.virtual_memory().available / max(1, local_processes()))
-        began, taken = self._clock(), 0
+        began, before, taken = self._clock(), _resident_bytes(), 0
         while len(iterator.ahead) < self._wanted and iterator.read_ahead():
-            taken += _size(iterator.ahead[-1])
-            is_much = taken > room or self._clock() - began > self._seconds
-            if is_much and len(iterator.ahead) >= _FEWEST_AHEAD:
+            batch = iterator.ahead[-1]
+            if len(iterator.ahead) == 1 and _memory_of(batch) & _memory_of(self._latest):
+                self._limitations.append(
+                    "no batches were preloaded: the loader makes each one in the memory of the last"
+                )
+                self._wanted = 0
+                return
+            taken += sum(tensor.nbytes for tensor in _tensors(batch))
+            is_much = max(taken, _resident_bytes() - before) > room or self._clock() - began > self._seconds
+            if _is_scarce(batch) or (is_much and len(iterator.ahead) >= _FEWEST_AHEAD):
                 break
         _wait_for_rest(self._seconds)
 
@@ -125,9 +148,31 @@ class Delivery:
             return batch
 
 
-def _size(batch: Any) -> int:
-    """Bytes of a batch's tensors."""
-    return sum(leaf.nbytes for leaf in tree_leaves(batch) if isinstance(leaf, torch.Tensor))
+def _tensors(batch: Any) -> list[torch.Tensor]:
+    return [leaf for leaf in tree_leaves(batch) if isinstance(leaf, torch.Tensor)]
+
+
+def _memory_of(batch: Any) -> set[int]:
+    """Addresses of the memory of a batch's tensors."""
+    return {tensor.untyped_storage().data_ptr() for tensor in _tensors(batch) if tensor.numel()}
+
+
+def _resident_bytes() -> int:
+    """Memory that this process has, on the device, too."""
+    return int(psutil.Process().memory_info().rss) + (cuda.memory_allocated() if cuda.is_initialized() else 0)  # type: ignore[no-untyped-call]
+
+
+def _is_scarce(batch: Any) -> bool:
+    """True if another batch like this one might take the last open files, or the last shared memory, of a program."""
+    with suppress(OSError, AttributeError):  # other systems do not tell
+        most_files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        if len(os.listdir("/proc/self/fd")) > _MOST_OF_FILES * most_files:
+            return True
+    shared = sum(tensor.nbytes for tensor in _tensors(batch) if tensor.untyped_storage().is_shared())
+    in_making = 2 + 3 * len(multiprocessing.active_children())  # as many may be on their way
+    with suppress(OSError):
+        return shared > 0 and shutil.disk_usage(_SHARED).free < in_making * shared
+    return False
 
 
 def _wait_for_rest(at_most_s: float) -> None:

@@ -63,7 +63,10 @@ class Experiments:
         self.now: Trial | None = None
 
     def timed(self, *, share: float, preloads: bool = False) -> Generator[None, Step, Stretch]:
-        """Steps until a share of the time is over; with `preloads` of computing alone, behind one that is not timed."""
+        """Steps until a share of the time is over; with `preloads` of computing alone, behind one that is not timed.
+
+        Where batches are not read ahead, the waits are left out.
+        """
         if preloads:
             self._delivery.preload(self._steps_in(share) + 1)
             yield
@@ -80,6 +83,8 @@ class Experiments:
         self._delivery.preload(0)
         use = meter.use()
         stretch = Stretch.of(steps, extra_s=extra_s, cores=use.own)
+        if preloads and not self._delivery.reads_ahead:
+            stretch.step_s, stretch.wait_s = stretch.busy_s, 0.0
         stretch.others = use.others
         stretch.device_use = statistics.mean(uses) if uses else None
         if not preloads:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable, Generator
@@ -161,12 +162,18 @@ class MeasurementPlan:
         if self._seen.restarts_in_each_step:
             self._limitations.append("no batches were preloaded: the program makes an iterator for each batch")
         else:
+            self.delivery.reads_ahead = not self._loads_in_turn()
             self._budget.phase = "timing steps with batches preloaded"
             self.compute = yield from self.experiments.timed(share=_COMPUTE, preloads=True)
         if self.facts.device == "cuda":
             self.facts.pin_ms, self.facts.copy_ms, self.facts.pageable_copy_ms = handover_ms(self.latest)
         if ranks() < 2:
             yield from self._try(self._seen.loader)
+
+    def _loads_in_turn(self) -> bool:
+        """True if the loader loads in the program's own thread, so that computing is known without reading ahead."""
+        has_end = math.isfinite(min(self._seen.turn.length, self._seen.epoch))
+        return not self._seen.loader.num_workers and (self.facts.device == "cpu" or not has_end)
 
     def _is_missed(self, what: str) -> bool:
         """True if the steps' share of the budget is used up; then notes that `what` was missed."""

@@ -95,6 +95,29 @@ class UsedLoader:
         return self.turns > 2 and self.batches <= self.turns and self.turn.length > 1
 
 
+class _StateAsDelivered:
+    """Stands for a loader's `state_dict` while batches are read ahead: tells the state before the first of these."""
+
+    def __init__(self, loader: Any) -> None:
+        self._loader, self._own, self._states = loader, getattr(type(loader), "state_dict", None), deque[Any]()
+
+    def note(self) -> None:
+        """Notes the state before one more batch is read ahead."""
+        if self._own is not None:
+            self._states.append(self._own(self._loader))
+            vars(self._loader)["state_dict"] = self
+
+    def forget(self, count: int = 1) -> None:
+        """Forgets the states before so many batches, which the program has now, or will not get."""
+        for _ in range(min(count, len(self._states))):
+            self._states.popleft()
+        if not self._states and vars(self._loader).get("state_dict") is self:
+            del vars(self._loader)["state_dict"]
+
+    def __call__(self) -> Any:
+        return self._states[0]
+
+
 class MonitoredIterator:
     """Wraps an iterator of a loader; everything that is not iterating is the iterator's own.
 
@@ -123,19 +146,22 @@ class MonitoredIterator:
         self._loader = seen.loader  # of which the program may have nothing but the iterator
         self.ahead: deque[Any] = deque()
         self.failure: Exception | None = None
+        self._state = _StateAsDelivered(self._loader)
         self.turn = seen.turn = Turn(epoch_length(seen.loader, inner), made_s)
         seen.turns += 1
 
     def read_ahead(self) -> bool:
         """Reads one more batch ahead; False if there is none, or an exception in its place."""
         if self.failure is None:
+            self._state.note()
             try:
                 self.ahead.append(next(self.inner))
+                return True
             except StopIteration:  # whose frames would hold this iterator, and its loader, longer than without
                 self.failure = StopIteration()
             except Exception as error:  # noqa: BLE001 - raised where the program asks for this batch
                 self.failure = error
-        return self.failure is None
+        return False
 
     def following(self) -> Any:
         """The next batch in the loader's order.
@@ -144,9 +170,11 @@ class MonitoredIterator:
             Exception: the loader's own, StopIteration included.
         """
         if self.ahead:
+            self._state.forget()
             return self.ahead.popleft()
         if self.failure is not None:
             failure, self.failure = self.failure, None
+            self._state.forget()
             raise failure
         return next(self.inner)
 
@@ -160,10 +188,13 @@ class MonitoredIterator:
         return len(self.inner)
 
     def __getattr__(self, name: str) -> Any:
-        if name in ("inner", "turn", "ahead", "failure", "_leave"):  # while it is made or copied
+        if name in ("inner", "turn", "ahead", "failure", "_leave", "_seen", "_state"):  # while it is made or copied
             raise AttributeError(name)
         return getattr(self.inner, name)
 
     def __del__(self) -> None:
-        if "turn" in vars(self):
+        try:
+            self._state.forget(len(self.ahead) + 1)
             self._leave(self._seen, self.turn)
+        except Exception:  # noqa: BLE001 - one that was not made, or in an interpreter that ends
+            pass

@@ -86,7 +86,7 @@ def _step_rows(seen: Observation) -> list[tuple[str, str]]:
     share = wait_share(seen)
     rows = [
         ("as the program runs", f"{_ms(real)}, of which {_ms(seen.real.wait_s)} in next(loader)"),
-        ("batches preloaded (compute only)", _ms(compute) if seen.compute is not None else "not measured"),
+        ("without waiting for batches (compute only)", _ms(compute) if seen.compute is not None else "not measured"),
         ("the loader alone (data only)", _ms(data)),
         ("lost to waiting for data", f"{share:.0%}"),
     ]

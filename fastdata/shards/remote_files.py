@@ -8,6 +8,7 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any, TypeVar
 
@@ -146,13 +147,33 @@ class RemoteFiles:
 
         return self._patiently(url, found)
 
+    def names(self, url: str) -> list[str]:
+        """Names of the files and folders in a folder of a store; [] where there is no such folder.
+
+        Raises:
+            StoreError: the store cannot be read.
+        """
+
+        def listed() -> list[str]:
+            system, place = self._system(f"{url}/")
+            system.invalidate_cache()
+            below = place.rstrip("/")
+            found = [each.rstrip("/") for each in system.ls(below, detail=False)]
+            return [each.rpartition("/")[2] for each in found if each != below]
+
+        try:
+            return self._patiently(url, listed)
+        except NotInStore:
+            return []
+
     def remove(self, url: str) -> None:
-        """Removes a file from a store.
+        """Removes a file from a store; one that is not there is removed.
 
         Raises:
             StoreError: it cannot be removed.
         """
-        self._patiently(url, lambda: self._system(url)[0].rm_file(self._system(url)[1]), "removed")
+        with suppress(NotInStore):  # also where the answer to an earlier attempt was lost
+            self._patiently(url, lambda: self._system(url)[0].rm_file(self._system(url)[1]), "removed")
 
     def _copy(self, url: str, file: IO[bytes], expected_bytes: int) -> tuple[int, int]:
         crc = size = 0

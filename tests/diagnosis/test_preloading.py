@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
+import queue
 import threading
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from typing import Any
 
 import pytest
@@ -52,13 +54,34 @@ class Failing(TensorDataset):
         return super().__getitem__(index)
 
 
+class Noisy(TensorDataset):
+    """Draws from the generator of the program, which draws in between."""
+
+    def __getitem__(self, index: Any) -> Any:
+        images, labels = super().__getitem__(index)
+        return images + torch.randn(()), labels
+
+
+class Reused(IterableDataset[Any]):
+    """Yields the same tensor, filled anew."""
+
+    def __init__(self) -> None:
+        self.images = torch.empty(16, 3, 8, 8)
+
+    def __iter__(self) -> Iterator[Any]:
+        for number in range(9):
+            yield self.images.copy_(_CACHED[16 * number : 16 * number + 16][0]), torch.arange(16) % 4
+
+
 LOADERS = {
     "torch's, shuffled": lambda: DataLoader(_CACHED, 16, shuffle=True),
+    "random numbers in between": lambda: DataLoader(Noisy(*_CACHED.tensors), 16),
     "with worker processes": lambda: DataLoader(_CACHED, 16, shuffle=True, num_workers=1),
     "fastdata's": lambda: fastdata.DataLoader(_CACHED, 16, shuffle=True, num_workers=1),
-    "a stream": lambda: DataLoader(Stream(), 16),
-    "one that goes on": lambda: Endless(_CACHED, 16),
-    "one that fails": lambda: DataLoader(Failing(*_CACHED.tensors), 16),
+    "a stream": lambda: DataLoader(Stream(), 16, num_workers=1),
+    "one that goes on": lambda: Endless(_CACHED, 16, num_workers=1),
+    "one that fails": lambda: DataLoader(Failing(*_CACHED.tensors), 16, num_workers=1),
+    "one that makes all in the same memory": lambda: DataLoader(Reused(), None),
 }
 
 
@@ -77,9 +100,9 @@ def trained(make: Any, watch: LoopMonitor | None) -> tuple[list[Any], list[torch
                 except StopIteration:
                     break
                 except ValueError as error:
-                    got.append(str(error))
+                    got.append(str(error).splitlines()[-1])
                     continue
-                step(network, optimiser, images, labels)
+                step(network, optimiser, images + torch.rand(()), labels)
                 got.append(images.clone())
                 images.mul_(100)  # in place, as some programs do
                 if len(got) == STEPS:
@@ -171,3 +194,60 @@ def test_the_device_finishes_its_work_before_batches_are_read_ahead(monkeypatch:
     next(steps)
     source.next(iterator)
     assert source.late_s == 5.0
+
+
+def test_a_loaders_state_is_that_of_the_batches_that_were_delivered() -> None:
+    def states(watch: LoopMonitor | None) -> list[Any]:
+        torch.manual_seed(4)
+        loader, found = fastdata.DataLoader(_CACHED, 16, num_workers=1), list[Any]()
+        network = model()
+        optimiser = torch.optim.SGD(network.parameters(), lr=0.1)
+        with suppress(Stopped), watch.watching() if watch is not None else nullcontext():
+            for _ in range(4):
+                for images, labels in loader:
+                    step(network, optimiser, images, labels)
+                    state = copy.deepcopy(loader.state_dict())
+                    state["view_seed"] = None  # that of the workers is taken where there is none
+                    found.append(state)
+        assert "state_dict" not in vars(loader)
+        return found
+
+    watch = LoopMonitor(seconds=230.0, clock=map(float, itertools.count()).__next__)
+    ours, alone = states(watch), states(None)
+    assert watch.script.compute is not None
+    assert len(ours) > 18
+    assert str(ours) == str(alone[: len(ours)])
+
+
+@pytest.mark.parametrize(("name", "value"), [("_MOST_OF_FILES", 0.0), ("_SHARED", "/proc")])  # which has no room
+def test_open_files_and_shared_memory_are_left_for_the_program(
+    monkeypatch: pytest.MonkeyPatch, name: str, value: Any
+) -> None:
+    loader = DataLoader(TensorDataset(torch.arange(40)), 2, num_workers=1)
+    monkeypatch.setattr(delivery, name, value)
+    iterator = MonitoredIterator(lambda *_: None, lambda *_: None, UsedLoader(loader), iter(loader), made_s=0.0)
+    source = Delivery(threading.local(), [], seconds=0.2)
+    source.preload(8)
+    source.next(iterator)
+    assert len(iterator.ahead) == 0
+
+
+def test_a_stream_that_the_loop_itself_feeds_is_not_read_ahead() -> None:
+    waiting: queue.Queue[Any] = queue.Queue()
+
+    class Fed(IterableDataset[Any]):
+        def __iter__(self) -> Iterator[Any]:
+            while True:
+                yield waiting.get(timeout=20)
+
+    def program() -> None:
+        network = model()
+        optimiser = torch.optim.SGD(network.parameters(), lr=0.1)
+        waiting.put(_CACHED[:16])
+        for images, labels in DataLoader(Fed(), batch_size=None):
+            step(network, optimiser, images, labels)
+            waiting.put((images, labels))
+
+    watch, seen = watched(program)
+    assert watch.is_done
+    assert seen.compute is not None

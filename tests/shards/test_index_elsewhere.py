@@ -139,7 +139,7 @@ def test_compressed_tar_files_are_refused_with_the_reason(tars: Path, tmp_path: 
 def test_what_is_no_place_of_tar_files_is_refused(tars: Path, tmp_path: Path) -> None:
     with pytest.raises(DatasetError, match="no tar files in"):
         index_elsewhere(str(tmp_path / "nothing"), tmp_path / "index")
-    with pytest.raises(DatasetError, match="no tar files at memory:.*or write their names"):
+    with pytest.raises(DatasetError, match=r"no tar files at memory:.*or write their names"):
         index_elsewhere("memory://foreign", tmp_path / "index")
     shutil.copytree(tars, tmp_path / "others")
     with pytest.raises(DatasetError, match="names tar files in 2 places"):

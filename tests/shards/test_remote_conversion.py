@@ -24,6 +24,7 @@ from fastdata.shards.conversion import job
 from fastdata.shards.conversion.convert import ConvertOptions, convert
 from fastdata.shards.conversion.recode import Recoding
 from fastdata.shards.verify import verify_folder
+from fastdata.system.files import write_whole
 
 OPTIONS = ConvertOptions(shard_bytes=SHARD_BYTES)
 URL = "memory://bucket/set"
@@ -125,9 +126,136 @@ def _only_from(first: int, make: Any) -> Any:
     return made
 
 
+def test_what_has_left_the_store_is_made_again(
+    folder: Path, tmp_path: Path, store: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr("fastdata.shards.conversion.convert.write_whole", _killed)
+        with pytest.raises(RuntimeError, match="killed"):
+            convert(str(folder), URL, OPTIONS)
+    store.rm_file("/bucket/set/shard-000000.tar")
+    store.rm_file("/bucket/set/shard-000002.idx")
+    convert(str(folder), URL, OPTIONS)
+    convert(str(folder), tmp_path / "local", OPTIONS)
+    assert uploaded(store) == tree(tmp_path / "local")
+
+
+def test_no_manifest_is_uploaded_for_shards_that_are_gone(
+    folder: Path, store: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def then_removed(place: Path, data: bytes) -> None:
+        if store.exists("/bucket/set/shard-000001.tar"):
+            store.rm_file("/bucket/set/shard-000001.tar")
+        write_whole(place, data)
+
+    monkeypatch.setattr("fastdata.shards.conversion.convert.write_whole", then_removed)
+    with pytest.raises(StoreError, match=r"shard-000001\.tar is no longer in the store, and 0 others; run the same"):
+        convert(str(folder), URL, OPTIONS)
+    assert not store.exists("/bucket/set/manifest.json")
+
+
+def test_a_replacement_that_was_interrupted_leaves_no_old_shards(
+    folder: Path, tmp_path: Path, store: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    convert(str(folder), URL, ConvertOptions(shard_bytes=SHARD_BYTES // 3))
+    removed: list[str] = []
+    remove = remote_files.RemoteFiles.remove
+
+    def failing(self: Any, url: str) -> None:
+        remove(self, url)
+        removed.append(url)
+        if len(removed) == 3:
+            raise StoreError("the store is down")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(remote_files.RemoteFiles, "remove", failing)
+        with pytest.raises(StoreError, match="the store is down"):
+            convert(str(folder), URL, OPTIONS, overwrite=True)
+    convert(str(folder), URL, OPTIONS, overwrite=True)
+    convert(str(folder), tmp_path / "local", OPTIONS)
+    assert uploaded(store) == tree(tmp_path / "local")
+
+
+def test_a_dataset_with_a_damaged_manifest_can_be_replaced(folder: Path, tmp_path: Path, store: Any) -> None:
+    convert(str(folder), URL, ConvertOptions(shard_bytes=SHARD_BYTES // 3))
+    store.pipe_file("/bucket/set/manifest.json", b"{")
+    convert(str(folder), URL, OPTIONS, overwrite=True)
+    convert(str(folder), tmp_path / "local", OPTIONS)
+    assert uploaded(store) == tree(tmp_path / "local")
+
+
+def test_an_answer_that_is_lost_does_not_end_a_removal(store: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    store.pipe_file("/bucket/set/a.txt", b"1")
+    rm_file = type(store).rm_file
+
+    def lost(self: Any, path: str) -> None:
+        rm_file(self, path)
+        raise ConnectionResetError("the answer was lost")
+
+    monkeypatch.setattr(type(store), "rm_file", lost)
+    remote_files.RemoteFiles().remove(f"{URL}/a.txt")
+    monkeypatch.undo()
+    assert not store.exists("/bucket/set/a.txt")
+
+
+def test_splits_that_are_there_are_a_dataset_too(folder: Path, tmp_path: Path, store: Any) -> None:
+    for name in ("train", "val"):
+        (tmp_path / "source").mkdir(exist_ok=True)
+        (tmp_path / "source" / name).symlink_to(folder)
+    convert(str(tmp_path / "source"), URL, OPTIONS)
+    with pytest.raises(ConversionError, match="already holds a converted dataset"):
+        convert(str(folder), URL, OPTIONS)
+
+
+def test_files_of_others_in_a_staging_folder_stay(folder: Path, tmp_path: Path, store: Any) -> None:
+    (tmp_path / "home").mkdir()
+    (tmp_path / "home" / "thesis.txt").write_text("years")
+    convert(str(folder), URL, OPTIONS, staging=tmp_path / "home", overwrite=True)
+    assert tree(tmp_path / "home") == {"thesis.txt": b"years"}
+
+
+def test_what_a_kill_at_the_very_end_leaves_is_no_hindrance(folder: Path, tmp_path: Path, store: Any) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("fastdata.shards.conversion.convert.shutil.rmtree", lambda *_, **__: None)
+        convert(str(folder), URL, OPTIONS)
+    assert staged(tmp_path)
+    store.rm("/bucket/set", recursive=True)
+    convert(str(folder), URL, OPTIONS)
+    assert staged(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("source", "destination"),
+    [
+        ("memory://bucket/set", "memory://bucket/set/"),
+        ("memory://bucket/set", "memory://bucket/set/train"),
+        ("memory://bucket/set/part", "memory://bucket/set"),
+        ("memory://bucket/set/shard-{000000..000001}.tar", "memory://bucket/set"),
+        ("FOLDER", "file://FOLDER"),
+        ("FOLDER", "file://FOLDER/out"),
+        ("file://FOLDER", "FOLDER"),
+    ],
+)
+def test_source_and_destination_lie_apart(folder: Path, store: Any, source: str, destination: str) -> None:
+    convert(str(folder), URL, OPTIONS)
+    before = uploaded(store), tree(folder)
+    places = [place.replace("FOLDER", str(folder)) for place in (source, destination)]
+    with pytest.raises(ConversionError, match="must not lie inside of each other"):
+        convert(*places, OPTIONS, overwrite=True)
+    assert before == (uploaded(store), tree(folder))
+
+
+@pytest.mark.parametrize("url", ["memory://", "simplecache::memory://bucket/set"])
+def test_urls_that_name_no_folder(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, url: str) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(OptionError, match="names no folder of a store"):
+        convert(str(folder), url, OPTIONS)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_what_is_in_the_store_is_not_overwritten_unasked(folder: Path, tmp_path: Path, store: Any) -> None:
     store.pipe_file("/bucket/set/notes.txt", b"mine")
-    with pytest.raises(ConversionError, match=r"memory://bucket/set already holds 1 other files; choose another"):
+    with pytest.raises(ConversionError, match=r"bucket/set already holds 1 other files and folders; choose another"):
         convert(str(folder), URL, OPTIONS)
     store.rm_file("/bucket/set/notes.txt")
     convert(str(folder), URL, ConvertOptions(shard_bytes=SHARD_BYTES // 2))
@@ -206,7 +334,7 @@ def test_staging_is_for_urls(folder: Path, tmp_path: Path, store: Any) -> None:
     with pytest.raises(OptionError, match="is for a destination that is a URL"):
         convert(str(folder), tmp_path / "out", OPTIONS, staging=tmp_path / "staging")
     convert(str(folder), URL, OPTIONS, staging=tmp_path / "staging")
-    assert not (tmp_path / "staging").exists()
+    assert tree(tmp_path / "staging") == {}
     assert uploaded(store)
 
 

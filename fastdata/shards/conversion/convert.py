@@ -154,7 +154,7 @@ def convert(
     if remote is None and staging is not None:
         raise OptionError(f"staging={os.fspath(staging)!r} is for a destination that is a URL; leave it out")
     folder = remote.folder if remote is not None else Path(destination)
-    _check_apart(source, folder)
+    _check_apart(source, os.fspath(destination))
     _remove_leftovers(folder)
     splits = open_source(
         source,
@@ -185,10 +185,10 @@ def convert(
         for name, manifest in summary.manifests.items():
             write_whole(folder / name / MANIFEST_NAME, manifest.to_text().encode())
         if remote is not None:
-            remote.upload_manifests(splits)
+            remote.upload_manifests(summary.manifests)
         place.finish()
         if remote is not None:
-            shutil.rmtree(folder)
+            shutil.rmtree(folder, ignore_errors=True)
     return summary
 
 
@@ -198,16 +198,23 @@ def _remove_leftovers(folder: Path) -> None:
         shutil.rmtree(left, ignore_errors=True)
 
 
-def _check_apart(source: str, folder: Path) -> None:
+def _check_apart(source: str, destination: str) -> None:
     """Shards inside of their source would be found there the next time, and replacing a destination its own source."""
-    if not os.path.isdir(source):
-        return
-    here, there = folder.resolve(), Path(source).resolve()
-    if here.is_relative_to(there) or there.is_relative_to(here):
+    here, there = _folder_of(destination), _folder_of(source)
+    is_folder = os.path.isdir(source) or (is_url(source) and not source.endswith(".tar"))
+    if here == there or (is_folder and (here.startswith(f"{there}/") or there.startswith(f"{here}/"))):
         raise ConversionError(
-            f"the destination {folder} and the source {source} must not lie inside of each other; choose another "
+            f"the destination {destination} and the source {source} must not lie inside of each other; choose another "
             "destination"
         )
+
+
+def _folder_of(name: str) -> str:
+    """The folder that a path or URL names, or in which the files are that it names."""
+    name = name.removeprefix("file://")
+    if name.endswith((".tar", ".parquet")):
+        name = name.rpartition("/")[0]
+    return name.rstrip("/") if is_url(name) else os.path.realpath(name).replace(os.sep, "/")
 
 
 def _with_classes(splits: dict[str, Split], classes: list[str]) -> dict[str, Split]:

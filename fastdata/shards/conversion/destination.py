@@ -13,7 +13,7 @@ from typing import Any
 from fastdata.errors import ConversionError
 from fastdata.jpeg_index.index_file import path_beside
 from fastdata.shards.conversion.folders import SPLIT_NAMES
-from fastdata.shards.conversion.job import ConvertOptions, ShardJob, finished_shard
+from fastdata.shards.conversion.job import ConvertOptions, ShardJob, finished_shard, read_note
 from fastdata.shards.conversion.remote_destination import RemoteDestination
 from fastdata.shards.conversion.samples import Split
 from fastdata.shards.conversion.shard_plan import plan_shards
@@ -71,7 +71,7 @@ class Destination:
         self._folder.mkdir(parents=True, exist_ok=True)
         job = self._state / "job.json"
         others = [entry.name for entry in os.scandir(self._folder) if not entry.name.startswith(STATE_FOLDER)]
-        if not job.exists() and others and not self._overwrite:
+        if not job.exists() and others and not self._overwrite and self._remote is None:
             what = "a converted dataset" if _is_dataset(self._folder) else f"{len(others)} other files and folders"
             raise ConversionError(
                 f"{self._folder} already holds {what}; choose another destination, or use --overwrite to replace an "
@@ -89,10 +89,25 @@ class Destination:
                 _remove_conversion(self._folder, {*SPLIT_NAMES, *self._splits})
             self._check_may_continue(job)
             if self._remote is not None and not job.exists():
+                for name in others:  # left by a conversion that was killed at its very end
+                    shutil.rmtree(self._folder / name, ignore_errors=True)
+                    (self._folder / name).unlink(missing_ok=True)
                 self._remote.claim(self._splits, replaces=replaces)
+            elif self._remote is not None:
+                self._forget_missing(self._remote)
             write_whole(job, json.dumps(self._job, indent=1).encode())
             self._stack = stack.pop_all()  # the lock is held until the end
         return self
+
+    def _forget_missing(self, remote: RemoteDestination) -> None:
+        """Forgets the notes on shards that are no longer in the store."""
+        for split in self._splits:
+            notes = {path: read_note(path) for path in (self._state / (split or "_")).glob("shard-*.json")}
+            uploaded = {path: done for path, done in notes.items() if done is not None and done.uploaded is not None}
+            gone = remote.missing(split, [done.info for done in uploaded.values()])
+            for path, done in uploaded.items():
+                if done.info.name in gone:
+                    path.unlink()
 
     def _check_may_continue(self, job: Path) -> None:
         """Refuses to continue another conversion; files may have been added to the source or removed from it."""

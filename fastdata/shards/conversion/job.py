@@ -30,6 +30,7 @@ __all__ = [
     "ShardJob",
     "check_apart",
     "finished_shard",
+    "read_note",
     "write_shard",
 ]
 
@@ -192,6 +193,14 @@ def _make_shard(job: ShardJob) -> ShardDone:
 def _in_words(error: Exception) -> str:
     """Describes an error in the same words in every run: no addresses of objects, no paths."""
     return error.strerror if isinstance(error, OSError) and error.strerror else in_words(error)
+
+
+def read_note(note: Path) -> ShardDone | None:
+    """What a note says; None if it says nothing yet."""
+    try:
+        return ShardDone.from_text(read_file(note).decode())
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
 
 
 def finished_shard(folder: str, name: str, note: Path, *, on_error: str, url: str | None = None) -> ShardDone | None:

@@ -12,7 +12,7 @@ from fastdata.errors import ConversionError, DatasetError, NotInStore
 from fastdata.shards.conversion.folders import FOLDER_EXTENSIONS, SPLIT_NAMES, check_same_classes
 from fastdata.shards.conversion.samples import Keys, Split, Streamed
 from fastdata.shards.conversion.tars import remote_tars
-from fastdata.shards.format import NO_LABEL
+from fastdata.shards.format import MANIFEST_NAME, NO_LABEL, Manifest
 from fastdata.shards.records import Ref, listing
 from fastdata.shards.remote_files import RemoteFiles
 from fastdata.system.ordered_map import in_order
@@ -36,6 +36,10 @@ def remote_folder_splits(url: str, classes: list[str] | None) -> dict[str, Split
     """
     url = url.rstrip("/")
     sizes = dict(sorted(RemoteFiles().files_below(url).items()))
+    if MANIFEST_NAME in sizes:  # of a converted dataset; other tar files there are not of it
+        manifest = Manifest.from_text(RemoteFiles().read(f"{url}/{MANIFEST_NAME}"), f"{url}/{MANIFEST_NAME}")
+        tars = [f"{url}/{shard.name}" for shard in manifest.shards]
+        return {"": remote_tars(tars, classes if classes is not None else manifest.classes)}
     if tars := [f"{url}/{name}" for name in sizes if name.endswith(".tar") and "/" not in name]:
         return {"": remote_tars(tars, classes)}
     folders = sorted({name.partition("/")[0] for name in sizes if "/" in name and not _is_hidden(name)})
@@ -91,6 +95,8 @@ def _place(name: str) -> tuple[str, str]:
 
 
 def _read(store: RemoteFiles, ref: Ref) -> Streamed:
+    if "::" in ref.path:
+        return Streamed(ref.key, b"", NO_LABEL, problem=f"{ref.path} cannot be read: fsspec takes :: for other stores")
     try:
         return Streamed(ref.key, store.read(ref.path), ref.label, ref.source_path)
     except NotInStore as error:
