@@ -40,8 +40,7 @@ def place_model(model: nn.Module, options: TrainOptions, ranks: Ranks, device: t
         model = nn.SyncBatchNorm.convert_sync_batchnorm(model)  # type: ignore[no-untyped-call]
     if options.amp == "fp8":
         model = _in_float8(model)
-    is_sharded = options.fsdp and ranks.world_size > 1  # shards of other layouts are not supported
-    layout = torch.channels_last if options.channels_last and not is_sharded else torch.contiguous_format
+    layout = torch.channels_last if options.channels_last else torch.contiguous_format
     placed: nn.Module = model.to(device, memory_format=layout)  # type: ignore[call-overload]
     return placed
 

@@ -9,6 +9,7 @@ fully_shard.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
@@ -21,6 +22,7 @@ from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.utils._pytree import tree_map_only
 
+from fastdata.errors import OptionError
 from fastdata.models.recompute import repeated_blocks
 from fastdata.patches.device_mesh import release_groups
 from fastdata.train.ranks import Ranks, when_left
@@ -37,14 +39,34 @@ __all__ = [
 
 
 def shard(model: nn.Module, ranks: Ranks, device: torch.device) -> None:
-    """Shards a model in place, with the weights of rank 0: each of its repeated blocks, and the rest together."""
+    """Shards a model in place, with the weights of rank 0: each of its repeated blocks, and the rest together.
+
+    Raises:
+        OptionError: a parameter has no dimensions, which cannot be sharded.
+    """
+    for name, parameter in model.named_parameters():
+        if parameter.dim() == 0:
+            raise OptionError(f"fsdp=True cannot shard {name}, a number; make it a parameter of the shape (1,)")
+        parameter.data = parameter.data.contiguous()  # other layouts are not supported
     for tensor in (*model.parameters(), *model.buffers()):
         ranks.take_over(tensor.data)
     mesh = init_device_mesh(device.type, (ranks.world_size,))
     when_left(partial(release_groups, mesh))
-    for name in repeated_blocks(model):
+    for name in _blocks_apart(model):
         fully_shard(model.get_submodule(name), mesh=mesh, reshard_after_forward=True)
     fully_shard(model, mesh=mesh, reshard_after_forward=False)
+
+
+def _blocks_apart(model: nn.Module) -> list[str]:
+    """Names of a model's blocks; [] if any of them has a weight in common with another one, or with the rest."""
+    names = repeated_blocks(model)
+    owners = Counter[int]()
+    inside = {id(module) for name in names for module in model.get_submodule(name).modules()}
+    for name in names:
+        owners.update({id(parameter) for parameter in model.get_submodule(name).parameters()})
+    rest = (module for module in model.modules() if id(module) not in inside)
+    owners.update({id(parameter) for module in rest for parameter in module.parameters(recurse=False)})
+    return [] if any(count > 1 for count in owners.values()) else names
 
 
 def local_parts(tensors: Iterable[torch.Tensor]) -> list[torch.Tensor]:

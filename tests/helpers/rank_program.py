@@ -20,7 +20,7 @@ from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import Dataset
 
-from fastdata import DataLoader, EpochSampler, TrainError
+from fastdata import DataLoader, EpochSampler, OptionError, TrainError
 from fastdata.train import TrainOptions, fit, model
 from fastdata.train.checkpoints import Checkpointer
 from fastdata.train.ranks import Ranks, join_ranks, leave_ranks
@@ -67,7 +67,7 @@ def run(what: str, output: Path, world: int, rank: int, **more: Any) -> dict[str
         die_at(what)
     if what == "powersgd":
         model.POWERSGD_AFTER = 2
-    trained = plain_model()
+    trained = odd_model(what) if what.startswith("odd") else plain_model()
     result = fit(trained, loader, val_loader, options, ranks=ranks)
     return {
         "asked": train.asked,
@@ -78,6 +78,34 @@ def run(what: str, output: Path, world: int, rank: int, **more: Any) -> dict[str
         "weights": [whole(parameter) for parameter in trained.parameters()],
         "held": sum(each.to_local().numel() for each in trained.parameters() if isinstance(each, DTensor)),
     }
+
+
+class Odd(torch.nn.Module):
+    """Blocks that have a layer in common, and another parameter that is laid out otherwise or has no dimensions."""
+
+    def __init__(self, scale: torch.Tensor) -> None:
+        super().__init__()
+        self.first = plain_model()
+        shared = torch.nn.Linear(CLASSES, CLASSES)
+        self.blocks = torch.nn.Sequential(*(Block(shared) for _ in range(3)))
+        self.scale = torch.nn.Parameter(scale)
+
+    def forward(self, images: torch.Tensor) -> Any:
+        return self.blocks(self.first(images)) * self.scale.mean()
+
+
+class Block(torch.nn.Module):
+    def __init__(self, shared: torch.nn.Module) -> None:
+        super().__init__()
+        self.shared, self.own = shared, torch.nn.Linear(CLASSES, CLASSES)
+
+    def forward(self, values: torch.Tensor) -> Any:
+        return values + self.own(self.shared(values))
+
+
+def odd_model(what: str) -> Odd:
+    torch.manual_seed(5)
+    return Odd(torch.ones(()) if "number" in what else torch.ones(3, 4).t())
 
 
 def whole(parameter: torch.Tensor) -> torch.Tensor:
@@ -184,9 +212,9 @@ if __name__ == "__main__":
     status = 0
     try:
         torch.save(run(what, output, world, rank, **more), output / f"{what}-{world}-{rank}.pt")
-    except TrainError as error:
+    except (TrainError, OptionError) as error:
         status = 1
-        print(f"TrainError: {error}", file=sys.stderr)
+        print(f"{type(error).__name__}: {error}", file=sys.stderr)
     leave_ranks()
     if status == 0 and (left := gloo_threads()):  # they would outlive the interpreter, and abort it now and then
         status = 1

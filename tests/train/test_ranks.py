@@ -106,6 +106,17 @@ def test_averaged_and_clipped_weights_are_the_same_sharded(tmp_path: Path) -> No
     assert kept["optimizer"]["state"].keys() == other["optimizer"]["state"].keys()
 
 
+def test_blocks_with_a_layer_in_common_and_transposed_weights_are_sharded(tmp_path: Path) -> None:
+    ours, like = (results(what, tmp_path / what, 2) for what in ("odd, sharded", "odd"))
+    check_like_one(ours, like[0])
+
+
+def test_a_parameter_that_cannot_be_sharded_is_named(tmp_path: Path) -> None:
+    for status, errors in outcomes("odd number, sharded", tmp_path, 2):
+        assert status == 1
+        assert "OptionError: fsdp=True cannot shard scale, a number; make it a parameter of the shape (1,)" in errors
+
+
 @pytest.mark.parametrize(("first", "then"), [("sharded", "resume"), ("together", "resume, sharded")])
 def test_checkpoints_fit_sharded_or_not_and_any_number_of_processes(
     alone: dict[str, Any], tmp_path: Path, first: str, then: str
