@@ -107,7 +107,7 @@ GUARDS = {
     ),
     "an image that changed in place is another one to the cache": Guard(
         "fastdata/pipeline/record_cache.py",
-        "found.st_ctime_ns if os.name",
+        "changed_ns if os.name",
         "0 if os.name",
         pytest_of("pixels/test_record_cache.py", "changed_but"),
     ),
