@@ -84,10 +84,18 @@ def test_folders_in_a_store_become_the_same_shards(folder: Path, tmp_path: Path,
     assert uploaded(store) == theirs
 
 
-def test_tar_files_in_a_folder_of_a_store(folder: Path, tmp_path: Path, store: Any) -> None:
-    convert(str(folder), URL, OPTIONS)
-    convert(URL, tmp_path / "again", OPTIONS)
-    assert len(ShardDataset(tmp_path / "again")) == len(ShardDataset(URL, cache_dir=tmp_path / "shards"))
+def test_a_dataset_in_a_store_is_read_by_its_manifest(folder: Path, tmp_path: Path, store: Any) -> None:
+    (tmp_path / "source").mkdir()
+    for name in ("train", "val"):
+        (tmp_path / "source" / name).symlink_to(folder)
+    for source, split in ((folder, ""), (tmp_path / "source", "/val")):
+        url = f"memory://bucket/by/{len(split)}"
+        convert(str(source), url, OPTIONS)
+        store.pipe_file(f"/bucket/by/{len(split)}{split}/shard-000099.tar", b"of an earlier conversion")
+        summary = convert(url, tmp_path / f"again{len(split)}", OPTIONS)
+        again = ShardDataset(f"{tmp_path}/again{len(split)}{split}")
+        assert len(again) == len(ShardDataset(f"{url}{split}", cache_dir=tmp_path / "shards"))
+        assert summary.manifests[split.strip("/")].classes == ShardDataset(f"{url}{split}").classes
 
 
 def test_what_was_uploaded_is_neither_made_nor_sent_again(

@@ -5,7 +5,7 @@ The images are read by threads, in the order in which a local copy would be read
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import partial
 
 from fastdata.errors import ConversionError, DatasetError, NotInStore
@@ -36,22 +36,16 @@ def remote_folder_splits(url: str, classes: list[str] | None) -> dict[str, Split
     """
     url = url.rstrip("/")
     sizes = dict(sorted(RemoteFiles().files_below(url).items()))
-    if MANIFEST_NAME in sizes:  # of a converted dataset; other tar files there are not of it
-        manifest = Manifest.from_text(RemoteFiles().read(f"{url}/{MANIFEST_NAME}"), f"{url}/{MANIFEST_NAME}")
-        tars = [f"{url}/{shard.name}" for shard in manifest.shards]
-        return {"": remote_tars(tars, classes if classes is not None else manifest.classes)}
-    if tars := [f"{url}/{name}" for name in sizes if name.endswith(".tar") and "/" not in name]:
-        return {"": remote_tars(tars, classes)}
     folders = sorted({name.partition("/")[0] for name in sizes if "/" in name and not _is_hidden(name)})
     splits = [name for name in folders if name in SPLIT_NAMES]
-    if not splits or splits == ["test"]:
-        return {"": _folder(url, sizes)}
+    if not splits or splits == ["test"] or _has_tars(sizes):
+        return {"": _split(url, sizes, classes)}
     if others := [name for name in folders if name not in SPLIT_NAMES]:
         raise ConversionError(
             f"{url} contains {', '.join(splits)} beside {', '.join(others[:3])}, so it is unclear whether these are "
             f"splits or classes; convert {url}/{splits[0]} by itself, or move the other folders away"
         )
-    found = {name: _folder(f"{url}/{name}", _below(sizes, name)) for name in splits}
+    found = {name: _split(f"{url}/{name}", _below(sizes, name), classes) for name in splits}
     check_same_classes(url, {name: split.classes for name, split in found.items()})
     return found
 
@@ -62,6 +56,21 @@ def _is_hidden(name: str) -> bool:
 
 def _below(sizes: dict[str, int], folder: str) -> dict[str, int]:
     return {name.partition("/")[2]: size for name, size in sizes.items() if name.startswith(f"{folder}/")}
+
+
+def _has_tars(sizes: Iterable[str]) -> bool:
+    return any(name.endswith(".tar") and "/" not in name for name in sizes)
+
+
+def _split(url: str, sizes: dict[str, int], classes: list[str] | None) -> Split:
+    """One split: the tar files at a URL, or its class folders."""
+    if MANIFEST_NAME in sizes:  # of a converted dataset; other tar files there are not of it
+        manifest = Manifest.from_text(RemoteFiles().read(f"{url}/{MANIFEST_NAME}"), f"{url}/{MANIFEST_NAME}")
+        tars = [f"{url}/{shard.name}" for shard in manifest.shards]
+        return remote_tars(tars, classes if classes is not None else manifest.classes)
+    if _has_tars(sizes):
+        return remote_tars([f"{url}/{name}" for name in sizes if name.endswith(".tar") and "/" not in name], classes)
+    return _folder(url, sizes)
 
 
 def _folder(url: str, sizes: dict[str, int]) -> Split:
