@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import tempfile
 import time
@@ -18,7 +19,7 @@ import torch
 from fastdata.dataloader.explain import index_of
 from fastdata.diagnosis.budget import Alarm, Budget, OverBudget
 from fastdata.diagnosis.cpu_use import load_now
-from fastdata.diagnosis.loader_facts import is_plain
+from fastdata.diagnosis.loader_facts import epoch_length, is_plain
 from fastdata.diagnosis.loading import (
     augments_batches,
     changed_loader,
@@ -140,7 +141,11 @@ def _examine(seen: Observation, loader: Any, seconds: float, budget: Budget) -> 
         seen.epoch_batches = len(loader)
     states = GlobalStates.now()
     try:
-        seen.alone = _tried(seen, "the loader alone", lambda: measure_loading(loader, seconds=_ALONE * seconds), budget)
+        if seen.real is not None and _may_wait_for_program(loader):
+            seen.limitations.append("the loader alone: a stream in the program's own thread may wait for the program")
+        else:
+            work = partial(measure_loading, loader, seconds=_ALONE * seconds)
+            seen.alone = _tried(seen, "the loader alone", work, budget)
         if seen.is_ours and (choice := loader._findings.choice) is not None:  # known once there was a batch
             seen.has_index = index_of(loader._route(), choice) is not None
         if seen.alone is not None:
@@ -157,6 +162,12 @@ def _examine(seen: Observation, loader: Any, seconds: float, budget: Budget) -> 
     root = getattr(loader.dataset, "root", None)
     if isinstance(root, str | os.PathLike):
         seen.slow_storage = slow_to_read(os.fspath(root)) or ""
+
+
+def _may_wait_for_program(loader: Any) -> bool:
+    """True for a stream without a known end in the caller's thread: the program's steps may be what feeds it."""
+    is_stream = isinstance(loader.dataset, torch.utils.data.IterableDataset)
+    return is_stream and not loader.num_workers and math.isinf(epoch_length(loader.dataset))
 
 
 def _loading(make: Callable[[], Any], what: str, seconds: float) -> Loading:

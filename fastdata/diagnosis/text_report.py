@@ -86,7 +86,7 @@ def _step_rows(seen: Observation) -> list[tuple[str, str]]:
     share = wait_share(seen)
     rows = [
         ("as the program runs", f"{_ms(real)}, of which {_ms(seen.real.wait_s)} in next(loader)"),
-        ("without waiting for batches (compute only)", _ms(compute) if seen.compute is not None else "not measured"),
+        ("without waiting (compute only)", _ms(compute) if seen.compute is not None else "not measured"),
         ("the loader alone (data only)", _ms(data)),
         ("lost to waiting for data", f"{share:.0%}"),
     ]
@@ -98,7 +98,7 @@ def _step_rows(seen: Observation) -> list[tuple[str, str]]:
     rows += [(f"  {name}", _ms(value)) for name, value in parts if value > 0]
     slower_s = seen.real.busy_s - compute if seen.compute is not None and seen.facts.device == "cpu" else 0.0
     if slower_s > _NOTABLY_SLOWER * real:
-        rows.append(("computing while batches are loaded", f"{_ms(slower_s)} longer"))
+        rows.append(("computing beside a busy loader", f"{_ms(slower_s)} longer"))
     if seen.real.cores is not None:
         rows.append(("cores used", f"{seen.real.cores:.1f} of {seen.cpus}"))
     if others_used(seen) >= _NOTABLE:

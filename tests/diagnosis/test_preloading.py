@@ -251,3 +251,4 @@ def test_a_stream_that_the_loop_itself_feeds_is_not_read_ahead() -> None:
     watch, seen = watched(program)
     assert watch.is_done
     assert seen.compute is not None
+    assert "the loader alone: a stream in the program's own thread may wait for the program" in seen.limitations
