@@ -8,7 +8,7 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any, TypeVar
 
@@ -146,6 +146,39 @@ class RemoteFiles:
             return {name.removeprefix(below).lstrip("/"): each["size"] for name, each in files.items()}
 
         return self._patiently(url, found)
+
+    def matching(self, pattern: str) -> list[str]:
+        """URLs of the files that a pattern with `*` means, sorted; a URL without one is its own.
+
+        Raises:
+            StoreError: the store cannot be read.
+        """
+        if "*" not in pattern:
+            return [pattern]
+        begin = pattern.index("://") + 3
+
+        def found() -> list[str]:
+            system, place = self._system(pattern)
+            system.invalidate_cache()
+            return sorted(pattern[:begin] + name for name in system.glob(place))
+
+        return self._patiently(pattern, found)
+
+    @contextmanager
+    def opened(self, url: str) -> Iterator[IO[bytes]]:
+        """A file in a store, of which parts are read as they are asked for.
+
+        Raises:
+            StoreError: it cannot be opened, or reading fails.
+        """
+        file = self._patiently(url, lambda: self._system(url)[0].open(self._system(url)[1], "rb"))
+        with file:
+            try:
+                yield file
+            except Exception as error:
+                if not any(map(_is_net, _causes(error))):
+                    raise
+                raise StoreError(f"{url} could not be read ({_in_words(error)}); try again later") from error
 
     def names(self, url: str) -> list[str]:
         """Names of the files and folders in a folder of a store; [] where there is no such folder.

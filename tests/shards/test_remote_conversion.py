@@ -98,6 +98,33 @@ def test_a_dataset_in_a_store_is_read_by_its_manifest(folder: Path, tmp_path: Pa
         assert summary.manifests[split.strip("/")].classes == ShardDataset(f"{url}{split}").classes
 
 
+@pytest.mark.parametrize("given", ["folder", "pattern", "braces", "file"])
+def test_parquet_files_in_a_store_give_the_same_shards(folder: Path, tmp_path: Path, store: Any, given: str) -> None:
+    pyarrow = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    (tmp_path / "tables").mkdir()
+    samples = [(data, name.partition("/")[0]) for name, data in tree(folder).items()]
+    for number in range(1 if given == "file" else 2):
+        data, names = zip(*samples[20 * number : 20 * number + 20], strict=True)
+        rows = {"image": list(data), "label": list(names), "caption": [f"one of {name}" for name in names]}
+        place = tmp_path / "tables" / f"train-{number:05}-of-00002.parquet"
+        parquet.write_table(pyarrow.table(rows), place, row_group_size=6)
+        store.pipe_file(f"/bucket/tables/data/{place.name}", place.read_bytes())
+    convert(str(tmp_path / "tables"), tmp_path / "local", OPTIONS, fields={"txt": "caption"})
+    url = {
+        "folder": "memory://bucket/tables",
+        "pattern": "memory://bucket/tables/data/train-*.parquet",
+        "braces": "memory://bucket/tables/data/train-{00000..00001}-of-00002.parquet",
+        "file": "memory://bucket/tables/data/train-00000-of-00002.parquet",
+    }[given]
+    convert(url, tmp_path / "out", OPTIONS, fields={"txt": "caption"})
+    ours, theirs = tree(tmp_path / "out"), tree(tmp_path / "local")
+    assert {name: data for name, data in ours.items() if not name.endswith(".json")} == {
+        name: data for name, data in theirs.items() if not name.endswith(".json")
+    }
+    assert convert(url, tmp_path / "out", OPTIONS, fields={"txt": "caption"}).was_finished
+
+
 def test_what_was_uploaded_is_neither_made_nor_sent_again(
     folder: Path, tmp_path: Path, store: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

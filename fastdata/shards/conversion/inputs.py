@@ -27,6 +27,7 @@ from fastdata.shards.conversion.tables import TABLES, table_split
 from fastdata.shards.conversion.tars import remote_tars, tar_splits
 from fastdata.shards.fields import KEY
 from fastdata.shards.patterns import expand_braces, refuse_compressed
+from fastdata.shards.remote_files import RemoteFiles
 
 __all__ = ["open_source"]
 
@@ -47,8 +48,8 @@ def open_source(
         source: a folder with one folder of images per class (or with train/ and val/ of such folders; with fields or
             annotations a folder of images), with tar files, with Parquet files, a dataset that Hugging Face's
             `save_to_disk` wrote, or a converted dataset; a tar or Parquet file, or a pattern of them ("{000..009}",
-            "*"), also URLs of tar files; the URL of a folder with class folders or tar files; a .csv, .tsv or .jsonl
-            table; or "module:function".
+            "*"), also their URLs, or that of a folder with class folders or such files; a .csv, .tsv or .jsonl table;
+            or "module:function".
         image_column: column of a table with encoded images, or with their paths; None finds it.
         label_column: column of a table with labels; None finds it.
         classes: class names by number, for labels that are names; None numbers those that occur, in sorted order.
@@ -66,13 +67,7 @@ def open_source(
         OptionError: fields or annotations are given for a source that has its own.
     """
     if "://" in source:
-        _check_unasked(source, fields, annotations)
-        urls = expand_braces(source)
-        refuse_compressed(urls)
-        if all(url.endswith(".tar") for url in urls):
-            return {"": remote_tars(urls, classes)}
-        _check_is_folder(source, urls)
-        return remote_folder_splits(source, classes)
+        return _remote_splits(source, image_column, label_column, classes, fields, annotations)
     if not os.path.exists(source) and re.fullmatch(r"[\w.]+:\w+", source):
         _check_unasked(source, fields, annotations)
         return {"": _function(source)}
@@ -91,14 +86,34 @@ def open_source(
     return parquet_splits(paths, image_column, label_column, classes, fields)
 
 
-def _check_is_folder(source: str, urls: list[str]) -> None:
-    """Refuses URLs of files that are no tar files, and several at once."""
-    if len(urls) > 1 or source.lower().endswith((".parquet", *TABLES, *FOLDER_EXTENSIONS)):
+def _remote_splits(
+    source: str,
+    image_column: str | None,
+    label_column: str | None,
+    classes: list[str] | None,
+    fields: Mapping[str, str],
+    annotations: Sequence[str],
+) -> dict[str, Split]:
+    """The splits of tar or Parquet files at URLs, or of a folder at one."""
+    urls = [url for one in expand_braces(source) for url in RemoteFiles().matching(one)]
+    refuse_compressed(urls)
+    if urls == [source] and not source.lower().endswith((".tar", ".parquet", *TABLES, *FOLDER_EXTENSIONS)):
+        place = source.rstrip("/")
+        urls = [f"{place}/{name}" for name in sorted(RemoteFiles().files_below(source)) if name.endswith(".parquet")]
+        if not urls:
+            _check_unasked(source, fields, annotations)
+            return remote_folder_splits(source, classes)
+    if urls and all(url.endswith(".parquet") for url in urls):
+        _check_unasked(source, {}, annotations)
+        return parquet_splits(urls, image_column, label_column, classes, fields)
+    _check_unasked(source, fields, annotations)
+    if not urls or not all(url.endswith(".tar") for url in urls):
         raise DatasetError(
-            f"{source} is a URL, of which convert reads tar files (write {{000000..000099}} for many) and folders with "
-            "one folder per class: copy other files first (aws s3 sync, gsutil -m rsync -r), or name a Python function "
-            "as module:function"
+            f"{source} is a URL, of which convert reads tar and Parquet files (write {{000000..000099}} or * for many) "
+            "and folders with one folder per class: copy other files first (aws s3 sync, gsutil -m rsync -r), or name "
+            "a Python function as module:function"
         )
+    return {"": remote_tars(urls, classes)}
 
 
 def _check_unasked(source: str, fields: Mapping[str, str], annotations: Sequence[str]) -> None:

@@ -7,10 +7,10 @@ import json
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import IO, Any
 
 from fastdata.errors import ConversionError
 from fastdata.shards.conversion.folders import SPLIT_NAMES
@@ -19,6 +19,7 @@ from fastdata.shards.conversion.tables import WHOLE_ROW, column, field_columns
 from fastdata.shards.fields import encoded
 from fastdata.shards.format import NO_LABEL, crc32c
 from fastdata.shards.labels import LABEL_NAMES, class_number, class_numbers, classes_for, integer_label
+from fastdata.shards.remote_files import RemoteFiles
 from fastdata.system.files import NotRegularFile, open_file
 from fastdata.system.optional import need
 
@@ -39,7 +40,7 @@ def parquet_splits(
     """The splits of Parquet or Arrow files, by their names: train-00000-of-00257.parquet, or train/0000.parquet.
 
     Args:
-        paths: the files.
+        paths: the files, or their URLs.
         image_column: column with encoded images; None finds it.
         label_column: column with labels; None finds it.  Where fields are given, there may be none.
         classes: class names by number, for labels that are names; None numbers those that occur, in sorted order.
@@ -107,7 +108,7 @@ def _split(tables: Sequence[_Table], classes: list[str] | None) -> Split:
     fingerprint = crc32c(b"".join(_end_of(table.path) for table in tables))
     if tables[0].fields:
         fingerprint = crc32c(json.dumps(tables[0].fields).encode(), fingerprint)
-    return Split(classes=classes, stream=stream, fingerprint=fingerprint)
+    return Split(classes=classes, stream=stream, fingerprint=fingerprint, is_remote="://" in tables[0].path)
 
 
 @dataclass(frozen=True)
@@ -224,7 +225,7 @@ def _opened(path: str) -> Iterator[Any]:
     parquet = need("pyarrow.parquet", "reading Parquet", error=ConversionError)
     what = "a Parquet file" if path.endswith(".parquet") else "an Arrow file"
     try:
-        with open_file(path) as file:
+        with _bytes_of(path) as file:
             opened = parquet.ParquetFile(file) if path.endswith(".parquet") else pyarrow.ipc.open_stream(file)
             yield opened
     except NotRegularFile as error:
@@ -235,10 +236,14 @@ def _opened(path: str) -> Iterator[Any]:
 
 def _end_of(path: str) -> bytes:
     """A Parquet file's size and its end, which holds the statistics of all its columns."""
-    size = os.path.getsize(path)
-    with open_file(path) as file:
+    with _bytes_of(path) as file:
+        size = file.seek(0, os.SEEK_END)
         file.seek(max(0, size - _FOOTER_BYTES))
         return str(size).encode() + file.read()
+
+
+def _bytes_of(path: str) -> AbstractContextManager[IO[bytes]]:
+    return RemoteFiles().opened(path) if "://" in path else open_file(path)
 
 
 def _class_names(metadata: dict[bytes, bytes] | None, label: str) -> list[str] | None:
