@@ -9,7 +9,7 @@ fully_shard.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, OrderedDict
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
@@ -100,14 +100,17 @@ def gathered_weights(model: nn.Module) -> Iterator[None]:
             part.set_reshard_after_forward(part is not model, recurse=False)
 
 
-def gathered(state: Any, *, keeps: bool) -> Any:
-    """A state with whole tensors, on the host, in the place of sharded ones; None there unless this process `keeps`."""
+def gathered(state: Mapping[str, Any], *, keeps: bool) -> dict[str, Any]:
+    """States with whole tensors, on the host, in the place of sharded ones; None there unless this process `keeps`."""
 
     def whole(tensor: DTensor) -> torch.Tensor | None:
         found = tensor.full_tensor()
         return found.cpu() if keeps else None
 
-    return tree_map_only(DTensor, whole, state)
+    made: dict[str, Any] = tree_map_only(DTensor, whole, dict(state))
+    for name, part in state.items():
+        _keep_versions(part, made[name])
+    return made
 
 
 def load_weights(model: nn.Module, state: Mapping[str, Any]) -> None:
@@ -117,7 +120,15 @@ def load_weights(model: nn.Module, state: Mapping[str, Any]) -> None:
         RuntimeError: they are another model's.
     """
     now = model.state_dict()
-    model.load_state_dict({name: _share_of(value, now.get(name)) for name, value in state.items()})
+    shares = OrderedDict((name, _share_of(value, now.get(name))) for name, value in state.items())
+    _keep_versions(state, shares)
+    model.load_state_dict(shares)
+
+
+def _keep_versions(state: Any, copied: Any) -> None:
+    """Keeps the versions of a state's modules, which torch has in an attribute of it: some refuse states without."""
+    if (versions := getattr(state, "_metadata", None)) is not None:
+        copied._metadata = versions
 
 
 def load_optimizer_state(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:

@@ -22,12 +22,14 @@ from small_training import data, options, plain_model
 from torch import nn
 from torch.utils.data import BatchSampler, RandomSampler, TensorDataset
 from torchvision.datasets import ImageFolder
+from torchvision.models import mnasnet0_5
 
 from fastdata import DataLoader, OptionError, TrainError
 from fastdata.train import Training, fit
 from fastdata.train.__main__ import main
 from fastdata.train.checkpoint_files import load_checkpoint
 from fastdata.train.searches import find_lr
+from fastdata.train.sharding import gathered
 
 FLAGS = ["--model", "small", "-b", "4", "--epochs", "3", "--opt", "adamw", "--lr", "0.003", "--device", "cpu"]
 FLAGS += ["--train-crop-size", "32", "--val-resize-size", "32", "--val-crop-size", "32", "--workers", "2"]
@@ -224,6 +226,18 @@ def test_a_resumed_run_takes_its_own_rates(tmp_path: Path, schedule: str) -> Non
     with pytest.warns(UserWarning, match=r"epochs was 2, now 4"):
         result = fit(plain_model(), data(), options=options(output_dir=str(tmp_path), resume="auto", **longer))
     assert len(result.losses) == 20
+
+
+def test_versions_of_modules_are_kept_in_checkpoints(tmp_path: Path) -> None:
+    """Of which torchvision's MNASNet refuses a state without."""
+    more: dict[str, Any] = {"output_dir": str(tmp_path), "batch_size": 4}
+    trained = [mnasnet0_5(num_classes=4) for _ in range(2)]
+    fit(trained[0], data(8, 4), options=options(**more))
+    saved = load_checkpoint(next(tmp_path.glob("*.pt")))["training"]
+    Training(trained[1], options(**more), batches_per_epoch=2).load_weights(saved)
+    assert torch.equal(trained[0].classifier[1].weight, trained[1].classifier[1].weight)
+    state = {"model": trained[0].state_dict(), "averaged": None}
+    assert gathered(state, keeps=True)["model"]._metadata == state["model"]._metadata
 
 
 @pytest.mark.parametrize("opt", ["sgd", "adamw"])
