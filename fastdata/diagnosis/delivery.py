@@ -49,6 +49,7 @@ class Delivery:
         change: applied to each batch while a change is tried; None for nothing.
         failure: exception that `change` raised; the program got its batch as it was.
         is_ready: True if the latest batch was preloaded.
+        latest: the loader's latest batch that was delivered, as it was; None before there is one.
         reads_ahead: False for a loader that loads in the program's own thread: it is at rest while the program
             computes, and what it loads may depend on that.
         late_s: seconds that the device took to finish its work before batches were preloaded, all together.
@@ -75,7 +76,7 @@ class Delivery:
         self.late_s = 0.0
         self.reads_ahead = True
         self._wanted = 0  # batches that are still to be preloaded and delivered
-        self._latest: Any = None
+        self.latest: Any = None
         self._other: Generator[Any, None, None] | None = None
 
     def preload(self, batches: int) -> None:
@@ -114,9 +115,9 @@ class Delivery:
         if self._wanted > 0 and not iterator.ahead and iterator.failure is None:
             self._preload(iterator)
         self.is_ready = bool(iterator.ahead)
-        self._latest = iterator.following()
+        self.latest = iterator.following()
         self._wanted = max(0, self._wanted - 1)
-        return self._changed(self._latest)
+        return self._changed(self.latest)
 
     def _preload(self, iterator: MonitoredIterator) -> None:
         began = self._clock()
@@ -126,7 +127,7 @@ class Delivery:
         began, before, taken = self._clock(), _resident_bytes(), 0
         while len(iterator.ahead) < self._wanted and iterator.read_ahead():
             batch = iterator.ahead[-1]
-            if len(iterator.ahead) == 1 and _memory_of(batch) & _memory_of(self._latest):
+            if len(iterator.ahead) == 1 and _memory_of(batch) & _memory_of(self.latest):
                 self._limitations.append(
                     "no batches were preloaded: the loader makes each one in the memory of the last"
                 )

@@ -210,7 +210,7 @@ class LoopMonitor:
             if iterator.turn.is_fed and iterator.turn.delivered >= min(iterator.turn.length, seen.epoch):
                 raise StopIteration
             if seen is self.main and self.script.is_running:
-                return self.script.next(iterator)
+                return self.script.delivery.next(iterator)
             return iterator.following()
         except StopIteration:
             seen.epoch = iterator.turn.delivered

@@ -13,7 +13,7 @@ from fastdata.diagnosis.delivery import Delivery
 from fastdata.diagnosis.experiments import Experiments
 from fastdata.diagnosis.loader_facts import handover_ms, is_compiled, queued, ranks
 from fastdata.diagnosis.model_inspector import Look
-from fastdata.diagnosis.monitored_loader import MonitoredIterator, UsedLoader
+from fastdata.diagnosis.monitored_loader import UsedLoader
 from fastdata.diagnosis.observation import Facts, Step, Stretch
 from fastdata.diagnosis.speedup_model import BUSY
 from fastdata.diagnosis.step_timer import Marks
@@ -35,7 +35,6 @@ class MeasurementPlan:
 
     Attributes:
         facts, real, compute: the results so far.
-        latest: the loader's latest batch.
 
     Args:
         marks: timer of the parts of a step.
@@ -65,7 +64,6 @@ class MeasurementPlan:
         self.facts = Facts()
         self.real: Stretch | None = None
         self.compute: Stretch | None = None
-        self.latest: Any = None
         self.delivery = Delivery(inside, limitations, seconds=_PRELOADING * seconds, clock=clock)
         self.experiments = Experiments(
             self.delivery, seconds=seconds, limitations=limitations, clock=clock, budget=budget
@@ -95,15 +93,6 @@ class MeasurementPlan:
         if self._runs is not None:
             self._runs.close()
         self._runs = None
-
-    def next(self, iterator: MonitoredIterator) -> Any:
-        """The batch that the program gets next.
-
-        Raises:
-            Exception: the loader's own, StopIteration included.
-        """
-        self.latest = self.delivery.next(iterator)
-        return self.latest
 
     def take(self, step: Step) -> None:
         """Notes that a step has ended."""
@@ -139,7 +128,7 @@ class MeasurementPlan:
         self._budget.phase = "looking at two steps"
         yield from self._look_closely()
         loader = self._seen.loader
-        self.facts = self.look.facts(self.latest)
+        self.facts = self.look.facts(self.delivery.latest)
         sizes = [getattr(each, "batch_size", None) for each in (loader.batch_sampler, loader)]
         self.facts.batch_size = next(filter(None, sizes), self.facts.batch_size)  # which may be of an epoch's last
         del loader  # which the program may let go of
@@ -166,7 +155,7 @@ class MeasurementPlan:
             self._budget.phase = "timing steps with batches preloaded"
             self.compute = yield from self.experiments.timed(share=_COMPUTE, preloads=True)
         if self.facts.device == "cuda":
-            self.facts.pin_ms, self.facts.copy_ms, self.facts.pageable_copy_ms = handover_ms(self.latest)
+            self.facts.pin_ms, self.facts.copy_ms, self.facts.pageable_copy_ms = handover_ms(self.delivery.latest)
         if ranks() < 2:
             yield from self._try(self._seen.loader)
 
