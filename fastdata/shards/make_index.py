@@ -6,11 +6,12 @@ import glob
 import os
 import tempfile
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from fastdata.errors import DatasetError, NotInStore, ShardError
+from fastdata.errors import DatasetError, NotInStore, ShardError, StoreError
 from fastdata.shards.engines import run_jobs
 from fastdata.shards.format import (
     MANIFEST_NAME,
@@ -91,8 +92,9 @@ def index_elsewhere(tars: str, folder: str | os.PathLike[str], *, workers: int =
     if len(places) > 1:
         raise DatasetError(f"{tars} names tar files in {len(places)} places; index those of each place by themselves")
     Path(folder).mkdir(parents=True, exist_ok=True)
-    old, place = _old_manifest(Path(folder)), next(iter(places))
-    beside = _manifest_in_store(place) if "://" in place else _old_manifest(Path(place))
+    old, place, beside = _old_manifest(Path(folder)), next(iter(places)), None
+    with suppress(StoreError):  # one that does not tell whether there is a manifest
+        beside = _manifest_in_store(place) if "://" in place else _old_manifest(Path(place))
     classes = next((known.classes for known in (old, beside) if known is not None and known.classes), None)
     done = run_jobs(partial(_index_one, folder=str(folder), classes=classes), paths, workers=workers)
     shards = sorted(done, key=lambda info: info.name)

@@ -119,17 +119,33 @@ class RemoteFiles:
         Raises:
             StoreError: the store cannot be read.
         """
+        return {name: size for name, size in self._entries(url) if size is not None}
 
-        def listed() -> dict[str, int]:
+    def names(self, url: str) -> list[str]:
+        """Names of the files and folders in a folder of a store; [] where there is no such folder.
+
+        Raises:
+            StoreError: the store cannot be read.
+        """
+        return [name for name, _ in self._entries(url)]
+
+    def _entries(self, url: str) -> list[tuple[str, int | None]]:
+        """Names in a folder, each with the bytes of a file, or None for a folder."""
+
+        def listed() -> list[tuple[str, int | None]]:
             system, place = self._system(f"{url}/")
             system.invalidate_cache()
-            files = system.ls(place.rstrip("/"), detail=True)
-            return {each["name"].rpartition("/")[2]: each["size"] for each in files if each["type"] == "file"}
+            below = place.rstrip("/")
+            inside = [each for each in system.ls(below, detail=True) if each["name"].rstrip("/") != below]
+            return [
+                (each["name"].rstrip("/").rpartition("/")[2], each["size"] if each["type"] == "file" else None)
+                for each in inside
+            ]
 
         try:
             return self._patiently(url, listed)
         except NotInStore:
-            return {}
+            return []
 
     def files_below(self, url: str) -> dict[str, int]:
         """Bytes of all files below a folder of a store, by their paths there.
@@ -179,25 +195,6 @@ class RemoteFiles:
                 if not any(map(_is_net, _causes(error))):
                     raise
                 raise StoreError(f"{url} could not be read ({_in_words(error)}); try again later") from error
-
-    def names(self, url: str) -> list[str]:
-        """Names of the files and folders in a folder of a store; [] where there is no such folder.
-
-        Raises:
-            StoreError: the store cannot be read.
-        """
-
-        def listed() -> list[str]:
-            system, place = self._system(f"{url}/")
-            system.invalidate_cache()
-            below = place.rstrip("/")
-            found = [each.rstrip("/") for each in system.ls(below, detail=False)]
-            return [each.rpartition("/")[2] for each in found if each != below]
-
-        try:
-            return self._patiently(url, listed)
-        except NotInStore:
-            return []
 
     def remove(self, url: str) -> None:
         """Removes a file from a store; one that is not there is removed.

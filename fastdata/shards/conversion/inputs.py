@@ -99,10 +99,11 @@ def _remote_splits(
     refuse_compressed(urls)
     if urls == [source] and not source.lower().endswith((".tar", ".parquet", *TABLES, *FOLDER_EXTENSIONS)):
         place = source.rstrip("/")
-        urls = [f"{place}/{name}" for name in sorted(RemoteFiles().files_below(source)) if name.endswith(".parquet")]
+        sizes = RemoteFiles().files_below(place)
+        urls = [f"{place}/{name}" for name in sorted(sizes) if name.endswith(".parquet")]
         if not urls:
             _check_unasked(source, fields, annotations)
-            return remote_folder_splits(source, classes)
+            return remote_folder_splits(source, sizes, classes)
     if urls and all(url.endswith(".parquet") for url in urls):
         _check_unasked(source, {}, annotations)
         return parquet_splits(urls, image_column, label_column, classes, fields)

@@ -196,7 +196,7 @@ def _in_words(error: Exception) -> str:
 
 
 def read_note(note: Path) -> ShardDone | None:
-    """What a note says; None if it says nothing yet."""
+    """Reads a note; None if it says nothing yet."""
     try:
         return ShardDone.from_text(read_file(note).decode())
     except (OSError, ValueError, KeyError, TypeError):
@@ -208,8 +208,9 @@ def finished_shard(folder: str, name: str, note: Path, *, on_error: str, url: st
 
     One that was uploaded to `url` need not be local.
     """
+    if (done := read_note(note)) is None:
+        return None
     try:
-        done = ShardDone.from_text(read_file(note).decode())
         index = read_shard_file(Path(folder, index_name(name)))
         whole = (url is not None and done.uploaded == url) or (
             os.path.getsize(os.path.join(folder, name)) == done.info.tar_bytes

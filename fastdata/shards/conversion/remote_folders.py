@@ -5,7 +5,8 @@ The images are read by threads, in the order in which a local copy would be read
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import posixpath
+from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 
 from fastdata.errors import ConversionError, DatasetError, NotInStore
@@ -22,11 +23,12 @@ __all__ = ["remote_folder_splits"]
 _THREADS, _AHEAD = 16, 4  # and images that each of them may be ahead
 
 
-def remote_folder_splits(url: str, classes: list[str] | None) -> dict[str, Split]:
+def remote_folder_splits(url: str, sizes: Mapping[str, int], classes: list[str] | None) -> dict[str, Split]:
     """The splits in a folder of a store, or the folder as one dataset.
 
     Args:
         url: the folder's URL.
+        sizes: bytes of its files, by their paths below it.
         classes: class names by number, for tar files whose labels are names.
 
     Raises:
@@ -35,7 +37,7 @@ def remote_folder_splits(url: str, classes: list[str] | None) -> dict[str, Split
         StoreError: the store cannot be read.
     """
     url = url.rstrip("/")
-    sizes = dict(sorted(RemoteFiles().files_below(url).items()))
+    sizes = dict(sorted(sizes.items()))
     folders = sorted({name.partition("/")[0] for name in sizes if "/" in name and not _is_hidden(name)})
     splits = [name for name in folders if name in SPLIT_NAMES]
     if not splits or splits == ["test"] or _has_tars(sizes):
@@ -85,7 +87,7 @@ def _folder(url: str, sizes: dict[str, int]) -> Split:
         raise DatasetError(f"no images in {url}/{min(empty)}; accepted: {accepted}; remove it if it is not a class")
     keys, labels = Keys(), {name: label for label, name in enumerate(classes)}
     refs = []
-    for name in sorted(images, key=lambda name: (labels[name.partition("/")[0]], *_place(name))):
+    for name in sorted(images, key=lambda name: (labels[name.partition("/")[0]], *posixpath.split(name))):
         key, label = keys.unique(name.rpartition(".")[0]), labels[name.partition("/")[0]]
         refs.append(Ref(key, label, f"{url}/{name}", 0, sizes[name], source_path=name))
 
@@ -95,12 +97,6 @@ def _folder(url: str, sizes: dict[str, int]) -> Split:
 
     ignored = len(sizes) - len(images)
     return Split(classes=classes, stream=stream, fingerprint=listing(refs), is_remote=True, ignored=ignored)
-
-
-def _place(name: str) -> tuple[str, str]:
-    """Folder and name, which sort as files on a disk do."""
-    folder, _, last = name.rpartition("/")
-    return folder, last
 
 
 def _read(store: RemoteFiles, ref: Ref) -> Streamed:
