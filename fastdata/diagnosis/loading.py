@@ -204,26 +204,35 @@ def measure_loading(loader: Any, *, seconds: float, what: str = "") -> Loading:
     )
 
 
-def wait_at_pace(loader: Any, compute_s: float, *, seconds: float) -> float:
+def wait_at_pace(
+    loader: Any,
+    compute_s: float,
+    *,
+    seconds: float,
+    clock: Callable[[], float] = time.perf_counter,
+    sleep: Callable[[float], None] = time.sleep,
+) -> float:
     """Mean seconds until a batch is there for a loop that takes `compute_s` for each; the first of an epoch apart.
 
     Args:
         loader: the loader.
         compute_s: seconds to sleep after each batch: computing on a device needs no core.
         seconds: time for the measurement.
+        clock: returns the time in seconds.
+        sleep: waits for so many seconds.
     """
     waits: list[float] = []
-    deadline = time.perf_counter() + seconds
-    while time.perf_counter() < deadline:
+    deadline = clock() + seconds
+    while clock() < deadline:
         batches, taken = iter(loader), len(waits)
         if next(batches, None) is None:
             break
-        while time.perf_counter() < deadline:
-            time.sleep(compute_s)
-            asked = time.perf_counter()
+        while clock() < deadline:
+            sleep(compute_s)
+            asked = clock()
             if next(batches, None) is None:
                 break
-            waits.append(time.perf_counter() - asked)
+            waits.append(clock() - asked)
         if len(waits) == taken:  # epochs of one batch
             break
     return sum(waits) / len(waits) if waits else math.nan

@@ -5,21 +5,14 @@ from __future__ import annotations
 import sys
 
 import pytest
+from drawn_clock import DrawnClock
 
 from fastdata.terminal import progress as module
 from fastdata.terminal.progress import Progress, clock_time, progress
 
 
-class Clock:
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 def test_a_log_gets_a_line_now_and_then_and_one_at_the_end(capsys: pytest.CaptureFixture[str]) -> None:
-    clock = Clock()
+    clock = DrawnClock()
     shown = Progress(500, unit="image", what="drawing", every_s=10, clock=clock)
     for _ in range(500):
         clock.now += 0.05

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,36 +10,52 @@ import pytest
 import torch
 import torch.utils.data
 import torchvision.transforms as v1
+from drawn_clock import DrawnClock
 from torchvision.datasets import ImageFolder
 
 from fastdata import DataLoader
 from fastdata.diagnosis.loading import augments_batches, changed_loader, torchs_with, wait_at_pace
 
 PACE_S = 0.1
-AT_LEAST_S = 0.02  # mean wait: one batch in eight takes five paces, of which two can be made up by what is ready
 
 
-class NowAndThen(torch.utils.data.Dataset[torch.Tensor]):
-    """Every eighth sample takes as long as five steps of the program: on average less than a step."""
+class ReadAhead:
+    """A loader with one worker that has at most `depth` batches ready, the last of each four of which takes 3.5 paces.
 
-    def __len__(self) -> int:
-        return 64
+    On average a batch takes 0.95 paces, so with enough of them ahead nobody waits.
+    """
 
-    def __getitem__(self, index: int) -> torch.Tensor:
-        time.sleep(5 * PACE_S * (index % 8 == 7))
-        return torch.zeros(1)
+    def __init__(self, clock: DrawnClock, depth: int) -> None:
+        self.clock, self.depth = clock, depth
+
+    def __iter__(self) -> Iterator[int]:
+        taken_at = [self.clock.now] * self.depth  # of earlier batches: a place must be free before one is begun
+        done_at = self.clock.now
+        for index in range(400):
+            done_at = max(done_at, taken_at[-self.depth]) + PACE_S * (3.5 if index % 4 == 3 else 0.1)
+            self.clock.now = max(self.clock.now, done_at)
+            taken_at.append(self.clock.now)
+            yield index
+
+
+def test_the_wait_at_a_pace_is_measured() -> None:
+    waits = {}
+    for depth in (1, 2, 8):
+        clock = DrawnClock()
+        loader = ReadAhead(clock, depth)
+        waits[depth] = wait_at_pace(loader, PACE_S, seconds=20.0, clock=clock, sleep=clock.sleep)
+    assert waits[1] == pytest.approx(PACE_S * 2.5 / 4, rel=0.02)  # what the slow one takes longer, one in four
+    assert waits[2] == pytest.approx(PACE_S * 1.5 / 4, rel=0.02)  # it is begun one pace earlier
+    assert waits[8] == pytest.approx(0.0, abs=PACE_S / 50)
 
 
 @pytest.mark.parametrize("change", [torchs_with, changed_loader])
-def test_more_batches_ahead_even_out_slow_ones(change: Any) -> None:
+def test_a_changed_loader_has_other_batches_ahead(change: Any) -> None:
     kind = torch.utils.data.DataLoader if change is torchs_with else DataLoader
-    loader = kind(NowAndThen(), batch_size=1, num_workers=1)
-    waits = {
-        depth: wait_at_pace(change(loader, num_workers=1, prefetch_factor=depth), PACE_S, seconds=3.0)
-        for depth in (2, 8)
-    }
-    assert waits[2] > AT_LEAST_S
-    assert waits[8] < waits[2]
+    loader = kind(list(range(8)), batch_size=2, num_workers=1)
+    changed = change(loader, num_workers=1, prefetch_factor=7)
+    assert changed.prefetch_factor == 7
+    assert [batch.tolist() for batch in changed] == [batch.tolist() for batch in loader]
 
 
 def test_a_pace_cannot_be_held_over_epochs_of_one_batch() -> None:
