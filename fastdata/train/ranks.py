@@ -85,9 +85,12 @@ class Ranks:
         return sorted({name for each in found for name in each})
 
     def take_over(self, values: torch.Tensor) -> None:
-        """Overwrites the values with those of rank 0."""
+        """Overwrites the values with those of rank 0, whatever their strides."""
         if self.world_size > 1:
-            dist.broadcast(values, 0)
+            whole = values.contiguous()  # gloo writes past the memory of others
+            dist.broadcast(whole, 0)
+            if whole is not values:
+                values.copy_(whole)
 
     @contextmanager
     def together(self) -> Iterator[None]:

@@ -48,6 +48,8 @@ def shard(model: nn.Module, ranks: Ranks, device: torch.device) -> None:
         if parameter.dim() == 0:
             raise OptionError(f"fsdp=True cannot shard {name}, a number; make it a parameter of the shape (1,)")
         parameter.data = parameter.data.contiguous()  # other layouts are not supported
+    for buffer in model.buffers():
+        buffer.data = buffer.data.contiguous()  # several elements of an expanded one are one number in memory
     for tensor in (*model.parameters(), *model.buffers()):
         ranks.take_over(tensor.data)
     mesh = init_device_mesh(device.type, (ranks.world_size,))

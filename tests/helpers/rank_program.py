@@ -67,7 +67,7 @@ def run(what: str, output: Path, world: int, rank: int, **more: Any) -> dict[str
         die_at(what)
     if what == "powersgd":
         model.POWERSGD_AFTER = 2
-    trained = odd_model(what) if what.startswith("odd") else plain_model()
+    trained = odd_model(what, rank) if what.startswith("odd") else plain_model()
     result = fit(trained, loader, val_loader, options, ranks=ranks)
     return {
         "asked": train.asked,
@@ -76,19 +76,22 @@ def run(what: str, output: Path, world: int, rank: int, **more: Any) -> dict[str
         "epochs": result.epochs,
         "stopped": result.stopped,
         "weights": [whole(parameter) for parameter in trained.parameters()],
+        "buffers": {name: buffer.tolist() for name, buffer in trained.named_buffers()},
         "held": sum(each.to_local().numel() for each in trained.parameters() if isinstance(each, DTensor)),
     }
 
 
 class Odd(torch.nn.Module):
-    """Blocks that have a layer in common, and another parameter that is laid out otherwise or has no dimensions."""
+    """Blocks that have a layer in common, a parameter that is laid out otherwise or has no dimensions, and buffers."""
 
-    def __init__(self, scale: torch.Tensor) -> None:
+    def __init__(self, scale: torch.Tensor, buffers: dict[str, torch.Tensor]) -> None:
         super().__init__()
         self.first = plain_model()
         shared = torch.nn.Linear(CLASSES, CLASSES)
         self.blocks = torch.nn.Sequential(*(Block(shared) for _ in range(3)))
         self.scale = torch.nn.Parameter(scale)
+        for name, buffer in buffers.items():
+            self.register_buffer(name, buffer)
 
     def forward(self, images: torch.Tensor) -> Any:
         return self.blocks(self.first(images)) * self.scale.mean()
@@ -103,9 +106,13 @@ class Block(torch.nn.Module):
         return values + self.own(self.shared(values))
 
 
-def odd_model(what: str) -> Odd:
+def odd_model(what: str, rank: int) -> Odd:
     torch.manual_seed(5)
-    return Odd(torch.ones(()) if "number" in what else torch.ones(3, 4).t())
+    strided = torch.full((14,), float(rank))[::2]
+    buffers = {"strided": strided}
+    if "sharded" in what:  # DDP refuses it
+        buffers["expanded"] = torch.full((7, 1), float(rank)).expand(7, 7)
+    return Odd(torch.ones(()) if "number" in what else torch.ones(3, 4).t(), buffers)
 
 
 def whole(parameter: torch.Tensor) -> torch.Tensor:

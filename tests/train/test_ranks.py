@@ -106,9 +106,12 @@ def test_averaged_and_clipped_weights_are_the_same_sharded(tmp_path: Path) -> No
     assert kept["optimizer"]["state"].keys() == other["optimizer"]["state"].keys()
 
 
-def test_blocks_with_a_layer_in_common_and_transposed_weights_are_sharded(tmp_path: Path) -> None:
+def test_blocks_with_a_layer_in_common_and_odd_strides_are_sharded(tmp_path: Path) -> None:
     ours, like = (results(what, tmp_path / what, 2) for what in ("odd, sharded", "odd"))
     check_like_one(ours, like[0])
+    for rank in (*ours, *like):  # those of rank 0, whatever their strides
+        assert rank["buffers"]["strided"] == [0.0] * 7
+    assert [rank["buffers"]["expanded"] for rank in ours] == [[[0.0] * 7] * 7] * 2
 
 
 def test_a_parameter_that_cannot_be_sharded_is_named(tmp_path: Path) -> None:
