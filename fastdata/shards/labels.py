@@ -9,7 +9,15 @@ from typing import Any
 from fastdata.errors import ConversionError
 from fastdata.shards.format import NO_LABEL
 
-__all__ = ["LABEL_NAMES", "MOST_LABELS", "class_number", "class_numbers", "classes_for", "integer_label"]
+__all__ = [
+    "LABEL_NAMES",
+    "MOST_LABELS",
+    "checked_class",
+    "class_number",
+    "class_numbers",
+    "classes_for",
+    "integer_label",
+]
 
 MOST_LABELS = 1 << 62
 LABEL_NAMES = ("label", "labels", "cls", "target", "fine_label")  # what columns and JSON entries are called
@@ -88,3 +96,18 @@ def class_number(label: int | str, numbers: dict[str, int], where: str) -> int:
             "all class names with fastdata convert SOURCE DEST --classes FILE, or let convert number those that occur"
         )
     return numbers[label]
+
+
+def checked_class(label: int | str, numbers: dict[str, int], where: str) -> int:
+    """A label as the number of one of the classes, if these are known.
+
+    Raises:
+        ConversionError: there is no such class.
+    """
+    number = class_number(label, numbers, where)
+    if numbers and number >= len(numbers):
+        raise ConversionError(
+            f"{where} has the label {number}, but there are {len(numbers)} classes, numbered from 0; correct the "
+            "label, or the list of classes"
+        )
+    return number

@@ -50,7 +50,8 @@ class Ref(NamedTuple):
 
     `source_path` is the path in the source, relative and with slashes; "" if there is none.
     `crc32c` is known for samples of a stream, whose bytes have been read, and of tar files that have an index.
-    `problem` is why the source could not make the sample; "" if it could.
+    `problem` is why the source could not make the sample; "" if it could.  `where` is its place in the source, for
+    messages; "" for that of its file.
     """
 
     key: str
@@ -62,6 +63,7 @@ class Ref(NamedTuple):
     parts: tuple[Part, ...] = ()
     source_path: str = ""
     problem: str = ""
+    where: str = ""
 
 
 class TarSample(NamedTuple):

@@ -7,10 +7,12 @@ import errno
 import os
 import shutil
 import time
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any, TypeVar
+from urllib.parse import quote, unquote
 
 from fastdata.errors import NotInStore, ShardError, StoreError
 from fastdata.limits import TooManyBytes, check_encoded_bytes
@@ -138,7 +140,10 @@ class RemoteFiles:
             below = place.rstrip("/")
             inside = [each for each in system.ls(below, detail=True) if each["name"].rstrip("/") != below]
             return [
-                (each["name"].rstrip("/").rpartition("/")[2], each["size"] if each["type"] == "file" else None)
+                (
+                    _named(url, each["name"].rstrip("/").rpartition("/")[2]),
+                    each["size"] if each["type"] == "file" else None,
+                )
                 for each in inside
             ]
 
@@ -159,9 +164,14 @@ class RemoteFiles:
             system.invalidate_cache()
             below = place.rstrip("/")
             files = system.find(below, detail=True)
-            return {name.removeprefix(below).lstrip("/"): each["size"] for name, each in files.items()}
+            return {_named(url, name.removeprefix(below).lstrip("/")): each["size"] for name, each in files.items()}
 
         return self._patiently(url, found)
+
+    @staticmethod
+    def url_of(url: str, name: str) -> str:
+        """The URL of a file below a folder, whose path there is known."""
+        return f"{url.rstrip('/')}/{quote(name) if _is_quoted(url) else name}"
 
     def matching(self, pattern: str) -> list[str]:
         """URLs of the files that a pattern with `*` means, sorted; a URL without one is its own.
@@ -176,7 +186,7 @@ class RemoteFiles:
         def found() -> list[str]:
             system, place = self._system(pattern)
             system.invalidate_cache()
-            return sorted(pattern[:begin] + name for name in system.glob(place))
+            return sorted(name if "://" in name else pattern[:begin] + name for name in system.glob(place))
 
         return self._patiently(pattern, found)
 
@@ -185,13 +195,18 @@ class RemoteFiles:
         """A file in a store, of which parts are read as they are asked for.
 
         Raises:
-            StoreError: it cannot be opened, or reading fails.
+            StoreError: it cannot be opened, or reading fails, or the store sends no parts of files.
         """
         file = self._patiently(url, lambda: self._system(url)[0].open(self._system(url)[1], "rb"))
         with file:
             try:
                 yield file
             except Exception as error:
+                if isinstance(error, ValueError) and _is_raised_by_fsspec(error):
+                    raise StoreError(
+                        f"{url} cannot be read in parts, since the server does not answer requests for ranges of "
+                        "bytes; download the file first"
+                    ) from error
                 if not any(map(_is_net, _causes(error))):
                     raise
                 raise StoreError(f"{url} could not be read ({_in_words(error)}); try again later") from error
@@ -298,6 +313,8 @@ def _is_net(error: BaseException) -> bool:
     """True for what says that a store could not be asked, not what it answered."""
     if isinstance(error, FileNotFoundError | NotADirectoryError | IsADirectoryError | PermissionError):
         return False
+    if type(error) is OSError and error.errno is None:  # as pyarrow says that a file is damaged
+        return False
     library = type(error).__module__.partition(".")[0]
     return isinstance(error, OSError | asyncio.TimeoutError) or library in (
         "aiohttp",
@@ -305,6 +322,21 @@ def _is_net(error: BaseException) -> bool:
         "requests",
         "urllib3",
     )
+
+
+def _is_raised_by_fsspec(error: Exception) -> bool:
+    *_, innermost = traceback.walk_tb(error.__traceback__)
+    return str(innermost[0].f_globals.get("__name__")).startswith("fsspec.")
+
+
+def _is_quoted(url: str) -> bool:
+    """True where the paths of URLs are quoted, as in those of other stores they are not."""
+    return url.startswith(("http://", "https://"))
+
+
+def _named(url: str, name: str) -> str:
+    """A file's path below a folder at a URL, as it is on a disk."""
+    return unquote(name) if _is_quoted(url) else name
 
 
 def _in_words(error: Exception) -> str:

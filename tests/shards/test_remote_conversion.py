@@ -352,7 +352,7 @@ def test_a_file_that_goes_while_it_is_read_is_told_or_skipped(
 @pytest.mark.parametrize(
     ("source", "destination", "error", "message"),
     [
-        ("memory://bucket/nothing", "out", DatasetError, "no class folders at memory://bucket/nothing"),
+        ("memory://bucket/nothing", "out", DatasetError, "there are no files at memory://bucket/nothing"),
         ("FOLDER", "https://127.0.0.1:9/set", StoreError, "could not be|cannot be"),
         ("FOLDER", "nosuch://bucket/set", StoreError, "cannot be opened"),
     ],

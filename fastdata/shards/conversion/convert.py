@@ -22,7 +22,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from fastdata.errors import ConversionError, OptionError, ShardError
+from fastdata.errors import ConversionError, DatasetError, OptionError, ShardError
 from fastdata.jpeg_index.index_file import is_beside
 from fastdata.shards.conversion.destination import Destination, fingerprint_of
 from fastdata.shards.conversion.inputs import open_source
@@ -179,6 +179,8 @@ def convert(
                 planned(len(split.refs) if split.refs is not None else None)
             shards = run_jobs(write_shard, place.jobs(name, split), workers=workers, engine=engine)
             done = list(_reported(shards, progress))
+            if not done:
+                raise DatasetError(f"{source} has no samples{f' for {name}' if name else ''}; check the source")
             place.remove_others(name, [each.info.name for each in done])
             summary.add(name, split, _manifest(source, split, options, done), done)
             summary.unlabelled[name] = _unlabelled(folder, name, summary.manifests[name])
@@ -265,7 +267,7 @@ def _finished_before(
         manifest = _whole_manifest(place, name) if split.fingerprint is not None else None
         if manifest is None or manifest.options != options.to_dict():
             return None
-        if manifest.source["fingerprint"] != split.fingerprint:
+        if manifest.source["fingerprint"] != split.fingerprint or manifest.classes != split.classes:
             return None
         summary.manifests[name] = manifest
         summary.unlabelled[name] = _unlabelled(place, name, manifest)

@@ -9,9 +9,10 @@ from __future__ import annotations
 import glob
 import importlib
 import os
+import posixpath
 import re
 import sys
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
@@ -48,8 +49,8 @@ def open_source(
         source: a folder with one folder of images per class (or with train/ and val/ of such folders; with fields or
             annotations a folder of images), with tar files, with Parquet files, a dataset that Hugging Face's
             `save_to_disk` wrote, or a converted dataset; a tar or Parquet file, or a pattern of them ("{000..009}",
-            "*"), also their URLs, or that of a folder with class folders or such files; a .csv, .tsv or .jsonl table;
-            or "module:function".
+            "*"), or a .csv, .tsv or .jsonl table, also their URLs, or that of a folder with class folders or such
+            files; or "module:function".
         image_column: column of a table with encoded images, or with their paths; None finds it.
         label_column: column of a table with labels; None finds it.
         classes: class names by number, for labels that are names; None numbers those that occur, in sorted order.
@@ -66,55 +67,42 @@ def open_source(
         ConversionError: the source is ambiguous, or its labels, fields or annotations cannot be used.
         OptionError: fields or annotations are given for a source that has its own.
     """
-    if "://" in source:
-        return _remote_splits(source, image_column, label_column, classes, fields, annotations)
     if not os.path.exists(source) and re.fullmatch(r"[\w.]+:\w+", source):
         _check_unasked(source, fields, annotations)
         return {"": _function(source)}
-    paths = _files(source)
+    is_remote, sizes = "://" in source, dict[str, int]()
+    paths = _remote_files(source, sizes) if is_remote else _files(source)
+    if paths is None and is_remote:
+        _check_unasked(source, fields, annotations)
+        return remote_folder_splits(source, sizes, classes)
     if paths is None:
         beside = Beside(fields, read_annotations(annotations) if annotations else None)
         return folder_splits(Path(source), left_out, beside)
-    if paths[0].endswith((".tar", *TABLES)):
-        _check_unasked(source, fields if paths[0].endswith(".tar") else {}, annotations)
+    if paths[0].endswith(".tar"):
+        _check_unasked(source, fields, annotations)
+        return {"": remote_tars(paths, classes)} if is_remote else tar_splits(paths, classes)
+    _check_unasked(source, {}, annotations)
     if paths[0].endswith(TABLES):
         columns = {"image_column": image_column, "label_column": label_column}
         return {"": table_split(paths[0], **columns, classes=classes, fields=fields)}
-    if paths[0].endswith(".tar"):
-        return tar_splits(paths, classes)
-    _check_unasked(source, {}, annotations)
     return parquet_splits(paths, image_column, label_column, classes, fields)
 
 
-def _remote_splits(
-    source: str,
-    image_column: str | None,
-    label_column: str | None,
-    classes: list[str] | None,
-    fields: Mapping[str, str],
-    annotations: Sequence[str],
-) -> dict[str, Split]:
-    """The splits of tar or Parquet files at URLs, or of a folder at one."""
+def _remote_files(source: str, sizes: dict[str, int]) -> list[str] | None:
+    """The files that a URL means; None for a folder of class folders or tar files, whose `sizes` are noted."""
     urls = [url for one in expand_braces(source) for url in RemoteFiles().matching(one)]
     refuse_compressed(urls)
     if urls == [source] and not source.lower().endswith((".tar", ".parquet", *TABLES, *FOLDER_EXTENSIONS)):
-        place = source.rstrip("/")
-        sizes = RemoteFiles().files_below(place)
-        urls = [f"{place}/{name}" for name in sorted(sizes) if name.endswith(".parquet")]
-        if not urls:
-            _check_unasked(source, fields, annotations)
-            return remote_folder_splits(source, sizes, classes)
-    if urls and all(url.endswith(".parquet") for url in urls):
-        _check_unasked(source, {}, annotations)
-        return parquet_splits(urls, image_column, label_column, classes, fields)
-    _check_unasked(source, fields, annotations)
-    if not urls or not all(url.endswith(".tar") for url in urls):
-        raise DatasetError(
-            f"{source} is a URL, of which convert reads tar and Parquet files (write {{000000..000099}} or * for many) "
-            "and folders with one folder per class: copy other files first (aws s3 sync, gsutil -m rsync -r), or name "
-            "a Python function as module:function"
-        )
-    return {"": remote_tars(urls, classes)}
+        sizes |= RemoteFiles().files_below(source.rstrip("/"))
+        visible = (name for name in sizes if 0 < name.count("/") < 3 and not name.startswith((".", "__MACOSX")))
+        pictures = any(name.lower().endswith(FOLDER_EXTENSIONS) for name in visible)
+        found = _archives(source, sizes, sizes, pictures)
+        if not found or found[0].endswith(".tar"):  # of the splits, each by itself
+            return None
+        return [RemoteFiles.url_of(source, name) for name in found]
+    if not urls:
+        raise DatasetError(f"no file in the store is meant by {source}; check the pattern")
+    return _of_one_kind(source, urls)
 
 
 def _check_unasked(source: str, fields: Mapping[str, str], annotations: Sequence[str]) -> None:
@@ -136,50 +124,73 @@ def _files(source: str) -> list[str] | None:
     refuse_compressed(found)
     if not found:
         raise DatasetError(f"no such file, folder or function: {source}; write a Python function as module:function")
-    if len({os.path.splitext(path)[1] for path in found}) > 1 or not found[0].endswith((".tar", ".parquet", *TABLES)):
+    return _of_one_kind(source, found)
+
+
+def _of_one_kind(source: str, found: list[str]) -> list[str]:
+    kinds = {os.path.splitext(path)[1] for path in found}
+    if len(kinds) != 1 or not kinds <= {".tar", ".parquet", *TABLES}:
         raise DatasetError(
-            f"{source} is neither a folder, a pattern of .tar or of .parquet files, nor a table ({', '.join(TABLES)})"
+            f"{source} is neither a folder, a pattern of .tar or of .parquet files (write {{000000..000099}} or * for "
+            f"many), nor a table ({', '.join(TABLES)}); convert reads other sources by a Python function, named as "
+            "module:function"
         )
-    if found[0].endswith(TABLES) and len(found) > 1:
+    if kinds <= set(TABLES) and len(found) > 1:
         raise DatasetError(f"{source} names {len(found)} tables; convert one after the other, or put them together")
     return found
 
 
 def _files_in(folder: str) -> list[str] | None:
-    """The tar or Parquet files in a folder or in those of its splits, unless there are images in class folders."""
-    places = [folder, *(os.path.join(folder, name) for name in SPLIT_NAMES)]
-    found = sorted(path for place in places for path in glob.glob(f"{glob.escape(place)}/*") if _is_archive(path))
+    """The tar, Parquet or Arrow files in a folder; None for a folder of class folders."""
     pictures = any(name.lower().endswith(FOLDER_EXTENSIONS) for sub in folders_in(folder) for name in _some_names(sub))
-    if not found and not pictures:
-        return _hub_files(folder) or saved_files(folder) or None
-    if found and pictures:
+    near = _names_in(folder, "*", *(f"{split}/*" for split in SPLIT_NAMES))
+    deep = _names_in(folder, "*/*.parquet", *(f"*/{split}/*.parquet" for split in SPLIT_NAMES))
+    found = _archives(folder, near, deep, pictures)
+    return [os.path.join(folder, name) for name in found] or (None if pictures else saved_files(folder)) or None
+
+
+def _names_in(folder: str, *patterns: str) -> Iterator[str]:
+    """Paths of files below a folder, with slashes."""
+    for pattern in patterns:
+        for name in glob.iglob(pattern, root_dir=folder):
+            if os.path.isfile(os.path.join(folder, name)):
+                yield name.replace(os.sep, "/")
+
+
+def _archives(place: str, near: Iterable[str], deep: Iterable[str], has_pictures: bool) -> list[str]:
+    """The tar or Parquet files that a folder stands for, by their paths in it; [] if there are none.
+
+    They lie in it or in the folders of its splits (`near`); or, Parquet files alone, as dataset hubs lay them out
+    (`deep`): data/train-00000-of-00002.parquet, default/train/0000.parquet.
+
+    Raises:
+        ConversionError: there are several kinds, or images in class folders, too.
+    """
+    found = sorted(name for name in near if _is_archive(name) and posixpath.dirname(name) in ("", *SPLIT_NAMES))
+    if found and has_pictures:
         raise ConversionError(
-            f"{folder} contains both folders of images and {found[0]}; name the files to convert with a pattern "
-            f"('{folder}/*{os.path.splitext(found[0])[1]}'), or move one kind away"
+            f"{place} contains both folders of images and {found[0]}; name the files to convert with a pattern "
+            f"('{place}/*{os.path.splitext(found[0])[1]}'), or move one kind away"
         )
-    kinds = {os.path.splitext(path)[1] for path in found}
-    if len(kinds) > 1:
+    if len({os.path.splitext(name)[1] for name in found}) > 1:
         raise ConversionError(
-            f"{folder} contains both .tar and .parquet files; name the files to convert with a pattern"
+            f"{place} contains both .tar and .parquet files; name the files to convert with a pattern"
         )
-    return found or None
+    if found or has_pictures:
+        return found
+    inside: dict[str, list[str]] = {}
+    for name in sorted(deep):
+        top, _, below = name.partition("/")
+        if below.endswith(".parquet") and _is_archive(name) and posixpath.dirname(below) in ("", *SPLIT_NAMES):
+            inside.setdefault(top, []).append(name)
+    if len(inside) > 1:
+        folders = ", ".join(f"{place.rstrip('/')}/{top}" for top in inside)
+        raise ConversionError(f"{place} contains Parquet files in {folders}; name one of these folders")
+    return next(iter(inside.values()), [])
 
 
-def _hub_files(folder: str) -> list[str]:
-    """Parquet files as dataset hubs lay them out: data/train-00000-of-00002.parquet, default/train/0000.parquet."""
-    found: dict[str, list[str]] = {}
-    for place in folders_in(folder):
-        inside = [place, *(os.path.join(place, name) for name in SPLIT_NAMES)]
-        paths = sorted(path for each in inside for path in glob.glob(f"{glob.escape(each)}/*.parquet"))
-        if paths:
-            found[place] = paths
-    if len(found) > 1:
-        raise ConversionError(f"{folder} contains Parquet files in {', '.join(found)}; name one of these folders")
-    return next(iter(found.values()), [])
-
-
-def _is_archive(path: str) -> bool:
-    return path.endswith((".tar", ".parquet")) and os.path.isfile(path)
+def _is_archive(name: str) -> bool:
+    return name.endswith((".tar", ".parquet")) and not any(part.startswith(".") for part in name.split("/"))
 
 
 def _some_names(folder: str) -> list[str]:

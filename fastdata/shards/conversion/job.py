@@ -174,7 +174,8 @@ def _make_shard(job: ShardJob) -> ShardDone:
                     check_apart(image.extension, ref.key, (part.extension for part in ref.parts))
                 except Exception as error:
                     if job.options.on_error == "raise":
-                        told = ref.problem or f"{ref.path} ({ref.key}) cannot be converted: {_in_words(error)}"
+                        where = ref.where or f"{ref.path} ({ref.key})"
+                        told = ref.problem or f"{where} cannot be converted: {_in_words(error)}"
                         raise ConversionError(
                             f"{told}; repair or remove it, or skip such images with --on-error skip, and run the "
                             "command again to continue from here"

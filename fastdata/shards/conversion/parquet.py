@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from functools import partial
 from typing import IO, Any
 
-from fastdata.errors import ConversionError
+from fastdata.errors import ConversionError, StoreError
 from fastdata.shards.conversion.folders import SPLIT_NAMES
 from fastdata.shards.conversion.samples import SourcePaths, Split, Streamed
 from fastdata.shards.conversion.tables import WHOLE_ROW, column, field_columns
 from fastdata.shards.fields import encoded
 from fastdata.shards.format import NO_LABEL, crc32c
-from fastdata.shards.labels import LABEL_NAMES, class_number, class_numbers, classes_for, integer_label
+from fastdata.shards.labels import LABEL_NAMES, checked_class, class_numbers, classes_for, integer_label
 from fastdata.shards.remote_files import RemoteFiles
 from fastdata.system.files import NotRegularFile, open_file
 from fastdata.system.optional import need
@@ -63,12 +63,22 @@ def parquet_splits(
         for name, found in by_split.items()
     }
     everything = [table for found in tables.values() for table in found]
-    in_schema = next((table.classes for table in everything if table.classes is not None), None)
+    with_names = [table for table in everything if table.classes is not None]
+    if other := next((table for table in with_names if table.classes != with_names[0].classes), None):
+        raise ConversionError(
+            f"{with_names[0].path} and {other.path} have different class names for column {other.label!r} "
+            f"({_few(with_names[0].classes)}; {_few(other.classes)}), so their labels would not agree: convert them "
+            "separately, or cast both to the same ClassLabel"
+        )
     known = classes_for(
         ((label, table.path) for table in everything for label in table.kinds()),
-        in_schema if in_schema is not None else classes,
+        with_names[0].classes if with_names else classes,
     )
     return {name: _split(found, known) for name, found in tables.items()}
+
+
+def _few(names: list[str] | None) -> str:
+    return ", ".join([*(names or ())[:3], *["..."] * (len(names or ()) > 3)])
 
 
 def saved_files(folder: str) -> list[str]:
@@ -105,9 +115,9 @@ def _split(tables: Sequence[_Table], classes: list[str] | None) -> Split:
             sample = Streamed.of(f"{number:09}", partial(make, f"{number:09}"))
             yield sample._replace(source_path=source_paths.unique(sample.source_path))
 
+    asked = [[table.image, table.label, table.fields] for table in tables], classes
     fingerprint = crc32c(b"".join(_end_of(table.path) for table in tables))
-    if tables[0].fields:
-        fingerprint = crc32c(json.dumps(tables[0].fields).encode(), fingerprint)
+    fingerprint = crc32c(json.dumps(asked).encode(), fingerprint)
     return Split(classes=classes, stream=stream, fingerprint=fingerprint, is_remote="://" in tables[0].path)
 
 
@@ -138,19 +148,21 @@ class _Table:
         """Reads the file's schema."""
         types = need("pyarrow", "reading Parquet", error=ConversionError).types
         with _opened(path) as file:
-            schema = file.schema_arrow if path.endswith(".parquet") else file.schema
+            schema = file.schema_arrow if _is_parquet(path) else file.schema
         image = column(schema.names, image_column, _IMAGE_COLUMNS, "image", path)
         places = field_columns(schema.names, fields, path)
         others = tuple(name for name in schema.names if name != image)
-        if fields and label_column is None and not set(LABEL_NAMES) & set(schema.names):
-            return cls(path, image, None, False, None, places, others)
+        unlabelled = cls(path, image, None, False, None, places, others)
+        needs_label = not fields or label_column is not None
+        if not needs_label and not set(LABEL_NAMES) & set(schema.names):
+            return unlabelled
         label = column(schema.names, label_column, LABEL_NAMES, "label", path)
         kind = schema.field(label).type
         kind = kind.value_type if types.is_dictionary(kind) else kind
         has_names = types.is_string(kind) or types.is_large_string(kind)
-        if not has_names and not types.is_integer(kind) and fields and label_column is None:
-            return cls(path, image, None, False, None, places, others)  # a column that only has a usual name
         if not has_names and not types.is_integer(kind):
+            if not needs_label:  # a column that only has a usual name
+                return unlabelled
             raise ConversionError(
                 f"{path}: column {label!r} holds {kind}; labels must be integers, or strings with class names: cast "
                 "the column (pyarrow.compute.cast, to int64), or name another column with --label-column"
@@ -177,7 +189,7 @@ class _Table:
 
     def _batches(self, columns: list[str]) -> Iterator[Any]:
         with _opened(self.path) as file:
-            if self.path.endswith(".parquet"):
+            if _is_parquet(self.path):
                 yield from file.iter_batches(_ROWS_AT_ONCE, columns=columns)
                 return
             for whole in file:
@@ -191,7 +203,8 @@ class _Table:
             raise ConversionError(f"{where} holds {type(data).__name__} in column {self.image!r}, not an encoded image")
         path = value.get("path") if isinstance(value, dict) else None
         path = (os.path.basename(path) if os.path.isabs(path) else path) if isinstance(path, str) else ""
-        return Streamed(key, data, self._label(values, where, numbers), path, tuple(self._parts(values, where)))
+        label, parts = self._label(values, where, numbers), tuple(self._parts(values, where))
+        return Streamed(key, data, label, path, parts, where=where)
 
     def _label(self, values: dict[str, Any], where: str, numbers: dict[str, int]) -> int:
         if self.label is None:
@@ -201,7 +214,7 @@ class _Table:
             raise ConversionError(
                 f"{where} has no label (null in column {self.label!r}); add the label, or remove the row"
             )
-        return class_number(label, numbers, where) if self.has_names else integer_label(label, where)
+        return checked_class(label if self.has_names else integer_label(label, where), numbers, where)
 
     def _parts(self, values: dict[str, Any], where: str) -> Iterator[tuple[str, bytes]]:
         for field, place in self.fields.items():
@@ -223,15 +236,20 @@ def _opened(path: str) -> Iterator[Any]:
     """
     pyarrow = need("pyarrow", "reading Parquet", error=ConversionError)
     parquet = need("pyarrow.parquet", "reading Parquet", error=ConversionError)
-    what = "a Parquet file" if path.endswith(".parquet") else "an Arrow file"
+    what = "a Parquet file" if _is_parquet(path) else "an Arrow file"
     try:
         with _bytes_of(path) as file:
-            opened = parquet.ParquetFile(file) if path.endswith(".parquet") else pyarrow.ipc.open_stream(file)
-            yield opened
+            yield parquet.ParquetFile(file) if _is_parquet(path) else pyarrow.ipc.open_stream(file)
     except NotRegularFile as error:
         raise ConversionError(str(error)) from error
-    except pyarrow.ArrowException as error:
+    except (pyarrow.ArrowException, OSError) as error:
+        if isinstance(error, StoreError) or getattr(error, "errno", None) is not None:
+            raise
         raise ConversionError(f"{path} is not {what}, or damaged: {error}") from error
+
+
+def _is_parquet(path: str) -> bool:
+    return path.endswith(".parquet")
 
 
 def _end_of(path: str) -> bytes:

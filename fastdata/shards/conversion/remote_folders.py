@@ -1,26 +1,23 @@
 """Folders at a URL as a source: one folder per class, splits of such folders, or tar files, as they are on a disk.
 
-The images are read by threads, in the order in which a local copy would be read, so the shards are the same.
+The images are read in the order in which a local copy would be read, so the shards are the same.
 """
 
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Iterable, Iterator, Mapping
-from functools import partial
+from collections.abc import Iterable, Mapping
 
-from fastdata.errors import ConversionError, DatasetError, NotInStore
+from fastdata.errors import ConversionError, DatasetError
 from fastdata.shards.conversion.folders import FOLDER_EXTENSIONS, SPLIT_NAMES, check_same_classes
-from fastdata.shards.conversion.samples import Keys, Split, Streamed
+from fastdata.shards.conversion.remote_images import streamed
+from fastdata.shards.conversion.samples import Keys, Split
 from fastdata.shards.conversion.tars import remote_tars
-from fastdata.shards.format import MANIFEST_NAME, NO_LABEL, Manifest
+from fastdata.shards.format import MANIFEST_NAME, Manifest
 from fastdata.shards.records import Ref, listing
 from fastdata.shards.remote_files import RemoteFiles
-from fastdata.system.ordered_map import in_order
 
 __all__ = ["remote_folder_splits"]
-
-_THREADS, _AHEAD = 16, 4  # and images that each of them may be ahead
 
 
 def remote_folder_splits(url: str, sizes: Mapping[str, int], classes: list[str] | None) -> dict[str, Split]:
@@ -37,6 +34,8 @@ def remote_folder_splits(url: str, sizes: Mapping[str, int], classes: list[str] 
         StoreError: the store cannot be read.
     """
     url = url.rstrip("/")
+    if not sizes:
+        raise DatasetError(f"there are no files at {url}; check the URL")
     sizes = dict(sorted(sizes.items()))
     folders = sorted({name.partition("/")[0] for name in sizes if "/" in name and not _is_hidden(name)})
     splits = [name for name in folders if name in SPLIT_NAMES]
@@ -47,7 +46,7 @@ def remote_folder_splits(url: str, sizes: Mapping[str, int], classes: list[str] 
             f"{url} contains {', '.join(splits)} beside {', '.join(others[:3])}, so it is unclear whether these are "
             f"splits or classes; convert {url}/{splits[0]} by itself, or move the other folders away"
         )
-    found = {name: _split(f"{url}/{name}", _below(sizes, name), classes) for name in splits}
+    found = {name: _split(RemoteFiles.url_of(url, name), _below(sizes, name), classes) for name in splits}
     check_same_classes(url, {name: split.classes for name, split in found.items()})
     return found
 
@@ -68,10 +67,11 @@ def _split(url: str, sizes: dict[str, int], classes: list[str] | None) -> Split:
     """One split: the tar files at a URL, or its class folders."""
     if MANIFEST_NAME in sizes:  # of a converted dataset; other tar files there are not of it
         manifest = Manifest.from_text(RemoteFiles().read(f"{url}/{MANIFEST_NAME}"), f"{url}/{MANIFEST_NAME}")
-        tars = [f"{url}/{shard.name}" for shard in manifest.shards]
+        tars = [RemoteFiles.url_of(url, shard.name) for shard in manifest.shards]
         return remote_tars(tars, classes if classes is not None else manifest.classes)
     if _has_tars(sizes):
-        return remote_tars([f"{url}/{name}" for name in sizes if name.endswith(".tar") and "/" not in name], classes)
+        tars = [RemoteFiles.url_of(url, name) for name in sizes if name.endswith(".tar") and "/" not in name]
+        return remote_tars(tars, classes)
     return _folder(url, sizes)
 
 
@@ -89,20 +89,7 @@ def _folder(url: str, sizes: dict[str, int]) -> Split:
     refs = []
     for name in sorted(images, key=lambda name: (labels[name.partition("/")[0]], *posixpath.split(name))):
         key, label = keys.unique(name.rpartition(".")[0]), labels[name.partition("/")[0]]
-        refs.append(Ref(key, label, f"{url}/{name}", 0, sizes[name], source_path=name))
-
-    def stream() -> Iterator[Streamed]:
-        store = RemoteFiles()
-        return in_order(partial(_read, store), refs, threads=_THREADS, name="fastdata-read", ahead=_AHEAD)
+        refs.append(Ref(key, label, RemoteFiles.url_of(url, name), 0, sizes[name], source_path=name))
 
     ignored = len(sizes) - len(images)
-    return Split(classes=classes, stream=stream, fingerprint=listing(refs), is_remote=True, ignored=ignored)
-
-
-def _read(store: RemoteFiles, ref: Ref) -> Streamed:
-    if "::" in ref.path:
-        return Streamed(ref.key, b"", NO_LABEL, problem=f"{ref.path} cannot be read: fsspec takes :: for other stores")
-    try:
-        return Streamed(ref.key, store.read(ref.path), ref.label, ref.source_path)
-    except NotInStore as error:
-        return Streamed(ref.key, b"", NO_LABEL, problem=f"{ref.path} is gone: {error}")
+    return Split(classes=classes, stream=streamed(refs), fingerprint=listing(refs), is_remote=True, ignored=ignored)

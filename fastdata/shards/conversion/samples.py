@@ -20,7 +20,8 @@ __all__ = ["Keys", "SourcePaths", "Split", "Streamed", "readable", "sample_of"]
 class Streamed(NamedTuple):
     """A sample of a stream; `source_path` is "" if it is not known, `parts` has extensions and bytes of its fields.
 
-    `problem` is why the source could not make the sample, which has no data then; "" if it could.
+    `problem` is why the source could not make the sample, which has no data then; "" if it could.  `where` is its place
+    in the source, for messages.
     """
 
     key: str
@@ -29,6 +30,7 @@ class Streamed(NamedTuple):
     source_path: str = ""
     parts: tuple[tuple[str, bytes], ...] = ()
     problem: str = ""
+    where: str = ""
 
     @classmethod
     def of(cls, key: str, make: Callable[[], Streamed]) -> Streamed:
@@ -77,7 +79,8 @@ def sample_of(item: Any, where: str) -> Streamed:
             encoded_image = bytes(memoryview(data))
         except (TypeError, ValueError) as error:
             raise ConversionError(f"{where} is neither (key, bytes, label) nor a dictionary: {error}") from error
-        return Streamed(str(key), encoded_image, integer_label(label, f"{where} ({key})"))
+        where = f"{where} ({key})"
+        return Streamed(str(key), encoded_image, integer_label(label, where), where=where)
     item = {name: value for name, value in item.items() if name == KEY or not str(name).startswith("__")}
     if wrong := [name for name in item if name not in (KEY, IMAGE) and not is_field(name)]:
         raise ConversionError(
@@ -99,7 +102,7 @@ def sample_of(item: Any, where: str) -> Streamed:
     parts = tuple((name, encoded(name, item[name], where)) for name in item if name not in (KEY, CLASS, images[0]))
     image = "png" if images[0] == IMAGE else images[0]  # an array or an image of Pillow's becomes a PNG
     label = integer_label(item.get(CLASS, NO_LABEL), where)
-    return Streamed(str(item[KEY]), encoded(image, item[images[0]], where), label, parts=parts)
+    return Streamed(str(item[KEY]), encoded(image, item[images[0]], where), label, parts=parts, where=where)
 
 
 class Keys:

@@ -86,13 +86,14 @@ def _put_down(samples: Iterable[Numbered], path: Path, *, keep: bool) -> list[Re
         at = 1  # an offset of 0 means a file of its own
         if file is not None:
             file.write(b"\0")
-        for _, (key, data, label, source_path, others, problem) in samples:
+        for _, sample in samples:
             begin, parts = at, []
-            at += len(data)
-            for field, content in others:
+            at += len(sample.data)
+            for field, content in sample.parts:
                 parts.append(Part(field, at, len(content), crc32c=crc32c(content)))
                 at += len(content)
-            refs.append(Ref(key, label, str(path), begin, len(data), crc32c(data), tuple(parts), source_path, problem))
+            ref = Ref(sample.key, sample.label, str(path), begin, len(sample.data), crc32c(sample.data), tuple(parts))
+            refs.append(ref._replace(source_path=sample.source_path, problem=sample.problem, where=sample.where))
             if file is not None:
-                file.writelines([data, *(content for _, content in others)])
+                file.writelines([sample.data, *(content for _, content in sample.parts)])
     return refs

@@ -12,11 +12,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from fastdata.errors import ConversionError, DatasetError
+from fastdata.shards.conversion.remote_images import streamed
 from fastdata.shards.conversion.samples import Keys, SourcePaths, Split
 from fastdata.shards.fields import encoded
-from fastdata.shards.format import NO_LABEL
-from fastdata.shards.labels import LABEL_NAMES, class_number, class_numbers, classes_for, integer_label
+from fastdata.shards.format import NO_LABEL, crc32c
+from fastdata.shards.labels import LABEL_NAMES, checked_class, class_numbers, classes_for, integer_label
 from fastdata.shards.records import Part, Ref, listing
+from fastdata.shards.remote_files import RemoteFiles
 from fastdata.system.files import read_file
 
 __all__ = ["TABLES", "WHOLE_ROW", "column", "field_columns", "table_split"]
@@ -40,7 +42,8 @@ def table_split(
     """The samples of a table: a row each, images in files whose paths are relative to the table's folder.
 
     Args:
-        path: a .csv or .tsv file, whose first line names the columns, or a .jsonl file with an object per line.
+        path: a .csv or .tsv file, whose first line names the columns, or a .jsonl file with an object per line; or the
+            URL of one, whose images may have URLs elsewhere.
         image_column: column with the paths; None finds it by its name.
         label_column: column with class numbers or names; None finds it by its name, or there are no labels.
         classes: class names by number, for labels that are names; None numbers those that occur, in sorted order.
@@ -77,13 +80,16 @@ def table_split(
                 raise number
             file, name, size = _file(path, row.get(image), where)
             parts = tuple(_parts(row, places, image, where))
-            ref = Ref("", class_number(number, numbers, where), file, 0, size, parts=parts)
+            ref = Ref("", checked_class(number, numbers, where), file, 0, size, parts=parts)
         except ConversionError as error:
             key = keys.unique(where.removeprefix(f"{path}: "))
             refs.append(Ref(key, NO_LABEL, path, 0, -1, problem=str(error)))
         else:
             key = keys.unique(os.path.splitext(name)[0])
             refs.append(ref._replace(key=key, source_path=source_paths.unique(name)))
+    if "://" in path:
+        named = crc32c("\n".join(ref.path for ref in refs).encode("utf-8", "backslashreplace"), listing(refs))
+        return Split(classes=known, stream=streamed(refs), fingerprint=named, is_remote=True)
     return Split(classes=known, refs=refs, fingerprint=listing(refs))
 
 
@@ -133,7 +139,7 @@ def _rows(path: str) -> Iterator[tuple[str, Row | ConversionError]]:
         ConversionError: the file cannot be read from some place on.
     """
     try:
-        text = read_file(path).decode("utf-8-sig")
+        text = (RemoteFiles().read(path) if "://" in path else read_file(path)).decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise ConversionError(f"{path} is not UTF-8: {error}; convert it with: iconv -t utf-8") from error
     if path.endswith(".jsonl"):
@@ -187,9 +193,12 @@ def _label(value: Any, where: str) -> int | str:
 
 
 def _file(table: str, value: Any, where: str) -> tuple[str, str, int]:
-    """Path of an image's file, its name in the table with slashes, and its size."""
+    """Path or URL of an image's file, its name in the table with slashes, and its size (0 for URLs)."""
     if not isinstance(value, str) or not value:
         raise ConversionError(f"{where} names no image; remove the row")
+    if "://" in table:
+        url = value if "://" in value else RemoteFiles.url_of(table.rpartition("/")[0], value)
+        return url, value.partition("://")[2] or value, 0
     if "://" in value:
         raise ConversionError(f"{where} names {value}, but convert reads local files: download the images first")
     file = os.path.join(os.path.dirname(table), value)

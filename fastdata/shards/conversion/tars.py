@@ -14,7 +14,7 @@ from fastdata.shards.conversion.recode import UNPACKED
 from fastdata.shards.conversion.samples import Keys, SourcePaths, Split, Streamed
 from fastdata.shards.format import MANIFEST_NAME, ShardIndex
 from fastdata.shards.labels import (
-    class_number,
+    checked_class,
     class_numbers,
     classes_for,
 )
@@ -71,7 +71,7 @@ def _split(samples: Sequence[TarSample], paths: Sequence[str], classes: list[str
                     f"{sample.where} has a part of {size} bytes; at most {_MOST_MEMBER_BYTES} are accepted, since a "
                     "sample is held in memory while it is copied: store such a file outside of the tar file"
                 )
-        label = class_number(sample.label, numbers, sample.where)
+        label = checked_class(sample.label, numbers, sample.where)
         refs.append(sample.ref._replace(key=keys.unique(sample.ref.key), label=label))
     refs = [
         ref._replace(source_path=source_paths.unique(ref.source_path)) for ref in _with_what_indexes_say(refs, paths)
@@ -122,7 +122,7 @@ def remote_tars(urls: Sequence[str], classes: list[str] | None) -> Split:
 
 def _read_whole(tar: Path, sample: TarSample, numbers: dict[str, int], where: str) -> Streamed:
     """A sample with the bytes of its image and of its other parts."""
-    ref, label = sample.ref, class_number(sample.label, numbers, where)
+    ref, label = sample.ref, checked_class(sample.label, numbers, where)
     parts = [(part.extension, read_range(str(tar), part.offset, part.size)) for part in ref.parts]
     return Streamed(ref.key, read_range(str(tar), ref.offset, ref.size), label, parts=tuple(parts))
 
