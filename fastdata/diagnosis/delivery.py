@@ -24,6 +24,7 @@ from fastdata.diagnosis.monitored_loader import MonitoredIterator
 from fastdata.diagnosis.step_timer import finish_device_work
 from fastdata.errors import in_words
 from fastdata.measuring.cpu_time import tree_cpu_s
+from fastdata.order.random_states import GlobalStates
 from fastdata.system import cuda
 from fastdata.system.cpus import local_processes
 
@@ -50,8 +51,8 @@ class Delivery:
         failure: exception that `change` raised; the program got its batch as it was.
         is_ready: True if the latest batch was preloaded.
         latest: the loader's latest batch that was delivered, as it was; None before there is one.
-        reads_ahead: False for a loader that loads in the program's own thread: it is at rest while the program
-            computes, and what it loads may depend on that.
+        reads_ahead: False for a loader whose next batches may depend on the program: one that loads in the program's
+            own thread, or takes numbers from the program's random generators.
         late_s: seconds that the device took to finish its work before batches were preloaded, all together.
 
     Args:
@@ -125,8 +126,16 @@ class Delivery:
         self.late_s += self._clock() - began
         room = min(_MOST_BYTES, _MOST_OF_MEMORY * psutil.virtual_memory().available / max(1, local_processes()))
         began, before, taken = self._clock(), _resident_bytes(), 0
+        drawn = GlobalStates.now()
         while len(iterator.ahead) < self._wanted and iterator.read_ahead():
             batch = iterator.ahead[-1]
+            if len(iterator.ahead) == 1 and not drawn.are_equal(GlobalStates.now()):  # the batch that was asked for
+                self._limitations.append(
+                    "no batches were preloaded: the loader draws from the program's random generators; computing was "
+                    "timed beside the loader"
+                )
+                self._wanted, self.reads_ahead = 0, False
+                return
             if len(iterator.ahead) == 1 and _memory_of(batch) & _memory_of(self.latest):
                 self._limitations.append(
                     "no batches were preloaded: the loader makes each one in the memory of the last"

@@ -151,7 +151,9 @@ class MeasurementPlan:
         if self._seen.restarts_in_each_step:
             self._limitations.append("no batches were preloaded: the program makes an iterator for each batch")
         else:
-            self.delivery.reads_ahead = not self._loads_in_turn()
+            if why := self._seen.why_not_ahead:
+                self._limitations.append(f"no batches were preloaded: {why}; computing was timed beside the loader")
+            self.delivery.reads_ahead = not (why or self._loads_in_turn())
             self._budget.phase = "timing steps with batches preloaded"
             self.compute = yield from self.experiments.timed(share=_COMPUTE, preloads=True)
         if self.facts.device == "cuda":

@@ -15,6 +15,19 @@ from fastdata.diagnosis.observation import Step
 
 __all__ = ["UsedLoader", "Turn", "MonitoredIterator"]
 
+# Packages whose samplers give an order that is fixed when an epoch begins.
+_ORDERS = (
+    "accelerate",
+    "builtins",
+    "fastdata",
+    "lightning",
+    "pytorch_lightning",
+    "timm",
+    "torch",
+    "torchvision",
+    "transformers",
+)
+
 
 @dataclass
 class Turn:
@@ -58,6 +71,7 @@ class UsedLoader:
         epoch: batches of the latest epoch that came to its end; infinite before.
         waited_s: seconds waited for its batches, of which there was one in each step.
         feeds: steps of another loader in which there was one of its batches, as with zip().
+        is_left_early: the program has begun another iteration before the end of one.
     """
 
     def __init__(self, loader: Any) -> None:
@@ -74,6 +88,7 @@ class UsedLoader:
         self.began_at = self.waited_s = 0.0
         self.turn = Turn()
         self.epoch = math.inf
+        self.is_left_early = False
 
     @property
     def loader(self) -> Any:
@@ -88,6 +103,18 @@ class UsedLoader:
     def is_iterated(self) -> bool:
         """True between the first batch of an epoch and its end."""
         return self.turn.is_out
+
+    @property
+    def why_not_ahead(self) -> str:
+        """The reason why reading ahead might change what the program trains on; "" for none."""
+        loader = self.loader
+        batches = loader.batch_sampler
+        for sampler in (loader.sampler, batches, getattr(batches, "sampler", None)):
+            if sampler is not None and type(sampler).__module__.partition(".")[0] not in _ORDERS:
+                return f"{type(sampler).__name__}, the program's own code, may look at how the training goes"
+        if self.is_left_early and getattr(loader, "persistent_workers", False):
+            return "the program leaves epochs early, and worker processes that stay would have drawn more numbers"
+        return ""
 
     @property
     def restarts_in_each_step(self) -> bool:
@@ -147,6 +174,7 @@ class MonitoredIterator:
         self.ahead: deque[Any] = deque()
         self.failure: Exception | None = None
         self._state = _StateAsDelivered(self._loader)
+        seen.is_left_early |= seen.turns > 0 and seen.turn.delivered < min(seen.turn.length, seen.epoch)
         self.turn = seen.turn = Turn(epoch_length(seen.loader, inner), made_s)
         seen.turns += 1
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import gc
 import itertools
 import queue
 import threading
@@ -12,7 +13,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch.utils.data import DataLoader, IterableDataset, TensorDataset
+from torch.utils.data import DataLoader, IterableDataset, Sampler, TensorDataset
 from watched_programs import dataset, model, step, watched
 
 import fastdata
@@ -73,6 +74,22 @@ class Reused(IterableDataset[Any]):
             yield self.images.copy_(_CACHED[16 * number : 16 * number + 16][0]), torch.arange(16) % 4
 
 
+class InTheLoopsNumbers(Sampler[int]):
+    """Draws each index from the generator that the loop uses, too."""
+
+    def __iter__(self) -> Iterator[int]:
+        return (int(torch.randint(len(_CACHED), ())) for _ in range(len(_CACHED)))
+
+    def __len__(self) -> int:
+        return len(_CACHED)
+
+
+class OfAHub(InTheLoopsNumbers):
+    """Such a sampler of a package whose samplers are taken to give a fixed order."""
+
+
+OfAHub.__module__ = "timm.data.sampler"
+
 LOADERS = {
     "torch's, shuffled": lambda: DataLoader(_CACHED, 16, shuffle=True),
     "random numbers in between": lambda: DataLoader(Noisy(*_CACHED.tensors), 16),
@@ -82,6 +99,8 @@ LOADERS = {
     "one that goes on": lambda: Endless(_CACHED, 16, num_workers=1),
     "one that fails": lambda: DataLoader(Failing(*_CACHED.tensors), 16, num_workers=1),
     "one that makes all in the same memory": lambda: DataLoader(Reused(), None),
+    "a sampler of its own": lambda: DataLoader(_CACHED, 16, sampler=InTheLoopsNumbers(), num_workers=1),
+    "a sampler that draws": lambda: DataLoader(_CACHED, 16, sampler=OfAHub(), num_workers=1),
 }
 
 
@@ -127,6 +146,36 @@ def test_what_is_trained_is_what_it_would_be_without(kind: str) -> None:
         assert torch.equal(one, other) if isinstance(one, torch.Tensor) else one == other, number
     if len(got) == STEPS:
         assert all(map(torch.equal, weights, watched_weights))
+
+
+class Drawing(TensorDataset):
+    """Draws in its worker process."""
+
+    def __getitem__(self, index: Any) -> Any:
+        images, labels = super().__getitem__(index)
+        return images + torch.rand(()), labels
+
+
+def test_epochs_left_early_leave_worker_processes_as_they_would_be() -> None:
+    def program(watch: LoopMonitor | None) -> list[torch.Tensor]:
+        torch.manual_seed(3)
+        loader = DataLoader(Drawing(*_CACHED.tensors), 16, num_workers=1, persistent_workers=True)
+        network, got = model(), list[torch.Tensor]()
+        optimiser = torch.optim.Adam(network.parameters(), lr=0.01)
+        with suppress(Stopped), watch.watching() if watch is not None else nullcontext():
+            for _ in range(12):
+                for images, labels in itertools.islice(loader, 5):
+                    step(network, optimiser, images, labels)
+                    got.append(images)
+        return got
+
+    watch = LoopMonitor(seconds=230.0, clock=map(float, itertools.count()).__next__)
+    alone, got = program(None), program(watch)
+    assert len(got) > 20
+    assert all(map(torch.equal, alone, got))
+    assert any("leaves epochs early" in each for each in watch.limitations)
+    del watch
+    gc.collect()  # worker processes that persist end with their loader
 
 
 def test_batches_are_there_at_once_and_in_order() -> None:
