@@ -147,7 +147,7 @@ class OwnFiles:
     def __init__(self, folder: Path | None) -> None:
         self._records: int | None = None
         self._index: int | None = None
-        self._end = self._room = 0
+        self._room, self._ends = 0, [0]  # the last is where the records end, known to `_give_back`, too
         self._base = "" if folder is None else str(folder / f"{_host()}-{os.getpid()}-{uuid.uuid4().hex[:12]}")
         if folder is not None:
             self.path = f"{self._base}.records"
@@ -176,14 +176,15 @@ class OwnFiles:
         if self._records is None:
             self._open()
         assert self._records is not None
-        if self._end + len(record) > self._room:
-            room = reserve(self._room, self._end + len(record) - self._room)
+        (begin,) = self._ends
+        if begin + len(record) > self._room:
+            room = reserve(self._room, begin + len(record) - self._room)
             if room is None:
                 return None
             self._room = room
-        entry = entry_of(key, self._end, len(record), int(google_crc32c.value(record)) if record else 0, file)
-        _write_at(self._records, record, self._end)
-        self._end += len(record)
+        entry = entry_of(key, begin, len(record), int(google_crc32c.value(record)) if record else 0, file)
+        _write_at(self._records, record, begin)
+        self._ends[0] += len(record)
         if self._index is not None:
             stored = np.zeros(1, ENTRY)
             for column in ("key", "offset", "length", "crc"):
@@ -206,21 +207,19 @@ class OwnFiles:
         flags = os.O_CREAT | os.O_EXCL | os.O_RDWR | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
         self._records = os.open(self.path, flags, 0o666)
         self._index = os.open(f"{self._base}.index", flags | os.O_APPEND, 0o666)
-        weakref.finalize(self, _give_back, os.getpid(), self._records, self._index)
+        weakref.finalize(self, _give_back, os.getpid(), self._records, self._index, self._ends)
         os.write(self._index, _MAGIC)
 
 
-def _give_back(process: int, records: int, index: int) -> None:
+def _give_back(process: int, records: int, index: int, ends: list[int]) -> None:
     """Closes a process's files, and gives back the room that was not used."""
-    if process == os.getpid():
-        with suppress(OSError):
-            os.lseek(index, len(_MAGIC), os.SEEK_SET)
-            data = os.read(index, os.fstat(index).st_size)
-            entries = np.frombuffer(data, ENTRY, count=len(data) // ENTRY.itemsize)
-            ends = entries["offset"] + entries["length"]
-            os.ftruncate(records, int(ends.max()) if len(ends) else 0)
-    for each in (records, index):
-        os.close(each)
+    try:
+        if process == os.getpid():
+            with suppress(OSError):
+                os.ftruncate(records, ends[0])
+    finally:
+        for each in (records, index):
+            os.close(each)
 
 
 def _write_at(file: int, data: bytes, offset: int) -> None:

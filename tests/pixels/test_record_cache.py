@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import gc
 import os
 import pickle
 import resource
@@ -232,6 +233,19 @@ def test_damage_to_the_cache_changes_no_pixel(images: Path, tmp_path: Path, dama
     assert ours.stats()["failures"] == 0
     assert cached_in_next_epoch(ours) == COUNT
     assert cached_in_next_epoch(loader(images, cache=tmp_path / "cache")) == COUNT  # another run does not meet it
+
+
+def test_damage_to_its_own_files_keeps_none_of_them_open(images: Path, tmp_path: Path) -> None:
+    ours = filled(images, tmp_path / "cache")
+    flip_index(tmp_path / "cache")
+    del ours
+    gc.collect()
+    assert str(tmp_path / "cache") not in " ".join(map(os.readlink, own_descriptors()))
+    assert records_of(tmp_path / "cache").stat().st_size < 1 << 20  # of the 16 MiB that were reserved
+
+
+def own_descriptors() -> list[str]:
+    return [place for each in os.listdir("/proc/self/fd") if os.path.lexists(place := f"/proc/self/fd/{each}")]
 
 
 @pytest.mark.parametrize("epochs", [0, 2])
