@@ -218,6 +218,17 @@ def test_blocks_are_used_again_and_go_with_the_loader() -> None:
         assert not blocks_of() - before
 
 
+def test_what_was_held_for_a_while_is_given_back() -> None:
+    batches: Any = iter(DataLoader(Numbered(100), 1, num_workers=1, prefetch_factor=2))
+    held = [next(batches) for _ in range(12)]
+    (worker,) = batches._workers
+    most = mapped_bytes(worker.pid)
+    del held
+    for _ in range(20):
+        next(batches)
+    assert mapped_bytes(worker.pid) < most / 2
+
+
 def test_blocks_of_many_sizes_do_not_pile_up() -> None:
     sizes = tuple(int(LARGE * 1.07**power) for power in range(40))
     loader = DataLoader(Numbered(600, sizes=sizes), 1, num_workers=1, prefetch_factor=2)
