@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from fastdata.lazy.pending_tensor import is_pending
+from fastdata.lazy.pending_tensor import is_pending, stack_pixels
 from fastdata.patches.worker_process import FETCHERS, replace_fetcher, replace_stacking
 from fastdata.system.shared_blocks import (
     BlockHandle,
@@ -156,9 +156,14 @@ def _array_at(handle: tuple[Any, ...], kind: Any, shape: tuple[int, ...], order:
 def _stacking_in(writer: BlockWriter, original: Callable[..., Any]) -> Callable[..., Any]:
     """Wraps torch's function that collates tensors so that plain ones are stacked in a block."""
 
+    def lend(size: int) -> Any:
+        return writer.lend(size) if size > _MOST_BYTES_BY_VALUE else None
+
     @wraps(original)
     def collate(batch: Any, *, collate_fn_map: Any = None) -> Any:
         first = batch[0]
+        if is_pending(first) and (stacked := stack_pixels(tuple(batch), lend)) is not None:
+            return stacked
         size = len(batch) * first.numel() * first.element_size() if type(first) is torch.Tensor else 0
         if size > _MOST_BYTES_BY_VALUE and all(map(_is_plain, batch)) and (memory := writer.lend(size)) is not None:
             return torch.stack(batch, 0, out=memory.view(first.dtype).view(len(batch), *first.shape))

@@ -86,6 +86,18 @@ class EncodedSource:
         self.pixels: Pixels | None = None
         self.is_asked = self.is_seen = self.is_kept = self.only_core = False
 
+    @classmethod
+    def of_pixels(cls, pixels: Pixels) -> EncodedSource:
+        """The source of RGB pixels (height, width, 3) that are there already; it stays in this process."""
+        source = cls(None, path="", data=None, name="")
+        source.pixels = pixels
+        return source
+
+    @property
+    def is_decoded(self) -> bool:
+        """True if it has nothing but its pixels."""
+        return self.data is None and not self.path
+
     def __reduce__(self) -> tuple[Any, ...]:
         return _sent, (self.path, self.data, self.name, self.origin, self.stamp, self.only_core)
 

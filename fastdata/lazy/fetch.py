@@ -141,7 +141,10 @@ class SampleFetcher(_MapDatasetFetcher):
             if before is not None:
                 before.put_back()
             samples = self._samples(order)
-        return self.collated(samples, order)
+        batch = self.collated(samples, order)
+        del samples
+        _store_what_has_pixels(left_so_far())
+        return batch
 
     def _keep(self, order: SampleOrder, before: GlobalStates | None) -> None:
         """Keeps the random states from before a batch was made, in case it is made again."""
@@ -267,6 +270,14 @@ def _decode_what_is_held(left: list[Any]) -> None:
         tensor = reference()
         if isinstance(tensor, PendingImage) and (source := tensor.undecoded.source).is_held():
             source.is_kept = True
+            tensor.undecoded.decoded()
+
+
+def _store_what_has_pixels(left: list[Any]) -> None:
+    """Makes tensors of what would not be decoded anywhere else: images that have their pixels, and were not stacked."""
+    for reference in left:
+        tensor = reference()
+        if isinstance(tensor, PendingImage) and tensor.undecoded.source.is_decoded:
             tensor.undecoded.decoded()
 
 

@@ -33,6 +33,7 @@ __all__ = [
     "decode_source",
     "decode_together",
     "drawn",
+    "fill_from_pixels",
     "stored",
 ]
 
@@ -305,6 +306,15 @@ def decode_row(
     return error
 
 
+def fill_from_pixels(part: StoredRows) -> None:
+    """Fills all rows from the pixels of their sources, which must be there."""
+    for row, source in enumerate(part.images.sources):
+        assert source.pixels is not None
+        pixels = see(source.pixels, part.images.views.row(row))
+        load().convert(pixels, part.batch[row].data_ptr(), part.format, part.images.effects_of(row))
+        part.erase(row)
+
+
 @cache
 def _native() -> Backend:
     return create_backend("native")
@@ -324,7 +334,8 @@ def decode_source(source: EncodedSource, view: View) -> Pixels:
     Raises:
         OSError: the file cannot be read or decoded; Pillow's own errors.
     """
-    count_decoded()
+    if not source.is_decoded:
+        count_decoded()
     if source.pixels is None and source.header is not None:
         if source.is_seen or source.is_kept or expects_several_views():
             source.pixels = _decoded(source, View.whole(source.header.width, source.header.height))

@@ -16,6 +16,7 @@ import numpy as np
 import torch
 
 from fastdata.lazy.fused_steps import Fused
+from fastdata.lazy.pending_tensor import real
 from fastdata.lazy.sample_context import Draw
 from fastdata.loaders import pillow
 from fastdata.order.random_states import GlobalStates
@@ -75,7 +76,7 @@ def _outcome(transform: Callable[[Any], Any], image: Any, seed: int) -> tuple[An
     states = GlobalStates.of_seed(seed)
     with states.drawing():
         try:
-            value = transform(image)
+            value = real(transform(image))
         except Exception as error:  # noqa: BLE001 - of code of another library
             return "error", str(error), states
     if isinstance(value, torch.Tensor):

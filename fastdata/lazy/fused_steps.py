@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from fastdata.lazy.encoded_source import EncodedSource
 from fastdata.lazy.fill import After, decode_source, stored
 from fastdata.lazy.pending_tensor import PendingImage, is_pending, pending
 from fastdata.lazy.sample_context import Draw, count_fused, count_plain, samples_of_the_batch
@@ -46,18 +47,23 @@ class Fused:
         steps: all steps of the transform.
         plan: compiled from them; its `unfused` holds the steps that follow.
         per_thread: it will be called in several threads, so each gets steps of its own.
+        is_last: False if what it gives goes to steps that are not its own.
 
     Attributes:
         draws: True if a fused step is random, and draws by (seed, epoch, sample).
     """
 
-    def __init__(self, steps: Sequence[Callable[[Any], Any]], plan: Plan, *, per_thread: bool) -> None:
+    def __init__(
+        self, steps: Sequence[Callable[[Any], Any]], plan: Plan, *, per_thread: bool, is_last: bool = True
+    ) -> None:
         self._known, self._plan, self._per_thread = steps[: len(steps) - len(plan.unfused)], plan, per_thread
         self._following = plan.following if plan.draws else None
         self._follows = plan.following is not None
         self._rest = _segments(plan.unfused, per_thread=per_thread, follow=self._follows)
         self._levels = Levels.of(plan.normalisation)
         self._may_wait = plan.in_one_pass and plan.output not in (Output.NUMPY, Output.PIL)
+        # A tensor has three times as many bytes as its pixels, or twelve: it is made in the memory of its batch.
+        self._may_wait_with_pixels = self._may_wait and not plan.augments and is_last and not self._rest
         changes = plan.augments or plan.output is Output.NUMPY
         self._pixels = np.array if changes else np.asarray  # a copy if pixels are changed in place
         self._only_stores = not (plan.ops or plan.augments or plan.output is Output.NUMPY)
@@ -82,6 +88,10 @@ class Fused:
         """Applies the known run to an RGB image of Pillow's."""
         count_fused(len(self._plan.fused))
         plan = self._plan
+        if self._may_wait_with_pixels and not hasattr(image, "pending_through"):
+            view, _ = self._view(image.size, draw)
+            source = EncodedSource.of_pixels(np.asarray(image))
+            return pending(Undecoded(source, view, self._levels, plan.tensor_class, channels_last=plan.channels_last))
         if self._only_stores and plan.output is not Output.PIL and not hasattr(image, "pending_through"):
             return self._of_class(self._stored(np.asarray(image)))
         view, draw = self._view(image.size, draw)
@@ -261,8 +271,9 @@ def _segments(steps: Sequence[Callable[[Any], Any]], *, per_thread: bool, follow
             at += 1
         else:
             run = steps[at : at + len(plan.fused)]
-            made.append(Fused(run, replace(plan, unfused=()), per_thread=per_thread))
             at += len(run)
+            is_last = at == len(steps)
+            made.append(Fused(run, replace(plan, unfused=()), per_thread=per_thread, is_last=is_last))
     return made
 
 

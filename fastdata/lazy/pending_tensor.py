@@ -9,6 +9,7 @@ would give.
 
 from __future__ import annotations
 
+import math
 import weakref
 from collections.abc import Callable, Sequence
 from functools import cache, partial, wraps
@@ -16,7 +17,7 @@ from typing import Any
 
 import torch
 
-from fastdata.lazy.fill import SeenImages
+from fastdata.lazy.fill import SeenImages, StoredRows, fill_from_pixels
 from fastdata.lazy.pending_steps import after_call, same_memory
 from fastdata.lazy.sample_context import index_being_made, note_pending
 from fastdata.lazy.undecoded import Undecoded, UndecodedBatch
@@ -29,6 +30,7 @@ __all__ = [
     "is_pending",
     "pending",
     "real",
+    "stack_pixels",
     "stacking_pending",
     "stacks_pending",
     "stands_in",
@@ -209,8 +211,19 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def _stacked(tensors: Any, dim: int = 0, *, out: Any = None) -> PendingBatch | None:
-    """Stacks images, or batches, that are all pending and of one shape and arithmetic; returns None for others."""
+def _stacked(
+    tensors: Any, dim: int = 0, *, out: Any = None, lend: Callable[[int], Any] | None = None
+) -> torch.Tensor | None:
+    """Stacks images, or batches, that are all pending and of one shape and arithmetic; returns None for others.
+
+    What images that have their pixels are stacked to is no more pending.
+
+    Args:
+        tensors: the images, or batches.
+        dim: as of torch.stack.
+        out: as of torch.stack.
+        lend: returns memory of so many bytes, uint8, for such a batch; None, or a result of None, for new memory.
+    """
     if dim != 0 or out is not None or not isinstance(tensors, list | tuple) or not tensors:
         return None
     if not all(map(is_pending, tensors)):
@@ -220,9 +233,17 @@ def _stacked(tensors: Any, dim: int = 0, *, out: Any = None) -> PendingBatch | N
     if any(type(each) is PendingBatch for each in tensors):
         return None
     images = [each.undecoded for each in tensors]
-    first = images[0]
+    first, have_pixels = images[0], {image.source.is_decoded for image in images}
     alike = all(image.view.size == first.view.size and image.levels == first.levels for image in images)
-    return _batch_of(SeenImages.of(images), (len(images),)) if alike else None
+    if not alike or len(have_pixels) > 1:
+        return None
+    if have_pixels == {False}:
+        return _batch_of(SeenImages.of(images), (len(images),))
+    shape, dtype = (len(images), *first.shape), first.levels.dtype
+    memory = lend(math.prod(shape) * dtype.itemsize) if lend is not None else None
+    batch = torch.empty(shape, dtype=dtype, device="cpu") if memory is None else memory.view(dtype).view(shape)
+    fill_from_pixels(StoredRows(SeenImages.of(images), batch))
+    return batch
 
 
 def _batch_of(images: SeenImages, lead: tuple[int, ...]) -> PendingBatch:
@@ -248,6 +269,13 @@ def stacking_pending(collate_tensors: Callable[..., Any]) -> Callable[..., Any]:
         return collate_tensors(list(map(_plain, batch)), collate_fn_map=collate_fn_map)
 
     return collate
+
+
+def stack_pixels(tensors: Sequence[Any], lend: Callable[[int], Any]) -> torch.Tensor | None:
+    """Stacks pending images that have their pixels already, in memory that is lent; returns None for others."""
+    if not all(isinstance(each, PendingImage) and is_pending(each) for each in tensors):
+        return None
+    return _stacked(tensors, lend=lend) if all(each.undecoded.source.is_decoded for each in tensors) else None
 
 
 def stacks_pending(collate_fn: Callable[[list[Any]], Any]) -> Callable[[list[Any]], Any]:

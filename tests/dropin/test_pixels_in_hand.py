@@ -1,0 +1,141 @@
+"""Images that an own step has decoded: their tensors are made in the batch, and are torch's wherever else they go."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.utils.data
+import torchvision.transforms as v1
+from PIL import Image, ImageDraw, ImageOps
+from torchvision.datasets import ImageFolder
+
+from fastdata import DataLoader, check
+from fastdata.lazy.pending_tensor import is_pending
+
+NORMALISE = v1.Normalize([0.485, 0.456, 0.406], [0.229, 0.224, 0.225])
+
+
+def inverted(image: Image.Image) -> Image.Image:
+    """A step of one's own."""
+    return ImageOps.invert(image)
+
+
+def step_then(*tail: Callable[..., Any]) -> v1.Compose:
+    return v1.Compose([v1.Resize((24, 20)), inverted, *tail])
+
+
+TAILS = {
+    "ToTensor": [v1.ToTensor()],
+    "flip, ToTensor, Normalize": [v1.RandomHorizontalFlip(1.0), v1.ToTensor(), NORMALISE],
+    "crop, PILToTensor": [v1.CenterCrop(16), v1.PILToTensor()],
+    "an own step on the tensor": [v1.ToTensor(), torch.Tensor.square],
+}
+
+
+def same(ours: Any, torchs: Any) -> bool:
+    for mine, other in zip(ours, torchs, strict=True):
+        flat = [torch.utils._pytree.tree_leaves(each) for each in (mine, other)]
+        if [type(each) for each in flat[0]] != [type(each) for each in flat[1]]:
+            return False
+        tensors = [[each for each in leaves if isinstance(each, torch.Tensor)] for leaves in flat]
+        if not all(one.stride() == two.stride() and torch.equal(one, two) for one, two in zip(*tensors, strict=True)):
+            return False
+    return True
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("tail", TAILS)
+def test_batches_are_torchs(folder: Path, tail: str, workers: int) -> None:
+    dataset = ImageFolder(folder, step_then(*TAILS[tail]))
+    ours = DataLoader(dataset, 8, num_workers=workers)
+    assert same(ours, torch.utils.data.DataLoader(dataset, 8))
+
+
+class Changed(ImageFolder):
+    """Draws on the image when its tensor has been made."""
+
+    def __getitem__(self, index: int) -> Any:
+        image = inverted(self.loader(self.samples[index][0]).resize((24, 20)))
+        assert self.transform is not None
+        tensor = self.transform(image)
+        ImageDraw.Draw(image).rectangle((0, 0, 20, 20), fill=(255, 0, 0))
+        return tensor, index
+
+
+class Pairs(ImageFolder):
+    """Stacks two views."""
+
+    def __getitem__(self, index: int) -> Any:
+        image = self.loader(self.samples[index][0])
+        assert self.transform is not None
+        return torch.stack([self.transform(image), self.transform(image)]), index
+
+
+class Used(ImageFolder):
+    """Calculates with the tensor, and keeps a part of it."""
+
+    def __getitem__(self, index: int) -> Any:
+        tensor, label = super().__getitem__(index)
+        return tensor[:, 2:10, 2:10] * 2 + tensor.mean(), label
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize(
+    ("kind", "transform"),
+    [
+        (Changed, v1.Compose([v1.RandomHorizontalFlip(1.0), v1.ToTensor()])),
+        (Pairs, step_then(v1.ToTensor())),
+        (Used, step_then(v1.ToTensor(), NORMALISE)),
+    ],
+)
+def test_whatever_the_program_does_with_them(folder: Path, kind: Any, transform: Any, workers: int) -> None:
+    dataset = kind(folder, transform)
+    assert same(DataLoader(dataset, 8, num_workers=workers), torch.utils.data.DataLoader(dataset, 8))
+
+
+def as_lists(samples: list[Any]) -> Any:
+    return tuple(zip(*samples, strict=True))
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_those_that_are_not_stacked_are_plain_tensors(folder: Path, workers: int) -> None:
+    dataset = ImageFolder(folder, step_then(v1.ToTensor()))
+    ours = DataLoader(dataset, 8, num_workers=workers, collate_fn=as_lists)
+    assert same(ours, torch.utils.data.DataLoader(dataset, 8, collate_fn=as_lists))
+
+
+def note_pending(samples: list[Any]) -> Any:
+    return torch.tensor([is_pending(image) for image, _ in samples])
+
+
+@pytest.mark.parametrize(
+    ("tail", "waits"), [("ToTensor", True), ("flip, ToTensor, Normalize", True), ("an own step on the tensor", False)]
+)
+def test_no_sample_has_a_tensor_before_its_batch(folder: Path, tail: str, waits: bool) -> None:
+    dataset = ImageFolder(folder, step_then(*TAILS[tail]))
+    for waiting in DataLoader(dataset, 8, num_workers=1, collate_fn=note_pending):
+        assert bool((waiting == waits).all())
+
+
+class InMemory(torch.utils.data.Dataset[Any]):
+    def __init__(self) -> None:
+        self.images = [Image.new("RGB", (30, 20), (10 * number, 5, 7)) for number in range(12)]
+        self.transform = v1.Compose([v1.RandomHorizontalFlip(1.0), v1.ToTensor()])
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def __getitem__(self, index: int) -> Any:
+        return self.transform(self.images[index])
+
+
+def test_pixels_in_hand_are_not_told_to_be_decoded() -> None:
+    loader = DataLoader(InMemory(), 4, num_workers=1)
+    assert same(loader, torch.utils.data.DataLoader(InMemory(), 4))
+    assert loader.verdict().kind == "partly accelerated"
+    assert "the dataset decodes its images itself" in str(loader.verdict())
+    assert check(loader, batches=2).equal
