@@ -4,7 +4,8 @@ Setup: `adapters.py` builds the datasets and transforms of public programs from 
 photographs in the layouts they expect (`layouts.py` makes them; masks and boxes are drawn).  Each pipeline runs in a
 process of its own: `fastdata.check` compares the first batches of both loaders, training draws included; then whole
 loaders are made, read and closed in interleaved rounds, with two worker processes and fastdata's own draws.  CPU time
-is that of the whole process tree; memory the largest sum of its processes' own shares (PSS) in one more pass.
+is that of the whole process tree; memory the largest sum of its processes' own shares (PSS) in a process that makes one
+pass with one kind of loader.
 
     python benchmarks/public/run.py PHOTOGRAPHS --sources FOLDER --data FOLDER
     python benchmarks/public/run.py PHOTOGRAPHS --sources FOLDER --data FOLDER --only moco_v2 detr
@@ -16,7 +17,6 @@ Result: benchmarks/results/public_pipelines.json.
 from __future__ import annotations
 
 import argparse
-import gc
 import json
 import subprocess
 import sys
@@ -53,7 +53,7 @@ class Peak:
         import psutil
 
         me = psutil.Process()
-        while not self._end.wait(0.1):
+        while not self._end.wait(0.03):  # torch's batches and their samples are there together for a moment
             total = 0
             for process in (me, *me.children(recursive=True)):
                 try:
@@ -63,13 +63,30 @@ class Peak:
             self.megabytes = max(self.megabytes, total / 1e6)
 
 
-def run_one(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
-    """Measures one pipeline in this process."""
+KINDS: dict[str, Any] = {"torch": torch.utils.data.DataLoader, "fastdata": DataLoader}
+
+
+def made(name: str, arguments: argparse.Namespace) -> tuple[str, str, Any, Any, dict[str, Any]]:
+    """A pipeline's repository, file, maker, dataset and options."""
     import adapters
 
     (repository, file, make), *_ = [each for each in adapters.PIPELINES if each[2].__name__ == name]
     dataset, options = make(arguments.sources, arguments.data, arguments.photographs)
-    options = {"shuffle": True, **options}
+    return repository, file, make, dataset, {"shuffle": True, **options}
+
+
+def peak_of(name: str, kind: str, arguments: argparse.Namespace) -> int:
+    """The largest memory of one pass, in MB, to be measured in a process of its own."""
+    *_, dataset, options = made(name, arguments)
+    with Peak() as peak:
+        for _ in KINDS[kind](dataset, num_workers=WORKERS, **options):
+            pass
+    return round(peak.megabytes)
+
+
+def run_one(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
+    """Measures one pipeline in this process."""
+    repository, file, make, dataset, options = made(name, arguments)
     count = len(dataset) if hasattr(dataset, "__len__") else arguments.images
     compared = check(DataLoader(dataset, num_workers=WORKERS, **options), batches=COMPARED)
     verdicts: list[str] = []
@@ -80,18 +97,10 @@ def run_one(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
         if cls is DataLoader:
             verdicts.append(str(loader.verdict()))
 
-    kinds: dict[str, Any] = {"torch": torch.utils.data.DataLoader, "fastdata": DataLoader}
     contenders = [
-        Contender(name=kind, epoch=lambda cls=cls: whole_pass(cls), images=count) for kind, cls in kinds.items()
+        Contender(name=kind, epoch=lambda cls=cls: whole_pass(cls), images=count) for kind, cls in KINDS.items()
     ]
     measured = measure(contenders, rounds=arguments.rounds, say=lambda _: None)
-    peaks = {}
-    for kind, cls in kinds.items():
-        gc.collect()
-        with Peak() as peak:
-            for _ in whole_pass(cls):
-                pass
-        peaks[kind] = round(peak.megabytes)
     return {
         "repository": repository,
         "file": file,
@@ -102,8 +111,17 @@ def run_one(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
         "verdict": verdicts[-1],
         "loaders": [each.to_dict() for each in measured],
         "times_better": ratios(measured, "torch"),
-        "peak_mb": peaks,
     }
+
+
+def answer(command: list[str]) -> Any:
+    """What a process of this program has measured; None, and its last line of stderr is told, if it failed."""
+    done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=False)
+    line = next((line for line in done.stdout.splitlines() if line.startswith("RESULT ")), None)
+    if line is None:
+        print(f"{' '.join(command[-3:])}: failed: {done.stderr.strip().splitlines()[-1:]}", flush=True)
+        return None
+    return json.loads(line.removeprefix("RESULT "))
 
 
 def main() -> None:
@@ -116,11 +134,15 @@ def main() -> None:
     parser.add_argument("--images", type=int, default=800, help="samples of an iterable dataset")
     parser.add_argument("--only", nargs="*", default=None, help="names of pipelines; the results of others are kept")
     parser.add_argument("--one", help=argparse.SUPPRESS)
+    parser.add_argument("--peak", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.one:
         warnings.simplefilter("ignore")
         torch.set_num_threads(1)
-        print("RESULT " + json.dumps(run_one(arguments.one, arguments)))
+        asked = (
+            peak_of(arguments.one, arguments.peak, arguments) if arguments.peak else run_one(arguments.one, arguments)
+        )
+        print("RESULT " + json.dumps(asked))
         return
     import adapters
     import layouts
@@ -132,12 +154,11 @@ def main() -> None:
     for name in [
         each[2].__name__ for each in adapters.PIPELINES if arguments.only is None or each[2].__name__ in arguments.only
     ]:
-        done = subprocess.run([*command, "--one", name], capture_output=True, text=True, timeout=LIMIT_S, check=False)
-        line = next((line for line in done.stdout.splitlines() if line.startswith("RESULT ")), None)
-        if line is None:
-            print(f"{name}: failed: {done.stderr.strip().splitlines()[-1:]}", flush=True)
+        one, *peaks = (answer([*command, "--one", name, *more]) for more in ([], *(["--peak", kind] for kind in KINDS)))
+        if one is None or None in peaks:
             continue
-        results[name] = one = json.loads(line.removeprefix("RESULT "))
+        results[name] = one | {"peak_mb": dict(zip(KINDS, peaks, strict=True))}
+        one = results[name]
         ratio = one["times_better"]["fastdata"]["cpu"]["median"]
         print(f"{name}: {ratio:.2f}, equal: {one['equal']} {one['difference'] or ''} {one['peak_mb']}", flush=True)
         write_json(
