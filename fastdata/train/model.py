@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from contextlib import AbstractContextManager, nullcontext
 
 import torch
@@ -12,6 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 from fastdata.errors import OptionError
 from fastdata.models.recompute import checkpoint_activations, checkpoint_modules
 from fastdata.system.optional import need
+from fastdata.system.stack_level import users_level
 from fastdata.train.options import CommHook, TrainOptions
 from fastdata.train.ranks import Ranks
 from fastdata.train.sharding import shard, without_gradient_sync
@@ -51,6 +53,11 @@ def connect_model(model: nn.Module, options: TrainOptions, ranks: Ranks, device:
     That is the model in DDP; with the option `fsdp` the model itself, now sharded; and the model of a process alone.
     """
     if ranks.world_size == 1:
+        if options.fsdp:
+            warnings.warn(
+                "fsdp=True shards nothing in one process: start one for each GPU with torchrun --nproc-per-node",
+                stacklevel=users_level(),
+            )
         return model
     if options.fsdp:
         shard(model, ranks, device)

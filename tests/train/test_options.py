@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from small_training import options
+from small_training import data, options, plain_model
 
 from fastdata import OptionError
 from fastdata.terminal.flags import from_flags
-from fastdata.train import TrainOptions
+from fastdata.train import TrainOptions, fit
 from fastdata.train.__main__ import parser
 from fastdata.train.data import DataOptions
 
@@ -92,3 +92,9 @@ def test_auto_takes_the_accelerator_that_there_is(
     monkeypatch.setattr("torch.accelerator.is_available", lambda: accelerator is not None)
     monkeypatch.setattr("torch.accelerator.current_accelerator", lambda: torch.device(accelerator or "cpu"))
     assert TrainOptions().torch_device() == torch.device(taken)
+
+
+def test_shards_of_one_process_are_none_and_it_says_so() -> None:
+    with pytest.warns(UserWarning, match=r"fsdp=True shards nothing in one process: .* torchrun") as told:
+        fit(plain_model(), data(16, 8), options=options(fsdp=True, epochs=1))
+    assert [each.filename for each in told] == [__file__]
