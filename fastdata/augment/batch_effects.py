@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from enum import IntEnum
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -32,54 +31,9 @@ _Floats: TypeAlias = npt.NDArray[np.float64]
 
 FILTERS_ON_BATCHES = ("nearest", "bilinear")  # torch's bicubic filter is another one than Pillow's
 _MODES = {FILTERS[name]: name for name in FILTERS_ON_BATCHES}
-
-
-class _Family(IntEnum):
-    NONE = 0
-    LEVELS = 1
-    BLEND = 2
-    HUE = 3
-    SHARPNESS = 4
-    AUTOCONTRAST = 5
-    EQUALIZE = 6
-    BLUR = 7
-    PERMUTE = 8
-    FLIP = 9
-    AFFINE = 10
-    PERSPECTIVE = 11
-
-
-_FAMILIES = {
-    EffectKind.NONE: _Family.NONE,
-    EffectKind.BRIGHTNESS: _Family.LEVELS,
-    EffectKind.INVERT: _Family.LEVELS,
-    EffectKind.POSTERIZE: _Family.LEVELS,
-    EffectKind.SOLARIZE: _Family.LEVELS,
-    EffectKind.SOLARIZE_ADD: _Family.LEVELS,
-    EffectKind.CONTRAST: _Family.BLEND,
-    EffectKind.SATURATION: _Family.BLEND,
-    EffectKind.GREY: _Family.BLEND,
-    EffectKind.HUE: _Family.HUE,
-    EffectKind.SHARPNESS: _Family.SHARPNESS,
-    EffectKind.AUTOCONTRAST: _Family.AUTOCONTRAST,
-    EffectKind.EQUALIZE: _Family.EQUALIZE,
-    EffectKind.BLUR: _Family.BLUR,
-    EffectKind.PERMUTE: _Family.PERMUTE,
-    EffectKind.FLIP: _Family.FLIP,
-    EffectKind.AFFINE: _Family.AFFINE,
-    EffectKind.PERSPECTIVE: _Family.PERSPECTIVE,
-    EffectKind.TENSOR_CONTRAST: _Family.BLEND,
-    EffectKind.TENSOR_SATURATION: _Family.BLEND,
-    EffectKind.TENSOR_GREY: _Family.BLEND,
-    EffectKind.TENSOR_HUE: _Family.HUE,
-    EffectKind.TENSOR_SHARPNESS: _Family.SHARPNESS,
-    EffectKind.TENSOR_AUTOCONTRAST: _Family.AUTOCONTRAST,
-}
 _GREY = (EffectKind.GREY, EffectKind.TENSOR_GREY)
 _CONTRAST = (EffectKind.CONTRAST, EffectKind.TENSOR_CONTRAST)
-_UNKNOWN = -1
-_FAMILY_OF = np.full(len(EffectKind), _UNKNOWN)
-_FAMILY_OF[list(_FAMILIES)] = list(_FAMILIES.values())
+_NOTHING, _UNKNOWN = -1, -2  # instead of the number of a family
 _MOST_TAPS = 1 << 16
 _VARIANTS = _MOST_TAPS**2
 
@@ -99,24 +53,23 @@ def operations(effects: EffectTable, size: Size) -> list[Operation]:
             raise OptionError(f"{kind.name} is done by the native core to PIL images, not to tensors or whole batches")
         if np.any(own["filter"] > max(_MODES)):  # bicubic
             raise OptionError(f"without the native core and PIL images, filters are {' and '.join(FILTERS_ON_BATCHES)}")
-        keys = families * _VARIANTS + _variants(own, families)
-        for key in sorted(set(keys[families != _Family.NONE].tolist())):
+        keys = families * _VARIANTS + _variants(own)
+        for key in sorted(set(keys[families != _NOTHING].tolist())):
             rows = np.flatnonzero(keys == key)
-            function, values = _COMPILERS[key // _VARIANTS](own[rows], size)
+            function, values = _FAMILIES[key // _VARIANTS][0](own[rows], size)
             found.append(Operation(function, values, None if len(rows) == len(own) else torch.from_numpy(rows)))
     return found
 
 
-def _variants(effects: EffectTable, families: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
+def _variants(effects: EffectTable) -> npt.NDArray[np.int64]:
     """Numbers that differ for effects of one family that need operations of their own."""
-    values = effects["values"]
+    kinds, values = effects["kind"], effects["values"]
     taps, flips = values[:, 0] * _MOST_TAPS + values[:, 1], values[:, 0] * 2 + values[:, 1]
     variants = np.zeros(len(effects))
-    moves = families >= _Family.AFFINE
     for these, numbers in (
-        (families == _Family.BLUR, taps),
-        (families == _Family.FLIP, flips),
-        (moves, effects["filter"] * 2 + has_fill(effects)),
+        (kinds == EffectKind.BLUR, taps),
+        (kinds == EffectKind.FLIP, flips),
+        ((kinds == EffectKind.AFFINE) | (kinds == EffectKind.PERSPECTIVE), effects["filter"] * 2 + has_fill(effects)),
     ):
         variants[these] = numbers[these]
     return variants.astype(np.int64)
@@ -237,16 +190,24 @@ def _perspective(effects: EffectTable, size: Size) -> _Compiled:
     return partial(ops.perspective, mode=mode), _tensors(maps, divisors, *_fill(effects))
 
 
-_COMPILERS: dict[int, Callable[[EffectTable, Size], _Compiled]] = {
-    _Family.LEVELS: _levels,
-    _Family.BLEND: _blend,
-    _Family.HUE: _hue,
-    _Family.SHARPNESS: _sharpness,
-    _Family.AUTOCONTRAST: lambda effects, size: (ops.autocontrast, ()),
-    _Family.EQUALIZE: lambda effects, size: (ops.equalize, ()),
-    _Family.BLUR: _blur,
-    _Family.PERMUTE: _permute,
-    _Family.FLIP: _flip,
-    _Family.AFFINE: _affine,
-    _Family.PERSPECTIVE: _perspective,
-}
+# The families, numbered by their places: what makes their operations, and their kinds.
+_FAMILIES: tuple[tuple[Callable[[EffectTable, Size], _Compiled], tuple[EffectKind, ...]], ...] = (
+    (
+        _levels,
+        (EffectKind.BRIGHTNESS, EffectKind.INVERT, EffectKind.POSTERIZE, EffectKind.SOLARIZE, EffectKind.SOLARIZE_ADD),
+    ),
+    (_blend, (*_CONTRAST, *_GREY, EffectKind.SATURATION, EffectKind.TENSOR_SATURATION)),
+    (_hue, (EffectKind.HUE, EffectKind.TENSOR_HUE)),
+    (_sharpness, (EffectKind.SHARPNESS, EffectKind.TENSOR_SHARPNESS)),
+    (lambda effects, size: (ops.autocontrast, ()), (EffectKind.AUTOCONTRAST, EffectKind.TENSOR_AUTOCONTRAST)),
+    (lambda effects, size: (ops.equalize, ()), (EffectKind.EQUALIZE,)),
+    (_blur, (EffectKind.BLUR,)),
+    (_permute, (EffectKind.PERMUTE,)),
+    (_flip, (EffectKind.FLIP,)),
+    (_affine, (EffectKind.AFFINE,)),
+    (_perspective, (EffectKind.PERSPECTIVE,)),
+)
+_FAMILY_OF = np.full(len(EffectKind), _UNKNOWN)
+_FAMILY_OF[EffectKind.NONE] = _NOTHING
+for _number, (_, _kinds) in enumerate(_FAMILIES):
+    _FAMILY_OF[list(_kinds)] = _number
