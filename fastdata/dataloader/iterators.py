@@ -15,11 +15,11 @@ import torch
 from torch.utils.data import IterableDataset
 from torch.utils.data import dataloader as torch_dataloader
 
-from fastdata.dataloader.map_style import MapStyle, Orders, Samples, Stream, opening_encoded
+from fastdata.dataloader.map_style import Orders, Samples, map_style, opening_encoded, stream
 from fastdata.dataloader.record import EpochRecord, keeps_state, pass_over, same_state
 from fastdata.dataloader.worker_faults import TakeCare
 from fastdata.dataloader.worker_memory import ShareBlocks
-from fastdata.dataloader.worker_states import KeepStates, WithWorkerInit, WorkerStates
+from fastdata.dataloader.worker_states import KeepStates, LoaderView, WorkerStates
 from fastdata.errors import DatasetError
 from fastdata.lazy.batch_messages import MadeAgain, MakeAgain, UnfinishedBatch
 from fastdata.lazy.complete import CompletedBatch, Completion
@@ -157,18 +157,6 @@ class EpochIterator:
             self._shown = None
 
 
-class Pinning:
-    """A loader as torch's iterator reads it, which pins batches in a thread of its own: they go on to a GPU."""
-
-    pin_memory = True
-
-    def __init__(self, loader: Any) -> None:
-        self._loader = loader
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._loader, name)
-
-
 class CountedIterator(torch_dataloader._BaseDataLoaderIter):
     """torch's own iterator, keeping an `EpochRecord` and the loader's totals up to date.
 
@@ -190,18 +178,18 @@ class CountedIterator(torch_dataloader._BaseDataLoaderIter):
         self.delivers = True  # to the caller himself; False where somebody between asks ahead and counts deliveries
         as_torch_reads_it: Any = loader
         if record.batches is not None:
-            as_torch_reads_it = MapStyle(loader, self._orders(), samples)
+            as_torch_reads_it = map_style(loader, self._orders(), samples)
         elif samples.defers and isinstance(loader.dataset, IterableDataset):
-            as_torch_reads_it = Stream(loader)
+            as_torch_reads_it = stream(loader)
         if loader.num_workers > 0:
             begin: Callable[[int], None] = TakeCare(as_torch_reads_it.worker_init_fn)
             # Which worker makes which batch of a map-style dataset is known only where they come in order.
             if (loader.in_order or record.batches is None) and hasattr(loader, "state_dict"):
                 record.workers = WorkerStates(loader.num_workers, start.worker_states)
                 begin = KeepStates(begin, record.workers.resumed())
-            as_torch_reads_it = WithWorkerInit(as_torch_reads_it, ShareBlocks(begin, self))
+            as_torch_reads_it = LoaderView(as_torch_reads_it, worker_init_fn=ShareBlocks(begin, self))
         if samples.pins and not loader.pin_memory:
-            as_torch_reads_it = Pinning(as_torch_reads_it)
+            as_torch_reads_it = LoaderView(as_torch_reads_it, pin_memory=True)  # they go on to a GPU
         if record.batches is not None or start.batches == 0:
             super().__init__(as_torch_reads_it)
         else:  # an iterable dataset, which is run again with the random numbers that it had

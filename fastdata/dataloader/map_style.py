@@ -19,6 +19,7 @@ from fastdata.dataloader.arguments import LoaderArguments, may_defer, may_pin
 from fastdata.dataloader.record import EpochRecord
 from fastdata.dataloader.routes import Route
 from fastdata.dataloader.verdict import Findings, warn_if_images
+from fastdata.dataloader.worker_states import LoaderView
 from fastdata.errors import PipelineError
 from fastdata.lazy.batch_messages import MadeAgain, MakeAgain, ReportedBatch, SampleOrder, UnfinishedBatch
 from fastdata.lazy.complete import CompletedBatch, Completion, FailedBatch, FetchedBatch
@@ -34,7 +35,7 @@ from fastdata.pipeline.jobs import OrderedJobs
 from fastdata.pipeline.stats import PipelineStats
 from fastdata.views.philox import Key
 
-__all__ = ["AskWorker", "MapStyle", "Orders", "Samples", "Stream", "WorkerJobs", "open_in_threads", "opening_encoded"]
+__all__ = ["AskWorker", "Orders", "Samples", "WorkerJobs", "map_style", "open_in_threads", "opening_encoded", "stream"]
 
 
 class Samples:
@@ -149,7 +150,7 @@ class Samples:
         return data.batch if isinstance(data, ReportedBatch) else data
 
 
-class MapStyle:
+def map_style(loader: Any, orders: Any, samples: Samples) -> LoaderView:
     """A loader of a map-style dataset as torch's iterators read it.
 
     Args:
@@ -157,30 +158,18 @@ class MapStyle:
         orders: the epoch's index batches, or `SampleOrder` of them.
         samples: parts of the loader that make samples.
     """
-
-    def __init__(self, loader: Any, orders: Any, samples: Samples) -> None:
-        self._loader, self._index_sampler = loader, orders
-        if samples.defers:
-            fetcher = partial(SampleFetcher, on_error=samples.on_error)
-            self.worker_init_fn = _BeginWorker(
-                loader.worker_init_fn, fetcher, samples.find_transforms if samples.fused else None
-            )
-            opening_encoded()  # imported here once, not in every worker process that is forked
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._loader, name)
+    if not samples.defers:
+        return LoaderView(loader, _index_sampler=orders)
+    opening_encoded()  # imported here once, not in every worker process that is forked
+    fetcher = partial(SampleFetcher, on_error=samples.on_error)
+    begin = _BeginWorker(loader.worker_init_fn, fetcher, samples.find_transforms if samples.fused else None)
+    return LoaderView(loader, _index_sampler=orders, worker_init_fn=begin)
 
 
-class Stream:
+def stream(loader: Any) -> LoaderView:
     """A loader of an iterable dataset as torch's iterators read it."""
-
-    def __init__(self, loader: Any) -> None:
-        self._loader = loader
-        self.worker_init_fn = _BeginStream(loader.worker_init_fn)
-        opening_encoded()  # imported here once, not in every worker process that is forked
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._loader, name)
+    opening_encoded()  # imported here once, not in every worker process that is forked
+    return LoaderView(loader, worker_init_fn=_BeginStream(loader.worker_init_fn))
 
 
 class _BeginStream:

@@ -27,7 +27,7 @@ __all__ = [
     "END",
     "FromWorker",
     "KeepStates",
-    "WithWorkerInit",
+    "LoaderView",
     "WorkerStates",
     "all_known",
     "has_datasets",
@@ -196,11 +196,12 @@ class _NotingFetcher:
 # ---- in the training process
 
 
-class WithWorkerInit:
-    """A loader as torch's iterator reads it, with another worker_init_fn."""
+class LoaderView:
+    """A loader as torch's iterators read it: with other values of some attributes."""
 
-    def __init__(self, loader: Any, worker_init_fn: Callable[[int], None]) -> None:
-        self._loader, self.worker_init_fn = loader, worker_init_fn
+    def __init__(self, loader: Any, **changes: Any) -> None:
+        self._loader = loader
+        vars(self).update(changes)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._loader, name)
