@@ -258,11 +258,7 @@ class Core:
         Returns:
             The index, or None for files that have none: other formats, progressive and damaged files.
         """
-        index, size = ctypes.c_void_p(), ctypes.c_int64()
-        status = self.library.fd_index(
-            data, len(data), step, ctypes.byref(options.to_c()), ctypes.byref(index), ctypes.byref(size)
-        )
-        return self._handed_over(status, index, size, "index")
+        return self._made("index", data, len(data), step, ctypes.byref(options.to_c()))
 
     def unpack(self, data: bytes, *, options: Options, restorable: bool = True) -> bytes | None:
         """Makes a record of a JPEG, its coefficients not entropy-coded (docs/format.md); it decodes to the same pixels.
@@ -276,30 +272,25 @@ class Core:
             The record, or None for files that have none: other formats, damaged files, and, if it is to be restorable,
             files with unusual entropy coding.
         """
-        record, size = ctypes.c_void_p(), ctypes.c_int64()
-        status = self.library.fd_unpack(
-            data, len(data), ctypes.byref(options.to_c()), restorable, ctypes.byref(record), ctypes.byref(size)
-        )
-        return self._handed_over(status, record, size, "unpack")
+        return self._made("unpack", data, len(data), ctypes.byref(options.to_c()), restorable)
 
     def restore(self, record: bytes, *, options: Options) -> bytes | None:
         """Restores the file that a record was made from; returns None if it is not a record, or damaged."""
-        file, size = ctypes.c_void_p(), ctypes.c_int64()
-        status = self.library.fd_restore(
-            record, len(record), ctypes.byref(options.to_c()), ctypes.byref(file), ctypes.byref(size)
-        )
-        return self._handed_over(status, file, size, "restore")
+        return self._made("restore", record, len(record), ctypes.byref(options.to_c()))
 
-    def _handed_over(self, status: int, memory: ctypes.c_void_p, size: ctypes.c_int64, what: str) -> bytes | None:
-        """Returns bytes that the core has made, and frees its memory; None if it has made none."""
+    def _made(self, what: str, *arguments: Any, after: tuple[Any, ...] = ()) -> bytes | None:
+        """Returns bytes that the core makes of an image by its function `what`, or None if it makes none."""
+        made, size = ctypes.c_void_p(), ctypes.c_int64()
+        function = getattr(self.library, f"fd_{what}")
+        status = function(*arguments, ctypes.byref(made), ctypes.byref(size), *after)
         if status == Status.OUT_OF_MEMORY:
             raise MemoryError(f"no memory to {what} an image")
         if status != Status.OK:
             return None
         try:
-            return ctypes.string_at(memory.value or 0, size.value)
+            return ctypes.string_at(made.value or 0, size.value)
         finally:
-            self.library.fd_free(memory)
+            self.library.fd_free(made)
 
     def repack(self, data: bytes, *, restart_rows: int, options: Options) -> bytes | None:
         """Encodes a JPEG's coefficients again: baseline, Huffman tables made for it, no metadata, the same pixels.
@@ -312,18 +303,8 @@ class Core:
         Returns:
             The new file, or None if it is not a plain JPEG, damaged, or beyond a limit.
         """
-        repacked, size = ctypes.c_void_p(), ctypes.c_int64()
         message = ctypes.create_string_buffer(MESSAGE_BYTES)
-        status = self.library.fd_repack(
-            data,
-            len(data),
-            restart_rows,
-            ctypes.byref(options.to_c()),
-            ctypes.byref(repacked),
-            ctypes.byref(size),
-            message,
-        )
-        return self._handed_over(status, repacked, size, "repack")
+        return self._made("repack", data, len(data), restart_rows, ctypes.byref(options.to_c()), after=(message,))
 
     def warp(self, rgb: Pixels, effect: EffectTable, size: tuple[int, int]) -> Pixels:
         """Maps contiguous RGB pixels to RGB pixels of `size` (height, width), by one effect, a table (1, 1)."""
