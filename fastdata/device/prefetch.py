@@ -27,7 +27,7 @@ import copy
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
 from contextlib import AbstractContextManager
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
@@ -71,33 +71,8 @@ def index_of(device: torch.device | None) -> int:
     return device.index if device.index is not None else cuda.current_device()
 
 
-class CopyStreams(Protocol):
-    """A copy stream beside the consumer's; what the hand-over asks of a device."""
-
-    def copying(self) -> AbstractContextManager[Any]:
-        """Within it, work goes to the copy stream."""
-
-    def to_device(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Begins a copy; the result may be used by later work of the copy stream."""
-
-    def copied(self) -> Any:
-        """An event after all work given to the copy stream so far."""
-
-    def consumer_waits_for(self, event: Any) -> None:
-        """Later work of the consumer's stream begins after the event."""
-
-    def consumer_uses(self, tensor: torch.Tensor) -> None:
-        """Keeps the tensor's memory from being given out again before the consumer's present work is done."""
-
-    def consumer_passed(self) -> Any:
-        """An event after all work given to the consumer's stream so far."""
-
-    def host_waits_for(self, event: Any) -> None:
-        """Blocks the calling thread until the event."""
-
-
-class _CudaStreams:
-    """`CopyStreams` of a CUDA device."""
+class CopyStreams:
+    """A copy stream beside the consumer's, on a CUDA device; what the hand-over asks of it."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -105,10 +80,12 @@ class _CudaStreams:
         self._producer = cuda.current_stream(device)
 
     def copying(self) -> AbstractContextManager[Any]:
+        """Within it, work goes to the copy stream."""
         self._producer = cuda.current_stream(self._device)
         return cuda.stream(self._stream)
 
     def to_device(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Begins a copy; the result may be used by later work of the copy stream."""
         if tensor.is_cuda:  # made by kernels that may still run, on the stream the loader was asked from
             self._stream.wait_stream(self._producer)
             cuda.keep_for(tensor, self._stream)
@@ -117,18 +94,23 @@ class _CudaStreams:
         return cuda.copied(tensor, self._device)
 
     def copied(self) -> cuda.Event:
+        """An event after all work given to the copy stream so far."""
         return cuda.recorded_event(self._stream)
 
     def consumer_waits_for(self, event: cuda.Event) -> None:
+        """Later work of the consumer's stream begins after the event."""
         cuda.current_stream(self._device).wait_event(event)
 
     def consumer_uses(self, tensor: torch.Tensor) -> None:
+        """Keeps the tensor's memory from being given out again before the consumer's present work is done."""
         cuda.keep_for(tensor, cuda.current_stream(self._device))
 
     def consumer_passed(self) -> cuda.Event:
+        """An event after all work given to the consumer's stream so far."""
         return cuda.recorded_event(cuda.current_stream(self._device), blocking=True)
 
     def host_waits_for(self, event: cuda.Event) -> None:
+        """Blocks the calling thread until the event."""
         event.synchronize()
 
 
@@ -170,7 +152,7 @@ class DevicePrefetcher:
     def __iter__(self) -> Iterator[Any]:
         batches = iter(self.loader)
         if self.device.type == "cuda":
-            return self._copied_ahead(batches, _CudaStreams(self.device))
+            return self._copied_ahead(batches, CopyStreams(self.device))
         return map(self._moved, batches)
 
     def set_epoch(self, epoch: int) -> None:
