@@ -20,7 +20,6 @@ from fastdata.loaders.per_image import inspect
 from fastdata.measuring.rounds import Contender, Measurement, measure
 from fastdata.system.optional import need
 from fastdata.transforms import IMAGENET_MEAN, IMAGENET_STD
-from fastdata.views.resampling import Interpolation
 from fastdata.views.view import View
 
 __all__ = ["TORCH", "compare_loaders", "decode_speeds", "resized_copies"]
@@ -87,7 +86,7 @@ def decode_speeds(files: Sequence[bytes], *, rounds: int = 3) -> dict[str, float
         for name, backend in backends.items():
             began = time.perf_counter()
             for image in images:
-                view = _whole(image)
+                view = View.whole(image.width, image.height)
                 (status,) = backend.decode([image], [view], [_empty(image)])
                 if status is not None:
                     raise status
@@ -112,17 +111,6 @@ def resized_copies(files: Sequence[bytes], side_px: int) -> list[bytes]:
 
 def _same(loader: Any) -> Any:
     return loader
-
-
-def _whole(image: Encoded) -> View:
-    return View(
-        window_px=(0, 0, image.width, image.height),
-        resize_px=(image.width, image.height),
-        crop_px=(0, 0, image.width, image.height),
-        flip_horizontal=False,
-        flip_vertical=False,
-        interpolation=Interpolation.BILINEAR,
-    )
 
 
 def _empty(image: Encoded) -> Pixels:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 from importlib import metadata
 from types import MappingProxyType
@@ -75,8 +76,8 @@ class OpenCvBackend(PerImageBackend):
         shrinks = window.shape[1] >= view.resize_px[0] and window.shape[0] >= view.resize_px[1]
         filter_ = cv2.INTER_AREA if shrinks else cv2.INTER_LINEAR
         rgb = cv2.cvtColor(cv2.resize(window, view.resize_px, interpolation=filter_), cv2.COLOR_BGR2RGBA)
-        whole = (0, 0, *view.resize_px)
-        resample.resize_window(rgb.reshape(-1), view.resize_px[0], _resized(view, whole), out)
+        whole = replace(view, window_px=(0, 0, *view.resize_px))
+        resample.resize_window(rgb.reshape(-1), view.resize_px[0], whole, out)
 
 
 def _in_words(error: ImportError) -> str:
@@ -107,12 +108,6 @@ def _is_installed(distribution: str) -> bool:
     except metadata.PackageNotFoundError:
         return False
     return True
-
-
-def _resized(view: View, window_px: tuple[int, int, int, int]) -> View:
-    from dataclasses import replace
-
-    return replace(view, window_px=window_px)
 
 
 def _imdecode(image: Encoded, denominator: int) -> Any:

@@ -361,11 +361,5 @@ def _tiny_jpeg() -> npt.NDArray[np.uint8]:
 def _view_of_tiny(plan: Plan) -> View:
     assert plan.size is not None
     height, width = plan.size
-    return View(
-        window_px=(0, 0, 8, 8),
-        resize_px=(width, height),
-        crop_px=(0, 0, width, height),
-        flip_horizontal=False,
-        flip_vertical=False,
-        interpolation=plan.filters[0],
-    )
+    size = (width, height)
+    return replace(View.whole(8, 8), resize_px=size, crop_px=(0, 0, *size), interpolation=plan.filters[0])
