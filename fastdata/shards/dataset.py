@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -108,7 +107,7 @@ class ShardDataset(FetchesMany, Dataset[Any]):
         if len(self) == 0:
             raise DatasetError(f"no images in {path}")
         self._keys = list(self.keys()) if KEY in (self.fields or ()) else None
-        self._members = {name: _Members.of(name, parts, lengths) for name in self._stored_fields(parts)}
+        self._members = {name: _places_of(name, parts, lengths) for name in self._stored_fields(parts)}
 
     def _stored_fields(self, parts: Sequence[PartTable]) -> list[str]:
         """The fields that are members of their own, beside image, class and key."""
@@ -143,8 +142,8 @@ class ShardDataset(FetchesMany, Dataset[Any]):
             return self.read_target(index)
         if field == KEY:
             return self._keys[index] if self._keys is not None else self.key(index)
-        if (members := self._members.get(field)) is not None and (members.sizes[index] >= 0 or not names_image(field)):
-            return self._read_member(field, members, index)
+        if (places := self._members.get(field)) is not None and (places["size"][index] >= 0 or not names_image(field)):
+            return self._read_member(field, MemberPlace(*places[index].tolist()), index)
         from fastdata.loaders import pillow
 
         data = self._read_whole(index)
@@ -161,18 +160,16 @@ class ShardDataset(FetchesMany, Dataset[Any]):
         """
         return self._read_checked(self._place(index)[0], place.offset, place.size, place.crc32c, what="member")
 
-    def _read_member(self, field: str, members: _Members, index: int) -> Any:
+    def _read_member(self, field: str, place: MemberPlace, index: int) -> Any:
         """The value of a field that is a member of its own.
 
         Raises:
             FieldError: the sample does not have it, or it is not what its extension says.
             ShardError: its checksum is wrong, even after downloading a remote shard again.
         """
-        shard, _ = self._place(index)
-        place = MemberPlace(int(members.offsets[index]), int(members.sizes[index]), int(members.crcs[index]))
         if place.size < 0:
             raise self._field_error(index, f"there is no {field!r}")
-        data = self._read_checked(shard, place.offset, place.size, place.crc32c, what=field)
+        data = self._read_checked(self._place(index)[0], *place, what=field)
         try:
             return decoded(field, data)
         except (ValueError, OSError, RecursionError, MemoryError) as error:
@@ -335,34 +332,22 @@ class MemberPlace(NamedTuple):
     crc32c: int
 
 
-@dataclass(frozen=True)
-class _Members:
-    """Places of one field's members by sample.
+_PLACE = np.dtype([("offset", np.uint64), ("size", np.int64), ("crc32c", np.uint32)])
 
-    Attributes:
-        offsets: uint64, (N,): first byte in the tar file.
-        sizes: int64, (N,): bytes; -1 for a sample that does not have the field.
-        crcs: uint32, (N,): checksums.
+
+def _places_of(name: str, tables: Sequence[PartTable], lengths: Sequence[int]) -> npt.NDArray[np.void]:
+    """Places of a field's members, by sample, from the tables of all shards; size -1 where a sample has none.
+
+    Args:
+        name: name of the field.
+        tables: tables of the shards.
+        lengths: number of samples in each shard.
     """
-
-    offsets: npt.NDArray[np.uint64]
-    sizes: npt.NDArray[np.int64]
-    crcs: npt.NDArray[np.uint32]
-
-    @classmethod
-    def of(cls, name: str, tables: Sequence[PartTable], lengths: Sequence[int]) -> _Members:
-        """Collects a field's members from the tables of all shards, which have so many samples each."""
-        count = sum(lengths)
-        made = cls(np.zeros(count, np.uint64), np.full(count, -1, np.int64), np.zeros(count, np.uint32))
-        for table, first in zip(tables, np.cumsum([0, *lengths[:-1]]), strict=True):
-            records = table.of_field(name)
-            rows = first + records["row"]
-            made.offsets[rows], made.sizes[rows], made.crcs[rows] = (
-                records["offset"],
-                records["size"],
-                records["crc32c"],
-            )
-        return made
+    places = np.array([(0, -1, 0)], _PLACE).repeat(sum(lengths))
+    for table, first in zip(tables, np.cumsum([0, *lengths[:-1]]), strict=True):
+        records = table.of_field(name)
+        places[first + records["row"]] = records[list(MemberPlace._fields)]
+    return places
 
 
 def _left_encoded(data: bytes) -> Any:
