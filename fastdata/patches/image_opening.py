@@ -58,7 +58,7 @@ def image_opening(
         replacements.replace(vars(pillow), "open", open_for)
         if (image_ops := sys.modules.get("PIL.ImageOps")) is not None:
             replacements.replace(vars(image_ops), "expand", expand_for)
-        replacements.replace_method(pillow.Image, "filter", filter_for)
+        replacements.replace(pillow.Image, "filter", filter_for)
         if (functions := sys.modules.get("torchvision.transforms._functional_pil")) is not None:
             replacements.replace(vars(functions), "adjust_hue", hue_for)
         for functional in filter(None, map(sys.modules.get, _FUNCTIONALS)):

@@ -5,32 +5,14 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
 __all__ = ["Replacements"]
 
 _all: weakref.WeakSet[Replacements] = weakref.WeakSet()
 
-
-class _Methods:
-    """The namespace of a class: what it defines itself, to be read and replaced like the entries of a dictionary."""
-
-    def __init__(self, cls: type) -> None:
-        self._cls = cls
-
-    def get(self, name: str) -> Any:
-        """Returns a method, or None."""
-        return vars(self._cls).get(name)
-
-    def __getitem__(self, name: str) -> Any:
-        return vars(self._cls)[name]
-
-    def __setitem__(self, name: str, value: Any) -> None:
-        setattr(self._cls, name, value)
-
-
-_Namespace: TypeAlias = dict[Any, Any] | _Methods
+_Owner: TypeAlias = dict[Any, Any] | type
 
 
 class Replacements:
@@ -48,7 +30,7 @@ class Replacements:
     def __init__(self, replace_all: Callable[[Replacements], None], also: Callable[[], None] = lambda: None) -> None:
         self._replace_all, self._also = replace_all, also
         self._users = 0
-        self._replaced: list[tuple[_Namespace, Any, Any, Any]] = []  # namespace, name, original, ours
+        self._replaced: list[tuple[_Owner, Any, Any, Any]] = []  # owner, name, original, ours
         self._lock = threading.Lock()
         _all.add(self)
 
@@ -64,30 +46,38 @@ class Replacements:
         with self._lock:
             self._users -= 1
             if self._users == 0:
-                for namespace, name, original, ours in self._replaced:
-                    if namespace.get(name) is ours:
-                        namespace[name] = original
+                for owner, name, original, ours in self._replaced:
+                    if _entries(owner).get(name) is ours:
+                        _put(owner, name, original)
                 self._replaced.clear()
                 self._also()
 
-    def replace(self, namespace: _Namespace, name: Any, replacement_for: Callable[[Any], Any]) -> None:
+    def replace(self, owner: _Owner, name: Any, replacement_for: Callable[[Any], Any]) -> None:
         """Replaces one entry.
 
         Args:
-            namespace: `vars` of a module, another dictionary, or the methods of a class.
+            owner: `vars` of a module, another dictionary, or a class, whose own methods are meant.
             name: key of the entry.
             replacement_for: makes the replacement of what it is given.
         """
-        original = namespace[name]
-        namespace[name] = replacement_for(original)
-        self._replaced.append((namespace, name, original, namespace[name]))
-
-    def replace_method(self, cls: type, name: str, replacement_for: Callable[[Any], Any]) -> None:
-        """Replaces a method in its class, like an entry of a namespace."""
-        self.replace(_Methods(cls), name, replacement_for)
+        original = _entries(owner)[name]
+        ours = replacement_for(original)
+        _put(owner, name, ours)
+        self._replaced.append((owner, name, original, ours))
 
     def _unlock(self) -> None:
         self._lock = threading.Lock()
+
+
+def _entries(owner: _Owner) -> Mapping[Any, Any]:
+    return vars(owner) if isinstance(owner, type) else owner
+
+
+def _put(owner: _Owner, name: Any, value: Any) -> None:
+    if isinstance(owner, type):
+        setattr(owner, name, value)
+    else:
+        owner[name] = value
 
 
 def _unlock_all() -> None:
