@@ -16,7 +16,6 @@ from fastdata.cli.verify import check_datasets
 from fastdata.cli.workers import add_workers
 from fastdata.errors import OptionError
 from fastdata.shards.conversion.convert import convert
-from fastdata.shards.conversion.fields import parse_fields
 from fastdata.shards.conversion.inputs import open_source
 from fastdata.shards.conversion.job import ON_ERROR, ConvertOptions, ShardJob, write_shard
 from fastdata.shards.conversion.progress import ConversionProgress
@@ -24,6 +23,7 @@ from fastdata.shards.conversion.recode import Recoding
 from fastdata.shards.conversion.samples import Split
 from fastdata.shards.conversion.shard_plan import plan_shards
 from fastdata.shards.engines import ENGINES
+from fastdata.shards.fields import parse_fields
 from fastdata.shards.records import Ref
 from fastdata.terminal.words import counted
 

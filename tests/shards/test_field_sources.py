@@ -18,8 +18,7 @@ from PIL import Image
 from fastdata import ConversionError, DatasetError, OptionError, ShardDataset
 from fastdata.cli.main import main
 from fastdata.shards.conversion.convert import ConvertOptions, convert
-from fastdata.shards.conversion.fields import parse_fields
-from fastdata.shards.fields import encoded
+from fastdata.shards.fields import encoded, parse_fields
 
 COUNT = 6
 OPTIONS = ConvertOptions()
