@@ -37,18 +37,12 @@ _SAME = (
     EffectKind.PERMUTE,
     EffectKind.FLIP,
 )
-_OTHERS = {
-    EffectKind.CONTRAST: EffectKind.TENSOR_CONTRAST,
-    EffectKind.SATURATION: EffectKind.TENSOR_SATURATION,
-    EffectKind.HUE: EffectKind.TENSOR_HUE,
-    EffectKind.SHARPNESS: EffectKind.TENSOR_SHARPNESS,
-    EffectKind.GREY: EffectKind.TENSOR_GREY,
-    EffectKind.AUTOCONTRAST: EffectKind.TENSOR_AUTOCONTRAST,
-}
 _UNKNOWN = -1
 _KINDS = np.full(len(EffectKind), _UNKNOWN)  # what each kind is for tensors
 _KINDS[list(_SAME)] = _SAME
-_KINDS[list(_OTHERS)] = list(_OTHERS.values())
+for _kind in EffectKind:
+    if _kind.name.startswith("TENSOR_"):
+        _KINDS[EffectKind[_kind.name.removeprefix("TENSOR_")]] = _kind
 # Up to here float32 holds every sum of grey levels, so that the order in which torch adds them does not matter.
 _MOST_PIXELS = 2**24 // 255
 
