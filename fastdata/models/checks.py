@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from typing import cast
 
 import torch
@@ -11,14 +10,7 @@ from torch import fx, nn
 from fastdata.errors import TrainError
 from fastdata.models.create import last_linear, put_module
 
-__all__ = [
-    "PaddedClasses",
-    "advice",
-    "gradients_are_right",
-    "odd_sizes",
-    "remove_useless_biases",
-    "useless_biases",
-]
+__all__ = ["PaddedClasses", "advice", "odd_sizes", "remove_useless_biases", "useless_biases"]
 
 _CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Linear)
 _NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
@@ -144,13 +136,3 @@ def _before_norms(model: nn.Module) -> list[tuple[str, str]]:
                 continue
             found.append((str(node.target), str(users[0].target)))
     return found
-
-
-def gradients_are_right(model: nn.Module, images: torch.Tensor) -> bool:
-    """Checks the model's gradients against finite differences in float64; slow, so use a few tiny images.
-
-    Raises:
-        RuntimeError: they differ; the message, from torch, says where.
-    """
-    exact = copy.deepcopy(model).double().eval()
-    return bool(torch.autograd.gradcheck(exact, images.double().requires_grad_(), fast_mode=True))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from typing import Any
 
 import pytest
 import torch
@@ -98,22 +97,3 @@ def test_padded_classes_change_no_output() -> None:
     assert checks.odd_sizes(padded.model.last, 8) == []
     with pytest.raises(TrainError, match=r"no nn\.Linear with 3 outputs"):
         checks.PaddedClasses(nn.Conv2d(3, 3, 1), 3)
-
-
-def test_gradients_are_compared_with_finite_differences() -> None:
-    class Wrong(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
-            return x * 2
-
-        @staticmethod
-        def backward(ctx: Any, grad: torch.Tensor) -> torch.Tensor:
-            return grad
-
-    class Layer(nn.Module):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return Wrong.apply(x)  # type: ignore[no-any-return]
-
-    assert checks.gradients_are_right(nn.Sequential(nn.Conv2d(3, 2, 3), nn.Tanh()), torch.randn(1, 3, 5, 5))
-    with pytest.raises(RuntimeError, match=r"Jacobian mismatch|[Gg]radcheck|Numerical gradient"):
-        checks.gradients_are_right(Layer(), torch.randn(1, 3, 4, 4))
