@@ -13,11 +13,7 @@ from fastdata.errors import ConversionError, DatasetError
 from fastdata.shards.conversion.recode import UNPACKED
 from fastdata.shards.conversion.samples import Keys, SourcePaths, Split, Streamed
 from fastdata.shards.format import MANIFEST_NAME, ShardIndex
-from fastdata.shards.labels import (
-    checked_class,
-    class_numbers,
-    classes_for,
-)
+from fastdata.shards.labels import checked_class, class_numbers, classes_for
 from fastdata.shards.part_files import read_shard_file
 from fastdata.shards.records import Ref, TarSample, listing, tar_samples
 from fastdata.shards.remote_files import RemoteFiles
