@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import warnings
-from contextlib import AbstractContextManager, nullcontext
 
 import torch
 from torch import nn
-from torch.distributed.fsdp import FSDPModule
 from torch.nn.parallel import DistributedDataParallel
 
 from fastdata.errors import OptionError
@@ -16,9 +14,9 @@ from fastdata.system.optional import need
 from fastdata.system.stack_level import users_level
 from fastdata.train.options import CommHook, TrainOptions
 from fastdata.train.ranks import Ranks
-from fastdata.train.sharding import shard, without_gradient_sync
+from fastdata.train.sharding import shard
 
-__all__ = ["connect_model", "place_model", "set_switches", "without_sync"]
+__all__ = ["connect_model", "place_model", "set_switches"]
 
 POWERSGD_AFTER = 1000  # updates with whole gradients, in which weights move most; torch's own number
 
@@ -71,13 +69,6 @@ def connect_model(model: nn.Module, options: TrainOptions, ranks: Ranks, device:
     )
     _compress_gradients(ddp, options.comm_hook)
     return ddp
-
-
-def without_sync(connected: nn.Module) -> AbstractContextManager[None]:
-    """Keeps the gradients of a connected model in this process: more batches follow before the update."""
-    if isinstance(connected, DistributedDataParallel):
-        return connected.no_sync()
-    return without_gradient_sync(connected) if isinstance(connected, FSDPModule) else nullcontext()
 
 
 def _compress_gradients(ddp: DistributedDataParallel, how: CommHook) -> None:

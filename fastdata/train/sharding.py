@@ -27,15 +27,7 @@ from fastdata.models.recompute import repeated_blocks
 from fastdata.patches.device_mesh import release_groups
 from fastdata.train.ranks import Ranks, when_left
 
-__all__ = [
-    "gathered",
-    "gathered_weights",
-    "load_optimizer_state",
-    "load_weights",
-    "local_parts",
-    "shard",
-    "without_gradient_sync",
-]
+__all__ = ["gathered", "gathered_weights", "load_optimizer_state", "load_weights", "local_parts", "shard"]
 
 
 def shard(model: nn.Module, ranks: Ranks, device: torch.device) -> None:
@@ -75,16 +67,6 @@ def local_parts(tensors: Iterable[torch.Tensor]) -> list[torch.Tensor]:
     """The memory of this process: the shards of sharded tensors, and other tensors as they are."""
     with torch.no_grad():
         return [each.to_local() if isinstance(each, DTensor) else each for each in tensors]
-
-
-@contextmanager
-def without_gradient_sync(model: FSDPModule) -> Iterator[None]:
-    """Sums gradients in this process alone: more batches follow before the update."""
-    model.set_requires_gradient_sync(False)
-    try:
-        yield
-    finally:
-        model.set_requires_gradient_sync(True)
 
 
 @contextmanager

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import torch
 from torch import nn
+from torch.distributed.fsdp import FSDPModule
+from torch.nn.parallel import DistributedDataParallel
 
 from fastdata.augment.mix import CutMix, MixUp
 from fastdata.errors import OptionError, TrainError
-from fastdata.train.model import connect_model, place_model, without_sync
+from fastdata.train.model import connect_model, place_model
 from fastdata.train.optim import make_optimizer
 from fastdata.train.options import TrainOptions
 from fastdata.train.ranks import Ranks
@@ -149,9 +151,20 @@ class Training:
             return self.task.metrics(model, batch)
         return classified(model, batch) if self.task.loss is None else {"loss": self.task.loss(model, batch)}
 
-    def without_sync(self, apart: bool) -> AbstractContextManager[Any]:
+    @contextmanager
+    def without_sync(self, apart: bool) -> Iterator[None]:
         """Keeps gradients in this process if `apart`: more batches will be added to them before the update."""
-        return without_sync(self._connected) if apart else nullcontext()
+        if apart and isinstance(self._connected, DistributedDataParallel):
+            with self._connected.no_sync():
+                yield
+        elif apart and isinstance(self._connected, FSDPModule):
+            self._connected.set_requires_gradient_sync(False)
+            try:
+                yield
+            finally:
+                self._connected.set_requires_gradient_sync(True)
+        else:
+            yield
 
     def note(self, loss: torch.Tensor, weight: float) -> None:
         """Adds a batch's weight and loss to the totals of the update, on the device."""
