@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from fastdata.dataloader.arguments import LoaderArguments, may_pin
-from fastdata.dataloader.iterators import EpochIterator, Numbered
+from fastdata.dataloader.iterators import Closable, EpochIterator, Numbered
 from fastdata.dataloader.live import LiveJobs
 from fastdata.dataloader.map_style import Samples, open_in_threads
 from fastdata.dataloader.prepare import pipeline_config
@@ -60,29 +60,14 @@ class EpochPaths(StatefulEpochs):
     def _iterate_torch(self) -> EpochIterator:
         inner: Any = super().__iter__()  # type: ignore[misc] # that of `_get_iterator`
         ahead = self.num_workers == 0 and self._device is not None and self._device.type != "cpu"
-        return EpochIterator(
-            self._to_device(Numbered(inner, ahead=ahead)),
-            record=inner.record,
-            stats=self._stats,
-            length=self._length(),
-            progress=self.progress,
-            leaves_out=self.on_error != "raise",
-        )
+        return self._epoch(self._to_device(Numbered(inner, ahead=ahead)), inner.record)
 
     def _iterate_in_threads(self, route: Route) -> EpochIterator:
         record = self.begin_epoch(by_torchs_code=False)
         assert record.batches is not None
         self._view_seed(record.batches, self._draw_base_seed())
         pipeline = open_in_threads(self._samples(route), record, timeout_s=self.timeout)
-        return EpochIterator(
-            self._to_device(pipeline),
-            record=record,
-            stats=self._stats,
-            length=self._length(),
-            pipeline=pipeline,
-            progress=self.progress,
-            leaves_out=self.on_error != "raise",
-        )
+        return self._epoch(self._to_device(pipeline), record, pipeline)
 
     def _iterate_images(self, route: Route) -> EpochIterator:
         if self.num_workers:
@@ -103,15 +88,26 @@ class EpochPaths(StatefulEpochs):
         else:
             jobs = LiveJobs(self._samples(route), route, resources, record, key, open_resources)
             pipeline = OrderedJobs(jobs, threads=0, depth=1, timeout_s=self.timeout, on_close=jobs.close)
+        batches = pipeline if resources.decodes_on_gpu else self._to_device(pipeline)
+        after_batch = tuned(self, self._findings, pipeline, resources) if self.autotune else None
+        return self._epoch(batches, record, pipeline, after_batch)
+
+    def _epoch(
+        self,
+        inner: Iterator[tuple[Any, ...]],
+        record: EpochRecord,
+        pipeline: Closable | None = None,
+        after_batch: Callable[[Any], None] | None = None,
+    ) -> EpochIterator:
         return EpochIterator(
-            pipeline if resources.decodes_on_gpu else self._to_device(pipeline),
+            inner,
             record=record,
             stats=self._stats,
             length=self._length(),
-            pipeline=pipeline,
             progress=self.progress,
             leaves_out=self.on_error != "raise",
-            after_batch=tuned(self, self._findings, pipeline, resources) if self.autotune else None,
+            pipeline=pipeline,
+            after_batch=after_batch,
         )
 
     def _as_workers_see_it(self, route: Route) -> Route:

@@ -32,18 +32,14 @@ from fastdata.pipeline.jobs import SkipResult
 from fastdata.pipeline.stats import PipelineStats
 from fastdata.terminal.progress import Progress
 
-__all__ = [
-    "CountedIterator",
-    "EpochIterator",
-    "Numbered",
-    "SingleProcessIterator",
-]
+__all__ = ["Closable", "CountedIterator", "EpochIterator", "Numbered", "SingleProcessIterator"]
 
 
 class Closable(Protocol):
     """Protocol of objects that have threads to stop."""
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Stops them."""
 
 
 class Numbered:
