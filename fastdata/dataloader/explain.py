@@ -23,7 +23,7 @@ from fastdata.pipeline.resources import WholeBatchDecoding
 from fastdata.sources.arrays import ArraySource
 from fastdata.sources.protocol import file_ranges, some_indices
 from fastdata.sources.recognise import has_file_ranges
-from fastdata.system.files import open_file
+from fastdata.system.files import read_at
 from fastdata.terminal.wrap import wrapped
 from fastdata.transforms.augmentations import has_batch_form
 from fastdata.transforms.known import name_of
@@ -164,7 +164,7 @@ def _cache(loader: LoaderArguments, route: Route, choice: BackendChoice) -> str 
     first = _first_file(route, choice)
     if first is None or plan is None or not (plan.batchable and plan.in_one_pass):
         return "not used: it is for JPEGs in files that the native backend decodes straight into the batch"
-    if is_unpacked(_first_bytes(*first)):
+    if is_unpacked(read_at(*first, len(UNPACKED_MAGIC))):
         return "not needed: JPEGs are unpacked (fastdata convert --unpacked)"
     return _filled(cache)
 
@@ -189,7 +189,7 @@ def _index(route: Route, choice: BackendChoice) -> str | None:
         uses = open_indexes().uses
         told = f"; so far used for {uses.used} images, {uses.wrong} had changed" if uses != Uses() else ""
         return f"windows of JPEGs are decoded without what lies around them, by {path}{told}"
-    begin = _first_bytes(*first)
+    begin = read_at(*first, len(UNPACKED_MAGIC))
     if is_unpacked(begin):
         return "not needed: JPEGs are unpacked (fastdata convert --unpacked)"
     if begin.startswith(b"\xff\xd8"):
@@ -212,15 +212,6 @@ def _first_file(route: Route, choice: BackendChoice) -> tuple[str | bytes, int] 
         return None
     files = file_ranges(source, some_indices(source, 1))
     return files.paths[0], int(files.offsets[0]) if files.offsets is not None else 0
-
-
-def _first_bytes(path: str | bytes, offset: int) -> bytes:
-    try:
-        with open_file(path) as file:
-            file.seek(offset)
-            return file.read(len(UNPACKED_MAGIC))
-    except OSError:
-        return b""
 
 
 def _advice(loader: LoaderArguments, route: Route) -> list[str]:

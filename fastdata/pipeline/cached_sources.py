@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -15,7 +14,7 @@ from fastdata.loaders.backend import DecodedSources, DecodeThreads, SourceBatch,
 from fastdata.loaders.unpacked import unpack
 from fastdata.pipeline.record_cache import EPOCHS_TO_FILL, FileState, RecordCache, file_state, keys_of, state_of
 from fastdata.pipeline.record_files import Keys
-from fastdata.system.files import read_file
+from fastdata.system.files import read_at, read_file
 
 __all__ = ["CachedSources"]
 
@@ -75,10 +74,9 @@ class CachedSources:
             first = int(batch.same_as[row])
             if first not in read:
                 entry = found[row]
-                place = int(entry["offset"]), int(entry["length"])
-                record = _record_at(self._cache.path(int(entry["file"])), *place)
-                is_whole = record is not None and google_crc32c.value(record) == entry["crc"]
-                read[first] = record if is_whole else None
+                part = read_at(self._cache.path(int(entry["file"])), int(entry["offset"]), int(entry["length"]))
+                is_whole = len(part) == entry["length"] and google_crc32c.value(part) == entry["crc"]
+                read[first] = part if is_whole else None
             record = read[first]
             if record is None:
                 cached[row] = False
@@ -107,22 +105,6 @@ def _states_of(batch: SourceBatch) -> list[FileState | None]:
         file_state(origin, *stamp[1:]) if origin and stamp is not None else None
         for origin, stamp in zip(batch.origins, stamps, strict=True)
     ]
-
-
-def _record_at(path: str, offset: int, length: int) -> bytes | None:
-    """A part of a file; None if it is not there."""
-    try:
-        file = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
-    except OSError:
-        return None
-    try:
-        os.lseek(file, offset, os.SEEK_SET)
-        data = os.read(file, length)
-        return data if len(data) == length else None
-    except OSError:
-        return None
-    finally:
-        os.close(file)
 
 
 def _rows_of(batch: SourceBatch, rows: npt.NDArray[np.intp]) -> SourceBatch:

@@ -14,6 +14,7 @@ from fastdata.pipeline.config import PipelineConfig
 from fastdata.pipeline.jobs import stop_if_cancelled
 from fastdata.sources.protocol import FileRanges, ImageSource, file_ranges
 from fastdata.sources.recognise import has_file_ranges
+from fastdata.system.files import read_at
 from fastdata.views.draw import ImageTooSmall, draw_view, draw_views
 from fastdata.views.given import Given
 from fastdata.views.header import parse_header
@@ -128,15 +129,5 @@ def _place(source: ImageSource, index: int) -> tuple[Any, int]:
 
 def _size_in_file(path: str | os.PathLike[str], offset: int) -> Size | None:
     """(height, width) of an image from its header; None if it has to be read otherwise, or cannot be."""
-    try:
-        file = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_NONBLOCK", 0))
-    except OSError:
-        return None
-    try:
-        os.lseek(file, offset, os.SEEK_SET)
-        header = parse_header(os.read(file, _HEAD_BYTES))
-    except OSError:
-        return None
-    finally:
-        os.close(file)
+    header = parse_header(read_at(path, offset, _HEAD_BYTES))
     return None if header is None else (header.height, header.width)

@@ -23,6 +23,7 @@ __all__ = [
     "locked",
     "open_descriptor",
     "open_file",
+    "read_at",
     "read_file",
     "remove_durably",
     "sync_file",
@@ -114,6 +115,16 @@ def read_file(path: str | os.PathLike[str]) -> bytes:
             _check_head(file.read(_HEAD_BYTES), os.fsdecode(path))
             file.seek(0)
         return file.read()
+
+
+def read_at(path: str | bytes | os.PathLike[str], offset: int, size: int) -> bytes:
+    """Up to `size` bytes of a regular file, from an offset; none if it cannot be read."""
+    try:
+        with open_file(path, buffering=0) as file:
+            file.seek(offset)
+            return file.read(size)
+    except OSError:
+        return b""
 
 
 def _check_head(head: bytes, path: str) -> None:
