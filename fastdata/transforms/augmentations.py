@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 from fastdata.augment import auto_augment, color, container, erasing, geometry, timm_auto_augment
 from fastdata.augment.base import Augmentation
 from fastdata.errors import OptionError
-from fastdata.transforms.known import is_hooked, is_known_transform, is_timms, name_of
+from fastdata.transforms.known import is_hooked, is_known_transform, is_timms, is_v2, name_of
 from fastdata.transforms.plan_builder import NotFusable
 
 __all__ = [
@@ -72,7 +72,7 @@ def is_augmentation(step: object) -> bool:
 
 def has_tensors_arithmetic(step: object) -> bool:
     """True if it does to uint8 tensors what torchvision's v2 does, with all that is inside of it."""
-    own = isinstance(step, Augmentation) or ".v2." in type(step).__module__
+    own = isinstance(step, Augmentation) or is_v2(step)
     parts = getattr(step, "transforms", None) or ()
     return own and all(map(has_tensors_arithmetic, parts))
 
@@ -108,10 +108,9 @@ def _torchvisions(step: Any) -> Augmentation:
     if "transforms" in arguments:
         arguments["transforms"] = [augmentation_of(each) for each in arguments["transforms"]]
     made = cls(**arguments)
-    is_v2 = ".v2." in type(step).__module__
-    if isinstance(made, auto_augment.Policy) and not is_v2:
+    if isinstance(made, auto_augment.Policy) and not is_v2(step):
         made.of_v1 = True
-    if isinstance(made, geometry.RandomAffine) and is_v2:
+    if isinstance(made, geometry.RandomAffine) and is_v2(step):
         made.of_v2 = True
     return made
 

@@ -21,7 +21,7 @@ from fastdata.augment.base import Augmentation
 from fastdata.augment.color import Grayscale
 from fastdata.augment.container import parts_of
 from fastdata.augment.tensors import OfTensors
-from fastdata.transforms.known import is_timms, name_of
+from fastdata.transforms.known import is_timms, is_v2, name_of
 from fastdata.transforms.plan_builder import NotFusable
 from fastdata.transforms.timm_followers import (
     TIMMS_GEOMETRY,
@@ -70,10 +70,6 @@ def parameters_follower(step: Any, augmentation: Augmentation) -> DrawsParameter
     return make(step, augmentation)
 
 
-def _is_v2(step: Any) -> bool:
-    return ".v2." in type(step).__module__
-
-
 # ---- geometry
 
 
@@ -107,12 +103,12 @@ def _random_crop(step: Any, op: RandomCrop, drawn: Generators, size: Size) -> Se
         top, height = top + more_rows, height + 2 * more_rows
         left, width = left + more_columns, width + 2 * more_columns
     if height < h or width < w:
-        padded = "padded " if _is_v2(step) and step.padding is not None else ""
-        end = "." if _is_v2(step) else ""
+        padded = "padded " if is_v2(step) and step.padding is not None else ""
+        end = "." if is_v2(step) else ""
         raise ImageTooSmall(
             f"Required crop size {(h, w)} is larger than {padded}input image size {(height, width)}{end}"
         )
-    if _is_v2(step):
+    if is_v2(step):
         y = drawn.integer(0, height - h + 1) if height > h else 0
         x = drawn.integer(0, width - w + 1) if width > w else 0
     elif (height, width) == (h, w):
@@ -139,7 +135,7 @@ _GEOMETRY: dict[str, DrawsGeometry] = {
 
 def _chosen(step: Any, augmentation: Any) -> DrawsParameters:
     """Steps that are done with a probability; v1 compares some of them in float64."""
-    p, in_float64 = step.p, not _is_v2(step) and type(step).__name__ in _IN_FLOAT64
+    p, in_float64 = step.p, not is_v2(step) and type(step).__name__ in _IN_FLOAT64
     return lambda drawn, size: {"chosen": drawn.share() < p if in_float64 else drawn.is_below(p)}
 
 
@@ -271,7 +267,7 @@ _WITH_MAGNITUDE = range(1, 12)
 
 
 def _is_negative(step: Any, drawn: Generators) -> bool:
-    return drawn.share() <= 0.5 if _is_v2(step) else drawn.integer(0, 2) == 1
+    return drawn.share() <= 0.5 if is_v2(step) else drawn.integer(0, 2) == 1
 
 
 def _any_operation(step: Any, policy: Any) -> DrawsParameters:
@@ -317,7 +313,7 @@ def _auto_augment(step: Any, policy: AutoAugment) -> DrawsParameters:
             amounts.append(-amount if choice in _SIGNED and drawn.share() <= 0.5 else amount)
         return {"choices": choices, "amounts": amounts}
 
-    return draw_v2 if _is_v2(step) else draw_v1
+    return draw_v2 if is_v2(step) else draw_v1
 
 
 # ---- several steps
@@ -344,11 +340,11 @@ def _several(step: Any, augmentation: Any, turns: Callable[[Generators], Sequenc
 
 
 def _random_apply(step: Any, augmentation: Any) -> DrawsParameters:
-    count, is_v2 = len(augmentation.transforms), _is_v2(step)
+    count = len(augmentation.transforms)
 
     def turns(drawn: Generators) -> Sequence[int]:
         share = drawn.share()
-        skipped = share >= float32(step.p) if is_v2 else share > float32(step.p)
+        skipped = share >= float32(step.p) if is_v2(step) else share > float32(step.p)
         return [-1] * count if skipped else list(range(count))
 
     return _several(step, augmentation, turns)
@@ -358,7 +354,7 @@ def _random_choice(step: Any, augmentation: Any) -> DrawsParameters:
     count = range(len(augmentation.transforms))
 
     def turns(drawn: Generators) -> Sequence[int]:
-        return [drawn.choice(step.p)] if _is_v2(step) else drawn.python.choices(count, weights=step.p)
+        return [drawn.choice(step.p)] if is_v2(step) else drawn.python.choices(count, weights=step.p)
 
     return _several(step, augmentation, turns)
 
@@ -367,7 +363,7 @@ def _random_order(step: Any, augmentation: Any) -> DrawsParameters:
     count = len(augmentation.transforms)
 
     def turns(drawn: Generators) -> Sequence[int]:
-        if _is_v2(step):
+        if is_v2(step):
             return drawn.order(count)
         order = list(range(count))
         drawn.python.shuffle(order)

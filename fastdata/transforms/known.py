@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-__all__ = ["is_hooked", "is_known_transform", "is_timms", "is_tv_image", "name_of"]
+__all__ = ["is_hooked", "is_known_transform", "is_timms", "is_tv_image", "is_v2", "name_of"]
 
 _OWN_MODULES = (
     "fastdata.transforms",
@@ -28,6 +28,11 @@ def is_known_transform(step: object) -> bool:
 def is_timms(step: object) -> bool:
     """True for classes of timm's, whose names may be torchvision's for something else."""
     return type(step).__module__ in _TIMMS_MODULES
+
+
+def is_v2(step: object) -> bool:
+    """True for classes of torchvision.transforms.v2."""
+    return ".v2." in type(step).__module__
 
 
 def is_tv_image(cls: type) -> bool:

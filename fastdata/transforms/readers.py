@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import torch
 
+from fastdata.transforms.known import is_v2
 from fastdata.transforms.plan_builder import Draft, NotFusable
 from fastdata.views.plan import (
     CenterCrop,
@@ -76,11 +77,7 @@ def _read_random_resized_crop(step: Any, draft: Draft) -> None:
 
 def _keeps_uint8(step: Any) -> bool:
     """True for resizes that leave a uint8 tensor one; v1's compute with floats."""
-    return _is_v2(step) and getattr(step, "antialias", None) is True
-
-
-def _is_v2(step: Any) -> bool:
-    return ".v2." in type(step).__module__
+    return is_v2(step) and getattr(step, "antialias", None) is True
 
 
 def _read_resize(step: Any, draft: Draft) -> None:
@@ -95,10 +92,6 @@ def _read_resize(step: Any, draft: Draft) -> None:
     if longest is not None and longest <= shorter:
         raise NotFusable(f"max_size={longest} is not above size={shorter}")
     draft.add_geometry(Resize(shorter=shorter, longest=longest, filters=filters), on_tensors=on_tensors)
-
-
-def _read_center_crop(step: Any, draft: Draft) -> None:
-    draft.add_geometry(CenterCrop(size=_size(step.size)))
 
 
 def _read_random_crop(step: Any, draft: Draft) -> None:
@@ -117,7 +110,7 @@ def _padding(step: Any) -> tuple[int, int, int, int]:
     """(left, top, right, bottom); v2's RandomCrop keeps left, right, top, bottom, all others what was given."""
     given = step.padding
     sides = [] if given is None else [given] if isinstance(given, int) else list(given)
-    if len(sides) == 4 and _is_v2(step) and type(step).__name__ == "RandomCrop":
+    if len(sides) == 4 and is_v2(step) and type(step).__name__ == "RandomCrop":
         left, right, top, bottom = sides
         sides = [left, top, right, bottom]
     if len(sides) not in (0, 1, 2, 4) or not all(isinstance(side, int) for side in sides):
@@ -162,14 +155,6 @@ def _read_pad(step: Any, draft: Draft) -> None:
     draft.add_geometry(Pad(padding=padding, outside=_outside(step)))
 
 
-def _read_timms_center_crop(step: Any, draft: Draft) -> None:
-    draft.add_geometry(CenterCrop(size=_size(step.size), outside=_outside(step)))
-
-
-def _read_crop_or_pad(step: Any, draft: Draft) -> None:
-    draft.add_geometry(RandomCropOrPad(size=_size(step.size), outside=_outside(step)))
-
-
 def _read_resize_keep_ratio(step: Any, draft: Draft) -> None:
     none = (1.0, 1.0)  # where a range does not count
     scale = _pair(step.random_scale_range) if step.random_scale_prob > 0 else none
@@ -192,14 +177,6 @@ def _read_resize_keep_ratio(step: Any, draft: Draft) -> None:
 
 def _read_nothing(step: Any, draft: Draft) -> None:
     """Reads a step that leaves RGB images as they are."""
-
-
-def _read_horizontal_flip(step: Any, draft: Draft) -> None:
-    draft.add_geometry(Flip(axis="horizontal", p=float(step.p)))
-
-
-def _read_vertical_flip(step: Any, draft: Draft) -> None:
-    draft.add_geometry(Flip(axis="vertical", p=float(step.p)))
 
 
 def _read_pil_to_tensor(step: Any, draft: Draft) -> None:
@@ -249,15 +226,15 @@ def _read_unscaled_tensor(step: Any, draft: Draft) -> None:
 
 
 def _read_to_dtype(step: Any, draft: Draft) -> None:
-    is_v2 = _is_v2(step) or type(step).__name__ == "ToDtype"
-    if is_v2 and draft.output is Output.UINT8 and step.dtype is torch.uint8:
+    like_v2 = is_v2(step) or type(step).__name__ == "ToDtype"
+    if like_v2 and draft.output is Output.UINT8 and step.dtype is torch.uint8:
         return
-    if draft.output is not Output.UINT8 or step.dtype not in (_V2_FLOATS if is_v2 else (torch.float32,)):
+    if draft.output is not Output.UINT8 or step.dtype not in (_V2_FLOATS if like_v2 else (torch.float32,)):
         raise NotFusable("only uint8 to float32 is fused (with v2 also to float16 and bfloat16)")
     if type(step).__name__ == "ToDtype":
         _become_float(draft, "multiply" if step.scale else "none", step.dtype)
     else:
-        _become_float(draft, "multiply" if is_v2 else "divide", step.dtype)
+        _become_float(draft, "multiply" if like_v2 else "divide", step.dtype)
 
 
 def _read_normalize(step: Any, draft: Draft) -> None:
@@ -273,16 +250,16 @@ def _read_normalize(step: Any, draft: Draft) -> None:
 
 
 READERS: dict[str, Reader] = {
-    "CenterCrop": _read_center_crop,
+    "CenterCrop": lambda step, draft: draft.add_geometry(CenterCrop(size=_size(step.size))),
     "ConvertImageDtype": _read_to_dtype,
     "Normalize": _read_normalize,
     "PILToTensor": _read_pil_to_tensor,
     "Pad": _read_pad,
     "RGB": _read_nothing,
     "RandomCrop": _read_random_crop,
-    "RandomHorizontalFlip": _read_horizontal_flip,
+    "RandomHorizontalFlip": lambda step, draft: draft.add_geometry(Flip(axis="horizontal", p=float(step.p))),
     "RandomResizedCrop": _read_random_resized_crop,
-    "RandomVerticalFlip": _read_vertical_flip,
+    "RandomVerticalFlip": lambda step, draft: draft.add_geometry(Flip(axis="vertical", p=float(step.p))),
     "Resize": _read_resize,
     "ToDtype": _read_to_dtype,
     "ToImage": _read_to_image,
@@ -291,10 +268,14 @@ READERS: dict[str, Reader] = {
 }
 
 TIMM_READERS: dict[str, Reader] = {
-    "CenterCropOrPad": _read_timms_center_crop,
+    "CenterCropOrPad": lambda step, draft: draft.add_geometry(
+        CenterCrop(size=_size(step.size), outside=_outside(step))
+    ),
     "MaybePILToTensor": _read_pil_to_tensor,
     "MaybeToTensor": _read_to_tensor,
-    "RandomCropOrPad": _read_crop_or_pad,
+    "RandomCropOrPad": lambda step, draft: draft.add_geometry(
+        RandomCropOrPad(size=_size(step.size), outside=_outside(step))
+    ),
     "RandomResizedCropAndInterpolation": _read_random_resized_crop,
     "ResizeKeepRatio": _read_resize_keep_ratio,
     "ToNumpy": _read_to_numpy,
