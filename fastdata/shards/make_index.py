@@ -5,23 +5,16 @@ from __future__ import annotations
 import glob
 import os
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 from fastdata.errors import DatasetError, NotInStore, ShardError, StoreError
 from fastdata.shards.engines import run_jobs
-from fastdata.shards.format import (
-    MANIFEST_NAME,
-    Manifest,
-    ShardIndex,
-    ShardInfo,
-    crc32c,
-    file_crc32c,
-    index_name,
-)
+from fastdata.shards.format import MANIFEST_NAME, Manifest, ShardIndex, ShardInfo, crc32c, file_crc32c, index_name
 from fastdata.shards.part_files import check_part, open_shard_file, read_shard_file
 from fastdata.shards.patterns import expand_braces, refuse_compressed
 from fastdata.shards.records import list_tar
@@ -32,6 +25,8 @@ from fastdata.system.files import write_whole
 from fastdata.views.header import parse_header
 
 __all__ = ["index_elsewhere", "index_folder", "index_in_store"]
+
+_Made = TypeVar("_Made", Manifest, ShardIndex)
 
 
 def index_folder(folder: str | os.PathLike[str], *, workers: int = 1, force: bool = False) -> Manifest:
@@ -54,7 +49,7 @@ def index_folder(folder: str | os.PathLike[str], *, workers: int = 1, force: boo
     names = sorted(path.name for path in Path(folder).glob("*.tar"))
     if not names:
         raise DatasetError(f"no tar files in {folder}")
-    old = _old_manifest(Path(folder))
+    old = _old(str(Path(folder) / MANIFEST_NAME), Manifest.from_text)
     classes = old.classes if old is not None else None
     work = partial(_index_tar, folder=str(folder), force=force, classes=classes)
     done = run_jobs(work, names, workers=workers)
@@ -92,9 +87,11 @@ def index_elsewhere(tars: str, folder: str | os.PathLike[str], *, workers: int =
     if len(places) > 1:
         raise DatasetError(f"{tars} names tar files in {len(places)} places; index those of each place by themselves")
     Path(folder).mkdir(parents=True, exist_ok=True)
-    old, place, beside = _old_manifest(Path(folder)), next(iter(places)), None
+    old, beside = _old(str(Path(folder) / MANIFEST_NAME), Manifest.from_text), None
+    place = next(iter(places))
     with suppress(StoreError):  # one that does not tell whether there is a manifest
-        beside = _manifest_in_store(place) if "://" in place else _old_manifest(Path(place))
+        store = RemoteFiles() if "://" in place else None
+        beside = _old(f"{place}/{MANIFEST_NAME}", Manifest.from_text, store)
     classes = next((known.classes for known in (old, beside) if known is not None and known.classes), None)
     done = run_jobs(partial(_index_one, folder=str(folder), classes=classes), paths, workers=workers)
     shards = sorted(done, key=lambda info: info.name)
@@ -120,10 +117,11 @@ def index_in_store(tars: str, *, workers: int = 1, force: bool = False) -> Manif
     with tempfile.TemporaryDirectory(prefix="fastdata-index-") as scratch:
         made = index_elsewhere(tars, scratch, workers=workers)
         place = str(made.tars)
-        old = _manifest_in_store(place) or made
+        old = _old(f"{place}/{MANIFEST_NAME}", Manifest.from_text, store) or made
         indexes = {Path(scratch, shard.index_name): f"{place}/{shard.index_name}" for shard in made.shards}
         for path, url in () if force else indexes.items():
-            _check_same_tar(path, url, store)
+            new = ShardIndex.from_bytes(read_shard_file(path), str(path))
+            _refuse_changed(url, _old(url, ShardIndex.from_bytes, store), new.tar_crc32c)
         for path, url in indexes.items():
             store.upload(path, url)
         manifest = replace(made, tars=None, options=old.options, skipped=old.skipped, source=old.source)
@@ -132,21 +130,12 @@ def index_in_store(tars: str, *, workers: int = 1, force: bool = False) -> Manif
     return manifest
 
 
-def _manifest_in_store(place: str) -> Manifest | None:
-    url = f"{place}/{MANIFEST_NAME}"
+def _old(place: str, parse: Callable[[bytes, str], _Made], store: RemoteFiles | None = None) -> _Made | None:
+    """What was made before at a path, or at a URL in a store; None if it is missing, or damaged itself."""
     try:
-        return Manifest.from_text(RemoteFiles().read(url), url)
-    except (NotInStore, ShardError):
+        return parse(read_shard_file(place) if store is None else store.read(place), place)
+    except (FileNotFoundError, NotInStore, ShardError):
         return None
-
-
-def _check_same_tar(path: Path, url: str, store: RemoteFiles) -> None:
-    """Compares a new index with the one in the store."""
-    try:
-        old = ShardIndex.from_bytes(store.read(url), url)
-    except (NotInStore, ShardError):
-        return
-    _refuse_changed(url, old.tar_crc32c, ShardIndex.from_bytes(read_shard_file(path), str(path)).tar_crc32c)
 
 
 def _tars(given: str) -> list[str]:
@@ -187,19 +176,12 @@ def _index_one(path: str, *, folder: str, classes: Sequence[str] | None) -> Shar
     return builder.write_idx(Path(folder, name), tar_bytes, tar_crc, (0, 0))
 
 
-def _old_manifest(folder: Path) -> Manifest | None:
-    try:
-        return Manifest.from_text(read_shard_file(folder / MANIFEST_NAME), str(folder / MANIFEST_NAME))
-    except (FileNotFoundError, ShardError):
-        return None
-
-
 def _index_tar(name: str, *, folder: str, force: bool, classes: list[str] | None) -> ShardInfo:
     path = os.path.join(folder, name)
     builder = _collected(path, classes)
     tar_bytes, tar_crc = os.path.getsize(path), file_crc32c(path)
     if not force:
-        _check_unchanged(path, tar_crc)
+        _refuse_changed(path, _old(index_name(path), ShardIndex.from_bytes), tar_crc)
     return builder.write_idx(Path(path), tar_bytes, tar_crc, builder.write_jpegindex(Path(path), tar_bytes))
 
 
@@ -223,9 +205,7 @@ def _collected(path: str, classes: list[str] | None) -> IndexBuilder:
 
 def _known_paths(path: str) -> dict[tuple[str, int, int], str]:
     """Paths in the source that the index has, which a tar file does not say, by key, offset and checksum."""
-    try:
-        old = ShardIndex.from_bytes(read_shard_file(index_name(path)), index_name(path))
-    except (FileNotFoundError, ShardError):  # missing, or damaged
+    if (old := _old(index_name(path), ShardIndex.from_bytes)) is None:
         return {}
     rows = zip(
         map(old.key, range(len(old))), old.records["offset"].tolist(), old.records["crc32c"].tolist(), strict=True
@@ -233,23 +213,14 @@ def _known_paths(path: str) -> dict[tuple[str, int, int], str]:
     return dict(zip(rows, old.source_paths(), strict=True))
 
 
-def _check_unchanged(path: str, tar_crc: int) -> None:
-    """Compares a tar file with its index, if there is one."""
-    try:
-        old = ShardIndex.from_bytes(read_shard_file(index_name(path)), index_name(path))
-    except (FileNotFoundError, ShardError):  # missing, or damaged itself
-        return
-    _refuse_changed(path, old.tar_crc32c, tar_crc)
-
-
-def _refuse_changed(name: str, expected: int, found: int) -> None:
-    """Raises ShardError for another checksum: a new index would make damage official."""
-    if found != expected:
+def _refuse_changed(name: str, old: ShardIndex | None, found: int) -> None:
+    """Raises ShardError for another checksum than in the old index: a new one would make damage official."""
+    if old is not None and found != old.tar_crc32c:
         raise ShardError(
             name,
             "tar file does not have the checksum in its index (see fastdata verify; copy the file again, or accept it "
             "as it is with --force)",
-            expected=f"checksum {expected:08x}",
+            expected=f"checksum {old.tar_crc32c:08x}",
             found=f"{found:08x}",
         )
 
